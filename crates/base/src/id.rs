@@ -1,0 +1,150 @@
+//! Typed ids. Ids of things the engine makes are small integers printed with a prefix; names come from people.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A job, numbered by the engine in order of submission; printed `job-42`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub u64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "job-{}", self.0)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = InvalidName;
+
+    /// Accepts `job-42` and `42`.
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let digits = text.strip_prefix("job-").unwrap_or(text);
+        digits.parse().map(JobId).map_err(|_| InvalidName { what: "job id", text: text.to_owned() })
+    }
+}
+
+/// A node, numbered by the engine in order of joining; people see its [`NodeName`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node-{}", self.0)
+    }
+}
+
+/// The how-manieth allocation of a job, from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttemptNumber(pub u32);
+
+impl AttemptNumber {
+    /// The first attempt of every job.
+    pub const FIRST: AttemptNumber = AttemptNumber(1);
+
+    /// The attempt after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        AttemptNumber(self.0 + 1)
+    }
+}
+
+impl fmt::Display for AttemptNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "attempt-{}", self.0)
+    }
+}
+
+/// Why a name was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} \"{text}\" is not valid: use 1 to 63 of a-z, A-Z, 0-9, '-', '_', '.', and start with a letter or digit")]
+pub struct InvalidName {
+    /// What kind of name it was to be.
+    pub what: &'static str,
+    /// The text that was refused.
+    pub text: String,
+}
+
+/// The longest name accepted, in bytes (the limit of a DNS label, so that names can become host names).
+const NAME_BYTES_MAX: usize = 63;
+
+fn checked_name(what: &'static str, text: &str) -> Result<String, InvalidName> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
+    let starts_well = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts_well && text.len() <= NAME_BYTES_MAX && text.chars().all(is_allowed) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidName { what, text: text.to_owned() })
+    }
+}
+
+/// The name of a node as its administrator gave it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct NodeName(String);
+
+/// The name of a queue.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct QueueName(String);
+
+macro_rules! name_type {
+    ($name:ident, $what:literal) => {
+        impl $name {
+            /// Checks and wraps a name.
+            ///
+            /// # Errors
+            /// [`InvalidName`] if it is empty, too long, or has a character that could mean something in a path or URL.
+            pub fn new(text: &str) -> Result<Self, InvalidName> {
+                checked_name($what, text).map($name)
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                $name::new(&text).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+name_type!(NodeName, "node name");
+name_type!(QueueName, "queue name");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_ids_read_back_as_printed() {
+        assert_eq!(JobId(42).to_string().parse(), Ok(JobId(42)));
+        assert_eq!("42".parse(), Ok(JobId(42)));
+        assert!("job-".parse::<JobId>().is_err());
+        assert!("job--1".parse::<JobId>().is_err());
+    }
+
+    #[test]
+    fn names_that_could_climb_out_of_a_folder_are_refused() {
+        for bad in ["", "..", "a/b", ".hidden", "a b", "é", &"x".repeat(64)] {
+            assert!(QueueName::new(bad).is_err(), "{bad:?} was accepted");
+        }
+        assert_eq!(QueueName::new("team-a.research_1").map(|n| n.to_string()), Ok("team-a.research_1".to_owned()));
+    }
+}

@@ -1,0 +1,19 @@
+//! The words every Gangline crate shares: ids, quantities, time, phases and buckets, and the job specification.
+//!
+//! Pure: no I/O, no clock, no randomness. Everything here is a value with a unit.
+
+mod id;
+mod money;
+mod phase;
+mod quantity;
+mod spec;
+mod time;
+
+pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, QueueName};
+pub use money::{InvalidMoney, Money};
+pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
+pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
+pub use spec::{
+    AcceleratorKind, CheckpointPolicy, GangShape, JobSpec, Launch, Priority, Program, RecoveryPolicy, Submitter,
+};
+pub use time::Timestamp;

@@ -1,0 +1,151 @@
+//! Money: integral nano-dollars, so that sums are exact in any order.
+
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, Sub};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::GpuSeconds;
+
+/// Nano-dollars in a dollar.
+const NANOS_PER_DOLLAR: i64 = 1_000_000_000;
+/// Nanoseconds in an hour.
+const NANOS_PER_HOUR: i128 = 3_600_000_000_000;
+
+/// An amount of US dollars as an integral number of nano-dollars: ±9.2 billion dollars, exact to a billionth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Money {
+    nano_dollars: i64,
+}
+
+impl Money {
+    /// No money.
+    pub const ZERO: Money = Money { nano_dollars: 0 };
+
+    /// From nano-dollars.
+    #[must_use]
+    pub const fn from_nano_dollars(nano_dollars: i64) -> Self {
+        Money { nano_dollars }
+    }
+
+    /// The amount in nano-dollars.
+    #[must_use]
+    pub const fn nano_dollars(self) -> i64 {
+        self.nano_dollars
+    }
+
+    /// What `time` costs at `self` for each GPU-hour, rounded down to a nano-dollar.
+    ///
+    /// # Panics
+    /// If the cost is beyond ±9.2 billion dollars: prices and times are bounded at the border.
+    #[must_use]
+    pub fn per_hour_times(self, time: GpuSeconds) -> Money {
+        let nanos = i128::try_from(time.nanos()).expect("device time fits in 127 bits");
+        let cost = i128::from(self.nano_dollars) * nanos / NANOS_PER_HOUR;
+        Money { nano_dollars: i64::try_from(cost).expect("a cost stays below 9.2 billion dollars") }
+    }
+}
+
+impl Add for Money {
+    type Output = Money;
+    fn add(self, other: Money) -> Money {
+        Money { nano_dollars: self.nano_dollars + other.nano_dollars }
+    }
+}
+
+impl Sub for Money {
+    type Output = Money;
+    fn sub(self, other: Money) -> Money {
+        Money { nano_dollars: self.nano_dollars - other.nano_dollars }
+    }
+}
+
+impl Sum for Money {
+    fn sum<I: Iterator<Item = Money>>(amounts: I) -> Money {
+        amounts.fold(Money::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Money {
+    /// Dollars with two decimals, or with four significant ones below ten cents: `$12.30`, `$0.0041`, `$0.000008`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.nano_dollars < 0 { "-" } else { "" };
+        let nanos = self.nano_dollars.unsigned_abs();
+        let decimals: usize = match nanos {
+            0 => 2,
+            1..1_000 => 9,
+            1_000..100_000 => 8,
+            100_000..10_000_000 => 6,
+            10_000_000..100_000_000 => 4,
+            _ => 2,
+        };
+        let dollars_unit = NANOS_PER_DOLLAR.unsigned_abs();
+        let exponent = u32::try_from(9 - decimals).expect("at most nine decimals");
+        let scale = 10_u64.pow(exponent);
+        let rounded = (nanos + scale / 2) / scale * scale;
+        let fraction = format!("{:09}", rounded % dollars_unit);
+        write!(f, "{sign}${}.{}", rounded / dollars_unit, &fraction[..decimals])
+    }
+}
+
+/// Why a text is not an amount of money.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("\"{text}\" is not an amount of dollars: write it as 500, 0.04 or $12.5, with at most nine decimals")]
+pub struct InvalidMoney {
+    /// The text that was refused.
+    pub text: String,
+}
+
+impl FromStr for Money {
+    type Err = InvalidMoney;
+
+    /// Reads a non-negative decimal number of dollars exactly, without going through a float.
+    fn from_str(text: &str) -> Result<Self, InvalidMoney> {
+        let refused = || InvalidMoney { text: text.to_owned() };
+        let digits = text.trim().trim_start_matches('$');
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        let is_number = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
+        if whole.is_empty() || fraction.len() > 9 || !is_number(whole) || !is_number(fraction) {
+            return Err(refused());
+        }
+        let dollars: i64 = whole.parse().map_err(|_| refused())?;
+        let nanos: i64 = format!("{fraction:0<9}").parse().map_err(|_| refused())?;
+        let total = dollars.checked_mul(NANOS_PER_DOLLAR).and_then(|d| d.checked_add(nanos));
+        total.map(Money::from_nano_dollars).ok_or_else(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dollars_are_read_exactly() {
+        let check = |text: &str, nanos: i64| assert_eq!(text.parse(), Ok(Money::from_nano_dollars(nanos)));
+        check("500", 500_000_000_000);
+        check("$0.04", 40_000_000);
+        check("0.000000001", 1);
+        for bad in ["", ".", "-1", "1e3", "0.0000000001", "99999999999", "1,5"] {
+            assert!(bad.parse::<Money>().is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn money_is_shown_with_sensible_digits() {
+        let check = |nanos: i64, text: &str| assert_eq!(Money::from_nano_dollars(nanos).to_string(), text);
+        check(12_300_000_000, "$12.30");
+        check(4_100_000, "$0.004100");
+        check(-41_000_000, "-$0.0410");
+        check(0, "$0.00");
+        check(999_999_999, "$1.00");
+    }
+
+    #[test]
+    fn an_hour_of_one_gpu_costs_its_price() {
+        let price: Money = "2.5".parse().expect("a price");
+        assert_eq!(price.per_hour_times(GpuSeconds::from_nanos(3_600_000_000_000)), price);
+    }
+}

@@ -1,0 +1,189 @@
+//! Where an allocated GPU-second goes: what a rank says it does ([`Phase`]), the bucket it is booked in ([`Bucket`]),
+//! and the six parts of a recovery ([`RecoveryPhase`]). The buckets are exhaustive and exclusive.
+
+use std::ops::{Add, Index, IndexMut};
+
+use serde::{Deserialize, Serialize};
+
+use crate::GpuSeconds;
+
+/// What a rank is doing now, by its own report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Importing, building the model, joining the process group.
+    Init,
+    /// Reading the checkpoint it resumes from.
+    Restore,
+    /// Waiting for a batch.
+    Data,
+    /// Forward, backward, optimizer.
+    Compute,
+    /// Collectives whose time isn't hidden behind compute.
+    Communication,
+    /// Waiting for a slower peer, where the trainer can tell.
+    StragglerWait,
+    /// Blocked by saving a checkpoint.
+    Checkpoint,
+    /// Finished its work and waiting to leave.
+    Done,
+}
+
+/// The one place a GPU-second is booked. See design.md 4.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bucket {
+    /// Useful work: steps that no earlier attempt had made.
+    Compute,
+    /// Waiting for data.
+    DataStall,
+    /// Blocked by a save.
+    CheckpointStall,
+    /// Exposed collectives.
+    Communication,
+    /// Waiting for a slower rank.
+    StragglerWait,
+    /// From the allocation to the first step.
+    Restart,
+    /// Steps done again because a fault lost them.
+    LostWork,
+    /// Allocated, and none of the above.
+    Idle,
+}
+
+impl Bucket {
+    /// All buckets, in the order reports show them.
+    pub const ALL: [Bucket; 8] = [
+        Bucket::Compute,
+        Bucket::DataStall,
+        Bucket::CheckpointStall,
+        Bucket::Communication,
+        Bucket::StragglerWait,
+        Bucket::Restart,
+        Bucket::LostWork,
+        Bucket::Idle,
+    ];
+
+    /// The bucket's name in reports, the API and the ledger.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bucket::Compute => "compute",
+            Bucket::DataStall => "data_stall",
+            Bucket::CheckpointStall => "checkpoint_stall",
+            Bucket::Communication => "communication",
+            Bucket::StragglerWait => "straggler_wait",
+            Bucket::Restart => "restart",
+            Bucket::LostWork => "lost_work",
+            Bucket::Idle => "idle",
+        }
+    }
+
+    /// The bucket with this [`Bucket::name`].
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Bucket> {
+        Bucket::ALL.into_iter().find(|bucket| bucket.name() == name)
+    }
+}
+
+/// An amount of device time for each bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buckets {
+    times: [GpuSeconds; 8],
+}
+
+impl Buckets {
+    /// The time in all buckets together.
+    #[must_use]
+    pub fn total(&self) -> GpuSeconds {
+        self.times.into_iter().sum()
+    }
+
+    /// Each bucket with its time, in report order.
+    pub fn iter(&self) -> impl Iterator<Item = (Bucket, GpuSeconds)> + '_ {
+        Bucket::ALL.into_iter().map(|bucket| (bucket, self[bucket]))
+    }
+}
+
+impl Index<Bucket> for Buckets {
+    type Output = GpuSeconds;
+    fn index(&self, bucket: Bucket) -> &GpuSeconds {
+        &self.times[bucket as usize]
+    }
+}
+
+impl IndexMut<Bucket> for Buckets {
+    fn index_mut(&mut self, bucket: Bucket) -> &mut GpuSeconds {
+        &mut self.times[bucket as usize]
+    }
+}
+
+impl Add for Buckets {
+    type Output = Buckets;
+    fn add(mut self, other: Buckets) -> Buckets {
+        for bucket in Bucket::ALL {
+            self[bucket] = self[bucket] + other[bucket];
+        }
+        self
+    }
+}
+
+/// The six parts of a recovery (after NVRx's operations guide), in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecoveryPhase {
+    /// From the failed rank's last sign of life to the supervisor noticing (so an upper bound).
+    Detect,
+    /// From noticing to the last process of the attempt being gone.
+    Cleanup,
+    /// From there, through placement and launch, to the ranks of the next attempt starting. Queue time is not in it.
+    Rendezvous,
+    /// From the ranks starting to the checkpoint being read.
+    Init,
+    /// Reading the checkpoint.
+    Restore,
+    /// From the state being restored to the first step being finished.
+    FirstStep,
+}
+
+impl RecoveryPhase {
+    /// All six, in order.
+    pub const ALL: [RecoveryPhase; 6] = [
+        RecoveryPhase::Detect,
+        RecoveryPhase::Cleanup,
+        RecoveryPhase::Rendezvous,
+        RecoveryPhase::Init,
+        RecoveryPhase::Restore,
+        RecoveryPhase::FirstStep,
+    ];
+
+    /// The phase's name in reports and the API.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            RecoveryPhase::Detect => "detect",
+            RecoveryPhase::Cleanup => "cleanup",
+            RecoveryPhase::Rendezvous => "rendezvous",
+            RecoveryPhase::Init => "init",
+            RecoveryPhase::Restore => "restore",
+            RecoveryPhase::FirstStep => "first_step",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bucket_has_its_own_place_and_name() {
+        let mut buckets = Buckets::default();
+        for (index, bucket) in Bucket::ALL.into_iter().enumerate() {
+            assert_eq!(bucket as usize, index);
+            assert_eq!(Bucket::from_name(bucket.name()), Some(bucket));
+            buckets[bucket] = GpuSeconds::from_nanos(1 << index);
+        }
+        assert_eq!(buckets.total(), GpuSeconds::from_nanos(255));
+        assert_eq!((buckets + buckets).total(), GpuSeconds::from_nanos(510));
+    }
+}

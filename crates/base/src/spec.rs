@@ -1,0 +1,159 @@
+//! What a job asks for, after validation at the border. A field is here only if something honours it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::{Bytes, QueueName};
+
+/// A validated job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSpec {
+    /// What its owner calls it; not unique.
+    pub name: String,
+    /// The queue it waits in.
+    pub queue: QueueName,
+    /// Its place among the waiting.
+    pub priority: Priority,
+    /// The devices it needs, all at once.
+    pub gang: GangShape,
+    /// What its ranks run.
+    pub program: Program,
+    /// Where it saves, and how long it may take to do so when asked to stop.
+    pub checkpoint: CheckpointPolicy,
+    /// How often it may fail.
+    pub recovery: RecoveryPolicy,
+    /// The longest one attempt may run.
+    pub time_limit: Option<Duration>,
+    /// Who sent it.
+    pub submitter: Submitter,
+}
+
+/// The user on whose behalf a job runs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Submitter(pub String);
+
+impl fmt::Display for Submitter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// 0 to 1000, higher first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Priority(u16);
+
+impl Priority {
+    /// The highest.
+    pub const MAX: u16 = 1_000;
+    /// `low` in a job file.
+    pub const LOW: Priority = Priority(250);
+    /// `normal`, the default.
+    pub const NORMAL: Priority = Priority(500);
+    /// `high`.
+    pub const HIGH: Priority = Priority(750);
+    /// `urgent`.
+    pub const URGENT: Priority = Priority(Priority::MAX);
+
+    /// A priority, if it is at most [`Priority::MAX`].
+    #[must_use]
+    pub const fn new(value: u16) -> Option<Self> {
+        if value <= Priority::MAX { Some(Priority(value)) } else { None }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn value(self) -> u16 {
+        self.0
+    }
+}
+
+/// A type of accelerator as inventory names it: `H100`, `A100`, or `cpu` for slots of a machine without one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AcceleratorKind(pub String);
+
+impl AcceleratorKind {
+    /// The kind of a CPU slot.
+    pub const CPU: &'static str = "cpu";
+}
+
+impl fmt::Display for AcceleratorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The nodes and devices a gang needs, all or nothing. The amounts are for each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GangShape {
+    /// How many nodes.
+    pub nodes: NonZeroU32,
+    /// The type of accelerator.
+    pub accelerator: AcceleratorKind,
+    /// How many accelerators on each node.
+    pub accelerators_per_node: NonZeroU32,
+    /// CPU cores on each node, beside those that are slots themselves.
+    pub cpus_per_node: u32,
+    /// Memory on each node.
+    pub memory_per_node: Bytes,
+    /// How many ranks a node runs.
+    pub launch: Launch,
+}
+
+impl GangShape {
+    /// Devices of the whole gang.
+    #[must_use]
+    pub fn devices(&self) -> u32 {
+        self.nodes.get().saturating_mul(self.accelerators_per_node.get())
+    }
+
+    /// Ranks on each node.
+    #[must_use]
+    pub fn ranks_per_node(&self) -> u32 {
+        match self.launch {
+            Launch::PerAccelerator => self.accelerators_per_node.get(),
+            Launch::PerNode => 1,
+        }
+    }
+}
+
+/// How a node's ranks are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launch {
+    /// One rank for each accelerator; each sees its own device.
+    PerAccelerator,
+    /// One process for each node; it sees all the job's devices there.
+    PerNode,
+}
+
+/// What the ranks run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The folder they start in: absolute.
+    pub workdir: String,
+    /// Environment variables beside torchrun's and Gangline's.
+    pub envs: BTreeMap<String, String>,
+    /// A shell command run once on each node before the ranks.
+    pub setup: Option<String>,
+    /// The shell command of each rank.
+    pub run: String,
+}
+
+/// Where a job saves and how long it may take to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointPolicy {
+    /// The folder of its checkpoints: absolute. Kept between attempts.
+    pub path: Option<String>,
+    /// From being asked to save and stop to SIGKILL.
+    pub grace: Duration,
+}
+
+/// How often a job may fail before it is stopped for good. Preemptions and resizes are not counted here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryPolicy {
+    /// Faults in all.
+    pub max_faults: u32,
+    /// Faults in a row without a newer checkpoint.
+    pub no_progress_limit: u32,
+}

@@ -1,0 +1,319 @@
+//! What the control plane and a supervisor say to each other, version 1: JSON over HTTP, and a spec file at the start.
+//!
+//! These are wire types: versioned, and not the core's. Reports are **cumulative**: each one holds all that the
+//! supervisor knows, so a lost, repeated or late report changes nothing, and a control plane that lost its memory
+//! learns everything from the next one. Only metric samples are sent incrementally, numbered, until acknowledged.
+//!
+//! Flow: the launcher writes a [`SupervisorSpec`] and starts `gangline supervise SPEC`. The supervisor posts a
+//! [`Report`] to `/api/v1/supervisors/report` at once, every `heartbeat_ms`, and at every change; the bearer token is the
+//! attempt's own. It gets [`Orders`] back. After it has reported [`NodeState::Ended`] and `end_acknowledged` came
+//! back, it exits.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
+
+/// The version both sides send; a report or spec with another is refused with an error that says so.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Most samples in one report; the rest go with the next.
+pub const SAMPLES_PER_REPORT_MAX: usize = 1_000;
+
+/// Times on the wire are nanoseconds since the Unix epoch.
+pub type UnixNanos = u64;
+
+/// All a supervisor needs to run its node's share of an attempt. Written by the launcher with mode 0600.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SupervisorSpec {
+    /// [`PROTOCOL_VERSION`].
+    pub version: u32,
+    /// The job's number.
+    pub job: u64,
+    /// Its name, for log lines and titles.
+    pub job_name: String,
+    /// The attempt, from 1.
+    pub attempt: u32,
+    /// This node's name.
+    pub node: String,
+    /// This node's place in the gang, from 0 (torchrun's GROUP_RANK).
+    pub node_rank: u32,
+    /// Nodes in the gang.
+    pub node_count: u32,
+    /// Ranks on each node (LOCAL_WORLD_SIZE).
+    pub ranks_per_node: u32,
+    /// Devices of this node that belong to the job, in rank order.
+    pub devices: Vec<u32>,
+    /// The accelerator's kind; `cpu` for CPU slots (no CUDA_VISIBLE_DEVICES is set then).
+    pub device_kind: String,
+    /// The folder the ranks start in.
+    pub workdir: PathBuf,
+    /// The job's own environment variables.
+    pub envs: BTreeMap<String, String>,
+    /// A shell command run once before the ranks.
+    pub setup: Option<String>,
+    /// The shell command of each rank.
+    pub run: String,
+    /// The job's checkpoint folder (GANGLINE_CHECKPOINT_DIR).
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Faults of this job so far (TORCHELASTIC_RESTART_COUNT).
+    pub faults: u32,
+    /// Its fault budget (TORCHELASTIC_MAX_RESTARTS).
+    pub max_faults: u32,
+    /// The highest step an earlier attempt reached: steps up to it are done again and booked as lost work.
+    pub high_water_step: u64,
+    /// The attempt's own token.
+    pub token: String,
+    /// A file with the control plane's URL as its only line; read again whenever it can't be reached.
+    pub endpoint_file: PathBuf,
+    /// This node's folder of the attempt: logs, exit records, supervisor.json, supervisor.log.
+    pub folder: PathBuf,
+    /// The host name or address by which the gang's other nodes reach this one.
+    pub address: String,
+    /// Between two reports.
+    pub heartbeat_ms: u64,
+    /// Without contact for this long, the supervisor stops its ranks and exits.
+    pub orphan_after_ms: u64,
+    /// A rank's log is bounded: at this size it is rotated once, so twice this is kept.
+    pub log_bytes_max: u64,
+}
+
+/// A supervisor's report: everything it knows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`PROTOCOL_VERSION`].
+    pub version: u32,
+    /// The job's number.
+    pub job: u64,
+    /// The attempt.
+    pub attempt: u32,
+    /// The node's name.
+    pub node: String,
+    /// The supervisor's process id.
+    pub supervisor_pid: u32,
+    /// When it was sent.
+    pub sent_at: UnixNanos,
+    /// When the supervisor started.
+    pub started_at: UnixNanos,
+    /// Where the node's share of the attempt stands.
+    pub state: NodeState,
+    /// Each rank.
+    pub ranks: Vec<RankReport>,
+    /// Device time by bucket, all ranks together, from `started_at` to now (or to the end).
+    pub usage: UsageReport,
+    /// When what happened first.
+    pub marks: Marks,
+    /// The last durable checkpoint a rank announced.
+    pub checkpoint: Option<CheckpointReport>,
+    /// Checkpoints announced by this node in this attempt, and their bytes together.
+    pub checkpoints: u32,
+    /// Bytes of those checkpoints.
+    pub checkpoint_bytes: u64,
+    /// Node 0 offers where its ranks will meet.
+    pub rendezvous: Option<Rendezvous>,
+    /// Samples from number `samples_from` on.
+    pub samples: Vec<Sample>,
+    /// The number of the first of `samples`; numbering starts at 0 with each attempt.
+    pub samples_from: u64,
+}
+
+/// Where a node's share of an attempt stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum NodeState {
+    /// Setup is running or the rendezvous isn't complete.
+    Preparing,
+    /// The ranks run.
+    Running {
+        /// Since when.
+        since: UnixNanos,
+    },
+    /// All processes of the attempt on this node are gone.
+    Ended {
+        /// Since when.
+        at: UnixNanos,
+        /// How it ended.
+        outcome: Outcome,
+    },
+}
+
+/// How a node's share of an attempt ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Outcome {
+    /// All ranks exited 0.
+    Succeeded,
+    /// A rank exited 93: restarting won't help.
+    DoNotRestart {
+        /// Which, and its last words.
+        fault: Fault,
+    },
+    /// A rank exited 94: it has saved and wants to be queued again.
+    Requeue,
+    /// Something failed; this is the first failure by time, the others follow from it.
+    Fault {
+        /// The first failure.
+        fault: Fault,
+    },
+    /// Stopped on orders, or as an orphan, before anything failed.
+    Stopped,
+}
+
+/// The root cause of a node's failure, as far as the supervisor can see.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The global rank that failed first; none if it was the setup or the supervisor itself.
+    pub rank: Option<u32>,
+    /// What it did.
+    pub cause: FaultCause,
+    /// When the supervisor noticed.
+    pub noticed_at: UnixNanos,
+    /// The last message, log line or (without any) start of that rank before: the fault lies between.
+    pub last_sign_of_life: UnixNanos,
+    /// The last lines it logged, at most ten.
+    pub last_lines: Vec<String>,
+}
+
+/// What a failed process did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum FaultCause {
+    /// It exited with this code.
+    Exit {
+        /// The code.
+        code: i32,
+    },
+    /// A signal killed it.
+    Signal {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// The setup command failed.
+    Setup {
+        /// Its exit code, or 128 + signal.
+        code: i32,
+    },
+    /// It could not be started.
+    Start {
+        /// The operating system's reason.
+        message: String,
+    },
+    /// The gang's other nodes didn't come to the rendezvous in time.
+    Rendezvous,
+}
+
+/// One rank, now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankReport {
+    /// The global rank.
+    pub rank: u32,
+    /// Its process id, while it runs.
+    pub pid: Option<u32>,
+    /// Its phase, if it says so.
+    pub phase: Option<Phase>,
+    /// The last step it finished.
+    pub step: Option<u64>,
+    /// Tokens since the attempt started.
+    pub tokens: u64,
+    /// When its output or its socket last said something.
+    pub last_sign_of_life: UnixNanos,
+    /// Log lines or socket messages that were dropped for being too long, malformed, or beyond a limit.
+    pub dropped: u64,
+}
+
+/// First times of things, for the recovery report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// The ranks were started.
+    pub ranks_started: Option<UnixNanos>,
+    /// The first rank said `restore`.
+    pub restore_began: Option<UnixNanos>,
+    /// The last rank left `restore`.
+    pub restore_ended: Option<UnixNanos>,
+    /// The first step was finished.
+    pub first_step: Option<UnixNanos>,
+}
+
+/// A durable checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// Its step.
+    pub step: u64,
+    /// Its bytes, all ranks together.
+    pub bytes: u64,
+    /// When the rank said so.
+    pub at: UnixNanos,
+}
+
+/// Where the ranks meet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rendezvous {
+    /// MASTER_ADDR.
+    pub address: String,
+    /// MASTER_PORT.
+    pub port: u16,
+}
+
+/// One point of the training curves.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// When the supervisor read it.
+    pub at: UnixNanos,
+    /// The step.
+    pub step: u64,
+    /// The loss, if reported and finite.
+    pub loss: Option<f64>,
+    /// Tokens of this node's ranks since the attempt started.
+    pub tokens: u64,
+}
+
+/// Device time by bucket in nano-GPU-seconds, by [`Bucket::name`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UsageReport(pub BTreeMap<String, u64>);
+
+impl From<&Buckets> for UsageReport {
+    fn from(buckets: &Buckets) -> Self {
+        let nanos = |time: GpuSeconds| u64::try_from(time.nanos()).unwrap_or(u64::MAX);
+        UsageReport(buckets.iter().map(|(bucket, time)| (bucket.name().to_owned(), nanos(time))).collect())
+    }
+}
+
+impl From<&UsageReport> for Buckets {
+    /// Names this version doesn't know are booked as idle rather than lost.
+    fn from(report: &UsageReport) -> Self {
+        let mut buckets = Buckets::default();
+        for (name, nanos) in &report.0 {
+            let bucket = Bucket::from_name(name).unwrap_or(Bucket::Idle);
+            buckets[bucket] = buckets[bucket] + GpuSeconds::from_nanos(u128::from(*nanos));
+        }
+        buckets
+    }
+}
+
+/// The control plane's answer to a [`Report`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Orders {
+    /// [`PROTOCOL_VERSION`].
+    pub version: u32,
+    /// Stop the ranks.
+    pub stop: Option<StopOrder>,
+    /// Where the ranks meet, once node 0 has offered it.
+    pub rendezvous: Option<Rendezvous>,
+    /// Samples below this number are stored and needn't be sent again.
+    pub samples_stored: u64,
+    /// The reported end is stored; the supervisor may exit.
+    pub end_acknowledged: bool,
+}
+
+/// How to stop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopOrder {
+    /// From the save-and-stop message and SIGTERM to SIGKILL.
+    pub grace_ms: u64,
+    /// Why, for the rank and the log.
+    pub reason: String,
+}
