@@ -1,0 +1,6 @@
+//! Everything that tests the product as a whole: one crate, one binary.
+
+mod e2e;
+mod fixtures;
+mod properties;
+mod scenarios;
