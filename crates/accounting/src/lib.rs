@@ -1,1 +1,7 @@
-//! Placeholder.
+//! What it cost: prices, and a ledger in which every GPU-second of an allocation is in exactly one bucket.
+//!
+//! Pure. Device time and money are integral, so sums are exact in any order.
+
+mod ledger;
+
+pub use ledger::{Allocation, LedgerEntry, book};

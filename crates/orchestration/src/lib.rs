@@ -1,1 +1,29 @@
-//! Placeholder.
+//! The pure scheduling engine: events in, decisions with reasons out.
+//!
+//! [`Engine::apply`] is the only way to change scheduling state. It takes what happened ([`Event`]) and the time,
+//! and returns what it decided ([`Decision`]), each with its reason as a value. Both go into the journal;
+//! [`Engine::replay`] takes them back in without deciding anew. No I/O, no clock, no randomness, so the
+//! control plane, recovery after a crash, the tests and the simulator share it.
+
+mod cluster;
+mod decide;
+mod decision;
+mod engine;
+mod event;
+mod evolve;
+mod explain;
+mod invariant;
+mod job;
+mod placement;
+mod refusal;
+mod snapshot;
+
+pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
+pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
+pub use engine::{Engine, Limits};
+pub use event::{Entry, Event, FaultCause, ShareEnd};
+pub use explain::{Blocker, DryRun, Explanation};
+pub use invariant::Violation;
+pub use job::{Attempt, Job, JobState, Share, ShareState};
+pub use refusal::{Fit, Refusal};
+pub use snapshot::Snapshot;

@@ -1,0 +1,227 @@
+//! Nodes, what they have, and who holds it. Keeps the no-double-booking half of A-5: a device is handed out only from
+//! its node's free set, and comes back only once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gangline_base::{AcceleratorKind, Bytes, GangShape, NodeId, NodeName};
+
+use crate::Share;
+use crate::refusal::Fit;
+
+/// A node as it joins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSpec {
+    /// Its name, unique in the cluster.
+    pub name: NodeName,
+    /// What it has.
+    pub capacity: NodeCapacity,
+}
+
+/// What a node has for jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeCapacity {
+    /// The type of its accelerators.
+    pub accelerator: AcceleratorKind,
+    /// How many; numbered from 0.
+    pub accelerators: u32,
+    /// CPU cores.
+    pub cpus: u32,
+    /// Memory.
+    pub memory: Bytes,
+}
+
+impl NodeCapacity {
+    fn can_hold_share_of(&self, gang: &GangShape) -> bool {
+        self.accelerator == gang.accelerator
+            && self.accelerators >= gang.accelerators_per_node.get()
+            && self.cpus >= gang.cpus_per_node
+            && self.memory >= gang.memory_per_node
+    }
+}
+
+/// Whether a node takes jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeStatus {
+    /// It does.
+    Ready,
+    /// What runs there goes on; nothing new starts.
+    Draining,
+    /// It is gone.
+    Lost,
+}
+
+/// A node and what of it is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its id.
+    pub id: NodeId,
+    /// Its name and capacity.
+    pub spec: NodeSpec,
+    /// Whether it takes jobs.
+    pub status: NodeStatus,
+    /// Free accelerators.
+    pub free: BTreeSet<u32>,
+    /// Free CPU cores.
+    pub free_cpus: u32,
+    /// Free memory.
+    pub free_memory: Bytes,
+}
+
+impl Node {
+    fn new(id: NodeId, spec: NodeSpec) -> Self {
+        let free = (0..spec.capacity.accelerators).collect();
+        let (free_cpus, free_memory) = (spec.capacity.cpus, spec.capacity.memory);
+        Node { id, spec, status: NodeStatus::Ready, free, free_cpus, free_memory }
+    }
+
+    /// Whether it can take a share of `gang` now.
+    #[must_use]
+    pub fn has_room_for_share_of(&self, gang: &GangShape) -> bool {
+        self.status == NodeStatus::Ready
+            && self.spec.capacity.accelerator == gang.accelerator
+            && self.free_count() >= gang.accelerators_per_node.get()
+            && self.free_cpus >= gang.cpus_per_node
+            && self.free_memory >= gang.memory_per_node
+    }
+
+    /// Whether it could take a share of `gang` if it were ready and empty.
+    #[must_use]
+    pub fn could_hold_share_of(&self, gang: &GangShape) -> bool {
+        self.spec.capacity.can_hold_share_of(gang)
+    }
+
+    /// How many accelerators are free.
+    #[must_use]
+    pub fn free_count(&self) -> u32 {
+        u32::try_from(self.free.len()).expect("a node has fewer than 2^32 accelerators")
+    }
+}
+
+/// All nodes, indexed by how much is free.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    nodes: BTreeMap<NodeId, Node>,
+    by_name: BTreeMap<NodeName, NodeId>,
+    /// Ready nodes by kind and number of free accelerators: the fullest that fits is found without a scan.
+    by_free: BTreeSet<(AcceleratorKind, u32, NodeId)>,
+    /// Every kind there has been: an upper bound on what can be waited for.
+    kinds: BTreeSet<AcceleratorKind>,
+}
+
+impl Cluster {
+    /// Every node, by id.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = &Node> {
+        self.nodes.values()
+    }
+
+    /// The node with this id.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.nodes.get(&id)
+    }
+
+    /// The id of the node with this name.
+    #[must_use]
+    pub fn id_of(&self, name: &NodeName) -> Option<NodeId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Every kind of accelerator there has been.
+    pub(crate) fn kinds(&self) -> &BTreeSet<AcceleratorKind> {
+        &self.kinds
+    }
+
+    /// Ready nodes of the gang's kind that can take a share now, fullest first.
+    pub(crate) fn with_room_for<'a>(&'a self, gang: &'a GangShape) -> impl Iterator<Item = &'a Node> + 'a {
+        let from = (gang.accelerator.clone(), gang.accelerators_per_node.get(), NodeId(0));
+        self.by_free
+            .range(from..)
+            .take_while(|(kind, _, _)| *kind == gang.accelerator)
+            .filter_map(|(_, _, id)| self.nodes.get(id))
+            .filter(|node| node.has_room_for_share_of(gang))
+    }
+
+    /// How many nodes could take a share of `gang` if they were empty, of those with one of these statuses.
+    pub(crate) fn could_hold(&self, gang: &GangShape, statuses: &[NodeStatus]) -> u32 {
+        let count = self
+            .nodes
+            .values()
+            .filter(|node| statuses.contains(&node.status) && node.could_hold_share_of(gang))
+            .count();
+        u32::try_from(count).expect("a cluster has fewer than 2^32 nodes")
+    }
+
+    /// What `gang` wants beside what the cluster has.
+    pub(crate) fn fit(&self, gang: &GangShape) -> Fit {
+        let of_kind = || self.nodes.values().map(|n| &n.spec.capacity).filter(|c| c.accelerator == gang.accelerator);
+        let kinds: BTreeSet<&str> = self.nodes.values().map(|n| n.spec.capacity.accelerator.0.as_str()).collect();
+        Fit {
+            wanted: gang.clone(),
+            nodes_of_kind: u32::try_from(of_kind().count()).expect("a cluster has fewer than 2^32 nodes"),
+            nodes_that_fit: self.could_hold(gang, &[NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost]),
+            accelerators_per_node_max: of_kind().map(|c| c.accelerators).max().unwrap_or(0),
+            cpus_per_node_max: of_kind().map(|c| c.cpus).max().unwrap_or(0),
+            memory_per_node_max: of_kind().map(|c| c.memory).max().unwrap_or_default(),
+            kinds: kinds.into_iter().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Adds a node, or takes a known one back with its present capacity. Devices that jobs hold stay theirs.
+    pub(crate) fn join(&mut self, spec: NodeSpec, held: &[&Share]) -> NodeId {
+        let next = NodeId(u32::try_from(self.nodes.len()).expect("a cluster has fewer than 2^32 nodes"));
+        let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
+        self.unindex(id);
+        self.kinds.insert(spec.capacity.accelerator.clone());
+        self.nodes.insert(id, Node::new(id, spec));
+        self.index(id);
+        for share in held.iter().filter(|share| share.node == id) {
+            self.take(share);
+        }
+        id
+    }
+
+    pub(crate) fn set_status(&mut self, id: NodeId, status: NodeStatus) {
+        self.unindex(id);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.status = status;
+        }
+        self.index(id);
+    }
+
+    /// Hands a share's devices out. Devices beyond a shrunken node's capacity are none of its business any more.
+    pub(crate) fn take(&mut self, share: &Share) {
+        self.unindex(share.node);
+        if let Some(node) = self.nodes.get_mut(&share.node) {
+            for device in &share.devices {
+                node.free.remove(device);
+            }
+            node.free_cpus = node.free_cpus.saturating_sub(share.cpus);
+            node.free_memory = Bytes(node.free_memory.0.saturating_sub(share.memory.0));
+        }
+        self.index(share.node);
+    }
+
+    /// Takes a share's devices back.
+    pub(crate) fn release(&mut self, share: &Share) {
+        self.unindex(share.node);
+        if let Some(node) = self.nodes.get_mut(&share.node) {
+            let capacity = &node.spec.capacity;
+            node.free.extend(share.devices.iter().filter(|device| **device < capacity.accelerators));
+            node.free_cpus = (node.free_cpus + share.cpus).min(capacity.cpus);
+            node.free_memory = Bytes((node.free_memory.0 + share.memory.0).min(capacity.memory.0));
+        }
+        self.index(share.node);
+    }
+
+    fn unindex(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get(&id) {
+            self.by_free.remove(&(node.spec.capacity.accelerator.clone(), node.free_count(), id));
+        }
+    }
+
+    fn index(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) {
+            self.by_free.insert((node.spec.capacity.accelerator.clone(), node.free_count(), id));
+        }
+    }
+}

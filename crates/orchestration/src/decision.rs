@@ -1,0 +1,192 @@
+//! What the engine decides, and why. The shell performs decisions; it never makes them (style 16).
+
+use std::fmt;
+use std::time::Duration;
+
+use gangline_base::{AttemptNumber, JobId, Timestamp};
+
+use crate::{FaultCause, Share};
+
+/// A decision with its reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Give a gang its devices, all at once, and start it.
+    Place {
+        /// The job.
+        job: JobId,
+        /// Its new attempt.
+        attempt: AttemptNumber,
+        /// The nodes and devices, in rank order.
+        shares: Vec<Share>,
+        /// Why now and here.
+        reason: PlaceReason,
+    },
+    /// Stop what still runs of an attempt.
+    Stop {
+        /// The job.
+        job: JobId,
+        /// Its attempt.
+        attempt: AttemptNumber,
+        /// Why.
+        reason: StopReason,
+    },
+    /// The attempt is over, its devices are free, and the job waits again.
+    Requeue {
+        /// The job.
+        job: JobId,
+        /// The attempt that is over.
+        attempt: AttemptNumber,
+        /// It isn't placed before this time.
+        not_before: Timestamp,
+        /// Why.
+        reason: RequeueReason,
+    },
+    /// The job is over, and its devices are free.
+    End {
+        /// The job.
+        job: JobId,
+        /// How it ended.
+        fate: Fate,
+    },
+}
+
+impl Decision {
+    /// The job it is about.
+    #[must_use]
+    pub fn job(&self) -> JobId {
+        match self {
+            Decision::Place { job, .. }
+            | Decision::Stop { job, .. }
+            | Decision::Requeue { job, .. }
+            | Decision::End { job, .. } => *job,
+        }
+    }
+}
+
+/// Why a gang was placed now and where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaceReason {
+    /// How long it had waited since it was last queued.
+    pub waited: Duration,
+    /// Waiting jobs with a better place in the queue that it passed, because they can't compete for these devices.
+    pub passed: u32,
+    /// Nodes that could have taken a share; the fullest of them were chosen, so that large holes stay whole.
+    pub candidates: u32,
+}
+
+impl fmt::Display for PlaceReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "first in line after {:.1} s", self.waited.as_secs_f64())?;
+        if self.passed > 0 {
+            write!(f, " (passing {} that need other devices or can't run now)", self.passed)?;
+        }
+        write!(f, "; fullest of {} node(s) with room", self.candidates)
+    }
+}
+
+/// Why an attempt is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopReason {
+    /// A user cancelled the job.
+    Cancelled,
+    /// It reached its time limit.
+    TimeLimit(Duration),
+    /// Another node's share of the gang has ended without success.
+    PeerEnded,
+}
+
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopReason::Cancelled => f.write_str("cancelled by a user"),
+            StopReason::TimeLimit(limit) => write!(f, "reached its time limit of {} s", limit.as_secs()),
+            StopReason::PeerEnded => f.write_str("another node of the gang has ended"),
+        }
+    }
+}
+
+/// Why a job goes back into its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequeueReason {
+    /// A fault that its budget covers.
+    Fault {
+        /// What failed first.
+        cause: FaultCause,
+        /// Faults so far, this one counted.
+        faults: u32,
+        /// How many it may have.
+        max_faults: u32,
+    },
+    /// It saved and asked for it (exit code 94).
+    Asked,
+    /// Its supervisors stopped it because they lost the control plane.
+    Orphaned,
+}
+
+impl fmt::Display for RequeueReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequeueReason::Fault { cause, faults, max_faults } => {
+                write!(f, "{cause} (fault {faults} of at most {max_faults})")
+            }
+            RequeueReason::Asked => f.write_str("it saved and asked to be queued again (exit code 94)"),
+            RequeueReason::Orphaned => f.write_str("its supervisors had lost the control plane"),
+        }
+    }
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Every rank of an attempt exited 0.
+    Succeeded,
+    /// A user cancelled it.
+    Cancelled,
+    /// An attempt reached the time limit.
+    TimedOut,
+    /// A rank exited 93.
+    DoNotRestart,
+    /// It failed more often than its budget allows.
+    FaultsExhausted {
+        /// The last root cause.
+        cause: FaultCause,
+        /// Faults in all.
+        faults: u32,
+    },
+    /// It failed this many times in a row without a newer checkpoint.
+    NoProgress {
+        /// The last root cause.
+        cause: FaultCause,
+        /// Faults in a row.
+        faults: u32,
+    },
+    /// It asked to be queued again more often than the engine's limit.
+    RequeuesExhausted {
+        /// How often.
+        requeues: u32,
+    },
+}
+
+impl Fate {
+    /// Whether the job did what it was to do.
+    #[must_use]
+    pub fn is_success(self) -> bool {
+        matches!(self, Fate::Succeeded)
+    }
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fate::Succeeded => f.write_str("succeeded"),
+            Fate::Cancelled => f.write_str("cancelled by a user"),
+            Fate::TimedOut => f.write_str("reached its time limit"),
+            Fate::DoNotRestart => f.write_str("a rank exited with code 93: do not restart"),
+            Fate::FaultsExhausted { cause, faults } => write!(f, "{cause}; fault {faults} is beyond its budget"),
+            Fate::NoProgress { cause, faults } => {
+                write!(f, "{cause}; {faults} fault(s) in a row without a newer checkpoint")
+            }
+            Fate::RequeuesExhausted { requeues } => write!(f, "asked to be queued again {requeues} times"),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The state machine: queue by priority then age, whole-gang placement, drain, cancel, time limits, fault budgets.
+//!
+//! Three kinds of function, kept apart: `admit` (here) refuses what doesn't apply, `evolve.rs` changes the state and
+//! never decides (so that replay can't, A-3), `decide.rs` looks at the state and decides.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Priority, Timestamp};
+
+use crate::cluster::NodeStatus;
+use crate::job::{Job, ShareState};
+use crate::{Cluster, Decision, Entry, Event, Refusal};
+
+/// Limits of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Jobs waiting at once.
+    pub waiting_max: usize,
+    /// Nodes known at once.
+    pub nodes_max: usize,
+    /// Times a job may ask to be queued again (exit code 94, orphaned) in its life.
+    pub requeues_max: u32,
+    /// The longest a job that keeps failing waits before its next attempt.
+    pub backoff_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { waiting_max: 100_000, nodes_max: 100_000, requeues_max: 1_000, backoff_max: Duration::from_mins(1) }
+    }
+}
+
+/// A place in the queue: higher priority first, then the older job. A job that is queued again keeps its place.
+pub(crate) type QueueKey = (Reverse<Priority>, JobId);
+
+/// The scheduler. See the crate's documentation.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(crate) limits: Limits,
+    pub(crate) now: Timestamp,
+    pub(crate) next_job: u64,
+    pub(crate) cluster: Cluster,
+    pub(crate) jobs: BTreeMap<JobId, Job>,
+    pub(crate) pending: BTreeSet<QueueKey>,
+    /// When to look at a job again; entries may be stale, which costs a look.
+    pub(crate) timers: BTreeSet<(Timestamp, JobId)>,
+    /// Jobs that something happened to since they were last decided on.
+    pub(crate) attention: BTreeSet<JobId>,
+    /// Something happened that could let a waiting job start.
+    pub(crate) is_placement_due: bool,
+}
+
+impl Engine {
+    /// An engine without nodes or jobs.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Engine {
+            limits,
+            now: Timestamp::EPOCH,
+            next_job: 1,
+            cluster: Cluster::default(),
+            jobs: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            attention: BTreeSet::new(),
+            is_placement_due: false,
+        }
+    }
+
+    /// Takes in what happened and decides until nothing is left to decide. A `now` before the last one counts as the
+    /// last one.
+    ///
+    /// # Errors
+    /// A [`Refusal`] if the event doesn't apply; the state is as before then.
+    pub fn apply(&mut self, now: Timestamp, event: &Event) -> Result<Vec<Decision>, Refusal> {
+        self.admit(event)?;
+        let now = now.max(self.now);
+        self.evolve_event(now, event);
+        Ok(self.settle(now))
+    }
+
+    /// Takes a journal entry back in, deciding nothing. After the last one, `apply` of [`Event::TimePassed`] decides
+    /// whatever the crash left undecided.
+    ///
+    /// # Errors
+    /// A [`Refusal`] if the entry can't follow what was replayed before: the journal isn't this engine's.
+    pub fn replay(&mut self, at: Timestamp, entry: &Entry) -> Result<(), Refusal> {
+        match entry {
+            Entry::Event(event) => {
+                self.admit(event)?;
+                self.evolve_event(at, event);
+            }
+            Entry::Decision(decision) => {
+                if !self.jobs.contains_key(&decision.job()) {
+                    return Err(Refusal::UnknownJob(decision.job()));
+                }
+                self.evolve_decision(at, decision);
+            }
+        }
+        Ok(())
+    }
+
+    /// The id the next submitted job gets.
+    #[must_use]
+    pub fn next_job_id(&self) -> JobId {
+        JobId(self.next_job)
+    }
+
+    /// When to apply [`Event::TimePassed`] at the latest, if anything waits for a time.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// A waiting or running job.
+    #[must_use]
+    pub fn job(&self, id: JobId) -> Option<&Job> {
+        self.jobs.get(&id)
+    }
+
+    /// Every waiting or running job, by id.
+    pub fn jobs(&self) -> impl ExactSizeIterator<Item = &Job> {
+        self.jobs.values()
+    }
+
+    /// Waiting jobs in the order they are considered.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = JobId> + '_ {
+        self.pending.iter().map(|(_, job)| *job)
+    }
+
+    /// The nodes.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The node with this name.
+    #[must_use]
+    pub fn node_id(&self, name: &NodeName) -> Option<NodeId> {
+        self.cluster.id_of(name)
+    }
+
+    fn admit(&self, event: &Event) -> Result<(), Refusal> {
+        match event {
+            Event::NodeJoined(spec) => {
+                let (nodes, is_known) = (self.cluster.nodes().len(), self.cluster.id_of(&spec.name).is_some());
+                if !is_known && nodes >= self.limits.nodes_max { Err(Refusal::ClusterFull { nodes }) } else { Ok(()) }
+            }
+            Event::NodeLost { node } | Event::DrainRequested { node } | Event::DrainCancelled { node } => {
+                self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node))
+            }
+            Event::JobSubmitted(spec) => self.admit_job(spec),
+            Event::CancelRequested { job, .. } => self.jobs.get(job).map(|_| ()).ok_or(Refusal::UnknownJob(*job)),
+            Event::ShareStarted { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
+            Event::ShareEnded { job, attempt, node, .. } => self.admit_share(*job, *attempt, Some(*node)),
+            Event::CheckpointCommitted { job, attempt, .. } => self.admit_share(*job, *attempt, None),
+            Event::TimePassed => Ok(()),
+        }
+    }
+
+    pub(crate) fn admit_job(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        if self.pending.len() >= self.limits.waiting_max {
+            return Err(Refusal::QueueFull { waiting: self.pending.len() });
+        }
+        let any = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
+        if self.cluster.could_hold(&spec.gang, &any) < spec.gang.nodes.get() {
+            return Err(Refusal::NeverFits(self.cluster.fit(&spec.gang)));
+        }
+        Ok(())
+    }
+
+    fn admit_share(&self, job: JobId, attempt: AttemptNumber, node: Option<NodeId>) -> Result<(), Refusal> {
+        let stale = Refusal::Stale { job, attempt };
+        let current = self.jobs.get(&job).ok_or(Refusal::UnknownJob(job))?.attempt().ok_or(stale.clone())?;
+        let is_live = match node {
+            None => true,
+            Some(node) => current.share_index(node).is_some_and(|i| !matches!(current.states[i], ShareState::Ended(_))),
+        };
+        if current.number == attempt && is_live { Ok(()) } else { Err(stale) }
+    }
+}

@@ -1,0 +1,132 @@
+//! What happened outside the engine, and the entries a journal is made of.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Step, Submitter, Timestamp};
+
+use crate::{Decision, NodeSpec};
+
+/// Something that happened outside the engine. Facts only; what to do about it is the engine's decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A node came, came back, or has a new capacity. Nodes are known by name; a new name gets the next id.
+    NodeJoined(NodeSpec),
+    /// A node is gone, with whatever ran on it.
+    NodeLost {
+        /// Which.
+        node: NodeId,
+    },
+    /// Nothing new is to start on a node; what runs there goes on.
+    DrainRequested {
+        /// Which.
+        node: NodeId,
+    },
+    /// A draining node takes jobs again.
+    DrainCancelled {
+        /// Which.
+        node: NodeId,
+    },
+    /// A user sent a job; it gets the next id ([`crate::Engine::next_job_id`]).
+    JobSubmitted(Arc<JobSpec>),
+    /// A user wants a job gone.
+    CancelRequested {
+        /// Which.
+        job: JobId,
+        /// Who.
+        by: Submitter,
+    },
+    /// All ranks of one node's share of an attempt run.
+    ShareStarted {
+        /// The job.
+        job: JobId,
+        /// Its attempt.
+        attempt: AttemptNumber,
+        /// The node.
+        node: NodeId,
+    },
+    /// All processes of one node's share of an attempt are gone.
+    ShareEnded {
+        /// The job.
+        job: JobId,
+        /// Its attempt.
+        attempt: AttemptNumber,
+        /// The node.
+        node: NodeId,
+        /// How.
+        end: ShareEnd,
+    },
+    /// A checkpoint became durable.
+    CheckpointCommitted {
+        /// The job.
+        job: JobId,
+        /// Its attempt.
+        attempt: AttemptNumber,
+        /// The checkpoint's step.
+        step: Step,
+    },
+    /// A timer went off: see [`crate::Engine::next_deadline`].
+    TimePassed,
+}
+
+/// How one node's share of an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShareEnd {
+    /// All ranks exited 0.
+    Succeeded,
+    /// A rank exited 93: restarting won't help.
+    DoNotRestart,
+    /// A rank exited 94: it has saved and wants to be queued again.
+    Requeue,
+    /// Something failed.
+    Fault {
+        /// What.
+        cause: FaultCause,
+        /// When it was noticed; the earliest fault of an attempt is its root cause.
+        at: Timestamp,
+    },
+    /// Stopped on orders, or as an orphan.
+    Stopped,
+}
+
+/// What went wrong, as far as scheduling needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultCause {
+    /// A rank exited with this code.
+    Exit(i32),
+    /// A signal killed a rank.
+    Signal(i32),
+    /// The setup command failed with this code.
+    Setup(i32),
+    /// The ranks or the supervisor could not be started.
+    Start,
+    /// The gang's nodes didn't meet in time.
+    Rendezvous,
+    /// The supervisor is gone and its ranks with it.
+    SupervisorLost,
+    /// The node is gone.
+    NodeLost,
+}
+
+impl fmt::Display for FaultCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FaultCause::Exit(code) => write!(f, "a rank exited with code {code}"),
+            FaultCause::Signal(signal) => write!(f, "a rank was killed by signal {signal}"),
+            FaultCause::Setup(code) => write!(f, "the setup command failed with code {code}"),
+            FaultCause::Start => f.write_str("the ranks could not be started"),
+            FaultCause::Rendezvous => f.write_str("the gang's nodes did not meet in time"),
+            FaultCause::SupervisorLost => f.write_str("the supervisor was lost"),
+            FaultCause::NodeLost => f.write_str("the node was lost"),
+        }
+    }
+}
+
+/// One entry of a journal: what happened or what was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It happened.
+    Event(Event),
+    /// The engine decided it.
+    Decision(Decision),
+}

@@ -1,0 +1,170 @@
+//! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
+
+use crate::cluster::NodeStatus;
+use crate::engine::Engine;
+use crate::job::{Attempt, Job, JobState, ShareState};
+use crate::{Decision, Event, FaultCause, RequeueReason, Share, ShareEnd};
+
+impl Engine {
+    pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
+        match event {
+            // Leaves no trace, so a tick that decides nothing needs no place in the journal.
+            Event::TimePassed => return,
+            Event::NodeJoined(spec) => {
+                let held: Vec<_> = self.jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
+                self.cluster.join(spec.clone(), &held);
+                self.is_placement_due = true;
+            }
+            Event::NodeLost { node } => self.lose_node(now, *node),
+            Event::DrainRequested { node } => self.cluster.set_status(*node, NodeStatus::Draining),
+            Event::DrainCancelled { node } => {
+                self.cluster.set_status(*node, NodeStatus::Ready);
+                self.is_placement_due = true;
+            }
+            Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone()),
+            Event::CancelRequested { job, .. } => {
+                self.attend(*job, |job| job.is_cancelled = true);
+            }
+            Event::ShareStarted { job, node, .. } => self.set_share(*job, *node, ShareState::Running),
+            Event::ShareEnded { job, node, end, .. } => self.set_share(*job, *node, ShareState::Ended(end.clone())),
+            Event::CheckpointCommitted { job, step, .. } => {
+                self.attend(*job, |job| job.checkpoint = job.checkpoint.max(Some(*step)));
+            }
+        }
+        self.now = now;
+    }
+
+    fn attend(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            change(job);
+            self.attention.insert(id);
+        }
+    }
+
+    fn set_share(&mut self, id: JobId, node: NodeId, state: ShareState) {
+        self.attend(id, |job| {
+            if let Some(attempt) = job.attempt_mut()
+                && let Some(index) = attempt.share_index(node)
+            {
+                attempt.states[index] = state;
+            }
+        });
+    }
+
+    fn lose_node(&mut self, now: Timestamp, node: NodeId) {
+        self.cluster.set_status(node, NodeStatus::Lost);
+        let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
+        let has_live_share = |job: &&Job| {
+            let index = job.attempt().and_then(|attempt| attempt.share_index(node).map(|i| &attempt.states[i]));
+            index.is_some_and(|state| !matches!(state, ShareState::Ended(_)))
+        };
+        let hit: Vec<JobId> = self.jobs.values().filter(has_live_share).map(|job| job.id).collect();
+        for job in hit {
+            self.set_share(job, node, ShareState::Ended(end.clone()));
+        }
+        self.is_placement_due = true;
+    }
+
+    fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>) {
+        let id = self.next_job_id();
+        self.next_job += 1;
+        self.pending.insert((Reverse(spec.priority), id));
+        let state = JobState::Queued { since: now, not_before: now };
+        let job = Job {
+            id,
+            spec,
+            submitted_at: now,
+            state,
+            attempts: 0,
+            faults: 0,
+            faults_without_progress: 0,
+            requeues: 0,
+            checkpoint: None,
+            is_cancelled: false,
+        };
+        self.jobs.insert(id, job);
+        self.attention.insert(id);
+        self.is_placement_due = true;
+    }
+
+    pub(crate) fn evolve_decision(&mut self, now: Timestamp, decision: &Decision) {
+        match decision {
+            Decision::Place { job, attempt, shares, .. } => self.evolve_place(now, *job, *attempt, shares),
+            Decision::Stop { job, reason, .. } => {
+                if let Some(attempt) = self.jobs.get_mut(job).and_then(Job::attempt_mut) {
+                    attempt.stop = Some(*reason);
+                }
+            }
+            Decision::Requeue { job, not_before, reason, .. } => self.evolve_requeue(now, *job, *not_before, *reason),
+            Decision::End { job, .. } => {
+                self.release(*job);
+                if let Some(job) = self.jobs.remove(job) {
+                    self.pending.remove(&(Reverse(job.spec.priority), job.id));
+                }
+                self.is_placement_due = true;
+            }
+        }
+        self.now = now;
+    }
+
+    fn evolve_place(&mut self, now: Timestamp, id: JobId, number: AttemptNumber, shares: &[Share]) {
+        for share in shares {
+            self.cluster.take(share);
+        }
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        self.pending.remove(&(Reverse(job.spec.priority), id));
+        job.attempts = number.0;
+        job.state = JobState::Allocated(Attempt {
+            number,
+            placed_at: now,
+            shares: shares.to_vec(),
+            states: vec![ShareState::Launching; shares.len()],
+            stop: None,
+            checkpoint_at_start: job.checkpoint,
+        });
+        if let Some(limit) = job.spec.time_limit {
+            self.timers.insert((now + limit, id));
+        }
+    }
+
+    fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
+        self.release(id);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let without_progress = faults_without_progress(job);
+        match reason {
+            RequeueReason::Fault { faults, .. } => {
+                job.faults = faults;
+                job.faults_without_progress = without_progress;
+            }
+            RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
+        }
+        job.state = JobState::Queued { since: now, not_before };
+        self.pending.insert((Reverse(job.spec.priority), id));
+        if not_before > now {
+            self.timers.insert((not_before, id));
+        }
+        self.is_placement_due = true;
+    }
+
+    fn release(&mut self, id: JobId) {
+        let Some(attempt) = self.jobs.get(&id).and_then(Job::attempt) else { return };
+        for share in &attempt.shares {
+            self.cluster.release(share);
+        }
+    }
+}
+
+/// Faults in a row without a newer checkpoint, if the current attempt now ends with a fault.
+pub(crate) fn faults_without_progress(job: &Job) -> u32 {
+    if has_advanced(job) { 0 } else { job.faults_without_progress + 1 }
+}
+
+/// Whether the current attempt has committed a checkpoint beyond the one it started from.
+pub(crate) fn has_advanced(job: &Job) -> bool {
+    job.attempt().is_some_and(|attempt| job.checkpoint > attempt.checkpoint_at_start)
+}

@@ -1,0 +1,98 @@
+//! What must hold of the state at all times; the tests ask after every event.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use gangline_base::{JobId, NodeId};
+
+use crate::engine::Engine;
+use crate::job::{Job, JobState};
+
+/// A broken invariant: a bug in the engine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// a device belongs to two gangs.
+    #[error("A-5: device {device} of {node} belongs to {first} and {second}")]
+    DoublyHeld {
+        /// The node.
+        node: NodeId,
+        /// The device.
+        device: u32,
+        /// One holder.
+        first: JobId,
+        /// The other.
+        second: JobId,
+    },
+    /// a gang holds another number of nodes or devices than it asked for.
+    #[error("A-5: {job} is placed in part")]
+    PlacedInPart {
+        /// The job.
+        job: JobId,
+    },
+    /// A device is both free and held, or neither.
+    #[error("the free devices of {node} are not those that nobody holds")]
+    FreeListWrong {
+        /// The node.
+        node: NodeId,
+    },
+    /// A waiting job isn't in the queue, or one that doesn't wait is.
+    #[error("the queue and the state of {job} disagree")]
+    QueueWrong {
+        /// The job.
+        job: JobId,
+    },
+}
+
+impl Engine {
+    /// Looks for a broken invariant. Costs as much as there are jobs and devices: for tests and diagnosis.
+    ///
+    /// # Errors
+    /// The first [`Violation`] found.
+    pub fn check_invariants(&self) -> Result<(), Violation> {
+        let held = self.held_devices()?;
+        for node in self.cluster.nodes() {
+            let of_node = held.get(&node.id);
+            let is_held = |device: &u32| of_node.is_some_and(|devices| devices.contains_key(device));
+            let expected: BTreeSet<u32> =
+                (0..node.spec.capacity.accelerators).filter(|device| !is_held(device)).collect();
+            if node.free != expected {
+                return Err(Violation::FreeListWrong { node: node.id });
+            }
+        }
+        for job in self.jobs.values() {
+            let is_waiting = matches!(job.state, JobState::Queued { .. });
+            if self.pending.contains(&(Reverse(job.spec.priority), job.id)) != is_waiting {
+                return Err(Violation::QueueWrong { job: job.id });
+            }
+        }
+        let gone = self.pending.iter().find(|(_, job)| !self.jobs.contains_key(job));
+        gone.map_or(Ok(()), |(_, job)| Err(Violation::QueueWrong { job: *job }))
+    }
+
+    fn held_devices(&self) -> Result<BTreeMap<NodeId, BTreeMap<u32, JobId>>, Violation> {
+        let mut held: BTreeMap<NodeId, BTreeMap<u32, JobId>> = BTreeMap::new();
+        for job in self.jobs.values() {
+            let Some(attempt) = job.attempt() else { continue };
+            if !is_placed_whole(job, attempt) {
+                return Err(Violation::PlacedInPart { job: job.id });
+            }
+            for share in &attempt.shares {
+                for device in &share.devices {
+                    if let Some(first) = held.entry(share.node).or_default().insert(*device, job.id) {
+                        return Err(Violation::DoublyHeld { node: share.node, device: *device, first, second: job.id });
+                    }
+                }
+            }
+        }
+        Ok(held)
+    }
+}
+
+fn is_placed_whole(job: &Job, attempt: &crate::Attempt) -> bool {
+    let gang = &job.spec.gang;
+    let nodes: BTreeSet<NodeId> = attempt.shares.iter().map(|share| share.node).collect();
+    u32::try_from(nodes.len()) == Ok(gang.nodes.get())
+        && attempt.shares.len() == nodes.len()
+        && attempt.states.len() == nodes.len()
+        && attempt.shares.iter().all(|s| u32::try_from(s.devices.len()) == Ok(gang.accelerators_per_node.get()))
+}

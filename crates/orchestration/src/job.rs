@@ -1,0 +1,131 @@
+//! A job that waits or runs, and its attempts.
+
+use std::sync::Arc;
+
+use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, Timestamp};
+
+use crate::{ShareEnd, StopReason};
+
+/// A live job: waiting or allocated. Ended jobs leave the engine; their story is in the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// What it asks for.
+    pub spec: Arc<JobSpec>,
+    /// When it came.
+    pub submitted_at: Timestamp,
+    /// Where it stands.
+    pub state: JobState,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Faults so far.
+    pub faults: u32,
+    /// Faults in a row without a newer checkpoint.
+    pub faults_without_progress: u32,
+    /// Times it was queued again without a fault.
+    pub requeues: u32,
+    /// The newest durable checkpoint.
+    pub checkpoint: Option<Step>,
+    /// A user wants it gone.
+    pub is_cancelled: bool,
+}
+
+/// Where a live job stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// In its queue.
+    Queued {
+        /// Since when.
+        since: Timestamp,
+        /// Not to be placed before.
+        not_before: Timestamp,
+    },
+    /// Holding devices.
+    Allocated(Attempt),
+}
+
+impl Job {
+    /// Its attempt, if it holds devices.
+    #[must_use]
+    pub fn attempt(&self) -> Option<&Attempt> {
+        match &self.state {
+            JobState::Queued { .. } => None,
+            JobState::Allocated(attempt) => Some(attempt),
+        }
+    }
+
+    pub(crate) fn attempt_mut(&mut self) -> Option<&mut Attempt> {
+        match &mut self.state {
+            JobState::Queued { .. } => None,
+            JobState::Allocated(attempt) => Some(attempt),
+        }
+    }
+}
+
+/// One allocation of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Which of the job's, from 1.
+    pub number: AttemptNumber,
+    /// When it got its devices.
+    pub placed_at: Timestamp,
+    /// The nodes in rank order.
+    pub shares: Vec<Share>,
+    /// How far each share is; as long as `shares`.
+    pub states: Vec<ShareState>,
+    /// It was told to stop.
+    pub stop: Option<StopReason>,
+    /// The newest checkpoint when it was placed: an attempt that commits none beyond it has made no progress.
+    pub checkpoint_at_start: Option<Step>,
+}
+
+impl Attempt {
+    /// Whether all ranks of the gang run.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.states.iter().all(|state| matches!(state, ShareState::Running))
+    }
+
+    /// Whether nothing of it runs any more.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.states.iter().all(|state| matches!(state, ShareState::Ended(_)))
+    }
+
+    /// Where the share on `node` stands in `shares`.
+    #[must_use]
+    pub fn share_index(&self, node: NodeId) -> Option<usize> {
+        self.shares.iter().position(|share| share.node == node)
+    }
+
+    /// Devices it holds.
+    #[must_use]
+    pub fn devices(&self) -> usize {
+        self.shares.iter().map(|share| share.devices.len()).sum()
+    }
+}
+
+/// What a gang holds on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The node.
+    pub node: NodeId,
+    /// The accelerators, ascending.
+    pub devices: Vec<u32>,
+    /// CPU cores.
+    pub cpus: u32,
+    /// Memory.
+    pub memory: Bytes,
+}
+
+/// How far a share is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShareState {
+    /// Placed; its supervisor hasn't said that the ranks run.
+    Launching,
+    /// Its ranks run.
+    Running,
+    /// Its processes are gone.
+    Ended(ShareEnd),
+}

@@ -1,0 +1,98 @@
+//! Why the engine refuses an event: always a value, never a change of state.
+
+use std::fmt;
+
+use gangline_base::{AttemptNumber, Bytes, GangShape, JobId, NodeId};
+
+/// A refused event. The state is as before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No job of this id is waiting or running.
+    #[error("{0} is not waiting or running")]
+    UnknownJob(JobId),
+    /// No node has this id.
+    #[error("{0} is not known")]
+    UnknownNode(NodeId),
+    /// The attempt named is not the job's current one, or that share of it has already ended.
+    #[error("{job} {attempt} has ended already")]
+    Stale {
+        /// The job.
+        job: JobId,
+        /// The attempt that is over.
+        attempt: AttemptNumber,
+    },
+    /// The gang could not be placed even if every known node were ready and empty.
+    #[error("no node could ever hold it: {0}")]
+    NeverFits(Fit),
+    /// The queue is at its limit.
+    #[error("{waiting} jobs are waiting, the most there may be")]
+    QueueFull {
+        /// How many wait.
+        waiting: usize,
+    },
+    /// The cluster is at its limit.
+    #[error("{nodes} nodes are known, the most there may be")]
+    ClusterFull {
+        /// How many are known.
+        nodes: usize,
+    },
+}
+
+/// What a gang wants beside what there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// What it wants.
+    pub wanted: GangShape,
+    /// Nodes with accelerators of that kind.
+    pub nodes_of_kind: u32,
+    /// Nodes that could each take a share, were they ready and empty.
+    pub nodes_that_fit: u32,
+    /// The most accelerators of that kind one node has.
+    pub accelerators_per_node_max: u32,
+    /// The most CPU cores a node of that kind has.
+    pub cpus_per_node_max: u32,
+    /// The most memory a node of that kind has.
+    pub memory_per_node_max: Bytes,
+    /// All kinds there are.
+    pub kinds: Vec<String>,
+}
+
+impl Fit {
+    /// What could be asked for instead.
+    #[must_use]
+    pub fn what_would_fit(&self) -> String {
+        let kind = &self.wanted.accelerator;
+        if self.kinds.is_empty() {
+            return "no node has joined yet".to_owned();
+        }
+        if self.nodes_of_kind == 0 {
+            return format!("accelerators here: {}", self.kinds.join(", "));
+        }
+        if self.nodes_that_fit > 0 {
+            let per_node = self.wanted.accelerators_per_node;
+            return format!("at most num_nodes: {} with {kind}:{per_node} each", self.nodes_that_fit);
+        }
+        format!(
+            "at most {kind}:{}, cpus: {}, memory: {} on a node, and {} such node(s)",
+            self.accelerators_per_node_max, self.cpus_per_node_max, self.memory_per_node_max, self.nodes_of_kind
+        )
+    }
+}
+
+impl fmt::Display for Fit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wanted = &self.wanted;
+        write!(f, "it wants {} node(s) with {}:{}", wanted.nodes, wanted.accelerator, wanted.accelerators_per_node)?;
+        if wanted.cpus_per_node > 0 {
+            write!(f, ", {} cpus", wanted.cpus_per_node)?;
+        }
+        if wanted.memory_per_node > Bytes(0) {
+            write!(f, ", {}", wanted.memory_per_node)?;
+        }
+        write!(
+            f,
+            " each; {} of {} node(s) with {} could take a share",
+            self.nodes_that_fit, self.nodes_of_kind, wanted.accelerator
+        )
+    }
+}

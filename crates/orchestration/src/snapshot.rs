@@ -1,0 +1,72 @@
+//! The engine's state as plain data, for a snapshot in the journal. Indices are derived, not stored.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use gangline_base::{JobId, NodeId, Timestamp};
+
+use crate::cluster::NodeStatus;
+use crate::engine::{Engine, Limits};
+use crate::job::{Job, JobState};
+use crate::{NodeSpec, Refusal, Share};
+
+/// Everything a new engine needs to go on where another stood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The time of the last entry.
+    pub at: Timestamp,
+    /// The number of the next job.
+    pub next_job: u64,
+    /// The nodes; a node's id is its place in this list.
+    pub nodes: Vec<(NodeSpec, NodeStatus)>,
+    /// Live jobs, by id.
+    pub jobs: Vec<Job>,
+}
+
+impl Engine {
+    /// The state now. Two engines with equal snapshots behave alike.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            at: self.now,
+            next_job: self.next_job,
+            nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.status)).collect(),
+            jobs: self.jobs.values().cloned().collect(),
+        }
+    }
+
+    /// An engine with the state of a snapshot. Every live job gets a look at the next `apply`.
+    ///
+    /// # Errors
+    /// A [`Refusal`] if a job holds devices on a node that the snapshot doesn't have.
+    pub fn restore(limits: Limits, snapshot: Snapshot) -> Result<Self, Refusal> {
+        let mut engine = Engine::new(limits);
+        engine.now = snapshot.at;
+        engine.next_job = snapshot.next_job;
+        let jobs: BTreeMap<JobId, Job> = snapshot.jobs.into_iter().map(|job| (job.id, job)).collect();
+        let shares: Vec<&Share> = jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
+        for (spec, status) in snapshot.nodes {
+            let id = engine.cluster.join(spec, &shares);
+            engine.cluster.set_status(id, status);
+        }
+        let is_unknown = |node: &NodeId| engine.cluster.node(*node).is_none();
+        if let Some(node) = shares.iter().map(|share| share.node).find(is_unknown) {
+            return Err(Refusal::UnknownNode(node));
+        }
+        for job in jobs.values() {
+            match &job.state {
+                JobState::Queued { not_before, .. } => {
+                    engine.pending.insert((Reverse(job.spec.priority), job.id));
+                    engine.timers.insert((*not_before, job.id));
+                }
+                JobState::Allocated(attempt) => {
+                    engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
+                }
+            }
+            engine.attention.insert(job.id);
+        }
+        engine.jobs = jobs;
+        engine.is_placement_due = true;
+        Ok(engine)
+    }
+}
