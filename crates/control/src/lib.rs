@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The control plane: journal, read models, HTTP API and page.
+
+pub mod db;

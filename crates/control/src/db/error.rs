@@ -1,0 +1,158 @@
+//! What can go wrong with the data folder, and what a person should do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gangline_base::Bytes;
+use rusqlite::ErrorCode;
+use rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
+
+use super::Sequence;
+
+/// Why the journal could not be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another control plane works in this folder.
+    #[error("data folder {} is in use by {}", folder.display(), holder(*pid))]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The process that holds it, if it could be read.
+        pid: Option<u32>,
+    },
+    /// The folder or a file in it cannot be created, opened or locked.
+    #[error("cannot use {}", path.display())]
+    Folder {
+        /// The folder or file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The database file is not one, is cut short or is scrambled.
+    #[error("journal {} is damaged: {what}", path.display())]
+    Damaged {
+        /// The database file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A record that is not the last one is missing or fails its checksum.
+    #[error("journal is corrupt at record {at}: {what}; the last sound record is {last_sound}")]
+    Corrupt {
+        /// The first record that cannot be trusted.
+        at: Sequence,
+        /// The record before it.
+        last_sound: Sequence,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A newer Gangline wrote this data folder.
+    #[error("data folder has schema {found}, this gangline knows up to {known}")]
+    NewerSchema {
+        /// The version in the file.
+        found: u32,
+        /// The newest this program can read.
+        known: u32,
+    },
+    /// There is no room left, on the disk or under the journal's own limit.
+    #[error("no space left for journal {}", path.display())]
+    DiskFull {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
+    /// An earlier commit failed, so nothing more is written (A-7).
+    #[error("journal is poisoned since an earlier failure: {cause}")]
+    Poisoned {
+        /// The failure that poisoned it.
+        cause: String,
+    },
+    /// Reading or writing failed otherwise: an I/O error, a failed fsync, a mistake in a read model.
+    #[error("cannot read or write journal {}", path.display())]
+    Storage {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
+    /// A record, batch or snapshot is larger than allowed (A-10).
+    #[error("{what} of {size} is over the limit of {limit}")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Its size.
+        size: Bytes,
+        /// The most that is allowed.
+        limit: Bytes,
+    },
+}
+
+fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
+impl Error {
+    /// The stable code, explained in `docs/errors/`.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::InUse { .. } => "G0201",
+            Error::Folder { .. } => "G0202",
+            Error::Damaged { .. } => "G0203",
+            Error::Corrupt { .. } => "G0204",
+            Error::NewerSchema { .. } => "G0205",
+            Error::DiskFull { .. } => "G0206",
+            Error::Poisoned { .. } => "G0207",
+            Error::Storage { .. } => "G0208",
+            Error::TooLarge { .. } => "G0209",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Error::InUse { .. } => {
+                "stop the other control plane, or give this one its own folder with --data".to_owned()
+            }
+            Error::Folder { .. } => "check that the folder exists, is yours and is on a local disk".to_owned(),
+            Error::Damaged { .. } => {
+                "restore the data folder from a backup; the damaged files were not changed".to_owned()
+            }
+            Error::Corrupt { last_sound, .. } => format!(
+                "restore the data folder from a backup, or start with --accept-loss-after {} to put the records after \
+                 it aside and go on without them",
+                last_sound.0
+            ),
+            Error::NewerSchema { .. } => {
+                "start the gangline that wrote it, or a newer one; going back is not possible".to_owned()
+            }
+            Error::DiskFull { .. } => "make room on the disk, then restart the control plane; jobs go on".to_owned(),
+            Error::Poisoned { .. } => {
+                "restart the control plane once the cause is repaired: it replays what is durable; jobs go on"
+                    .to_owned()
+            }
+            Error::Storage { .. } => "look at the disk (dmesg, smartctl), then restart the control plane".to_owned(),
+            Error::TooLarge { .. } => "make it smaller: split the request".to_owned(),
+        }
+    }
+
+    /// Sorts SQLite's errors by what a caller can do about them.
+    pub(super) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Error {
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Error::Damaged { path, what: source.to_string() }
+            }
+            Some(ErrorCode::DiskFull) => Error::DiskFull { path, source },
+            // On a full disk the shared-memory index cannot grow, and SQLite says so with a code of its own.
+            _ if has_extended_code(&source, SQLITE_IOERR_SHMSIZE) => Error::DiskFull { path, source },
+            _ => Error::Storage { path, source },
+        }
+    }
+}
+
+fn has_extended_code(error: &rusqlite::Error, code: i32) -> bool {
+    error.sqlite_error().is_some_and(|inner| inner.extended_code == code)
+}

@@ -1,0 +1,106 @@
+//! The data folder: who holds it, and how a new database comes to be there whole or not at all.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use super::{Error, schema};
+
+const DATABASE: &str = "journal.sqlite";
+const WRITE_AHEAD_LOG: &str = "journal.sqlite-wal";
+const NEW_DATABASE: &str = "journal.sqlite.new";
+const LOCK: &str = "lock";
+
+/// The longest process id that is read from a lock file.
+const PID_BYTES_MAX: u64 = 20;
+
+/// Only the owner may look: the folder holds tokens and environment variables.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// A data folder held by this process. Dropping it, or dying, lets go.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    /// Creates the folder if need be and takes its lock.
+    pub(super) fn hold(path: &Path) -> Result<Folder, Error> {
+        let refused = |source| Error::Folder { path: path.to_owned(), source };
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path).map_err(refused)?;
+        let lock_path = path.join(LOCK);
+        let refused = |source| Error::Folder { path: lock_path.clone(), source };
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(FILE_MODE)
+            .open(&lock_path)
+            .map_err(refused)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::InUse { folder: path.to_owned(), pid: holder(&mut lock) });
+            }
+            Err(TryLockError::Error(source)) => return Err(refused(source)),
+        }
+        // The id is a courtesy to whoever is refused: a disk too full to hold it must not keep a control plane down.
+        let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        Ok(Folder { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The database file.
+    pub(super) fn database(&self) -> PathBuf {
+        self.path.join(DATABASE)
+    }
+
+    /// Makes sure that there is a database. A new one is written aside and renamed, so that an empty or half-made file is
+    /// always damage and never taken for a fresh start.
+    pub(super) fn ensure_database(&self) -> Result<(), Error> {
+        let database = self.database();
+        if database.exists() {
+            return Ok(());
+        }
+        if self.path.join(WRITE_AHEAD_LOG).exists() {
+            let what = "its write-ahead log is there but the database is not".to_owned();
+            return Err(Error::Damaged { path: database, what });
+        }
+        let aside = self.path.join(NEW_DATABASE);
+        let refused = |source| Error::Folder { path: aside.clone(), source };
+        remove_if_there(&aside).map_err(refused)?;
+        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&aside).map_err(refused)?;
+        create(&aside).map_err(|error| Error::from_sqlite(&aside, error))?;
+        publish(&aside, &database, &self.path).map_err(refused)
+    }
+}
+
+fn holder(lock: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    lock.take(PID_BYTES_MAX).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn create(path: &Path) -> rusqlite::Result<()> {
+    let mut connection = Connection::open(path)?;
+    schema::create(&mut connection)?;
+    connection.close().map_err(|(_, error)| error)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn publish(aside: &Path, database: &Path, folder: &Path) -> io::Result<()> {
+    File::open(aside)?.sync_all()?;
+    fs::rename(aside, database)?;
+    File::open(folder)?.sync_all()
+}

@@ -1,0 +1,282 @@
+//! The journal's one writer: group commit, snapshots, and refusing everything after a failure.
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+
+use gangline_base::{Bytes, Timestamp};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+
+use super::folder::Folder;
+use super::reader::{BUSY_TIMEOUT, head_at};
+use super::record::{Checksum, Head};
+use super::recovery::{SNAPSHOTS_KEPT, recover};
+use super::{Error, Reader, Recovered, Sequence, schema};
+
+/// How to open a journal.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The most the database file may grow to; then commits fail with [`Error::DiskFull`].
+    pub bytes_max: Bytes,
+    /// If the journal turns out corrupt after exactly this record, put the rest aside and start without it.
+    pub accept_loss_after: Option<Sequence>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { bytes_max: Bytes(64 << 30), accept_loss_after: None }
+    }
+}
+
+/// The limits of what is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits;
+
+impl Limits {
+    /// The largest record body.
+    pub const RECORD: Bytes = Bytes(4 << 20);
+    /// The largest sum of record bodies in one batch.
+    pub const BATCH: Bytes = Bytes(64 << 20);
+    /// The largest snapshot (SQLite stops at 1 GB).
+    pub const SNAPSHOT: Bytes = Bytes(512 << 20);
+}
+
+/// After so many commits, or so many bytes of records, the write-ahead log is copied into the database: rarely enough that a
+/// commit costs one fsync, often enough that the log stays at a few tens of megabytes.
+const COMMITS_PER_CHECKPOINT: u32 = 1_000;
+const BYTES_PER_CHECKPOINT: u64 = 16 << 20;
+
+/// What the write-ahead log file is cut down to after a larger batch.
+const LOG_BYTES_KEPT: u64 = 64 << 20;
+
+/// SQLite's page size.
+const PAGE_BYTES: u64 = 4_096;
+
+/// One thing that happened, not yet numbered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When, by the control plane's clock.
+    pub at: Timestamp,
+    /// What, in the writer's own versioned encoding.
+    pub body: Vec<u8>,
+}
+
+/// What becomes durable together.
+pub struct Batch<'a> {
+    /// The records to append, in order.
+    pub records: &'a [Entry],
+    /// Writes the read-model rows that follow from them, in the same transaction.
+    pub read_models: &'a mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
+}
+
+/// What a commit did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitInfo {
+    /// The last record of the journal now.
+    pub last: Sequence,
+    /// How much was appended.
+    pub appended: Bytes,
+}
+
+/// The journal, held by its one writer. Dropping it lets go of the data folder.
+#[derive(Debug)]
+pub struct Journal {
+    connection: Connection,
+    database: PathBuf,
+    head: Head,
+    poison: Option<String>,
+    commits_since_checkpoint: u32,
+    bytes_since_checkpoint: u64,
+    /// Last, so that the folder is let go of after the connection is closed.
+    _folder: Folder,
+}
+
+impl Journal {
+    /// Takes the folder (creating it if need be), verifies what is needed to start, and returns it.
+    ///
+    /// Only the records after the newest sound snapshot are read, so a start costs the same however long the history is.
+    /// A last record that fails its checksum is put aside with a warning; a bad snapshot falls back to the one before.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process holds the folder; [`Error::Corrupt`] if a record before the last is damaged;
+    /// [`Error::Damaged`] if the file is; [`Error::NewerSchema`]; otherwise what the disk said.
+    pub fn open(folder: &Path, options: Options) -> Result<(Journal, Recovered), Error> {
+        let folder = Folder::hold(folder)?;
+        folder.ensure_database()?;
+        let database = folder.database();
+        let failed = |error| Error::from_sqlite(&database, error);
+        let mut connection = connect(&database).map_err(failed)?;
+        schema::update(&mut connection, &database)?;
+        configure(&connection, options.bytes_max).map_err(failed)?;
+        let (recovered, head) = recover(&mut connection, &database, options.accept_loss_after)?;
+        checkpoint_on_close(&connection, true).map_err(failed)?;
+        let journal = Journal {
+            connection,
+            database,
+            head,
+            poison: None,
+            commits_since_checkpoint: 0,
+            bytes_since_checkpoint: 0,
+            _folder: folder,
+        };
+        Ok((journal, recovered))
+    }
+
+    /// The last record.
+    #[must_use]
+    pub fn last(&self) -> Sequence {
+        self.head.sequence
+    }
+
+    /// Why nothing is written any more, if so.
+    #[must_use]
+    pub fn poison(&self) -> Option<&str> {
+        self.poison.as_deref()
+    }
+
+    /// A handle for reading, which outlives a poisoned writer.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.database.clone())
+    }
+
+    /// Appends the records, writes the read models and makes both durable with one fsync. On return they are on disk.
+    ///
+    /// # Errors
+    /// Whatever the error, nothing of the batch is visible and the journal is poisoned, because the writer's memory is now
+    /// ahead of the disk: every later call answers [`Error::Poisoned`]. After a failed fsync the batch may come back at
+    /// the next start; its sender was told of a failure, not of a refusal.
+    pub fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
+        self.refuse_if_poisoned()?;
+        let appended = within_limits(batch.records).map_err(|error| self.poisoned_by(error))?;
+        self.head = append(&mut self.connection, self.head, batch)
+            .map_err(|error| Error::from_sqlite(&self.database, error))
+            .map_err(|error| self.poisoned_by(error))?;
+        self.commits_since_checkpoint += 1;
+        self.bytes_since_checkpoint += appended.0;
+        self.checkpoint_if_due();
+        Ok(CommitInfo { last: self.head.sequence, appended })
+    }
+
+    /// Saves the writer's state after record `sequence`, and forgets all but the last two snapshots. Records stay.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] and [`Error::DiskFull`] leave the journal as it was; anything else poisons it.
+    ///
+    /// # Panics
+    /// If `sequence` is after [`Journal::last`]: a state cannot contain what was not committed.
+    pub fn write_snapshot(&mut self, sequence: Sequence, body: &[u8]) -> Result<(), Error> {
+        assert!(sequence <= self.head.sequence, "a snapshot covers only what was committed");
+        self.refuse_if_poisoned()?;
+        refuse_over("snapshot", body.len(), Limits::SNAPSHOT)?;
+        let written = save_snapshot(&mut self.connection, self.head, sequence, body);
+        match written.map_err(|error| Error::from_sqlite(&self.database, error)) {
+            // Rolled back, and no memory is ahead of the disk: the records of the next commits may still fit.
+            Err(full @ Error::DiskFull { .. }) => Err(full),
+            Err(error) => Err(self.poisoned_by(error)),
+            Ok(()) => {
+                self.checkpoint();
+                Ok(())
+            }
+        }
+    }
+
+    fn refuse_if_poisoned(&self) -> Result<(), Error> {
+        self.poison.clone().map_or(Ok(()), |cause| Err(Error::Poisoned { cause }))
+    }
+
+    /// Remembers the cause, and keeps SQLite from touching the database when it is closed.
+    fn poisoned_by(&mut self, error: Error) -> Error {
+        let cause = error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+        self.poison = Some(cause);
+        // If even this fails, closing copies only what an earlier fsync covered.
+        let _ = checkpoint_on_close(&self.connection, false);
+        error
+    }
+
+    fn checkpoint_if_due(&mut self) {
+        if self.commits_since_checkpoint >= COMMITS_PER_CHECKPOINT
+            || self.bytes_since_checkpoint >= BYTES_PER_CHECKPOINT
+        {
+            self.checkpoint();
+        }
+    }
+
+    /// Copies the write-ahead log into the database as far as readers allow. Done here rather than by SQLite on its own,
+    /// which would hide a failure. What was committed before is durable in the log either way, so only the next commit fails.
+    fn checkpoint(&mut self) {
+        self.commits_since_checkpoint = 0;
+        self.bytes_since_checkpoint = 0;
+        let outcome = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        if let Err(error) = outcome {
+            let error = Error::from_sqlite(&self.database, error);
+            self.poisoned_by(error);
+        }
+    }
+}
+
+/// Until the journal has proved sound, closing it changes nothing.
+fn connect(database: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(database, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    checkpoint_on_close(&connection, false)?;
+    Ok(connection)
+}
+
+fn checkpoint_on_close(connection: &Connection, wanted: bool) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !wanted).map(|_| ())
+}
+
+fn configure(connection: &Connection, bytes_max: Bytes) -> rusqlite::Result<()> {
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    // FULL: the write-ahead log is synced by every commit. NORMAL would sync it only at checkpoints.
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT.cast_signed())?;
+    connection.pragma_update(None, "max_page_count", (bytes_max.0 / PAGE_BYTES).cast_signed())
+}
+
+fn within_limits(records: &[Entry]) -> Result<Bytes, Error> {
+    for entry in records {
+        refuse_over("record", entry.body.len(), Limits::RECORD)?;
+    }
+    refuse_over("batch", records.iter().map(|entry| entry.body.len()).sum(), Limits::BATCH)
+}
+
+fn refuse_over(what: &'static str, size: usize, limit: Bytes) -> Result<Bytes, Error> {
+    let size = Bytes(u64::try_from(size).expect("u64 holds a usize on Linux"));
+    if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(size) }
+}
+
+fn append(connection: &mut Connection, mut head: Head, batch: Batch<'_>) -> rusqlite::Result<Head> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    {
+        let mut insert = transaction
+            .prepare("INSERT INTO records (sequence, at_unix_nanos, body, checksum) VALUES (?1, ?2, ?3, ?4)")?;
+        for entry in batch.records {
+            head = head.extended(entry.at, &entry.body);
+            let at = entry.at.unix_nanos().cast_signed();
+            insert.execute(params![head.sequence.to_sql(), at, entry.body, head.checksum.0])?;
+        }
+    }
+    (batch.read_models)(&transaction)?;
+    transaction.commit()?;
+    Ok(head)
+}
+
+fn save_snapshot(connection: &mut Connection, last: Head, sequence: Sequence, body: &[u8]) -> rusqlite::Result<()> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let head = if sequence == last.sequence { Some(last) } else { head_at(&transaction, sequence)? };
+    let record = head.ok_or(rusqlite::Error::QueryReturnedNoRows)?.checksum;
+    let checksum = Checksum::of_snapshot(sequence, record, body);
+    transaction.execute(
+        "INSERT OR REPLACE INTO snapshots (sequence, body, record_checksum, checksum) VALUES (?1, ?2, ?3, ?4)",
+        params![sequence.to_sql(), body, record.0, checksum.0],
+    )?;
+    transaction.execute(
+        "DELETE FROM snapshots WHERE sequence NOT IN (SELECT sequence FROM snapshots ORDER BY sequence DESC LIMIT ?1)",
+        [SNAPSHOTS_KEPT],
+    )?;
+    transaction.commit()
+}

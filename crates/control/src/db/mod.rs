@@ -1,0 +1,27 @@
+//! The journal and the read models: one SQLite file in the data folder.
+//!
+//! One thread owns the [`Journal`] and commits batches: the records and the read-model rows of a batch become durable
+//! together, with one fsync (group commit). HTTP handlers read through a [`Reader`], which sees only what is durable.
+//!
+//! Keeps A-3 (replaying the records gives the state before the crash: they are numbered without gaps and each checksum
+//! covers the one before), A-7 (after a failed commit the journal is poisoned and says so), A-9 (bodies are opaque,
+//! versioned by whoever writes them; the schema has its own version) and A-10 (records, batches, snapshots, the write-ahead
+//! log and the file have limits).
+//!
+//! What a start does about damage: see [`Journal::open`].
+
+mod error;
+mod folder;
+mod journal;
+mod reader;
+mod record;
+mod recovery;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use journal::{Batch, CommitInfo, Entry, Journal, Limits, Options};
+pub use reader::Reader;
+pub use record::{Record, Sequence};
+pub use recovery::{Recovered, Snapshot, Warning};

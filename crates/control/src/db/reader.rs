@@ -1,0 +1,109 @@
+//! Read-only connections for everyone but the writer. They run beside it and see only what is durable.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
+
+use super::record::{Checksum, Head};
+use super::recovery::stored_record;
+use super::{Error, Record, Sequence};
+
+/// How many idle connections are kept open.
+const IDLE_MAX: usize = 8;
+
+/// How long a query waits for the moment in which the write-ahead log is reset.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Reads the journal and the read models. Cheap to clone and safe to share; a query blocks, so run it where that is allowed.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    pool: Arc<Pool>,
+}
+
+#[derive(Debug)]
+struct Pool {
+    database: PathBuf,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl Reader {
+    pub(super) fn new(database: PathBuf) -> Reader {
+        Reader { pool: Arc::new(Pool { database, idle: Mutex::default() }) }
+    }
+
+    /// Runs `query` in a read transaction: all its statements see the same, durable state.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or [`Error::Storage`]. A poisoned journal can still be read.
+    pub fn read<T>(&self, query: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, Error> {
+        self.pool.read(query).map_err(|error| Error::from_sqlite(&self.pool.database, error))
+    }
+
+    /// Up to `count_max` records after `after`, in order, each checked against the one before; for audits and simulations.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] where the chain breaks, besides those of [`Reader::read`].
+    pub fn history(&self, after: Sequence, count_max: u32) -> Result<Vec<Record>, Error> {
+        let (base, stored) = self.read(|transaction| {
+            let mut statement = transaction.prepare(
+                "SELECT sequence, at_unix_nanos, body, checksum FROM records
+                 WHERE sequence > ?1 ORDER BY sequence LIMIT ?2",
+            )?;
+            let stored: Result<Vec<_>, _> = statement.query_map((after.to_sql(), count_max), stored_record)?.collect();
+            Ok((head_at(transaction, after)?, stored?))
+        })?;
+        let missing = Error::Corrupt { at: after, last_sound: Sequence::ZERO, what: "it is missing" };
+        let mut head = base.ok_or(missing)?;
+        let mut records = Vec::with_capacity(stored.len());
+        for row in stored {
+            head = head.checked(&row).map_err(|what| Error::Corrupt {
+                at: head.sequence.next(),
+                last_sound: head.sequence,
+                what,
+            })?;
+            records.push(row.record);
+        }
+        Ok(records)
+    }
+}
+
+impl Pool {
+    fn read<T>(&self, query: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        let idle = self.idle().pop();
+        let mut connection = idle.map_or_else(|| self.open(), Ok)?;
+        let transaction = connection.transaction()?;
+        let outcome = query(&transaction)?;
+        transaction.finish()?;
+        let mut idle = self.idle();
+        if idle.len() < IDLE_MAX {
+            idle.push(connection);
+        }
+        Ok(outcome)
+    }
+
+    fn open(&self) -> rusqlite::Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.database, flags)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        Ok(connection)
+    }
+
+    /// A panic in a query loses its connection, never the list.
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The chain's state at a record, or none if there is no such record or its checksum is not one.
+pub(super) fn head_at(transaction: &Transaction<'_>, sequence: Sequence) -> rusqlite::Result<Option<Head>> {
+    if sequence == Sequence::ZERO {
+        return Ok(Some(Head::empty()));
+    }
+    let checksum: Option<Vec<u8>> = transaction
+        .query_row("SELECT checksum FROM records WHERE sequence = ?1", [sequence.to_sql()], |row| row.get(0))
+        .optional()?;
+    let checksum = checksum.and_then(|bytes| bytes.try_into().ok()).map(Checksum);
+    Ok(checksum.map(|checksum| Head { sequence, checksum }))
+}

@@ -1,0 +1,72 @@
+//! The journal's promises, tried on real files: what was committed comes back, and damage is found, named and survived.
+
+mod damage;
+mod writing;
+
+use std::fs;
+use std::path::Path;
+
+use gangline_base::Timestamp;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use super::{Batch, Entry, Error, Journal, Options, Recovered, Sequence};
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("the temporary folder is writable")
+}
+
+fn open(folder: &Path) -> Result<(Journal, Recovered), Error> {
+    Journal::open(folder, Options::default())
+}
+
+fn entry(body: &str) -> Entry {
+    Entry { at: Timestamp::from_unix_nanos(1_700_000_000_000_000_000), body: body.into() }
+}
+
+fn commit(journal: &mut Journal, bodies: &[&str]) -> Result<Sequence, Error> {
+    let records: Vec<Entry> = bodies.iter().map(|body| entry(body)).collect();
+    journal.commit(Batch { records: &records, read_models: &mut |_| Ok(()) }).map(|info| info.last)
+}
+
+/// A closed journal of the records `1` to `count`, each committed on its own.
+fn written(folder: &Path, count: u64) {
+    let (mut journal, _) = open(folder).expect("a new journal opens");
+    for number in 1..=count {
+        commit(&mut journal, &[&number.to_string()]).expect("there is room");
+    }
+}
+
+fn bodies(recovered: &Recovered) -> String {
+    let bodies: Vec<_> = recovered.records.iter().map(|record| String::from_utf8_lossy(&record.body)).collect();
+    bodies.join(" ")
+}
+
+/// What a start says: the snapshot, the records, the warnings; or the refusal with its code.
+fn start(folder: &Path, options: Options) -> String {
+    match Journal::open(folder, options) {
+        Err(error) => format!("{} {error}", error.code()),
+        Ok((_, recovered)) => {
+            let snapshot = recovered
+                .snapshot
+                .as_ref()
+                .map_or(String::new(), |snapshot| format!("snapshot {}; ", snapshot.sequence));
+            let warnings: Vec<String> = recovered.warnings.iter().map(|warning| format!("; {warning}")).collect();
+            format!("{snapshot}records {}{}", bodies(&recovered), warnings.concat())
+        }
+    }
+}
+
+fn tamper(folder: &Path, sql: &str) {
+    let connection = Connection::open(folder.join("journal.sqlite")).expect("the database opens");
+    connection.execute_batch(sql).expect("the statement is sound");
+}
+
+/// What a crash leaves behind: the files as they are while the writer lives.
+fn crashed_copy(from: &Path) -> TempDir {
+    let copy = folder();
+    for name in ["journal.sqlite", "journal.sqlite-wal"] {
+        fs::copy(from.join(name), copy.path().join(name)).expect("the file is there");
+    }
+    copy
+}
