@@ -1,2 +1,102 @@
-//! Placeholder.
-fn main() {}
+//! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | bench`.
+//!
+//! Everything runs in the release profile, so that dependencies are compiled once for building, linting and testing.
+//! Nothing here writes into the tree; cargo's target folder holds all results.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "these are command-line tools: output is their purpose")]
+
+mod bench;
+mod ci;
+mod command;
+mod steps;
+mod test_command;
+mod test_report;
+mod tidy;
+mod tools;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Gangline's project commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The gate: format, tidy, clippy, build, tests, docs, the build without the demo, end-to-end.
+    Ci {
+        /// Install missing tools with apt-get (as CI=true does).
+        #[arg(long)]
+        install: bool,
+    },
+    /// Builds what the tests run, then runs them all; the last line is the sum.
+    Test {
+        /// Only tests whose path contains one of these; or options of the test harness.
+        #[arg(last = true)]
+        filters: Vec<String>,
+    },
+    /// Under a minute when warm: format, tidy, clippy, the tests of the pure crates.
+    Quick,
+    /// Checks the rules of STYLE.md that a program can check.
+    Tidy,
+    /// Runs a benchmark; without a name, lists them.
+    Bench {
+        /// Which one.
+        name: Option<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all was well; an error is something that kept the command from finding out.
+fn run(command: Command) -> anyhow::Result<bool> {
+    std::env::set_current_dir(command::root()?)?;
+    match command {
+        Command::Ci { install } => ci::ci(install || tools::is_ci()),
+        Command::Test { filters } => test_command::test(&filters, tools::is_ci()),
+        Command::Quick => ci::quick(),
+        Command::Tidy => tidy(),
+        Command::Bench { name } => bench::bench(name.as_deref()),
+    }
+}
+
+/// Prints every breach on a line of its own, and how many.
+fn tidy() -> anyhow::Result<bool> {
+    let breaches = tidy::breaches(&command::root()?)?;
+    for breach in &breaches {
+        println!("{breach}");
+    }
+    eprintln!("tidy: {} breaches", breaches.len());
+    Ok(breaches.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        use clap::CommandFactory as _;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn filters_of_tests_come_after_two_dashes() {
+        let parsed = Arguments::try_parse_from(["xtask", "test", "--", "e2e::", "--nocapture"]).unwrap();
+        assert!(matches!(parsed.command, Command::Test { filters } if filters == ["e2e::", "--nocapture"]));
+        assert!(Arguments::try_parse_from(["xtask", "tset"]).is_err());
+    }
+}

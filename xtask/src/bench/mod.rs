@@ -1,0 +1,64 @@
+//! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
+//!
+//! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
+
+/// Runs the named benchmark; without a name, lists them.
+///
+/// # Errors
+/// When the name isn't known, the build fails, or the benchmark does.
+#[cfg(not(feature = "bench"))]
+pub(crate) fn bench(name: Option<&str>) -> anyhow::Result<bool> {
+    let mut command =
+        crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", "xtask/bench"]);
+    crate::command::run(command.args(["--", "bench"]).args(name)).map(|()| true)
+}
+
+/// A benchmark prints what it measured and returns whether its targets were met.
+#[cfg(feature = "bench")]
+type Bench = fn() -> anyhow::Result<bool>;
+
+/// Every benchmark by name.
+#[cfg(feature = "bench")]
+const BENCHES: &[(&str, Bench)] = &[];
+
+/// Runs the named benchmark; without a name, lists them.
+///
+/// # Errors
+/// When the name isn't known or the benchmark fails.
+#[cfg(feature = "bench")]
+pub(crate) fn bench(name: Option<&str>) -> anyhow::Result<bool> {
+    run(BENCHES, name)
+}
+
+#[cfg(feature = "bench")]
+fn run(benches: &[(&str, Bench)], name: Option<&str>) -> anyhow::Result<bool> {
+    let names: Vec<&str> = benches.iter().map(|(name, _)| *name).collect();
+    let Some(name) = name else {
+        names.iter().for_each(|name| println!("{name}"));
+        return Ok(true);
+    };
+    match benches.iter().find(|(known, _)| *known == name) {
+        Some((_, bench)) => bench(),
+        None if names.is_empty() => anyhow::bail!("no benchmark \"{name}\": there are none yet"),
+        None => anyhow::bail!("no benchmark \"{name}\": there are {}", names.join(", ")),
+    }
+}
+
+#[cfg(all(test, feature = "bench"))]
+mod tests {
+    use super::*;
+
+    const TWO: &[(&str, Bench)] = &[("fast", || Ok(true)), ("slow", || Ok(false))];
+
+    #[test]
+    fn a_benchmark_runs_by_name_and_says_whether_it_met_its_target() {
+        assert!(run(TWO, Some("fast")).unwrap());
+        assert!(!run(TWO, Some("slow")).unwrap());
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_known_ones() {
+        let error = run(TWO, Some("fsat")).unwrap_err().to_string();
+        assert_eq!(error, "no benchmark \"fsat\": there are fast, slow");
+    }
+}

@@ -1,0 +1,154 @@
+//! Reading what `cargo test` prints: the sum over all its binaries, and what skipped itself and why (A-12).
+//!
+//! The harness is run with `--show-output`, because a test that skips itself says so in its output ("skipped: no GPU").
+//! That output is read and not shown again.
+
+use std::fmt;
+
+/// The sum so far.
+#[derive(Debug, Default)]
+pub(crate) struct TestReport {
+    passed: usize,
+    failed: usize,
+    /// Test and reason.
+    skips: Vec<String>,
+    ignored: usize,
+    part: Part,
+    current_test: String,
+}
+
+/// Where in the harness's output we are.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Part {
+    #[default]
+    Running,
+    OutputOfPassed,
+}
+
+impl TestReport {
+    /// Takes in a line; true if it should be shown.
+    pub(crate) fn read(&mut self, line: &str) -> bool {
+        if let Some(rest) = line.strip_prefix("test result: ") {
+            self.add_result(rest);
+            self.part = Part::Running;
+        } else if line == "successes:" {
+            self.part = Part::OutputOfPassed;
+        } else if line == "failures:" {
+            self.part = Part::Running;
+        } else if let Some(name) = line.strip_prefix("---- ") {
+            self.current_test = name.trim_end_matches([' ', '-']).trim_end_matches(" stdout").to_owned();
+        } else if let Some(why) = line.trim_start().strip_prefix("skipped: ") {
+            self.skips.push(format!("{}: {why}", self.current_test));
+        } else if let Some((name, why)) = ignored(line) {
+            self.ignored += 1;
+            self.skips.push(format!("{name}: {why}"));
+        }
+        self.part == Part::Running
+    }
+
+    /// Tests that didn't run, or ended themselves early, each with its reason.
+    pub(crate) fn skips(&self) -> &[String] {
+        &self.skips
+    }
+
+    /// Whether any test failed.
+    pub(crate) fn has_failures(&self) -> bool {
+        self.failed > 0
+    }
+
+    /// Whether any test passed: a filter that matches nothing proves nothing.
+    pub(crate) fn has_passes(&self) -> bool {
+        self.passed > 0
+    }
+
+    fn add_result(&mut self, rest: &str) {
+        let counts = rest.split(['.', ';']).filter_map(|part| part.trim().split_once(' '));
+        for (count, what) in counts {
+            match (count.parse::<usize>(), what) {
+                (Ok(count), "passed") => self.passed += count,
+                (Ok(count), "failed") => self.failed += count,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// `test NAME ... ignored, WHY`.
+fn ignored(line: &str) -> Option<(&str, &str)> {
+    let (name, state) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    let why = state.strip_prefix("ignored")?;
+    Some((name, why.strip_prefix(", ").unwrap_or("no reason given")))
+}
+
+impl fmt::Display for TestReport {
+    /// A test that skipped itself counts as skipped, though the harness says that it passed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let passed = self.passed.saturating_sub(self.skips.len() - self.ignored);
+        write!(f, "{passed} passed, {} failed, {} skipped", self.failed, self.skips.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+running 4 tests
+test a ... ok
+test b ... ok
+test c ... ignored, needs a network
+test d ... FAILED
+
+successes:
+
+---- b stdout ----
+skipped: no GPU here
+
+
+successes:
+    a
+    b
+
+failures:
+
+---- d stdout ----
+left is 1
+
+failures:
+    d
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    fn report(output: &str) -> (TestReport, String) {
+        let mut report = TestReport::default();
+        let shown = output.lines().filter(|line| report.read(line)).collect::<Vec<_>>().join("\n");
+        (report, shown)
+    }
+
+    #[test]
+    fn results_are_summed_over_binaries() {
+        let (report, _) = report(&format!("{OUTPUT}{OUTPUT}"));
+        assert_eq!(report.to_string(), "2 passed, 2 failed, 4 skipped");
+        assert!(report.has_failures() && report.has_passes());
+    }
+
+    #[test]
+    fn what_skipped_itself_says_why() {
+        assert_eq!(report(OUTPUT).0.skips(), ["c: needs a network", "b: no GPU here"]);
+    }
+
+    #[test]
+    fn output_of_passed_tests_is_read_and_not_shown() {
+        let (_, shown) = report(OUTPUT);
+        assert!(!shown.contains("no GPU") && !shown.contains("successes:"));
+        assert!(shown.contains("left is 1") && shown.contains("test d ... FAILED") && shown.ends_with("0.00s"));
+    }
+
+    #[test]
+    fn no_output_is_no_pass() {
+        let (report, _) = report("");
+        assert!(!report.has_passes() && !report.has_failures());
+        assert_eq!(report.to_string(), "0 passed, 0 failed, 0 skipped");
+    }
+}

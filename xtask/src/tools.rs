@@ -1,0 +1,77 @@
+//! Programs beyond Rust that a step needs. A bare CI machine gets them installed; anybody else is told.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::command;
+
+/// A program and the Debian package that has it.
+pub(crate) struct Tool {
+    /// The program's name.
+    pub(crate) program: &'static str,
+    /// The package's name.
+    pub(crate) package: &'static str,
+}
+
+/// Shows what changed in the tree.
+pub(crate) const GIT: Tool = Tool { program: "git", package: "git" };
+
+/// Whether this is a CI machine, where nothing may be skipped and tools may be installed.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
+
+/// Makes sure that the tools are there, installing what is missing if that is allowed.
+///
+/// # Errors
+/// When one is missing and may not, or can't, be installed: the message says which.
+pub(crate) fn ensure(tools: &[&Tool], may_install: bool) -> anyhow::Result<()> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let missing: Vec<&str> = tools.iter().filter(|tool| !is_in(&path, tool.program)).map(|tool| tool.package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    anyhow::ensure!(may_install, "{} missing: install it, or pass --install", missing.join(" and "));
+    apt_install(&missing)
+}
+
+fn is_in(path: &str, program: &str) -> bool {
+    std::env::split_paths(path).any(|folder| folder.join(program).is_file())
+}
+
+/// Installs Debian packages, by sudo unless we are root.
+fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+    anyhow::ensure!(Path::new("/usr/bin/apt-get").exists(), "no apt-get to install {} with", packages.join(" and "));
+    let is_root = command::output(Command::new("id").arg("-u"))?.trim() == "0";
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new(if is_root { "apt-get" } else { "sudo" });
+        command.args(if is_root { &[][..] } else { &["-n", "apt-get"] }).args(arguments);
+        command::run(command.env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    apt(&["update", "-qq"])?;
+    apt(&[&["install", "-qq", "--yes", "--no-install-recommends"], packages].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOT_THERE: Tool = Tool { program: "no-such-program", package: "no-such-package" };
+
+    #[test]
+    fn a_missing_tool_is_named_and_not_installed_unasked() {
+        let error = ensure(&[&NOT_THERE], false).unwrap_err();
+        assert_eq!(error.to_string(), "no-such-package missing: install it, or pass --install");
+    }
+
+    #[test]
+    fn a_tool_that_is_there_is_left_alone() {
+        assert!(ensure(&[&Tool { program: "sh", package: "no-such-package" }], false).is_ok());
+    }
+
+    #[test]
+    fn only_files_on_the_path_count() {
+        assert!(is_in("/no/such/folder:/bin", "sh"));
+        assert!(!is_in("/", "bin") && !is_in("", "sh"));
+    }
+}
