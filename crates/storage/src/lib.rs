@@ -1,1 +1,39 @@
-//! Placeholder.
+//! The checkpoint store: tensors in, durable folders out, and never a torn or flipped one offered back.
+//!
+//! Keeps A-6 (a checkpoint is visible only when complete and verified; the last good one is never the one being
+//! replaced), A-7 (after a failed fsync the writer is poisoned and says so), A-9 (disk types have a version and stay
+//! inside) and A-10 (every name, header, manifest, list and wait has a limit).
+//!
+//! On disk a checkpoint is a folder, `step-0000000100/`, with one safetensors file per rank and a `manifest.json` that
+//! names every tensor with its BLAKE3 hash. It is built aside in `.partial-...` and renamed in one piece: what has its
+//! final name is complete. Ranks of a gang meet only through the file system: each writes its shard and an index of
+//! it, rank 0 commits when it has seen them all.
+//!
+//! The state is *replicated*: every rank passes the full list of tensors to [`Store::save`], and rank `r` writes the
+//! part that [`tensor::share`](TensorView) deals to it (largest first, to the rank with the fewest bytes so far).
+
+mod check;
+mod commit;
+mod digest;
+mod disk;
+mod error;
+mod layout;
+mod manifest;
+mod options;
+mod pending;
+mod prune;
+mod shard;
+mod store;
+mod tensor;
+
+pub use check::{Problem, VerifyReport};
+pub use digest::Digest;
+pub use disk::{DiskAct, DiskHook};
+pub use error::{Error, Flaw};
+pub use gangline_base::{Bytes, Step};
+pub use manifest::{CheckpointInfo, METADATA_BYTES_MAX, TensorInfo, WORLD_SIZE_MAX};
+pub use options::{Options, Role};
+pub use pending::{Pending, SAVES_IN_FLIGHT_MAX, Saved};
+pub use prune::{PrunePolicy, Pruned};
+pub use store::{Checkpoint, Latest, Listed, Skipped, Store};
+pub use tensor::{DIMENSIONS_MAX, DataType, NAME_BYTES_MAX, TENSORS_MAX, Tensor, TensorView};

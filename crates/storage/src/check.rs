@@ -1,0 +1,116 @@
+//! Checking a checkpoint on disk, byte for byte, and naming what is wrong with it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use gangline_base::{Bytes, Step};
+use serde::Serialize;
+
+use crate::manifest::{Manifest, read_manifest};
+use crate::shard::Shard;
+use crate::{Error, Flaw, layout};
+
+/// What a check of a checkpoint found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// The checkpoint.
+    pub step: Step,
+    /// Tensors whose bytes were read and found good.
+    pub tensors_good: usize,
+    /// Bytes of the shards found good.
+    pub bytes_good: Bytes,
+    /// What is wrong; empty if nothing is.
+    pub problems: Vec<Problem>,
+}
+
+/// Something wrong with a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The file it is in.
+    pub file: PathBuf,
+    /// The tensor it is in, if it is in one.
+    pub tensor: Option<String>,
+    /// What it is.
+    #[serde(serialize_with = "as_text")]
+    pub flaw: Flaw,
+}
+
+fn as_text<S: serde::Serializer>(flaw: &Flaw, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(flaw)
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.tensor {
+            Some(tensor) => write!(f, "{}, tensor {tensor:?}: {}", self.file.display(), self.flaw),
+            None => write!(f, "{}: {}", self.file.display(), self.flaw),
+        }
+    }
+}
+
+impl VerifyReport {
+    /// Whether every byte is as it was saved.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Reads all of the checkpoint in `root`'s folder of `step`. The manifest comes along if it could be read.
+///
+/// # Errors
+/// [`Error::NotFound`] if there is no such folder; [`Error::Io`] if the operating system refuses for a reason that says
+/// nothing about the files (permissions, too many open files): better no answer than a wrong one.
+pub(crate) fn check(root: &Path, step: u64) -> Result<(Option<Manifest>, VerifyReport), Error> {
+    let folder = root.join(layout::checkpoint_folder(step));
+    if !folder.is_dir() {
+        return Err(Error::NotFound { step: Step(step) });
+    }
+    let mut report = VerifyReport { step: Step(step), tensors_good: 0, bytes_good: Bytes(0), problems: Vec::new() };
+    let manifest = match read_manifest(&folder.join(layout::MANIFEST), step) {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            report.problems.push(problem_of(error)?);
+            return Ok((None, report));
+        }
+    };
+    for record in &manifest.shards {
+        let path = folder.join(layout::shard_file(record.rank, manifest.world_size));
+        let before = report.problems.len();
+        match Shard::open(&path, record) {
+            Err(error) => report.problems.push(problem_of(error)?),
+            Ok(mut shard) => check_tensors(&mut shard, &mut report)?,
+        }
+        if report.problems.len() == before {
+            report.bytes_good = report.bytes_good + Bytes(record.bytes);
+        }
+    }
+    Ok((Some(manifest), report))
+}
+
+fn check_tensors(shard: &mut Shard<'_>, report: &mut VerifyReport) -> Result<(), Error> {
+    for index in 0..shard.len() {
+        match shard.check(index) {
+            Ok(()) => report.tensors_good += 1,
+            Err(error) => report.problems.push(problem_of(error)?),
+        }
+    }
+    Ok(())
+}
+
+/// Sorts an error into a fault of the checkpoint, or one that prevents an answer.
+fn problem_of(error: Error) -> Result<Problem, Error> {
+    match error {
+        Error::Corrupt { path, tensor, flaw } => Ok(Problem { file: path, tensor, flaw }),
+        Error::Io { path, ref source, .. } if is_damage(source) => {
+            Ok(Problem { file: path.clone(), tensor: None, flaw: Flaw::Unreadable })
+        }
+        other => Err(other),
+    }
+}
+
+/// Whether reading failed because of what is on the disk.
+fn is_damage(error: &std::io::Error) -> bool {
+    let is_io_error = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+    is_io_error || error.kind() == std::io::ErrorKind::UnexpectedEof || error.kind() == std::io::ErrorKind::IsADirectory
+}

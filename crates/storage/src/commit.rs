@@ -1,0 +1,250 @@
+//! The background half of a save: shard, index, and on rank 0 the manifest and the final name.
+//!
+//! Each rank publishes its shard and then the shard's index in the gang's partial folder. Rank 0 waits for all
+//! indexes, publishes the manifest there, and renames the folder. The others wait until they see a manifest under the
+//! final name that holds their own shard. A save that fails clears away what it had written, unless an fsync failed
+//! then nothing more is touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gangline_base::{Bytes, Step};
+
+use crate::check::check;
+use crate::disk::Disk;
+use crate::manifest::{
+    FORMAT_VERSION, INDEX_MAGIC, MANIFEST_MAGIC, Manifest, ShardIndex, ShardRecord, content_hash, read_manifest,
+    read_sealed, seal,
+};
+use crate::options::{Options, Writer};
+use crate::prune::{PrunePolicy, list_names, prune};
+use crate::{Digest, Error, Flaw, Pruned, Saved, Tensor, layout, shard};
+
+/// Between two looks at a file another rank is to write.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What a store's handle and its thread share.
+pub(crate) struct Shared {
+    pub(crate) root: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) disk: Disk,
+    /// Set when the store is dropped: stop waiting for other ranks.
+    pub(crate) closing: Mutex<bool>,
+    pub(crate) closed: Condvar,
+}
+
+/// A save, copied and ready to be written.
+pub(crate) struct Work {
+    pub(crate) step: Step,
+    /// This rank's part, in file order.
+    pub(crate) tensors: Vec<Tensor>,
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) plan: Digest,
+}
+
+/// Does the saves of one writer.
+pub(crate) struct Committer {
+    shared: Arc<Shared>,
+    writer: Writer,
+    /// Checkpoints this process committed or checked: retention needn't read them again.
+    known_good: BTreeSet<u64>,
+}
+
+impl Committer {
+    pub(crate) fn new(shared: Arc<Shared>, writer: Writer) -> Self {
+        Committer { shared, writer, known_good: BTreeSet::new() }
+    }
+
+    /// Clears away what dead writers left: on every rank its own files of this tag, on rank 0 everything of lower tags.
+    pub(crate) fn clear_leftovers(&self) -> Result<(), Error> {
+        let (disk, root) = (&self.shared.disk, &self.shared.root);
+        for name in list_names(root)? {
+            let is_dead = |partial: layout::Partial| {
+                partial.tag < self.writer.tag
+                    || partial.tag == self.writer.tag
+                        && (self.writer.world_size == 1 || partial.world_size != self.writer.world_size)
+            };
+            let partial = layout::Partial::parse(&name);
+            if self.writer.rank == 0 && (partial.is_some_and(is_dead) || name.starts_with(layout::DELETED_PREFIX)) {
+                disk.remove_folder(&root.join(&name))?;
+            } else if partial.is_some_and(|partial| partial.tag == self.writer.tag) {
+                self.remove_own_files(&root.join(&name))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_own_files(&self, partial: &Path) -> Result<(), Error> {
+        let Writer { rank, world_size, .. } = self.writer;
+        // The index goes first: without it the shard is nobody's.
+        for name in [layout::index_file(rank, world_size), layout::shard_file(rank, world_size)] {
+            self.shared.disk.remove_file(&partial.join(&name))?;
+            self.shared.disk.remove_file(&partial.join(format!("{}{name}", layout::ASIDE_PREFIX)))?;
+        }
+        Ok(())
+    }
+
+    /// Makes `work` durable.
+    pub(crate) fn run(&mut self, work: Work) -> Result<Saved, Error> {
+        self.shared.disk.check_poison()?;
+        let partial = self.shared.root.join(self.writer.partial(work.step).to_string());
+        let committed = self.write_and_commit(&partial, work);
+        if committed.is_err() && self.shared.disk.check_poison().is_ok() {
+            // The save has failed already and that is what is reported; what can't be removed now goes at the next open.
+            let _ = if self.writer.rank == 0 {
+                self.shared.disk.remove_folder(&partial)
+            } else {
+                self.remove_own_files(&partial)
+            };
+        }
+        let manifest = committed?;
+        let retention = self.retain(manifest.step);
+        Ok(Saved {
+            step: Step(manifest.step),
+            bytes: Bytes(manifest.bytes),
+            content_hash: manifest.content_blake3,
+            retention,
+        })
+    }
+
+    fn write_and_commit(&self, partial: &Path, work: Work) -> Result<Manifest, Error> {
+        let Writer { rank, world_size, tag } = self.writer;
+        let Work { step, tensors, metadata, plan } = work;
+        let disk = &self.shared.disk;
+        disk.create_folder(partial)?;
+        let (header, record) = shard::encode(rank, &tensors)?;
+        let mut parts: Vec<&[u8]> = vec![&header];
+        parts.extend(tensors.iter().map(|tensor| tensor.data.as_slice()));
+        disk.publish(partial, &layout::shard_file(rank, world_size), &parts)?;
+        drop(tensors);
+        let index = ShardIndex {
+            magic: INDEX_MAGIC.to_owned(),
+            version: FORMAT_VERSION,
+            step: step.0,
+            writer: tag,
+            world_size,
+            plan_blake3: plan,
+            shard: record,
+        };
+        if rank > 0 {
+            disk.publish(partial, &layout::index_file(rank, world_size), &[&seal(&index)])?;
+            return self.await_commit(step, &index.shard);
+        }
+        let mut shards = vec![index.shard.clone()];
+        for rank in 1..world_size {
+            shards.push(self.await_shard(partial, rank, &index)?);
+        }
+        self.commit(partial, self.manifest(step, shards, metadata))
+    }
+
+    fn manifest(&self, step: Step, shards: Vec<ShardRecord>, metadata: BTreeMap<String, String>) -> Manifest {
+        let mut manifest = Manifest {
+            magic: MANIFEST_MAGIC.to_owned(),
+            version: FORMAT_VERSION,
+            step: step.0,
+            writer: self.writer.tag,
+            world_size: self.writer.world_size,
+            bytes: shards.iter().map(|shard| shard.bytes).sum(),
+            content_blake3: Digest::of(b""),
+            metadata,
+            shards,
+        };
+        manifest.content_blake3 = content_hash(step.0, &manifest.tensors());
+        manifest
+    }
+
+    /// Rank 0: waits for another rank's index, which has to be of the same save as `mine`.
+    fn await_shard(&self, partial: &Path, rank: u32, mine: &ShardIndex) -> Result<ShardRecord, Error> {
+        let path = partial.join(layout::index_file(rank, self.writer.world_size));
+        let step = Step(mine.step);
+        let index: ShardIndex = self.await_file(step, rank, || read_sealed(&path, INDEX_MAGIC))?;
+        let is_same_save = (index.step, index.writer, index.world_size, index.shard.rank)
+            == (mine.step, mine.writer, mine.world_size, rank);
+        if !is_same_save {
+            return Err(Error::corrupt(&path, Flaw::Malformed { what: "it is of another save" }));
+        }
+        if index.plan_blake3 != mine.plan_blake3 {
+            return Err(Error::Disagreement { step, rank });
+        }
+        Ok(index.shard)
+    }
+
+    /// Another rank: waits until rank 0 has committed a manifest that holds `mine`.
+    fn await_commit(&self, step: Step, mine: &ShardRecord) -> Result<Manifest, Error> {
+        let path = self.shared.root.join(layout::checkpoint_folder(step.0)).join(layout::MANIFEST);
+        let is_ours = |manifest: &Manifest| {
+            manifest.writer == self.writer.tag && manifest.shards.get(mine.rank as usize) == Some(mine)
+        };
+        // An older checkpoint of this step, even a broken one, may be there until rank 0's takes its place.
+        self.await_file(step, 0, || match read_manifest(&path, step.0) {
+            Ok(manifest) if is_ours(&manifest) => Ok(manifest),
+            Ok(_) | Err(Error::Corrupt { .. }) => Err(Error::corrupt(&path, Flaw::Missing)),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Looks again and again while `look` says that the file is missing.
+    fn await_file<T>(&self, step: Step, rank: u32, look: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        let started = Instant::now();
+        loop {
+            match look() {
+                Err(Error::Corrupt { flaw: Flaw::Missing, .. }) => {}
+                found_or_failed => return found_or_failed,
+            }
+            if started.elapsed() >= self.shared.options.commit_timeout {
+                return Err(Error::Timeout { step, rank, waited: self.shared.options.commit_timeout });
+            }
+            let closing = self.shared.closing.lock().unwrap_or_else(PoisonError::into_inner);
+            let (closing, _) = self
+                .shared
+                .closed
+                .wait_timeout_while(closing, LOOK_INTERVAL, |closing| !*closing)
+                .unwrap_or_else(PoisonError::into_inner);
+            if *closing {
+                return Err(Error::Closed);
+            }
+        }
+    }
+
+    /// Rank 0: the manifest, then the final name.
+    fn commit(&self, partial: &Path, manifest: Manifest) -> Result<Manifest, Error> {
+        let (disk, root) = (&self.shared.disk, &self.shared.root);
+        self.check_not_superseded(manifest.step)?;
+        disk.publish(partial, layout::MANIFEST, &[&seal(&manifest)])?;
+        for rank in 1..manifest.world_size {
+            disk.remove_file(&partial.join(layout::index_file(rank, manifest.world_size)))?;
+        }
+        disk.sync_folder(partial)?;
+        disk.rename_folder(partial, &root.join(layout::checkpoint_folder(manifest.step)))?;
+        disk.sync_folder(root)?;
+        // If a checkpoint of this step was there, it has taken the partial folder's name.
+        disk.remove_folder(partial)?;
+        Ok(manifest)
+    }
+
+    /// A process of an attempt that is over must not replace what its successor saved.
+    fn check_not_superseded(&self, step: u64) -> Result<(), Error> {
+        match check(&self.shared.root, step) {
+            Ok((Some(manifest), report)) if manifest.writer > self.writer.tag && report.is_good() => {
+                Err(Error::Superseded { step: Step(step), writer: self.writer.tag, by: manifest.writer })
+            }
+            Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn retain(&mut self, committed: u64) -> Result<Pruned, Error> {
+        self.known_good.insert(committed);
+        match self.shared.options.keep {
+            Some(keep) if self.writer.rank == 0 => {
+                let policy = PrunePolicy { keep };
+                let pruned = prune(&self.shared.disk, &self.shared.root, policy, &self.known_good, false)?;
+                self.known_good.retain(|step| pruned.kept.contains(&Step(*step)));
+                Ok(pruned)
+            }
+            _ => Ok(Pruned::default()),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Every change to the disk, in the order that survives a crash: write aside, fsync the file, rename, fsync the folder.
+//!
+//! Keeps A-7: the first fsync that fails poisons the store, because what the kernel dropped then can't be known. Each
+//! change asks the [`DiskHook`] first, so a test can kill the writer, or fill the disk, at any of them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::{Error, layout};
+
+/// A change that is about to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskAct {
+    /// Make a folder.
+    CreateFolder,
+    /// Make an empty file.
+    CreateFile,
+    /// Write some bytes to a file.
+    Write,
+    /// fsync a file.
+    SyncFile,
+    /// Give a file or folder its final name; the path is the final one.
+    Rename,
+    /// fsync a folder.
+    SyncFolder,
+    /// Remove a file or folder.
+    Remove,
+}
+
+/// Asked before each change; an error is taken for the operating system's own.
+pub type DiskHook = Arc<dyn Fn(DiskAct, &Path) -> io::Result<()> + Send + Sync>;
+
+/// The most bytes handed to the kernel at once.
+const WRITE_BYTES_MAX: usize = 8 << 20;
+
+/// The store's hands.
+pub(crate) struct Disk {
+    hook: Option<DiskHook>,
+    poisoned_by: OnceLock<PathBuf>,
+}
+
+impl Disk {
+    pub(crate) fn new(hook: Option<DiskHook>) -> Self {
+        Disk { hook, poisoned_by: OnceLock::new() }
+    }
+
+    /// An error once any fsync has failed.
+    pub(crate) fn check_poison(&self) -> Result<(), Error> {
+        match self.poisoned_by.get() {
+            None => Ok(()),
+            Some(path) => Err(Error::Poisoned { path: path.clone() }),
+        }
+    }
+
+    fn act<T>(&self, act: DiskAct, path: &Path, change: impl FnOnce() -> io::Result<T>) -> Result<T, Error> {
+        let asked = self.hook.as_ref().map_or(Ok(()), |hook| hook(act, path));
+        asked.and_then(|()| change()).map_err(|source| Error::io(act.verb(), path, source))
+    }
+
+    fn sync(&self, act: DiskAct, path: &Path, file: &File) -> Result<(), Error> {
+        self.check_poison()?;
+        let synced = self.act(act, path, || file.sync_all());
+        if synced.is_err() {
+            // Only the first failure is kept: later ones follow from it.
+            self.poisoned_by.get_or_init(|| path.to_owned());
+        }
+        synced
+    }
+
+    /// Makes a folder and its parents; one that is there already is fine.
+    pub(crate) fn create_folder(&self, path: &Path) -> Result<(), Error> {
+        self.act(DiskAct::CreateFolder, path, || fs::create_dir_all(path))
+    }
+
+    /// Makes a folder and its parents, durably.
+    pub(crate) fn create_root(&self, path: &Path) -> Result<(), Error> {
+        let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
+        self.create_folder(path)?;
+        for parent in missing.into_iter().filter_map(Path::parent) {
+            self.sync_folder(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })?;
+        }
+        Ok(())
+    }
+
+    /// Publishes a file: after this it is there in full and durable, or (after an error) not there under its name.
+    pub(crate) fn publish(&self, folder: &Path, name: &str, parts: &[&[u8]]) -> Result<(), Error> {
+        let path = folder.join(name);
+        let aside = folder.join(format!("{}{name}", layout::ASIDE_PREFIX));
+        let mut file = self.act(DiskAct::CreateFile, &aside, || {
+            OpenOptions::new().write(true).create(true).truncate(true).open(&aside)
+        })?;
+        for chunk in parts.iter().flat_map(|part| part.chunks(WRITE_BYTES_MAX)) {
+            self.act(DiskAct::Write, &aside, || file.write_all(chunk))?;
+        }
+        self.sync(DiskAct::SyncFile, &aside, &file)?;
+        self.act(DiskAct::Rename, &path, || fs::rename(&aside, &path))?;
+        self.sync_folder(folder)
+    }
+
+    /// Gives a finished folder its final name. If that name is taken the two change places in one step, so that there
+    /// is a checkpoint under the name at every instant; the old one is then at `from`.
+    pub(crate) fn rename_folder(&self, from: &Path, to: &Path) -> Result<(), Error> {
+        self.act(DiskAct::Rename, to, || {
+            let flags = if to.exists() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
+            match renameat_with(CWD, from, CWD, to, flags) {
+                // Some network file systems know no flags; a plain rename replaces nothing but an empty folder.
+                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => fs::rename(from, to),
+                renamed => renamed.map_err(io::Error::from),
+            }
+        })
+    }
+
+    /// Makes the names in a folder durable.
+    pub(crate) fn sync_folder(&self, path: &Path) -> Result<(), Error> {
+        let folder = File::open(path).map_err(|source| Error::io("open", path, source))?;
+        self.sync(DiskAct::SyncFolder, path, &folder)
+    }
+
+    /// Removes a file; one that isn't there is fine.
+    pub(crate) fn remove_file(&self, path: &Path) -> Result<(), Error> {
+        self.act(DiskAct::Remove, path, || missing_is_fine(fs::remove_file(path)))
+    }
+
+    /// Removes a folder and all in it; one that isn't there is fine.
+    pub(crate) fn remove_folder(&self, path: &Path) -> Result<(), Error> {
+        self.act(DiskAct::Remove, path, || missing_is_fine(fs::remove_dir_all(path)))
+    }
+}
+
+impl DiskAct {
+    fn verb(self) -> &'static str {
+        match self {
+            DiskAct::CreateFolder | DiskAct::CreateFile => "create",
+            DiskAct::Write => "write",
+            DiskAct::SyncFile | DiskAct::SyncFolder => "fsync",
+            DiskAct::Rename => "rename to",
+            DiskAct::Remove => "remove",
+        }
+    }
+}
+
+fn missing_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,76 @@
+//! Names on disk. All are made of numbers, so nothing a caller passes can climb out of the store's folder.
+
+use std::fmt;
+
+/// The manifest's name in a checkpoint's folder; its presence under the final name is what makes it a checkpoint.
+pub(crate) const MANIFEST: &str = "manifest.json";
+/// What a checkpoint on its way out is called while its files are removed.
+pub(crate) const DELETED_PREFIX: &str = ".deleted-";
+/// Files being written are called this and their final name.
+pub(crate) const ASIDE_PREFIX: &str = ".aside-";
+
+/// The folder of a complete checkpoint.
+pub(crate) fn checkpoint_folder(step: u64) -> String {
+    format!("step-{step:010}")
+}
+
+/// The step of a complete checkpoint's folder; none if `name` isn't one, written exactly as this module writes it.
+pub(crate) fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (checkpoint_folder(step) == name).then_some(step)
+}
+
+/// Where a checkpoint is moved before it is removed.
+pub(crate) fn deleted_folder(step: u64) -> String {
+    format!("{DELETED_PREFIX}{step:010}")
+}
+
+/// One rank's tensors.
+pub(crate) fn shard_file(rank: u32, world_size: u32) -> String {
+    format!("shard-{rank:05}-of-{world_size:05}.safetensors")
+}
+
+/// One rank's word to rank 0 that its shard is durable.
+pub(crate) fn index_file(rank: u32, world_size: u32) -> String {
+    format!("shard-{rank:05}-of-{world_size:05}.index.json")
+}
+
+/// The folder in which a checkpoint is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Partial {
+    pub(crate) step: u64,
+    pub(crate) tag: u64,
+    pub(crate) world_size: u32,
+}
+
+impl fmt::Display for Partial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ".partial-{:010}-by-{}-of-{}", self.step, self.tag, self.world_size)
+    }
+}
+
+impl Partial {
+    /// Reads a folder's name; none if it isn't one of these.
+    pub(crate) fn parse(name: &str) -> Option<Partial> {
+        let (step, rest) = name.strip_prefix(".partial-")?.split_once("-by-")?;
+        let (tag, world_size) = rest.split_once("-of-")?;
+        Some(Partial { step: step.parse().ok()?, tag: tag.parse().ok()?, world_size: world_size.parse().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back_and_strangers_are_not_taken_for_checkpoints() {
+        assert_eq!(step_of(&checkpoint_folder(100)), Some(100));
+        assert_eq!(step_of(&checkpoint_folder(u64::MAX)), Some(u64::MAX));
+        for stranger in ["step-100", "step-", "step-00000000100", "step-+000000100", "step-0000000100.old", "x"] {
+            assert_eq!(step_of(stranger), None, "{stranger}");
+        }
+        let partial = Partial { step: 7, tag: 3, world_size: 2 };
+        assert_eq!(Partial::parse(&partial.to_string()), Some(partial));
+        assert_eq!(Partial::parse(".partial-7"), None);
+    }
+}

@@ -1,0 +1,261 @@
+//! The disk types (A-9): the manifest that is committed last, and the index by which a rank tells rank 0 that its
+//! shard is durable. Both are one JSON object whose last member is a checksum over all bytes before it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use gangline_base::{Bytes, Step};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::FramedHasher;
+use crate::error::within;
+use crate::tensor::{byte_count, name_fault};
+use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX};
+
+/// What a manifest says it is.
+pub(crate) const MANIFEST_MAGIC: &str = "gangline-checkpoint";
+/// What an index says it is.
+pub(crate) const INDEX_MAGIC: &str = "gangline-shard-index";
+/// The format version written, and the newest one read.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The most ranks in a gang.
+pub const WORLD_SIZE_MAX: u32 = 65_536;
+/// The most bytes of metadata, names and values together.
+pub const METADATA_BYTES_MAX: usize = 64 << 10;
+/// The largest manifest or index read.
+const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+
+/// A tensor as a file knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TensorRecord {
+    pub(crate) name: String,
+    #[serde(rename = "dtype")]
+    pub(crate) data_type: DataType,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) blake3: Digest,
+}
+
+/// A shard as a file knows it. Its header's hash and its tensors' hashes cover every byte of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShardRecord {
+    pub(crate) rank: u32,
+    pub(crate) bytes: u64,
+    pub(crate) header_blake3: Digest,
+    pub(crate) tensors: Vec<TensorRecord>,
+}
+
+/// The manifest of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) magic: String,
+    pub(crate) version: u32,
+    pub(crate) step: u64,
+    pub(crate) writer: u64,
+    pub(crate) world_size: u32,
+    pub(crate) bytes: u64,
+    pub(crate) content_blake3: Digest,
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) shards: Vec<ShardRecord>,
+}
+
+/// The index of a shard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ShardIndex {
+    pub(crate) magic: String,
+    pub(crate) version: u32,
+    pub(crate) step: u64,
+    pub(crate) writer: u64,
+    pub(crate) world_size: u32,
+    /// Over the names, types and shapes of all tensors and the metadata: equal on ranks that save the same thing.
+    pub(crate) plan_blake3: Digest,
+    pub(crate) shard: ShardRecord,
+}
+
+/// A complete checkpoint, as its manifest tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckpointInfo {
+    /// The step it holds the state after.
+    pub step: Step,
+    /// The tag of the writer that saved it.
+    pub writer: u64,
+    /// Ranks that wrote it.
+    pub world_size: u32,
+    /// Bytes of its shards.
+    pub bytes: Bytes,
+    /// Over the step and every tensor: independent of ranks, files, paths and time.
+    pub content_hash: Digest,
+    /// What the trainer noted beside the tensors. Not part of the content hash.
+    pub metadata: BTreeMap<String, String>,
+    /// Its tensors, by name.
+    pub tensors: Vec<TensorInfo>,
+}
+
+/// One tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TensorInfo {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements.
+    pub data_type: DataType,
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// The BLAKE3 hash of its bytes.
+    pub hash: Digest,
+}
+
+impl Manifest {
+    /// All tensors with the rank that wrote each, by name.
+    pub(crate) fn tensors(&self) -> Vec<&TensorRecord> {
+        let mut tensors: Vec<&TensorRecord> = self.shards.iter().flat_map(|shard| &shard.tensors).collect();
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        tensors
+    }
+
+    /// Whether the manifest agrees with itself, with the format's limits and with the folder it was found in.
+    fn fault(&self, step: u64) -> Option<&'static str> {
+        let names: BTreeSet<&str> = self.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
+        let tensors = self.tensors();
+        let is_sound = |tensor: &&TensorRecord| {
+            name_fault(&tensor.name).is_none()
+                && tensor.shape.len() <= DIMENSIONS_MAX
+                && byte_count(tensor.data_type, &tensor.shape).is_some()
+        };
+        if self.step != step {
+            Some("it is of another step")
+        } else if !(1..=WORLD_SIZE_MAX).contains(&self.world_size) || self.shards.len() != self.world_size as usize {
+            Some("its shards don't match its world size")
+        } else if !self.shards.iter().zip(0..).all(|(shard, rank): (_, u32)| shard.rank == rank) {
+            Some("its shards are out of order")
+        } else if tensors.len() > TENSORS_MAX || names.len() != tensors.len() || !tensors.iter().all(is_sound) {
+            Some("its tensors break a limit or a rule")
+        } else if self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.bytes)) != Some(self.bytes) {
+            Some("its bytes don't add up")
+        } else if content_hash(self.step, &tensors) != self.content_blake3 {
+            Some("its content hash doesn't match its tensors")
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn info(&self) -> CheckpointInfo {
+        let tensor = |record: &TensorRecord| TensorInfo {
+            name: record.name.clone(),
+            data_type: record.data_type,
+            shape: record.shape.clone(),
+            bytes: Bytes(byte_count(record.data_type, &record.shape).expect("a read manifest's sizes are checked")),
+            hash: record.blake3,
+        };
+        CheckpointInfo {
+            step: Step(self.step),
+            writer: self.writer,
+            world_size: self.world_size,
+            bytes: Bytes(self.bytes),
+            content_hash: self.content_blake3,
+            metadata: self.metadata.clone(),
+            tensors: self.tensors().into_iter().map(tensor).collect(),
+        }
+    }
+}
+
+/// Reads and checks the manifest at `path`, which is in the folder of `step`.
+pub(crate) fn read_manifest(path: &Path, step: u64) -> Result<Manifest, Error> {
+    let manifest: Manifest = read_sealed(path, MANIFEST_MAGIC)?;
+    match manifest.fault(step) {
+        None => Ok(manifest),
+        Some(what) => Err(Error::corrupt(path, Flaw::Malformed { what })),
+    }
+}
+
+/// The hash of what a checkpoint holds: the step, then each tensor's name, type, shape and hash, by name.
+pub(crate) fn content_hash(step: u64, sorted: &[&TensorRecord]) -> Digest {
+    let mut hasher = FramedHasher::new("gangline checkpoint content 1");
+    hasher.number(step);
+    hasher.number(sorted.len() as u64);
+    for tensor in sorted {
+        hash_declaration(&mut hasher, &tensor.name, tensor.data_type, &tensor.shape);
+        hasher.field(tensor.blake3.as_bytes());
+    }
+    hasher.finish()
+}
+
+/// Adds a tensor's name, type and shape.
+pub(crate) fn hash_declaration(hasher: &mut FramedHasher, name: &str, data_type: DataType, shape: &[usize]) {
+    hasher.field(name.as_bytes());
+    hasher.field(data_type.name().as_bytes());
+    hasher.number(shape.len() as u64);
+    for dimension in shape {
+        hasher.number(*dimension as u64);
+    }
+}
+
+/// Checks metadata before it is saved.
+pub(crate) fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Error> {
+    let bytes = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+    within("bytes of metadata", bytes, METADATA_BYTES_MAX)
+}
+
+const CHECKSUM_OPEN: &str = ",\"checksum\":\"";
+const CHECKSUM_CLOSE: &str = "\"}\n";
+const CHECKSUM_DIGITS: usize = 64;
+
+/// A JSON object with its checksum as the last member.
+pub(crate) fn seal<T: Serialize>(body: &T) -> Vec<u8> {
+    let mut text = serde_json::to_vec(body).expect("disk types have string keys and no failing serializer");
+    assert_eq!(text.pop(), Some(b'}'), "disk types are objects");
+    let checksum = Digest::of(&text).to_string();
+    for part in [CHECKSUM_OPEN, &checksum, CHECKSUM_CLOSE] {
+        text.extend_from_slice(part.as_bytes());
+    }
+    text
+}
+
+/// Reads what [`seal`] wrote: checksum first, then magic and version, then the rest. Members this version doesn't
+/// know are ignored, so that a newer program may add some.
+fn unseal<T: DeserializeOwned>(text: &[u8], magic: &str) -> Result<T, Flaw> {
+    #[derive(Deserialize)]
+    struct Head {
+        magic: String,
+        version: u32,
+    }
+    let malformed = |what| Flaw::Malformed { what };
+    let tail = CHECKSUM_OPEN.len() + CHECKSUM_DIGITS + CHECKSUM_CLOSE.len();
+    let (body, seal) =
+        text.len().checked_sub(tail).map(|at| text.split_at(at)).ok_or(malformed("it has no checksum"))?;
+    let digits = seal.strip_prefix(CHECKSUM_OPEN.as_bytes()).and_then(|s| s.strip_suffix(CHECKSUM_CLOSE.as_bytes()));
+    let digits = digits.ok_or(malformed("it doesn't end with a checksum"))?;
+    if digits != Digest::of(body).to_string().as_bytes() {
+        return Err(Flaw::Hash);
+    }
+    let head: Head = serde_json::from_slice(text).map_err(|_| malformed("it has no magic and version"))?;
+    if head.magic != magic {
+        return Err(malformed("its magic is another format's"));
+    }
+    if head.version == 0 || head.version > FORMAT_VERSION {
+        return Err(Flaw::Version { found: head.version, known: FORMAT_VERSION });
+    }
+    serde_json::from_slice(text).map_err(|_| malformed("a member is missing or of the wrong type"))
+}
+
+/// Reads and unseals a bounded file.
+pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path, magic: &str) -> Result<T, Error> {
+    let file = open_present(path)?;
+    let mut text = Vec::new();
+    file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(|source| Error::io("read", path, source))?;
+    if text.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(Error::corrupt(path, Flaw::Malformed { what: "it is larger than 256 MiB" }));
+    }
+    unseal(&text, magic).map_err(|flaw| Error::corrupt(path, flaw))
+}
+
+/// Opens a file that has to be there.
+pub(crate) fn open_present(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => Error::corrupt(path, Flaw::Missing),
+        _ => Error::io("open", path, source),
+    })
+}

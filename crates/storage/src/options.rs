@@ -1,0 +1,105 @@
+//! How a store is opened.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use crate::disk::DiskHook;
+use crate::manifest::WORLD_SIZE_MAX;
+use crate::{Error, Step};
+
+/// How a [`Store`](crate::Store) is opened. The default is a lone writer that keeps the last two checkpoints.
+#[derive(Clone)]
+pub struct Options {
+    /// Who opens it.
+    pub role: Role,
+    /// How many good checkpoints stay after each commit; `None` keeps all.
+    pub keep: Option<NonZeroUsize>,
+    /// How long a gang's rank 0 waits for the other ranks' shards, and they for its commit.
+    pub commit_timeout: Duration,
+    /// Asked before each change to the disk; for tests that kill or fill it there.
+    pub disk_hook: Option<DiskHook>,
+}
+
+/// Who opens a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Somebody who looks: opening changes nothing on disk, and [`Store::save`](crate::Store::save) is refused.
+    Reader,
+    /// A rank that saves. Opening creates the folder and clears away what dead writers left half-written.
+    Writer {
+        /// This process's rank, from 0.
+        rank: u32,
+        /// Ranks in the gang, all saving the same replicated state.
+        world_size: u32,
+        /// Grows with each attempt (its number, say) and is equal on all ranks of one. Half-written saves of another
+        /// tag are never mixed in, those of a lower one are cleared away.
+        tag: u64,
+    },
+}
+
+/// How many checkpoints stay by default: one good one always survives the loss of the last.
+const KEEP_DEFAULT: NonZeroUsize = NonZeroUsize::new(2).expect("two is not zero");
+/// How long a gang waits for its slowest rank by default.
+const COMMIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            role: Role::Writer { rank: 0, world_size: 1, tag: 0 },
+            keep: Some(KEEP_DEFAULT),
+            commit_timeout: COMMIT_TIMEOUT_DEFAULT,
+            disk_hook: None,
+        }
+    }
+}
+
+impl Options {
+    /// For somebody who only looks (or prunes).
+    #[must_use]
+    pub fn reader() -> Self {
+        Options { role: Role::Reader, ..Options::default() }
+    }
+
+    /// For one rank of a gang; see [`Role::Writer`].
+    #[must_use]
+    pub fn writer(rank: u32, world_size: u32, tag: u64) -> Self {
+        Options { role: Role::Writer { rank, world_size, tag }, ..Options::default() }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let Role::Writer { rank, world_size, .. } = self.role else { return Ok(()) };
+        if world_size > WORLD_SIZE_MAX {
+            return Err(Error::Limit { what: "ranks", value: world_size.into(), max: WORLD_SIZE_MAX.into() });
+        }
+        if rank >= world_size {
+            return Err(Error::InvalidOptions { why: "the rank is not below the world size" });
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("role", &self.role)
+            .field("keep", &self.keep)
+            .field("commit_timeout", &self.commit_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One save's place in time: which step, by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Writer {
+    pub(crate) rank: u32,
+    pub(crate) world_size: u32,
+    pub(crate) tag: u64,
+}
+
+impl Writer {
+    /// The folder in which this writer's gang builds the checkpoint of `step`.
+    pub(crate) fn partial(self, step: Step) -> crate::layout::Partial {
+        crate::layout::Partial { step: step.0, tag: self.tag, world_size: self.world_size }
+    }
+}

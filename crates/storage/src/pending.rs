@@ -1,0 +1,90 @@
+//! Saves under way: bounded in number, each with a handle to wait for.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use gangline_base::{Bytes, Step};
+
+use crate::{Digest, Error, Pruned};
+
+/// The most saves whose copies are in host memory at once; [`Store::save`](crate::Store::save) waits for one to end.
+pub const SAVES_IN_FLIGHT_MAX: usize = 2;
+/// How long a save waits for an earlier one to end.
+const SLOT_WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+/// A save under way. Dropping it lets the save go on unobserved.
+#[derive(Debug)]
+pub struct Pending {
+    step: Step,
+    outcome: Receiver<Result<Saved, Error>>,
+}
+
+/// A durable checkpoint.
+#[derive(Debug)]
+pub struct Saved {
+    /// Its step.
+    pub step: Step,
+    /// Bytes of its shards, all ranks together.
+    pub bytes: Bytes,
+    /// Over its step and tensors; see [`CheckpointInfo::content_hash`](crate::CheckpointInfo::content_hash).
+    pub content_hash: Digest,
+    /// What retention removed afterwards (on rank 0). Its failure doesn't make the checkpoint less durable.
+    pub retention: Result<Pruned, Error>,
+}
+
+impl Pending {
+    pub(crate) fn new(step: Step) -> (SyncSender<Result<Saved, Error>>, Pending) {
+        let (sender, outcome) = sync_channel(1);
+        (sender, Pending { step, outcome })
+    }
+
+    /// The step being saved.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        self.step
+    }
+
+    /// Waits until the checkpoint is durable and visible, on every rank of the gang.
+    ///
+    /// # Errors
+    /// As told by the [`Error`]; the checkpoint is then not offered by [`latest`](crate::Store::latest), except when
+    /// the fsync after its last rename failed ([`Error::Io`], and the store is poisoned).
+    pub fn wait(self) -> Result<Saved, Error> {
+        self.outcome.recv().unwrap_or(Err(Error::Closed))
+    }
+}
+
+/// Counts saves in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Slots {
+    taken: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// The right to hold one save's copy; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot(Arc<Slots>);
+
+impl Slots {
+    /// Waits for a free slot.
+    pub(crate) fn take(self: &Arc<Self>, step: Step) -> Result<Slot, Error> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut taken, waited) = self
+            .freed
+            .wait_timeout_while(taken, SLOT_WAIT_MAX, |taken| *taken >= SAVES_IN_FLIGHT_MAX)
+            .unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            return Err(Error::Timeout { step, rank: 0, waited: SLOT_WAIT_MAX });
+        }
+        *taken += 1;
+        Ok(Slot(Arc::clone(self)))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.freed.notify_one();
+    }
+}

@@ -1,0 +1,271 @@
+//! The store's front: open, save, look, load.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, SyncSender, channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use gangline_base::Step;
+use serde::Serialize;
+
+use crate::check::check;
+use crate::commit::{Committer, Shared, Work};
+use crate::digest::FramedHasher;
+use crate::disk::Disk;
+use crate::manifest::{check_metadata, hash_declaration, read_manifest};
+use crate::options::Writer;
+use crate::pending::{Slot, Slots};
+use crate::prune::{list_steps, prune};
+use crate::shard::Shard;
+use crate::tensor::{check_tensors, share};
+use crate::{
+    CheckpointInfo, Digest, Error, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Tensor, TensorView,
+    VerifyReport, layout,
+};
+
+/// How often [`Store::latest`] starts again because a checkpoint was pruned under its eyes.
+const LATEST_TRIES_MAX: usize = 4;
+
+/// A folder of checkpoints.
+///
+/// A writer's store has one thread that does the writing. Dropping the store waits until this process's part of all
+/// saves is on disk, but not for other ranks: [`Pending::wait`] does.
+pub struct Store {
+    shared: Arc<Shared>,
+    slots: Arc<Slots>,
+    writing: Option<Writing>,
+}
+
+struct Writing {
+    writer: Writer,
+    queue: Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+struct Job {
+    work: Work,
+    slot: Slot,
+    reply: SyncSender<Result<Saved, Error>>,
+}
+
+/// A checkpoint in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// What its manifest says.
+    pub info: CheckpointInfo,
+    /// Its tensors, by name.
+    pub tensors: Vec<Tensor>,
+}
+
+/// The newest good checkpoint, and what was passed over to find it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Latest {
+    /// The newest checkpoint whose every byte is as it was saved; none if there is none.
+    pub checkpoint: Option<CheckpointInfo>,
+    /// Newer ones that aren't good, newest first.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A checkpoint that isn't good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Skipped {
+    /// Its step.
+    pub step: Step,
+    /// What is wrong with it; at least one thing.
+    pub problems: Vec<Problem>,
+}
+
+/// A checkpoint's folder with what its manifest says, or why that can't be read. The tensors are not checked.
+#[derive(Debug)]
+pub struct Listed {
+    /// The step in the folder's name.
+    pub step: Step,
+    /// What the manifest says.
+    pub manifest: Result<CheckpointInfo, Error>,
+}
+
+impl Store {
+    /// Opens the folder at `path`. A writer creates it, and clears away what dead writers left half-written.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOptions`] or [`Error::Limit`] for options that make no sense, [`Error::Io`] if the folder can't
+    /// be made, listed or cleared (or isn't there, for a reader).
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Store, Error> {
+        options.check()?;
+        let root = path.as_ref().to_owned();
+        let role = options.role;
+        let disk = Disk::new(options.disk_hook.clone());
+        let shared = Arc::new(Shared { root, options, disk, closing: Mutex::new(false), closed: Condvar::new() });
+        let writing = match role {
+            Role::Reader => None,
+            Role::Writer { rank, world_size, tag } => {
+                shared.disk.create_root(&shared.root)?;
+                Some(Writing::start(&shared, Writer { rank, world_size, tag })?)
+            }
+        };
+        list_steps(&shared.root)?;
+        Ok(Store { shared, slots: Arc::default(), writing })
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.shared.root
+    }
+
+    /// Copies this rank's share of the tensors to host memory, which is all the caller waits for, and writes them in
+    /// the background. Every rank of a gang passes all tensors, the same on each.
+    ///
+    /// With [`SAVES_IN_FLIGHT_MAX`](crate::SAVES_IN_FLIGHT_MAX) saves under way it waits for one to end first.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTensor`], [`Error::Limit`], [`Error::ReadOnly`], or [`Error::Poisoned`] after a failed fsync.
+    pub fn save(
+        &self,
+        step: Step,
+        tensors: &[TensorView<'_>],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Pending, Error> {
+        let writing = self.writing.as_ref().ok_or(Error::ReadOnly)?;
+        self.shared.disk.check_poison()?;
+        check_tensors(tensors)?;
+        check_metadata(metadata)?;
+        let slot = self.slots.take(step)?;
+        let mine = share(tensors, writing.writer.rank, writing.writer.world_size);
+        let mut copies: Vec<Tensor> = mine.into_iter().map(|index| Tensor::from(&tensors[index])).collect();
+        // Wide elements first keeps every tensor aligned to its element, as safetensors' own writer does.
+        copies.sort_by(|a, b| (b.data_type.size(), &a.name).cmp(&(a.data_type.size(), &b.name)));
+        let work = Work { step, tensors: copies, metadata: metadata.clone(), plan: plan(tensors, metadata) };
+        let (reply, pending) = Pending::new(step);
+        writing.queue.send(Job { work, slot, reply }).map_err(|_| Error::Closed)?;
+        Ok(pending)
+    }
+
+    /// The newest checkpoint whose every byte is as it was saved, and what was passed over.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the folder can't be read.
+    pub fn latest(&self) -> Result<Latest, Error> {
+        let mut tries = 0;
+        'again: loop {
+            tries += 1;
+            let mut latest = Latest::default();
+            for step in list_steps(&self.shared.root)?.into_iter().rev() {
+                let checked = check(&self.shared.root, step);
+                let is_gone = !self.shared.root.join(layout::checkpoint_folder(step)).is_dir();
+                if is_gone && tries < LATEST_TRIES_MAX {
+                    continue 'again;
+                }
+                match checked? {
+                    (Some(manifest), report) if report.is_good() => {
+                        latest.checkpoint = Some(manifest.info());
+                        return Ok(latest);
+                    }
+                    (_, report) => latest.skipped.push(Skipped { step: Step(step), problems: report.problems }),
+                }
+            }
+            return Ok(latest);
+        }
+    }
+
+    /// Reads a checkpoint, checking every byte.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Corrupt`] naming the file and tensor that isn't what was saved.
+    pub fn load(&self, step: Step) -> Result<Checkpoint, Error> {
+        let folder = self.shared.root.join(layout::checkpoint_folder(step.0));
+        if !folder.is_dir() {
+            return Err(Error::NotFound { step });
+        }
+        let manifest = read_manifest(&folder.join(layout::MANIFEST), step.0)?;
+        let mut tensors = Vec::new();
+        for record in &manifest.shards {
+            let path = folder.join(layout::shard_file(record.rank, manifest.world_size));
+            let mut shard = Shard::open(&path, record)?;
+            for index in 0..shard.len() {
+                tensors.push(shard.read(index)?);
+            }
+        }
+        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Checkpoint { info: manifest.info(), tensors })
+    }
+
+    /// Checks every byte of a checkpoint and names what is wrong.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Io`] if the operating system refuses to read at all.
+    pub fn verify(&self, step: Step) -> Result<VerifyReport, Error> {
+        check(&self.shared.root, step.0).map(|(_, report)| report)
+    }
+
+    /// All checkpoints, oldest first, by their manifests alone.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the folder can't be read.
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        let manifest_of = |step| {
+            let folder: PathBuf = self.shared.root.join(layout::checkpoint_folder(step));
+            read_manifest(&folder.join(layout::MANIFEST), step).map(|manifest| manifest.info())
+        };
+        let steps = list_steps(&self.shared.root)?;
+        Ok(steps.into_iter().map(|step| Listed { step: Step(step), manifest: manifest_of(step) }).collect())
+    }
+
+    /// Removes old checkpoints, or says which it would remove. Reads those that stay, to be sure that they are good.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a folder can't be read or removed.
+    pub fn prune(&self, policy: PrunePolicy, is_dry_run: bool) -> Result<Pruned, Error> {
+        prune(&self.shared.disk, &self.shared.root, policy, &std::collections::BTreeSet::new(), is_dry_run)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        *self.shared.closing.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.closed.notify_all();
+        if let Some(Writing { queue, thread, .. }) = self.writing.take() {
+            drop(queue);
+            // A panic there was a bug and has been printed; whoever waits for the save is told that it is closed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Writing {
+    fn start(shared: &Arc<Shared>, writer: Writer) -> Result<Writing, Error> {
+        let mut committer = Committer::new(Arc::clone(shared), writer);
+        committer.clear_leftovers()?;
+        let (queue, jobs) = channel::<Job>();
+        let work = move || {
+            for Job { work, slot, reply } in jobs {
+                let outcome = committer.run(work);
+                drop(slot);
+                // Nobody may be waiting.
+                let _ = reply.send(outcome);
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("gangline-store".to_owned())
+            .spawn(work)
+            .map_err(|source| Error::io("start the writing thread of", &shared.root, source))?;
+        Ok(Writing { writer, queue, thread })
+    }
+}
+
+/// What all ranks of a gang must agree on.
+fn plan(tensors: &[TensorView<'_>], metadata: &BTreeMap<String, String>) -> Digest {
+    let mut sorted: Vec<&TensorView<'_>> = tensors.iter().collect();
+    sorted.sort_by_key(|tensor| tensor.name);
+    let mut hasher = FramedHasher::new("gangline checkpoint plan 1");
+    hasher.number(sorted.len() as u64);
+    for tensor in sorted {
+        hash_declaration(&mut hasher, tensor.name, tensor.data_type, tensor.shape);
+    }
+    for (name, value) in metadata {
+        hasher.field(name.as_bytes());
+        hasher.field(value.as_bytes());
+    }
+    hasher.finish()
+}

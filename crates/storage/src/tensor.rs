@@ -1,0 +1,221 @@
+//! Tensors at the store's border: named, typed, shaped bytes; checked before anything is copied.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::error::within;
+
+/// The most tensors in one checkpoint.
+pub const TENSORS_MAX: usize = 100_000;
+/// The longest tensor name, in bytes.
+pub const NAME_BYTES_MAX: usize = 512;
+/// The most dimensions of a tensor.
+pub const DIMENSIONS_MAX: usize = 16;
+
+/// The type of a tensor's elements, by safetensors' names. Elements are little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(missing_docs, reason = "the names are the documentation")]
+pub enum DataType {
+    F64,
+    F32,
+    F16,
+    Bf16,
+    #[serde(rename = "F8_E4M3")]
+    F8E4m3,
+    #[serde(rename = "F8_E5M2")]
+    F8E5m2,
+    I64,
+    I32,
+    I16,
+    I8,
+    U64,
+    U32,
+    U16,
+    U8,
+    Bool,
+}
+
+impl DataType {
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            DataType::F64 | DataType::I64 | DataType::U64 => 8,
+            DataType::F32 | DataType::I32 | DataType::U32 => 4,
+            DataType::F16 | DataType::Bf16 | DataType::I16 | DataType::U16 => 2,
+            DataType::F8E4m3 | DataType::F8E5m2 | DataType::I8 | DataType::U8 | DataType::Bool => 1,
+        }
+    }
+
+    /// The type's name in files and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            DataType::F64 => "F64",
+            DataType::F32 => "F32",
+            DataType::F16 => "F16",
+            DataType::Bf16 => "BF16",
+            DataType::F8E4m3 => "F8_E4M3",
+            DataType::F8E5m2 => "F8_E5M2",
+            DataType::I64 => "I64",
+            DataType::I32 => "I32",
+            DataType::I16 => "I16",
+            DataType::I8 => "I8",
+            DataType::U64 => "U64",
+            DataType::U32 => "U32",
+            DataType::U16 => "U16",
+            DataType::U8 => "U8",
+            DataType::Bool => "BOOL",
+        }
+    }
+}
+
+/// A tensor to be saved, borrowed from its owner.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    /// Its name, unique in the checkpoint. Names never become paths.
+    pub name: &'a str,
+    /// The type of its elements.
+    pub data_type: DataType,
+    /// Its dimensions; none for a scalar.
+    pub shape: &'a [usize],
+    /// Its elements, little-endian, in row-major order.
+    pub data: &'a [u8],
+}
+
+/// A tensor that was loaded, or a copy waiting to be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name, unique in the checkpoint.
+    pub name: String,
+    /// The type of its elements.
+    pub data_type: DataType,
+    /// Its dimensions; none for a scalar.
+    pub shape: Vec<usize>,
+    /// Its elements, little-endian, in row-major order.
+    pub data: Vec<u8>,
+}
+
+impl Tensor {
+    /// Borrows it.
+    #[must_use]
+    pub fn as_view(&self) -> TensorView<'_> {
+        TensorView { name: &self.name, data_type: self.data_type, shape: &self.shape, data: &self.data }
+    }
+}
+
+impl From<&TensorView<'_>> for Tensor {
+    fn from(view: &TensorView<'_>) -> Self {
+        Tensor {
+            name: view.name.to_owned(),
+            data_type: view.data_type,
+            shape: view.shape.to_vec(),
+            data: view.data.to_vec(),
+        }
+    }
+}
+
+/// Bytes that a tensor of this type and shape has; none if that is more than can be counted.
+pub(crate) fn byte_count(data_type: DataType, shape: &[usize]) -> Option<u64> {
+    let elements = shape.iter().try_fold(1_usize, |product, dimension| product.checked_mul(*dimension))?;
+    elements.checked_mul(data_type.size()).map(|bytes| bytes as u64)
+}
+
+/// Why a name can't be a tensor's.
+pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some("the name is empty")
+    } else if name.len() > NAME_BYTES_MAX {
+        Some("the name is longer than 512 bytes")
+    } else if name.chars().any(char::is_control) {
+        Some("the name has a control character")
+    } else if name == "__metadata__" {
+        Some("the name is reserved by safetensors")
+    } else {
+        None
+    }
+}
+
+/// Checks tensors before they are saved.
+pub(crate) fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Error> {
+    within("tensors", tensors.len(), TENSORS_MAX)?;
+    let mut names = BTreeSet::new();
+    for tensor in tensors {
+        let refused = |why| Err(Error::InvalidTensor { tensor: tensor.name.chars().take(64).collect(), why });
+        if let Some(why) = name_fault(tensor.name) {
+            return refused(why);
+        }
+        if tensor.shape.len() > DIMENSIONS_MAX {
+            return refused("it has more than 16 dimensions");
+        }
+        if byte_count(tensor.data_type, tensor.shape) != Some(tensor.data.len() as u64) {
+            return refused("its bytes don't fit its type and shape");
+        }
+        if !names.insert(tensor.name) {
+            return refused("the name is there twice");
+        }
+    }
+    Ok(())
+}
+
+/// Deals replicated tensors to the ranks that write them: largest first (by name among equals), each to the rank with
+/// the fewest bytes so far (the lowest among equals). Every rank computes the same deal. The positions returned are
+/// those of `rank`, in the order they were dealt.
+pub(crate) fn share(tensors: &[TensorView<'_>], rank: u32, world_size: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    order.sort_by_key(|index| (std::cmp::Reverse(tensors[*index].data.len()), tensors[*index].name));
+    let mut loads: BTreeSet<(u64, u32)> = (0..world_size).map(|rank| (0, rank)).collect();
+    let mut mine = Vec::new();
+    for index in order {
+        let (load, to) = loads.pop_first().expect("a gang has at least one rank");
+        loads.insert((load + tensors[index].data.len() as u64, to));
+        if to == rank {
+            mine.push(index);
+        }
+    }
+    mine
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view<'a>(name: &'a str, shape: &'a [usize], data: &'a [u8]) -> TensorView<'a> {
+        TensorView { name, data_type: DataType::U8, shape, data }
+    }
+
+    #[test]
+    fn tensors_that_contradict_themselves_are_refused() {
+        let check = |tensors: &[TensorView<'_>], why: &str| {
+            let error = check_tensors(tensors).expect_err("a refusal").to_string();
+            assert!(error.contains(why), "{error:?} does not say {why:?}");
+        };
+        let long = "n".repeat(NAME_BYTES_MAX + 1);
+        check(&[view("", &[1], &[0])], "empty");
+        check(&[view(&long, &[1], &[0])], "longer");
+        check(&[view("a\nb", &[1], &[0])], "control");
+        check(&[view("__metadata__", &[1], &[0])], "reserved");
+        check(&[view("a", &[2], &[0])], "bytes");
+        check(&[view("a", &[usize::MAX, 2], &[0])], "bytes");
+        check(&[view("a", &[1; 17], &[0])], "dimensions");
+        check(&[view("a", &[1], &[0]), view("a", &[1], &[0])], "twice");
+        assert!(check_tensors(&[view("../../etc/passwd", &[1], &[0]), view("b", &[], &[0])]).is_ok());
+    }
+
+    #[test]
+    fn ranks_share_the_bytes_evenly_and_every_tensor_once() {
+        let data = [0; 64];
+        let names: Vec<String> = (0..20).map(|i| format!("t{i}")).collect();
+        let shapes: Vec<[usize; 1]> = (0..20).map(|i| [i * 3 % 41]).collect();
+        let tensors: Vec<_> = (0..20).map(|i| view(&names[i], &shapes[i], &data[..shapes[i][0]])).collect();
+        let shares: Vec<Vec<usize>> = (0..3).map(|rank| share(&tensors, rank, 3)).collect();
+        let loads: Vec<usize> = shares.iter().map(|s| s.iter().map(|i| tensors[*i].data.len()).sum()).collect();
+        let mut all: Vec<usize> = shares.concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..20).collect::<Vec<_>>());
+        assert!(loads.iter().max() <= loads.iter().min().map(|least| least + 41).as_ref(), "{loads:?}");
+    }
+}

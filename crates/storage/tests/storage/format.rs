@@ -1,0 +1,83 @@
+//! Format version 1 as it was first written: it is still read, and still written byte for byte.
+
+use std::path::{Path, PathBuf};
+
+use gangline_storage::{Error, Flaw, Options, Step};
+
+use crate::{files, offered, open, save};
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1")
+}
+
+/// If this fails, a program that wrote version 1 can't be resumed from: don't change the fixture, change the reader.
+#[test]
+fn a_checkpoint_of_version_1_is_read() {
+    assert_eq!(offered(&fixture()), Some(7));
+    let info = open(&fixture(), Options::reader()).latest().unwrap().checkpoint.unwrap();
+    assert_eq!((info.writer, info.world_size, info.metadata["seed"].as_str()), (3, 1, "7"));
+}
+
+/// If this fails on purpose (a new version), add a fixture of it beside this one.
+#[test]
+fn version_1_is_written_byte_for_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    save(&open(folder.path(), Options::writer(0, 1, 3)), 7).unwrap();
+    let written = files(folder.path());
+    assert_eq!(written.len(), 2);
+    for file in written {
+        let name = file.strip_prefix(folder.path()).unwrap();
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(
+            bytes == std::fs::read(fixture().join(name)).unwrap(),
+            "{} differs: {}",
+            name.display(),
+            String::from_utf8_lossy(&bytes)
+        );
+    }
+}
+
+/// Rewrites the manifest's text and seals it again, as another program would.
+fn with_manifest(change: impl Fn(&str) -> String) -> Result<(), Error> {
+    let folder = tempfile::tempdir().unwrap();
+    save(&open(folder.path(), Options::default()), 7).unwrap();
+    let path = folder.path().join("step-0000000007/manifest.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let body = change(text.split_once(",\"checksum\"").unwrap().0);
+    let sealed = format!("{body},\"checksum\":\"{}\"}}\n", gangline_storage::Digest::of(body.as_bytes()));
+    std::fs::write(&path, sealed).unwrap();
+    open(folder.path(), Options::reader()).load(Step(7)).map(drop)
+}
+
+#[test]
+fn members_of_a_newer_program_are_ignored_and_newer_versions_refused_by_name() {
+    with_manifest(str::to_owned).unwrap();
+    with_manifest(|text| format!("{text},\"codec\":\"zstd\"")).unwrap();
+    let newer = with_manifest(|text| text.replace("\"version\":1", "\"version\":2"));
+    assert!(matches!(newer, Err(Error::Corrupt { flaw: Flaw::Version { found: 2, known: 1 }, .. })), "{newer:?}");
+}
+
+/// Proves A-10 for manifests: sealed by a hostile hand, and still refused.
+#[test]
+fn manifests_that_lie_are_refused_whatever_their_checksum_says() {
+    let check = |from: &str, to: &str| {
+        let refused = with_manifest(|text| {
+            assert!(text.contains(from), "{text} lacks {from}");
+            text.replace(from, to)
+        });
+        assert!(matches!(refused, Err(Error::Corrupt { .. })), "{from} -> {to}: {refused:?}");
+    };
+    check("gangline-checkpoint", "somebody-elses");
+    check("\"step\":7", "\"step\":8");
+    check("\"world_size\":1", "\"world_size\":2");
+    check("\"world_size\":1", "\"world_size\":4294967295");
+    check("\"rank\":0", "\"rank\":1");
+    check("\"shape\":[31,17]", "\"shape\":[31,18]");
+    check("\"shape\":[31,17]", "\"shape\":[18446744073709551615,17]");
+    check("\"shape\":[31,17]", "\"shape\":[-1]");
+    check("model.bias", "model.weight");
+    check("model.bias", "model.other");
+    check("model.bias", "");
+    check("\"dtype\":\"F32\"", "\"dtype\":\"I32\"");
+    check("\"shards\":", "\"slivers\":");
+}

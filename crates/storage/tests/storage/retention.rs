@@ -1,0 +1,76 @@
+//! Retention removes the old and never the last good one.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use gangline_storage::{Options, PrunePolicy, Pruned, Step};
+
+use crate::{offered, open, save};
+
+fn keep(count: usize) -> PrunePolicy {
+    PrunePolicy { keep: NonZeroUsize::new(count).unwrap() }
+}
+
+fn fill(folder: &Path, steps: u64) {
+    let store = open(folder, Options { keep: None, ..Options::default() });
+    for step in 1..=steps {
+        save(&store, step).unwrap();
+    }
+}
+
+fn damage(folder: &Path, step: u64) {
+    let shard = folder.join(format!("step-{step:010}/shard-00000-of-00001.safetensors"));
+    let mut bytes = std::fs::read(&shard).unwrap();
+    bytes[900] ^= 4;
+    std::fs::write(&shard, bytes).unwrap();
+}
+
+#[test]
+fn each_commit_removes_what_is_beyond_the_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), Options::default());
+    save(&store, 1).unwrap();
+    save(&store, 2).unwrap();
+    let saved = save(&store, 3).unwrap();
+    let expected = Pruned { removed: vec![Step(1)], kept: vec![Step(2), Step(3)] };
+    assert_eq!(saved.retention.unwrap(), expected);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn a_dry_run_says_what_a_real_one_then_removes() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 5);
+    let store = open(folder.path(), Options::reader());
+    let planned = store.prune(keep(2), true).unwrap();
+    assert_eq!(store.list().unwrap().len(), 5);
+    assert_eq!(planned, store.prune(keep(2), false).unwrap());
+    assert_eq!(planned.removed, [Step(1), Step(2), Step(3)]);
+    assert_eq!(store.list().unwrap().len(), 2);
+}
+
+/// Proves A-6.
+#[test]
+fn the_last_good_checkpoint_outlives_newer_broken_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 4);
+    damage(folder.path(), 3);
+    damage(folder.path(), 4);
+    let store = open(folder.path(), Options::reader());
+    let pruned = store.prune(keep(1), false).unwrap();
+    assert_eq!(pruned.removed, [Step(1)]);
+    assert_eq!(offered(folder.path()), Some(2));
+    damage(folder.path(), 2);
+    let pruned = store.prune(keep(1), false).unwrap();
+    assert_eq!(pruned.removed, [], "with nothing good left nothing is removed");
+}
+
+#[test]
+fn retention_after_a_commit_counts_only_good_ones_of_an_earlier_process() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path(), 3);
+    damage(folder.path(), 3);
+    let saved = save(&open(folder.path(), Options::default()), 4).unwrap();
+    assert_eq!(saved.retention.unwrap().removed, [Step(1)]);
+    assert_eq!(offered(folder.path()), Some(4));
+}

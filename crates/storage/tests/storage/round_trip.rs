@@ -1,0 +1,122 @@
+//! What goes in comes out, and what can't go in is refused.
+
+use std::collections::BTreeMap;
+
+use gangline_storage::{Bytes, DataType, Error, Options, Role, Step, Store, TensorView};
+
+use crate::{files, note, offered, open, save, state, views};
+
+#[test]
+fn a_saved_state_loads_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("a/b/ckpt"), Options::default());
+    assert_eq!(store.latest().unwrap().checkpoint, None);
+    let saved = save(&store, 100).unwrap();
+    assert_eq!(saved.step, Step(100));
+    assert_eq!(offered(store.path()), Some(100));
+    let loaded = store.load(Step(100)).unwrap();
+    assert_eq!(loaded.info.content_hash, saved.content_hash);
+    assert_eq!(loaded.info.metadata, note());
+    let on_disk: u64 = files(&store.path().join("step-0000000100"))
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+        .map(|path| path.metadata().unwrap().len())
+        .sum();
+    assert_eq!(saved.bytes, Bytes(on_disk));
+    assert!(store.verify(Step(100)).unwrap().is_good());
+    let listed = store.list().unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].manifest.as_ref().unwrap(), &loaded.info);
+}
+
+#[test]
+fn the_content_hash_tells_states_steps_names_and_shapes_apart_and_nothing_else() {
+    let hash = |step: u64, name: &str, shape: &[usize], data: &[u8], note: &str| {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path(), Options::writer(0, 1, data.len() as u64));
+        let tensors = [TensorView { name, data_type: DataType::U8, shape, data }];
+        let metadata = BTreeMap::from([("note".to_owned(), note.to_owned())]);
+        store.save(Step(step), &tensors, &metadata).unwrap().wait().unwrap().content_hash
+    };
+    let base = hash(1, "a", &[2, 2], &[1, 2, 3, 4], "x");
+    assert_eq!(base, hash(1, "a", &[2, 2], &[1, 2, 3, 4], "y"));
+    assert_ne!(base, hash(2, "a", &[2, 2], &[1, 2, 3, 4], "x"));
+    assert_ne!(base, hash(1, "b", &[2, 2], &[1, 2, 3, 4], "x"));
+    assert_ne!(base, hash(1, "a", &[4], &[1, 2, 3, 4], "x"));
+    assert_ne!(base, hash(1, "a", &[2, 2], &[1, 2, 3, 5], "x"));
+}
+
+#[test]
+fn the_order_in_which_tensors_are_passed_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), Options::default());
+    let mut tensors = state(1);
+    let first = store.save(Step(1), &views(&tensors), &note()).unwrap().wait().unwrap();
+    tensors.reverse();
+    let second = store.save(Step(1), &views(&tensors), &note()).unwrap().wait().unwrap();
+    assert_eq!(first.content_hash, second.content_hash);
+}
+
+#[test]
+fn a_checkpoint_without_tensors_round_trips() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), Options::default());
+    store.save(Step(3), &[], &BTreeMap::new()).unwrap().wait().unwrap();
+    assert_eq!(store.load(Step(3)).unwrap().tensors, []);
+    assert_eq!(store.latest().unwrap().checkpoint.unwrap().step, Step(3));
+}
+
+#[test]
+fn saves_in_flight_all_become_durable_in_order_even_if_nobody_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), Options { keep: None, ..Options::default() });
+    for step in 1..=10 {
+        drop(store.save(Step(step), &views(&state(step)), &note()).unwrap());
+    }
+    drop(store);
+    let steps: Vec<Step> = open(folder.path(), Options::reader()).list().unwrap().iter().map(|l| l.step).collect();
+    assert_eq!(steps, (1..=10).map(Step).collect::<Vec<_>>());
+}
+
+#[test]
+fn saving_a_step_again_replaces_it_in_one_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), Options::default());
+    save(&store, 5).unwrap();
+    store.save(Step(5), &views(&state(6)), &note()).unwrap().wait().unwrap();
+    assert_eq!(store.load(Step(5)).unwrap().tensors.len(), state(6).len());
+    assert!(store.verify(Step(5)).unwrap().is_good());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_reader_changes_nothing_and_may_not_save() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    assert!(matches!(Store::open(&missing, Options::reader()), Err(Error::Io { .. })));
+    assert!(!missing.exists());
+    let leftover = folder.path().join(".partial-0000000001-by-0-of-1");
+    std::fs::create_dir(&leftover).unwrap();
+    let store = open(folder.path(), Options::reader());
+    assert!(leftover.exists());
+    assert!(matches!(save(&store, 1), Err(Error::ReadOnly)));
+    assert!(matches!(store.load(Step(1)), Err(Error::NotFound { step: Step(1) })));
+    assert!(matches!(store.verify(Step(1)), Err(Error::NotFound { step: Step(1) })));
+}
+
+#[test]
+fn senseless_options_and_oversized_notes_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |rank, world_size| {
+        let role = Role::Writer { rank, world_size, tag: 0 };
+        Store::open(folder.path(), Options { role, ..Options::default() }).map(drop)
+    };
+    assert!(matches!(refused(0, 0), Err(Error::InvalidOptions { .. })));
+    assert!(matches!(refused(2, 2), Err(Error::InvalidOptions { .. })));
+    assert!(matches!(refused(0, u32::MAX), Err(Error::Limit { .. })));
+    let store = open(folder.path(), Options::default());
+    let note = BTreeMap::from([("note".to_owned(), "x".repeat(1 << 17))]);
+    assert!(matches!(store.save(Step(1), &[], &note), Err(Error::Limit { .. })));
+    let bad = TensorView { name: "a", data_type: DataType::F32, shape: &[2], data: &[0; 7] };
+    assert!(matches!(store.save(Step(1), &[bad], &BTreeMap::new()), Err(Error::InvalidTensor { .. })));
+}
