@@ -1,6 +1,6 @@
 //! `test`: sets itself up, runs every test of the workspace, and ends with one line that sums them up.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::process::Stdio;
 
 use anyhow::Context as _;
@@ -36,7 +36,8 @@ pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
     command.args(is_ci.then_some("--locked")).args(["--", "--show-output"]).args(filters).stdout(Stdio::piped());
     eprintln!("$ {}", command::line(&command));
     let mut child = command.spawn().context("start cargo test")?;
-    let report = read(child.stdout.take().context("read the output of cargo test")?)?;
+    let output = child.stdout.take().context("read the output of cargo test")?;
+    let report = read(output, std::io::stdout().lock())?;
     let status = child.wait().context("wait for cargo test")?;
     for skip in report.skips() {
         println!("skipped: {skip}");
@@ -52,14 +53,13 @@ pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
 }
 
 /// Lines are shown whole as they come; what isn't UTF-8 is shown as well as it can be.
-fn read(output: impl std::io::Read) -> anyhow::Result<TestReport> {
+fn read(output: impl Read, mut shown: impl Write) -> anyhow::Result<TestReport> {
     let mut report = TestReport::default();
-    let mut stdout = std::io::stdout().lock();
     for line in BufReader::new(output).split(b'\n') {
         let line = line.context("read the output of cargo test")?;
         let line = String::from_utf8_lossy(&line);
         if report.read(&line) {
-            writeln!(stdout, "{line}")?;
+            writeln!(shown, "{line}")?;
         }
     }
     Ok(report)
@@ -72,6 +72,8 @@ mod tests {
     #[test]
     fn output_that_is_not_text_is_read_on() {
         let output = b"\xff\xfe\ntest result: ok. 3 passed; 0 failed; 0 ignored".as_slice();
-        assert_eq!(read(output).unwrap().to_string(), "3 passed, 0 failed, 0 skipped");
+        let mut shown = Vec::new();
+        assert_eq!(read(output, &mut shown).unwrap().to_string(), "3 passed, 0 failed, 0 skipped");
+        assert!(String::from_utf8(shown).unwrap().starts_with("\u{fffd}\u{fffd}\ntest result"));
     }
 }

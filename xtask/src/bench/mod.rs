@@ -14,7 +14,7 @@ pub(crate) fn bench(name: Option<&str>) -> anyhow::Result<bool> {
 }
 
 /// A benchmark prints what it measured and returns whether its targets were met.
-#[cfg(feature = "bench")]
+#[cfg(any(test, feature = "bench"))]
 type Bench = fn() -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
@@ -30,7 +30,7 @@ pub(crate) fn bench(name: Option<&str>) -> anyhow::Result<bool> {
     run(BENCHES, name)
 }
 
-#[cfg(feature = "bench")]
+#[cfg(any(test, feature = "bench"))]
 fn run(benches: &[(&str, Bench)], name: Option<&str>) -> anyhow::Result<bool> {
     let names: Vec<&str> = benches.iter().map(|(name, _)| *name).collect();
     let Some(name) = name else {
@@ -44,7 +44,7 @@ fn run(benches: &[(&str, Bench)], name: Option<&str>) -> anyhow::Result<bool> {
     }
 }
 
-#[cfg(all(test, feature = "bench"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
