@@ -1,6 +1,6 @@
 //! Saves under way: bounded in number, each with a handle to wait for.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +52,19 @@ impl Pending {
     /// the fsync after its last rename failed ([`Error::Io`], and the store is poisoned).
     pub fn wait(self) -> Result<Saved, Error> {
         self.outcome.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// The outcome if it is there already, once; a trainer asks between steps.
+    ///
+    /// # Errors
+    /// Inside, as from [`Pending::wait`].
+    #[must_use]
+    pub fn try_wait(&self) -> Option<Result<Saved, Error>> {
+        match self.outcome.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(Error::Closed)),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gangline_storage::{Bytes, DataType, Error, Options, Role, Step, Store, TensorView};
+use gangline_storage::{Bytes, DataType, DiskAct, Error, Options, Role, Step, Store, TensorView};
 
 use crate::{files, note, offered, open, save, state, views};
 
@@ -76,6 +76,25 @@ fn saves_in_flight_all_become_durable_in_order_even_if_nobody_waits() {
     drop(store);
     let steps: Vec<Step> = open(folder.path(), Options::reader()).list().unwrap().iter().map(|l| l.step).collect();
     assert_eq!(steps, (1..=10).map(Step).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_outcome_can_be_asked_for_without_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let (release, gate) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(gate);
+    let hook = move |act, _: &std::path::Path| {
+        if act == DiskAct::Write {
+            gate.lock().unwrap().recv().map_err(std::io::Error::other)?;
+        }
+        Ok(())
+    };
+    let store = open(folder.path(), Options { disk_hook: Some(std::sync::Arc::new(hook)), ..Options::default() });
+    let pending = store.save(Step(1), &views(&state(1)), &note()).unwrap();
+    assert!(pending.try_wait().is_none(), "the write waits at the gate");
+    assert_eq!(pending.step(), Step(1));
+    drop(release);
+    assert!(matches!(pending.wait(), Err(Error::Io { .. })));
 }
 
 #[test]
