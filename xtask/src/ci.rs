@@ -22,7 +22,10 @@ const TRAINER: &str = "candle";
 /// None: what goes wrong in a step is printed and fails it.
 pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
     let mut steps = Steps::default();
-    steps.run("tools", || tools::ensure(&[&tools::GIT], may_install).map(|()| true));
+    steps.run("tools", || {
+        tools::ensure_components(may_install)?;
+        tools::ensure(&[&tools::GIT], may_install).map(|()| true)
+    });
     let before = tree();
     steps.run("format", format);
     steps.run("tidy", crate::tidy);

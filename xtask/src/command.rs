@@ -44,6 +44,16 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Shows and runs a command to its end; whether it succeeded.
+///
+/// # Errors
+/// When it can't be started.
+pub(crate) fn succeeds(command: &mut Command) -> anyhow::Result<bool> {
+    eprintln!("$ {}", line(command));
+    let status = command.status().with_context(|| format!("start `{}`", line(command)))?;
+    Ok(status.success())
+}
+
 /// Runs a command and returns what it writes to stdout.
 ///
 /// # Errors
@@ -63,6 +73,13 @@ mod tests {
     fn a_failure_names_the_whole_command_line() {
         let error = run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
         assert_eq!(error.to_string(), "`sh -c 'exit 3'` failed: exit status: 3");
+    }
+
+    #[test]
+    fn a_command_may_be_asked_whether_it_succeeds() {
+        assert!(succeeds(&mut Command::new("true")).unwrap());
+        assert!(!succeeds(&mut Command::new("false")).unwrap());
+        assert!(succeeds(&mut Command::new("/no/such-program")).is_err());
     }
 
     #[test]

@@ -45,6 +45,9 @@ pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
     if !status.success() && !report.has_failures() {
         eprintln!("error: cargo test failed beside the tests: {status}");
     }
+    if is_ci && !report.skips().is_empty() {
+        eprintln!("error: in CI a skipped test is a failure");
+    }
     if !report.has_passes() {
         eprintln!("error: no test ran");
     }

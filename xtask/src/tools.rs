@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::command;
+use crate::command::{self, cargo};
+
+/// Parts of Rust that the smallest installation lacks.
+const COMPONENTS: [(&str, &str); 2] = [("fmt", "rustfmt"), ("clippy", "clippy")];
 
 /// A program and the Debian package that has it.
 pub(crate) struct Tool {
@@ -39,6 +42,19 @@ fn is_in(path: &str, program: &str) -> bool {
     std::env::split_paths(path).any(|folder| folder.join(program).is_file())
 }
 
+/// Makes sure that cargo has its formatter and its lints.
+///
+/// # Errors
+/// When one is missing and may not, or can't, be installed.
+pub(crate) fn ensure_components(may_install: bool) -> anyhow::Result<()> {
+    let is_missing = |command: &str| command::output(&mut cargo([command, "--version"])).is_err();
+    for (_, component) in COMPONENTS.into_iter().filter(|(command, _)| is_missing(command)) {
+        anyhow::ensure!(may_install, "{component} missing: run `rustup component add {component}`, or pass --install");
+        command::run(Command::new("rustup").args(["component", "add", component]))?;
+    }
+    Ok(())
+}
+
 /// Installs Debian packages, by sudo unless we are root.
 fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     anyhow::ensure!(Path::new("/usr/bin/apt-get").exists(), "no apt-get to install {} with", packages.join(" and "));
@@ -67,6 +83,11 @@ mod tests {
     #[test]
     fn a_tool_that_is_there_is_left_alone() {
         assert!(ensure(&[&Tool { program: "sh", package: "no-such-package" }], false).is_ok());
+    }
+
+    #[test]
+    fn the_components_that_test_this_are_there() {
+        assert!(ensure_components(false).is_ok());
     }
 
     #[test]

@@ -2,15 +2,15 @@
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
 
-/// Runs the named benchmark; without a name, lists them.
+/// Runs the named benchmark; without a name, lists them. What goes wrong, the inner command has said.
 ///
 /// # Errors
-/// When the name isn't known, the build fails, or the benchmark does.
+/// When cargo can't be started.
 #[cfg(not(feature = "bench"))]
 pub(crate) fn bench(name: Option<&str>) -> anyhow::Result<bool> {
     let mut command =
         crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", "xtask/bench"]);
-    crate::command::run(command.args(["--", "bench"]).args(name)).map(|()| true)
+    crate::command::succeeds(command.args(["--", "bench"]).args(name))
 }
 
 /// A benchmark prints what it measured and returns whether its targets were met.
