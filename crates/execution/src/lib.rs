@@ -1,5 +1,18 @@
 //! Running gangs: launchers start one supervisor for each node, the supervisor runs the ranks and reports.
 //!
 //! Keeps A-10 (everything has a limit), A-13 (a flaky control plane never hurts a healthy job; an orphan stops).
+//!
+//! Three kinds of processes, all of them the one binary: the **supervisor** (`gangline supervise`) decides and reports, a
+//! **keeper** (`gangline keep-rank`) for each rank owns the rank's processes and its log, and `gangline exec-rank` is
+//! what turns into the rank itself.
 
+mod clock;
+mod files;
+pub mod inventory;
+pub mod keeper;
+pub mod launcher;
+mod process;
 pub mod protocol;
+mod rank_log;
+pub mod rank_protocol;
+pub mod supervisor;

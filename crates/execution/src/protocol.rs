@@ -216,6 +216,8 @@ pub struct RankReport {
     pub phase: Option<Phase>,
     /// The last step it finished.
     pub step: Option<u64>,
+    /// The step it will end at, if it says so.
+    pub total_steps: Option<u64>,
     /// Tokens since the attempt started.
     pub tokens: u64,
     /// When its output or its socket last said something.

@@ -1,0 +1,109 @@
+//! Commands that Gangline's own processes run, hidden from the help: the supervisor, the keepers, what becomes a rank.
+//! They log to standard error, which is the attempt's `supervisor.log`.
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use gangline_execution::keeper::{KeeperOptions, exec_rank, keep_rank};
+use gangline_execution::supervisor::{SuperviseOptions, Supervised, supervise};
+
+/// The exit code of a supervisor whose attempt's end nobody took in.
+const UNDELIVERED: u8 = 5;
+
+/// The internal commands.
+#[derive(Subcommand)]
+pub(crate) enum Internal {
+    /// Supervise a node's share of an attempt.
+    #[command(hide = true)]
+    Supervise {
+        /// The spec file.
+        spec: PathBuf,
+    },
+    /// Keep one rank: its processes, its log, the record of its end.
+    #[command(hide = true)]
+    KeepRank {
+        /// The log file.
+        #[arg(long)]
+        log: PathBuf,
+        /// Where the log is rotated, in bytes.
+        #[arg(long)]
+        log_bytes_max: u64,
+        /// The record of the end.
+        #[arg(long)]
+        record: PathBuf,
+        /// The rank's command.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+    /// Become a rank.
+    #[command(hide = true)]
+    ExecRank {
+        /// The keeper's process id.
+        #[arg(long)]
+        keeper: u32,
+        /// The rank's command.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+}
+
+/// Runs one to its end.
+pub(crate) fn run(internal: Internal) -> ExitCode {
+    match internal {
+        Internal::Supervise { spec } => run_supervisor(spec),
+        Internal::KeepRank { log, log_bytes_max, record, command } => {
+            match keep_rank(&KeeperOptions { log, log_bytes_max, record, command }) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => failed("keep the rank", &error),
+            }
+        }
+        Internal::ExecRank { keeper, command } => match exec_rank(keeper, &command) {
+            Ok(never) => match never {},
+            Err(error) => failed_rank(&error),
+        },
+    }
+}
+
+fn run_supervisor(spec: PathBuf) -> ExitCode {
+    log_to_stderr();
+    let environment = std::env::vars_os().collect();
+    let options = SuperviseOptions { spec, temporary_folder: std::env::temp_dir(), environment };
+    match supervise(options) {
+        Ok(Supervised::Delivered | Supervised::Elsewhere) => ExitCode::SUCCESS,
+        Ok(Supervised::Undelivered) => ExitCode::from(UNDELIVERED),
+        Err(error) => failed("supervise", &error),
+    }
+}
+
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GANGLINE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+}
+
+#[expect(clippy::print_stderr, reason = "the internal commands' last words go to the attempt's supervisor.log")]
+fn failed(doing: &str, error: &dyn Error) -> ExitCode {
+    eprintln!("failed to {doing}: {}", with_sources(error));
+    ExitCode::FAILURE
+}
+
+/// As a shell does it: 127 for a command that can't be run. The words end up in the rank's log.
+#[expect(clippy::print_stderr, reason = "the rank's standard error is its log")]
+fn failed_rank(error: &dyn Error) -> ExitCode {
+    eprintln!("gangline: failed to {}", with_sources(error));
+    ExitCode::from(127)
+}
+
+fn with_sources(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,129 @@
+//! What this machine has: accelerators (NVIDIA's through NVML, loaded at run time), otherwise CPU slots; memory, cores,
+//! name.
+
+use nvml_wrapper::Nvml;
+
+use gangline_base::Bytes;
+
+/// The most accelerators that are looked at.
+const ACCELERATORS_MAX: u32 = 64;
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inventory {
+    /// Its host name.
+    pub host_name: String,
+    /// Its CPU cores, as far as this process may use them.
+    pub cpus: u32,
+    /// Its memory.
+    pub memory: Bytes,
+    /// Its accelerators of one kind, or its CPU slots.
+    pub accelerators: Accelerators,
+}
+
+/// Accelerators of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accelerators {
+    /// A short kind such as `H100`; `cpu` for CPU slots.
+    pub kind: String,
+    /// The product's full name, if the driver tells.
+    pub product: Option<String>,
+    /// How many.
+    pub count: u32,
+    /// The memory of each; none for CPU slots.
+    pub memory: Option<Bytes>,
+}
+
+/// Looks at this machine.
+#[must_use]
+pub fn this_machine() -> Inventory {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    let cpus = u32::try_from(cores).unwrap_or(u32::MAX);
+    let slots = Accelerators { kind: "cpu".to_owned(), product: None, count: cpus, memory: None };
+    Inventory {
+        host_name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        cpus,
+        memory: Bytes(memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())),
+        accelerators: nvidia().unwrap_or(slots),
+    }
+}
+
+/// NVIDIA's accelerators; none without a driver. On a machine with several kinds, those of the first one's kind.
+fn nvidia() -> Option<Accelerators> {
+    let nvml = Nvml::init().ok()?;
+    let count = nvml.device_count().ok()?.min(ACCELERATORS_MAX);
+    let devices = (0..count).filter_map(|index| nvml.device_by_index(index).ok());
+    let described = devices.filter_map(|device| Some((device.name().ok()?, device.memory_info().ok()?.total)));
+    of_first_kind(described.collect())
+}
+
+fn of_first_kind(devices: Vec<(String, u64)>) -> Option<Accelerators> {
+    let (product, memory) = devices.first()?.clone();
+    let kind = short_kind(&product);
+    let count = devices.iter().take_while(|(name, _)| short_kind(name) == kind).count();
+    Some(Accelerators {
+        kind,
+        product: Some(product),
+        count: u32::try_from(count).unwrap_or(ACCELERATORS_MAX),
+        memory: Some(Bytes(memory)),
+    })
+}
+
+/// Words of NVIDIA's product names that don't tell accelerators apart.
+const BRANDS: [&str; 6] = ["NVIDIA", "Tesla", "GeForce", "Quadro", "Graphics", "Device"];
+
+/// `NVIDIA H100 80GB HBM3` is an `H100`, `NVIDIA A100-SXM4-80GB` an `A100`, `NVIDIA GeForce RTX 4090` an `RTX4090`.
+#[must_use]
+pub fn short_kind(product: &str) -> String {
+    let mut words = product.split_ascii_whitespace().filter(|word| !BRANDS.contains(word));
+    let first = words.next().unwrap_or("gpu");
+    let series = first.split('-').next().unwrap_or(first);
+    let has_number = series.contains(|c: char| c.is_ascii_digit());
+    match words.next().filter(|_| !has_number) {
+        Some(model) => format!("{series}{model}"),
+        None => series.to_owned(),
+    }
+}
+
+/// The total in `/proc/meminfo`, in bytes.
+fn memory_total(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kibibytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim_end().parse::<u64>().ok());
+    kibibytes.unwrap_or(0).saturating_mul(1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn product_names_become_short_kinds() {
+        let check = |product: &str, kind: &str| assert_eq!(short_kind(product), kind);
+        check("NVIDIA H100 80GB HBM3", "H100");
+        check("NVIDIA H200", "H200");
+        check("NVIDIA A100-SXM4-80GB", "A100");
+        check("Tesla V100-SXM2-16GB", "V100");
+        check("NVIDIA GH200 480GB", "GH200");
+        check("NVIDIA L40S", "L40S");
+        check("NVIDIA GeForce RTX 4090", "RTX4090");
+        check("", "gpu");
+    }
+
+    #[test]
+    fn accelerators_of_another_kind_are_left_out() {
+        let devices =
+            vec![("NVIDIA H100 PCIe".to_owned(), 7), ("NVIDIA H100 PCIe".to_owned(), 7), ("T4".to_owned(), 1)];
+        let found = of_first_kind(devices).expect("there are some");
+        assert_eq!((found.kind.as_str(), found.count, found.memory), ("H100", 2, Some(Bytes(7))));
+        assert_eq!(of_first_kind(Vec::new()), None);
+    }
+
+    #[test]
+    fn this_machine_has_cores_memory_and_a_name() {
+        let machine = this_machine();
+        assert!(machine.cpus > 0 && machine.memory.0 > 1 << 20 && !machine.host_name.is_empty(), "{machine:?}");
+        assert!(machine.accelerators.count > 0, "{machine:?}");
+        assert_eq!(memory_total("MemTotal:       16 kB\nMemFree: 1 kB\n"), 16_384);
+        assert_eq!(memory_total("nonsense"), 0);
+    }
+}

@@ -1,0 +1,153 @@
+//! The rank's processes: its process group and everything that descends from it. Signals are sent only while the main
+//! process isn't reaped, or a member of
+//! its group is left, so its number can't belong to anybody else.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, WaitStatus, kill_process_group,
+    test_kill_process_group, wait, waitid,
+};
+
+use super::RankEnd;
+use crate::process::{as_pid, descendants, kill_all, own_pid};
+
+/// How long the keeper tries to kill what a rank left behind. A process that hangs in the kernel survives any signal.
+const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
+/// Between two looks at what is left. No event tells that a process which isn't a child has gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// "Do not restart me" and "I have saved, requeue me".
+const MEANT_CODES: [i32; 2] = [93, 94];
+
+/// A rank's processes.
+pub(super) struct Group {
+    main: Option<Pid>,
+    /// SIGTERM was sent: the rank may be saving.
+    is_terminating: AtomicBool,
+    /// SIGKILL was sent: nothing is spared.
+    is_killing: AtomicBool,
+    /// The main process is reaped and its group is empty: the number may be another's.
+    is_gone: AtomicBool,
+}
+
+impl Group {
+    /// The group that `main` leads.
+    pub(super) fn new(main: u32) -> Self {
+        Group {
+            main: as_pid(main),
+            is_terminating: AtomicBool::new(false),
+            is_killing: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+        }
+    }
+
+    /// SIGTERM to the group.
+    pub(super) fn terminate(&self) {
+        self.is_terminating.store(true, Ordering::SeqCst);
+        self.signal(Signal::TERM);
+    }
+
+    /// SIGKILL to the group; the rest follows when the main process has ended.
+    pub(super) fn kill(&self) {
+        self.is_killing.store(true, Ordering::SeqCst);
+        self.signal(Signal::KILL);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(main) = self.main.filter(|_| !self.is_gone.load(Ordering::SeqCst)) {
+            let _ = kill_process_group(main, signal);
+        }
+    }
+
+    /// Waits for the main process to end and leaves it unreaped. Orphans that end before are reaped.
+    pub(super) fn wait_for_main(&self) -> RankEnd {
+        let unreaped = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        loop {
+            match waitid(WaitId::All, unreaped) {
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => return RankEnd::Exit(1),
+            }
+            if let Some(status) = self.main_status(unreaped | WaitIdOptions::NOHANG) {
+                return status;
+            }
+            if let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG)
+                && Some(pid) == self.main
+            {
+                return end_of(status);
+            }
+        }
+    }
+
+    fn main_status(&self, options: WaitIdOptions) -> Option<RankEnd> {
+        let status = waitid(WaitId::Pid(self.main?), options).ok().flatten()?;
+        Some(end_of_id(&status))
+    }
+
+    /// After the main process has ended as `main_end`: gives the rest of its group the time it has left if the rank was
+    /// asked to end (a shell dies of SIGTERM at once, while the trainer it runs may be saving), then kills all that
+    /// descends from it. Returns how the rank ended: if the shell died of the SIGTERM, a 93 or 94 of what it ran counts.
+    pub(super) fn clean_up(&self, main_end: RankEnd) -> RankEnd {
+        let mut end = main_end;
+        let died_of_term = main_end == RankEnd::Signal(Signal::TERM.as_raw());
+        while self.may_linger() && self.group_has_members() {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((_, status))) => {
+                    let is_meant = status.exit_status().is_some_and(|code| MEANT_CODES.contains(&code));
+                    if is_meant && died_of_term {
+                        end = end_of(status);
+                    }
+                }
+                Ok(None) => std::thread::sleep(LOOK_AGAIN),
+                Err(_) => break,
+            }
+        }
+        if !self.group_has_members() {
+            self.is_gone.store(true, Ordering::SeqCst);
+        }
+        self.signal(Signal::KILL);
+        self.is_gone.store(true, Ordering::SeqCst);
+        sweep();
+        end
+    }
+
+    fn may_linger(&self) -> bool {
+        self.is_terminating.load(Ordering::SeqCst) && !self.is_killing.load(Ordering::SeqCst)
+    }
+
+    /// Whether any process of the group is left; unreaped ones count until they are reaped.
+    fn group_has_members(&self) -> bool {
+        self.main.is_some_and(|main| test_kill_process_group(main).is_ok())
+    }
+}
+
+/// Kills and reaps all that descends from this process. Gives up after [`CLEAN_UP_MAX`].
+fn sweep() {
+    let deadline = Instant::now() + CLEAN_UP_MAX;
+    while Instant::now() < deadline {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                kill_all(&descendants(own_pid(), &[]));
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            Err(_) => return,
+        }
+    }
+}
+
+fn end_of(status: WaitStatus) -> RankEnd {
+    match status.terminating_signal() {
+        Some(signal) => RankEnd::Signal(signal),
+        None => RankEnd::Exit(status.exit_status().unwrap_or_default()),
+    }
+}
+
+fn end_of_id(status: &WaitIdStatus) -> RankEnd {
+    match status.terminating_signal() {
+        Some(signal) => RankEnd::Signal(signal),
+        None => RankEnd::Exit(status.exit_status().unwrap_or_default()),
+    }
+}

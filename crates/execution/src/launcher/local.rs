@@ -1,0 +1,125 @@
+//! Supervisors on this machine, as processes of their own session that survive the control plane.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard};
+
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{LaunchError, Launcher};
+use crate::files::write_durably;
+use crate::process::as_pid;
+use crate::protocol::SupervisorSpec;
+use crate::supervisor::Identity;
+
+/// The spec's name in the attempt's folder.
+const SPEC_FILE: &str = "spec.json";
+/// Where the supervisor logs.
+const LOG_FILE: &str = "supervisor.log";
+
+/// Launches on this machine. Supervisors that this very process started are its children: they are reaped at each call.
+#[derive(Debug)]
+pub struct LocalLauncher {
+    program: PathBuf,
+    children: Mutex<BTreeMap<PathBuf, Child>>,
+}
+
+impl LocalLauncher {
+    /// A launcher that starts `program supervise SPEC`.
+    #[must_use]
+    pub fn new(program: PathBuf) -> Self {
+        LocalLauncher { program, children: Mutex::new(BTreeMap::new()) }
+    }
+
+    /// The children that still run, after reaping the others.
+    fn children(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Child>> {
+        let mut children = self.children.lock().expect("no thread panics while it holds the children");
+        children.retain(|_, child| matches!(child.try_wait(), Ok(None)));
+        children
+    }
+
+    fn start(&self, folder: &Path) -> Result<Child, LaunchError> {
+        let log = folder.join(LOG_FILE);
+        let log_error = |source| LaunchError::Folder { doing: "open", path: log.clone(), source };
+        let output = OpenOptions::new().create(true).append(true).mode(0o600).open(&log).map_err(log_error)?;
+        let errors = output.try_clone().map_err(log_error)?;
+        let mut command = Command::new(&self.program);
+        command.arg("supervise").arg(folder.join(SPEC_FILE)).current_dir(folder);
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        // The supervisor makes a session of its own; until then, a Ctrl-C meant for the control plane mustn't hit it.
+        command.process_group(0);
+        command.spawn().map_err(|source| LaunchError::Start { program: self.program.clone(), source })
+    }
+}
+
+impl Launcher for LocalLauncher {
+    fn launch(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
+        let folder = spec.folder.as_path();
+        let failed = |doing, path: &Path| {
+            let path = path.to_owned();
+            move |source: io::Error| LaunchError::Folder { doing, path, source }
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed("create", folder))?;
+        let path = folder.join(SPEC_FILE);
+        let text = serde_json::to_vec_pretty(spec).map_err(io::Error::from).map_err(failed("write", &path))?;
+        write_durably(&path, &text).map_err(failed("write", &path))?;
+        let mut children = self.children();
+        if !children.contains_key(folder) {
+            children.insert(folder.to_owned(), self.start(folder)?);
+        }
+        Ok(())
+    }
+
+    fn is_alive(&self, folder: &Path) -> Result<bool, LaunchError> {
+        if self.children().contains_key(folder) {
+            return Ok(true);
+        }
+        Ok(signed(folder)?.is_some_and(|supervisor| supervisor.is_alive()))
+    }
+
+    fn kill(&self, folder: &Path) -> Result<(), LaunchError> {
+        if let Some(mut child) = self.children().remove(folder) {
+            let pid = child.id();
+            let killed = child.kill().and_then(|()| child.wait());
+            killed.map_err(|source| LaunchError::Kill { pid, source })?;
+        }
+        match signed(folder)? {
+            Some(supervisor) => {
+                kill_exactly(&supervisor).map_err(|source| LaunchError::Kill { pid: supervisor.pid, source })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn signed(folder: &Path) -> Result<Option<Identity>, LaunchError> {
+    Identity::of_supervisor(folder).map_err(|source| LaunchError::Folder {
+        doing: "read who supervises",
+        path: folder.to_owned(),
+        source,
+    })
+}
+
+/// Kills that process and no later one with its number: the descriptor is taken first, then the identity is checked.
+fn kill_exactly(process: &Identity) -> io::Result<()> {
+    let Some(pid) = as_pid(process.pid) else {
+        return Ok(());
+    };
+    let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(descriptor) => descriptor,
+        Err(rustix::io::Errno::SRCH) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if !process.is_alive() {
+        return Ok(());
+    }
+    match pidfd_send_signal(&descriptor, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,114 @@
+//! Processes as `/proc` shows them: who they are beyond a number that the system uses again, and whose children they are.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// What `/proc/PID/stat` says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// Its parent.
+    pub(crate) parent: u32,
+    /// Ended, and not yet reaped by its parent.
+    pub(crate) is_zombie: bool,
+    /// When it started, in clock ticks since the boot: tells it from a later process with its number.
+    pub(crate) start_ticks: u64,
+}
+
+/// The state of a process, if there is one with this number.
+pub(crate) fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Reads a stat line. The name in parentheses may hold anything, so fields are counted from its last parenthesis.
+fn parse_stat(line: &str) -> Option<Stat> {
+    let (_, rest) = line.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    // The start time is field 22 of the line: the 20th after the name.
+    let start_ticks = fields.nth(17)?.parse().ok()?;
+    Some(Stat { parent, is_zombie: state == "Z" || state == "X", start_ticks })
+}
+
+/// The id of this boot: a process number and start time mean nothing after another.
+pub(crate) fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// This process's number.
+pub(crate) fn own_pid() -> u32 {
+    std::process::id()
+}
+
+/// A process number as the system calls want it.
+pub(crate) fn as_pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+/// Living processes that descend from `ancestor`, at any depth, without those in or below `spared`.
+pub(crate) fn descendants(ancestor: u32, spared: &[u32]) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = numbers().filter_map(living_with_parent).collect();
+    let mut family = vec![ancestor];
+    let mut next = 0;
+    while let Some(parent) = family.get(next).copied() {
+        let children = parents.iter().filter(|(pid, its_parent)| *its_parent == parent && !spared.contains(pid));
+        let new: Vec<u32> = children.map(|(pid, _)| *pid).filter(|pid| !family.contains(pid)).collect();
+        family.extend(new);
+        next += 1;
+    }
+    family.split_off(1)
+}
+
+/// Sends SIGKILL to each; those that are gone already don't matter.
+pub(crate) fn kill_all(pids: &[u32]) {
+    for pid in pids.iter().copied().filter_map(as_pid) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// All process numbers there are.
+fn numbers() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// A process and its parent, unless it is a zombie.
+fn living_with_parent(pid: u32) -> Option<(u32, u32)> {
+    let stat = stat(pid)?;
+    (!stat.is_zombie).then_some((pid, stat.parent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_is_read_even_if_the_name_is_hostile() {
+        let line = "42 (a) Z 1 (b c) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1";
+        assert_eq!(parse_stat(line), Some(Stat { parent: 7, is_zombie: false, start_ticks: 98_765 }));
+        assert_eq!(parse_stat("42 (x) S"), None);
+        assert_eq!(parse_stat(""), None);
+    }
+
+    #[test]
+    fn this_process_is_found_alive_and_an_impossible_one_is_not() {
+        let me = stat(own_pid()).expect("this process runs");
+        assert!(!me.is_zombie);
+        assert_eq!(stat(u32::MAX), None);
+        assert_eq!(as_pid(0), None);
+    }
+
+    #[test]
+    fn descendants_include_a_child_and_spare_whom_they_should() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let pid = child.id();
+        let found = descendants(own_pid(), &[]);
+        let spared = descendants(own_pid(), &[pid]);
+        child.kill().expect("the child can be killed");
+        child.wait().expect("the child can be reaped");
+        assert!(found.contains(&pid));
+        assert!(!spared.contains(&pid));
+    }
+}

@@ -1,0 +1,313 @@
+//! A rank's output as a bounded log file: `2026-11-21T09:30:00.123456Z O|E text` for each line. Keeps A-10: the file is
+//! rotated once at its limit, long lines are split, and a full disk drops lines and counts them rather than hurt the
+//! rank.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use gangline_base::Timestamp;
+
+use crate::clock::utc;
+
+/// A longer line is split into several.
+pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
+/// How many of the last lines are kept for a fault report.
+pub(crate) const LAST_LINES_MAX: usize = 10;
+/// The longest of those, in bytes; the rest of the line is in the file.
+const LAST_LINE_BYTES_MAX: usize = 1 << 10;
+/// Lines are collected up to this size before they are written.
+const BATCH_BYTES_MAX: usize = 256 << 10;
+
+/// Which output a line came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Standard output, `O`.
+    Out,
+    /// Standard error, `E`.
+    Err,
+}
+
+/// A log file being written.
+pub(crate) struct RankLog {
+    path: PathBuf,
+    bytes_max: u64,
+    file: Option<File>,
+    written: u64,
+    /// The last write failed half-way: the next one starts a new line.
+    is_torn: bool,
+    batch: Vec<u8>,
+    batch_lines: u64,
+    unfinished: [Unfinished; 2],
+    last_lines: VecDeque<String>,
+    dropped: u64,
+}
+
+/// The start of a line whose end hasn't come yet.
+#[derive(Default)]
+struct Unfinished {
+    text: Vec<u8>,
+    /// The last byte was `\r`: a `\n` now belongs to it.
+    after_return: bool,
+}
+
+impl RankLog {
+    /// Writes to `path`, and at `bytes_max` goes on in a new file after moving the old one to `path` + `.1`. If the file
+    /// can't be opened, lines are dropped and counted until it can.
+    pub(crate) fn new(path: &Path, bytes_max: u64) -> Self {
+        let mut log = RankLog {
+            path: path.to_owned(),
+            bytes_max,
+            file: None,
+            written: 0,
+            is_torn: false,
+            batch: Vec::new(),
+            batch_lines: 0,
+            unfinished: [Unfinished::default(), Unfinished::default()],
+            last_lines: VecDeque::new(),
+            dropped: 0,
+        };
+        log.open();
+        log
+    }
+
+    /// Takes output as it came. `\n`, `\r\n` and `\r` (progress bars) end a line.
+    pub(crate) fn feed(&mut self, stream: Stream, bytes: &[u8], now: Timestamp) {
+        let place = usize::from(stream == Stream::Err);
+        let mut line = std::mem::take(&mut self.unfinished[place]);
+        let mut rest = bytes;
+        while let Some(&first) = rest.first() {
+            if std::mem::take(&mut line.after_return) && first == b'\n' {
+                rest = &rest[1..];
+                continue;
+            }
+            let room = LINE_BYTES_MAX - line.text.len();
+            let part = &rest[..rest.len().min(room)];
+            match part.iter().position(|byte| *byte == b'\n' || *byte == b'\r') {
+                Some(end) => {
+                    line.text.extend_from_slice(&part[..end]);
+                    line.after_return = part[end] == b'\r';
+                    self.line(stream, &line.text, now);
+                    line.text.clear();
+                    rest = &rest[end + 1..];
+                }
+                None => {
+                    line.text.extend_from_slice(part);
+                    rest = &rest[part.len()..];
+                    if line.text.len() == LINE_BYTES_MAX {
+                        let cut = whole_characters(&line.text);
+                        self.line(stream, &line.text[..cut], now);
+                        line.text.drain(..cut);
+                    }
+                }
+            }
+        }
+        self.unfinished[place] = line;
+        self.write_batch();
+    }
+
+    /// The rank has ended: writes what came without a line end.
+    pub(crate) fn finish(&mut self, now: Timestamp) {
+        for (place, stream) in [Stream::Out, Stream::Err].into_iter().enumerate() {
+            let line = std::mem::take(&mut self.unfinished[place]);
+            if !line.text.is_empty() {
+                self.line(stream, &line.text, now);
+            }
+        }
+        self.write_batch();
+    }
+
+    /// The last lines, oldest first.
+    pub(crate) fn last_lines(&self) -> Vec<String> {
+        self.last_lines.iter().cloned().collect()
+    }
+
+    /// Lines that didn't get into the file.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Counts lines that were lost before they came here.
+    pub(crate) fn count_dropped(&mut self, lines: u64) {
+        self.dropped += lines;
+    }
+
+    /// Adds a line to the batch.
+    fn line(&mut self, stream: Stream, text: &[u8], now: Timestamp) {
+        let text = String::from_utf8_lossy(text);
+        let mark = if stream == Stream::Out { 'O' } else { 'E' };
+        let line = format!("{} {mark} {text}\n", utc(now));
+        let pending = byte_count(self.batch.len() + line.len());
+        if self.written > 0 && self.written + pending > self.bytes_max {
+            self.write_batch();
+            self.rotate();
+        } else if self.batch.len() + line.len() > BATCH_BYTES_MAX {
+            self.write_batch();
+        }
+        self.batch.extend_from_slice(line.as_bytes());
+        self.batch_lines += 1;
+        if self.last_lines.len() == LAST_LINES_MAX {
+            self.last_lines.pop_front();
+        }
+        let kept = text.floor_char_boundary(LAST_LINE_BYTES_MAX);
+        self.last_lines.push_back(text[..kept].to_owned());
+    }
+
+    /// Writes the batch; if that fails its lines are dropped and counted.
+    fn write_batch(&mut self) {
+        let lines = std::mem::take(&mut self.batch_lines);
+        if lines == 0 {
+            return;
+        }
+        if self.file.is_none() {
+            self.open();
+        }
+        let is_written = self.file.as_mut().is_some_and(|file| {
+            let start: &[u8] = if self.is_torn { b"\n" } else { b"" };
+            file.write_all(start).and_then(|()| file.write_all(&self.batch)).is_ok()
+        });
+        if is_written {
+            self.written += byte_count(self.batch.len());
+        } else {
+            self.dropped += lines;
+        }
+        self.is_torn = !is_written && self.file.is_some();
+        self.batch.clear();
+    }
+
+    /// Moves the full file away. If that fails, the file is cut instead: the limit holds either way.
+    fn rotate(&mut self) {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        let is_moved = std::fs::rename(&self.path, &old).is_ok();
+        if let Some(file) = self.file.take().filter(|_| !is_moved) {
+            let _ = file.set_len(0);
+        }
+        self.written = 0;
+        self.is_torn = false;
+        self.open();
+    }
+
+    fn open(&mut self) {
+        self.file = OpenOptions::new().create(true).append(true).open(&self.path).ok();
+        let length = self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
+        self.written = length;
+    }
+}
+
+/// How many bytes of a full line to write now, so that a character that may go on isn't cut in two.
+fn whole_characters(text: &[u8]) -> usize {
+    let is_continuation = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
+    let tail = text.iter().rev().take(3).take_while(|byte| is_continuation(byte)).count();
+    let lead = text.len() - tail - 1;
+    if text[lead] >= 0b1100_0000 && lead > 0 { lead } else { text.len() }
+}
+
+fn byte_count(length: usize) -> u64 {
+    u64::try_from(length).expect("a length fits in 64 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_unix_nanos(1_000);
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("gangline-log-{}-{name}", std::process::id()));
+            std::fs::create_dir_all(&path).expect("a folder");
+            Folder(path)
+        }
+
+        fn log(&self) -> PathBuf {
+            self.0.join("rank-0.log")
+        }
+
+        fn text(&self, name: &str) -> String {
+            std::fs::read_to_string(self.0.join(name)).unwrap_or_default()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn texts(log: &str) -> Vec<&str> {
+        log.lines().map(|line| &line["1970-01-01T00:00:00.000001Z ".len()..]).collect()
+    }
+
+    #[test]
+    fn lines_of_both_streams_are_kept_whole_with_their_time() {
+        let folder = Folder::new("streams");
+        let mut log = RankLog::new(&folder.log(), 1 << 20);
+        log.feed(Stream::Out, b"hel", NOW);
+        log.feed(Stream::Err, b"oops\n", NOW);
+        log.feed(Stream::Out, b"lo\r\n10%\r20%\r\n\nbad \xff byte", NOW);
+        log.finish(NOW);
+        let text = folder.text("rank-0.log");
+        assert!(text.starts_with("1970-01-01T00:00:00.000001Z E oops\n"), "{text}");
+        assert_eq!(texts(&text), ["E oops", "O hello", "O 10%", "O 20%", "O ", "O bad \u{fffd} byte"]);
+        assert_eq!(log.last_lines(), ["oops", "hello", "10%", "20%", "", "bad \u{fffd} byte"]);
+        assert_eq!(log.dropped(), 0);
+    }
+
+    #[test]
+    fn a_long_line_is_split_between_characters() {
+        let folder = Folder::new("long");
+        let mut log = RankLog::new(&folder.log(), 1 << 20);
+        let long = format!("x{}", "é".repeat(LINE_BYTES_MAX));
+        for part in long.as_bytes().chunks(1_000) {
+            log.feed(Stream::Out, part, NOW);
+        }
+        log.finish(NOW);
+        let text = folder.text("rank-0.log");
+        assert!(!text.contains('\u{fffd}'));
+        assert_eq!(texts(&text).iter().map(|line| &line[2..]).collect::<String>(), long);
+        assert!(texts(&text).iter().all(|line| line.len() <= LINE_BYTES_MAX + 2));
+    }
+
+    /// Proves A-10 for logs: whatever a rank prints, twice the limit is kept, and it is the newest.
+    #[test]
+    fn the_log_is_rotated_once_and_stays_below_twice_its_limit() {
+        let folder = Folder::new("rotate");
+        let mut log = RankLog::new(&folder.log(), 10_000);
+        for number in 0..5_000 {
+            log.feed(Stream::Out, format!("line {number}\n").as_bytes(), NOW);
+        }
+        let (old, new) = (folder.text("rank-0.log.1"), folder.text("rank-0.log"));
+        assert!(old.len() <= 10_000 && new.len() <= 10_000, "{} and {}", old.len(), new.len());
+        assert!(old.len() > 9_000);
+        assert!(new.ends_with("O line 4999\n"));
+        assert_eq!(std::fs::read_dir(&folder.0).expect("a folder").count(), 2);
+        assert_eq!(log.last_lines().len(), LAST_LINES_MAX);
+    }
+
+    #[test]
+    fn a_full_disk_drops_lines_and_counts_them() {
+        let folder = Folder::new("full");
+        std::os::unix::fs::symlink("/dev/full", folder.log()).expect("a link");
+        let mut log = RankLog::new(&folder.log(), 1 << 20);
+        log.feed(Stream::Out, b"one\ntwo\n", NOW);
+        log.feed(Stream::Err, b"three\n", NOW);
+        assert_eq!(log.dropped(), 3);
+        assert_eq!(log.last_lines(), ["one", "two", "three"]);
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_opened_is_opened_as_soon_as_it_can() {
+        let folder = Folder::new("late");
+        let path = folder.0.join("not-yet").join("rank-0.log");
+        let mut log = RankLog::new(&path, 1 << 20);
+        log.feed(Stream::Out, b"one\n", NOW);
+        std::fs::create_dir(folder.0.join("not-yet")).expect("a folder");
+        log.feed(Stream::Out, b"two\n", NOW);
+        assert_eq!(log.dropped(), 1);
+        assert!(folder.text("not-yet/rank-0.log").ends_with("O two\n"));
+    }
+}

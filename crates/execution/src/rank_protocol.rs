@@ -1,0 +1,262 @@
+//! What a rank may tell its supervisor, and what it may be told: JSON lines over the Unix socket `GANGLINE_SOCKET`.
+//! Public and documented for users in `docs/rank-protocol.md`. Each rank has a socket of its own, so it needn't (and can't)
+//! say whom it speaks for. Everything is optional: a rank that never connects runs just as well.
+//!
+//! Keeps A-9 (wire types at the border) and A-10 (lines are bounded); what doesn't fit is dropped and counted, and never
+//! hurts the supervisor.
+
+use serde::{Deserialize, Serialize};
+
+use gangline_base::{Bytes, Phase, Step, Tokens};
+
+/// The longest line a rank may send, its line end included.
+pub const RANK_LINE_BYTES_MAX: usize = 64 << 10;
+/// Steps, bytes and tokens beyond this are taken for mistakes (and would not survive a JSON number everywhere).
+pub const COUNT_MAX: u64 = 1 << 53;
+
+/// One line of a rank, checked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RankMessage {
+    /// It enters this phase.
+    pub phase: Option<Phase>,
+    /// It has finished this step.
+    pub step: Option<Step>,
+    /// The step's loss, if finite.
+    pub loss: Option<f64>,
+    /// The step's tokens.
+    pub tokens: Option<Tokens>,
+    /// A checkpoint is durable.
+    pub checkpoint: Option<CheckpointSaved>,
+    /// The step it will end at.
+    pub total_steps: Option<Step>,
+    /// Keys whose value this version doesn't understand; the rest of the message counts.
+    pub refused_values: u64,
+}
+
+/// A durable checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointSaved {
+    /// Its step.
+    pub step: Step,
+    /// Its bytes, all ranks together.
+    pub bytes: Bytes,
+}
+
+/// Why a rank's line was refused whole.
+#[derive(Debug, thiserror::Error)]
+pub enum RefusedLine {
+    /// Not a JSON object with values of the right types.
+    #[error("the line is not a message of the rank protocol")]
+    Malformed(#[source] serde_json::Error),
+    /// A number that can't be meant.
+    #[error("{key} is {value}, beyond 2^53")]
+    Absurd {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: u64,
+    },
+}
+
+/// The wire form of [`RankMessage`]. `rank` and `pid` (of the greeting) are among the keys that are ignored.
+#[derive(Deserialize)]
+struct Wire {
+    phase: Option<String>,
+    step: Option<u64>,
+    loss: Option<f64>,
+    tokens: Option<u64>,
+    checkpoint: Option<WireCheckpoint>,
+    total_steps: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct WireCheckpoint {
+    step: u64,
+    bytes: u64,
+}
+
+impl RankMessage {
+    /// Reads one line. Python writes a diverged loss as `NaN` or `Infinity`, which JSON doesn't know: these are read as
+    /// `null`, because a step whose loss is lost is better than a step that is lost.
+    ///
+    /// # Errors
+    /// [`RefusedLine`] if it isn't a message or has an absurd number.
+    pub fn parse(line: &[u8]) -> Result<Self, RefusedLine> {
+        let wire: Wire = match serde_json::from_slice(line) {
+            Ok(wire) => wire,
+            Err(error) => without_non_numbers(line)
+                .and_then(|text| serde_json::from_str(&text).ok())
+                .ok_or(RefusedLine::Malformed(error))?,
+        };
+        let phase = wire.phase.as_deref().map(phase_named);
+        let refused_values = u64::from(phase == Some(None));
+        let checkpoint = match wire.checkpoint {
+            None => None,
+            Some(saved) => Some(CheckpointSaved {
+                step: Step(bounded("checkpoint.step", saved.step)?),
+                bytes: Bytes(bounded("checkpoint.bytes", saved.bytes)?),
+            }),
+        };
+        Ok(RankMessage {
+            phase: phase.flatten(),
+            step: wire.step.map(|step| bounded("step", step)).transpose()?.map(Step),
+            loss: wire.loss.filter(|loss| loss.is_finite()),
+            tokens: wire.tokens.map(|tokens| bounded("tokens", tokens)).transpose()?.map(Tokens),
+            checkpoint,
+            total_steps: wire.total_steps.map(|steps| bounded("total_steps", steps)).transpose()?.map(Step),
+            refused_values,
+        })
+    }
+}
+
+fn bounded(key: &'static str, value: u64) -> Result<u64, RefusedLine> {
+    if value <= COUNT_MAX { Ok(value) } else { Err(RefusedLine::Absurd { key, value }) }
+}
+
+fn phase_named(name: &str) -> Option<Phase> {
+    serde_json::from_value(serde_json::Value::from(name)).ok()
+}
+
+/// The line with what JSON doesn't allow as a number made `null`; none if it has no such thing.
+fn without_non_numbers(line: &[u8]) -> Option<String> {
+    let text = str::from_utf8(line).ok()?;
+    let clean = text.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null");
+    (clean != text).then_some(clean)
+}
+
+/// What a supervisor tells a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "order")]
+pub enum RankOrder {
+    /// Save a checkpoint and exit with 94 (or 0 if the work is done).
+    SaveAndStop {
+        /// From now to SIGKILL; SIGTERM comes before.
+        grace_ms: u64,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl RankOrder {
+    /// The line that is sent.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut line = serde_json::to_string(self).expect("an order of numbers and text is always JSON");
+        line.push('\n');
+        line
+    }
+}
+
+/// Cuts a rank's bytes into lines of at most [`RANK_LINE_BYTES_MAX`].
+#[derive(Debug, Default)]
+pub struct LineCutter {
+    line: Vec<u8>,
+    is_oversize: bool,
+    oversize: u64,
+}
+
+impl LineCutter {
+    /// Takes bytes as they came and gives each whole line to `found`. Longer lines are skipped and counted.
+    pub fn feed(&mut self, bytes: &[u8], mut found: impl FnMut(&[u8])) {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let is_whole = part.ends_with(b"\n");
+            if self.line.len() + part.len() > RANK_LINE_BYTES_MAX {
+                self.is_oversize = true;
+                self.line.clear();
+            }
+            if !self.is_oversize {
+                self.line.extend_from_slice(part);
+            }
+            if is_whole {
+                if std::mem::take(&mut self.is_oversize) {
+                    self.oversize += 1;
+                } else if !self.line.trim_ascii().is_empty() {
+                    found(&self.line);
+                }
+                self.line.clear();
+            }
+        }
+    }
+
+    /// How many lines were too long since the last call.
+    pub fn take_oversize(&mut self) -> u64 {
+        std::mem::take(&mut self.oversize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_read_with_unknown_keys_ignored() {
+        let check = |line: &str, expected: RankMessage| {
+            assert_eq!(RankMessage::parse(line.as_bytes()).expect(line), expected, "{line}");
+        };
+        let nothing = RankMessage::default();
+        check(r#"{"rank":3,"pid":77}"#, nothing.clone());
+        check(r#"{"phase":"straggler_wait"}"#, RankMessage { phase: Some(Phase::StragglerWait), ..nothing.clone() });
+        let step = RankMessage {
+            step: Some(Step(7)),
+            loss: Some(2.5),
+            tokens: Some(Tokens(512)),
+            phase: Some(Phase::Data),
+            ..nothing.clone()
+        };
+        check(r#"{"step":7,"loss":2.5,"tokens":512,"phase":"data","grad_norm":[1]}"#, step);
+        let saved = CheckpointSaved { step: Step(7), bytes: Bytes(9) };
+        check(r#"{"checkpoint":{"step":7,"bytes":9}}"#, RankMessage { checkpoint: Some(saved), ..nothing.clone() });
+        check(r#"{"total_steps":100}"#, RankMessage { total_steps: Some(Step(100)), ..nothing });
+    }
+
+    #[test]
+    fn a_diverged_loss_or_an_unknown_phase_does_not_cost_the_step() {
+        for loss in ["NaN", "Infinity", "-Infinity", "null"] {
+            let message = RankMessage::parse(format!("{{\"step\":1,\"loss\":{loss}}}").as_bytes()).expect(loss);
+            assert_eq!((message.step, message.loss), (Some(Step(1)), None), "{loss}");
+        }
+        let message = RankMessage::parse(br#"{"step":1,"phase":"napping"}"#).expect("a message");
+        assert_eq!((message.step, message.phase, message.refused_values), (Some(Step(1)), None, 1));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for line in [
+            "",
+            "{",
+            "[1]",
+            "hello",
+            r#"{"step":-1}"#,
+            r#"{"step":1.5}"#,
+            r#"{"step":"1"}"#,
+            r#"{"loss":1e999}"#,
+            r#"{"step":9007199254740993}"#,
+            r#"{"tokens":18446744073709551615}"#,
+            r#"{"checkpoint":{"step":1}}"#,
+            "{\"step\":1,\"phase\":\"\u{0}",
+        ] {
+            assert!(RankMessage::parse(line.as_bytes()).is_err(), "{line:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn orders_are_one_line_of_json() {
+        let order = RankOrder::SaveAndStop { grace_ms: 60_000, reason: "drained\nby ops".to_owned() };
+        let expected = "{\"order\":\"save_and_stop\",\"grace_ms\":60000,\"reason\":\"drained\\nby ops\"}\n";
+        assert_eq!(order.line(), expected);
+    }
+
+    #[test]
+    fn lines_are_cut_at_any_split_and_oversize_ones_are_skipped() {
+        let long = "x".repeat(RANK_LINE_BYTES_MAX);
+        let text = format!("one\n\n{long}\ntwo\n{}\nthree\nunfinished", &long[1..]);
+        for chunk in [1, 7, 4_096, text.len()] {
+            let (mut cutter, mut lines) = (LineCutter::default(), Vec::new());
+            for part in text.as_bytes().chunks(chunk) {
+                cutter.feed(part, |line| lines.push(line.len()));
+            }
+            assert_eq!(lines, [4, 4, RANK_LINE_BYTES_MAX, 6], "chunks of {chunk}");
+            assert_eq!((cutter.take_oversize(), cutter.take_oversize()), (1, 0));
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Reports to the control plane and its orders back: one blocking request at a time on a thread of its own, so that
+//! nothing waits for a network. Keeps A-13: whatever goes wrong here is an answer like any other.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use gangline_base::Timestamp;
+use tokio::sync::mpsc;
+
+use crate::files::read_bounded;
+use crate::protocol::{Orders, PROTOCOL_VERSION, Report, SupervisorSpec};
+
+/// A request takes no longer, whatever the network does.
+const REQUEST_MAX: Duration = Duration::from_secs(5);
+/// After a failure: at first this long until the next try, doubled each time.
+const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
+/// Up to this.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
+/// The largest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 256 << 10;
+/// Where reports go.
+const REPORT_PATH: &str = "/api/v1/supervisors/report";
+
+/// Why a report got no orders.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ContactError {
+    /// The file with the URL can't be read.
+    #[error("read the control plane's endpoint from {path}: {source}")]
+    Endpoint { path: PathBuf, source: io::Error },
+    /// No answer, or none that makes sense.
+    #[error("reach the control plane at {url}: {source}")]
+    Unreachable { url: String, source: Box<ureq::Error> },
+    /// It answered that it won't take the report.
+    #[error("report to the control plane at {url}: it refuses with status {status}")]
+    Refused { url: String, status: u16 },
+    /// It speaks another version.
+    #[error("report to the control plane at {url}: its version is {found}, this program knows {PROTOCOL_VERSION}")]
+    Version { url: String, found: u32 },
+}
+
+/// The answer to a report.
+pub(super) type Answer = Result<Orders, ContactError>;
+
+/// The line to the control plane, and when to use it.
+pub(super) struct Contact {
+    reports: SyncSender<Box<Report>>,
+    heartbeat: Duration,
+    is_under_way: bool,
+    next_at: Timestamp,
+    /// Since the last answer: how long to wait after a failure.
+    retry_after: Option<Duration>,
+}
+
+impl Contact {
+    /// Starts the thread. It ends when this value is dropped, after the request under way.
+    pub(super) fn start(spec: &Arc<SupervisorSpec>, now: Timestamp) -> io::Result<(Self, mpsc::Receiver<Answer>)> {
+        let (reports, waiting) = sync_channel(1);
+        let (answer, answers) = mpsc::channel(1);
+        let (endpoint_file, token) = (spec.endpoint_file.clone(), spec.token.clone());
+        let post_all = move || post_all(&waiting, &answer, &endpoint_file, &token);
+        std::thread::Builder::new().name("contact".to_owned()).spawn(post_all)?;
+        let heartbeat = Duration::from_millis(spec.heartbeat_ms);
+        Ok((Contact { reports, heartbeat, is_under_way: false, next_at: now, retry_after: None }, answers))
+    }
+
+    /// Whether a report is due: at the heartbeat, or at once if there is news; after failures only when it's time to retry.
+    pub(super) fn is_due(&self, now: Timestamp, has_news: bool) -> bool {
+        !self.is_under_way && (now >= self.next_at || (has_news && self.retry_after.is_none()))
+    }
+
+    /// When the next report is due without news.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        (!self.is_under_way).then_some(self.next_at)
+    }
+
+    /// Sends a report.
+    pub(super) fn send(&mut self, report: Report) {
+        self.is_under_way = self.reports.try_send(Box::new(report)).is_ok();
+    }
+
+    /// Takes in that an answer came. The first failure in a row and the recovery from it are logged.
+    pub(super) fn answered(&mut self, now: Timestamp, answer: &Answer) {
+        self.is_under_way = false;
+        match answer {
+            Ok(_) => {
+                if self.retry_after.take().is_some() {
+                    tracing::info!("the control plane answers again");
+                }
+                self.next_at = now + self.heartbeat;
+            }
+            Err(error) => {
+                let wait = self.retry_after.map_or(RETRY_AFTER_MIN, |before| (before * 2).min(RETRY_AFTER_MAX));
+                if self.retry_after.is_none() {
+                    tracing::warn!(%error, "no contact with the control plane, the job goes on");
+                }
+                self.retry_after = Some(wait);
+                self.next_at = now + wait;
+            }
+        }
+    }
+}
+
+fn post_all(waiting: &Receiver<Box<Report>>, answers: &mpsc::Sender<Answer>, endpoint_file: &Path, token: &str) {
+    let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_MAX)).http_status_as_error(false);
+    let agent = ureq::Agent::new_with_config(config.proxy(None).max_redirects(0).build());
+    while let Ok(report) = waiting.recv() {
+        let answer = post(&agent, endpoint_file, token, &report);
+        if answers.blocking_send(answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// One report. The endpoint is read each time: a control plane that was restarted may be elsewhere.
+fn post(agent: &ureq::Agent, endpoint_file: &Path, token: &str, report: &Report) -> Answer {
+    let endpoint = |source| ContactError::Endpoint { path: endpoint_file.to_owned(), source };
+    let bytes = read_bounded(endpoint_file).map_err(endpoint)?;
+    let url = String::from_utf8_lossy(&bytes).trim().trim_end_matches('/').to_owned();
+    let unreachable = |error| ContactError::Unreachable { url: url.clone(), source: Box::new(error) };
+    let request = agent.post(format!("{url}{REPORT_PATH}")).header("authorization", format!("Bearer {token}"));
+    let mut response = request.send_json(report).map_err(unreachable)?;
+    let status = response.status();
+    if !status.is_success() {
+        return Err(ContactError::Refused { url, status: status.as_u16() });
+    }
+    let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+    let orders: Orders = body.read_json().map_err(unreachable)?;
+    if orders.version != PROTOCOL_VERSION {
+        return Err(ContactError::Version { url, found: orders.version });
+    }
+    Ok(orders)
+}

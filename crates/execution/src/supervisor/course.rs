@@ -1,0 +1,464 @@
+//! The course of a node's share of an attempt, as a state machine: inputs with a time go in, actions come out, nothing is
+//! done here. Setup, then the rendezvous, then the ranks, then the end.
+//!
+//! Keeps A-13 (without contact the job runs on for a bounded time, and then stops), A-8 (through the phase clocks) and
+//! A-10 (every wait has a limit).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_base::{Phase, Step, Timestamp};
+use gangline_telemetry::Outbox;
+
+use super::outcome::{self, Stop};
+use super::rank::{self, EndCause, Ending, Life, Rank};
+use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
+use crate::protocol::{
+    CheckpointReport, Fault, FaultCause, Marks, Orders, Outcome, Rendezvous, Sample, StopOrder, SupervisorSpec,
+};
+use crate::rank_protocol::{RankMessage, RankOrder};
+
+/// How long the gang's nodes wait for each other: setup on another node may take its time.
+pub(super) const RENDEZVOUS_WAIT_MAX: Duration = Duration::from_secs(15 * 60);
+/// The grace of an orphan, and of a supervisor that is told to terminate.
+const UNORDERED_GRACE: Duration = Duration::from_secs(30);
+
+/// Whom a keeper keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kept {
+    /// The setup command.
+    Setup,
+    /// The rank in this place on the node.
+    Rank(u32),
+}
+
+/// What happens to a supervisor.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A keeper says something.
+    Keeper(Kept, KeeperEvent),
+    /// A keeper ended like this.
+    KeeperGone(Kept, RankEnd),
+    /// A rank connected to its socket.
+    Connected(u32),
+    /// A connection of a rank ended.
+    Disconnected(u32),
+    /// A rank says something.
+    Message(u32, RankMessage),
+    /// So many lines of a rank were refused.
+    Refused(u32, u64),
+    /// The control plane answered.
+    Orders(Orders),
+    /// The supervisor got a signal to end.
+    Terminated,
+    /// Time has passed.
+    Tick,
+}
+
+/// What a supervisor does.
+#[derive(Debug, PartialEq)]
+pub(super) enum Action {
+    /// Run the setup command under a keeper.
+    RunSetup,
+    /// Start all ranks.
+    StartRanks(Rendezvous),
+    /// Tell a keeper.
+    Command(Kept, KeeperCommand),
+    /// Tell all ranks over their sockets.
+    Tell(RankOrder),
+    /// A keeper died without cleaning up: kill what it left behind.
+    KillOrphans,
+}
+
+/// Where it stands.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The setup command runs.
+    Setup,
+    /// Waiting for the gang's other nodes until then.
+    Meeting(Timestamp),
+    /// The ranks run, since then.
+    Running(Timestamp),
+    /// All is over, since then.
+    Ended(Timestamp, Outcome),
+}
+
+/// The state machine. Reports are made from it in `report.rs`.
+pub(super) struct Course {
+    pub(super) spec: Arc<SupervisorSpec>,
+    pub(super) started_at: Timestamp,
+    pub(super) stage: Stage,
+    pub(super) ranks: Vec<Rank>,
+    pub(super) stop: Option<Stop>,
+    node_fault: Option<Fault>,
+    pub(super) marks: Marks,
+    pub(super) checkpoint: Option<CheckpointReport>,
+    pub(super) checkpoints: u32,
+    pub(super) checkpoint_bytes: u64,
+    /// Where this node's ranks could meet, if it is the first.
+    pub(super) offer: Option<Rendezvous>,
+    pub(super) samples: Outbox<Sample>,
+    last_sampled: Option<Step>,
+    last_contact: Timestamp,
+    end_acknowledged: bool,
+    /// Something has happened that the control plane should know at once.
+    has_news: bool,
+}
+
+impl Course {
+    /// The beginning, at `now`. Call [`Course::begin`] next.
+    pub(super) fn new(spec: Arc<SupervisorSpec>, offer: Option<Rendezvous>, now: Timestamp) -> Self {
+        let count = spec.ranks_per_node;
+        let devices = u32::try_from(spec.devices.len()).unwrap_or(u32::MAX);
+        let new_rank = |local| {
+            let number = spec.node_rank * count + local;
+            Rank::new(number, rank::devices_of_rank(devices, count, local), Step(spec.high_water_step), now)
+        };
+        Course {
+            started_at: now,
+            stage: Stage::Setup,
+            ranks: (0..count).map(new_rank).collect(),
+            stop: None,
+            node_fault: None,
+            marks: Marks::default(),
+            checkpoint: None,
+            checkpoints: 0,
+            checkpoint_bytes: 0,
+            offer,
+            samples: Outbox::new(),
+            last_sampled: None,
+            last_contact: now,
+            end_acknowledged: false,
+            has_news: true,
+            spec,
+        }
+    }
+
+    /// The first actions.
+    pub(super) fn begin(&mut self, now: Timestamp) -> Vec<Action> {
+        if self.spec.setup.is_some() { vec![Action::RunSetup] } else { self.meet(now) }
+    }
+
+    /// Takes in what happened and says what to do about it.
+    pub(super) fn apply(&mut self, now: Timestamp, input: Input) -> Vec<Action> {
+        match input {
+            Input::Keeper(Kept::Setup, event) => self.setup_said(now, event),
+            Input::Keeper(Kept::Rank(local), event) => self.keeper_said(now, local, event),
+            Input::KeeperGone(kept, end) => self.keeper_gone(now, kept, end),
+            Input::Message(local, message) => self.heard(now, local, &message),
+            Input::Connected(local) => self.on_rank(local, |rank| rank.connected(now)),
+            Input::Disconnected(local) => self.on_rank(local, |rank| rank.connections -= 1),
+            Input::Refused(local, count) => self.on_rank(local, |rank| rank.dropped += count),
+            Input::Orders(orders) => self.ordered(now, &orders),
+            Input::Terminated => self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate"),
+            Input::Tick => self.passed(now),
+        }
+    }
+
+    /// A failure of the node rather than of a rank, before any rank ran.
+    pub(super) fn node_failed(&mut self, now: Timestamp, cause: FaultCause, last_lines: Vec<String>) {
+        let at = now.unix_nanos();
+        self.node_fault = Some(Fault { rank: None, cause, noticed_at: at, last_sign_of_life: at, last_lines });
+        self.conclude(now);
+    }
+
+    /// When time alone will change something.
+    pub(super) fn deadline(&self) -> Timestamp {
+        let orphaned_at = self.last_contact + Duration::from_millis(self.spec.orphan_after_ms);
+        match (&self.stage, &self.stop) {
+            (Stage::Ended(..), _) => orphaned_at,
+            (_, Some(stop)) => stop.deadline(),
+            (Stage::Meeting(until), None) => orphaned_at.min(*until),
+            (_, None) => orphaned_at,
+        }
+    }
+
+    /// Whether the end has been taken in by the control plane, or there is no point in waiting for that any longer.
+    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+        matches!(self.stage, Stage::Ended(..)) && (self.end_acknowledged || self.is_orphan(now))
+    }
+
+    /// Whether the control plane has taken in the end.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        self.end_acknowledged
+    }
+
+    /// Whether there is something to report at once; asking settles it.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.has_news)
+    }
+
+    /// Whether there is something to report at once.
+    pub(super) fn has_news(&self) -> bool {
+        self.has_news
+    }
+
+    fn is_orphan(&self, now: Timestamp) -> bool {
+        now.since(self.last_contact) >= Duration::from_millis(self.spec.orphan_after_ms)
+    }
+
+    fn on_rank(&mut self, local: u32, change: impl FnOnce(&mut Rank)) -> Vec<Action> {
+        if let Some(rank) = self.rank_mut(local) {
+            change(rank);
+        }
+        Vec::new()
+    }
+
+    fn rank_mut(&mut self, local: u32) -> Option<&mut Rank> {
+        self.ranks.get_mut(usize::try_from(local).ok()?)
+    }
+
+    /// Goes on to the rendezvous: a single node needs nobody else.
+    fn meet(&mut self, now: Timestamp) -> Vec<Action> {
+        self.has_news = true;
+        match &self.offer {
+            Some(offer) if self.spec.node_count == 1 => self.start_ranks(now, offer.clone()),
+            _ => {
+                self.stage = Stage::Meeting(now + RENDEZVOUS_WAIT_MAX);
+                Vec::new()
+            }
+        }
+    }
+
+    fn start_ranks(&mut self, now: Timestamp, rendezvous: Rendezvous) -> Vec<Action> {
+        self.stage = Stage::Running(now);
+        self.marks.ranks_started = Some(now.unix_nanos());
+        self.has_news = true;
+        for rank in &mut self.ranks {
+            rank.life = Life::Kept;
+            rank.sign_of_life(now);
+        }
+        vec![Action::StartRanks(rendezvous)]
+    }
+
+    fn setup_said(&mut self, now: Timestamp, event: KeeperEvent) -> Vec<Action> {
+        match event {
+            KeeperEvent::Started { .. } | KeeperEvent::Alive { .. } => Vec::new(),
+            KeeperEvent::Ended { end, last_lines, .. } => self.setup_ended(now, end, last_lines),
+            KeeperEvent::NotStarted { message, .. } => {
+                self.node_failed(now, FaultCause::Start { message }, Vec::new());
+                Vec::new()
+            }
+        }
+    }
+
+    fn setup_ended(&mut self, now: Timestamp, end: RankEnd, last_lines: Vec<String>) -> Vec<Action> {
+        if !matches!(self.stage, Stage::Setup) {
+            return Vec::new();
+        }
+        let code = match end {
+            RankEnd::Exit(code) => code,
+            RankEnd::Signal(signal) => 128 + signal,
+        };
+        if self.stop.is_some() {
+            self.conclude(now);
+        } else if code == 0 {
+            return self.meet(now);
+        } else {
+            self.node_failed(now, FaultCause::Setup { code }, last_lines);
+        }
+        Vec::new()
+    }
+
+    fn keeper_said(&mut self, now: Timestamp, local: u32, event: KeeperEvent) -> Vec<Action> {
+        let Some(rank) = self.rank_mut(local).filter(|rank| rank.is_kept()) else {
+            return Vec::new();
+        };
+        let time = |at: u64| Timestamp::from_unix_nanos(at).min(now);
+        match event {
+            KeeperEvent::Started { pid, at } => {
+                rank.pid = Some(pid);
+                rank.clock.process_started(time(at));
+                rank.sign_of_life(time(at));
+                self.has_news = true;
+                Vec::new()
+            }
+            KeeperEvent::Alive { at } => {
+                rank.sign_of_life(time(at));
+                Vec::new()
+            }
+            KeeperEvent::Ended { at, end, last_lines, dropped } => {
+                rank.dropped += dropped;
+                let cause = EndCause::Process(end);
+                self.rank_ended(now, local, Ending { at: time(at), noticed_at: now, cause, last_lines })
+            }
+            KeeperEvent::NotStarted { at, message } => {
+                let cause = EndCause::NotStarted(message);
+                self.rank_ended(now, local, Ending { at: time(at), noticed_at: now, cause, last_lines: Vec::new() })
+            }
+        }
+    }
+
+    /// A keeper that goes without a word was killed; its rank dies with it, but what that started may not.
+    fn keeper_gone(&mut self, now: Timestamp, kept: Kept, end: RankEnd) -> Vec<Action> {
+        let mut actions = match kept {
+            Kept::Setup if matches!(self.stage, Stage::Setup) => self.setup_ended(now, end, Vec::new()),
+            Kept::Rank(local) if self.rank_mut(local).is_some_and(|rank| rank.is_kept()) => {
+                let cause = EndCause::Process(end);
+                self.rank_ended(now, local, Ending { at: now, noticed_at: now, cause, last_lines: Vec::new() })
+            }
+            _ => return Vec::new(),
+        };
+        actions.insert(0, Action::KillOrphans);
+        actions
+    }
+
+    fn rank_ended(&mut self, now: Timestamp, local: u32, ending: Ending) -> Vec<Action> {
+        let (is_success, code) = (ending.is_success(), ending.exit_code());
+        if let Some(rank) = self.rank_mut(local) {
+            rank.clock.finish(ending.at);
+            rank.life = Life::Ended(ending);
+        }
+        self.has_news = true;
+        if self.ranks.iter().all(|rank| !rank.is_kept()) {
+            self.conclude(now);
+            return Vec::new();
+        }
+        if is_success {
+            return Vec::new();
+        }
+        let stop = if code == Some(rank::REQUEUE) { Stop::after_requeue(now) } else { Stop::after_fault(now) };
+        self.merge_stop(now, stop)
+    }
+
+    fn heard(&mut self, now: Timestamp, local: u32, message: &RankMessage) -> Vec<Action> {
+        let Some(rank) = self.rank_mut(local).filter(|rank| rank.is_kept()) else {
+            return Vec::new();
+        };
+        let was_restoring = rank.phase() == Some(Phase::Restore);
+        let had_total = rank.total_steps.is_some();
+        rank.hear(message, now);
+        let is_restoring = rank.phase() == Some(Phase::Restore);
+        self.has_news |= !had_total && message.total_steps.is_some();
+        if self.marks.first_step.is_none() {
+            let at = Some(now.unix_nanos());
+            if is_restoring {
+                self.marks.restore_began = self.marks.restore_began.or(at);
+            }
+            if was_restoring && !is_restoring {
+                self.marks.restore_ended = at;
+            }
+            if message.step.is_some() {
+                self.marks.first_step = at;
+                self.has_news = true;
+            }
+        }
+        self.sample(now, local, message);
+        self.saved(now, message);
+        Vec::new()
+    }
+
+    /// One sample for each step, from the first rank of this node that reports steps.
+    fn sample(&mut self, now: Timestamp, local: u32, message: &RankMessage) {
+        let speaker = self.ranks.iter().position(|rank| rank.clock.last_step().is_some());
+        let is_speaker = speaker.and_then(|place| u32::try_from(place).ok()) == Some(local);
+        if let Some(step) = message.step
+            && is_speaker
+            && self.last_sampled.is_none_or(|last| step > last)
+        {
+            self.last_sampled = Some(step);
+            let tokens = self.ranks.iter().fold(0_u64, |sum, rank| sum.saturating_add(rank.tokens));
+            self.samples.push(Sample { at: now.unix_nanos(), step: step.0, loss: message.loss, tokens });
+        }
+    }
+
+    fn saved(&mut self, now: Timestamp, message: &RankMessage) {
+        if let Some(saved) = message.checkpoint
+            && self.checkpoint.is_none_or(|last| saved.step.0 > last.step)
+        {
+            self.checkpoint = Some(CheckpointReport { step: saved.step.0, bytes: saved.bytes.0, at: now.unix_nanos() });
+            self.checkpoints += 1;
+            self.checkpoint_bytes = self.checkpoint_bytes.saturating_add(saved.bytes.0);
+            self.has_news = true;
+        }
+    }
+
+    fn ordered(&mut self, now: Timestamp, orders: &Orders) -> Vec<Action> {
+        self.last_contact = now;
+        let is_progress = self.samples.acknowledge(orders.samples_stored);
+        if matches!(self.stage, Stage::Ended(..)) {
+            // The last samples are delivered too, as long as the control plane takes them.
+            let is_delivered = self.samples.is_empty() || !is_progress;
+            self.end_acknowledged |= orders.end_acknowledged && is_delivered;
+            self.has_news |= !is_delivered;
+            return Vec::new();
+        }
+        if let Some(StopOrder { grace_ms, reason }) = &orders.stop {
+            return self.stop_in_order(now, Duration::from_millis(*grace_ms), reason);
+        }
+        match (&self.stage, &orders.rendezvous) {
+            (Stage::Meeting(_), Some(rendezvous)) => self.start_ranks(now, rendezvous.clone()),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Save and stop: the ranks are told at once, SIGTERM and SIGKILL follow as [`Stop::in_order`] says.
+    fn stop_in_order(&mut self, now: Timestamp, grace: Duration, reason: &str) -> Vec<Action> {
+        match self.stage {
+            Stage::Ended(..) => return Vec::new(),
+            Stage::Meeting(_) => {
+                self.stop = Some(Stop::in_order(now, grace, false));
+                self.conclude(now);
+                return Vec::new();
+            }
+            Stage::Setup | Stage::Running(_) => {}
+        }
+        let is_first = self.stop.as_ref().is_none_or(|stop| !stop.is_ordered);
+        let is_connected = self.ranks.iter().any(|rank| rank.is_kept() && rank.connections > 0);
+        let mut actions = Vec::new();
+        if is_first {
+            tracing::info!(reason, grace_ms = grace.as_millis(), "stopping the ranks");
+            let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+            actions.push(Action::Tell(RankOrder::SaveAndStop { grace_ms, reason: reason.to_owned() }));
+        }
+        actions.extend(self.merge_stop(now, Stop::in_order(now, grace, is_connected)));
+        actions
+    }
+
+    fn merge_stop(&mut self, now: Timestamp, new: Stop) -> Vec<Action> {
+        self.stop = Some(match self.stop.take() {
+            Some(earlier) => earlier.merged(new),
+            None => new,
+        });
+        self.passed(now)
+    }
+
+    fn passed(&mut self, now: Timestamp) -> Vec<Action> {
+        match self.stage {
+            Stage::Ended(..) => return Vec::new(),
+            Stage::Meeting(until) if now >= until => {
+                self.node_failed(now, FaultCause::Rendezvous, Vec::new());
+                return Vec::new();
+            }
+            _ => {}
+        }
+        if self.stop.is_none() && self.is_orphan(now) {
+            return self.stop_in_order(now, UNORDERED_GRACE, "no contact with the control plane for too long");
+        }
+        match self.stop.as_mut().and_then(|stop| stop.command_due(now)) {
+            Some(command) => self.kept().into_iter().map(|kept| Action::Command(kept, command)).collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The keepers that run now.
+    fn kept(&self) -> Vec<Kept> {
+        match self.stage {
+            Stage::Setup => vec![Kept::Setup],
+            _ => {
+                let running = (0..self.spec.ranks_per_node).zip(&self.ranks).filter(|(_, rank)| rank.is_kept());
+                running.map(|(local, _)| Kept::Rank(local)).collect()
+            }
+        }
+    }
+
+    fn conclude(&mut self, now: Timestamp) {
+        let outcome = match self.node_fault.take() {
+            Some(fault) => Outcome::Fault { fault },
+            None => outcome::of_ranks(&self.ranks, self.stop.as_ref()),
+        };
+        tracing::info!(?outcome, "ended");
+        self.stage = Stage::Ended(now, outcome);
+        self.has_news = true;
+    }
+}

@@ -1,0 +1,82 @@
+//! The environment of a rank: what the supervisor has, the job's own, and exactly torchrun's variables with Gangline's.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::protocol::{Rendezvous, SupervisorSpec};
+
+/// Environment variables as they are inherited: any bytes.
+pub(crate) type Environment = BTreeMap<OsString, OsString>;
+
+/// The kind of a CPU slot, which has no device to make visible.
+const CPU_KIND: &str = "cpu";
+/// A supervisor's job may not run on GPUs that were meant for another.
+const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
+/// The environment of the setup command, and what all ranks share.
+pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environment {
+    let mut environment = inherited.clone();
+    environment.remove(&OsString::from(CUDA_VISIBLE_DEVICES));
+    for (name, value) in &spec.envs {
+        set(&mut environment, name, value);
+    }
+    if spec.device_kind != CPU_KIND {
+        let devices: Vec<String> = spec.devices.iter().map(u32::to_string).collect();
+        set(&mut environment, CUDA_VISIBLE_DEVICES, devices.join(","));
+    }
+    set(&mut environment, "GANGLINE_JOB_ID", format!("job-{}", spec.job));
+    set(&mut environment, "GANGLINE_ATTEMPT", spec.attempt.to_string());
+    set(&mut environment, "GANGLINE_GENERATION", spec.attempt.to_string());
+    if let Some(folder) = &spec.checkpoint_dir {
+        environment.insert("GANGLINE_CHECKPOINT_DIR".into(), folder.clone().into_os_string());
+    }
+    environment
+}
+
+/// The environment of the rank in place `local` on this node. The variables are torchrun's, with a static rendezvous:
+/// there is no agent store, rank 0 listens on MASTER_PORT itself.
+pub(super) fn of_rank(
+    spec: &SupervisorSpec,
+    inherited: &Environment,
+    rendezvous: &Rendezvous,
+    (local, socket): (u32, &Path),
+) -> Environment {
+    let mut environment = of_node(spec, inherited);
+    let rank = (spec.node_rank * spec.ranks_per_node + local).to_string();
+    let world_size = (spec.node_count * spec.ranks_per_node).to_string();
+    let variables = [
+        ("LOCAL_RANK", local.to_string()),
+        ("RANK", rank.clone()),
+        ("GROUP_RANK", spec.node_rank.to_string()),
+        ("ROLE_RANK", rank),
+        ("ROLE_NAME", "default".to_owned()),
+        ("LOCAL_WORLD_SIZE", spec.ranks_per_node.to_string()),
+        ("WORLD_SIZE", world_size.clone()),
+        ("GROUP_WORLD_SIZE", spec.node_count.to_string()),
+        ("ROLE_WORLD_SIZE", world_size),
+        ("MASTER_ADDR", rendezvous.address.clone()),
+        ("MASTER_PORT", rendezvous.port.to_string()),
+        ("TORCHELASTIC_RESTART_COUNT", spec.faults.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", spec.max_faults.to_string()),
+        ("TORCHELASTIC_RUN_ID", format!("job-{}", spec.job)),
+        ("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned()),
+    ];
+    for (name, value) in variables {
+        set(&mut environment, name, value);
+    }
+    set_if_absent(&mut environment, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+    if spec.ranks_per_node > 1 {
+        set_if_absent(&mut environment, "OMP_NUM_THREADS", "1");
+    }
+    environment.insert("GANGLINE_SOCKET".into(), socket.as_os_str().to_owned());
+    environment
+}
+
+fn set(environment: &mut Environment, name: &str, value: impl Into<OsString>) {
+    environment.insert(OsString::from(name), value.into());
+}
+
+fn set_if_absent(environment: &mut Environment, name: &str, value: &str) {
+    environment.entry(OsString::from(name)).or_insert_with(|| OsString::from(value));
+}

@@ -1,0 +1,114 @@
+//! The keepers of a node, as child processes of the supervisor.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::sync::mpsc::Sender;
+
+use super::course::{Input, Kept};
+use super::environment::Environment;
+use crate::keeper::{KEEPER_LINE_BYTES_MAX, KeeperCommand, KeeperEvent, RankEnd, THIS_PROGRAM};
+use crate::process::{descendants, kill_all, own_pid};
+use crate::protocol::SupervisorSpec;
+
+/// How often orphans are looked for after a keeper's death: a process that forks just then shows up the next time.
+const ORPHAN_LOOKS: u32 = 5;
+
+/// The running keepers.
+pub(super) struct Keepers {
+    spec: Arc<SupervisorSpec>,
+    inputs: Sender<Input>,
+    lifelines: BTreeMap<Kept, Lifeline>,
+}
+
+struct Lifeline {
+    pid: u32,
+    /// Its end kills the rank: kept open as long as the keeper may live.
+    stdin: ChildStdin,
+}
+
+impl Keepers {
+    /// None yet. What they say comes through `inputs`.
+    pub(super) fn new(spec: Arc<SupervisorSpec>, inputs: Sender<Input>) -> Self {
+        Keepers { spec, inputs, lifelines: BTreeMap::new() }
+    }
+
+    /// Starts a keeper that runs the shell command with exactly this environment in the job's folder.
+    pub(super) fn start(&mut self, kept: Kept, shell_command: &str, environment: &Environment) -> io::Result<()> {
+        let name = match kept {
+            Kept::Setup => "setup".to_owned(),
+            Kept::Rank(local) => format!("rank-{}", self.spec.node_rank * self.spec.ranks_per_node + local),
+        };
+        let (log, record) =
+            (self.log_folder().join(format!("{name}.log")), self.spec.folder.join(format!("{name}.exit")));
+        let mut command = Command::new(THIS_PROGRAM);
+        command.arg0("gangline").arg("keep-rank").arg("--log").arg(log).arg("--record").arg(record);
+        command.arg("--log-bytes-max").arg(self.spec.log_bytes_max.to_string());
+        command.arg("--").args(["sh", "-c", shell_command]);
+        command.env_clear().envs(environment).current_dir(&self.spec.workdir).process_group(0);
+        // What a keeper has to say about itself goes where the supervisor's own log goes.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn()?;
+        if let (Some(pid), Some(stdin), Some(stdout)) = (child.id(), child.stdin.take(), child.stdout.take()) {
+            self.lifelines.insert(kept, Lifeline { pid, stdin });
+            tokio::spawn(listen(kept, child, stdout, self.inputs.clone()));
+        }
+        Ok(())
+    }
+
+    /// The folder of the logs.
+    pub(super) fn log_folder(&self) -> PathBuf {
+        self.spec.folder.join("logs")
+    }
+
+    /// Tells a keeper; one that is gone doesn't hear it.
+    pub(super) async fn tell(&mut self, kept: Kept, command: KeeperCommand) {
+        if let Some(lifeline) = self.lifelines.get_mut(&kept) {
+            let _ = lifeline.stdin.write_all(command.line().as_bytes()).await;
+        }
+    }
+
+    /// Forgets a keeper that is gone.
+    pub(super) fn forget(&mut self, kept: Kept) {
+        self.lifelines.remove(&kept);
+    }
+
+    /// Kills what dead keepers left behind; the supervisor has adopted it.
+    pub(super) fn kill_orphans(&self) {
+        let living: Vec<u32> = self.lifelines.values().map(|lifeline| lifeline.pid).collect();
+        for _ in 0..ORPHAN_LOOKS {
+            let orphans = descendants(own_pid(), &living);
+            if orphans.is_empty() {
+                return;
+            }
+            kill_all(&orphans);
+        }
+    }
+}
+
+/// Passes on what a keeper says, and then how it ended.
+async fn listen(kept: Kept, mut child: Child, stdout: ChildStdout, inputs: Sender<Input>) {
+    let mut reader = BufReader::new(stdout);
+    let mut line = Vec::new();
+    let line_max = u64::try_from(KEEPER_LINE_BYTES_MAX).expect("a small constant");
+    loop {
+        line.clear();
+        match (&mut reader).take(line_max).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        if let Ok(event) = serde_json::from_slice::<KeeperEvent>(&line) {
+            let _ = inputs.send(Input::Keeper(kept, event)).await;
+        }
+    }
+    let end = match child.wait().await {
+        Ok(status) => RankEnd::from(status),
+        Err(_) => RankEnd::Exit(1),
+    };
+    let _ = inputs.send(Input::KeeperGone(kept, end)).await;
+}

@@ -1,0 +1,169 @@
+//! The supervisor: one for each node of an attempt. It runs setup and ranks under keepers, listens to the ranks, reports to
+//! the control plane and carries out its orders.
+//!
+//! What happens is decided in `course.rs`, a state machine without effects; `shell.rs` has the effects. Ranks of an
+//! attempt are started at most once: a second supervisor for a folder exits at once while the first lives, delivers the
+//! end if the first has recorded it, and refuses otherwise.
+//!
+//! Keeps A-13: without the control plane a job runs on, for a bounded time.
+
+mod contact;
+mod course;
+#[cfg(test)]
+mod course_tests;
+mod environment;
+mod identity;
+mod keepers;
+mod outcome;
+mod rank;
+mod report;
+mod shell;
+mod sockets;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::process::{getpid, set_child_subreaper, setsid};
+
+use crate::files::read_bounded;
+use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec};
+
+use identity::Claim;
+pub use identity::Identity;
+
+/// The most ranks on a node: far above any machine, far below what would exhaust one.
+const RANKS_PER_NODE_MAX: u32 = 1_024;
+/// The most nodes in a gang.
+const NODES_MAX: u32 = 65_536;
+
+/// What a supervisor needs beside its spec.
+#[derive(Clone, Debug)]
+pub struct SuperviseOptions {
+    /// The spec file.
+    pub spec: PathBuf,
+    /// Where sockets go if the attempt's folder has too long a name for them.
+    pub temporary_folder: PathBuf,
+    /// The environment that setup and ranks inherit.
+    pub environment: BTreeMap<OsString, OsString>,
+}
+
+/// How supervising ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Supervised {
+    /// The attempt ended and the control plane has taken it in.
+    Delivered,
+    /// The attempt ended, and the control plane was away for too long; `end.json` tells.
+    Undelivered,
+    /// Another supervisor is at it.
+    Elsewhere,
+}
+
+/// Why there is nothing to supervise.
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    /// The spec can't be read.
+    #[error("read the supervisor's spec {path}")]
+    Spec {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It was written by another version.
+    #[error("read the supervisor's spec: its version is {found}, this program knows {PROTOCOL_VERSION}")]
+    Version {
+        /// The spec's version.
+        found: u32,
+    },
+    /// It makes no sense.
+    #[error("read the supervisor's spec: {what} is out of range")]
+    Range {
+        /// The field.
+        what: &'static str,
+    },
+    /// An earlier supervisor of this attempt died. Its ranks died with it; an attempt isn't run twice.
+    #[error("supervise {folder}: an earlier supervisor of this attempt died there, start another attempt")]
+    Abandoned {
+        /// The attempt's folder.
+        folder: PathBuf,
+    },
+    /// The attempt's folder or the system refuses something that no attempt can do without.
+    #[error("supervise: {doing}")]
+    Io {
+        /// What.
+        doing: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The file in an attempt's folder that holds the last report, once the attempt has ended.
+pub const END_FILE: &str = "end.json";
+
+/// Supervises to the end. Blocks.
+///
+/// # Errors
+/// [`SuperviseError`] if it can't even begin; what goes wrong later is an outcome in a report.
+pub fn supervise(options: SuperviseOptions) -> Result<Supervised, SuperviseError> {
+    let spec = Arc::new(read_spec(&options.spec)?);
+    let folder = spec.folder.clone();
+    // A session of its own, so that a closed terminal takes nothing with it; one that leads a group already has that.
+    let _ = setsid();
+    let claim = match Claim::take(&folder).map_err(io_error("claim the attempt's folder"))? {
+        Some(claim) => claim,
+        None => return Ok(Supervised::Elsewhere),
+    };
+    let end = read_end(&folder)?;
+    if end.is_none() && claim.was_claimed_before() {
+        return Err(SuperviseError::Abandoned { folder });
+    }
+    claim.sign().map_err(io_error("write supervisor.json"))?;
+    set_child_subreaper(Some(getpid())).map_err(|error| io_error("adopt orphans")(error.into()))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io_error("start the runtime"))?;
+    let supervised = match end {
+        Some(end) => runtime.block_on(shell::deliver(&spec, end)),
+        None => runtime.block_on(shell::run(spec, options)),
+    };
+    // A report on its way to a control plane that doesn't answer is not waited for.
+    runtime.shutdown_background();
+    supervised.map_err(io_error("run the ranks"))
+}
+
+/// Reads and checks a spec.
+fn read_spec(path: &Path) -> Result<SupervisorSpec, SuperviseError> {
+    let unreadable = |source| SuperviseError::Spec { path: path.to_owned(), source };
+    let bytes = read_bounded(path).map_err(unreadable)?;
+    let spec: SupervisorSpec = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.into()))?;
+    if spec.version != PROTOCOL_VERSION {
+        return Err(SuperviseError::Version { found: spec.version });
+    }
+    let ranges = [
+        ("ranks_per_node", (1..=RANKS_PER_NODE_MAX).contains(&spec.ranks_per_node)),
+        ("node_count", (1..=NODES_MAX).contains(&spec.node_count)),
+        ("node_rank", spec.node_rank < spec.node_count),
+        ("heartbeat_ms", spec.heartbeat_ms > 0),
+        ("folder (make it absolute)", spec.folder.is_absolute()),
+    ];
+    match ranges.into_iter().find(|(_, is_fine)| !is_fine) {
+        Some((what, _)) => Err(SuperviseError::Range { what }),
+        None => Ok(spec),
+    }
+}
+
+/// The end that an earlier supervisor recorded, if one did.
+fn read_end(folder: &Path) -> Result<Option<Report>, SuperviseError> {
+    let doing = "read end.json";
+    match read_bounded(&folder.join(END_FILE)) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| io_error(doing)(error.into())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error(doing)(error)),
+    }
+}
+
+fn io_error(doing: &'static str) -> impl FnOnce(io::Error) -> SuperviseError {
+    move |source| SuperviseError::Io { doing, source }
+}

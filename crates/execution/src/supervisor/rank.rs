@@ -1,0 +1,176 @@
+//! What the supervisor knows of one rank.
+
+use gangline_base::{Phase, Step, Timestamp};
+use gangline_telemetry::PhaseClock;
+
+use crate::keeper::RankEnd;
+use crate::protocol::{Fault, FaultCause, RankReport};
+use crate::rank_protocol::RankMessage;
+
+/// One rank of this node.
+pub(super) struct Rank {
+    /// Its global number.
+    pub(super) number: u32,
+    pub(super) clock: PhaseClock,
+    pub(super) pid: Option<u32>,
+    phase: Option<Phase>,
+    pub(super) total_steps: Option<Step>,
+    pub(super) tokens: u64,
+    pub(super) last_sign_of_life: Timestamp,
+    pub(super) dropped: u64,
+    /// Open connections to its socket.
+    pub(super) connections: u32,
+    pub(super) life: Life,
+}
+
+/// How far a rank's processes are.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Life {
+    /// Not started.
+    Waiting,
+    /// Its keeper runs.
+    Kept,
+    /// It ended, and its keeper with it.
+    Ended(Ending),
+}
+
+/// How a rank ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Ending {
+    pub(super) at: Timestamp,
+    pub(super) noticed_at: Timestamp,
+    pub(super) cause: EndCause,
+    pub(super) last_lines: Vec<String>,
+}
+
+/// What made it end.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum EndCause {
+    /// Its process ended.
+    Process(RankEnd),
+    /// It never started.
+    NotStarted(String),
+}
+
+/// The exit code that asks not to be restarted.
+pub(super) const DO_NOT_RESTART: i32 = 93;
+/// The exit code that says "saved, requeue me".
+pub(super) const REQUEUE: i32 = 94;
+
+impl Ending {
+    /// Whether the rank did its work.
+    pub(super) fn is_success(&self) -> bool {
+        self.exit_code() == Some(0)
+    }
+
+    /// The exit code, if it exited.
+    pub(super) fn exit_code(&self) -> Option<i32> {
+        match self.cause {
+            EndCause::Process(RankEnd::Exit(code)) => Some(code),
+            _ => None,
+        }
+    }
+}
+
+impl Rank {
+    /// A rank that holds `devices` from `now` on.
+    pub(super) fn new(number: u32, devices: u32, high_water_step: Step, now: Timestamp) -> Self {
+        Rank {
+            number,
+            clock: PhaseClock::new(now, high_water_step, devices),
+            pid: None,
+            phase: None,
+            total_steps: None,
+            tokens: 0,
+            last_sign_of_life: now,
+            dropped: 0,
+            connections: 0,
+            life: Life::Waiting,
+        }
+    }
+
+    /// Takes in what the rank says. A message that carries a step and a phase means: the step is done, the phase follows.
+    pub(super) fn hear(&mut self, message: &RankMessage, now: Timestamp) {
+        self.sign_of_life(now);
+        if let Some(step) = message.step {
+            self.clock.step(now, step);
+        }
+        match (message.phase, self.phase) {
+            (Some(phase), _) => {
+                self.clock.enter(phase, now);
+                self.phase = Some(phase);
+            }
+            (None, Some(Phase::Init | Phase::Restore)) if message.step.is_some() => self.phase = Some(Phase::Compute),
+            (None, _) => {}
+        }
+        self.tokens = self.tokens.saturating_add(message.tokens.map_or(0, |tokens| tokens.0));
+        self.total_steps = message.total_steps.or(self.total_steps);
+        self.dropped += message.refused_values;
+    }
+
+    /// A greeting: it speaks the protocol, so its silence so far was its start.
+    pub(super) fn connected(&mut self, now: Timestamp) {
+        self.connections += 1;
+        self.sign_of_life(now);
+        if self.phase.is_none() && self.clock.last_step().is_none() {
+            self.clock.enter(Phase::Init, now);
+        }
+    }
+
+    /// It did something at `at`.
+    pub(super) fn sign_of_life(&mut self, at: Timestamp) {
+        self.last_sign_of_life = self.last_sign_of_life.max(at);
+    }
+
+    /// Whether a process of it may still run.
+    pub(super) fn is_kept(&self) -> bool {
+        self.life == Life::Kept
+    }
+
+    /// Its end, if it has ended.
+    pub(super) fn ending(&self) -> Option<&Ending> {
+        match &self.life {
+            Life::Ended(ending) => Some(ending),
+            _ => None,
+        }
+    }
+
+    /// The phase it is in, by its own word.
+    pub(super) fn phase(&self) -> Option<Phase> {
+        self.phase
+    }
+
+    /// Its part of a report.
+    pub(super) fn report(&self) -> RankReport {
+        RankReport {
+            rank: self.number,
+            pid: self.pid.filter(|_| self.is_kept()),
+            phase: self.phase,
+            step: self.clock.last_step().map(|step| step.0),
+            total_steps: self.total_steps.map(|step| step.0),
+            tokens: self.tokens,
+            last_sign_of_life: self.last_sign_of_life.unix_nanos(),
+            dropped: self.dropped,
+        }
+    }
+
+    /// Its end as a root cause.
+    pub(super) fn fault(&self, ending: &Ending) -> Fault {
+        Fault {
+            rank: Some(self.number),
+            cause: match &ending.cause {
+                EndCause::Process(RankEnd::Exit(code)) => FaultCause::Exit { code: *code },
+                EndCause::Process(RankEnd::Signal(signal)) => FaultCause::Signal { signal: *signal },
+                EndCause::NotStarted(message) => FaultCause::Start { message: message.clone() },
+            },
+            noticed_at: ending.noticed_at.unix_nanos(),
+            last_sign_of_life: self.last_sign_of_life.unix_nanos(),
+            last_lines: ending.last_lines.clone(),
+        }
+    }
+}
+
+/// How `devices` are split among `ranks`: as evenly as possible, the first ones get the rest.
+pub(super) fn devices_of_rank(devices: u32, ranks: u32, local: u32) -> u32 {
+    devices / ranks + u32::from(local < devices % ranks)
+}

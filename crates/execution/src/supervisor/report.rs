@@ -1,0 +1,46 @@
+//! What the course of an attempt looks like on the wire.
+
+use gangline_base::{Buckets, Timestamp};
+
+use super::course::{Course, Stage};
+use crate::process::own_pid;
+use crate::protocol::{NodeState, PROTOCOL_VERSION, Report, SAMPLES_PER_REPORT_MAX, UsageReport};
+
+impl Course {
+    /// A report of everything, as of `now`; after the end, device time stops with it.
+    pub(super) fn report(&mut self, now: Timestamp) -> Report {
+        let booked_until = match self.stage {
+            Stage::Ended(at, _) => at,
+            _ => now,
+        };
+        let usage = self.ranks.iter().fold(Buckets::default(), |sum, rank| sum + rank.clock.usage(booked_until));
+        let (samples_from, samples) = self.samples.window(SAMPLES_PER_REPORT_MAX);
+        Report {
+            version: PROTOCOL_VERSION,
+            job: self.spec.job,
+            attempt: self.spec.attempt,
+            node: self.spec.node.clone(),
+            supervisor_pid: own_pid(),
+            sent_at: now.unix_nanos(),
+            started_at: self.started_at.unix_nanos(),
+            state: self.state(),
+            ranks: self.ranks.iter().map(super::rank::Rank::report).collect(),
+            usage: UsageReport::from(&usage),
+            marks: self.marks,
+            checkpoint: self.checkpoint,
+            checkpoints: self.checkpoints,
+            checkpoint_bytes: self.checkpoint_bytes,
+            rendezvous: self.offer.clone(),
+            samples,
+            samples_from,
+        }
+    }
+
+    fn state(&self) -> NodeState {
+        match &self.stage {
+            Stage::Setup | Stage::Meeting(_) => NodeState::Preparing,
+            Stage::Running(since) => NodeState::Running { since: since.unix_nanos() },
+            Stage::Ended(at, outcome) => NodeState::Ended { at: at.unix_nanos(), outcome: outcome.clone() },
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The effects around the [`Course`]: processes, sockets, time, the control plane.
+
+use std::future::pending;
+use std::io;
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gangline_base::Timestamp;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::sleep_until;
+
+use super::contact::{Answer, Contact};
+use super::course::{Action, Course, Input, Kept, Stage};
+use super::environment;
+use super::keepers::Keepers;
+use super::sockets::Sockets;
+use super::{END_FILE, SuperviseOptions, Supervised};
+use crate::clock::Clock;
+use crate::files::write_durably;
+use crate::protocol::{FaultCause, Rendezvous, Report, SupervisorSpec};
+
+/// Inputs that may wait; ranks that send faster are slowed down by their full sockets.
+const INPUTS_MAX: usize = 1_024;
+
+/// A supervisor at work.
+struct Shell {
+    spec: Arc<SupervisorSpec>,
+    options: SuperviseOptions,
+    clock: Clock,
+    course: Course,
+    keepers: Keepers,
+    sockets: Option<Sockets>,
+    contact: Contact,
+    inputs: Sender<Input>,
+    /// Keeps the offered port from others until the ranks start.
+    reserved_port: Option<TcpListener>,
+    is_end_recorded: bool,
+}
+
+/// Runs an attempt's share from setup to the delivery of its end.
+pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) -> io::Result<Supervised> {
+    let clock = Clock::start();
+    let (inputs, waiting) = channel(INPUTS_MAX);
+    let offer = if spec.node_rank == 0 { Some(reserve_port(&spec.address)) } else { None };
+    let (offer, problem) = match offer.transpose() {
+        Ok(offer) => (offer, None),
+        Err(error) => (None, Some(format!("find a free port on {}: {error}", spec.address))),
+    };
+    let (reserved_port, rendezvous) = offer.unzip();
+    let (contact, answers) = Contact::start(&spec, clock.now())?;
+    let mut shell = Shell {
+        course: Course::new(Arc::clone(&spec), rendezvous, clock.now()),
+        keepers: Keepers::new(Arc::clone(&spec), inputs.clone()),
+        sockets: None,
+        contact,
+        inputs: inputs.clone(),
+        reserved_port,
+        is_end_recorded: false,
+        spec,
+        options,
+        clock,
+    };
+    std::fs::create_dir_all(shell.keepers.log_folder())?;
+    tokio::spawn(pass_on_signals(inputs));
+    match problem {
+        Some(message) => shell.course.node_failed(clock.now(), FaultCause::Start { message }, Vec::new()),
+        None => shell.begin().await,
+    }
+    Ok(shell.follow(waiting, answers).await)
+}
+
+/// Delivers an end that an earlier supervisor recorded.
+pub(super) async fn deliver(spec: &Arc<SupervisorSpec>, end: Report) -> io::Result<Supervised> {
+    let clock = Clock::start();
+    let (mut contact, mut answers) = Contact::start(spec, clock.now())?;
+    let patience = tokio::time::Instant::now() + std::time::Duration::from_millis(spec.orphan_after_ms);
+    loop {
+        if contact.is_due(clock.now(), false) {
+            contact.send(Report { sent_at: clock.now().unix_nanos(), ..end.clone() });
+        }
+        tokio::select! {
+            answer = answers.recv() => match answer {
+                Some(Ok(orders)) if orders.end_acknowledged => return Ok(Supervised::Delivered),
+                Some(answer) => contact.answered(clock.now(), &answer),
+                None => return Ok(Supervised::Undelivered),
+            },
+            () = wait_until(&clock, contact.deadline()) => {}
+            () = sleep_until(patience) => return Ok(Supervised::Undelivered),
+        }
+    }
+}
+
+impl Shell {
+    async fn begin(&mut self) {
+        let actions = self.course.begin(self.clock.now());
+        self.perform(actions).await;
+    }
+
+    /// The loop: decide, act, report, wait for the next thing.
+    async fn follow(mut self, mut waiting: Receiver<Input>, mut answers: Receiver<Answer>) -> Supervised {
+        loop {
+            let now = self.clock.now();
+            self.record_end(now);
+            if self.course.is_over(now) {
+                break;
+            }
+            if self.contact.is_due(now, self.course.has_news()) {
+                self.course.take_news();
+                self.contact.send(self.course.report(now));
+            }
+            let wake_at = self.contact.deadline().map_or(self.course.deadline(), |at| at.min(self.course.deadline()));
+            let input = tokio::select! {
+                biased;
+                answer = answers.recv() => match answer {
+                    Some(answer) => {
+                        self.contact.answered(self.clock.now(), &answer);
+                        answer.map_or(Input::Tick, Input::Orders)
+                    }
+                    None => Input::Tick,
+                },
+                Some(input) = waiting.recv() => input,
+                () = wait_until(&self.clock, Some(wake_at)) => Input::Tick,
+            };
+            self.take(input).await;
+        }
+        if self.course.is_acknowledged() { Supervised::Delivered } else { Supervised::Undelivered }
+    }
+
+    async fn take(&mut self, input: Input) {
+        let gone = match &input {
+            Input::KeeperGone(kept, _) => Some(*kept),
+            _ => None,
+        };
+        if let Some(kept) = gone {
+            self.keepers.forget(kept);
+        }
+        let actions = self.course.apply(self.clock.now(), input);
+        self.perform(actions).await;
+    }
+
+    async fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::RunSetup => self.run_setup(),
+                Action::StartRanks(rendezvous) => self.start_ranks(&rendezvous).await,
+                Action::Command(kept, command) => self.keepers.tell(kept, command).await,
+                Action::Tell(order) => {
+                    if let Some(sockets) = &self.sockets {
+                        sockets.tell(order);
+                    }
+                }
+                Action::KillOrphans => self.keepers.kill_orphans(),
+            }
+        }
+    }
+
+    fn run_setup(&mut self) {
+        let environment = environment::of_node(&self.spec, &self.options.environment);
+        let command = self.spec.setup.clone().unwrap_or_default();
+        if let Err(error) = self.keepers.start(Kept::Setup, &command, &environment) {
+            let message = format!("start the setup in {}: {error}", self.spec.workdir.display());
+            self.course.node_failed(self.clock.now(), FaultCause::Start { message }, Vec::new());
+        }
+    }
+
+    /// Starts all ranks; one that can't be started is a rank that ended, and those after it aren't tried.
+    async fn start_ranks(&mut self, rendezvous: &Rendezvous) {
+        // From here to rank 0's own listening the port is free for others; torchrun's static rendezvous is no better.
+        self.reserved_port = None;
+        let sockets = Sockets::prepare(&self.spec, &self.options.temporary_folder);
+        let mut problem = sockets.as_ref().err().map(|error| format!("make the ranks' sockets: {error}"));
+        self.sockets = sockets.ok();
+        for local in 0..self.spec.ranks_per_node {
+            if problem.is_none() {
+                let started = self.start_rank(local, rendezvous);
+                let folder = self.spec.workdir.display();
+                problem = started.err().map(|error| format!("start in {folder}: {error}"));
+            }
+            if let Some(message) = problem.clone() {
+                let event = crate::keeper::KeeperEvent::NotStarted { at: self.clock.now().unix_nanos(), message };
+                Box::pin(self.take(Input::Keeper(Kept::Rank(local), event))).await;
+            }
+        }
+    }
+
+    fn start_rank(&mut self, local: u32, rendezvous: &Rendezvous) -> io::Result<()> {
+        let rank = self.spec.node_rank * self.spec.ranks_per_node + local;
+        let socket: PathBuf = match &self.sockets {
+            Some(sockets) => sockets.listen(local, rank, self.inputs.clone())?,
+            None => return Err(io::Error::other("the ranks' sockets are gone")),
+        };
+        let inherited = &self.options.environment;
+        let environment = environment::of_rank(&self.spec, inherited, rendezvous, (local, &socket));
+        let run = self.spec.run.clone();
+        self.keepers.start(Kept::Rank(local), &run, &environment)
+    }
+
+    /// After the end: the last report goes to the disk first, so that it outlives this process.
+    fn record_end(&mut self, now: Timestamp) {
+        if self.is_end_recorded || !matches!(self.course.stage, Stage::Ended(..)) {
+            return;
+        }
+        self.is_end_recorded = true;
+        self.sockets = None;
+        let report = self.course.report(now);
+        let recorded = serde_json::to_vec(&report)
+            .map_err(io::Error::from)
+            .and_then(|bytes| write_durably(&self.spec.folder.join(END_FILE), &bytes));
+        if let Err(error) = recorded {
+            tracing::error!(%error, "the end can't be recorded, it is only reported");
+        }
+    }
+}
+
+async fn wait_until(clock: &Clock, at: Option<Timestamp>) {
+    match at {
+        Some(at) => sleep_until(clock.instant(at).into()).await,
+        None => pending().await,
+    }
+}
+
+/// SIGTERM and SIGINT stop the ranks in order.
+async fn pass_on_signals(inputs: Sender<Input>) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        return;
+    };
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        if inputs.send(Input::Terminated).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A free port at the address by which the ranks find each other. Ranks listen on all interfaces, so the port is looked
+/// for on all of them, except for a loopback address.
+fn reserve_port(address: &str) -> io::Result<(TcpListener, Rendezvous)> {
+    let resolved = (address, 0).to_socket_addrs()?.next();
+    let is_loopback = resolved.is_some_and(|resolved| resolved.ip().is_loopback());
+    let ip = match resolved {
+        Some(resolved) if is_loopback => resolved.ip(),
+        Some(resolved) if resolved.is_ipv6() => IpAddr::from([0_u16; 8]),
+        _ => IpAddr::from([0_u8; 4]),
+    };
+    let listener = TcpListener::bind((ip, 0))?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, Rendezvous { address: address.to_owned(), port }))
+}

@@ -1,0 +1,149 @@
+//! The ranks' sockets: one for each rank in a folder that only this user may enter, so a rank can't speak for another.
+//! Keeps A-10: connections, lines and what waits are bounded.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::{Semaphore, watch};
+
+use super::course::Input;
+use crate::process::own_pid;
+use crate::protocol::SupervisorSpec;
+use crate::rank_protocol::{LineCutter, RankMessage, RankOrder};
+
+/// The system's limit for a socket's path, without the ending zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Connections that a rank may have open at a time; more are closed at once.
+const CONNECTIONS_PER_RANK_MAX: usize = 8;
+/// One read from a socket.
+const READ_BYTES: usize = 16 << 10;
+
+/// The sockets of a node's ranks.
+pub(super) struct Sockets {
+    folder: PathBuf,
+    orders: watch::Sender<Option<RankOrder>>,
+}
+
+impl Sockets {
+    /// Makes the folder: in the attempt's, or in the temporary one if the path would be too long for a socket.
+    pub(super) fn prepare(spec: &SupervisorSpec, temporary_folder: &Path) -> io::Result<Self> {
+        let preferred = spec.folder.join("sockets");
+        let last_rank = spec.node_rank * spec.ranks_per_node + spec.ranks_per_node;
+        let fits = |folder: &Path| socket_path(folder, last_rank).as_os_str().len() <= SOCKET_PATH_BYTES_MAX;
+        let own = format!("gangline-{}-{}-{}", spec.job, spec.attempt, own_pid());
+        let folder = if fits(&preferred) { preferred } else { temporary_folder.join(own) };
+        if !fits(&folder) {
+            return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the temporary folder's path is too long"));
+        }
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        Ok(Sockets { folder, orders: watch::Sender::new(None) })
+    }
+
+    /// Starts to listen for the rank in place `local`, whose global number is `rank`. Returns the socket's path.
+    pub(super) fn listen(&self, local: u32, rank: u32, inputs: Sender<Input>) -> io::Result<PathBuf> {
+        let path = socket_path(&self.folder, rank);
+        let listener = UnixListener::bind(&path)?;
+        tokio::spawn(accept_all(listener, local, inputs, self.orders.subscribe()));
+        Ok(path)
+    }
+
+    /// Tells all ranks, those that connect later included.
+    pub(super) fn tell(&self, order: RankOrder) {
+        self.orders.send_replace(Some(order));
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn socket_path(folder: &Path, rank: u32) -> PathBuf {
+    folder.join(format!("rank-{rank}.sock"))
+}
+
+async fn accept_all(
+    listener: UnixListener,
+    local: u32,
+    inputs: Sender<Input>,
+    orders: watch::Receiver<Option<RankOrder>>,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_PER_RANK_MAX));
+    while let Ok((stream, _)) = listener.accept().await {
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            let _ = inputs.send(Input::Refused(local, 1)).await;
+            continue;
+        };
+        let (inputs, orders) = (inputs.clone(), orders.clone());
+        tokio::spawn(async move {
+            if inputs.send(Input::Connected(local)).await.is_ok() {
+                converse(stream, local, &inputs, orders).await;
+                let _ = inputs.send(Input::Disconnected(local)).await;
+            }
+            drop(place);
+        });
+    }
+}
+
+/// One connection to its end.
+async fn converse(
+    mut stream: UnixStream,
+    local: u32,
+    inputs: &Sender<Input>,
+    mut orders: watch::Receiver<Option<RankOrder>>,
+) {
+    let (mut reader, mut writer) = stream.split();
+    let mut cutter = LineCutter::default();
+    let mut buffer = vec![0; READ_BYTES];
+    // An order from before this connection counts as well.
+    orders.mark_changed();
+    loop {
+        tokio::select! {
+            read = reader.read(&mut buffer) => match read {
+                Ok(0) | Err(_) => return,
+                Ok(length) => {
+                    for input in take_lines(&mut cutter, &buffer[..length], local) {
+                        if inputs.send(input).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            },
+            changed = orders.changed() => {
+                let line = orders.borrow_and_update().as_ref().map(RankOrder::line);
+                match (changed, line) {
+                    (Err(_), _) => return,
+                    (Ok(()), Some(line)) if writer.write_all(line.as_bytes()).await.is_err() => return,
+                    (Ok(()), _) => {}
+                }
+            }
+        }
+    }
+}
+
+/// The messages in what was read; refused lines are counted, the first ones of a read logged.
+fn take_lines(cutter: &mut LineCutter, bytes: &[u8], local: u32) -> Vec<Input> {
+    let mut inputs = Vec::new();
+    let mut refused = 0;
+    cutter.feed(bytes, |line| match RankMessage::parse(line) {
+        Ok(message) => inputs.push(Input::Message(local, message)),
+        Err(error) => {
+            if refused == 0 {
+                tracing::debug!(local, %error, "a rank's line is dropped");
+            }
+            refused += 1;
+        }
+    });
+    refused += cutter.take_oversize();
+    if refused > 0 {
+        inputs.push(Input::Refused(local, refused));
+    }
+    inputs
+}
