@@ -48,12 +48,14 @@ impl<T: Clone> Outbox<T> {
         (self.first, self.kept.iter().take(count).cloned().collect())
     }
 
-    /// Forgets the samples with numbers below `stored`. What was never sent can't have been stored and stays.
-    pub fn acknowledge(&mut self, stored: u64) {
+    /// Forgets the samples with numbers below `stored`. What was never sent can't have been stored and stays. Says whether
+    /// there was anything to forget.
+    pub fn acknowledge(&mut self, stored: u64) -> bool {
         let count = usize::try_from(stored.saturating_sub(self.first)).unwrap_or(usize::MAX).min(self.sent);
         self.kept.drain(..count);
         self.sent -= count;
         self.first += u64::try_from(count).expect("a count fits in 64 bits");
+        count > 0
     }
 
     /// Whether everything has been acknowledged.
@@ -85,11 +87,11 @@ mod tests {
         (0..5).for_each(|sample| outbox.push(sample));
         assert_eq!(outbox.window(3), (0, vec![0, 1, 2]));
         assert_eq!(outbox.window(3), (0, vec![0, 1, 2]));
-        outbox.acknowledge(2);
+        assert!(outbox.acknowledge(2));
         assert_eq!(outbox.window(3), (2, vec![2, 3, 4]));
-        outbox.acknowledge(1);
+        assert!(!outbox.acknowledge(1));
         assert_eq!(outbox.window(3), (2, vec![2, 3, 4]));
-        outbox.acknowledge(5);
+        assert!(outbox.acknowledge(5));
         assert_eq!(outbox.window(3), (5, vec![]));
         assert!(outbox.is_empty());
     }
@@ -99,7 +101,7 @@ mod tests {
         let mut outbox = Outbox::new();
         (0..5).for_each(|sample| outbox.push(sample));
         assert_eq!(outbox.window(2), (0, vec![0, 1]));
-        outbox.acknowledge(u64::MAX);
+        assert!(outbox.acknowledge(u64::MAX));
         assert_eq!(outbox.window(2), (2, vec![2, 3]));
     }
 
