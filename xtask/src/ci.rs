@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::command::{cargo, output, run};
+use crate::command::{cargo, output, run, succeeds};
 use crate::steps::Steps;
 use crate::test_command;
 use crate::tools;
@@ -60,25 +60,25 @@ pub(crate) fn quick() -> anyhow::Result<bool> {
     steps.run("clippy", || clippy(false));
     steps.run("tests of the pure crates", || {
         let packages = PURE.iter().flat_map(|package| ["--package", package]);
-        run(cargo(["test", "--release", "--quiet", "--no-fail-fast"]).args(packages)).map(|()| true)
+        succeeds(cargo(["test", "--release", "--quiet", "--no-fail-fast"]).args(packages))
     });
     Ok(steps.finish())
 }
 
 fn format() -> anyhow::Result<bool> {
-    run(&mut cargo(["fmt", "--all", "--check"])).map(|()| true)
+    succeeds(&mut cargo(["fmt", "--all", "--check"]))
 }
 
 /// Warnings are errors here, and only here: an editor's build goes on.
 fn clippy(is_locked: bool) -> anyhow::Result<bool> {
     let mut command = cargo(["clippy", "--release", "--workspace", "--all-targets", "--features", "xtask/bench"]);
     command.args(is_locked.then_some("--locked")).args(["--", "-D", "warnings"]);
-    run(&mut command).map(|()| true)
+    succeeds(&mut command)
 }
 
 fn docs() -> anyhow::Result<bool> {
     let mut command = cargo(["doc", "--release", "--workspace", "--no-deps", "--locked"]);
-    run(command.env("RUSTDOCFLAGS", "-D warnings")).map(|()| true)
+    succeeds(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 fn without_demo() -> anyhow::Result<bool> {
