@@ -30,19 +30,19 @@ fn read_models_become_durable_with_their_records_or_not_at_all() {
     let (mut journal, _) = open(folder.path()).expect("a new journal opens");
     let records = [entry("a")];
     let mut writes = |transaction: &rusqlite::Transaction<'_>| {
-        transaction.execute_batch("CREATE TABLE jobs (id INTEGER PRIMARY KEY) STRICT; INSERT INTO jobs VALUES (7)")
+        transaction.execute_batch("CREATE TABLE probe (id INTEGER PRIMARY KEY) STRICT; INSERT INTO probe VALUES (7)")
     };
     journal.commit(Batch { records: &records, read_models: &mut writes }).expect("the statements are sound");
     let mut fails = |transaction: &rusqlite::Transaction<'_>| {
-        transaction.execute("INSERT INTO jobs VALUES (8)", [])?;
-        transaction.execute("INSERT INTO jobs VALUES (7)", []).map(|_| ())
+        transaction.execute("INSERT INTO probe VALUES (8)", [])?;
+        transaction.execute("INSERT INTO probe VALUES (7)", []).map(|_| ())
     };
     let refused = journal.commit(Batch { records: &records, read_models: &mut fails });
     assert_eq!(refused.map_err(|error| error.code()), Err("G0208"));
     let rows: (i64, i64) = journal
         .reader()
         .read(|transaction| {
-            transaction.query_row("SELECT sum(id), (SELECT count(*) FROM records) FROM jobs", [], |row| {
+            transaction.query_row("SELECT sum(id), (SELECT count(*) FROM records) FROM probe", [], |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })
         })

@@ -1,0 +1,254 @@
+//! The tree to a specification: every key of `docs/job-file.md`, its default and its limits.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use gangline_base::{
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, Priority, Program, QueueName, RecoveryPolicy,
+};
+
+use super::Context;
+use super::field::{Field, Section, scalar};
+use super::not_yet;
+use super::problem::{Code, Place, Problems, Refusal, shown};
+use super::values::{self, DURATION_MAX};
+use super::yaml::{Node, Value};
+
+/// The most nodes of a gang.
+const NODES_MAX: u32 = 16_384;
+/// The most CPU cores asked for on one node.
+const CPUS_MAX: u32 = 4_096;
+/// The most environment variables of a job.
+const ENVS_MAX: usize = 1_000;
+/// The longest command or `NAME=value`: Linux gives a program no longer argument.
+const ARGUMENT_BYTES_MAX: usize = 128 * 1_024 - 1;
+/// The longest a job may take to save and stop.
+const GRACE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// The most faults a job may be allowed.
+const FAULTS_MAX: u32 = 10_000;
+
+const QUEUE_DEFAULT: &str = "default";
+const GRACE_DEFAULT: Duration = Duration::from_secs(30);
+const RECOVERY_DEFAULT: RecoveryPolicy = RecoveryPolicy { max_faults: 10, no_progress_limit: 3 };
+/// The name of a job whose file has none that could be one.
+const NAME_DEFAULT: &str = "job";
+
+/// Reads everything before it gives up, so that all problems are told at once.
+pub(super) fn read(root: &Node, context: &Context<'_>, problems: &mut Problems) -> Option<JobSpec> {
+    let Value::Mapping(entries) = &root.value else { return None };
+    let top = Section::open("", entries, problems);
+    let name = top.get_or("name", name_from_file(context.file_name), |field| field.parsed(problems, values::name));
+    let queue = match top.get("queue") {
+        None => Some(QueueName::new(QUEUE_DEFAULT).expect("the default is a valid name")),
+        Some(field) => field.parsed(problems, values::queue),
+    };
+    let priority = top.get_or("priority", Priority::NORMAL, |field| field.parsed(problems, values::priority));
+    let gang = gang(&top, problems);
+    let program = program(&top, root, context, problems);
+    let checkpoint = checkpoint(&top, context, problems);
+    let recovery = top.get_or("recovery", RECOVERY_DEFAULT, |field| recovery(field, problems));
+    let time_limit = top.get_or("time_limit", None, |field| time_limit(field, problems).map(Some));
+    not_yet::refuse(&top, problems);
+    Some(JobSpec {
+        name: name?,
+        queue: queue?,
+        priority: priority?,
+        gang: gang?,
+        program: program?,
+        checkpoint: checkpoint?,
+        recovery: recovery?,
+        time_limit: time_limit?,
+        submitter: context.submitter.clone(),
+    })
+}
+
+fn name_from_file(file_name: &str) -> String {
+    let stem = Path::new(file_name).file_stem().and_then(|stem| stem.to_str());
+    stem.and_then(|stem| values::name(stem).ok()).unwrap_or_else(|| NAME_DEFAULT.to_owned())
+}
+
+fn gang(top: &Section<'_>, problems: &mut Problems) -> Option<GangShape> {
+    let nodes = top.get_or("num_nodes", NonZeroU32::MIN, |field| num_nodes(field, problems));
+    let launch = top.get_or("launch", Launch::PerAccelerator, |field| field.parsed(problems, values::launch));
+    let one_cpu = (AcceleratorKind(AcceleratorKind::CPU.to_owned()), NonZeroU32::MIN);
+    let resources = match top.get("resources") {
+        None => Some((Some(one_cpu), Some(0), Some(Bytes(0)))),
+        Some(field) => field.section(problems, "resources").map(|section| {
+            let accelerators = section.get_or("accelerators", one_cpu, |field| accelerators(field, problems));
+            let cpus = section.get_or("cpus", 0, |field| field.count(problems, 0..=CPUS_MAX));
+            let memory = section.get_or("memory", Bytes(0), |field| field.parsed(problems, values::bytes));
+            (accelerators, cpus, memory)
+        }),
+    };
+    let (accelerators, cpus, memory) = resources?;
+    let (accelerator, accelerators_per_node) = accelerators?;
+    Some(GangShape {
+        nodes: nodes?,
+        accelerator,
+        accelerators_per_node,
+        cpus_per_node: cpus?,
+        memory_per_node: memory?,
+        launch: launch?,
+    })
+}
+
+/// A text; other tools take a mapping or a list here.
+fn accelerators(field: Field<'_>, problems: &mut Problems) -> Option<(AcceleratorKind, NonZeroU32)> {
+    if matches!(field.node.value, Value::Scalar(_)) {
+        return field.parsed(problems, values::accelerators);
+    }
+    let refusal = Refusal::new(Code::WrongType, "expects one kind and a count").hint("write \"H100:8\"");
+    field.refuse(problems, refusal);
+    None
+}
+
+/// A number, or `{min, max}`, of which the Engine honours only equal ones so far.
+fn num_nodes(field: Field<'_>, problems: &mut Problems) -> Option<NonZeroU32> {
+    if !matches!(field.node.value, Value::Mapping(_)) {
+        return field.count(problems, 1..=NODES_MAX).and_then(NonZeroU32::new);
+    }
+    let section = field.section(problems, "num_nodes")?;
+    let mut bound = |key: &str| match section.get(key) {
+        Some(bound) => bound.count(problems, 1..=NODES_MAX),
+        None => {
+            let refusal = Refusal::new(Code::MissingKey, format!("has no \"{key}\"")).hint("write {min: 2, max: 8}");
+            field.refuse(problems, refusal);
+            None
+        }
+    };
+    let (min, max) = (bound("min"), bound("max"));
+    let (min, max) = (min?, max?);
+    if min > max {
+        field.refuse(problems, Refusal::new(Code::OutOfRange, format!("has min {min} over max {max}")));
+        return None;
+    }
+    if min < max {
+        let hint = format!("write num_nodes: {min} or num_nodes: {max}");
+        problems.add(field.place(), not_yet::refusal("a \"num_nodes\" that may be resized", hint));
+    }
+    NonZeroU32::new(min)
+}
+
+fn program(top: &Section<'_>, root: &Node, context: &Context<'_>, problems: &mut Problems) -> Option<Program> {
+    let workdir = workdir(top, context, problems);
+    let envs = top.get_or("envs", BTreeMap::new(), |field| envs(field, problems));
+    let setup = top.get_or("setup", None, |field| command(field, problems).map(Some));
+    let run = match top.get("run") {
+        Some(field) => command(field, problems),
+        None => {
+            let refusal = Refusal::new(Code::MissingKey, "key \"run\" is missing");
+            problems.add(&root.place, refusal.hint("write the command that trains: run: python train.py"));
+            None
+        }
+    };
+    Some(Program { workdir: workdir?, envs: envs?, setup: setup?, run: run? })
+}
+
+fn workdir(top: &Section<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<String> {
+    let field = top.get("workdir");
+    let written = field.map_or(Some("."), |field| field.text(problems))?;
+    let path = absolute(context.base, written);
+    let place = field.map_or(&Place::START, |field| field.place());
+    let Some(text) = path.to_str() else {
+        problems.add(place, Refusal::new(Code::BadValue, "\"workdir\" leads to a path that is not UTF-8"));
+        return None;
+    };
+    if !(context.is_folder)(&path) {
+        let refusal = Refusal::new(Code::NoFolder, format!("\"workdir\" is no folder: {}", shown(text)));
+        let hint = if written.starts_with('~') { "~ is not expanded, write the whole path" } else { "create it first" };
+        problems.add(place, refusal.hint(hint));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// `written` as seen from `base`, without the dots that change nothing.
+fn absolute(base: &Path, written: &str) -> PathBuf {
+    base.join(written).components().filter(|component| *component != Component::CurDir).collect()
+}
+
+fn command(field: Field<'_>, problems: &mut Problems) -> Option<String> {
+    field.parsed(problems, |text| {
+        if text.trim().is_empty() {
+            Err(Refusal::new(Code::BadValue, "is empty").hint("write a shell command"))
+        } else if text.len() > ARGUMENT_BYTES_MAX {
+            let message = format!("has {} bytes, over the limit of {ARGUMENT_BYTES_MAX}", text.len());
+            Err(Refusal::new(Code::OutOfRange, message).hint("put the commands into a script"))
+        } else {
+            Ok(text.to_owned())
+        }
+    })
+}
+
+fn envs(field: Field<'_>, problems: &mut Problems) -> Option<BTreeMap<String, String>> {
+    let entries = field.entries(problems)?;
+    if entries.len() > ENVS_MAX {
+        let message = format!("has {} variables, over the limit of {ENVS_MAX}", entries.len());
+        field.refuse(problems, Refusal::new(Code::OutOfRange, message));
+        return None;
+    }
+    let mut envs = Some(BTreeMap::new());
+    for entry in entries {
+        let in_envs = |refusal: Refusal| Refusal { message: format!("\"envs\": {}", refusal.message), ..refusal };
+        let named = problems.keep(&entry.place, values::variable(&entry.key).map_err(in_envs));
+        let of_variable = |refusal: Refusal| Refusal {
+            message: format!("{} {}", shown(&format!("envs.{}", entry.key)), refusal.message),
+            ..refusal
+        };
+        let value = scalar(&entry.value).and_then(|text| within_argument(&entry.key, text)).map_err(of_variable);
+        match (named, problems.keep(&entry.value.place, value), &mut envs) {
+            (Some(()), Some(text), Some(envs)) => {
+                envs.insert(entry.key.clone(), text.to_owned());
+            }
+            _ => envs = None,
+        }
+    }
+    envs
+}
+
+fn within_argument<'t>(name: &str, text: &'t str) -> Result<&'t str, Refusal> {
+    if name.len() + 1 + text.len() <= ARGUMENT_BYTES_MAX {
+        return Ok(text);
+    }
+    let message = format!("has {} bytes, over the limit of {ARGUMENT_BYTES_MAX}", text.len());
+    Err(Refusal::new(Code::OutOfRange, message).hint("put it into a file"))
+}
+
+fn checkpoint(top: &Section<'_>, context: &Context<'_>, problems: &mut Problems) -> Option<CheckpointPolicy> {
+    let Some(field) = top.get("checkpoint") else {
+        return Some(CheckpointPolicy { path: None, grace: GRACE_DEFAULT });
+    };
+    let section = field.section(problems, "checkpoint")?;
+    let path = section.get_or("path", None, |field| {
+        field.parsed(problems, |text| {
+            let path = absolute(context.base, text);
+            let empty = || Refusal::new(Code::BadValue, "is empty").hint("write a folder's path");
+            let foreign = || Refusal::new(Code::BadValue, "leads to a path that is not UTF-8");
+            if text.is_empty() {
+                Err(empty())
+            } else {
+                path.to_str().map(|path| Some(path.to_owned())).ok_or_else(foreign)
+            }
+        })
+    });
+    let grace = section.get_or("grace", GRACE_DEFAULT, |field| field.duration(problems, GRACE_MAX));
+    Some(CheckpointPolicy { path: path?, grace: grace? })
+}
+
+fn recovery(field: Field<'_>, problems: &mut Problems) -> Option<RecoveryPolicy> {
+    let section = field.section(problems, "recovery")?;
+    let max_faults =
+        section.get_or("max_faults", RECOVERY_DEFAULT.max_faults, |field| field.count(problems, 0..=FAULTS_MAX));
+    let no_progress_limit = section
+        .get_or("no_progress_limit", RECOVERY_DEFAULT.no_progress_limit, |field| field.count(problems, 1..=FAULTS_MAX));
+    Some(RecoveryPolicy { max_faults: max_faults?, no_progress_limit: no_progress_limit? })
+}
+
+fn time_limit(field: Field<'_>, problems: &mut Problems) -> Option<Duration> {
+    field.parsed(problems, |text| match values::duration(text, DURATION_MAX)? {
+        Duration::ZERO => Err(Refusal::new(Code::OutOfRange, "is zero, it has to be at least 1s")),
+        limit => Ok(limit),
+    })
+}

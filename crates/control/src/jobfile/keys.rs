@@ -1,0 +1,139 @@
+//! The keys a job file may have, and what a wrong one may have been meant to be.
+
+/// The mappings of a job file and their keys. `envs` and `sweep` take any variable's name and are not here.
+const LEVELS: [(&str, &[&str]); 7] = [
+    (
+        "",
+        &[
+            "name",
+            "queue",
+            "priority",
+            "num_nodes",
+            "spares",
+            "resources",
+            "topology",
+            "workdir",
+            "envs",
+            "setup",
+            "run",
+            "launch",
+            "checkpoint",
+            "recovery",
+            "time_limit",
+            "budget",
+            "sweep",
+        ],
+    ),
+    ("num_nodes", &["min", "max"]),
+    ("resources", &["accelerators", "cpus", "memory"]),
+    ("topology", &["require", "prefer"]),
+    ("checkpoint", &["path", "grace"]),
+    ("recovery", &["max_faults", "no_progress_limit"]),
+    ("budget", &["usd"]),
+];
+
+/// What other tools call the same things.
+const OTHER_WORDS: [(&str, &str); 16] = [
+    ("nodes", "num_nodes"),
+    ("replicas", "num_nodes"),
+    ("command", "run"),
+    ("cmd", "run"),
+    ("script", "run"),
+    ("entrypoint", "run"),
+    ("environment", "envs"),
+    ("variables", "envs"),
+    ("gpus", "resources.accelerators"),
+    ("gpu", "resources.accelerators"),
+    ("timeout", "time_limit"),
+    ("walltime", "time_limit"),
+    ("working_dir", "workdir"),
+    ("cwd", "workdir"),
+    ("partition", "queue"),
+    ("max_restarts", "recovery.max_faults"),
+];
+
+/// The keys of the mapping at `path`.
+pub(super) fn known(path: &str) -> &'static [&'static str] {
+    LEVELS.iter().find(|(level, _)| *level == path).map_or(&[], |(_, keys)| keys)
+}
+
+/// What to say about an unknown key: the nearest one of the same mapping, else where such a key belongs, else the choice.
+pub(super) fn hint(path: &str, unknown: &str) -> String {
+    let here = nearest(unknown, known(path).iter().copied()).map(|key| joined(path, key));
+    let found = here
+        .or_else(|| OTHER_WORDS.iter().find(|(word, _)| *word == unknown).map(|(_, key)| (*key).to_owned()))
+        .or_else(|| elsewhere(unknown));
+    match found {
+        Some(key) => format!("did you mean \"{key}\"?"),
+        None => format!("known keys: {}", known(path).join(", ")),
+    }
+}
+
+/// The word most like `text`, if one is like it: at most a third of its letters differ.
+pub(super) fn nearest<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    // Longer than any word: nothing is near, and the distance of a megabyte need not be computed.
+    const CHARS_MAX: usize = 40;
+    if text.chars().count() > CHARS_MAX {
+        return None;
+    }
+    let allowed = |word: &str| (word.len().max(text.len()) / 3).max(1);
+    words
+        .map(|word| (distance(&text.to_lowercase(), word), word))
+        .filter(|(distance, word)| *distance <= allowed(word))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}
+
+fn joined(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+fn elsewhere(unknown: &str) -> Option<String> {
+    let level = LEVELS.iter().find(|(_, keys)| keys.contains(&unknown))?;
+    Some(joined(level.0, unknown))
+}
+
+/// How many letters must be inserted, deleted, changed or swapped with their neighbour.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_distance_counts_single_slips() {
+        let check = |a: &str, b: &str, expected: usize| assert_eq!(distance(a, b), expected, "{a} {b}");
+        check("run", "run", 0);
+        check("rnu", "run", 1);
+        check("num_node", "num_nodes", 1);
+        check("", "run", 3);
+        check("queue", "que", 2);
+    }
+
+    #[test]
+    fn a_hint_names_the_key_that_was_meant() {
+        let check = |path: &str, unknown: &str, expected: &str| assert_eq!(hint(path, unknown), expected);
+        check("", "num_node", "did you mean \"num_nodes\"?");
+        check("", "NAME", "did you mean \"name\"?");
+        check("", "gpus", "did you mean \"resources.accelerators\"?");
+        check("", "memory", "did you mean \"resources.memory\"?");
+        check("resources", "accelerator", "did you mean \"resources.accelerators\"?");
+        check("checkpoint", "zzz", "known keys: path, grace");
+    }
+}

@@ -1,0 +1,68 @@
+//! Job files: YAML at the border, a checked [`JobSpec`] behind it. The keys are those of `docs/job-file.md`.
+//!
+//! Reading has three steps: text to a tree with the place of every value (`yaml`), the tree with `--set` applied
+//! (`overrides`), the tree to a specification (`job`, with `field` and `values` for single values). Problems are collected,
+//! each with a code, its place and, where there is one, a hint. Nothing is silently ignored: what Gangline does not honour yet
+//! is checked and then refused.
+//!
+//! Pure but for the question whether a folder exists, which is an argument. Everything has a limit, and there are no
+//! aliases, so that a small file cannot grow into a large tree.
+
+mod field;
+mod job;
+mod keys;
+mod not_yet;
+mod overrides;
+mod problem;
+#[cfg(test)]
+mod tests;
+mod values;
+mod yaml;
+
+use std::path::Path;
+
+use gangline_base::{Bytes, JobSpec, Submitter};
+
+pub use problem::{Code, Place, Problem};
+
+use problem::Problems;
+
+/// The largest job file.
+pub const FILE_MAX: Bytes = Bytes(256 << 10);
+/// The most `--set` options for one job.
+pub const OVERRIDES_MAX: usize = 64;
+
+/// What a job file is read with besides its text.
+pub struct Context<'a> {
+    /// How problems name the file.
+    pub file_name: &'a str,
+    /// Relative paths in the file start here. Absolute.
+    pub base: &'a Path,
+    /// On whose behalf the job will run.
+    pub submitter: Submitter,
+    /// `key=value` pairs that take precedence over the file; dots go into mappings: `envs.LR=1e-3`.
+    pub overrides: &'a [String],
+    /// Whether a folder exists.
+    pub is_folder: &'a dyn Fn(&Path) -> bool,
+}
+
+/// Reads a job file.
+///
+/// # Errors
+/// Every problem found, in the file's order, at most [`Problem::COUNT_MAX`]. Text that is not YAML is one problem, because
+/// nothing after it can be trusted.
+pub fn parse(text: &str, context: &Context<'_>) -> Result<JobSpec, Vec<Problem>> {
+    let mut problems = Problems::new(context.file_name);
+    let job = yaml::read(text, &mut problems).and_then(|mut root| {
+        overrides::apply(&mut root, context.overrides, &mut problems);
+        job::read(&root, context, &mut problems)
+    });
+    let found = problems.into_sorted();
+    match job {
+        Some(job) if found.is_empty() => Ok(job),
+        _ => {
+            assert!(!found.is_empty(), "a job is refused only for a reason (A-4)");
+            Err(found)
+        }
+    }
+}

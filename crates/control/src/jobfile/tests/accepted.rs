@@ -1,0 +1,117 @@
+//! Right job files: every key reaches the specification, and what is left out has its default.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use gangline_base::{AcceleratorKind, Bytes, Launch, Priority};
+
+use super::*;
+
+const FULL: &str = r#"
+name: llama-8b-sft
+queue: research
+priority: high
+num_nodes: {min: 2, max: 2}
+spares: 0
+resources: {accelerators: "H100:8", cpus: 32, memory: 256GiB}
+workdir: ../data
+envs: {LR: 3e-4, DEBUG: true, EMPTY: "", COUNT: 007}
+setup: pip install -r requirements.txt
+run: |
+  python train.py
+  echo done
+launch: node
+checkpoint: {path: "ckpt/llama-8b-sft", grace: 1m30s}
+recovery: {max_faults: 0, no_progress_limit: 1}
+time_limit: 365d
+"#;
+
+fn accepted(text: &str, overrides: &[&str]) -> JobSpec {
+    let overrides: Vec<String> = overrides.iter().map(|&option| option.to_owned()).collect();
+    let outcome = read(text, &overrides);
+    let said = rendered(&outcome);
+    outcome.unwrap_or_else(|_| panic!("{text}\n{said}"))
+}
+
+#[test]
+fn every_key_reaches_the_specification() {
+    let job = accepted(FULL, &[]);
+    assert_eq!((job.name.as_str(), job.queue.as_str(), job.priority), ("llama-8b-sft", "research", Priority::HIGH));
+    assert_eq!((job.gang.nodes.get(), job.gang.accelerators_per_node.get()), (2, 8));
+    assert_eq!((job.gang.accelerator.0.as_str(), job.gang.launch), ("H100", Launch::PerNode));
+    assert_eq!((job.gang.cpus_per_node, job.gang.memory_per_node), (32, Bytes(256 << 30)));
+    assert_eq!(
+        (job.program.workdir.as_str(), job.program.run.as_str()),
+        ("/work/project/../data", "python train.py\necho done\n")
+    );
+    assert_eq!(job.program.setup.as_deref(), Some("pip install -r requirements.txt"));
+    let envs = [("LR", "3e-4"), ("DEBUG", "true"), ("EMPTY", ""), ("COUNT", "007")];
+    assert_eq!(job.program.envs, BTreeMap::from(envs.map(|(name, text)| (name.to_owned(), text.to_owned()))));
+    assert_eq!(job.checkpoint.path.as_deref(), Some("/work/project/ckpt/llama-8b-sft"));
+    assert_eq!(job.checkpoint.grace, Duration::from_secs(90));
+    assert_eq!((job.recovery.max_faults, job.recovery.no_progress_limit), (0, 1));
+    assert_eq!(job.time_limit, Some(Duration::from_secs(365 * 86_400)));
+    assert_eq!(job.submitter, Submitter("ann".to_owned()));
+}
+
+#[test]
+fn only_run_is_required() {
+    let job = accepted("run: echo hello", &[]);
+    assert_eq!((job.name.as_str(), job.queue.as_str(), job.priority), ("job", "default", Priority::NORMAL));
+    assert_eq!((job.gang.nodes, job.gang.accelerators_per_node), (NonZeroU32::MIN, NonZeroU32::MIN));
+    assert_eq!((job.gang.accelerator.0.as_str(), job.gang.launch), (AcceleratorKind::CPU, Launch::PerAccelerator));
+    assert_eq!((job.gang.cpus_per_node, job.gang.memory_per_node), (0, Bytes(0)));
+    assert_eq!((job.program.workdir.as_str(), job.program.setup), ("/work/project", None));
+    assert_eq!((job.checkpoint.path, job.checkpoint.grace), (None, Duration::from_secs(30)));
+    assert_eq!((job.recovery.max_faults, job.recovery.no_progress_limit, job.time_limit), (10, 3, None));
+}
+
+#[test]
+fn a_set_option_takes_precedence_and_the_last_one_wins() {
+    let options = [
+        "resources.accelerators=cpu:4",
+        "resources.accelerators=CPU:1",
+        "envs.LR=1e-3",
+        "envs.NEW=a=b",
+        "num_nodes=3",
+        "run=python other.py",
+        "checkpoint.path=/elsewhere",
+        "priority=7",
+    ];
+    let job = accepted(FULL, &options);
+    assert_eq!((job.gang.accelerator.0.as_str(), job.gang.accelerators_per_node.get()), ("cpu", 1));
+    assert_eq!(job.gang.cpus_per_node, 32, "its neighbours stay");
+    assert_eq!((job.program.envs["LR"].as_str(), job.program.envs["NEW"].as_str()), ("1e-3", "a=b"));
+    assert_eq!((job.gang.nodes.get(), job.program.run.as_str()), (3, "python other.py"));
+    assert_eq!((job.checkpoint.path.as_deref(), Some(job.priority)), (Some("/elsewhere"), Priority::new(7)));
+}
+
+#[test]
+fn a_set_option_mends_a_wrong_value_in_the_file() {
+    assert_eq!(accepted("run: x\ntime_limit: 5", &["time_limit=5m"]).time_limit, Some(Duration::from_secs(300)));
+    assert_eq!(accepted("name: x", &["run=true"]).program.run, "true");
+}
+
+#[test]
+fn limits_are_themselves_allowed() {
+    let job = accepted("run: x\nnum_nodes: 16384\nresources: {accelerators: H100:64, memory: 1024TiB}", &[]);
+    assert_eq!(job.gang.devices(), 16_384 * 64);
+    assert_eq!(accepted("run: x\nresources: {accelerators: A100}", &[]).gang.accelerators_per_node.get(), 1);
+    assert_eq!(Some(accepted("run: x\npriority: 0", &[]).priority), Priority::new(0));
+    assert_eq!(accepted("run: x\ncheckpoint: {grace: 0s}", &[]).checkpoint.grace, Duration::ZERO);
+}
+
+#[test]
+fn the_examples_are_right() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/jobs");
+    let mut names = Vec::new();
+    for file in fs::read_dir(folder).expect("the examples are there") {
+        let path = file.expect("the folder can be read").path();
+        let text = fs::read_to_string(&path).expect("an example is text");
+        names.push(accepted(&text, &[]).name);
+    }
+    names.sort();
+    assert_eq!(names, ["counting-gang", "hello", "llama-8b-sft"]);
+}
