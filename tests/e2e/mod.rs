@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The real binary with real processes.
+
+mod supervisor;

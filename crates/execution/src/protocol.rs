@@ -203,6 +203,8 @@ pub enum FaultCause {
     },
     /// The gang's other nodes didn't come to the rendezvous in time.
     Rendezvous,
+    /// The supervisor itself was lost with its ranks; only the control plane says so.
+    SupervisorLost,
 }
 
 /// One rank, now.

@@ -214,27 +214,23 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_nanos(1_000);
 
-    struct Folder(PathBuf);
+    struct Folder(tempfile::TempDir);
 
     impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("gangline-log-{}-{name}", std::process::id()));
-            std::fs::create_dir_all(&path).expect("a folder");
-            Folder(path)
+        fn new() -> Self {
+            Folder(tempfile::tempdir().expect("a temporary folder"))
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
         }
 
         fn log(&self) -> PathBuf {
-            self.0.join("rank-0.log")
+            self.path("rank-0.log")
         }
 
         fn text(&self, name: &str) -> String {
-            std::fs::read_to_string(self.0.join(name)).unwrap_or_default()
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
+            std::fs::read_to_string(self.path(name)).unwrap_or_default()
         }
     }
 
@@ -244,7 +240,7 @@ mod tests {
 
     #[test]
     fn lines_of_both_streams_are_kept_whole_with_their_time() {
-        let folder = Folder::new("streams");
+        let folder = Folder::new();
         let mut log = RankLog::new(&folder.log(), 1 << 20);
         log.feed(Stream::Out, b"hel", NOW);
         log.feed(Stream::Err, b"oops\n", NOW);
@@ -259,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_long_line_is_split_between_characters() {
-        let folder = Folder::new("long");
+        let folder = Folder::new();
         let mut log = RankLog::new(&folder.log(), 1 << 20);
         let long = format!("x{}", "é".repeat(LINE_BYTES_MAX));
         for part in long.as_bytes().chunks(1_000) {
@@ -275,7 +271,7 @@ mod tests {
     /// Proves A-10 for logs: whatever a rank prints, twice the limit is kept, and it is the newest.
     #[test]
     fn the_log_is_rotated_once_and_stays_below_twice_its_limit() {
-        let folder = Folder::new("rotate");
+        let folder = Folder::new();
         let mut log = RankLog::new(&folder.log(), 10_000);
         for number in 0..5_000 {
             log.feed(Stream::Out, format!("line {number}\n").as_bytes(), NOW);
@@ -284,13 +280,13 @@ mod tests {
         assert!(old.len() <= 10_000 && new.len() <= 10_000, "{} and {}", old.len(), new.len());
         assert!(old.len() > 9_000);
         assert!(new.ends_with("O line 4999\n"));
-        assert_eq!(std::fs::read_dir(&folder.0).expect("a folder").count(), 2);
+        assert_eq!(std::fs::read_dir(folder.0.path()).expect("a folder").count(), 2);
         assert_eq!(log.last_lines().len(), LAST_LINES_MAX);
     }
 
     #[test]
     fn a_full_disk_drops_lines_and_counts_them() {
-        let folder = Folder::new("full");
+        let folder = Folder::new();
         std::os::unix::fs::symlink("/dev/full", folder.log()).expect("a link");
         let mut log = RankLog::new(&folder.log(), 1 << 20);
         log.feed(Stream::Out, b"one\ntwo\n", NOW);
@@ -301,11 +297,11 @@ mod tests {
 
     #[test]
     fn a_log_that_cannot_be_opened_is_opened_as_soon_as_it_can() {
-        let folder = Folder::new("late");
-        let path = folder.0.join("not-yet").join("rank-0.log");
+        let folder = Folder::new();
+        let path = folder.path("not-yet/rank-0.log");
         let mut log = RankLog::new(&path, 1 << 20);
         log.feed(Stream::Out, b"one\n", NOW);
-        std::fs::create_dir(folder.0.join("not-yet")).expect("a folder");
+        std::fs::create_dir(folder.path("not-yet")).expect("a folder");
         log.feed(Stream::Out, b"two\n", NOW);
         assert_eq!(log.dropped(), 1);
         assert!(folder.text("not-yet/rank-0.log").ends_with("O two\n"));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 pub use local::LocalLauncher;
 
 use crate::protocol::SupervisorSpec;
+pub use crate::supervisor::{END_FILE as FINAL_REPORT_FILE, IDENTITY_FILE};
 
 /// How the control plane gets a supervisor onto a node. All calls may block for as long as a process start or a look at
 /// the disk takes.

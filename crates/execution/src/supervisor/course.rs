@@ -100,6 +100,8 @@ pub(super) struct Course {
     pub(super) samples: Outbox<Sample>,
     last_sampled: Option<Step>,
     last_contact: Timestamp,
+    /// A report of the end was sent: only an answer after that can acknowledge it.
+    end_sent: bool,
     end_acknowledged: bool,
     /// Something has happened that the control plane should know at once.
     has_news: bool,
@@ -128,6 +130,7 @@ impl Course {
             samples: Outbox::new(),
             last_sampled: None,
             last_contact: now,
+            end_sent: false,
             end_acknowledged: false,
             has_news: true,
             spec,
@@ -183,9 +186,10 @@ impl Course {
         self.end_acknowledged
     }
 
-    /// Whether there is something to report at once; asking settles it.
-    pub(super) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.has_news)
+    /// Everything so far is on its way to the control plane.
+    pub(super) fn sent(&mut self) {
+        self.has_news = false;
+        self.end_sent = matches!(self.stage, Stage::Ended(..));
     }
 
     /// Whether there is something to report at once.
@@ -379,7 +383,7 @@ impl Course {
         if matches!(self.stage, Stage::Ended(..)) {
             // The last samples are delivered too, as long as the control plane takes them.
             let is_delivered = self.samples.is_empty() || !is_progress;
-            self.end_acknowledged |= orders.end_acknowledged && is_delivered;
+            self.end_acknowledged |= orders.end_acknowledged && self.end_sent && is_delivered;
             self.has_news |= !is_delivered;
             return Vec::new();
         }

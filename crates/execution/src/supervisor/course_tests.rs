@@ -1,1 +1,272 @@
-//! placeholder
+//! The course of an attempt without processes: what each input leads to, at times that no test waits for.
+//! Proves A-13 (waits and grace are bounded, an orphan stops) and A-8 (device time in reports).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_base::{Buckets, GpuSeconds, Step, Timestamp, Tokens};
+
+use super::course::{Action, Course, Input, Kept, RENDEZVOUS_WAIT_MAX, Stage};
+use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
+use crate::protocol::{
+    FaultCause, Orders, Outcome, PROTOCOL_VERSION, Rendezvous, SAMPLES_PER_REPORT_MAX, StopOrder, SupervisorSpec,
+};
+use crate::rank_protocol::{RankMessage, RankOrder};
+
+const ORPHAN_AFTER: Duration = Duration::from_secs(120);
+
+fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
+    SupervisorSpec {
+        version: PROTOCOL_VERSION,
+        job: 1,
+        job_name: "test".to_owned(),
+        attempt: 1,
+        node: "here".to_owned(),
+        node_rank: 0,
+        node_count: nodes,
+        ranks_per_node: ranks,
+        devices: (0..ranks).collect(),
+        device_kind: "cpu".to_owned(),
+        workdir: PathBuf::from("/"),
+        envs: BTreeMap::new(),
+        setup: None,
+        run: "true".to_owned(),
+        checkpoint_dir: None,
+        faults: 0,
+        max_faults: 0,
+        high_water_step: 0,
+        token: String::new(),
+        endpoint_file: PathBuf::from("/"),
+        folder: PathBuf::from("/"),
+        address: "here".to_owned(),
+        heartbeat_ms: 1_000,
+        orphan_after_ms: 120_000,
+        log_bytes_max: 1,
+    }
+}
+
+fn meeting_point() -> Rendezvous {
+    Rendezvous { address: "here".to_owned(), port: 29_500 }
+}
+
+fn orders() -> Orders {
+    Orders { version: PROTOCOL_VERSION, stop: None, rendezvous: None, samples_stored: 0, end_acknowledged: false }
+}
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::EPOCH + Duration::from_millis(millis)
+}
+
+/// A course whose ranks run since time 0.
+fn running(ranks: u32) -> Course {
+    let mut course = Course::new(Arc::new(spec(ranks, 1)), Some(meeting_point()), at(0));
+    assert_eq!(course.begin(at(0)), [Action::StartRanks(meeting_point())]);
+    course
+}
+
+fn ended(local: u32, ended_at: u64, end: RankEnd) -> Input {
+    let at = at(ended_at).unix_nanos();
+    Input::Keeper(Kept::Rank(local), KeeperEvent::Ended { at, end, last_lines: Vec::new(), dropped: 0 })
+}
+
+fn stop(grace_ms: u64) -> Input {
+    let stop = StopOrder { grace_ms, reason: "drain".to_owned() };
+    Input::Orders(Orders { stop: Some(stop), ..orders() })
+}
+
+fn to_rank(local: u32, command: KeeperCommand) -> Action {
+    Action::Command(Kept::Rank(local), command)
+}
+
+fn outcome(course: &Course) -> &Outcome {
+    match &course.stage {
+        Stage::Ended(_, outcome) => outcome,
+        other => panic!("it stands at {other:?}"),
+    }
+}
+
+fn faulty_rank(course: &Course) -> Option<u32> {
+    match outcome(course) {
+        Outcome::Fault { fault } | Outcome::DoNotRestart { fault } => fault.rank,
+        other => panic!("{other:?} has no fault"),
+    }
+}
+
+#[test]
+fn a_fault_terminates_the_others_and_kills_them_again_and_again_after_the_grace() {
+    let mut course = running(3);
+    let actions = course.apply(at(5), ended(1, 4, RankEnd::Exit(1)));
+    assert_eq!(actions, [to_rank(0, KeeperCommand::Terminate), to_rank(2, KeeperCommand::Terminate)]);
+    assert_eq!(course.apply(at(6), ended(0, 6, RankEnd::Signal(15))), []);
+    assert_eq!(course.apply(at(10_000), Input::Tick), []);
+    assert_eq!(course.deadline(), at(10_005));
+    assert_eq!(course.apply(at(10_005), Input::Tick), [to_rank(2, KeeperCommand::Kill)]);
+    assert_eq!(course.apply(at(10_006), Input::Tick), []);
+    assert_eq!(course.apply(at(11_005), Input::Tick), [to_rank(2, KeeperCommand::Kill)]);
+    course.apply(at(11_006), ended(2, 11_006, RankEnd::Signal(9)));
+    assert_eq!(faulty_rank(&course), Some(1));
+}
+
+#[test]
+fn the_first_failure_by_time_counts_even_if_it_is_heard_of_later() {
+    let mut course = running(3);
+    course.apply(at(7), ended(2, 6, RankEnd::Exit(1)));
+    course.apply(at(8), ended(0, 3, RankEnd::Signal(11)));
+    course.apply(at(9), ended(1, 9, RankEnd::Signal(15)));
+    assert_eq!(faulty_rank(&course), Some(0));
+    let Outcome::Fault { fault } = outcome(&course) else { panic!() };
+    assert_eq!((&fault.cause, fault.noticed_at), (&FaultCause::Signal { signal: 11 }, at(8).unix_nanos()));
+}
+
+#[test]
+fn peers_of_a_requeued_rank_get_a_bounded_time() {
+    let mut course = running(2);
+    assert_eq!(course.apply(at(0), ended(0, 0, RankEnd::Exit(94))), []);
+    assert_eq!(course.apply(at(29_999), Input::Tick), []);
+    assert_eq!(course.apply(at(30_000), Input::Tick), [to_rank(1, KeeperCommand::Terminate)]);
+    assert_eq!(course.apply(at(40_000), Input::Tick), [to_rank(1, KeeperCommand::Kill)]);
+    course.apply(at(40_001), ended(1, 40_001, RankEnd::Signal(9)));
+    assert_eq!(outcome(&course), &Outcome::Requeue);
+}
+
+#[test]
+fn a_peer_that_failed_before_a_rank_left_to_be_requeued_is_the_root_cause() {
+    let mut course = running(2);
+    course.apply(at(5), ended(0, 4, RankEnd::Exit(94)));
+    course.apply(at(6), ended(1, 3, RankEnd::Exit(2)));
+    assert_eq!(faulty_rank(&course), Some(1));
+}
+
+#[test]
+fn an_ordered_stop_tells_terminates_and_kills_within_the_grace() {
+    let mut course = running(1);
+    course.apply(at(1), Input::Connected(0));
+    let tell = RankOrder::SaveAndStop { grace_ms: 1_000, reason: "drain".to_owned() };
+    assert_eq!(course.apply(at(10), stop(1_000)), [Action::Tell(tell)]);
+    assert_eq!(course.apply(at(20), stop(1_000)), [], "the same order comes with every answer");
+    assert_eq!(course.apply(at(760), Input::Tick), [to_rank(0, KeeperCommand::Terminate)]);
+    assert_eq!(course.apply(at(1_010), Input::Tick), [to_rank(0, KeeperCommand::Kill)]);
+    course.apply(at(1_011), ended(0, 1_011, RankEnd::Signal(9)));
+    assert_eq!(outcome(&course), &Outcome::Stopped);
+}
+
+#[test]
+fn a_second_order_may_shorten_the_grace_and_never_lengthens_it() {
+    let mut course = running(1);
+    course.apply(at(0), stop(60_000));
+    assert_eq!(course.apply(at(10), stop(600_000)), []);
+    assert_eq!(course.deadline(), at(60_000));
+    assert_eq!(course.apply(at(20), stop(0)), [to_rank(0, KeeperCommand::Kill)]);
+}
+
+#[test]
+fn a_fault_before_the_order_stays_a_fault_and_one_after_it_does_not_count() {
+    let end_at = |ended_at: u64, end: RankEnd| {
+        let mut course = running(1);
+        course.apply(at(10), stop(1_000));
+        course.apply(at(12), ended(0, ended_at, end));
+        course
+    };
+    assert_eq!(faulty_rank(&end_at(9, RankEnd::Exit(1))), Some(0));
+    assert_eq!(outcome(&end_at(11, RankEnd::Exit(1))), &Outcome::Stopped);
+    assert_eq!(outcome(&end_at(11, RankEnd::Exit(94))), &Outcome::Requeue);
+    assert_eq!(outcome(&end_at(11, RankEnd::Exit(0))), &Outcome::Succeeded);
+    assert_eq!(faulty_rank(&end_at(11, RankEnd::Exit(93))), Some(0));
+}
+
+#[test]
+fn without_contact_the_ranks_run_on_and_then_stop() {
+    let mut course = running(1);
+    course.apply(at(1_000), Input::Orders(orders()));
+    let orphaned_at = at(1_000) + ORPHAN_AFTER;
+    assert_eq!(course.deadline(), orphaned_at);
+    assert_eq!(course.apply(at(120_999), Input::Tick), []);
+    let actions = course.apply(orphaned_at, Input::Tick);
+    assert!(matches!(actions[0], Action::Tell(_)), "{actions:?}");
+    assert_eq!(actions[1..], [to_rank(0, KeeperCommand::Terminate)]);
+    course.apply(at(121_500), ended(0, 121_500, RankEnd::Signal(15)));
+    assert_eq!(outcome(&course), &Outcome::Stopped);
+    assert!(course.is_over(at(121_500)));
+}
+
+#[test]
+fn the_end_waits_for_an_acknowledgement_that_can_mean_it() {
+    let mut course = running(1);
+    course.sent();
+    course.apply(at(1), ended(0, 1, RankEnd::Exit(0)));
+    let acknowledged = || Input::Orders(Orders { end_acknowledged: true, ..orders() });
+    course.apply(at(2), acknowledged());
+    assert!(!course.is_over(at(2)), "that answered a report from before the end");
+    assert!(course.has_news());
+    course.sent();
+    course.apply(at(3), acknowledged());
+    assert!(course.is_over(at(3)) && course.is_acknowledged());
+}
+
+#[test]
+fn the_last_samples_are_delivered_before_the_end() {
+    let mut course = running(1);
+    let count = u64::try_from(SAMPLES_PER_REPORT_MAX).expect("small") + 500;
+    for step in 1..=count {
+        let message = RankMessage { step: Some(Step(step)), tokens: Some(Tokens(2)), ..RankMessage::default() };
+        course.apply(at(step), Input::Message(0, message));
+    }
+    course.apply(at(count), ended(0, count, RankEnd::Exit(0)));
+    assert_eq!(course.report(at(count)).samples.len(), SAMPLES_PER_REPORT_MAX);
+    course.sent();
+    let acknowledged = |stored| Input::Orders(Orders { end_acknowledged: true, samples_stored: stored, ..orders() });
+    course.apply(at(count), acknowledged(count - 500));
+    assert!(!course.is_over(at(count)));
+    assert_eq!(course.report(at(count)).samples.last().map(|sample| sample.tokens), Some(count * 2));
+    course.sent();
+    course.apply(at(count), acknowledged(count));
+    assert!(course.is_over(at(count)));
+}
+
+#[test]
+fn a_gang_whose_nodes_do_not_meet_in_time_fails_as_such() {
+    let mut course = Course::new(Arc::new(spec(1, 2)), Some(meeting_point()), at(0));
+    assert_eq!(course.begin(at(0)), []);
+    assert_eq!(course.report(at(0)).rendezvous, Some(meeting_point()));
+    let until = at(0) + RENDEZVOUS_WAIT_MAX;
+    for minute in 0..15 {
+        course.apply(at(minute * 60_000), Input::Orders(orders()));
+    }
+    assert_eq!(course.deadline(), until);
+    course.apply(until, Input::Tick);
+    let Outcome::Fault { fault } = outcome(&course) else { panic!() };
+    assert_eq!(fault.cause, FaultCause::Rendezvous);
+}
+
+#[test]
+fn a_gang_starts_once_all_know_where_to_meet() {
+    let mut course = Course::new(Arc::new(spec(2, 2)), None, at(0));
+    assert_eq!(course.begin(at(0)), []);
+    let meet = || Input::Orders(Orders { rendezvous: Some(meeting_point()), ..orders() });
+    assert_eq!(course.apply(at(5), meet()), [Action::StartRanks(meeting_point())]);
+    assert_eq!(course.apply(at(6), meet()), []);
+}
+
+#[test]
+fn a_keeper_that_vanishes_is_cleaned_up_after() {
+    let mut course = running(2);
+    let actions = course.apply(at(5), Input::KeeperGone(Kept::Rank(1), RankEnd::Signal(9)));
+    assert_eq!(actions, [Action::KillOrphans, to_rank(0, KeeperCommand::Terminate)]);
+    course.apply(at(6), ended(0, 6, RankEnd::Signal(15)));
+    assert_eq!(course.apply(at(7), Input::KeeperGone(Kept::Rank(0), RankEnd::Exit(0))), []);
+    assert_eq!(faulty_rank(&course), Some(1));
+}
+
+#[test]
+fn reported_device_time_sums_to_wall_time_times_devices() {
+    let mut course = running(3);
+    let total = |course: &mut Course, millis: u64| Buckets::from(&course.report(at(millis)).usage).total();
+    assert_eq!(total(&mut course, 500), GpuSeconds::of(3, Duration::from_millis(500)));
+    course.apply(at(900), ended(0, 800, RankEnd::Exit(0)));
+    course.apply(at(1_000), ended(1, 950, RankEnd::Exit(0)));
+    assert_eq!(total(&mut course, 1_500), GpuSeconds::of(3, Duration::from_millis(1_500)));
+    course.apply(at(2_000), ended(2, 1_900, RankEnd::Exit(0)));
+    assert_eq!(total(&mut course, 99_000), GpuSeconds::of(3, Duration::from_millis(2_000)));
+}

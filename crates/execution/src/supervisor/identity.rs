@@ -11,8 +11,8 @@ use crate::process::{boot_id, own_pid, stat};
 
 /// The lock, held by the living supervisor of a folder.
 const LOCK_FILE: &str = "supervisor.lock";
-/// The name of the file with the [`Identity`].
-const IDENTITY_FILE: &str = "supervisor.json";
+/// The file that says who supervises; it is there from the moment a supervisor has started.
+pub const IDENTITY_FILE: &str = "supervisor.json";
 
 /// A process, told from any later one with the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

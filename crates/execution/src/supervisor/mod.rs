@@ -32,7 +32,7 @@ use crate::files::read_bounded;
 use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec};
 
 use identity::Claim;
-pub use identity::Identity;
+pub use identity::{IDENTITY_FILE, Identity};
 
 /// The most ranks on a node: far above any machine, far below what would exhaust one.
 const RANKS_PER_NODE_MAX: u32 = 1_024;

@@ -107,8 +107,8 @@ impl Shell {
                 break;
             }
             if self.contact.is_due(now, self.course.has_news()) {
-                self.course.take_news();
                 self.contact.send(self.course.report(now));
+                self.course.sent();
             }
             let wake_at = self.contact.deadline().map_or(self.course.deadline(), |at| at.min(self.course.deadline()));
             let input = tokio::select! {

@@ -1,0 +1,7 @@
+//! A supervisor, its keepers and its ranks, under a control plane that does what the test says.
+
+mod contact;
+mod ends;
+mod kills;
+mod ranks;
+mod stops;
