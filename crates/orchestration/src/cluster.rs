@@ -65,13 +65,24 @@ pub struct Node {
     pub free_cpus: u32,
     /// Free memory.
     pub free_memory: Bytes,
+    /// CPU cores that jobs hold: more than there are, if the node came back with fewer.
+    held_cpus: u32,
+    /// Memory that jobs hold.
+    held_memory: Bytes,
 }
 
 impl Node {
     fn new(id: NodeId, spec: NodeSpec) -> Self {
         let free = (0..spec.capacity.accelerators).collect();
         let (free_cpus, free_memory) = (spec.capacity.cpus, spec.capacity.memory);
-        Node { id, spec, status: NodeStatus::Ready, free, free_cpus, free_memory }
+        let (held_cpus, held_memory) = (0, Bytes(0));
+        Node { id, spec, status: NodeStatus::Ready, free, free_cpus, free_memory, held_cpus, held_memory }
+    }
+
+    fn set_held(&mut self, cpus: u32, memory: Bytes) {
+        (self.held_cpus, self.held_memory) = (cpus, memory);
+        self.free_cpus = self.spec.capacity.cpus.saturating_sub(cpus);
+        self.free_memory = Bytes(self.spec.capacity.memory.0.saturating_sub(memory.0));
     }
 
     /// Whether it can take a share of `gang` now.
@@ -172,7 +183,9 @@ impl Cluster {
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
         self.kinds.insert(spec.capacity.accelerator.clone());
-        self.nodes.insert(id, Node::new(id, spec));
+        let was_draining = self.nodes.get(&id).is_some_and(|node| node.status == NodeStatus::Draining);
+        let status = if was_draining { NodeStatus::Draining } else { NodeStatus::Ready };
+        self.nodes.insert(id, Node { status, ..Node::new(id, spec) });
         self.index(id);
         for share in held.iter().filter(|share| share.node == id) {
             self.take(share);
@@ -195,8 +208,7 @@ impl Cluster {
             for device in &share.devices {
                 node.free.remove(device);
             }
-            node.free_cpus = node.free_cpus.saturating_sub(share.cpus);
-            node.free_memory = Bytes(node.free_memory.0.saturating_sub(share.memory.0));
+            node.set_held(node.held_cpus + share.cpus, node.held_memory + share.memory);
         }
         self.index(share.node);
     }
@@ -205,10 +217,9 @@ impl Cluster {
     pub(crate) fn release(&mut self, share: &Share) {
         self.unindex(share.node);
         if let Some(node) = self.nodes.get_mut(&share.node) {
-            let capacity = &node.spec.capacity;
-            node.free.extend(share.devices.iter().filter(|device| **device < capacity.accelerators));
-            node.free_cpus = (node.free_cpus + share.cpus).min(capacity.cpus);
-            node.free_memory = Bytes((node.free_memory.0 + share.memory.0).min(capacity.memory.0));
+            let accelerators = node.spec.capacity.accelerators;
+            node.free.extend(share.devices.iter().filter(|device| **device < accelerators));
+            node.set_held(node.held_cpus - share.cpus, Bytes(node.held_memory.0 - share.memory.0));
         }
         self.index(share.node);
     }

@@ -132,6 +132,7 @@ impl Engine {
             last = Some(key);
             let job = &self.jobs[&key.1];
             if held_kinds.contains(&job.spec.gang.accelerator) {
+                passed += 1;
                 continue;
             }
             match self.decide_place(now, job, passed) {

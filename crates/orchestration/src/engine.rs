@@ -82,11 +82,12 @@ impl Engine {
     }
 
     /// Takes a journal entry back in, deciding nothing. After the last one, `apply` of [`Event::TimePassed`] decides
-    /// whatever the crash left undecided.
+    /// whatever the crash left undecided. A time before the last one counts as the last one, as it did in `apply`.
     ///
     /// # Errors
     /// A [`Refusal`] if the entry can't follow what was replayed before: the journal isn't this engine's.
     pub fn replay(&mut self, at: Timestamp, entry: &Entry) -> Result<(), Refusal> {
+        let at = at.max(self.now);
         match entry {
             Entry::Event(event) => {
                 self.admit(event)?;
@@ -148,8 +149,10 @@ impl Engine {
                 let (nodes, is_known) = (self.cluster.nodes().len(), self.cluster.id_of(&spec.name).is_some());
                 if !is_known && nodes >= self.limits.nodes_max { Err(Refusal::ClusterFull { nodes }) } else { Ok(()) }
             }
-            Event::NodeLost { node } | Event::DrainRequested { node } | Event::DrainCancelled { node } => {
-                self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node))
+            Event::NodeLost { node } => self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node)),
+            Event::DrainRequested { node } | Event::DrainCancelled { node } => {
+                let status = self.cluster.node(*node).ok_or(Refusal::UnknownNode(*node))?.status;
+                if status == NodeStatus::Lost { Err(Refusal::LostNode(*node)) } else { Ok(()) }
             }
             Event::JobSubmitted(spec) => self.admit_job(spec),
             Event::CancelRequested { job, .. } => self.jobs.get(job).map(|_| ()).ok_or(Refusal::UnknownJob(*job)),

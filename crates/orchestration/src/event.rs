@@ -10,7 +10,8 @@ use crate::{Decision, NodeSpec};
 /// Something that happened outside the engine. Facts only; what to do about it is the engine's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node came, came back, or has a new capacity. Nodes are known by name; a new name gets the next id.
+    /// A node came, came back, or has a new capacity. Nodes are known by name; a new name gets the next id. A node
+    /// that is draining goes on draining: only its administrator takes a drain back.
     NodeJoined(NodeSpec),
     /// A node is gone, with whatever ran on it.
     NodeLost {

@@ -21,7 +21,11 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
-            Event::DrainRequested { node } => self.cluster.set_status(*node, NodeStatus::Draining),
+            Event::DrainRequested { node } => {
+                self.cluster.set_status(*node, NodeStatus::Draining);
+                // The first in line may step aside now, which lets those behind it start.
+                self.is_placement_due = true;
+            }
             Event::DrainCancelled { node } => {
                 self.cluster.set_status(*node, NodeStatus::Ready);
                 self.is_placement_due = true;

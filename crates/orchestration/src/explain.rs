@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use gangline_base::{GangShape, JobId, JobSpec, NodeName, Timestamp};
+use gangline_base::{Bytes, GangShape, JobId, JobSpec, NodeName, Timestamp};
 
 use crate::cluster::NodeStatus;
 use crate::engine::{Engine, QueueKey};
@@ -68,13 +68,20 @@ pub enum Blocker {
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Blocker::BackingOff { .. } => f.write_str("it failed without progress and pauses before its next attempt"),
+            Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
             Blocker::Behind { job, because } => {
                 write!(f, "{job} is before it in line for the same accelerators: {because}")
             }
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
                 let kind = &wanted.accelerator;
-                write!(f, "wants {} node(s) with {kind}:{}; ", wanted.nodes, wanted.accelerators_per_node)?;
+                write!(f, "wants {} node(s) with {kind}:{}", wanted.nodes, wanted.accelerators_per_node)?;
+                if wanted.cpus_per_node > 0 {
+                    write!(f, ", {} cpus", wanted.cpus_per_node)?;
+                }
+                if wanted.memory_per_node > Bytes(0) {
+                    write!(f, ", {}", wanted.memory_per_node)?;
+                }
+                f.write_str("; ")?;
                 write!(f, "{nodes_with_room} node(s) have room, {free_accelerators} {kind} free")?;
                 if !holders.is_empty() {
                     let names: Vec<String> = holders.iter().map(JobId::to_string).collect();

@@ -13,6 +13,9 @@ pub enum Refusal {
     /// No node has this id.
     #[error("{0} is not known")]
     UnknownNode(NodeId),
+    /// The node is gone; it can't be drained or take jobs again before it joins.
+    #[error("{0} is lost")]
+    LostNode(NodeId),
     /// The attempt named is not the job's current one, or that share of it has already ended.
     #[error("{job} {attempt} has ended already")]
     Stale {
