@@ -1,4 +1,18 @@
 //! The control plane: journal, read models, HTTP API and page.
+//!
+//! [`service::Service`] is the one thread that owns the engine and the journal; [`http`] turns requests into calls on
+//! its handle and reads of the read models. Keeps at the product's border.
 
+mod codec;
+pub mod config;
 pub mod db;
+pub mod http;
 pub mod jobfile;
+mod model;
+pub mod secret;
+pub mod service;
+mod web;
+pub mod wire;
+
+/// The file in the data folder that holds the control plane's URL as its only line.
+pub const ENDPOINT_FILE: &str = "endpoint";

@@ -1,0 +1,272 @@
+//! Events and decisions on disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_base::{AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, Step, Submitter, Timestamp};
+use gangline_orchestration::{
+    Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, PlaceReason, RequeueReason, Share, ShareEnd,
+    StopReason,
+};
+use serde::{Deserialize, Serialize};
+
+use super::spec::{SpecV1, millis};
+use super::{Error, decode, encode};
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum EntryV1 {
+    NodeJoined(NodeV1),
+    NodeLost { node: NodeId },
+    DrainRequested { node: NodeId },
+    DrainCancelled { node: NodeId },
+    JobSubmitted(Box<SpecV1>),
+    CancelRequested { job: JobId, by: String },
+    ShareStarted { job: JobId, attempt: AttemptNumber, node: NodeId },
+    ShareEnded { job: JobId, attempt: AttemptNumber, node: NodeId, end: EndV1 },
+    CheckpointCommitted { job: JobId, attempt: AttemptNumber, step: Step },
+    TimePassed,
+    Place { job: JobId, attempt: AttemptNumber, shares: Vec<ShareV1>, waited_ms: u64, passed: u32, candidates: u32 },
+    Stop { job: JobId, attempt: AttemptNumber, reason: StopV1 },
+    Requeue { job: JobId, attempt: AttemptNumber, not_before: Timestamp, reason: RequeueV1 },
+    End { job: JobId, fate: FateV1 },
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct NodeV1 {
+    name: NodeName,
+    accelerator: String,
+    accelerators: u32,
+    cpus: u32,
+    memory: Bytes,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ShareV1 {
+    node: NodeId,
+    devices: Vec<u32>,
+    cpus: u32,
+    memory: Bytes,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum EndV1 {
+    Succeeded,
+    DoNotRestart,
+    Requeue,
+    Fault { cause: CauseV1, at: Timestamp },
+    Stopped,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum CauseV1 {
+    Exit(i32),
+    Signal(i32),
+    Setup(i32),
+    Start,
+    Rendezvous,
+    SupervisorLost,
+    NodeLost,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StopV1 {
+    Cancelled,
+    TimeLimit { limit_ms: u64 },
+    PeerEnded,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RequeueV1 {
+    Fault { cause: CauseV1, faults: u32, max_faults: u32 },
+    Asked,
+    Orphaned,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum FateV1 {
+    Succeeded,
+    Cancelled,
+    TimedOut,
+    DoNotRestart,
+    FaultsExhausted { cause: CauseV1, faults: u32 },
+    NoProgress { cause: CauseV1, faults: u32 },
+    RequeuesExhausted { requeues: u32 },
+}
+
+/// The body of a journal record.
+pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
+    encode(match entry {
+        Entry::Event(event) => event_to_disk(event),
+        Entry::Decision(decision) => decision_to_disk(decision),
+    })
+}
+
+/// An entry from the body of a journal record.
+pub(crate) fn decode_entry(body: &[u8]) -> Result<Entry, Error> {
+    entry_from_disk(decode(body)?)
+}
+
+fn event_to_disk(event: &Event) -> EntryV1 {
+    match event.clone() {
+        Event::NodeJoined(spec) => EntryV1::NodeJoined(NodeV1::from(&spec)),
+        Event::NodeLost { node } => EntryV1::NodeLost { node },
+        Event::DrainRequested { node } => EntryV1::DrainRequested { node },
+        Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
+        Event::JobSubmitted(spec) => EntryV1::JobSubmitted(Box::new(SpecV1::from(&*spec))),
+        Event::CancelRequested { job, by } => EntryV1::CancelRequested { job, by: by.0 },
+        Event::ShareStarted { job, attempt, node } => EntryV1::ShareStarted { job, attempt, node },
+        Event::ShareEnded { job, attempt, node, end } => {
+            EntryV1::ShareEnded { job, attempt, node, end: EndV1::from(&end) }
+        }
+        Event::CheckpointCommitted { job, attempt, step } => EntryV1::CheckpointCommitted { job, attempt, step },
+        Event::TimePassed => EntryV1::TimePassed,
+    }
+}
+
+fn decision_to_disk(decision: &Decision) -> EntryV1 {
+    match decision.clone() {
+        Decision::Place { job, attempt, shares, reason } => EntryV1::Place {
+            job,
+            attempt,
+            shares: shares.iter().map(ShareV1::from).collect(),
+            waited_ms: millis(reason.waited),
+            passed: reason.passed,
+            candidates: reason.candidates,
+        },
+        Decision::Stop { job, attempt, reason } => EntryV1::Stop { job, attempt, reason: StopV1::from(reason) },
+        Decision::Requeue { job, attempt, not_before, reason } => {
+            let reason = match reason {
+                RequeueReason::Fault { cause, faults, max_faults } => {
+                    RequeueV1::Fault { cause: cause.into(), faults, max_faults }
+                }
+                RequeueReason::Asked => RequeueV1::Asked,
+                RequeueReason::Orphaned => RequeueV1::Orphaned,
+            };
+            EntryV1::Requeue { job, attempt, not_before, reason }
+        }
+        Decision::End { job, fate } => EntryV1::End { job, fate: FateV1::from(fate) },
+    }
+}
+
+fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
+    let event = match entry {
+        EntryV1::NodeJoined(node) => Event::NodeJoined(node.into()),
+        EntryV1::NodeLost { node } => Event::NodeLost { node },
+        EntryV1::DrainRequested { node } => Event::DrainRequested { node },
+        EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
+        EntryV1::JobSubmitted(spec) => Event::JobSubmitted(Arc::new((*spec).try_into()?)),
+        EntryV1::CancelRequested { job, by } => Event::CancelRequested { job, by: Submitter(by) },
+        EntryV1::ShareStarted { job, attempt, node } => Event::ShareStarted { job, attempt, node },
+        EntryV1::ShareEnded { job, attempt, node, end } => Event::ShareEnded { job, attempt, node, end: end.into() },
+        EntryV1::CheckpointCommitted { job, attempt, step } => Event::CheckpointCommitted { job, attempt, step },
+        EntryV1::TimePassed => Event::TimePassed,
+        EntryV1::Place { job, attempt, shares, waited_ms, passed, candidates } => {
+            let shares = shares.into_iter().map(Share::from).collect();
+            let reason = PlaceReason { waited: Duration::from_millis(waited_ms), passed, candidates };
+            return Ok(Entry::Decision(Decision::Place { job, attempt, shares, reason }));
+        }
+        EntryV1::Stop { job, attempt, reason } => {
+            return Ok(Entry::Decision(Decision::Stop { job, attempt, reason: reason.into() }));
+        }
+        EntryV1::Requeue { job, attempt, not_before, reason } => {
+            let reason = match reason {
+                RequeueV1::Fault { cause, faults, max_faults } => {
+                    RequeueReason::Fault { cause: cause.into(), faults, max_faults }
+                }
+                RequeueV1::Asked => RequeueReason::Asked,
+                RequeueV1::Orphaned => RequeueReason::Orphaned,
+            };
+            return Ok(Entry::Decision(Decision::Requeue { job, attempt, not_before, reason }));
+        }
+        EntryV1::End { job, fate } => return Ok(Entry::Decision(Decision::End { job, fate: fate.into() })),
+    };
+    Ok(Entry::Event(event))
+}
+
+impl From<&NodeSpec> for NodeV1 {
+    fn from(spec: &NodeSpec) -> Self {
+        let NodeCapacity { accelerator, accelerators, cpus, memory } = spec.capacity.clone();
+        NodeV1 { name: spec.name.clone(), accelerator: accelerator.0, accelerators, cpus, memory }
+    }
+}
+
+impl From<NodeV1> for NodeSpec {
+    fn from(node: NodeV1) -> Self {
+        let NodeV1 { name, accelerator, accelerators, cpus, memory } = node;
+        let accelerator = AcceleratorKind(accelerator);
+        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory } }
+    }
+}
+
+impl From<&Share> for ShareV1 {
+    fn from(share: &Share) -> Self {
+        let Share { node, devices, cpus, memory } = share.clone();
+        ShareV1 { node, devices, cpus, memory }
+    }
+}
+
+impl From<ShareV1> for Share {
+    fn from(share: ShareV1) -> Self {
+        let ShareV1 { node, devices, cpus, memory } = share;
+        Share { node, devices, cpus, memory }
+    }
+}
+
+/// Two enums of the same variants, converted both ways.
+macro_rules! mirror {
+    ($disk:ident, $core:ident { $($variant:ident $( ( $field:ident ) )? $( { $($name:ident),+ } )?),+ $(,)? }) => {
+        impl From<$core> for $disk {
+            fn from(value: $core) -> Self {
+                match value { $( $core::$variant $( ($field) )? $( { $($name),+ } )? =>
+                    $disk::$variant $( ($field) )? $( { $($name: $name.into()),+ } )? ),+ }
+            }
+        }
+        impl From<$disk> for $core {
+            fn from(value: $disk) -> Self {
+                match value { $( $disk::$variant $( ($field) )? $( { $($name),+ } )? =>
+                    $core::$variant $( ($field) )? $( { $($name: $name.into()),+ } )? ),+ }
+            }
+        }
+    };
+}
+
+mirror!(CauseV1, FaultCause {
+    Exit(code), Signal(signal), Setup(code), Start, Rendezvous, SupervisorLost, NodeLost,
+});
+mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, at }, Stopped });
+mirror!(FateV1, Fate {
+    Succeeded, Cancelled, TimedOut, DoNotRestart,
+    FaultsExhausted { cause, faults }, NoProgress { cause, faults }, RequeuesExhausted { requeues },
+});
+
+impl From<&ShareEnd> for EndV1 {
+    fn from(end: &ShareEnd) -> Self {
+        end.clone().into()
+    }
+}
+
+impl From<StopReason> for StopV1 {
+    fn from(reason: StopReason) -> Self {
+        match reason {
+            StopReason::Cancelled => StopV1::Cancelled,
+            StopReason::TimeLimit(limit) => StopV1::TimeLimit { limit_ms: millis(limit) },
+            StopReason::PeerEnded => StopV1::PeerEnded,
+        }
+    }
+}
+
+impl From<StopV1> for StopReason {
+    fn from(reason: StopV1) -> Self {
+        match reason {
+            StopV1::Cancelled => StopReason::Cancelled,
+            StopV1::TimeLimit { limit_ms } => StopReason::TimeLimit(Duration::from_millis(limit_ms)),
+            StopV1::PeerEnded => StopReason::PeerEnded,
+        }
+    }
+}

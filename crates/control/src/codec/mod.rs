@@ -1,0 +1,56 @@
+//! The journal's own language: what the engine's entries and snapshots look like on disk, version 1.
+//!
+//! Every body is JSON `{"v":1,...}`. These types mirror the engine's and are free to stay when the engine's change: a new
+//! version adds a type and a conversion, and old records stay readable. Field names are part of the format.
+
+mod entry;
+mod snapshot;
+mod spec;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use entry::{decode_entry, encode_entry};
+pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
+
+/// The version written.
+const VERSION: u32 = 1;
+
+/// A body with its version.
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    v: u32,
+    body: T,
+}
+
+/// Why a body can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It isn't JSON of the shape this version writes.
+    #[error("a journal body is not readable")]
+    Malformed(#[from] serde_json::Error),
+    /// A newer Gangline wrote it.
+    #[error("a journal body has version {found}, this gangline reads up to {VERSION}")]
+    Newer {
+        /// Its version.
+        found: u32,
+    },
+    /// A value in it breaks a rule of its type.
+    #[error("a journal body holds an impossible {0}")]
+    Impossible(&'static str),
+}
+
+fn encode<T: Serialize>(body: T) -> Vec<u8> {
+    serde_json::to_vec(&Versioned { v: VERSION, body }).expect("types of the codec have string keys only")
+}
+
+fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {
+    #[derive(Deserialize)]
+    struct OnlyVersion {
+        v: u32,
+    }
+    let found = serde_json::from_slice::<OnlyVersion>(bytes)?.v;
+    if found > VERSION {
+        return Err(Error::Newer { found });
+    }
+    Ok(serde_json::from_slice::<Versioned<T>>(bytes)?.body)
+}

@@ -1,0 +1,175 @@
+//! The engine's snapshot on disk.
+
+use std::sync::Arc;
+
+use gangline_base::{AttemptNumber, JobId, Step, Timestamp};
+use gangline_orchestration::{Attempt, Job, JobState, NodeStatus, Share, ShareState, Snapshot};
+use serde::{Deserialize, Serialize};
+
+use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
+use super::spec::SpecV1;
+use super::{Error, decode, encode};
+
+#[derive(Serialize, Deserialize)]
+struct SnapshotV1 {
+    at: Timestamp,
+    next_job: u64,
+    nodes: Vec<(NodeV1, StatusV1)>,
+    jobs: Vec<JobV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StatusV1 {
+    Ready,
+    Draining,
+    Lost,
+}
+
+#[derive(Serialize, Deserialize)]
+struct JobV1 {
+    id: JobId,
+    spec: SpecV1,
+    submitted_at: Timestamp,
+    state: StateV1,
+    attempts: u32,
+    faults: u32,
+    faults_without_progress: u32,
+    requeues: u32,
+    checkpoint: Option<Step>,
+    is_cancelled: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StateV1 {
+    Queued { since: Timestamp, not_before: Timestamp },
+    Allocated(AttemptV1),
+}
+
+#[derive(Serialize, Deserialize)]
+struct AttemptV1 {
+    number: AttemptNumber,
+    placed_at: Timestamp,
+    shares: Vec<(ShareV1, ShareStateV1)>,
+    stop: Option<StopV1>,
+    checkpoint_at_start: Option<Step>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ShareStateV1 {
+    Launching,
+    Running,
+    Ended(EndV1),
+}
+
+/// The body of a snapshot.
+pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
+    let status = |status| match status {
+        NodeStatus::Ready => StatusV1::Ready,
+        NodeStatus::Draining => StatusV1::Draining,
+        NodeStatus::Lost => StatusV1::Lost,
+    };
+    encode(SnapshotV1 {
+        at: snapshot.at,
+        next_job: snapshot.next_job,
+        nodes: snapshot.nodes.iter().map(|(spec, s)| (NodeV1::from(spec), status(*s))).collect(),
+        jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
+    })
+}
+
+/// A snapshot from its body.
+pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
+    let status = |status| match status {
+        StatusV1::Ready => NodeStatus::Ready,
+        StatusV1::Draining => NodeStatus::Draining,
+        StatusV1::Lost => NodeStatus::Lost,
+    };
+    let snapshot: SnapshotV1 = decode(body)?;
+    Ok(Snapshot {
+        at: snapshot.at,
+        next_job: snapshot.next_job,
+        nodes: snapshot.nodes.into_iter().map(|(node, s)| (node.into(), status(s))).collect(),
+        jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
+    })
+}
+
+impl From<&Job> for JobV1 {
+    fn from(job: &Job) -> Self {
+        JobV1 {
+            id: job.id,
+            spec: SpecV1::from(&*job.spec),
+            submitted_at: job.submitted_at,
+            state: match &job.state {
+                JobState::Queued { since, not_before } => StateV1::Queued { since: *since, not_before: *not_before },
+                JobState::Allocated(attempt) => StateV1::Allocated(attempt.into()),
+            },
+            attempts: job.attempts,
+            faults: job.faults,
+            faults_without_progress: job.faults_without_progress,
+            requeues: job.requeues,
+            checkpoint: job.checkpoint,
+            is_cancelled: job.is_cancelled,
+        }
+    }
+}
+
+impl TryFrom<JobV1> for Job {
+    type Error = Error;
+
+    fn try_from(job: JobV1) -> Result<Self, Error> {
+        Ok(Job {
+            id: job.id,
+            spec: Arc::new(job.spec.try_into()?),
+            submitted_at: job.submitted_at,
+            state: match job.state {
+                StateV1::Queued { since, not_before } => JobState::Queued { since, not_before },
+                StateV1::Allocated(attempt) => JobState::Allocated(attempt.into()),
+            },
+            attempts: job.attempts,
+            faults: job.faults,
+            faults_without_progress: job.faults_without_progress,
+            requeues: job.requeues,
+            checkpoint: job.checkpoint,
+            is_cancelled: job.is_cancelled,
+        })
+    }
+}
+
+impl From<&Attempt> for AttemptV1 {
+    fn from(attempt: &Attempt) -> Self {
+        let state = |state: &ShareState| match state {
+            ShareState::Launching => ShareStateV1::Launching,
+            ShareState::Running => ShareStateV1::Running,
+            ShareState::Ended(end) => ShareStateV1::Ended(end.into()),
+        };
+        let shares = attempt.shares.iter().zip(&attempt.states);
+        AttemptV1 {
+            number: attempt.number,
+            placed_at: attempt.placed_at,
+            shares: shares.map(|(share, s)| (ShareV1::from(share), state(s))).collect(),
+            stop: attempt.stop.map(StopV1::from),
+            checkpoint_at_start: attempt.checkpoint_at_start,
+        }
+    }
+}
+
+impl From<AttemptV1> for Attempt {
+    fn from(attempt: AttemptV1) -> Self {
+        let state = |state| match state {
+            ShareStateV1::Launching => ShareState::Launching,
+            ShareStateV1::Running => ShareState::Running,
+            ShareStateV1::Ended(end) => ShareState::Ended(end.into()),
+        };
+        let (shares, states) = attempt.shares.into_iter().map(|(share, s)| (Share::from(share), state(s))).unzip();
+        Attempt {
+            number: attempt.number,
+            placed_at: attempt.placed_at,
+            shares,
+            states,
+            stop: attempt.stop.map(Into::into),
+            checkpoint_at_start: attempt.checkpoint_at_start,
+        }
+    }
+}

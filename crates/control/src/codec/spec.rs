@@ -1,0 +1,105 @@
+//! The job specification on disk.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use gangline_base::{
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, Priority, Program, QueueName, RecoveryPolicy,
+    Submitter,
+};
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct SpecV1 {
+    name: String,
+    queue: QueueName,
+    priority: u16,
+    nodes: NonZeroU32,
+    accelerator: String,
+    accelerators_per_node: NonZeroU32,
+    cpus_per_node: u32,
+    memory_per_node: Bytes,
+    launch: LaunchV1,
+    workdir: String,
+    envs: BTreeMap<String, String>,
+    setup: Option<String>,
+    run: String,
+    checkpoint_path: Option<String>,
+    grace_ms: u64,
+    max_faults: u32,
+    no_progress_limit: u32,
+    time_limit_ms: Option<u64>,
+    submitter: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LaunchV1 {
+    PerAccelerator,
+    PerNode,
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl From<&JobSpec> for SpecV1 {
+    fn from(spec: &JobSpec) -> Self {
+        let (gang, program) = (&spec.gang, &spec.program);
+        SpecV1 {
+            name: spec.name.clone(),
+            queue: spec.queue.clone(),
+            priority: spec.priority.value(),
+            nodes: gang.nodes,
+            accelerator: gang.accelerator.0.clone(),
+            accelerators_per_node: gang.accelerators_per_node,
+            cpus_per_node: gang.cpus_per_node,
+            memory_per_node: gang.memory_per_node,
+            launch: match gang.launch {
+                Launch::PerAccelerator => LaunchV1::PerAccelerator,
+                Launch::PerNode => LaunchV1::PerNode,
+            },
+            workdir: program.workdir.clone(),
+            envs: program.envs.clone(),
+            setup: program.setup.clone(),
+            run: program.run.clone(),
+            checkpoint_path: spec.checkpoint.path.clone(),
+            grace_ms: millis(spec.checkpoint.grace),
+            max_faults: spec.recovery.max_faults,
+            no_progress_limit: spec.recovery.no_progress_limit,
+            time_limit_ms: spec.time_limit.map(millis),
+            submitter: spec.submitter.0.clone(),
+        }
+    }
+}
+
+impl TryFrom<SpecV1> for JobSpec {
+    type Error = Error;
+
+    fn try_from(spec: SpecV1) -> Result<Self, Error> {
+        Ok(JobSpec {
+            name: spec.name,
+            queue: spec.queue,
+            priority: Priority::new(spec.priority).ok_or(Error::Impossible("priority"))?,
+            gang: GangShape {
+                nodes: spec.nodes,
+                accelerator: AcceleratorKind(spec.accelerator),
+                accelerators_per_node: spec.accelerators_per_node,
+                cpus_per_node: spec.cpus_per_node,
+                memory_per_node: spec.memory_per_node,
+                launch: match spec.launch {
+                    LaunchV1::PerAccelerator => Launch::PerAccelerator,
+                    LaunchV1::PerNode => Launch::PerNode,
+                },
+            },
+            program: Program { workdir: spec.workdir, envs: spec.envs, setup: spec.setup, run: spec.run },
+            checkpoint: CheckpointPolicy { path: spec.checkpoint_path, grace: Duration::from_millis(spec.grace_ms) },
+            recovery: RecoveryPolicy { max_faults: spec.max_faults, no_progress_limit: spec.no_progress_limit },
+            time_limit: spec.time_limit_ms.map(Duration::from_millis),
+            submitter: Submitter(spec.submitter),
+        })
+    }
+}

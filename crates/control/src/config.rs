@@ -1,0 +1,169 @@
+//! The control plane's configuration file: where to listen and which nodes there are.
+//!
+//! ```toml
+//! listen = "127.0.0.1:7878"
+//!
+//! [[node]]
+//! name = "box"
+//! accelerators = "H100:8"
+//! cpus = 96
+//! memory = "2TiB"
+//! price_per_accelerator_hour = "2.49"   # US dollars
+//! ```
+
+use gangline_base::{AcceleratorKind, Bytes, Money, NodeName};
+use gangline_orchestration::NodeCapacity;
+use serde::Deserialize;
+
+/// Most accelerators on a node (A-10).
+const ACCELERATORS_PER_NODE_MAX: u32 = 1_024;
+/// Most nodes in a file (A-10).
+const NODES_MAX: usize = 10_000;
+
+/// A node and its price.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Its name.
+    pub name: NodeName,
+    /// What it has.
+    pub capacity: NodeCapacity,
+    /// The name or address by which other nodes reach it.
+    pub address: String,
+    /// For each accelerator-hour; none if nobody has said.
+    pub price_per_hour: Option<Money>,
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config {
+    /// Address and port to listen on.
+    pub listen: Option<String>,
+    /// The nodes.
+    pub nodes: Vec<NodeConfig>,
+}
+
+/// Why the configuration was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It isn't TOML of this shape; the message has the line.
+    #[error("the configuration is not readable: {0}")]
+    Malformed(#[from] toml::de::Error),
+    /// A node's value makes no sense.
+    #[error("node \"{node}\": {message}")]
+    Node {
+        /// Its name as written.
+        node: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// More nodes than are supported in one file.
+    #[error("{count} nodes are more than the {NODES_MAX} one file may have")]
+    TooManyNodes {
+        /// How many.
+        count: usize,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileV1 {
+    listen: Option<String>,
+    #[serde(default)]
+    node: Vec<NodeV1>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeV1 {
+    name: String,
+    accelerators: String,
+    cpus: Option<u32>,
+    memory: Option<String>,
+    address: Option<String>,
+    price_per_accelerator_hour: Option<String>,
+}
+
+impl Config {
+    /// Reads a configuration file's text.
+    ///
+    /// # Errors
+    /// [`ConfigError`], naming the line or the node.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        let file: FileV1 = toml::from_str(text)?;
+        if file.node.len() > NODES_MAX {
+            return Err(ConfigError::TooManyNodes { count: file.node.len() });
+        }
+        let mut nodes: Vec<NodeConfig> = Vec::with_capacity(file.node.len());
+        for written in file.node {
+            let name = written.name.clone();
+            let refused = |message: String| ConfigError::Node { node: name.clone(), message };
+            let node = NodeConfig::try_from(written).map_err(refused)?;
+            if nodes.iter().any(|other| other.name == node.name) {
+                return Err(refused("there are two nodes of this name".to_owned()));
+            }
+            nodes.push(node);
+        }
+        Ok(Config { listen: file.listen, nodes })
+    }
+}
+
+impl TryFrom<NodeV1> for NodeConfig {
+    type Error = String;
+
+    fn try_from(node: NodeV1) -> Result<Self, String> {
+        let (accelerator, accelerators) = parse_accelerators(&node.accelerators)?;
+        let memory = node
+            .memory
+            .map_or(Ok(Bytes(0)), |text| text.parse())
+            .map_err(|e: gangline_base::InvalidBytes| e.to_string())?;
+        let price = node.price_per_accelerator_hour.map(|text| text.parse()).transpose();
+        Ok(NodeConfig {
+            name: NodeName::new(&node.name).map_err(|e| e.to_string())?,
+            capacity: NodeCapacity { accelerator, accelerators, cpus: node.cpus.unwrap_or(0), memory },
+            address: node.address.unwrap_or_else(|| "127.0.0.1".to_owned()),
+            price_per_hour: price.map_err(|e: gangline_base::InvalidMoney| e.to_string())?,
+        })
+    }
+}
+
+/// Reads `H100:8` or `cpu:2`.
+///
+/// # Errors
+/// A sentence saying what is expected.
+pub fn parse_accelerators(text: &str) -> Result<(AcceleratorKind, u32), String> {
+    let expected = || format!("\"{text}\" is not of the form KIND:COUNT such as H100:8 or cpu:2");
+    let (kind, count) = text.split_once(':').ok_or_else(expected)?;
+    let count: u32 = count.parse().map_err(|_| expected())?;
+    if kind.is_empty() || count == 0 || count > ACCELERATORS_PER_NODE_MAX {
+        return Err(expected());
+    }
+    Ok((AcceleratorKind(kind.to_owned()), count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_becomes_nodes_with_prices() {
+        let text = "listen = '127.0.0.1:0'\n[[node]]\nname = 'a'\naccelerators = 'H100:8'\nmemory = '2TiB'\nprice_per_accelerator_hour = '2.49'";
+        let config = Config::parse(text).expect("a sound file");
+        assert_eq!(config.nodes[0].capacity.accelerators, 8);
+        assert_eq!(config.nodes[0].price_per_hour.map(Money::nano_dollars), Some(2_490_000_000));
+    }
+
+    #[test]
+    fn a_bad_file_says_where() {
+        let check = |text: &str, part: &str| {
+            let message = Config::parse(text).expect_err("a refusal").to_string();
+            assert!(message.contains(part), "{message:?} does not name {part:?}");
+        };
+        check("lisen = 'x'", "lisen");
+        check("[[node]]\nname = 'a'", "accelerators");
+        check("[[node]]\nname = 'a/b'\naccelerators = 'cpu:2'", "a/b");
+        check("[[node]]\nname = 'a'\naccelerators = 'cpu'", "KIND:COUNT");
+        check("[[node]]\nname = 'a'\naccelerators = 'cpu:0'", "KIND:COUNT");
+        check("[[node]]\nname = 'a'\naccelerators = 'cpu:1'\nprice_per_accelerator_hour = '-1'", "-1");
+        check("[[node]]\nname='a'\naccelerators='cpu:1'\n[[node]]\nname='a'\naccelerators='cpu:1'", "two nodes");
+    }
+}

@@ -1,0 +1,177 @@
+//! Errors on the wire: status, stable code, sentence, hint. Never a stack trace.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use gangline_orchestration::Refusal;
+use tracing::error;
+
+use crate::{db, jobfile, service, wire};
+
+/// What a handler answers with when it can't do as asked.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    detail: wire::ErrorDetail,
+}
+
+impl ApiError {
+    pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        let (code, message, hint) = (code.to_owned(), message.into(), hint.into());
+        ApiError { status, detail: wire::ErrorDetail { code, message, hint, problems: Vec::new() } }
+    }
+
+    pub(super) fn unauthorized() -> Self {
+        let hint = "send the token of the data folder as \"Authorization: Bearer TOKEN\", or open the link that gangline up prints";
+        ApiError::new(StatusCode::UNAUTHORIZED, "G0301", "a valid token is required", hint)
+    }
+
+    pub(super) fn no_job(id: &str) -> Self {
+        ApiError::new(StatusCode::NOT_FOUND, "G0302", format!("there is no job \"{id}\""), "gangline ps lists the jobs")
+    }
+
+    fn job_ended(id: impl std::fmt::Display) -> Self {
+        ApiError::new(StatusCode::CONFLICT, "G0303", format!("{id} has already ended"), "gangline show tells how")
+    }
+
+    pub(super) fn no_node(name: &str) -> Self {
+        let message = format!("there is no node \"{name}\"");
+        ApiError::new(StatusCode::NOT_FOUND, "G0304", message, "gangline nodes lists them")
+    }
+
+    pub(super) fn malformed(message: impl Into<String>) -> Self {
+        let hint = "/api/v1/openapi.json describes every request";
+        ApiError::new(StatusCode::BAD_REQUEST, "G0306", message, hint)
+    }
+
+    pub(super) fn no_such_path() -> Self {
+        let hint = "/api/v1/openapi.json lists the paths";
+        ApiError::new(StatusCode::NOT_FOUND, "G0307", "there is nothing at this path", hint)
+    }
+
+    pub(super) fn wrong_method() -> Self {
+        let hint = "/api/v1/openapi.json lists the methods of each path";
+        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "G0307", "this path has no such method", hint)
+    }
+
+    pub(super) fn foreign_host() -> Self {
+        let hint = "reach the control plane by 127.0.0.1, localhost or [::1]";
+        ApiError::new(StatusCode::FORBIDDEN, "G0309", "the request names a host that isn't this machine", hint)
+    }
+
+    pub(super) fn protocol_version(found: u32, known: u32) -> Self {
+        let message = format!("the supervisor speaks protocol version {found}, this control plane {known}");
+        let hint = "run the same version of gangline everywhere";
+        ApiError::new(StatusCode::BAD_REQUEST, "G0310", message, hint)
+    }
+
+    pub(super) fn no_log(message: impl Into<String>) -> Self {
+        let hint = "gangline show lists the attempts and ranks; a rank has a log once it was started";
+        ApiError::new(StatusCode::NOT_FOUND, "G0311", message, hint)
+    }
+
+    pub(super) fn internal(message: &str) -> Self {
+        error!(message, "a request failed");
+        let hint = "the control plane's log says more; please report it";
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "G0399", message, hint)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(wire::ErrorBody { error: self.detail })).into_response()
+    }
+}
+
+impl From<service::Error> for ApiError {
+    fn from(error: service::Error) -> Self {
+        let message = error.to_string();
+        match error {
+            service::Error::Refused(refusal) => refused(&refusal),
+            service::Error::NoJob(id) => ApiError::no_job(&id.to_string()),
+            service::Error::JobEnded(id) => ApiError::job_ended(id),
+            service::Error::NoNode(name) => ApiError::no_node(name.as_str()),
+            service::Error::Poisoned { .. } => {
+                let hint = "free the disk or repair it, then restart the control plane; running jobs go on meanwhile";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0207", message, hint)
+            }
+            service::Error::Overloaded | service::Error::Stopping => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0308", message, "try again in a moment")
+            }
+        }
+    }
+}
+
+fn refused(refusal: &Refusal) -> ApiError {
+    let message = refusal.to_string();
+    match refusal {
+        Refusal::UnknownJob(id) => ApiError::no_job(&id.to_string()),
+        Refusal::UnknownNode(id) => ApiError::no_node(&id.to_string()),
+        Refusal::LostNode(_) => ApiError::new(StatusCode::CONFLICT, "G0312", message, "bring the node back first"),
+        Refusal::Stale { job, .. } => ApiError::job_ended(job),
+        Refusal::NeverFits(fit) => {
+            let hint = format!("what would fit: {}", fit.what_would_fit());
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)
+        }
+        Refusal::QueueFull { .. } => {
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "G0402", message, "wait until some have run, or cancel some")
+        }
+        Refusal::ClusterFull { .. } => {
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0403", message, "configure fewer nodes")
+        }
+    }
+}
+
+impl From<db::Error> for ApiError {
+    fn from(error: db::Error) -> Self {
+        error!(%error, code = error.code(), "a read failed");
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.code(), error.to_string(), error.hint())
+    }
+}
+
+impl From<Vec<jobfile::Problem>> for ApiError {
+    fn from(problems: Vec<jobfile::Problem>) -> Self {
+        let message = format!("the job file has {} problem(s)", problems.len());
+        let hint = "correct the places named; docs/job-file.md describes every key";
+        let mut error = ApiError::new(StatusCode::BAD_REQUEST, "G0100", message, hint);
+        error.detail.problems = problems.into_iter().map(problem_to_wire).collect();
+        error
+    }
+}
+
+fn problem_to_wire(problem: jobfile::Problem) -> wire::Problem {
+    let place = match problem.place {
+        jobfile::Place::File { line, column } => format!("{line}:{column}"),
+        jobfile::Place::Override(option) => format!("--set {option}"),
+    };
+    let code = problem.code.as_str().to_owned();
+    wire::Problem { code, place, message: problem.message, hint: problem.hint.unwrap_or_default() }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(rejection: JsonRejection) -> Self {
+        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            let message = format!("the request's body is over the limit of {} bytes", super::USER_BODY_BYTES_MAX);
+            return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "G0305", message, "send less");
+        }
+        ApiError::malformed(lowercase(&rejection.body_text()))
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        ApiError::malformed(lowercase(&rejection.body_text()))
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        ApiError::malformed(lowercase(&rejection.body_text()))
+    }
+}
+
+fn lowercase(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}

@@ -1,0 +1,198 @@
+//! Jobs: list, submit, show, cancel, explain, curves.
+
+use std::path::Path as FsPath;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use gangline_base::{JobId, JobSpec, Submitter};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::error::ApiError;
+use super::{App, ErrorBody, read};
+use crate::jobfile;
+use crate::model::{JobRecord, history_to_wire, read_job, read_jobs, read_series, to_wire};
+use crate::service;
+use crate::wire;
+
+/// Jobs in a listing unless another number is asked for.
+const JOBS_PER_PAGE: u32 = 100;
+/// Points of a curve unless another number is asked for.
+const POINTS: u32 = 500;
+/// Points of a curve at most.
+const POINTS_MAX: u32 = 10_000;
+
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ListQuery {
+    /// Only jobs before this one.
+    before: Option<String>,
+    /// At most this many; 500 at most.
+    limit: Option<u32>,
+}
+
+/// How fine a curve.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SeriesQuery {
+    /// At most this many points.
+    points: Option<u32>,
+}
+
+pub(super) fn parse_job(text: &str) -> Result<JobId, ApiError> {
+    text.parse().map_err(|_| ApiError::no_job(text))
+}
+
+/// Jobs, newest first.
+#[utoipa::path(get, path = "/api/v1/jobs", params(ListQuery), tag = "jobs", responses(
+    (status = 200, body = wire::JobList), (status = 401, body = ErrorBody)))]
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    query: Result<Query<ListQuery>, QueryRejection>,
+) -> Result<Json<wire::JobList>, ApiError> {
+    let Query(query) = query?;
+    let before = query.before.as_deref().map(parse_job).transpose()?;
+    let limit = query.limit.unwrap_or(JOBS_PER_PAGE).max(1);
+    list_jobs(&app, before, limit).await.map(Json)
+}
+
+/// The list as the API and the page show it.
+pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<wire::JobList, ApiError> {
+    let records = read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
+    let reasons = app.handle.wait_reasons().await?;
+    let mut jobs: Vec<wire::Job> = Vec::with_capacity(records.len());
+    for (record, booked) in &records {
+        let mut job = to_wire(record, booked);
+        if job.state == wire::JobState::Waiting
+            && let Some((_, reason)) = reasons.iter().find(|(id, _)| *id == record.id)
+        {
+            job.because.clone_from(reason);
+        }
+        jobs.push(job);
+    }
+    let is_full = u32::try_from(records.len()).is_ok_and(|count| count >= limit);
+    let next = jobs.last().filter(|_| is_full).map(|job| job.id.clone());
+    Ok(wire::JobList { jobs, next })
+}
+
+/// Takes a job in, or says what would become of it. When a submission is answered it is on disk.
+#[utoipa::path(post, path = "/api/v1/jobs", request_body = wire::SubmitRequest, tag = "jobs", responses(
+    (status = 200, body = wire::Answer), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    (status = 413, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(super) async fn submit(
+    State(app): State<Arc<App>>,
+    request: Result<Json<wire::SubmitRequest>, JsonRejection>,
+) -> Result<Json<wire::Answer>, ApiError> {
+    let Json(request) = request?;
+    let spec = read_job_file(&request, &app.user)?;
+    let answer = if request.dry_run {
+        wire::Answer::DryRun(app.handle.dry_run(spec).await?)
+    } else {
+        wire::Answer::Submitted(app.handle.submit(spec).await?)
+    };
+    Ok(Json(answer))
+}
+
+fn read_job_file(request: &wire::SubmitRequest, user: &Submitter) -> Result<JobSpec, ApiError> {
+    let base = FsPath::new(&request.directory);
+    if !base.is_absolute() {
+        return Err(ApiError::malformed(format!("directory \"{}\" is not absolute", request.directory)));
+    }
+    let context = jobfile::Context {
+        file_name: request.file_name.as_deref().unwrap_or("job.yaml"),
+        base,
+        submitter: user.clone(),
+        overrides: &request.set,
+        is_folder: &|path| path.is_dir(),
+    };
+    Ok(jobfile::parse(&request.job_file, &context)?)
+}
+
+async fn record_of(app: &Arc<App>, text: &str) -> Result<wire::Job, ApiError> {
+    let id = parse_job(text)?;
+    let found = read(app, move |transaction| read_job(transaction, id)).await?;
+    let (record, booked) = found.ok_or_else(|| ApiError::no_job(text))?;
+    let mut job = to_wire(&record, &booked);
+    if job.state == wire::JobState::Waiting
+        && let Ok(explanation) = app.handle.explain(id).await
+    {
+        job.because = explanation.summary;
+    }
+    Ok(job)
+}
+
+/// One job.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path, description = "its id")), tag = "jobs",
+    responses((status = 200, body = wire::Job), (status = 404, body = ErrorBody)))]
+pub(super) async fn show(State(app): State<Arc<App>>, Path(job): Path<String>) -> Result<Json<wire::Job>, ApiError> {
+    record_of(&app, &job).await.map(Json)
+}
+
+/// Asks for a job's end. A waiting job ends at once, a running one within its grace.
+#[utoipa::path(post, path = "/api/v1/jobs/{job}/cancel", params(("job" = String, Path, description = "its id")),
+    tag = "jobs", responses((status = 200, body = wire::CancelAnswer), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Result<Json<wire::CancelAnswer>, ApiError> {
+    let id = parse_job(&job)?;
+    Ok(Json(app.handle.cancel(id, app.user.clone()).await?))
+}
+
+/// Why a job waits, runs where it runs, or ended.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/explain", params(("job" = String, Path, description = "its id")),
+    tag = "jobs", responses((status = 200, body = wire::Explanation), (status = 404, body = ErrorBody)))]
+pub(super) async fn explain(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+) -> Result<Json<wire::Explanation>, ApiError> {
+    let id = parse_job(&job)?;
+    match app.handle.explain(id).await {
+        Ok(explanation) => Ok(Json(explanation)),
+        Err(service::Error::JobEnded(_)) => {
+            let found = read(&app, move |transaction| read_job(transaction, id)).await?;
+            let (record, _) = found.ok_or_else(|| ApiError::no_job(&job))?;
+            Ok(Json(explain_ended(&record)))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn explain_ended(record: &JobRecord) -> wire::Explanation {
+    wire::Explanation {
+        job: Some(record.id.to_string()),
+        state: Some(record.state),
+        summary: record.because.clone(),
+        blocker: None,
+        ahead: 0,
+        waiting: 0,
+        history: history_to_wire(record),
+    }
+}
+
+/// A job's training curve, by its first node's ranks.
+#[utoipa::path(get, path = "/api/v1/jobs/{job}/series", params(("job" = String, Path, description = "its id"), SeriesQuery),
+    tag = "jobs", responses((status = 200, body = wire::Series), (status = 404, body = ErrorBody)))]
+pub(super) async fn series(
+    State(app): State<Arc<App>>,
+    Path(job): Path<String>,
+    query: Result<Query<SeriesQuery>, QueryRejection>,
+) -> Result<Json<wire::Series>, ApiError> {
+    let id = parse_job(&job)?;
+    let points = query?.points.unwrap_or(POINTS);
+    series_of(&app, id, points).await.map(Json)
+}
+
+/// A curve as the API and the page show it.
+pub(super) async fn series_of(app: &Arc<App>, id: JobId, points: u32) -> Result<wire::Series, ApiError> {
+    let points = points.clamp(2, POINTS_MAX);
+    let is_known = read(app, move |transaction| read_job(transaction, id)).await?.is_some();
+    if !is_known {
+        return Err(ApiError::no_job(&id.to_string()));
+    }
+    read(app, move |transaction| read_series(transaction, id, points)).await
+}

@@ -1,0 +1,107 @@
+//! The HTTP border: `/api/v1` as JSON with an OpenAPI document, and the page at `/`.
+//!
+//! Handlers translate; they decide nothing. Reads come from the read models, so they show only what is durable; changes
+//! go through the service's handle. Keeps A-9, A-10 (bodies, pages and log pieces have limits) and A-11.
+
+mod auth;
+mod error;
+mod jobs;
+mod logs;
+mod nodes;
+mod openapi;
+mod page;
+mod supervisors;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use gangline_base::Submitter;
+use tokio::net::TcpListener;
+
+pub use openapi::document as openapi_document;
+
+use crate::db::Reader;
+use crate::secret::Secrets;
+use crate::service::Handle;
+use crate::wire;
+use error::ApiError;
+
+/// The largest request body of a user, in bytes.
+pub const USER_BODY_BYTES_MAX: usize = 1 << 20;
+/// The largest report of a supervisor, in bytes.
+pub const REPORT_BODY_BYTES_MAX: usize = 4 << 20;
+
+/// What handlers work with.
+#[derive(Clone, Debug)]
+pub struct App {
+    /// Changes go here.
+    pub handle: Handle,
+    /// Reads come from here.
+    pub reader: Reader,
+    /// What bearers are checked against.
+    pub secrets: Secrets,
+    /// Who the users' token stands for.
+    pub user: Submitter,
+    /// The data folder, for logs.
+    pub folder: PathBuf,
+}
+
+/// All routes.
+pub fn router(app: App) -> Router {
+    let app = Arc::new(app);
+    let users = Router::new()
+        .route("/jobs", get(jobs::list).post(jobs::submit))
+        .route("/jobs/{job}", get(jobs::show))
+        .route("/jobs/{job}/cancel", post(jobs::cancel))
+        .route("/jobs/{job}/explain", get(jobs::explain))
+        .route("/jobs/{job}/series", get(jobs::series))
+        .route("/jobs/{job}/logs", get(logs::read))
+        .route("/nodes", get(nodes::list))
+        .route("/nodes/{node}/drain", post(nodes::drain))
+        .route("/nodes/{node}/undrain", post(nodes::undrain))
+        .route("/queues", get(nodes::queues))
+        .layer(from_fn_with_state(app.clone(), auth::require_user))
+        .layer(DefaultBodyLimit::max(USER_BODY_BYTES_MAX));
+    let supervisors = Router::new()
+        .route("/supervisors/report", post(supervisors::report))
+        .layer(DefaultBodyLimit::max(REPORT_BODY_BYTES_MAX));
+    let open = Router::new()
+        .route("/health", get(nodes::health))
+        .route("/openapi.json", get(|| async { Json(openapi::document()) }));
+    Router::new()
+        .nest("/api/v1", users.merge(supervisors).merge(open))
+        .route("/", get(page::show))
+        .fallback(|| async { ApiError::no_such_path() })
+        .method_not_allowed_fallback(|| async { ApiError::wrong_method() })
+        .layer(from_fn(auth::require_local_host))
+        .with_state(app)
+}
+
+/// Serves until `stop` is ready, then finishes the requests under way.
+///
+/// # Errors
+/// If the listener fails.
+pub async fn serve(
+    listener: TcpListener,
+    app: App,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    axum::serve(listener, router(app)).with_graceful_shutdown(stop).await
+}
+
+/// Runs a query where blocking is allowed.
+async fn read<T: Send + 'static>(
+    app: &Arc<App>,
+    query: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+) -> Result<T, ApiError> {
+    let reader = app.reader.clone();
+    let outcome = tokio::task::spawn_blocking(move || reader.read(query)).await;
+    outcome.map_err(|_| ApiError::internal("a query panicked"))?.map_err(ApiError::from)
+}
+
+/// The body of an error, for handlers' documentation.
+type ErrorBody = wire::ErrorBody;

@@ -1,0 +1,51 @@
+//! Nodes, queues, health.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use gangline_base::NodeName;
+
+use super::error::ApiError;
+use super::{App, ErrorBody};
+use crate::wire;
+
+/// The nodes, and who holds each of their accelerators.
+#[utoipa::path(get, path = "/api/v1/nodes", tag = "cluster", responses((status = 200, body = wire::NodeList)))]
+pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Json<wire::NodeList>, ApiError> {
+    Ok(Json(app.handle.nodes().await?))
+}
+
+/// Nothing new starts on a node; what runs there goes on.
+#[utoipa::path(post, path = "/api/v1/nodes/{node}/drain", params(("node" = String, Path, description = "its name")),
+    tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody)))]
+pub(super) async fn drain(State(app): State<Arc<App>>, Path(node): Path<String>) -> Result<Json<wire::Node>, ApiError> {
+    set_drain(&app, &node, true).await
+}
+
+/// A draining node takes jobs again.
+#[utoipa::path(post, path = "/api/v1/nodes/{node}/undrain", params(("node" = String, Path, description = "its name")),
+    tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody)))]
+pub(super) async fn undrain(
+    State(app): State<Arc<App>>,
+    Path(node): Path<String>,
+) -> Result<Json<wire::Node>, ApiError> {
+    set_drain(&app, &node, false).await
+}
+
+async fn set_drain(app: &Arc<App>, node: &str, is_wanted: bool) -> Result<Json<wire::Node>, ApiError> {
+    let name = NodeName::new(node).map_err(|_| ApiError::no_node(node))?;
+    Ok(Json(app.handle.drain(name, is_wanted).await?))
+}
+
+/// The queues that have jobs.
+#[utoipa::path(get, path = "/api/v1/queues", tag = "cluster", responses((status = 200, body = wire::QueueList)))]
+pub(super) async fn queues(State(app): State<Arc<App>>) -> Result<Json<wire::QueueList>, ApiError> {
+    Ok(Json(app.handle.queues().await?))
+}
+
+/// How the control plane is. Needs no token.
+#[utoipa::path(get, path = "/api/v1/health", tag = "cluster", responses((status = 200, body = wire::Health)))]
+pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<wire::Health>, ApiError> {
+    Ok(Json(app.handle.health().await?))
+}

@@ -1,0 +1,34 @@
+//! Booking an attempt that is over into the ledger: the allocation fixes the total, the supervisors' reports
+//! say where it went.
+
+use gangline_accounting::{Allocation, LedgerEntry, book};
+use gangline_base::{AttemptNumber, Buckets, JobId, Money, NodeName, Timestamp};
+
+use super::record::AttemptRecord;
+
+/// The ledger entries of an attempt that has just ended, one for each node.
+pub(crate) fn book_attempt(
+    job: JobId,
+    attempt: &AttemptRecord,
+    to: Timestamp,
+    price_of: impl Fn(&NodeName) -> Money,
+) -> Vec<LedgerEntry> {
+    let book_share = |share: &super::ShareRecord| {
+        let node = NodeName::new(&share.node).ok()?;
+        let allocation = Allocation {
+            job,
+            attempt: AttemptNumber(attempt.number),
+            price: price_of(&node),
+            node,
+            devices: u32::try_from(share.devices.len()).expect("a node has fewer than 2^32 accelerators"),
+            from: attempt.placed_at,
+            to,
+        };
+        let reported = share
+            .report
+            .as_ref()
+            .map(|report| (Timestamp::from_unix_nanos(report.started_at), Buckets::from(&report.usage)));
+        Some(book(allocation, reported))
+    };
+    attempt.shares.iter().filter_map(book_share).collect()
+}

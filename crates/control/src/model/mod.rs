@@ -1,0 +1,17 @@
+//! Read models: what the API shows of jobs, kept beside the journal.
+//!
+//! A [`JobRecord`] follows from the engine's events and decisions and from the supervisors' cumulative reports. Records
+//! are changed only by the service's one thread and stored in the transaction of the entries they follow from.
+
+mod booking;
+mod record;
+mod recovery;
+mod report;
+mod store;
+mod view;
+
+pub(crate) use booking::book_attempt;
+pub(crate) use record::{JobRecord, ShareRecord};
+pub(crate) use report::{SampleRow, outcome_as_end};
+pub(crate) use store::{live_jobs, read_job, read_jobs, read_series, write_job, write_ledger, write_sample};
+pub(crate) use view::{history_to_wire, to_wire};

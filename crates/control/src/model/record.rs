@@ -1,0 +1,232 @@
+//! A job as the control plane remembers it: a document in the table `jobs`, version 1.
+
+use gangline_base::{JobId, JobSpec, Timestamp};
+use gangline_execution::protocol::{Fault, FaultCause, Report};
+use gangline_orchestration::{Decision, Engine, Fate, Job, Share, StopReason};
+use serde::{Deserialize, Serialize};
+
+use crate::wire::{Checkpoints, Gang, JobState, Progress};
+
+/// The version written.
+const VERSION: u32 = 1;
+/// Attempts kept in the document; the ledger keeps all.
+const ATTEMPTS_KEPT: usize = 50;
+/// Lines of history kept in the document; the journal keeps all.
+const HISTORY_KEPT: usize = 100;
+
+/// A job, waiting, running or ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct JobRecord {
+    pub(crate) v: u32,
+    pub(crate) id: JobId,
+    pub(crate) name: String,
+    pub(crate) queue: String,
+    pub(crate) priority: u16,
+    pub(crate) submitter: String,
+    pub(crate) submitted_at: Timestamp,
+    pub(crate) state: JobState,
+    pub(crate) because: String,
+    pub(crate) ended_at: Option<Timestamp>,
+    pub(crate) gang: Gang,
+    pub(crate) run: String,
+    pub(crate) workdir: String,
+    pub(crate) checkpoint_path: Option<String>,
+    pub(crate) faults: u32,
+    pub(crate) max_faults: u32,
+    pub(crate) progress: Progress,
+    /// The highest step any attempt reached: an attempt that does steps up to it does them again.
+    pub(crate) high_water_step: u64,
+    pub(crate) checkpoints: Checkpoints,
+    /// What attempts that are over have saved.
+    pub(crate) checkpoints_before: Checkpoints,
+    pub(crate) attempts: Vec<AttemptRecord>,
+    pub(crate) history: Vec<(Timestamp, String)>,
+}
+
+/// One allocation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AttemptRecord {
+    pub(crate) number: u32,
+    pub(crate) placed_at: Timestamp,
+    pub(crate) ended_at: Option<Timestamp>,
+    pub(crate) placed_because: String,
+    pub(crate) ended_because: Option<String>,
+    /// The earliest fault of any node.
+    pub(crate) fault: Option<(String, Fault)>,
+    pub(crate) shares: Vec<ShareRecord>,
+}
+
+/// One node's share.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ShareRecord {
+    pub(crate) node: String,
+    pub(crate) devices: Vec<u32>,
+    /// The last report, without its samples.
+    pub(crate) report: Option<Report>,
+    /// Samples below this number are stored.
+    pub(crate) samples_stored: u64,
+}
+
+impl JobRecord {
+    pub(crate) fn new(id: JobId, spec: &JobSpec, now: Timestamp) -> Self {
+        let gang = Gang {
+            nodes: spec.gang.nodes.get(),
+            accelerator: spec.gang.accelerator.0.clone(),
+            accelerators_per_node: spec.gang.accelerators_per_node.get(),
+            ranks_per_node: spec.gang.ranks_per_node(),
+        };
+        JobRecord {
+            v: VERSION,
+            id,
+            name: spec.name.clone(),
+            queue: spec.queue.to_string(),
+            priority: spec.priority.value(),
+            submitter: spec.submitter.to_string(),
+            submitted_at: now,
+            state: JobState::Waiting,
+            because: "submitted".to_owned(),
+            ended_at: None,
+            gang,
+            run: spec.program.run.clone(),
+            workdir: spec.program.workdir.clone(),
+            checkpoint_path: spec.checkpoint.path.clone(),
+            faults: 0,
+            max_faults: spec.recovery.max_faults,
+            progress: Progress::default(),
+            high_water_step: 0,
+            checkpoints: Checkpoints::default(),
+            checkpoints_before: Checkpoints::default(),
+            attempts: Vec::new(),
+            history: vec![(now, format!("submitted by {}", spec.submitter))],
+        }
+    }
+
+    /// The attempt that is or was last.
+    pub(crate) fn last_attempt(&self) -> Option<&AttemptRecord> {
+        self.attempts.last()
+    }
+
+    /// Adds a line to its history and makes it the reason shown.
+    pub(crate) fn note(&mut self, now: Timestamp, text: String) {
+        self.because.clone_from(&text);
+        self.history.push((now, text));
+        let excess = self.history.len().saturating_sub(HISTORY_KEPT);
+        self.history.drain(..excess);
+    }
+
+    /// Takes in a decision. `engine` has it applied already, and names the nodes.
+    pub(crate) fn follow(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) {
+        match decision {
+            Decision::Place { attempt, shares, reason, .. } => {
+                self.begin_attempt(now, attempt.0, share_records(shares, engine), reason.to_string());
+            }
+            Decision::Stop { reason, .. } => {
+                self.state = JobState::Stopping;
+                // A peer's end explains itself when the attempt closes; the root cause is the better reason to show.
+                let text = format!("stopping: {reason}");
+                if *reason == StopReason::PeerEnded { self.history.push((now, text)) } else { self.note(now, text) }
+            }
+            Decision::Requeue { not_before, reason, .. } => {
+                let pause = not_before.since(now).as_secs();
+                let when = if pause > 0 { format!(" after a pause of {pause} s") } else { String::new() };
+                self.end_attempt(now, format!("queued again{when}: {reason}"));
+                self.state = JobState::Waiting;
+            }
+            Decision::End { fate, .. } => {
+                let text = if fate.is_success() { fate.to_string() } else { format!("ended: {fate}") };
+                self.end_attempt(now, text);
+                self.ended_at = Some(now);
+                self.state = match fate {
+                    Fate::Succeeded => JobState::Succeeded,
+                    Fate::Cancelled => JobState::Cancelled,
+                    _ => JobState::Failed,
+                };
+            }
+        }
+        if let Some(job) = engine.job(self.id) {
+            self.faults = job.faults;
+        } else if let Decision::End { fate: Fate::FaultsExhausted { faults, .. }, .. } = decision {
+            self.faults = *faults;
+        } else if let Decision::End { fate: Fate::NoProgress { .. }, .. } = decision {
+            self.faults += 1;
+        }
+    }
+
+    fn begin_attempt(&mut self, now: Timestamp, number: u32, shares: Vec<ShareRecord>, reason: String) {
+        let places: Vec<String> = shares.iter().map(|share| format!("{}{:?}", share.node, share.devices)).collect();
+        self.state = JobState::Starting;
+        self.note(now, format!("attempt {number} placed on {}: {reason}", places.join(" ")));
+        let placed_because = reason;
+        let (ended_at, ended_because, fault) = (None, None, None);
+        self.attempts.push(AttemptRecord {
+            number,
+            placed_at: now,
+            ended_at,
+            placed_because,
+            ended_because,
+            fault,
+            shares,
+        });
+        let excess = self.attempts.len().saturating_sub(ATTEMPTS_KEPT);
+        self.attempts.drain(..excess);
+    }
+
+    fn end_attempt(&mut self, now: Timestamp, text: String) {
+        if let Some(attempt) = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none()) {
+            attempt.ended_at = Some(now);
+            attempt.ended_because = Some(text.clone());
+        }
+        self.checkpoints_before = self.checkpoints;
+        self.note(now, text);
+    }
+
+    /// Makes up for a supervisor that can't say any more how it ended.
+    pub(crate) fn supervisor_lost(&mut self, now: Timestamp, node: &str) {
+        let Some(attempt) = self.attempts.last_mut() else { return };
+        let share = attempt.shares.iter().find(|share| share.node == node);
+        let last_sign = share.and_then(|share| share.report.as_ref()).map(|report| report.sent_at);
+        let fault = Fault {
+            rank: None,
+            cause: FaultCause::SupervisorLost,
+            noticed_at: now.unix_nanos(),
+            last_sign_of_life: last_sign.unwrap_or(attempt.placed_at.unix_nanos()),
+            last_lines: Vec::new(),
+        };
+        if attempt.fault.is_none() {
+            attempt.fault = Some((node.to_owned(), fault));
+        }
+    }
+
+    /// Brings the record in line with the engine after a start; true if it wasn't. They are committed together, so they
+    /// differ only where damaged journal entries were put aside.
+    pub(crate) fn align(&mut self, now: Timestamp, job: &Job, engine: &Engine) -> bool {
+        let current = job.attempt().map(|attempt| attempt.number.0);
+        let recorded = self.attempts.last().filter(|attempt| attempt.ended_at.is_none()).map(|attempt| attempt.number);
+        if current == recorded {
+            return false;
+        }
+        if recorded.is_some() {
+            self.end_attempt(now, "lost with a damaged journal entry".to_owned());
+        }
+        match job.attempt() {
+            None => self.state = JobState::Waiting,
+            Some(attempt) => {
+                let reason = "found in the journal".to_owned();
+                let shares = share_records(&attempt.shares, engine);
+                self.begin_attempt(attempt.placed_at, attempt.number.0, shares, reason);
+            }
+        }
+        true
+    }
+}
+
+fn share_records(shares: &[Share], engine: &Engine) -> Vec<ShareRecord> {
+    let name = |share: &Share| engine.cluster().node(share.node).map(|node| node.spec.name.to_string());
+    let record = |share: &Share| ShareRecord {
+        node: name(share).unwrap_or_else(|| share.node.to_string()),
+        devices: share.devices.clone(),
+        report: None,
+        samples_stored: 0,
+    };
+    shares.iter().map(record).collect()
+}

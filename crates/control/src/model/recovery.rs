@@ -1,0 +1,67 @@
+//! A recovery in its six phases, from the last words of the attempt that failed and the first ones of the next.
+
+use gangline_base::{RecoveryPhase, Timestamp};
+use gangline_execution::protocol::{Marks, NodeState};
+
+use super::record::{AttemptRecord, JobRecord};
+use crate::wire::{Recovery, RecoveryLine};
+
+/// Every recovery of the job, oldest first.
+pub(crate) fn recoveries(job: &JobRecord) -> Vec<Recovery> {
+    job.attempts.windows(2).filter_map(|pair| recovery(&pair[0], &pair[1])).collect()
+}
+
+fn recovery(failed: &AttemptRecord, next: &AttemptRecord) -> Option<Recovery> {
+    let (_, fault) = failed.fault.as_ref()?;
+    let released = failed.ended_at?;
+    let at = Timestamp::from_unix_nanos;
+    let gone = last_end(failed).unwrap_or(released);
+    let queued = next.placed_at.since(released);
+    let marks = marks_of(next);
+    let noticed = at(fault.noticed_at);
+    // A job without a checkpoint to read has no restore phase: it ends where it begins.
+    let restored = marks.restore_ended.or(marks.first_step);
+    let points = [
+        (RecoveryPhase::Detect, Some(at(fault.last_sign_of_life)), Some(noticed)),
+        (RecoveryPhase::Cleanup, Some(noticed), Some(gone)),
+        (RecoveryPhase::Rendezvous, Some(gone + queued), marks.ranks_started.map(at)),
+        (RecoveryPhase::Init, marks.ranks_started.map(at), marks.restore_began.or(marks.first_step).map(at)),
+        (RecoveryPhase::Restore, marks.restore_began.map(at), marks.restore_began.and(restored).map(at)),
+        (RecoveryPhase::FirstStep, marks.restore_began.and(restored).map(at), marks.first_step.map(at)),
+    ];
+    let phases: Vec<RecoveryLine> = points
+        .into_iter()
+        .filter_map(|(phase, from, to)| {
+            let seconds = to?.since(from?).as_secs_f64();
+            Some(RecoveryLine { phase: phase.name().to_owned(), seconds })
+        })
+        .collect();
+    Some(Recovery {
+        from_attempt: failed.number,
+        to_attempt: next.number,
+        cause: failed.ended_because.clone().unwrap_or_default(),
+        queued_seconds: queued.as_secs_f64(),
+        total_seconds: phases.iter().map(|line| line.seconds).sum(),
+        is_complete: marks.first_step.is_some(),
+        phases,
+    })
+}
+
+fn last_end(attempt: &AttemptRecord) -> Option<Timestamp> {
+    let ends = attempt.shares.iter().filter_map(|share| match share.report.as_ref()?.state {
+        NodeState::Ended { at, .. } => Some(Timestamp::from_unix_nanos(at)),
+        NodeState::Preparing | NodeState::Running { .. } => None,
+    });
+    ends.max()
+}
+
+/// The gang's marks: it has started, restored and stepped when its last node has.
+fn marks_of(attempt: &AttemptRecord) -> Marks {
+    let marks = || attempt.shares.iter().filter_map(|share| share.report.as_ref()).map(|report| report.marks);
+    Marks {
+        ranks_started: marks().filter_map(|m| m.ranks_started).max(),
+        restore_began: marks().filter_map(|m| m.restore_began).min(),
+        restore_ended: marks().filter_map(|m| m.restore_ended).max(),
+        first_step: marks().filter_map(|m| m.first_step).max(),
+    }
+}

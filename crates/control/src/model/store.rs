@@ -1,0 +1,161 @@
+//! The read models' SQL.
+
+use gangline_accounting::LedgerEntry;
+use gangline_base::{Bucket, JobId, Money, Timestamp};
+use rusqlite::types::Type;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::record::JobRecord;
+use super::report::SampleRow;
+use super::view::Booked;
+use crate::wire::{Point, Series, Time};
+
+/// Jobs in one listing at most.
+pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
+
+fn to_sql(value: u64) -> i64 {
+    value.cast_signed()
+}
+
+fn from_sql(value: i64) -> u64 {
+    value.cast_unsigned()
+}
+
+/// Writes a job's record over what was there.
+pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
+    let doc = serde_json::to_string(record).expect("a record has string keys only");
+    let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc) VALUES (?1, ?2, ?3)";
+    transaction.prepare_cached(sql)?.execute(params![to_sql(record.id.0), !record.state.is_final(), doc])?;
+    Ok(())
+}
+
+/// Books an entry. A second booking of the same share fails the transaction (A-8).
+pub(crate) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
+    let allocation = &entry.allocation;
+    let nanos = |bucket| i64::try_from(entry.buckets[bucket].nanos()).unwrap_or(i64::MAX);
+    let sql = "INSERT INTO ledger VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17)";
+    transaction.prepare_cached(sql)?.execute(params![
+        to_sql(allocation.job.0),
+        allocation.attempt.0,
+        allocation.node.as_str(),
+        queue,
+        allocation.devices,
+        to_sql(allocation.from.unix_nanos()),
+        to_sql(allocation.to.unix_nanos()),
+        allocation.price.nano_dollars(),
+        entry.cost.nano_dollars(),
+        nanos(Bucket::Compute),
+        nanos(Bucket::DataStall),
+        nanos(Bucket::CheckpointStall),
+        nanos(Bucket::Communication),
+        nanos(Bucket::StragglerWait),
+        nanos(Bucket::Restart),
+        nanos(Bucket::LostWork),
+        nanos(Bucket::Idle),
+    ])?;
+    Ok(())
+}
+
+/// Stores a sample unless it is there.
+pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
+    let sql = "INSERT OR IGNORE INTO samples VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    transaction.prepare_cached(sql)?.execute(params![
+        to_sql(row.job),
+        row.attempt,
+        i64::try_from(row.node_rank).unwrap_or(i64::MAX),
+        to_sql(row.number),
+        to_sql(row.sample.at),
+        to_sql(row.sample.step),
+        row.sample.loss,
+        to_sql(row.sample.tokens),
+    ])?;
+    Ok(())
+}
+
+fn record_from(doc: &str) -> rusqlite::Result<JobRecord> {
+    serde_json::from_str(doc).map_err(|e| rusqlite::Error::FromSqlConversionFailure(2, Type::Text, Box::new(e)))
+}
+
+/// Every job that hasn't ended.
+pub(crate) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
+    let mut statement = transaction.prepare("SELECT doc FROM jobs WHERE is_live = 1 ORDER BY job")?;
+    let docs = statement.query_map([], |row| row.get::<_, String>(0))?;
+    docs.map(|doc| record_from(&doc?)).collect()
+}
+
+/// One job and its ledger rows.
+pub(crate) fn read_job(
+    transaction: &Transaction<'_>,
+    job: JobId,
+) -> rusqlite::Result<Option<(JobRecord, Vec<Booked>)>> {
+    let doc: Option<String> =
+        transaction.query_row("SELECT doc FROM jobs WHERE job = ?1", [to_sql(job.0)], |row| row.get(0)).optional()?;
+    doc.map(|doc| Ok((record_from(&doc)?, read_ledger(transaction, job)?))).transpose()
+}
+
+/// Jobs before `before`, newest first, with their ledger rows.
+pub(crate) fn read_jobs(
+    transaction: &Transaction<'_>,
+    before: Option<JobId>,
+    count: u32,
+) -> rusqlite::Result<Vec<(JobRecord, Vec<Booked>)>> {
+    let before = before.map_or(i64::MAX, |job| to_sql(job.0));
+    let count = count.min(JOBS_PER_PAGE_MAX);
+    let mut statement = transaction.prepare("SELECT doc FROM jobs WHERE job < ?1 ORDER BY job DESC LIMIT ?2")?;
+    let docs = statement.query_map(params![before, count], |row| row.get::<_, String>(0))?;
+    let mut jobs = Vec::new();
+    for doc in docs {
+        let record = record_from(&doc?)?;
+        let booked = read_ledger(transaction, record.id)?;
+        jobs.push((record, booked));
+    }
+    Ok(jobs)
+}
+
+fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
+    let sql = "SELECT node, devices, from_unix_nanos, to_unix_nanos, price_nano_dollars_per_hour,
+                      compute, data_stall, checkpoint_stall, communication, straggler_wait, restart, lost_work, idle,
+                      attempt
+               FROM ledger WHERE job = ?1 ORDER BY attempt, node";
+    let mut statement = transaction.prepare_cached(sql)?;
+    let rows = statement.query_map([to_sql(job.0)], |row| {
+        let mut nanos = [0; Bucket::ALL.len()];
+        for (index, nano) in nanos.iter_mut().enumerate() {
+            *nano = from_sql(row.get(5 + index)?);
+        }
+        Ok(Booked {
+            node: row.get(0)?,
+            devices: row.get(1)?,
+            from: Timestamp::from_unix_nanos(from_sql(row.get(2)?)),
+            to: Timestamp::from_unix_nanos(from_sql(row.get(3)?)),
+            price: Money::from_nano_dollars(row.get(4)?),
+            nanos,
+            attempt: row.get(13)?,
+        })
+    })?;
+    rows.collect()
+}
+
+/// The curve of a job's first node, thinned out to at most `points_max` points.
+pub(crate) fn read_series(transaction: &Transaction<'_>, job: JobId, points_max: u32) -> rusqlite::Result<Series> {
+    let id = to_sql(job.0);
+    let count: u32 =
+        transaction
+            .query_row("SELECT count(*) FROM samples WHERE job = ?1 AND node_rank = 0", [id], |row| row.get(0))?;
+    let stride = count.div_ceil(points_max.max(1)).max(1);
+    let sql = "SELECT attempt, at_unix_nanos, step, loss, tokens FROM (
+                   SELECT *, row_number() OVER (ORDER BY attempt, number) AS place
+                   FROM samples WHERE job = ?1 AND node_rank = 0)
+               WHERE (place - 1) % ?2 = 0 OR place = ?3 ORDER BY attempt, place";
+    let mut statement = transaction.prepare_cached(sql)?;
+    let points = statement.query_map(params![id, stride, count], |row| {
+        Ok(Point {
+            attempt: row.get(0)?,
+            at: Time(Timestamp::from_unix_nanos(from_sql(row.get(1)?))),
+            step: from_sql(row.get(2)?),
+            loss: row.get(3)?,
+            tokens: from_sql(row.get(4)?),
+        })
+    })?;
+    Ok(Series { job: job.to_string(), points: points.collect::<Result<_, _>>()? })
+}

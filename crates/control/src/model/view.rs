@@ -1,0 +1,174 @@
+//! From a record and its ledger rows to what the API shows.
+
+use gangline_accounting::{Allocation, LedgerEntry};
+use gangline_base::{AttemptNumber, NodeName};
+use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
+use gangline_execution::protocol::{FaultCause, NodeState};
+
+use super::record::{AttemptRecord, JobRecord, ShareRecord};
+use super::recovery::recoveries;
+use crate::wire::{Attempt, BucketLine, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
+
+/// A row of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Booked {
+    pub(crate) attempt: u32,
+    pub(crate) node: String,
+    pub(crate) devices: u32,
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+    pub(crate) price: Money,
+    /// In the order of [`Bucket::ALL`].
+    pub(crate) nanos: [u64; Bucket::ALL.len()],
+}
+
+/// A job as the API shows it.
+pub(crate) fn to_wire(record: &JobRecord, booked: &[Booked]) -> Job {
+    Job {
+        id: record.id.to_string(),
+        name: record.name.clone(),
+        queue: record.queue.clone(),
+        priority: record.priority,
+        submitter: record.submitter.clone(),
+        submitted_at: Time(record.submitted_at),
+        state: record.state,
+        because: record.because.clone(),
+        ended_at: record.ended_at.map(Time),
+        gang: record.gang.clone(),
+        run: record.run.clone(),
+        workdir: record.workdir.clone(),
+        checkpoint_path: record.checkpoint_path.clone(),
+        faults: record.faults,
+        max_faults: record.max_faults,
+        progress: record.progress,
+        checkpoints: record.checkpoints,
+        attempts: record.attempts.iter().map(attempt_to_wire).collect(),
+        recoveries: recoveries(record),
+        usage: usage(record, booked),
+        history: history_to_wire(record),
+    }
+}
+
+pub(crate) fn history_to_wire(record: &JobRecord) -> Vec<HistoryLine> {
+    record.history.iter().map(|(at, text)| HistoryLine { at: Time(*at), text: text.clone() }).collect()
+}
+
+fn attempt_to_wire(attempt: &AttemptRecord) -> Attempt {
+    let fault = attempt.fault.as_ref().map(|(node, fault)| Fault {
+        node: node.clone(),
+        rank: fault.rank,
+        cause: describe(&fault.cause),
+        noticed_at: Time(Timestamp::from_unix_nanos(fault.noticed_at)),
+        last_lines: fault.last_lines.clone(),
+    });
+    Attempt {
+        number: attempt.number,
+        placed_at: Time(attempt.placed_at),
+        ended_at: attempt.ended_at.map(Time),
+        placed_because: attempt.placed_because.clone(),
+        ended_because: attempt.ended_because.clone(),
+        fault,
+        shares: attempt.shares.iter().map(share_to_wire).collect(),
+    }
+}
+
+fn describe(cause: &FaultCause) -> String {
+    match cause {
+        FaultCause::Exit { code } => format!("exited with code {code}"),
+        FaultCause::Signal { signal } => format!("killed by signal {signal}"),
+        FaultCause::Setup { code } => format!("the setup command failed with code {code}"),
+        FaultCause::Start { message } => format!("could not be started: {message}"),
+        FaultCause::Rendezvous => "the gang's nodes did not meet in time".to_owned(),
+        FaultCause::SupervisorLost => "the supervisor was lost".to_owned(),
+    }
+}
+
+fn share_to_wire(share: &ShareRecord) -> Share {
+    let report = share.report.as_ref();
+    let state = match report.map(|report| &report.state) {
+        None => "launching",
+        Some(NodeState::Preparing) => "preparing",
+        Some(NodeState::Running { .. }) => "running",
+        Some(NodeState::Ended { .. }) => "ended",
+    };
+    let phase_name = |phase| serde_json::to_value(phase).ok().and_then(|value| value.as_str().map(str::to_owned));
+    let ranks = report.map(|report| report.ranks.as_slice()).unwrap_or_default();
+    Share {
+        node: share.node.clone(),
+        devices: share.devices.clone(),
+        state: state.to_owned(),
+        supervisor_pid: report.map(|report| report.supervisor_pid),
+        ranks: ranks
+            .iter()
+            .map(|rank| Rank {
+                rank: rank.rank,
+                pid: rank.pid,
+                phase: rank.phase.and_then(phase_name),
+                step: rank.step,
+            })
+            .collect(),
+    }
+}
+
+impl Booked {
+    fn entry(&self, record: &JobRecord) -> Option<LedgerEntry> {
+        let mut buckets = Buckets::default();
+        for (bucket, nanos) in Bucket::ALL.into_iter().zip(self.nanos) {
+            buckets[bucket] = GpuSeconds::from_nanos(u128::from(nanos));
+        }
+        let allocation = Allocation {
+            job: record.id,
+            attempt: AttemptNumber(self.attempt),
+            node: NodeName::new(&self.node).ok()?,
+            devices: self.devices,
+            from: self.from,
+            to: self.to,
+            price: self.price,
+        };
+        let cost = self.price.per_hour_times(buckets.total());
+        Some(LedgerEntry { allocation, buckets, cost })
+    }
+}
+
+fn usage(record: &JobRecord, booked: &[Booked]) -> Usage {
+    let entries: Vec<LedgerEntry> = booked.iter().filter_map(|row| row.entry(record)).collect();
+    let buckets = entries.iter().fold(Buckets::default(), |sum, entry| sum + entry.buckets);
+    let total = buckets.total();
+    let cost_of = |wanted: Bucket| -> Money {
+        let costs = entries.iter().flat_map(LedgerEntry::costs);
+        costs.filter(|(bucket, _)| *bucket == wanted).map(|(_, cost)| cost).sum()
+    };
+    let cost: Money = entries.iter().map(|entry| entry.cost).sum();
+    let mut prices: Vec<Price> = booked
+        .iter()
+        .map(|row| Price { node: row.node.clone(), nano_dollars_per_hour: row.price.nano_dollars() })
+        .collect();
+    prices.sort_by(|a, b| (&a.node, a.nano_dollars_per_hour).cmp(&(&b.node, b.nano_dollars_per_hour)));
+    prices.dedup();
+    let lines = buckets.iter().map(|(bucket, time)| BucketLine {
+        bucket: bucket.name().to_owned(),
+        gpu_seconds: seconds(time),
+        gpu_nanoseconds: nanos(time),
+        cost_nano_dollars: cost_of(bucket).nano_dollars(),
+    });
+    let goodput = (total > GpuSeconds::ZERO)
+        .then(|| seconds(buckets[Bucket::Compute] + buckets[Bucket::Communication]) / seconds(total));
+    Usage {
+        gpu_seconds: seconds(total),
+        gpu_nanoseconds: nanos(total),
+        cost_nano_dollars: cost.nano_dollars(),
+        cost: cost.to_string(),
+        prices,
+        buckets: lines.collect(),
+        goodput,
+    }
+}
+
+fn nanos(time: GpuSeconds) -> u64 {
+    u64::try_from(time.nanos()).unwrap_or(u64::MAX)
+}
+
+fn seconds(time: GpuSeconds) -> f64 {
+    let whole = std::time::Duration::from_nanos(nanos(time));
+    whole.as_secs_f64()
+}

@@ -1,0 +1,260 @@
+//! The thread's loop: gather requests, apply them, commit once, answer and act.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::Duration;
+
+use gangline_base::{JobId, Money, NodeName, Timestamp};
+use gangline_execution::protocol::SupervisorSpec;
+use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
+use tracing::{error, info, warn};
+
+use super::batch::{Batch, Deferred, Rows};
+use super::handle::{Reply, Request};
+use super::{Error, Options};
+use crate::codec::{encode_entry, encode_snapshot};
+use crate::db::{self, Journal};
+use crate::model::{JobRecord, book_attempt, write_job, write_ledger, write_sample};
+
+/// Requests taken into one group commit at most.
+const BATCH_MAX: usize = 512;
+/// The longest sleep: how late a timer or a lost supervisor may be noticed.
+const TICK: Duration = Duration::from_millis(200);
+/// The longest read-model rows wait for a commit that is due anyway.
+const ROWS_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Entries between two snapshots: what a start replays at most, about.
+const ENTRIES_PER_SNAPSHOT: u64 = 10_000;
+
+/// The service's state. One thread owns it.
+pub(super) struct Actor {
+    pub(super) options: Options,
+    pub(super) engine: Engine,
+    pub(super) journal: Journal,
+    /// Records of live jobs, and of those that ended in the batch in the making.
+    pub(super) records: BTreeMap<JobId, JobRecord>,
+    pub(super) rows: Rows,
+    /// When each share's supervisor was last heard of.
+    pub(super) contacts: BTreeMap<(JobId, NodeName), Timestamp>,
+    pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
+    pub(super) launches: SyncSender<SupervisorSpec>,
+    pub(super) rows_since: Option<Timestamp>,
+    pub(super) entries_since_snapshot: u64,
+    pub(super) watched_at: Timestamp,
+}
+
+impl Actor {
+    /// Runs until asked to stop.
+    pub(super) fn run(mut self, requests: &Receiver<Request>) {
+        loop {
+            let first = match requests.recv_timeout(TICK) {
+                Ok(request) => Some(request),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let now = (self.options.clock)();
+            let mut batch = Batch::default();
+            let mut is_stopping = false;
+            for request in first.into_iter().chain(requests.try_iter()).take(BATCH_MAX) {
+                is_stopping |= matches!(request, Request::Stop);
+                self.handle(now, request, &mut batch);
+            }
+            self.tick(now, &mut batch);
+            self.finish(now, batch);
+            if is_stopping {
+                break;
+            }
+        }
+        self.snapshot();
+        info!("the control plane has stopped; running jobs go on under their supervisors");
+    }
+
+    fn handle(&mut self, now: Timestamp, request: Request, batch: &mut Batch) {
+        match request {
+            Request::Submit { spec, reply } => {
+                self.change(batch, reply, |actor, batch| actor.submit(now, *spec, batch))
+            }
+            Request::Cancel { job, by, reply } => {
+                self.change(batch, reply, |actor, batch| actor.cancel(now, job, by, batch));
+            }
+            Request::Drain { node, is_wanted, reply } => {
+                self.change(batch, reply, |actor, batch| actor.drain(now, &node, is_wanted, batch));
+            }
+            Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
+            Request::LaunchFailed { spec, message } => self.launch_failed(now, &spec, message, batch),
+            Request::DryRun { spec, reply } => self.answer_query(batch, reply, self.dry_run(now, &spec)),
+            Request::Explain { job, reply } => self.answer_query(batch, reply, self.explain(now, job)),
+            Request::WaitReasons { reply } => self.answer_query(batch, reply, Ok(self.wait_reasons(now))),
+            Request::Nodes { reply } => self.answer_query(batch, reply, Ok(self.node_list())),
+            Request::Queues { reply } => self.answer_query(batch, reply, Ok(self.queue_list())),
+            Request::Health { reply } => self.answer_query(batch, reply, Ok(self.health())),
+            Request::Stop => {}
+        }
+    }
+
+    /// A change is refused at once while the journal is poisoned, before it touches the engine.
+    fn change<T: Send + 'static>(
+        &mut self,
+        batch: &mut Batch,
+        reply: Reply<T>,
+        work: impl FnOnce(&mut Self, &mut Batch) -> Result<T, Error>,
+    ) {
+        let outcome = match self.journal.poison() {
+            Some(cause) => Err(Error::Poisoned { cause: cause.to_owned() }),
+            None => work(self, batch),
+        };
+        answer_after_commit(batch, reply, outcome);
+    }
+
+    /// What was asked is answered once it is durable; after a failure, with what is known.
+    pub(super) fn answer_query<T: Send + 'static>(&self, batch: &mut Batch, reply: Reply<T>, answer: Result<T, Error>) {
+        if self.journal.poison().is_none() {
+            answer_after_commit(batch, reply, answer);
+        } else {
+            // The asker may have given up.
+            let _ = reply.send(answer);
+        }
+    }
+
+    fn tick(&mut self, now: Timestamp, batch: &mut Batch) {
+        if self.journal.poison().is_some() {
+            return;
+        }
+        self.watch(now, batch);
+        if self.engine.next_deadline().is_some_and(|at| at <= now)
+            && let Err(refusal) = self.apply(now, Event::TimePassed, batch)
+        {
+            error!(%refusal, "time could not pass");
+        }
+    }
+
+    /// Applies an event and follows up on what was decided.
+    pub(super) fn apply(&mut self, now: Timestamp, event: Event, batch: &mut Batch) -> Result<Vec<Decision>, Refusal> {
+        let decisions = self.engine.apply(now, &event)?;
+        if event != Event::TimePassed || !decisions.is_empty() {
+            batch.entries.push((now, Entry::Event(event)));
+        }
+        for decision in &decisions {
+            batch.entries.push((now, Entry::Decision(decision.clone())));
+            self.follow(now, decision, batch);
+        }
+        Ok(decisions)
+    }
+
+    /// Brings the record of a decision's job up to date and notes what is to be done once the decision is durable.
+    pub(super) fn follow(&mut self, now: Timestamp, decision: &Decision, batch: &mut Batch) {
+        let id = decision.job();
+        let prices = &self.options.nodes;
+        let price_of = |name: &NodeName| {
+            let node = prices.iter().find(|node| node.name == *name);
+            node.and_then(|node| node.price_per_hour).unwrap_or(Money::ZERO)
+        };
+        let Some(record) = self.records.get_mut(&id) else {
+            error!(job = %id, "a decision is about a job without a record");
+            return;
+        };
+        if matches!(decision, Decision::Requeue { .. } | Decision::End { .. })
+            && let Some(attempt) = record.last_attempt().filter(|attempt| attempt.ended_at.is_none())
+        {
+            let entries = book_attempt(id, attempt, now, price_of);
+            self.rows.ledger.extend(entries.into_iter().map(|entry| (record.queue.clone(), entry)));
+            self.contacts.retain(|(job, _), _| *job != id);
+            self.rates.remove(&id);
+        }
+        record.follow(now, decision, &self.engine);
+        info!(job = %id, "{}", record.because);
+        self.rows.jobs.insert(id);
+        if let Decision::Place { job, attempt, shares, .. } = decision {
+            let specs = self.supervisor_specs(*job, *attempt, shares);
+            for spec in &specs {
+                if let Ok(node) = NodeName::new(&spec.node) {
+                    self.contacts.insert((*job, node), now);
+                }
+            }
+            batch.launches.extend(specs);
+        }
+    }
+
+    /// Commits the batch if anything in it must be durable, then answers and acts.
+    pub(super) fn finish(&mut self, now: Timestamp, batch: Batch) {
+        let poison = self.journal.poison().map(|cause| Error::Poisoned { cause: cause.to_owned() });
+        let is_due = self.rows_since.is_some_and(|since| now.since(since) >= ROWS_WAIT_MAX);
+        if !self.rows.is_empty() && self.rows_since.is_none() {
+            self.rows_since = Some(now);
+        }
+        let needs_commit = !batch.entries.is_empty() || batch.must_commit || is_due;
+        let outcome = match poison {
+            Some(poison) => Err(poison),
+            None if needs_commit => self.commit(&batch.entries),
+            None => Ok(()),
+        };
+        for answer in batch.answers {
+            answer(outcome.as_ref().copied());
+        }
+        if outcome.is_ok() {
+            for spec in batch.launches {
+                self.start_launch(spec);
+            }
+        }
+        if self.entries_since_snapshot >= ENTRIES_PER_SNAPSHOT {
+            self.snapshot();
+        }
+    }
+
+    fn commit(&mut self, entries: &[(Timestamp, Entry)]) -> Result<(), Error> {
+        let encoded: Vec<db::Entry> =
+            entries.iter().map(|(at, entry)| db::Entry { at: *at, body: encode_entry(entry) }).collect();
+        let rows = std::mem::take(&mut self.rows);
+        self.rows_since = None;
+        let records = &self.records;
+        let mut read_models = |transaction: &rusqlite::Transaction<'_>| -> rusqlite::Result<()> {
+            for job in rows.jobs.iter().filter_map(|job| records.get(job)) {
+                write_job(transaction, job)?;
+            }
+            for job in &rows.forgotten {
+                transaction.execute("DELETE FROM jobs WHERE job = ?1", [job.0.cast_signed()])?;
+            }
+            for (queue, entry) in &rows.ledger {
+                write_ledger(transaction, queue, entry)?;
+            }
+            rows.samples.iter().try_for_each(|sample| write_sample(transaction, sample))
+        };
+        let committed = self.journal.commit(db::Batch { records: &encoded, read_models: &mut read_models });
+        self.records.retain(|_, record| !record.state.is_final());
+        self.entries_since_snapshot += u64::try_from(encoded.len()).unwrap_or(u64::MAX);
+        match committed {
+            Ok(_) => Ok(()),
+            Err(failure) => {
+                let cause = self.journal.poison().unwrap_or_default().to_owned();
+                error!(code = failure.code(), cause, "the journal failed: changes are refused, running jobs go on");
+                Err(Error::Poisoned { cause })
+            }
+        }
+    }
+
+    fn snapshot(&mut self) {
+        if self.entries_since_snapshot == 0 || self.journal.poison().is_some() {
+            return;
+        }
+        let body = encode_snapshot(&self.engine.snapshot());
+        match self.journal.write_snapshot(self.journal.last(), &body) {
+            Ok(()) => self.entries_since_snapshot = 0,
+            Err(failure) => {
+                warn!(%failure, "no snapshot was written; the next start replays more");
+                self.entries_since_snapshot = 0;
+            }
+        }
+    }
+}
+
+/// Sends an answer once the batch is durable; a success turns into the failure of the commit.
+fn answer_after_commit<T: Send + 'static>(batch: &mut Batch, reply: Reply<T>, outcome: Result<T, Error>) {
+    let deferred: Deferred = Box::new(move |committed| {
+        let answer = match committed {
+            Ok(()) => outcome,
+            Err(failure) => outcome.and(Err(failure.clone())),
+        };
+        // The asker may have given up.
+        let _ = reply.send(answer);
+    });
+    batch.answers.push(deferred);
+}

@@ -1,0 +1,139 @@
+//! How the rest of the control plane talks to the service's thread.
+
+use gangline_base::{JobId, JobSpec, NodeName, Submitter};
+use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
+use gangline_orchestration::Refusal;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+use crate::wire;
+
+/// The longest a caller waits for an answer.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Why the service didn't do as asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The engine refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// There never was such a job.
+    #[error("there is no {0}")]
+    NoJob(JobId),
+    /// The job has ended.
+    #[error("{0} has already ended")]
+    JobEnded(JobId),
+    /// There is no such node.
+    #[error("there is no node \"{0}\"")]
+    NoNode(NodeName),
+    /// The journal failed; changes are refused until a restart.
+    #[error("the journal can't be written: {cause}")]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+    /// More requests are waiting than the limit.
+    #[error("the control plane is overloaded")]
+    Overloaded,
+    /// The service is stopping.
+    #[error("the control plane is stopping")]
+    Stopping,
+}
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
+
+/// What can be asked of the service.
+pub(super) enum Request {
+    Submit { spec: Box<JobSpec>, reply: Reply<wire::Submitted> },
+    DryRun { spec: Box<JobSpec>, reply: Reply<wire::DryRun> },
+    Cancel { job: JobId, by: Submitter, reply: Reply<wire::CancelAnswer> },
+    Drain { node: NodeName, is_wanted: bool, reply: Reply<wire::Node> },
+    Explain { job: JobId, reply: Reply<wire::Explanation> },
+    WaitReasons { reply: Reply<Vec<(JobId, String)>> },
+    Nodes { reply: Reply<wire::NodeList> },
+    Queues { reply: Reply<wire::QueueList> },
+    Health { reply: Reply<wire::Health> },
+    Report { report: Box<Report>, reply: Reply<Orders> },
+    LaunchFailed { spec: Box<SupervisorSpec>, message: String },
+    Stop,
+}
+
+/// A handle on the service; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    pub(super) requests: SyncSender<Request>,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Request")
+    }
+}
+
+impl Handle {
+    async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.try_send(request(reply)).map_err(|error| match error {
+            TrySendError::Full(_) => Error::Overloaded,
+            TrySendError::Disconnected(_) => Error::Stopping,
+        })?;
+        match tokio::time::timeout(ANSWER_WAIT_MAX, answer).await {
+            Ok(answer) => answer.unwrap_or(Err(Error::Stopping)),
+            Err(_) => Err(Error::Overloaded),
+        }
+    }
+
+    /// Takes a job in; when this returns it is on disk.
+    ///
+    /// # Errors
+    /// [`Error`]; the same for the other functions.
+    pub async fn submit(&self, spec: JobSpec) -> Result<wire::Submitted, Error> {
+        self.ask(|reply| Request::Submit { spec: Box::new(spec), reply }).await
+    }
+
+    /// What would become of a job.
+    pub async fn dry_run(&self, spec: JobSpec) -> Result<wire::DryRun, Error> {
+        self.ask(|reply| Request::DryRun { spec: Box::new(spec), reply }).await
+    }
+
+    /// Asks for a job's end.
+    pub async fn cancel(&self, job: JobId, by: Submitter) -> Result<wire::CancelAnswer, Error> {
+        self.ask(|reply| Request::Cancel { job, by, reply }).await
+    }
+
+    /// Drains a node, or takes it back into use.
+    pub async fn drain(&self, node: NodeName, is_wanted: bool) -> Result<wire::Node, Error> {
+        self.ask(|reply| Request::Drain { node, is_wanted, reply }).await
+    }
+
+    /// Why a live job waits or runs where it does.
+    pub async fn explain(&self, job: JobId) -> Result<wire::Explanation, Error> {
+        self.ask(|reply| Request::Explain { job, reply }).await
+    }
+
+    /// For the first waiting jobs, what each waits for.
+    pub async fn wait_reasons(&self) -> Result<Vec<(JobId, String)>, Error> {
+        self.ask(|reply| Request::WaitReasons { reply }).await
+    }
+
+    /// The nodes and who holds what.
+    pub async fn nodes(&self) -> Result<wire::NodeList, Error> {
+        self.ask(|reply| Request::Nodes { reply }).await
+    }
+
+    /// The queues that have jobs.
+    pub async fn queues(&self) -> Result<wire::QueueList, Error> {
+        self.ask(|reply| Request::Queues { reply }).await
+    }
+
+    /// How the control plane is.
+    pub async fn health(&self) -> Result<wire::Health, Error> {
+        self.ask(|reply| Request::Health { reply }).await
+    }
+
+    /// A supervisor's report. Its token has been checked.
+    pub async fn report(&self, report: Report) -> Result<Orders, Error> {
+        self.ask(|reply| Request::Report { report: Box::new(report), reply }).await
+    }
+}

@@ -1,0 +1,83 @@
+//! The control plane's one thread: requests in, engine, journal, answers out.
+//!
+//! It takes whatever requests have piled up, applies them to the engine, commits all entries and read models with one
+//! fsync (group commit), and only then answers and acts. So an answer is a promise, nothing happens that isn't in the
+//! journal, and a crash at any point loses only what nobody was told of. If a commit fails it answers with
+//! the failure, acts on nothing, and refuses changes from then on; running jobs go on.
+
+mod actor;
+mod batch;
+mod changes;
+mod handle;
+mod launch;
+mod queries;
+mod reports;
+mod start;
+mod watch;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_base::{Submitter, Timestamp};
+use gangline_execution::launcher::Launcher;
+
+pub use handle::{Error, Handle};
+pub(crate) use launch::share_folder;
+pub use start::{Service, StartError};
+
+use crate::config::NodeConfig;
+use crate::secret::Secrets;
+
+/// Requests that may wait for the service's thread; senders wait beyond.
+pub const REQUESTS_MAX: usize = 4_096;
+
+/// What a service needs.
+#[derive(Clone)]
+pub struct Options {
+    /// The data folder.
+    pub folder: PathBuf,
+    /// The nodes.
+    pub nodes: Vec<NodeConfig>,
+    /// What starts supervisors.
+    pub launcher: Arc<dyn Launcher>,
+    /// The clock, in nanoseconds since 1970.
+    pub clock: fn() -> Timestamp,
+    /// On whose behalf requests with the users' token are made.
+    pub user: Submitter,
+    /// The secrets.
+    pub secrets: Secrets,
+    /// How the journal is opened.
+    pub journal: crate::db::Options,
+    /// Times.
+    pub timing: Timing,
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("folder", &self.folder).field("nodes", &self.nodes).finish_non_exhaustive()
+    }
+}
+
+/// The service's times. Each is a multiple of the one before: a supervisor misses several heartbeats before its
+/// lease is over, and loses its ranks only long after that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Between a supervisor's reports.
+    pub heartbeat: Duration,
+    /// Silence after which the launcher is asked whether the supervisor lives.
+    pub lease: Duration,
+    /// Silence of a control plane after which a supervisor stops its ranks.
+    pub orphan_after: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing {
+            heartbeat: Duration::from_millis(500),
+            lease: Duration::from_secs(3),
+            orphan_after: Duration::from_mins(10),
+        }
+    }
+}

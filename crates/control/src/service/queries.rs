@@ -1,0 +1,176 @@
+//! What is answered from the engine's state.
+
+use std::collections::BTreeMap;
+
+use gangline_base::{JobId, JobSpec, NodeId, Timestamp};
+use gangline_orchestration::{Blocker, DryRun, Explanation, Job, NodeStatus, Share};
+
+use super::Error;
+use super::actor::Actor;
+use crate::wire::{self, Time};
+
+/// Waiting jobs whose reason is worked out for one listing.
+const WAIT_REASONS_MAX: usize = 200;
+
+impl Actor {
+    pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<wire::DryRun, Error> {
+        Ok(match self.engine.dry_run(now, spec)? {
+            DryRun::WouldStart { shares } => {
+                wire::DryRun::WouldStart { placements: shares.iter().map(|share| self.placement(share)).collect() }
+            }
+            DryRun::WouldWait(explanation) => {
+                wire::DryRun::WouldWait { explanation: explanation_to_wire(&explanation) }
+            }
+        })
+    }
+
+    pub(super) fn explain(&self, now: Timestamp, id: JobId) -> Result<wire::Explanation, Error> {
+        let unknown = || if id < self.engine.next_job_id() { Error::JobEnded(id) } else { Error::NoJob(id) };
+        let job = self.engine.job(id).ok_or_else(unknown)?;
+        let record = self.records.get(&id).ok_or_else(unknown)?;
+        let mut shown = match self.engine.explain(now, id) {
+            Some(explanation) => explanation_to_wire(&explanation),
+            None => wire::Explanation {
+                job: None,
+                state: None,
+                summary: self.running_summary(job),
+                blocker: None,
+                ahead: 0,
+                waiting: self.engine.waiting().len(),
+                history: Vec::new(),
+            },
+        };
+        shown.job = Some(id.to_string());
+        shown.state = Some(record.state);
+        shown.history = crate::model::history_to_wire(record);
+        Ok(shown)
+    }
+
+    fn running_summary(&self, job: &Job) -> String {
+        let Some(attempt) = job.attempt() else { return "waiting".to_owned() };
+        let places: Vec<String> =
+            attempt.shares.iter().map(|share| format!("{} {:?}", self.node_name(share.node), share.devices)).collect();
+        let because = self.records.get(&job.id).and_then(|record| record.last_attempt());
+        let because = because.map_or("", |attempt| attempt.placed_because.as_str());
+        format!("{} holds {}: {because}", attempt.number, places.join(", "))
+    }
+
+    pub(super) fn wait_reasons(&self, now: Timestamp) -> Vec<(JobId, String)> {
+        let waiting = self.engine.waiting().take(WAIT_REASONS_MAX);
+        let reason = |job| self.engine.explain(now, job).map(|explanation| (job, explanation.blocker.to_string()));
+        waiting.filter_map(reason).collect()
+    }
+
+    pub(super) fn node_list(&self) -> wire::NodeList {
+        let mut holders: BTreeMap<(NodeId, u32), JobId> = BTreeMap::new();
+        for job in self.engine.jobs() {
+            for share in job.attempt().map(|attempt| attempt.shares.as_slice()).unwrap_or_default() {
+                holders.extend(share.devices.iter().map(|device| ((share.node, *device), job.id)));
+            }
+        }
+        let nodes = self.engine.cluster().nodes().map(|node| {
+            let capacity = &node.spec.capacity;
+            let config = self.options.nodes.iter().find(|config| config.name == node.spec.name);
+            wire::Node {
+                name: node.spec.name.to_string(),
+                status: match node.status {
+                    NodeStatus::Ready => "ready",
+                    NodeStatus::Draining => "draining",
+                    NodeStatus::Lost => "lost",
+                }
+                .to_owned(),
+                accelerator: capacity.accelerator.to_string(),
+                cpus: capacity.cpus,
+                memory_bytes: capacity.memory.0,
+                price_nano_dollars_per_hour: config.and_then(|c| c.price_per_hour).map(|price| price.nano_dollars()),
+                slots: (0..capacity.accelerators)
+                    .map(|device| wire::Slot { device, job: holders.get(&(node.id, device)).map(JobId::to_string) })
+                    .collect(),
+            }
+        });
+        wire::NodeList { nodes: nodes.collect() }
+    }
+
+    pub(super) fn queue_list(&self) -> wire::QueueList {
+        let mut queues: BTreeMap<String, wire::Queue> = BTreeMap::new();
+        let ordered = self.engine.waiting().filter_map(|id| self.engine.job(id));
+        let running = self.engine.jobs().filter(|job| job.attempt().is_some());
+        for job in ordered.chain(running) {
+            let name = job.spec.queue.to_string();
+            let queue = queues.entry(name.clone()).or_insert_with(|| wire::Queue {
+                name,
+                waiting: Vec::new(),
+                running: Vec::new(),
+                accelerators_held: 0,
+                accelerators_wanted: 0,
+            });
+            let devices = job.spec.gang.devices();
+            if job.attempt().is_some() {
+                queue.running.push(job.id.to_string());
+                queue.accelerators_held += devices;
+            } else {
+                queue.waiting.push(job.id.to_string());
+                queue.accelerators_wanted += devices;
+            }
+        }
+        wire::QueueList { queues: queues.into_values().collect() }
+    }
+
+    pub(super) fn health(&self) -> wire::Health {
+        let poison = self.journal.poison();
+        wire::Health {
+            status: if poison.is_some() { "poisoned" } else { "ok" }.to_owned(),
+            reason: poison.map(str::to_owned),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            journal_entries: self.journal.last().0,
+            pid: std::process::id(),
+        }
+    }
+
+    pub(super) fn node_name(&self, node: NodeId) -> String {
+        self.engine.cluster().node(node).map_or_else(|| node.to_string(), |node| node.spec.name.to_string())
+    }
+
+    fn placement(&self, share: &Share) -> wire::Placement {
+        wire::Placement { node: self.node_name(share.node), devices: share.devices.clone() }
+    }
+}
+
+fn explanation_to_wire(explanation: &Explanation) -> wire::Explanation {
+    wire::Explanation {
+        job: None,
+        state: None,
+        summary: explanation.blocker.to_string(),
+        blocker: Some(blocker_to_wire(&explanation.blocker)),
+        ahead: explanation.ahead,
+        waiting: explanation.waiting,
+        history: Vec::new(),
+    }
+}
+
+fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
+    let names = |names: &[gangline_base::NodeName]| names.iter().map(ToString::to_string).collect();
+    match blocker {
+        Blocker::BackingOff { until } => wire::Blocker::BackingOff { until: Time(*until) },
+        Blocker::Behind { job, because } => {
+            wire::Blocker::Behind { job: job.to_string(), because: Box::new(blocker_to_wire(because)) }
+        }
+        Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
+            wire::Blocker::NotEnoughFree {
+                nodes_wanted: wanted.nodes.get(),
+                accelerator: wanted.accelerator.to_string(),
+                accelerators_per_node: wanted.accelerators_per_node.get(),
+                nodes_with_room: *nodes_with_room,
+                free_accelerators: *free_accelerators,
+                holders: holders.iter().map(JobId::to_string).collect(),
+            }
+        }
+        Blocker::NodesUnavailable { wanted, ready, draining, lost } => wire::Blocker::NodesUnavailable {
+            nodes_wanted: wanted.nodes.get(),
+            nodes_ready: *ready,
+            draining: names(draining),
+            lost: names(lost),
+        },
+        Blocker::Nothing => wire::Blocker::Nothing,
+    }
+}

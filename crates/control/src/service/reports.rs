@@ -1,0 +1,164 @@
+//! Supervisors' reports, and the orders that answer them.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Step, Timestamp};
+use gangline_execution::protocol::{NodeState, Orders, PROTOCOL_VERSION, Report, StopOrder};
+use gangline_orchestration::{Event, ShareState};
+use tracing::{debug, warn};
+
+use super::actor::Actor;
+use super::batch::Batch;
+use super::handle::Reply;
+use crate::model::outcome_as_end;
+
+/// The window over which tokens a second are measured.
+const RATE_WINDOW: Duration = Duration::from_secs(5);
+/// Points in that window at most.
+const RATE_POINTS_MAX: usize = 64;
+
+/// Tokens over the last seconds.
+#[derive(Default)]
+pub(super) struct Rate {
+    points: VecDeque<(Timestamp, u64)>,
+}
+
+impl Rate {
+    /// Tokens a second over the window that ends with this point.
+    fn add(&mut self, now: Timestamp, tokens: u64) -> Option<f64> {
+        let is_restart = self.points.back().is_some_and(|(_, before)| tokens < *before);
+        if is_restart {
+            self.points.clear();
+        }
+        self.points.push_back((now, tokens));
+        while self.points.len() > RATE_POINTS_MAX
+            || self.points.len() > 2 && self.points.get(1).is_some_and(|(at, _)| now.since(*at) > RATE_WINDOW)
+        {
+            self.points.pop_front();
+        }
+        let (first_at, first) = *self.points.front()?;
+        let seconds = now.since(first_at).as_secs_f64();
+        let grown = u32::try_from(tokens - first).unwrap_or(u32::MAX);
+        (seconds > 0.0).then(|| f64::from(grown) / seconds)
+    }
+}
+
+impl Actor {
+    pub(super) fn answer_report(&mut self, now: Timestamp, report: Report, reply: Reply<Orders>, batch: &mut Batch) {
+        if self.journal.poison().is_some() {
+            // Nothing can be stored, so nothing is acknowledged; but we are here, and healthy jobs go on.
+            let _ = reply.send(Ok(neutral(&report)));
+            return;
+        }
+        let orders = self.take_report(now, report, batch);
+        batch.answers.push(Box::new(move |committed| {
+            let _ = reply.send(committed.map(|()| orders).map_err(Clone::clone));
+        }));
+    }
+
+    pub(super) fn take_report(&mut self, now: Timestamp, report: Report, batch: &mut Batch) -> Orders {
+        let job = JobId(report.job);
+        let attempt = AttemptNumber(report.attempt);
+        let state = report.state.clone();
+        let checkpoint = report.checkpoint;
+        let current = self.engine.job(job).and_then(|job| job.attempt()).filter(|current| current.number == attempt);
+        let node = NodeName::new(&report.node).ok().and_then(|name| self.engine.node_id(&name));
+        let share = node.and_then(|node| Some((node, current?.share_index(node)?)));
+        let Some((node, _)) = share else {
+            return stale(&report);
+        };
+        let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(report.clone())) else {
+            return stale(&report);
+        };
+        self.rows.samples.extend(samples);
+        self.rows.jobs.insert(job);
+        if let Ok(name) = NodeName::new(&report.node) {
+            self.contacts.insert((job, name), now);
+        }
+        self.update_rate(now, job);
+        if let Some(checkpoint) = checkpoint {
+            let event = Event::CheckpointCommitted { job, attempt, step: Step(checkpoint.step) };
+            self.commit_checkpoint(now, job, event, batch);
+        }
+        self.follow_share(now, (job, attempt, node), &state, batch);
+        self.orders(job, attempt, &report)
+    }
+
+    fn update_rate(&mut self, now: Timestamp, job: JobId) {
+        let Some(record) = self.records.get_mut(&job) else { return };
+        let rate = self.rates.entry(job).or_default().add(now, record.progress.tokens);
+        record.progress.tokens_per_second = rate;
+    }
+
+    fn commit_checkpoint(&mut self, now: Timestamp, job: JobId, event: Event, batch: &mut Batch) {
+        let Event::CheckpointCommitted { step, .. } = event else { return };
+        let is_newer = self.engine.job(job).is_some_and(|job| job.checkpoint < Some(step));
+        if is_newer && let Err(refusal) = self.apply(now, event, batch) {
+            debug!(%job, %refusal, "a checkpoint came too late");
+        }
+    }
+
+    /// Tells the engine what is new about a share.
+    fn follow_share(
+        &mut self,
+        now: Timestamp,
+        (job, attempt, node): (JobId, AttemptNumber, NodeId),
+        state: &NodeState,
+        batch: &mut Batch,
+    ) {
+        let known = self.engine.job(job).and_then(|job| job.attempt());
+        let known = known.and_then(|attempt| attempt.share_index(node).map(|index| attempt.states[index].clone()));
+        let event = match (state, known) {
+            (NodeState::Running { .. }, Some(ShareState::Launching)) => Event::ShareStarted { job, attempt, node },
+            (NodeState::Ended { outcome, .. }, Some(ShareState::Launching | ShareState::Running)) => {
+                Event::ShareEnded { job, attempt, node, end: outcome_as_end(outcome) }
+            }
+            _ => return,
+        };
+        if let Err(refusal) = self.apply(now, event, batch) {
+            warn!(%job, %refusal, "a supervisor's report doesn't fit");
+        }
+    }
+
+    /// What a supervisor is to do next, by the state after its report.
+    fn orders(&self, job: JobId, attempt: AttemptNumber, report: &Report) -> Orders {
+        let live = self.engine.job(job);
+        let current = live.and_then(|job| job.attempt()).filter(|current| current.number == attempt);
+        let grace = live.map_or(Duration::ZERO, |job| job.spec.checkpoint.grace);
+        let record = self.records.get(&job).and_then(|record| record.last_attempt());
+        let share = record.and_then(|attempt| attempt.shares.iter().find(|share| share.node == report.node));
+        let master = record.and_then(|attempt| attempt.shares.first()?.report.as_ref());
+        Orders {
+            version: PROTOCOL_VERSION,
+            stop: current.and_then(|current| current.stop).map(|reason| StopOrder {
+                grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
+                reason: reason.to_string(),
+            }),
+            rendezvous: master.and_then(|report| report.rendezvous.clone()),
+            samples_stored: share.map_or(report.samples_from, |share| share.samples_stored),
+            end_acknowledged: matches!(report.state, NodeState::Ended { .. }),
+        }
+    }
+}
+
+fn neutral(report: &Report) -> Orders {
+    Orders {
+        version: PROTOCOL_VERSION,
+        stop: None,
+        rendezvous: report.rendezvous.clone(),
+        samples_stored: report.samples_from,
+        end_acknowledged: false,
+    }
+}
+
+/// The attempt is over: whatever still runs of it is to stop at once, and nobody waits for its figures.
+fn stale(report: &Report) -> Orders {
+    let reason = "the attempt is over".to_owned();
+    Orders {
+        stop: Some(StopOrder { grace_ms: 0, reason }),
+        samples_stored: report.samples_from + u64::try_from(report.samples.len()).unwrap_or(u64::MAX),
+        end_acknowledged: true,
+        ..neutral(report)
+    }
+}

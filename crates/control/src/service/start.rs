@@ -1,0 +1,235 @@
+//! Starting the service: open the journal, replay it, reconcile what depends on it, and run.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use gangline_base::{JobId, NodeName, Timestamp};
+use gangline_execution::launcher::IDENTITY_FILE;
+use gangline_orchestration::{Engine, Event, Limits, NodeSpec, NodeStatus, Refusal, ShareState};
+use tracing::{info, warn};
+
+use super::actor::Actor;
+use super::batch::{Batch, Rows};
+use super::handle::{Handle, Request};
+use super::{Options, REQUESTS_MAX, launch};
+use crate::codec::{self, decode_entry, decode_snapshot};
+use crate::db::{self, Journal, Reader, Recovered};
+use crate::model::{JobRecord, live_jobs};
+
+/// Why the control plane didn't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The journal can't be used.
+    #[error(transparent)]
+    Journal(#[from] db::Error),
+    /// A journal body can't be read.
+    #[error("journal entry {sequence} can't be read")]
+    Body {
+        /// Which; 0 stands for the snapshot.
+        sequence: u64,
+        /// Why.
+        source: codec::Error,
+    },
+    /// A journal entry doesn't follow from those before it: a bug, or a journal put together by hand.
+    #[error("journal entry {sequence} doesn't follow from those before it")]
+    Replay {
+        /// Which.
+        sequence: u64,
+        /// Why.
+        source: Refusal,
+    },
+    /// The service's threads can't be started.
+    #[error("a thread can't be started")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A running service. Dropping it leaves the thread running; [`Service::stop`] ends it.
+#[derive(Debug)]
+pub struct Service {
+    handle: Handle,
+    reader: Reader,
+    thread: JoinHandle<()>,
+}
+
+impl Service {
+    /// Opens the data folder and starts the service's threads.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing has been changed then, but a torn last journal entry may have been put aside.
+    pub fn start(options: Options) -> Result<Service, StartError> {
+        let (journal, recovered) = Journal::open(&options.folder, options.journal)?;
+        for warning in &recovered.warnings {
+            warn!("{warning}");
+        }
+        let reader = journal.reader();
+        let (requests, inbox) = sync_channel(REQUESTS_MAX);
+        let launches = start_launching(&options, requests.clone())?;
+        let mut actor = Actor {
+            engine: replay(&recovered)?,
+            journal,
+            records: BTreeMap::new(),
+            rows: Rows::default(),
+            contacts: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            launches,
+            rows_since: None,
+            entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
+            watched_at: Timestamp::EPOCH,
+            options,
+        };
+        actor.reconcile(reader.read(live_jobs)?);
+        let run = move || actor.run(&inbox);
+        let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
+        Ok(Service { handle: Handle { requests }, reader, thread })
+    }
+
+    /// The handle for requests.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Reads the read models.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        self.reader.clone()
+    }
+
+    /// Commits what is under way, writes a snapshot and ends. Supervisors and their ranks go on.
+    pub fn stop(self) {
+        // Fails only if the thread has ended already.
+        let _ = self.handle.requests.send(Request::Stop);
+        if self.thread.join().is_err() {
+            warn!("the control plane's thread had panicked");
+        }
+    }
+}
+
+fn start_launching(
+    options: &Options,
+    service: SyncSender<Request>,
+) -> Result<SyncSender<gangline_execution::protocol::SupervisorSpec>, StartError> {
+    let (launches, specs) = sync_channel(launch::LAUNCHES_MAX);
+    let launcher = options.launcher.clone();
+    let run = move || launch::run(&launcher, &specs, &service);
+    Builder::new().name("launch".to_owned()).spawn(run).map_err(StartError::Thread)?;
+    Ok(launches)
+}
+
+fn replay(recovered: &Recovered) -> Result<Engine, StartError> {
+    let mut engine = match &recovered.snapshot {
+        None => Engine::new(Limits::default()),
+        Some(snapshot) => {
+            let sequence = snapshot.sequence.0;
+            let state = decode_snapshot(&snapshot.body).map_err(|source| StartError::Body { sequence: 0, source })?;
+            Engine::restore(Limits::default(), state).map_err(|source| StartError::Replay { sequence, source })?
+        }
+    };
+    for record in &recovered.records {
+        let sequence = record.sequence.0;
+        let entry = decode_entry(&record.body).map_err(|source| StartError::Body { sequence, source })?;
+        engine.replay(record.at, &entry).map_err(|source| StartError::Replay { sequence, source })?;
+    }
+    info!(entries = recovered.records.len(), jobs = engine.jobs().len(), "replayed the journal");
+    Ok(engine)
+}
+
+impl Actor {
+    /// Brings everything in line with the replayed engine: records, nodes, supervisors, and decisions a crash cut off.
+    fn reconcile(&mut self, stored: Vec<JobRecord>) {
+        let now = (self.options.clock)();
+        let mut batch = Batch::default();
+        self.reconcile_records(stored, now);
+        self.reconcile_nodes(now, &mut batch);
+        self.reattach(now, &mut batch);
+        if let Err(refusal) = self.apply(now, Event::TimePassed, &mut batch) {
+            warn!(%refusal, "time could not pass at the start");
+        }
+        self.finish(now, batch);
+    }
+
+    /// Records and journal are committed together, so they differ only where damaged entries were put aside.
+    fn reconcile_records(&mut self, stored: Vec<JobRecord>, now: Timestamp) {
+        for record in stored {
+            if self.engine.job(record.id).is_some() {
+                self.records.insert(record.id, record);
+            } else {
+                warn!(job = %record.id, "a job isn't in the journal any more and is forgotten");
+                self.rows.forgotten.push(record.id);
+            }
+        }
+        let missing: Vec<JobId> =
+            self.engine.jobs().map(|job| job.id).filter(|id| !self.records.contains_key(id)).collect();
+        for id in missing {
+            if let Some(job) = self.engine.job(id) {
+                warn!(job = %id, "a job's record is made anew from the journal");
+                self.records.insert(id, JobRecord::new(id, &job.spec, job.submitted_at));
+            }
+        }
+        for job in self.engine.jobs() {
+            if let Some(record) = self.records.get_mut(&job.id)
+                && record.align(now, job, &self.engine)
+            {
+                self.rows.jobs.insert(job.id);
+            }
+        }
+    }
+
+    /// Nodes are what the configuration says; one it no longer names takes nothing new.
+    fn reconcile_nodes(&mut self, now: Timestamp, batch: &mut Batch) {
+        let configured: Vec<NodeSpec> = self
+            .options
+            .nodes
+            .iter()
+            .map(|node| NodeSpec { name: node.name.clone(), capacity: node.capacity.clone() })
+            .collect();
+        let known: BTreeMap<NodeName, (NodeSpec, NodeStatus)> = self
+            .engine
+            .cluster()
+            .nodes()
+            .map(|node| (node.spec.name.clone(), (node.spec.clone(), node.status)))
+            .collect();
+        let mut events = Vec::new();
+        for spec in &configured {
+            let is_same = known.get(&spec.name).is_some_and(|(old, status)| old == spec && *status != NodeStatus::Lost);
+            if !is_same {
+                events.push(Event::NodeJoined(spec.clone()));
+            }
+        }
+        for (name, (_, status)) in &known {
+            let is_gone = !configured.iter().any(|spec| spec.name == *name);
+            if is_gone
+                && *status == NodeStatus::Ready
+                && let Some(node) = self.engine.node_id(name)
+            {
+                warn!(node = %name, "a node isn't in the configuration any more and is drained");
+                events.push(Event::DrainRequested { node });
+            }
+        }
+        for event in events {
+            if let Err(refusal) = self.apply(now, event, batch) {
+                warn!(%refusal, "a node could not join");
+            }
+        }
+    }
+
+    /// Every supervisor of a live attempt gets its lease anew; one that a crash kept from being started is started.
+    fn reattach(&mut self, now: Timestamp, batch: &mut Batch) {
+        let mut specs = Vec::new();
+        for job in self.engine.jobs() {
+            let Some(attempt) = job.attempt() else { continue };
+            let all = self.supervisor_specs(job.id, attempt.number, &attempt.shares);
+            for (spec, state) in all.into_iter().zip(&attempt.states) {
+                if let Ok(node) = NodeName::new(&spec.node) {
+                    self.contacts.insert((job.id, node), now);
+                }
+                let was_started = spec.folder.join(IDENTITY_FILE).exists();
+                if *state == ShareState::Launching && !was_started {
+                    specs.push(spec);
+                }
+            }
+        }
+        batch.launches.extend(specs);
+    }
+}

@@ -1,0 +1,101 @@
+//! Noticing supervisors that are gone. Silence alone is not death: the launcher is asked, and only a supervisor
+//! that doesn't live any more is given up. One that lives but stays silent long after it should have stopped as an
+//! orphan is killed first, so that its devices are never used twice.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Timestamp};
+use gangline_execution::launcher::FINAL_REPORT_FILE;
+use gangline_execution::protocol::Report;
+use gangline_orchestration::{Event, FaultCause, ShareEnd, ShareState};
+use tracing::{debug, warn};
+
+use super::actor::Actor;
+use super::batch::Batch;
+
+/// Between two looks.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// A supervisor that lives but has been silent for this many orphan times is killed.
+const ORPHAN_TIMES_MAX: u32 = 2;
+
+/// A share that may be lost.
+struct Silent {
+    job: JobId,
+    attempt: AttemptNumber,
+    node: NodeId,
+    name: NodeName,
+    silence: Duration,
+}
+
+impl Actor {
+    pub(super) fn watch(&mut self, now: Timestamp, batch: &mut Batch) {
+        if now.since(self.watched_at) < WATCH_INTERVAL {
+            return;
+        }
+        self.watched_at = now;
+        for silent in self.silent_shares(now) {
+            self.look_after(now, &silent, batch);
+        }
+    }
+
+    fn silent_shares(&self, now: Timestamp) -> Vec<Silent> {
+        let mut silent = Vec::new();
+        for job in self.engine.jobs() {
+            let Some(attempt) = job.attempt() else { continue };
+            let live = attempt.shares.iter().zip(&attempt.states).filter(|(_, s)| !matches!(s, ShareState::Ended(_)));
+            for (share, _) in live {
+                let Ok(name) = NodeName::new(&self.node_name(share.node)) else { continue };
+                let contact = self.contacts.get(&(job.id, name.clone())).copied().unwrap_or(attempt.placed_at);
+                let silence = now.since(contact);
+                if silence > self.options.timing.lease {
+                    silent.push(Silent { job: job.id, attempt: attempt.number, node: share.node, name, silence });
+                }
+            }
+        }
+        silent
+    }
+
+    fn look_after(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
+        let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
+        let is_stuck = silent.silence > self.options.timing.orphan_after * ORPHAN_TIMES_MAX;
+        match self.options.launcher.is_alive(&folder) {
+            Ok(true) if is_stuck => {
+                warn!(job = %silent.job, node = %silent.name, "a supervisor is stuck and is killed");
+                if let Err(failure) = self.options.launcher.kill(&folder) {
+                    warn!(job = %silent.job, %failure, "it can't be killed; its devices stay fenced");
+                }
+            }
+            Ok(true) => debug!(job = %silent.job, node = %silent.name, "a supervisor is silent but lives"),
+            Ok(false) => self.give_up(now, silent, batch),
+            Err(failure) => warn!(job = %silent.job, %failure, "whether a supervisor lives isn't known"),
+        }
+    }
+
+    /// The supervisor is gone. If it left its final report behind, that counts; otherwise it was lost with its ranks.
+    fn give_up(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
+        let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
+        if let Some(report) = final_report(&folder) {
+            let belongs = report.job == silent.job.0 && report.attempt == silent.attempt.0;
+            if belongs && report.node == silent.name.as_str() {
+                self.take_report(now, report, batch);
+                return;
+            }
+        }
+        let Silent { job, attempt, node, .. } = *silent;
+        let end = ShareEnd::Fault { cause: FaultCause::SupervisorLost, at: now };
+        if let Some(record) = self.records.get_mut(&job) {
+            record.note(now, format!("the supervisor on {} is gone", silent.name));
+            record.supervisor_lost(now, silent.name.as_str());
+        }
+        if let Err(refusal) = self.apply(now, Event::ShareEnded { job, attempt, node, end }, batch) {
+            debug!(%job, %refusal, "a lost supervisor came too late");
+        }
+    }
+}
+
+/// The report a supervisor leaves behind if it can't deliver it. Damaged or absent: none.
+fn final_report(folder: &Path) -> Option<Report> {
+    let bytes = std::fs::read(folder.join(FINAL_REPORT_FILE)).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}

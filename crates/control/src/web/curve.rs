@@ -1,0 +1,85 @@
+//! A loss curve as SVG.
+
+use maud::{Markup, html};
+
+use crate::wire::{Point, Series};
+
+const WIDTH: f64 = 360.0;
+const HEIGHT: f64 = 110.0;
+const MARGIN: f64 = 6.0;
+
+/// The curve of a job's loss over its steps, one line for each attempt; nothing with fewer than two points.
+pub(super) fn loss(series: &Series) -> Markup {
+    let points: Vec<(&Point, f64)> = series.points.iter().filter_map(|point| Some((point, point.loss?))).collect();
+    let losses = || points.iter().map(|(_, loss)| *loss);
+    let (low, high) = (losses().fold(f64::INFINITY, f64::min), losses().fold(f64::NEG_INFINITY, f64::max));
+    let steps = || points.iter().map(|(point, _)| point.step);
+    let (Some(first), Some(last)) = (steps().min(), steps().max()) else { return html! {} };
+    if points.len() < 2 {
+        return html! {};
+    }
+    let place = |step: u64, loss: f64| {
+        let x = MARGIN + fraction(real(step - first), real(last - first)) * (WIDTH - 2.0 * MARGIN);
+        let y = MARGIN + (1.0 - fraction(loss - low, high - low)) * (HEIGHT - 2.0 * MARGIN);
+        format!("{x:.1},{y:.1}")
+    };
+    let mut attempts: Vec<u32> = points.iter().map(|(point, _)| point.attempt).collect();
+    attempts.dedup();
+    let label =
+        format!("loss from {:.3} at step {first} to {:.3} at step {last}", points[0].1, points[points.len() - 1].1);
+    html! {
+        figure {
+            svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(label) {
+                title { (label) }
+                @for attempt in attempts {
+                    @let line: Vec<String> = points.iter().filter(|(point, _)| point.attempt == attempt)
+                        .map(|(point, loss)| place(point.step, *loss)).collect();
+                    polyline class={ "attempt" (attempt % 4) } points=(line.join(" ")) {}
+                }
+            }
+            figcaption class="muted" { "loss " (format!("{high:.2}")) " to " (format!("{low:.2}")) ", steps " (first) " to " (last) }
+        }
+    }
+}
+
+fn real(steps: u64) -> f64 {
+    u32::try_from(steps).map_or(f64::from(u32::MAX), f64::from)
+}
+
+fn fraction(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.5 }
+}
+
+#[cfg(test)]
+mod tests {
+    use gangline_base::Timestamp;
+
+    use super::*;
+    use crate::wire::Time;
+
+    fn series(points: &[(u32, u64, Option<f64>)]) -> Series {
+        let point = |(attempt, step, loss): &(u32, u64, Option<f64>)| Point {
+            attempt: *attempt,
+            at: Time(Timestamp::EPOCH),
+            step: *step,
+            loss: *loss,
+            tokens: 0,
+        };
+        Series { job: "job-1".to_owned(), points: points.iter().map(point).collect() }
+    }
+
+    #[test]
+    fn each_attempt_has_its_own_line() {
+        let drawn = loss(&series(&[(1, 0, Some(5.0)), (1, 10, Some(4.0)), (2, 5, Some(4.5)), (2, 20, Some(1.0))]));
+        let svg = drawn.into_string();
+        assert_eq!(svg.matches("<polyline").count(), 2, "{svg}");
+        assert!(svg.contains("6.0,6.0"), "the highest loss is at the top left: {svg}");
+        assert!(svg.contains("354.0,104.0"), "the lowest is at the bottom right: {svg}");
+    }
+
+    #[test]
+    fn nothing_is_drawn_without_two_losses() {
+        assert_eq!(loss(&series(&[])).into_string(), "");
+        assert_eq!(loss(&series(&[(1, 1, Some(2.0)), (1, 2, None)])).into_string(), "");
+    }
+}

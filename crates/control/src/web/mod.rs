@@ -1,0 +1,224 @@
+//! The page: jobs with state, progress and loss, nodes with their slots and who holds them. Server-rendered, no script and
+//! no external asset; it shows only what the API gives.
+
+mod curve;
+mod style;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use crate::wire::{Health, Job, JobState, Node, Queue, Series};
+
+/// Everything on the page.
+pub(crate) struct PageData {
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) curves: Vec<Series>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) health: Health,
+}
+
+/// Seconds after which the page loads itself again.
+const REFRESH_SECONDS: u32 = 2;
+
+fn frame(title: &str, refreshes: bool, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                @if refreshes { meta http-equiv="refresh" content=(REFRESH_SECONDS); }
+                title { (title) }
+                style { (PreEscaped(style::SHEET)) }
+            }
+            body { (body) }
+        }
+    }
+}
+
+/// What somebody without a token sees.
+pub(crate) fn sign_in() -> Markup {
+    frame(
+        "Gangline",
+        false,
+        &html! {
+            main class="narrow" {
+                h1 { "Gangline" }
+                p { "This page needs the data folder's token. Open the link that " code { "gangline up" } " printed at its start, or make one yourself:" }
+                pre { "http://127.0.0.1:7878/?token=$(cat DATA/token)" }
+            }
+        },
+    )
+}
+
+/// The page.
+pub(crate) fn page(data: &PageData) -> Markup {
+    frame(
+        "Gangline",
+        true,
+        &html! {
+            header {
+                h1 { "Gangline" }
+                p class="muted" { (summary(data)) }
+            }
+            @if let Some(reason) = &data.health.reason {
+                p class="alarm" role="alert" {
+                    strong { "The journal can't be written" } ": " (reason) ". Changes are refused; running jobs go on. Free the disk or repair it, then restart the control plane."
+                }
+            }
+            main {
+                section { h2 { "Slots" } (nodes(data)) }
+                section { h2 { "Queues" } (queues(&data.queues)) }
+                section { h2 { "Jobs" } (jobs(data)) }
+            }
+            footer class="muted" {
+                "Steps, losses, times and GPU-seconds are measured; costs are measured time at the configured price. Version "
+                (data.health.version) "."
+            }
+        },
+    )
+}
+
+fn summary(data: &PageData) -> String {
+    let slots = || data.nodes.iter().flat_map(|node| &node.slots);
+    let held = slots().filter(|slot| slot.job.is_some()).count();
+    let live = data.jobs.iter().filter(|job| !job.state.is_final()).count();
+    format!(
+        "{live} live job(s), {held} of {} slot(s) held, {} journal entries",
+        slots().count(),
+        data.health.journal_entries
+    )
+}
+
+fn nodes(data: &PageData) -> Markup {
+    html! {
+        @if data.nodes.is_empty() { p class="muted" { "No node yet. Name some in the configuration file and restart." } }
+        @for node in &data.nodes {
+            div class="node" {
+                div { strong { (node.name) } " " span class="muted" { (node.accelerator) " · " (node.status) } }
+                div class="slots" {
+                    @for slot in &node.slots {
+                        @match &slot.job {
+                            Some(job) => span class="slot held" title={ "device " (slot.device) } { a href={ "#" (job) } { (job) } },
+                            None => span class="slot" title={ "device " (slot.device) } { "free" },
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn queues(queues: &[Queue]) -> Markup {
+    html! {
+        @if queues.is_empty() {
+            p class="muted" { "No job is waiting or running. Send one: " code { "gangline submit job.yaml" } }
+        } @else {
+            table {
+                thead { tr { th { "Queue" } th { "Running" } th { "Waiting, in order" } th class="number" { "Slots held" } th class="number" { "Slots wanted" } } }
+                tbody {
+                    @for queue in queues {
+                        tr {
+                            td { (queue.name) }
+                            td { (queue.running.join(", ")) }
+                            td { (queue.waiting.join(", ")) }
+                            td class="number" { (queue.accelerators_held) }
+                            td class="number" { (queue.accelerators_wanted) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn jobs(data: &PageData) -> Markup {
+    html! {
+        @if data.jobs.is_empty() {
+            p class="muted" { "No job yet. Try one of the examples: " code { "gangline submit examples/jobs/hello.yaml" } }
+        }
+        @for job in &data.jobs {
+            @let curve = data.curves.iter().find(|series| series.job == job.id);
+            (job_card(job, curve))
+        }
+    }
+}
+
+fn job_card(job: &Job, curve: Option<&Series>) -> Markup {
+    html! {
+        article id=(job.id) {
+            div class="head" {
+                h3 { (job.name) " " span class="muted" { (job.id) " · " (job.queue) } }
+                span class={ "state " (job.state.name()) } { (mark(job.state)) " " (job.state.name()) }
+            }
+            p class="muted because" { (job.because) }
+            div class="body" {
+                dl {
+                    dt { "Gang" } dd { (job.gang.nodes) " × " (job.gang.accelerator) ":" (job.gang.accelerators_per_node) }
+                    dt { "Step" } dd { (progress(job)) }
+                    dt { "Loss" } dd { @match job.progress.loss { Some(loss) => { (format!("{loss:.4}")) }, None => "–" } }
+                    @if let Some(rate) = job.progress.tokens_per_second.filter(|_| !job.state.is_final()) {
+                        dt { "Tokens/s" } dd { (format!("{rate:.0}")) }
+                    }
+                    dt { "Attempts" } dd { (job.attempts.len()) @if job.faults > 0 { ", " (job.faults) " fault(s)" } }
+                    dt { "Checkpoints" } dd { (job.checkpoints.count) ", " (gangline_base::Bytes(job.checkpoints.bytes)) }
+                    @if job.usage.gpu_nanoseconds > 0 {
+                        dt { "Booked" } dd { (format!("{:.1}", job.usage.gpu_seconds)) " slot-s, " (job.usage.cost) }
+                    }
+                }
+                @if let Some(series) = curve { (curve::loss(series)) }
+            }
+            @if let Some(total) = job.progress.total_steps.filter(|total| *total > 0) {
+                progress max=(total) value=(job.progress.step.unwrap_or(0)) aria-label="steps" {}
+            }
+        }
+    }
+}
+
+fn progress(job: &Job) -> String {
+    match (job.progress.step, job.progress.total_steps) {
+        (None, _) => "–".to_owned(),
+        (Some(step), None) => step.to_string(),
+        (Some(step), Some(total)) => format!("{step} of {total}"),
+    }
+}
+
+/// A sign beside the word, so that the state isn't told by colour alone.
+fn mark(state: JobState) -> &'static str {
+    match state {
+        JobState::Waiting => "…",
+        JobState::Starting => "↑",
+        JobState::Running => "▶",
+        JobState::Stopping => "↓",
+        JobState::Succeeded => "✓",
+        JobState::Failed => "✗",
+        JobState::Cancelled => "–",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> PageData {
+        let health =
+            Health { status: "ok".to_owned(), reason: None, version: "0".to_owned(), journal_entries: 0, pid: 1 };
+        PageData { jobs: Vec::new(), curves: Vec::new(), nodes: Vec::new(), queues: Vec::new(), health }
+    }
+
+    #[test]
+    fn an_empty_page_says_what_to_do_next() {
+        let page = page(&empty()).into_string();
+        assert!(page.contains("gangline submit"), "{page}");
+    }
+
+    #[test]
+    fn a_failed_journal_is_shown_on_top() {
+        let mut data = empty();
+        data.health.reason = Some("disk <full>".to_owned());
+        let page = page(&data).into_string();
+        assert!(page.contains("disk &lt;full&gt;"), "text is escaped: {page}");
+        assert!(page.contains("role=\"alert\""));
+    }
+}

@@ -1,0 +1,93 @@
+//! Why a job waits, or runs where it runs.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{JobState, Time};
+
+/// Why a job is where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The job; absent in a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Its state; absent in a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<JobState>,
+    /// In one sentence.
+    pub summary: String,
+    /// The first thing in the way of a waiting job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocker: Option<Blocker>,
+    /// Waiting jobs that are considered before it.
+    pub ahead: usize,
+    /// Waiting jobs in all, itself included if it waits.
+    pub waiting: usize,
+    /// What was decided about it so far, oldest first.
+    pub history: Vec<HistoryLine>,
+}
+
+/// One decision about a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HistoryLine {
+    /// When.
+    pub at: Time,
+    /// What and why.
+    pub text: String,
+}
+
+/// What keeps a waiting job from starting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Blocker {
+    /// It failed without progress and pauses.
+    BackingOff {
+        /// Until then.
+        until: Time,
+    },
+    /// A job with a better place waits for the same kind of accelerator.
+    Behind {
+        /// That job.
+        job: String,
+        /// What keeps that one.
+        #[schema(no_recursion)]
+        because: Box<Blocker>,
+    },
+    /// Other jobs hold the devices.
+    NotEnoughFree {
+        /// Nodes it wants.
+        nodes_wanted: u32,
+        /// The kind of accelerator.
+        accelerator: String,
+        /// How many on each node.
+        accelerators_per_node: u32,
+        /// Nodes that could take a share now.
+        nodes_with_room: usize,
+        /// Free accelerators of that kind on ready nodes.
+        free_accelerators: u32,
+        /// Jobs that hold accelerators of that kind.
+        holders: Vec<String>,
+    },
+    /// Too few nodes that could hold it are ready.
+    NodesUnavailable {
+        /// Nodes it wants.
+        nodes_wanted: u32,
+        /// Ready nodes that could take a share if empty.
+        nodes_ready: u32,
+        /// Nodes that could but are draining.
+        draining: Vec<String>,
+        /// Nodes that could but are lost.
+        lost: Vec<String>,
+    },
+    /// Nothing: it starts with the next decision.
+    Nothing,
+}
+
+/// Devices on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Placement {
+    /// The node.
+    pub node: String,
+    /// The accelerators.
+    pub devices: Vec<u32>,
+}

@@ -1,0 +1,76 @@
+//! Nodes, queues and the control plane's own state.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// All nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodeList {
+    /// By order of joining.
+    pub nodes: Vec<Node>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// `ready`, `draining` or `lost`.
+    pub status: String,
+    /// The kind of its accelerators; `cpu` for CPU slots.
+    pub accelerator: String,
+    /// CPU cores for jobs.
+    pub cpus: u32,
+    /// Memory for jobs, in bytes.
+    pub memory_bytes: u64,
+    /// For each accelerator-hour, in nano-dollars; absent if no price is configured.
+    pub price_nano_dollars_per_hour: Option<i64>,
+    /// Its accelerators and who holds each.
+    pub slots: Vec<Slot>,
+}
+
+/// One accelerator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Slot {
+    /// Its number on the node.
+    pub device: u32,
+    /// The job that holds it.
+    pub job: Option<String>,
+}
+
+/// All queues that have jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueueList {
+    /// By name.
+    pub queues: Vec<Queue>,
+}
+
+/// A queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// Jobs waiting in it, in the order they are considered.
+    pub waiting: Vec<String>,
+    /// Its jobs that hold accelerators.
+    pub running: Vec<String>,
+    /// Accelerators held by them.
+    pub accelerators_held: u32,
+    /// Accelerators its waiting jobs want.
+    pub accelerators_wanted: u32,
+}
+
+/// How the control plane is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `ok`, or `poisoned`: the journal can't be written; running jobs go on, changes are refused.
+    pub status: String,
+    /// Why, if not ok.
+    pub reason: Option<String>,
+    /// The version of the binary.
+    pub version: String,
+    /// Entries in the journal.
+    pub journal_entries: u64,
+    /// Its process id.
+    pub pid: u32,
+}
