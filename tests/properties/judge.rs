@@ -1,0 +1,259 @@
+//! What the books say about the engine's answers: whether a refusal was due, whether a decision was allowed and its
+//! reason true, and whether anything was left undecided.
+
+use std::time::Duration;
+
+use gangline_base::{JobId, NodeId, Timestamp};
+use gangline_orchestration::{
+    Decision, Event, Fate, NodeStatus, PlaceReason, Refusal, RequeueReason, Share, ShareEnd, ShareState, StopReason,
+};
+
+use super::shadow::{Holding, Ours, Place, Shadow};
+use super::world::{LIMITS, Verdict, ensure};
+
+/// The kinds of refusal, as the shadow expects them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    UnknownJob,
+    UnknownNode,
+    LostNode,
+    Stale,
+    NeverFits,
+    QueueFull,
+    ClusterFull,
+}
+
+fn kind_of(refusal: &Refusal) -> Refused {
+    match refusal {
+        Refusal::UnknownJob(_) => Refused::UnknownJob,
+        Refusal::UnknownNode(_) => Refused::UnknownNode,
+        Refusal::LostNode(_) => Refused::LostNode,
+        Refusal::Stale { .. } => Refused::Stale,
+        Refusal::NeverFits(_) => Refused::NeverFits,
+        Refusal::QueueFull { .. } => Refused::QueueFull,
+        Refusal::ClusterFull { .. } => Refused::ClusterFull,
+    }
+}
+
+impl Shadow {
+    /// An event is refused if and only if it doesn't apply, and for the right reason.
+    pub(super) fn judge_answer(&self, event: &Event, outcome: &Result<Vec<Decision>, Refusal>) -> Verdict {
+        let given = outcome.as_ref().err().map(kind_of);
+        let due = self.refusal_due(event);
+        ensure("A-4 a refusal has its reason", given == due, || format!("{event:?}: {given:?} is not {due:?}"))
+    }
+
+    fn refusal_due(&self, event: &Event) -> Option<Refused> {
+        match event {
+            Event::NodeJoined(spec) => {
+                let is_known = self.nodes.iter().any(|(known, _)| known.name == spec.name);
+                (!is_known && self.nodes.len() >= LIMITS.nodes_max).then_some(Refused::ClusterFull)
+            }
+            Event::NodeLost { node } => self.status(*node).is_none().then_some(Refused::UnknownNode),
+            Event::DrainRequested { node } | Event::DrainCancelled { node } => match self.status(*node) {
+                None => Some(Refused::UnknownNode),
+                Some(NodeStatus::Lost) => Some(Refused::LostNode),
+                Some(NodeStatus::Ready | NodeStatus::Draining) => None,
+            },
+            Event::JobSubmitted(spec) => {
+                let wanted = usize::try_from(spec.gang.nodes.get()).expect("a usize holds 32 bits");
+                if self.queue().len() >= LIMITS.waiting_max {
+                    Some(Refused::QueueFull)
+                } else {
+                    (self.fitting(&spec.gang, None).len() < wanted).then_some(Refused::NeverFits)
+                }
+            }
+            Event::CancelRequested { job, .. } => (!self.jobs.contains_key(job)).then_some(Refused::UnknownJob),
+            Event::ShareStarted { job, attempt, node } | Event::ShareEnded { job, attempt, node, .. } => {
+                let is_live = self.live_shares().contains(&(*job, *attempt, *node));
+                self.stale_unless(*job, is_live)
+            }
+            Event::CheckpointCommitted { job, attempt, .. } => {
+                let holding = self.jobs.get(job).and_then(Ours::holding);
+                self.stale_unless(*job, holding.is_some_and(|holding| holding.attempt == *attempt))
+            }
+            Event::TimePassed => None,
+        }
+    }
+
+    fn stale_unless(&self, job: JobId, is_live: bool) -> Option<Refused> {
+        if !self.jobs.contains_key(&job) {
+            return Some(Refused::UnknownJob);
+        }
+        (!is_live).then_some(Refused::Stale)
+    }
+
+    fn status(&self, node: NodeId) -> Option<NodeStatus> {
+        usize::try_from(node.0).ok().and_then(|index| self.nodes.get(index)).map(|(_, status)| *status)
+    }
+
+    /// A decision is allowed by the books as they were before it, and says truly why.
+    pub(super) fn judge_decision(&self, now: Timestamp, decision: &Decision) -> Verdict {
+        let id = decision.job();
+        let Some(job) = self.jobs.get(&id) else {
+            return ensure("a job ends once", false, || format!("{decision:?}"));
+        };
+        let why = || format!("{decision:?} for {job:?}");
+        match (decision, &job.place) {
+            (Decision::Place { attempt, shares, reason, .. }, Place::Waiting { since, not_before }) => {
+                let is_next = attempt.0 == job.attempts + 1;
+                ensure("a placed job was free to start", is_next && *not_before <= now && !job.is_cancelled, why)?;
+                self.judge_order(now, id, job)?;
+                self.judge_shares(id, job, shares)?;
+                self.judge_place_reason(now.since(*since), id, job, *reason)
+            }
+            (Decision::Stop { attempt, reason, .. }, Place::Holding(holding)) => {
+                let is_due = stop_due(now, job, holding) == Some(*reason);
+                ensure("A-4 a stop has its reason", is_due && *attempt == holding.attempt, why)
+            }
+            (Decision::Requeue { attempt, not_before, reason, .. }, Place::Holding(holding)) => {
+                let is_due = holding.has_ended() && *attempt == holding.attempt && fate_due(job, holding).is_none();
+                ensure("a requeue is due", is_due, why)?;
+                let paused = not_before.since(now);
+                let is_bounded = *not_before >= now && paused <= LIMITS.backoff_max.max(Duration::from_secs(1));
+                ensure("a pause is bounded", is_bounded, why)?;
+                ensure("A-4 a requeue has its reason", *reason == requeue_due(job, holding), why)
+            }
+            (Decision::End { fate, .. }, Place::Waiting { .. }) => {
+                ensure("A-4 an end has its reason", job.is_cancelled && *fate == Fate::Cancelled, why)
+            }
+            (Decision::End { fate, .. }, Place::Holding(holding)) => {
+                let is_due = holding.has_ended() && fate_due(job, holding) == Some(*fate);
+                ensure("A-4 an end has its reason", is_due, why)
+            }
+            _ => ensure("a decision fits the job's state", false, why),
+        }
+    }
+
+    /// Nobody with a better place in the queue and the same kind of accelerator could use what `id` is given.
+    fn judge_order(&self, now: Timestamp, id: JobId, job: &Ours) -> Verdict {
+        let ahead = self.queue().into_iter().take_while(|other| *other != id);
+        for (other, theirs) in ahead.map(|other| (other, &self.jobs[&other])) {
+            let competes = theirs.spec.gang.accelerator == job.spec.gang.accelerator;
+            let is_passed = competes && self.could_run(now, theirs);
+            ensure("strict order within a kind", !is_passed, || format!("{id} passes {other}"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a waiting job could run now, on ready nodes that were empty.
+    fn could_run(&self, now: Timestamp, job: &Ours) -> bool {
+        let Place::Waiting { not_before, .. } = job.place else { return false };
+        let wanted = usize::try_from(job.spec.gang.nodes.get()).expect("a usize holds 32 bits");
+        not_before <= now && self.fitting(&job.spec.gang, Some(NodeStatus::Ready)).len() >= wanted
+    }
+
+    /// A whole gang on ready nodes with room, the fullest first, on the lowest free devices.
+    fn judge_shares(&self, id: JobId, job: &Ours, shares: &[Share]) -> Verdict {
+        let gang = &job.spec.gang;
+        let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
+        let per_node = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
+        let mut fullest = self.with_room(gang);
+        ensure("A-5 a gang is placed on nodes with room", fullest.len() >= wanted, || format!("{id}: {shares:?}"))?;
+        fullest.truncate(wanted);
+        fullest.sort_unstable();
+        let due: Vec<Share> = fullest
+            .into_iter()
+            .map(|node| Share {
+                node,
+                devices: self.free_on(node).0.into_iter().take(per_node).collect(),
+                cpus: gang.cpus_per_node,
+                memory: gang.memory_per_node,
+            })
+            .collect();
+        ensure("A-5 a gang is placed whole, best fit", shares == due, || format!("{id}: {shares:?} is not {due:?}"))
+    }
+
+    fn judge_place_reason(&self, waited: Duration, id: JobId, job: &Ours, given: PlaceReason) -> Verdict {
+        let passed = self.queue().iter().take_while(|other| **other != id).count();
+        let due = PlaceReason {
+            waited,
+            passed: u32::try_from(passed).expect("jobs are few"),
+            candidates: u32::try_from(self.with_room(&job.spec.gang).len()).expect("nodes are few"),
+        };
+        ensure("A-4 a placement has its reason", given == due, || format!("{id}: {given:?} is not {due:?}"))
+    }
+
+    /// Nothing is left that the state calls for.
+    pub(super) fn judge_settled(&self, now: Timestamp) -> Verdict {
+        for (id, job) in &self.jobs {
+            let is_settled = match &job.place {
+                Place::Waiting { .. } => !job.is_cancelled,
+                Place::Holding(holding) => !holding.has_ended() && stop_due(now, job, holding).is_none(),
+            };
+            ensure("what is due is decided", is_settled, || format!("{id} at {now:?}: {job:?}"))?;
+        }
+        let mut waited_for = Vec::new();
+        for id in self.queue() {
+            let job = &self.jobs[&id];
+            let gang = &job.spec.gang;
+            if waited_for.contains(&&gang.accelerator) || !self.could_run(now, job) {
+                continue;
+            }
+            let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
+            let is_blocked = self.with_room(gang).len() < wanted;
+            ensure("the first in line starts when it fits", is_blocked, || format!("{id}: {job:?}"))?;
+            waited_for.push(&gang.accelerator);
+        }
+        Ok(())
+    }
+
+    /// When, after `now`, something will be due without anything happening.
+    pub(super) fn deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        let of_job = |job: &Ours| match &job.place {
+            Place::Waiting { not_before, .. } => Some(*not_before),
+            Place::Holding(holding) if holding.stop.is_some() => None,
+            Place::Holding(holding) => job.spec.time_limit.map(|limit| holding.placed_at + limit),
+        };
+        self.jobs.values().filter_map(of_job).filter(|at| *at > now).min()
+    }
+}
+
+fn stop_due(now: Timestamp, job: &Ours, holding: &Holding) -> Option<StopReason> {
+    let has_failed = holding.ends().any(|end| *end != ShareEnd::Succeeded);
+    if holding.stop.is_some() || holding.shares.iter().all(|(_, state)| matches!(state, ShareState::Ended(_))) {
+        None
+    } else if job.is_cancelled {
+        Some(StopReason::Cancelled)
+    } else if let Some(limit) = job.spec.time_limit.filter(|limit| now >= holding.placed_at + *limit) {
+        Some(StopReason::TimeLimit(limit))
+    } else {
+        has_failed.then_some(StopReason::PeerEnded)
+    }
+}
+
+/// How a job whose attempt is over ends; none if it is queued again.
+fn fate_due(job: &Ours, holding: &Holding) -> Option<Fate> {
+    if holding.ends().all(|end| *end == ShareEnd::Succeeded) {
+        Some(Fate::Succeeded)
+    } else if job.is_cancelled {
+        Some(Fate::Cancelled)
+    } else if matches!(holding.stop, Some(StopReason::TimeLimit(_))) {
+        Some(Fate::TimedOut)
+    } else if holding.ends().any(|end| *end == ShareEnd::DoNotRestart) {
+        Some(Fate::DoNotRestart)
+    } else if let Some(cause) = holding.root_cause() {
+        let (faults, in_a_row) = (job.faults + 1, job.faults_in_a_row_with_this());
+        let may_give_up = job.spec.checkpoint.path.is_some();
+        if faults > job.spec.recovery.max_faults {
+            Some(Fate::FaultsExhausted { cause, faults })
+        } else if may_give_up && in_a_row >= job.spec.recovery.no_progress_limit.max(1) {
+            Some(Fate::NoProgress { cause, faults: in_a_row })
+        } else {
+            None
+        }
+    } else {
+        (job.requeues >= LIMITS.requeues_max).then_some(Fate::RequeuesExhausted { requeues: job.requeues })
+    }
+}
+
+fn requeue_due(job: &Ours, holding: &Holding) -> RequeueReason {
+    match holding.root_cause() {
+        Some(cause) => {
+            let (faults, max_faults) = (job.faults + 1, job.spec.recovery.max_faults);
+            RequeueReason::Fault { cause, faults, max_faults }
+        }
+        None if holding.ends().any(|end| *end == ShareEnd::Requeue) => RequeueReason::Asked,
+        None => RequeueReason::Orphaned,
+    }
+}

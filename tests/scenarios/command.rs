@@ -1,0 +1,267 @@
+//! The words of a scenario: one line is one command. Everything unknown is an error that says what was expected.
+//!
+//! ```text
+//! cluster 4 nodes x 8 h100 [cpus=64 memory=512GiB]      nodes n1 to n4 join
+//! node NAME 2 cpu [cpus=8 memory=16GiB]                 a node joins
+//! submit NAME gang=16 [per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h max-faults=2 no-progress=3 checkpoint]
+//! dry-run gang=16 [...]                                 where it would run, or why not
+//! advance 10m                                           time goes by; timers go off on the way
+//! start JOB [on NODE]                                   the ranks run (on every node of the gang)
+//! finish JOB [on NODE]                                  the ranks exit 0
+//! stopped JOB [on NODE]                                 the ranks are gone as they were told to, or as orphans
+//! exit JOB 1 [on NODE] [noticed=3s]                     a rank exits with 1 (93: do not restart; 94: queue me again)
+//! signal JOB 9 [on NODE] [noticed=3s]                   a rank is killed by a signal; noticed so long ago
+//! checkpoint JOB 100                                    a checkpoint of step 100 is durable
+//! cancel JOB                                            a user wants it gone
+//! fail|drain|undrain NODE                               the node is lost, drained, no longer drained
+//! rejoin NODE [4 h100 cpus=8 memory=16GiB]              it comes back, perhaps with another capacity
+//! restart [losing 1] [after 2h]                         the control plane dies, perhaps before its last decisions reached the
+//!                                                       journal, and is back at once or later
+//! show queue|nodes|JOB, explain JOB
+//! ```
+//!
+//! `attempt=1` after a report about a job speaks of that attempt instead of the current one.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use gangline_base::{AcceleratorKind, Bytes, Priority};
+use gangline_orchestration::NodeCapacity;
+
+/// One command.
+#[derive(Debug)]
+pub(super) enum Command {
+    Cluster { nodes: u32, capacity: NodeCapacity },
+    Node { name: String, capacity: NodeCapacity },
+    Submit { name: String, wanted: Wanted },
+    DryRun { wanted: Wanted },
+    Advance(Duration),
+    Report { job: String, on: Option<String>, attempt: Option<u32>, what: Report },
+    Cancel { job: String },
+    Fail { node: String },
+    Drain { node: String },
+    Undrain { node: String },
+    Rejoin { node: String, capacity: Option<NodeCapacity> },
+    Restart { losing: usize, after: Duration },
+    Show(Subject),
+    Explain { job: String },
+}
+
+/// What a supervisor reports.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Report {
+    Started,
+    Succeeded,
+    Stopped,
+    Exited { code: i32, noticed_ago: Duration },
+    Killed { signal: i32, noticed_ago: Duration },
+    Checkpoint { step: u64 },
+}
+
+/// What is shown.
+#[derive(Debug)]
+pub(super) enum Subject {
+    Queue,
+    Nodes,
+    Job(String),
+}
+
+/// What a job asks for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) nodes: u32,
+    pub(super) per_node: u32,
+    pub(super) kind: Option<AcceleratorKind>,
+    pub(super) cpus: u32,
+    pub(super) memory: Bytes,
+    pub(super) priority: Priority,
+    pub(super) limit: Option<Duration>,
+    pub(super) max_faults: u32,
+    pub(super) no_progress: u32,
+    pub(super) has_checkpoint: bool,
+}
+
+/// Reads one line.
+pub(super) fn parse(line: &str) -> Result<Command, String> {
+    let mut words = Words::of(line)?;
+    let verb = words.next("a command")?;
+    let command = match verb {
+        "cluster" => {
+            let nodes = words.number("how many nodes")?;
+            words.expect("nodes")?;
+            words.expect("x")?;
+            Command::Cluster { nodes, capacity: words.capacity()? }
+        }
+        "node" => Command::Node { name: words.name("a node")?, capacity: words.capacity()? },
+        "submit" => Command::Submit { name: words.name("a name for the job")?, wanted: words.wanted()? },
+        "dry-run" => Command::DryRun { wanted: words.wanted()? },
+        "advance" => Command::Advance(duration(words.next("a time such as 10m")?)?),
+        "start" | "finish" | "stopped" | "exit" | "signal" | "checkpoint" => report(verb, &mut words)?,
+        "cancel" => Command::Cancel { job: words.name("a job")? },
+        "fail" => Command::Fail { node: words.name("a node")? },
+        "drain" => Command::Drain { node: words.name("a node")? },
+        "undrain" => Command::Undrain { node: words.name("a node")? },
+        "rejoin" => {
+            let node = words.name("a node")?;
+            let capacity = if words.words.is_empty() { None } else { Some(words.capacity()?) };
+            Command::Rejoin { node, capacity }
+        }
+        "restart" => Command::Restart {
+            losing: words.after("losing")?.map_or(Ok(0), number)?,
+            after: words.after("after")?.map_or(Ok(Duration::ZERO), duration)?,
+        },
+        "show" => Command::Show(match words.next("queue, nodes or a job")? {
+            "queue" => Subject::Queue,
+            "nodes" => Subject::Nodes,
+            job => Subject::Job(job.to_owned()),
+        }),
+        "explain" => Command::Explain { job: words.name("a job")? },
+        other => return Err(format!("there is no command \"{other}\"")),
+    };
+    words.finish()?;
+    Ok(command)
+}
+
+fn report(verb: &str, words: &mut Words<'_>) -> Result<Command, String> {
+    let job = words.name("a job")?;
+    let on = words.after("on")?.map(str::to_owned);
+    let attempt = words.option("attempt").map(number).transpose()?;
+    let mut noticed_ago = || words.option("noticed").map_or(Ok(Duration::ZERO), duration);
+    let what = match verb {
+        "start" => Report::Started,
+        "finish" => Report::Succeeded,
+        "stopped" => Report::Stopped,
+        "exit" => Report::Exited { noticed_ago: noticed_ago()?, code: words.number("an exit code")? },
+        "signal" => Report::Killed { noticed_ago: noticed_ago()?, signal: words.number("a signal")? },
+        _ => Report::Checkpoint { step: words.number("a step")? },
+    };
+    Ok(Command::Report { job, on, attempt, what })
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("\"{text}\" is not a number that fits here"))
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (count, unit) = text.split_at(split);
+    let millis: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(format!("\"{text}\" is not a time: write it as 500ms, 30s, 10m or 2h")),
+    };
+    number::<u32>(count).map(|count| Duration::from_millis(u64::from(count) * millis))
+}
+
+fn priority(text: &str) -> Result<Priority, String> {
+    match text {
+        "low" => Ok(Priority::LOW),
+        "normal" => Ok(Priority::NORMAL),
+        "high" => Ok(Priority::HIGH),
+        "urgent" => Ok(Priority::URGENT),
+        _ => number(text).and_then(|n| Priority::new(n).ok_or_else(|| format!("{text} is above {}", Priority::MAX))),
+    }
+}
+
+/// The words of a line that have not been read yet: plain ones in order, and `key=value`.
+struct Words<'a> {
+    words: Vec<&'a str>,
+    options: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn of(line: &'a str) -> Result<Self, String> {
+        let (mut words, mut options) = (Vec::new(), BTreeMap::new());
+        for word in line.split_whitespace() {
+            match word.split_once('=') {
+                None => words.push(word),
+                Some((key, value)) => {
+                    if options.insert(key, value).is_some() {
+                        return Err(format!("{key} is given twice"));
+                    }
+                }
+            }
+        }
+        Ok(Words { words, options })
+    }
+
+    fn next(&mut self, what: &str) -> Result<&'a str, String> {
+        if self.words.is_empty() { Err(format!("{what} is missing")) } else { Ok(self.words.remove(0)) }
+    }
+
+    fn name(&mut self, what: &str) -> Result<String, String> {
+        self.next(what).map(str::to_owned)
+    }
+
+    fn number<T: FromStr>(&mut self, what: &str) -> Result<T, String> {
+        self.next(what).and_then(number)
+    }
+
+    fn expect(&mut self, word: &str) -> Result<(), String> {
+        let found = self.next(word)?;
+        if found == word { Ok(()) } else { Err(format!("expected \"{word}\", found \"{found}\"")) }
+    }
+
+    fn option(&mut self, key: &str) -> Option<&'a str> {
+        self.options.remove(key)
+    }
+
+    /// The word after `keyword`, wherever the two stand.
+    fn after(&mut self, keyword: &str) -> Result<Option<&'a str>, String> {
+        let Some(at) = self.words.iter().position(|word| *word == keyword) else { return Ok(None) };
+        if at + 1 == self.words.len() {
+            return Err(format!("what comes after \"{keyword}\" is missing"));
+        }
+        self.words.remove(at);
+        Ok(Some(self.words.remove(at)))
+    }
+
+    fn flag(&mut self, flag: &str) -> bool {
+        let at = self.words.iter().position(|word| *word == flag);
+        at.map(|at| self.words.remove(at)).is_some()
+    }
+
+    fn memory(&mut self, default: Bytes) -> Result<Bytes, String> {
+        self.option("memory").map_or(Ok(default), |text| text.parse().map_err(|e| format!("{e}")))
+    }
+
+    fn capacity(&mut self) -> Result<NodeCapacity, String> {
+        Ok(NodeCapacity {
+            accelerators: self.number("how many accelerators")?,
+            accelerator: AcceleratorKind(self.name("a kind of accelerator")?),
+            cpus: self.option("cpus").map_or(Ok(64), number)?,
+            memory: self.memory(Bytes(512 << 30))?,
+        })
+    }
+
+    fn wanted(&mut self) -> Result<Wanted, String> {
+        let gang: u32 = self.option("gang").ok_or("gang=DEVICES is missing").map_err(str::to_owned).and_then(number)?;
+        let per_node = self.option("per-node").map_or(Ok(gang), number)?;
+        if per_node == 0 || gang == 0 || !gang.is_multiple_of(per_node) {
+            return Err(format!("gang={gang} is not a multiple of per-node={per_node}"));
+        }
+        Ok(Wanted {
+            nodes: gang / per_node,
+            per_node,
+            kind: self.option("kind").map(|kind| AcceleratorKind(kind.to_owned())),
+            cpus: self.option("cpus").map_or(Ok(0), number)?,
+            memory: self.memory(Bytes(0))?,
+            priority: self.option("priority").map_or(Ok(Priority::NORMAL), priority)?,
+            limit: self.option("limit").map(duration).transpose()?,
+            max_faults: self.option("max-faults").map_or(Ok(10), number)?,
+            no_progress: self.option("no-progress").map_or(Ok(3), number)?,
+            has_checkpoint: self.flag("checkpoint"),
+        })
+    }
+
+    fn finish(self) -> Result<(), String> {
+        let options = self.options.iter().map(|(key, value)| format!("{key}={value}"));
+        match self.words.iter().map(|word| (*word).to_owned()).chain(options).next() {
+            None => Ok(()),
+            Some(word) => Err(format!("\"{word}\" is not understood here")),
+        }
+    }
+}
