@@ -1,0 +1,70 @@
+//! The state of a run as tensors in a store, and back.
+
+use std::collections::BTreeMap;
+
+use gangline_storage::{CheckpointInfo, DataType, Pending, Step, Store, Tensor};
+
+use crate::error::Error;
+use crate::model::Parameter;
+use crate::optimizer::Adam;
+
+/// All that a run is after a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct State {
+    pub(crate) step: u64,
+    pub(crate) parameters: Vec<f32>,
+    pub(crate) adam: Adam,
+}
+
+/// The three parts of the state, each with a name and one value for each parameter.
+const PARTS: [&str; 3] = ["model", "adam.first", "adam.second"];
+
+impl State {
+    /// Starts to save it. Each parameter is a tensor of its own, and so is each of its moments.
+    pub(crate) fn save(
+        &self,
+        store: &Store,
+        layout: &[Parameter],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<Pending, Error> {
+        let mut tensors = Vec::with_capacity(layout.len() * PARTS.len());
+        for (part, values) in PARTS.into_iter().zip([&self.parameters, &self.adam.first, &self.adam.second]) {
+            let mut rest = values.as_slice();
+            for parameter in layout {
+                let (values, others) = rest.split_at(parameter.len());
+                rest = others;
+                tensors.push(Tensor {
+                    name: format!("{part}.{}", parameter.name),
+                    data_type: DataType::F32,
+                    shape: parameter.shape.clone(),
+                    data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+                });
+            }
+        }
+        let views: Vec<_> = tensors.iter().map(Tensor::as_view).collect();
+        Ok(store.save(Step(self.step), &views, metadata)?)
+    }
+
+    /// Loads the state that `info` describes; it has to be of this layout.
+    pub(crate) fn load(store: &Store, info: &CheckpointInfo, layout: &[Parameter]) -> Result<State, Error> {
+        let step = info.step.0;
+        let tensors: BTreeMap<String, Tensor> =
+            store.load(info.step)?.tensors.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect();
+        let mut parts = PARTS.map(|_| Vec::new());
+        for (part, values) in PARTS.iter().zip(&mut parts) {
+            for parameter in layout {
+                let name = format!("{part}.{}", parameter.name);
+                let tensor = tensors
+                    .get(&name)
+                    .filter(|tensor| tensor.data_type == DataType::F32 && tensor.shape == parameter.shape)
+                    .ok_or(Error::OtherModel { step, what: name })?;
+                values.extend(tensor.data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+            }
+        }
+        if tensors.len() != layout.len() * PARTS.len() {
+            return Err(Error::OtherModel { step, what: "a tensor of this model".to_owned() });
+        }
+        let [parameters, first, second] = parts;
+        Ok(State { step, parameters, adam: Adam { first, second } })
+    }
+}

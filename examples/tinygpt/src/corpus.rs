@@ -1,0 +1,151 @@
+//! The text to learn from: Rust sources, chosen and split the same way every time.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::args::{Args, Environment};
+use crate::error::Error;
+use crate::random::mix;
+
+/// The most files considered.
+const FILES_MAX: usize = 200_000;
+/// How deep folders are searched.
+const DEPTH_MAX: usize = 32;
+/// Larger files are generated tables more often than prose.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+/// One byte in so many is held out.
+const HELD_OUT_SHARE: usize = 20;
+/// This many sequences have to fit into the text.
+const SEQUENCES_MIN: usize = 2 * HELD_OUT_SHARE;
+
+/// The text, with its end held out for validation.
+#[derive(Debug)]
+pub(crate) struct Corpus {
+    training: Vec<u8>,
+    held_out: Vec<u8>,
+    /// Over all of it.
+    pub(crate) hash: blake3::Hash,
+    /// Files it is made of.
+    pub(crate) files: usize,
+}
+
+/// Input bytes and the bytes that follow each, `batch` sequences of `context`.
+pub(crate) struct Batch {
+    pub(crate) inputs: Vec<u32>,
+    pub(crate) targets: Vec<u32>,
+}
+
+impl Corpus {
+    /// Reads the text that the arguments name, or by default this workspace and what cargo has downloaded.
+    pub(crate) fn read(args: &Args, environment: &Environment) -> Result<Corpus, Error> {
+        let places = if args.corpus.is_empty() { default_places(environment) } else { args.corpus.clone() };
+        let mut shelves = BTreeMap::new();
+        for (number, place) in places.iter().enumerate() {
+            shelve(place, number, &mut shelves)?;
+        }
+        let bytes_max = args.corpus_bytes_max as usize;
+        let mut text = Vec::new();
+        let mut files = 0;
+        for path in take_in_turn(shelves) {
+            if text.len() >= bytes_max {
+                break;
+            }
+            text.extend(std::fs::read(&path).map_err(|source| Error::Corpus { path, source })?);
+            files += 1;
+        }
+        text.truncate(bytes_max);
+        let needed = SEQUENCES_MIN * (args.context as usize + 1);
+        if text.len() < needed {
+            return Err(Error::NoText { places, found: text.len(), needed });
+        }
+        let hash = blake3::hash(&text);
+        let held_out = text.split_off(text.len() - text.len() / HELD_OUT_SHARE);
+        Ok(Corpus { training: text, held_out, hash, files })
+    }
+
+    /// Bytes in all.
+    pub(crate) fn len(&self) -> usize {
+        self.training.len() + self.held_out.len()
+    }
+
+    /// The batch of a rank at a step: a function of the seed and these numbers.
+    pub(crate) fn training_batch(&self, args: &Args, step: u64, rank: u32) -> Batch {
+        sample(&self.training, args, &[args.seed, 1, step, u64::from(rank)])
+    }
+
+    /// The `number`th batch of text that is never trained on; the same for every seed.
+    pub(crate) fn held_out_batch(&self, args: &Args, number: u64) -> Batch {
+        sample(&self.held_out, args, &[0, 2, number])
+    }
+}
+
+fn sample(text: &[u8], args: &Args, purpose: &[u64]) -> Batch {
+    let context = args.context as usize;
+    let starts = (text.len() - context) as u64;
+    let mut batch = Batch { inputs: Vec::new(), targets: Vec::new() };
+    for sequence in 0..u64::from(args.batch) {
+        let start = mix(&[purpose, &[sequence]].concat()) % starts;
+        let start = usize::try_from(start).expect("it is less than the length of a slice");
+        let window = &text[start..=start + context];
+        batch.inputs.extend(window[..context].iter().copied().map(u32::from));
+        batch.targets.extend(window[1..].iter().copied().map(u32::from));
+    }
+    batch
+}
+
+/// This workspace (if the binary still runs where it was built) and cargo's registry; whichever is there.
+fn default_places(environment: &Environment) -> Vec<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(Path::to_owned);
+    let registry = environment.cargo_home.as_ref().map(|home| home.join("registry/src"));
+    let mut places: Vec<PathBuf> = workspace.into_iter().filter(|place| place.is_dir()).collect();
+    if let Some(indexes) = registry.and_then(|registry| std::fs::read_dir(registry).ok()) {
+        let mut indexes: Vec<PathBuf> = indexes.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        indexes.sort();
+        places.extend(indexes);
+    }
+    places
+}
+
+/// The files of each place's folder (of each crate, in cargo's registry), last one first.
+type Shelves = BTreeMap<(usize, PathBuf), Vec<PathBuf>>;
+
+fn shelve(place: &Path, number: usize, shelves: &mut Shelves) -> Result<(), Error> {
+    let mut found = Vec::new();
+    find_sources(place, 0, &mut found)?;
+    found.sort();
+    for path in found.into_iter().rev() {
+        let shelf: PathBuf = path.strip_prefix(place).unwrap_or(&path).components().take(1).collect();
+        shelves.entry((number, shelf)).or_default().push(path);
+    }
+    Ok(())
+}
+
+fn find_sources(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Error> {
+    let failed = |source| Error::Corpus { path: folder.to_owned(), source };
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let path = entry.path();
+        let kind = entry.file_type().map_err(failed)?;
+        let name = entry.file_name();
+        let is_of_interest = !name.as_encoded_bytes().starts_with(b".") && name != "target";
+        if kind.is_dir() && is_of_interest && depth < DEPTH_MAX {
+            find_sources(&path, depth + 1, found)?;
+        } else if kind.is_file() && path.extension().is_some_and(|extension| extension == "rs") {
+            let is_prose = entry.metadata().map_err(failed)?.len() <= FILE_BYTES_MAX;
+            if is_prose && found.len() < FILES_MAX {
+                found.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One file of each shelf, then another of each: a small part of the text is spread over all of it.
+fn take_in_turn(mut shelves: Shelves) -> Vec<PathBuf> {
+    let mut taken = Vec::new();
+    while !shelves.is_empty() {
+        taken.extend(shelves.values_mut().filter_map(Vec::pop));
+        shelves.retain(|_, shelf| !shelf.is_empty());
+    }
+    taken
+}
