@@ -81,11 +81,11 @@ fn a_connected_rank_that_does_not_react_gets_sigterm_before_the_grace_is_over() 
 
 #[test]
 fn a_rank_that_connects_after_the_order_is_told_too() {
-    let run =
-        "trap '' TERM; echo $GANGLINE_SOCKET > $OUT/socket; until [ -e $OUT/saved ]; do sleep 0.01; done; exit 94";
-    let attempt = Attempt::of(run);
+    let trap = "trap 'echo > $OUT/terminated' TERM; echo $GANGLINE_SOCKET > $OUT/socket";
+    let attempt = Attempt::of(&format!("{trap}; until [ -e $OUT/saved ]; do sleep 0.01; done; exit 94")).launch();
+    attempt.wait_for_file("socket");
     attempt.order_stop(LONG_GRACE_MS);
-    let attempt = attempt.launch();
+    attempt.wait_for_file("terminated");
     let mut speaker = Speaker::for_rank(&attempt, "socket");
     assert!(speaker.hear().contains("save_and_stop"));
     std::fs::write(attempt.out("saved"), "").expect("the file can be written");
