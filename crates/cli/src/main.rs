@@ -1,27 +1,142 @@
-//! `gangline`: the one binary. Parses the command line and hands over; everything else is elsewhere.
+//! `gangline`: the one binary. Parses the command line, hands over, and turns failures into exit codes.
 
+mod checkpoint;
+mod client;
+mod cluster;
+#[cfg(feature = "demo")]
+mod demo;
+mod failure;
+mod follow;
 mod internal;
+mod jobs;
+mod logs;
+mod output;
+mod report;
+mod submit;
+mod up;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
+
+use client::Client;
+use failure::Failure;
 
 /// Plans, schedules, runs, checkpoints, watches and accounts for LLM training.
 #[derive(Parser)]
-#[command(name = "gangline", version)]
+#[command(
+    name = "gangline",
+    version,
+    after_help = "Exit codes: 0 ok, 1 the request failed, 2 usage, 3 not found, 4 refused, 5 control plane unreachable."
+)]
 struct Arguments {
+    #[command(flatten)]
+    global: Global,
     #[command(subcommand)]
     command: Command,
 }
 
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+struct Global {
+    /// The data folder of the control plane [default: $XDG_DATA_HOME/gangline or ~/.local/share/gangline]
+    #[arg(long, global = true, env = "GANGLINE_DATA", value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// The control plane's URL [default: what the data folder says]
+    #[arg(long, global = true, env = "GANGLINE_URL")]
+    url: Option<String>,
+    /// The token [default: what the data folder says]
+    #[arg(long, global = true, env = "GANGLINE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Print JSON, as the API gives it
+    #[arg(long, global = true)]
+    json: bool,
+}
+
 #[derive(Subcommand)]
 enum Command {
+    /// Start the control plane
+    Up(up::UpArgs),
+    /// Train three real models here, kill one, watch it recover, and read what each cost
+    #[cfg(feature = "demo")]
+    Demo(demo::DemoArgs),
+    /// Send a job
+    Submit(submit::SubmitArgs),
+    /// List jobs
+    Ps(jobs::PsArgs),
+    /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost
+    Show(jobs::JobArgs),
+    /// Print a rank's log
+    Logs(logs::LogsArgs),
+    /// Say why a job waits, or runs where it does
+    Explain(jobs::JobArgs),
+    /// End a job
+    Cancel(jobs::JobArgs),
+    /// List nodes and who holds their accelerators
+    Nodes,
+    /// Let nothing new start on a node
+    Drain(cluster::DrainArgs),
+    /// List queues
+    Queues,
+    /// Watch jobs and slots
+    Top(cluster::TopArgs),
+    /// Look after checkpoints
+    Checkpoint {
+        #[command(subcommand)]
+        command: checkpoint::CheckpointCommand,
+    },
+    /// The example trainer, as the demo runs it
+    #[cfg(feature = "demo")]
+    #[command(hide = true)]
+    Tinygpt(gangline_tinygpt::Args),
     #[command(flatten)]
     Internal(internal::Internal),
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().command {
-        Command::Internal(internal) => internal::run(internal),
+    let Arguments { global, command } = Arguments::parse();
+    let is_json = global.json;
+    match run(global, command) {
+        Ok(code) => code,
+        Err(failure) => failure.report(is_json),
+    }
+}
+
+fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Internal(internal) => return Ok(internal::run(internal)),
+        #[cfg(feature = "demo")]
+        Command::Tinygpt(args) => return Ok(exit_code(gangline_tinygpt::run(&args))),
+        Command::Up(args) => up::run(&global, &args)?,
+        #[cfg(feature = "demo")]
+        Command::Demo(args) => demo::run(&global, &args)?,
+        Command::Checkpoint { command } => return checkpoint::run(&global, &command),
+        Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
+        Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
+        Command::Show(args) => jobs::show(&Client::connect(&global)?, &args, global.json)?,
+        Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
+        Command::Explain(args) => jobs::explain(&Client::connect(&global)?, &args, global.json)?,
+        Command::Cancel(args) => jobs::cancel(&Client::connect(&global)?, &args, global.json)?,
+        Command::Nodes => cluster::nodes(&Client::connect(&global)?, global.json)?,
+        Command::Drain(args) => cluster::drain(&Client::connect(&global)?, &args, global.json)?,
+        Command::Queues => cluster::queues(&Client::connect(&global)?, global.json)?,
+        Command::Top(args) => cluster::top(&Client::connect(&global)?, &args, global.json)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(feature = "demo")]
+fn exit_code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Arguments::command().debug_assert();
     }
 }

@@ -1,0 +1,128 @@
+//! The command line's side of the API. It knows what anybody with the token knows, and nothing more.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gangline_control::secret::TOKEN_FILE;
+use gangline_control::{ENDPOINT_FILE, wire};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::Global;
+use crate::failure::Failure;
+
+/// The longest one request may take.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(40);
+/// The longest answer that is read, in bytes.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// A connection to a control plane.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    agent: ureq::Agent,
+    url: String,
+    token: String,
+}
+
+impl Client {
+    /// Finds the control plane by the options, the environment, or the data folder.
+    pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
+        let folder = data_folder(global)?;
+        let hint = || "start it with \"gangline up\", or name its folder with --data".to_owned();
+        let from_folder = |file: &str| {
+            let path = folder.join(file);
+            std::fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|error| Failure::Unreachable {
+                message: format!("no control plane has run in {}: {}: {error}", folder.display(), path.display()),
+                hint: hint(),
+            })
+        };
+        let url = global.url.clone().map_or_else(|| from_folder(ENDPOINT_FILE), Ok)?;
+        let token = global.token.clone().map_or_else(|| from_folder(TOKEN_FILE), Ok)?;
+        Ok(Client::new(&url, &token))
+    }
+
+    /// A client of the control plane at `url`.
+    pub(crate) fn new(url: &str, token: &str) -> Client {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(REQUEST_TIME_MAX))
+            .proxy(None)
+            .build();
+        Client { agent: config.new_agent(), url: url.trim_end_matches('/').to_owned(), token: token.to_owned() }
+    }
+
+    /// GET below `/api/v1`.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        let request = self.agent.get(self.full(path)).header("authorization", self.bearer());
+        self.read(request.call())
+    }
+
+    /// POST below `/api/v1`.
+    pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        let request = self.agent.post(self.full(path)).header("authorization", self.bearer());
+        self.read(request.send_json(body))
+    }
+
+    /// One job.
+    pub(crate) fn job(&self, id: &str) -> Result<wire::Job, Failure> {
+        self.get(&format!("/jobs/{}", path_segment(id)))
+    }
+
+    fn full(&self, path: &str) -> String {
+        format!("{}/api/v1{path}", self.url)
+    }
+
+    fn bearer(&self) -> String {
+        format!("Bearer {}", self.token)
+    }
+
+    fn read<T: DeserializeOwned>(
+        &self,
+        outcome: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<T, Failure> {
+        let unreachable = |error: &dyn std::fmt::Display| Failure::Unreachable {
+            message: format!("the control plane at {} can't be reached: {error}", self.url),
+            hint: "is \"gangline up\" running? Jobs that run go on without it".to_owned(),
+        };
+        let mut response = outcome.map_err(|error| unreachable(&error))?;
+        let status = response.status().as_u16();
+        let reader = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        let text = reader.read_to_string().map_err(|error| unreachable(&error))?;
+        if (200..300).contains(&status) {
+            return serde_json::from_str(&text).map_err(|error| Failure::Unreachable {
+                message: format!("{} answered with something else than this gangline expects: {error}", self.url),
+                hint: "use the same version of gangline on both sides".to_owned(),
+            });
+        }
+        match serde_json::from_str::<wire::ErrorBody>(&text) {
+            Ok(body) => Err(Failure::Api { status, detail: body.error, file: None }),
+            Err(_) => Err(unreachable(&format!("HTTP status {status} from something that isn't gangline"))),
+        }
+    }
+}
+
+/// A user's text as one segment of a path.
+pub(crate) fn path_segment(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+/// The data folder that the options and the environment name.
+pub(crate) fn data_folder(global: &Global) -> Result<PathBuf, Failure> {
+    if let Some(folder) = &global.data {
+        return Ok(folder.clone());
+    }
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    variable("XDG_DATA_HOME")
+        .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
+        .map(|base| base.join("gangline"))
+        .ok_or_else(|| Failure::local("no data folder: neither --data nor HOME is set", "give --data DIR"))
+}
+
+/// An absolute form of a path that may not exist yet.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| Failure::local(format!("{}: {error}", path.display()), ""))
+}

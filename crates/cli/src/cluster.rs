@@ -1,0 +1,119 @@
+//! `nodes`, `drain`, `queues`, `top`.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use clap::Args;
+use gangline_base::{Bytes, Money};
+use gangline_control::wire;
+
+use crate::client::{Client, path_segment};
+use crate::failure::Failure;
+use crate::{jobs, output};
+
+/// Which node.
+#[derive(Args, Debug)]
+pub(crate) struct DrainArgs {
+    /// The node's name
+    node: String,
+    /// Take it back into use
+    #[arg(long)]
+    undo: bool,
+}
+
+/// How to watch.
+#[derive(Args, Debug)]
+pub(crate) struct TopArgs {
+    /// Show once and leave; the default when stdout isn't a terminal
+    #[arg(long)]
+    once: bool,
+    /// Seconds between two looks
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    every: u64,
+}
+
+pub(crate) fn nodes(client: &Client, is_json: bool) -> Result<(), Failure> {
+    let list: wire::NodeList = client.get("/nodes")?;
+    if is_json { output::json(&list) } else { output::print(&nodes_table(&list)) }
+}
+
+fn nodes_table(list: &wire::NodeList) -> String {
+    let headings = ["NODE", "STATUS", "SLOTS", ">HELD", ">CPUS", ">MEMORY", ">PRICE/SLOT-HOUR", "HOLDERS"];
+    let rows = list.nodes.iter().map(|node| {
+        let held = node.slots.iter().filter(|slot| slot.job.is_some()).count();
+        let mut holders: Vec<&str> = node.slots.iter().filter_map(|slot| slot.job.as_deref()).collect();
+        holders.dedup();
+        let price = node.price_nano_dollars_per_hour.map(Money::from_nano_dollars);
+        vec![
+            node.name.clone(),
+            node.status.clone(),
+            format!("{}:{}", node.accelerator, node.slots.len()),
+            held.to_string(),
+            node.cpus.to_string(),
+            Bytes(node.memory_bytes).to_string(),
+            price.map_or_else(|| "not set".to_owned(), |price| price.to_string()),
+            holders.join(" "),
+        ]
+    });
+    output::table(&headings, rows.collect())
+}
+
+pub(crate) fn drain(client: &Client, args: &DrainArgs, is_json: bool) -> Result<(), Failure> {
+    let verb = if args.undo { "undrain" } else { "drain" };
+    let path = format!("/nodes/{}/{verb}", path_segment(&args.node));
+    let node: wire::Node = client.post(&path, &serde_json::json!({}))?;
+    if is_json {
+        return output::json(&node);
+    }
+    let held = node.slots.iter().filter(|slot| slot.job.is_some()).count();
+    output::say(&format!("{} is {}; {held} of its {} slots are held", node.name, node.status, node.slots.len()))
+}
+
+pub(crate) fn queues(client: &Client, is_json: bool) -> Result<(), Failure> {
+    let list: wire::QueueList = client.get("/queues")?;
+    if is_json {
+        return output::json(&list);
+    }
+    if list.queues.is_empty() {
+        output::tell("no job is waiting or running; send one with: gangline submit job.yaml");
+        return Ok(());
+    }
+    output::print(&queues_table(&list))
+}
+
+fn queues_table(list: &wire::QueueList) -> String {
+    let headings = ["QUEUE", ">SLOTS HELD", ">SLOTS WANTED", "RUNNING", "WAITING, IN ORDER"];
+    let rows = list.queues.iter().map(|queue| {
+        vec![
+            queue.name.clone(),
+            queue.accelerators_held.to_string(),
+            queue.accelerators_wanted.to_string(),
+            queue.running.join(" "),
+            queue.waiting.join(" "),
+        ]
+    });
+    output::table(&headings, rows.collect())
+}
+
+pub(crate) fn top(client: &Client, args: &TopArgs, is_json: bool) -> Result<(), Failure> {
+    let is_live = !args.once && !is_json && std::io::stdout().is_terminal();
+    loop {
+        let nodes: wire::NodeList = client.get("/nodes")?;
+        let queues: wire::QueueList = client.get("/queues")?;
+        let mut list: wire::JobList = client.get("/jobs?limit=50")?;
+        list.jobs.retain(|job| !job.state.is_final());
+        if is_json {
+            return output::json(
+                &serde_json::json!({ "nodes": nodes.nodes, "queues": queues.queues, "jobs": list.jobs }),
+            );
+        }
+        let parts = [nodes_table(&nodes), queues_table(&queues), jobs::jobs_table(&list.jobs)];
+        let screen = parts.join("\n");
+        if !is_live {
+            return output::print(&screen);
+        }
+        // Home, then clear each line's rest and the screen below: no flicker.
+        output::print(&format!("\x1b[H{}\x1b[J", screen.replace('\n', "\x1b[K\n")))?;
+        std::thread::sleep(Duration::from_secs(args.every));
+    }
+}

@@ -1,0 +1,167 @@
+//! `demo`: three real training jobs from two queues on this machine, a rank killed in the middle, a recovery, a report.
+//!
+//! It uses nothing that a user doesn't have: the control plane of `up`, the API, job files.
+
+mod watch;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gangline_control::wire;
+use gangline_execution::inventory::this_machine;
+
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::up::{self, UpArgs};
+use crate::{Global, output, report, submit};
+
+/// How to run the demo.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct DemoArgs {
+    /// Leave the control plane up at the end, until Ctrl-C
+    #[arg(long)]
+    keep: bool,
+    /// The price of a slot-hour in US dollars that costs are stated at
+    #[arg(long, default_value = "0.04", value_name = "USD")]
+    price: String,
+    /// Optimizer steps of each job
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(40..=1_000_000))]
+    steps: u64,
+}
+
+/// Slots that the demo's node offers: fewer than its jobs want.
+const SLOTS: u32 = 2;
+
+/// One of the demo's jobs.
+struct DemoJob {
+    name: &'static str,
+    queue: &'static str,
+    slots: u32,
+    /// What distinguishes its training.
+    options: &'static str,
+}
+
+const JOBS: [DemoJob; 3] = [
+    DemoJob { name: "tiny-gpt-a", queue: "research", slots: 1, options: "--seed 1 --lr 0.003" },
+    DemoJob { name: "tiny-gpt-b", queue: "product", slots: 1, options: "--seed 2 --lr 0.002" },
+    DemoJob { name: "tiny-gpt-gang", queue: "research", slots: 2, options: "--seed 3 --lr 0.003" },
+];
+
+pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
+    let temporary = tempfile::Builder::new().prefix("gangline-demo-").tempdir()?;
+    let folder = global.data.clone().unwrap_or_else(|| temporary.path().join("data"));
+    let kind = accelerator_kind();
+    let running = up::start(&folder, &up_args(args, &kind))?;
+    let client = Client::new(&running.url, &running.token);
+    output::tell(&format!("control plane at {} (data folder {})", running.url, folder.display()));
+    output::tell(&format!("page: {}/?token={}", running.url, running.token));
+    let outcome = train(&client, args, &folder, &kind);
+    if let Err(failure) = &outcome {
+        // The jobs are the demo's own; without it nobody would look after them.
+        cancel_all(&client);
+        output::tell("the demo failed; what it started is cancelled");
+        let _ = failure;
+    } else if args.keep {
+        output::tell(&format!("the control plane stays up at {}; press Ctrl-C to end it", running.url));
+        up::wait_for_signal()?;
+    }
+    running.stop();
+    let jobs = outcome?;
+    if jobs.iter().all(|job| job.state == wire::JobState::Succeeded) {
+        return Ok(());
+    }
+    Err(Failure::local("not every job succeeded", "gangline demo --keep leaves the control plane up to look around"))
+}
+
+/// The kind of the demo's slots: this machine's accelerators if there are enough, otherwise CPU slots.
+fn accelerator_kind() -> String {
+    let found = this_machine().accelerators;
+    let kind = if found.count >= SLOTS { found.kind.clone() } else { "cpu".to_owned() };
+    let product = found.product.as_deref().map(|product| format!(" ({product})")).unwrap_or_default();
+    output::tell(&format!(
+        "this machine has {} {} slot(s){product}; the demo offers {SLOTS} of kind {kind}, its jobs want {} in all",
+        found.count,
+        found.kind,
+        JOBS.iter().map(|job| job.slots).sum::<u32>()
+    ));
+    kind
+}
+
+fn up_args(args: &DemoArgs, kind: &str) -> UpArgs {
+    UpArgs {
+        listen: Some("127.0.0.1:0".to_owned()),
+        nodes: vec![format!("local={kind}:{SLOTS}")],
+        price: Some(args.price.clone()),
+        heartbeat: 250,
+        lease: 2_000,
+        orphan_after: 60,
+        ..UpArgs::default()
+    }
+}
+
+fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<Vec<wire::Job>, Failure> {
+    let mut ids = Vec::new();
+    for job in &JOBS {
+        let request = wire::SubmitRequest {
+            job_file: job_file(job, args, kind)?,
+            file_name: Some(format!("{}.yaml", job.name)),
+            directory: absolute_existing(folder)?,
+            set: Vec::new(),
+            dry_run: false,
+        };
+        if let wire::Answer::Submitted(submitted) = submit::submit(client, &request, job.name)? {
+            output::tell(&format!(
+                "submitted {} {} to queue {}: {} slot(s)",
+                submitted.job, job.name, job.queue, job.slots
+            ));
+            ids.push(submitted.job);
+        }
+    }
+    watch::explain_the_waiting(client, &ids)?;
+    let jobs = watch::to_the_end(client, &ids)?;
+    output::say("")?;
+    for job in &jobs {
+        output::say(&report::job(job))?;
+    }
+    output::say(&format!(
+        "Times, steps and losses are measured; costs are measured slot-seconds at an assumed ${} a slot-hour.",
+        args.price
+    ))?;
+    Ok(jobs)
+}
+
+fn job_file(job: &DemoJob, args: &DemoArgs, kind: &str) -> Result<String, Failure> {
+    let program = std::env::current_exe()?;
+    let run = format!(
+        "exec {} tinygpt --steps {} --checkpoint-every {} --log-every 25 {}",
+        quoted(&program)?,
+        args.steps,
+        (args.steps / 8).max(1),
+        job.options
+    );
+    let run = serde_json::to_string(&run).map_err(|error| Failure::local(error.to_string(), ""))?;
+    Ok(format!(
+        "name: {}\nqueue: {}\nresources: {{accelerators: \"{kind}:{}\"}}\nrun: {run}\n\
+         checkpoint: {{grace: 10s}}\nrecovery: {{max_faults: 3, no_progress_limit: 3}}\n",
+        job.name, job.queue, job.slots
+    ))
+}
+
+/// The program's path as one word of a shell command.
+fn quoted(program: &Path) -> Result<String, Failure> {
+    let text = program.to_str().ok_or_else(|| Failure::local("the program's path is not UTF-8", "move it"))?;
+    Ok(format!("'{}'", text.replace('\'', "'\\''")))
+}
+
+fn absolute_existing(folder: &Path) -> Result<String, Failure> {
+    let absolute: PathBuf = std::path::absolute(folder)?;
+    Ok(absolute.display().to_string())
+}
+
+fn cancel_all(client: &Client) {
+    let Ok(list) = client.get::<wire::JobList>("/jobs") else { return };
+    for job in list.jobs.iter().filter(|job| !job.state.is_final()) {
+        // It may have ended meanwhile.
+        let _ = client.post::<wire::CancelAnswer>(&format!("/jobs/{}/cancel", job.id), &serde_json::json!({}));
+    }
+}

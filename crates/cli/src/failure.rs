@@ -1,0 +1,115 @@
+//! Failures of a command, with their exit codes (design: 1 failed, 2 usage, 3 not found, 4 refused, 5 unreachable).
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use gangline_control::wire::ErrorDetail;
+
+/// What a command ends with when it can't do as asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The control plane said no.
+    Api {
+        /// The HTTP status.
+        status: u16,
+        /// What it said.
+        detail: ErrorDetail,
+        /// The job file the request was about, for problems' places.
+        file: Option<String>,
+    },
+    /// The control plane can't be reached.
+    Unreachable {
+        /// What was tried and why it failed.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+    /// Anything on this side.
+    Local {
+        /// A stable code, if there is one.
+        code: Option<&'static str>,
+        /// What failed.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
+}
+
+impl Failure {
+    pub(crate) fn local(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Failure::Local { code: None, message: message.into(), hint: hint.into() }
+    }
+
+    pub(crate) fn coded(code: &'static str, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Failure::Local { code: Some(code), message: message.into(), hint: hint.into() }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Api { status, .. } => match status {
+                404 => 3,
+                401 | 403 | 422 | 429 => 4,
+                _ => 1,
+            },
+            Failure::Unreachable { .. } => 5,
+            Failure::Local { .. } => 1,
+        }
+    }
+
+    fn detail(&self) -> ErrorDetail {
+        let plain = |code: &str, message: &str, hint: &str| ErrorDetail {
+            code: code.to_owned(),
+            message: message.to_owned(),
+            hint: hint.to_owned(),
+            problems: Vec::new(),
+        };
+        match self {
+            Failure::Api { detail, .. } => detail.clone(),
+            Failure::Unreachable { message, hint } => plain("G0501", message, hint),
+            Failure::Local { code, message, hint } => plain(code.unwrap_or(""), message, hint),
+        }
+    }
+
+    /// Says it on stderr and gives the exit code.
+    #[expect(clippy::print_stderr, reason = "this is where the command line says what failed")]
+    pub(crate) fn report(&self, is_json: bool) -> ExitCode {
+        let detail = self.detail();
+        if is_json {
+            let body = serde_json::json!({ "error": detail });
+            eprintln!("{body}");
+        } else {
+            eprint!("{}", self.render(&detail));
+        }
+        ExitCode::from(self.exit_code())
+    }
+
+    fn render(&self, detail: &ErrorDetail) -> String {
+        let mut text = String::new();
+        let file = match self {
+            Failure::Api { file: Some(file), .. } => file.as_str(),
+            _ => "job file",
+        };
+        for problem in &detail.problems {
+            let place = if problem.place.starts_with("--set") {
+                problem.place.clone()
+            } else {
+                format!("{file}:{}", problem.place)
+            };
+            let hint = if problem.hint.is_empty() { String::new() } else { format!(" ({})", problem.hint) };
+            // Writing to a String can't fail.
+            let _ = writeln!(text, "{place}: {}: {}{hint}", problem.code, problem.message);
+        }
+        let code = if detail.code.is_empty() { String::new() } else { format!("[{}]", detail.code) };
+        let _ = writeln!(text, "error{code}: {}", detail.message);
+        if !detail.hint.is_empty() {
+            let _ = writeln!(text, "  hint: {}", detail.hint);
+        }
+        text
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure::local(error.to_string(), "")
+    }
+}

@@ -1,0 +1,85 @@
+//! Following a job to its end.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use gangline_control::wire;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::{output, report};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_millis(300);
+/// How long an unreachable control plane is waited for: a restart shouldn't end a --wait.
+const UNREACHABLE_MAX: Duration = Duration::from_mins(2);
+
+/// Waits until the job has ended, showing how far it is. The exit code says its fate.
+pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
+    let bar = bar(&std::io::stderr());
+    let mut last_said = String::new();
+    let mut unreachable = Duration::ZERO;
+    let job = loop {
+        let job = match client.job(id) {
+            Err(Failure::Unreachable { .. }) if unreachable < UNREACHABLE_MAX => {
+                unreachable += INTERVAL;
+                std::thread::sleep(INTERVAL);
+                continue;
+            }
+            other => other?,
+        };
+        unreachable = Duration::ZERO;
+        show(&bar, &job);
+        let said = format!("{} is {}: {}", job.id, job.state.name(), job.because);
+        if bar.is_hidden() && said != last_said {
+            output::tell(&said);
+            last_said = said;
+        }
+        if job.state.is_final() {
+            break job;
+        }
+        std::thread::sleep(INTERVAL);
+    };
+    bar.finish_and_clear();
+    if is_json { output::json(&job) } else { output::print(&report::job(&job)) }?;
+    Ok(if job.state == wire::JobState::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A bar if `stream` is a terminal, else one that shows nothing.
+fn bar(stream: &impl IsTerminal) -> ProgressBar {
+    if stream.is_terminal() { styled(ProgressBar::new(0)) } else { ProgressBar::hidden() }
+}
+
+/// The look of a job's bar.
+pub(crate) fn styled(bar: ProgressBar) -> ProgressBar {
+    let template = "{prefix:<28!} {bar:24} {pos:>5}/{len:<5} {msg}";
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+/// Brings a bar up to date with its job.
+pub(crate) fn show(bar: &ProgressBar, job: &wire::Job) {
+    bar.set_prefix(format!("{} {} ({})", job.id, job.name, job.queue));
+    bar.set_length(job.progress.total_steps.unwrap_or(0));
+    bar.set_position(job.progress.step.unwrap_or(0));
+    bar.set_message(line(job));
+}
+
+/// A job's state in a few words.
+pub(crate) fn line(job: &wire::Job) -> String {
+    let mut text = job.state.name().to_owned();
+    if job.state == wire::JobState::Waiting || job.state.is_final() {
+        text.push_str(&format!(": {}", output::shorten(&job.because, 70)));
+        return text;
+    }
+    if job.attempts.len() > 1 {
+        text.push_str(&format!(" (attempt {})", job.attempts.len()));
+    }
+    text.extend(job.progress.loss.map(|loss| format!("  loss {loss:.3}")));
+    text.extend(job.progress.tokens_per_second.map(|rate| format!("  {rate:.0} tokens/s")));
+    text
+}

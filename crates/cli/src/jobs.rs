@@ -1,0 +1,108 @@
+//! `ps`, `show`, `explain`, `cancel`.
+
+use clap::Args;
+use gangline_control::wire;
+
+use crate::client::{Client, path_segment};
+use crate::failure::Failure;
+use crate::{output, report};
+
+/// Which jobs.
+#[derive(Args, Debug)]
+pub(crate) struct PsArgs {
+    /// Ended ones too
+    #[arg(short, long)]
+    all: bool,
+    /// At most this many, newest first
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=500))]
+    limit: u32,
+}
+
+/// Which job.
+#[derive(Args, Debug)]
+pub(crate) struct JobArgs {
+    /// Its id, as job-3 or 3
+    job: String,
+}
+
+pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), Failure> {
+    let mut list: wire::JobList = client.get(&format!("/jobs?limit={}", args.limit))?;
+    if !args.all {
+        list.jobs.retain(|job| !job.state.is_final());
+    }
+    if is_json {
+        return output::json(&list);
+    }
+    if list.jobs.is_empty() {
+        let ended = if args.all { "" } else { "; gangline ps --all shows ended ones" };
+        output::tell(&format!("no job{ended}; send one with: gangline submit job.yaml"));
+        return Ok(());
+    }
+    output::print(&jobs_table(&list.jobs))
+}
+
+/// Jobs as rows.
+pub(crate) fn jobs_table(jobs: &[wire::Job]) -> String {
+    let headings = ["JOB", "NAME", "QUEUE", "STATE", ">STEP", ">LOSS", ">SLOTS", ">AGE", "WHY"];
+    let rows = jobs.iter().map(|job| {
+        vec![
+            job.id.clone(),
+            output::shorten(&job.name, 24),
+            job.queue.clone(),
+            job.state.name().to_owned(),
+            step(job),
+            job.progress.loss.map_or_else(|| "-".to_owned(), |loss| format!("{loss:.4}")),
+            slots(&job.gang),
+            output::age(job.submitted_at),
+            output::shorten(&job.because, 80),
+        ]
+    });
+    output::table(&headings, rows.collect())
+}
+
+fn step(job: &wire::Job) -> String {
+    match (job.progress.step, job.progress.total_steps) {
+        (None, _) => "-".to_owned(),
+        (Some(step), None) => step.to_string(),
+        (Some(step), Some(total)) => format!("{step}/{total}"),
+    }
+}
+
+fn slots(gang: &wire::Gang) -> String {
+    let per_node = format!("{}:{}", gang.accelerator, gang.accelerators_per_node);
+    if gang.nodes == 1 { per_node } else { format!("{}x{per_node}", gang.nodes) }
+}
+
+pub(crate) fn show(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
+    let job = client.job(&args.job)?;
+    if is_json { output::json(&job) } else { output::print(&report::job(&job)) }
+}
+
+pub(crate) fn explain(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
+    let explanation: wire::Explanation = client.get(&format!("/jobs/{}/explain", path_segment(&args.job)))?;
+    if is_json { output::json(&explanation) } else { output::print(&explanation_text(&explanation)) }
+}
+
+/// An explanation for people.
+pub(crate) fn explanation_text(explanation: &wire::Explanation) -> String {
+    let mut text = String::new();
+    if let (Some(job), Some(state)) = (&explanation.job, explanation.state) {
+        text.push_str(&format!("{job} is {}: {}\n", state.name(), explanation.summary));
+    } else {
+        text.push_str(&format!("{}\n", explanation.summary));
+    }
+    if explanation.blocker.is_some() {
+        let (ahead, waiting) = (explanation.ahead, explanation.waiting);
+        text.push_str(&format!("place {} of {waiting} waiting\n", ahead + 1));
+    }
+    for line in &explanation.history {
+        text.push_str(&format!("  {}  {}\n", output::time(line.at), line.text));
+    }
+    text
+}
+
+pub(crate) fn cancel(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
+    let path = format!("/jobs/{}/cancel", path_segment(&args.job));
+    let answer: wire::CancelAnswer = client.post(&path, &serde_json::json!({}))?;
+    if is_json { output::json(&answer) } else { output::say(&format!("{} is {}", answer.job, answer.state.name())) }
+}

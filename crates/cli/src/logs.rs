@@ -1,0 +1,88 @@
+//! `logs`: a rank's log, to its end or as it grows.
+
+use std::time::Duration;
+
+use clap::Args;
+use gangline_control::wire;
+
+use crate::client::{Client, path_segment};
+use crate::failure::Failure;
+use crate::output;
+
+/// Between two looks for more.
+const FOLLOW_INTERVAL: Duration = Duration::from_millis(300);
+
+/// Which log.
+#[derive(Args, Debug)]
+pub(crate) struct LogsArgs {
+    /// The job's id, as job-3 or 3
+    job: String,
+    /// The global rank
+    #[arg(long, default_value_t = 0)]
+    rank: u32,
+    /// The attempt [default: the last one]
+    #[arg(long)]
+    attempt: Option<u32>,
+    /// Go on as it grows, through later attempts, until the job has ended
+    #[arg(short, long)]
+    follow: bool,
+}
+
+pub(crate) fn run(client: &Client, args: &LogsArgs, is_json: bool) -> Result<(), Failure> {
+    let mut attempt = args.attempt;
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut query = format!("?rank={}", args.rank);
+        query.extend(attempt.map(|attempt| format!("&attempt={attempt}")));
+        query.extend(cursor.as_ref().map(|cursor| format!("&cursor={}", path_segment(cursor))));
+        let path = format!("/jobs/{}/logs{query}", path_segment(&args.job));
+        let chunk = match client.get::<wire::LogChunk>(&path) {
+            // Followed before it has started: it will.
+            Err(Failure::Api { status: 404, detail, .. }) if args.follow && detail.code == "G0311" => {
+                if client.job(&args.job)?.state.is_final() {
+                    return Ok(());
+                }
+                std::thread::sleep(FOLLOW_INTERVAL);
+                continue;
+            }
+            other => other?,
+        };
+        let has_more = !chunk.text.is_empty();
+        if is_json {
+            output::say(&serde_json::to_string(&chunk).map_err(|e| Failure::local(e.to_string(), ""))?)?;
+        } else {
+            output::print(&chunk.text)?;
+        }
+        attempt = Some(chunk.attempt);
+        cursor = Some(chunk.next.clone());
+        if chunk.is_end {
+            match next_attempt(client, args, chunk.attempt)? {
+                Some(next) => (attempt, cursor) = (Some(next), None),
+                None => return Ok(()),
+            }
+        } else if !has_more {
+            if !args.follow {
+                return Ok(());
+            }
+            std::thread::sleep(FOLLOW_INTERVAL);
+        }
+    }
+}
+
+/// The attempt to go on with after one has ended; none if that was all.
+fn next_attempt(client: &Client, args: &LogsArgs, after: u32) -> Result<Option<u32>, Failure> {
+    if !args.follow || args.attempt.is_some() {
+        return Ok(None);
+    }
+    loop {
+        let job = client.job(&args.job)?;
+        if let Some(next) = job.attempts.iter().find(|attempt| attempt.number > after) {
+            output::tell(&format!("--- attempt {} ---", next.number));
+            return Ok(Some(next.number));
+        }
+        if job.state.is_final() {
+            return Ok(None);
+        }
+        std::thread::sleep(FOLLOW_INTERVAL);
+    }
+}

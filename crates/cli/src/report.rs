@@ -1,0 +1,110 @@
+//! A job's report: what became of it, how it recovered, where its slot-seconds went, what it cost.
+
+use std::fmt::Write as _;
+
+use gangline_base::{Bytes, Money};
+use gangline_control::wire::{Attempt, Job, Recovery, Usage};
+
+use crate::output;
+
+/// The report as text.
+pub(crate) fn job(job: &Job) -> String {
+    let mut text = String::new();
+    // Writing to a String can't fail.
+    let _ = head(&mut text, job);
+    let _ = attempts(&mut text, &job.attempts);
+    for recovery in &job.recoveries {
+        let _ = recovered(&mut text, recovery);
+    }
+    let _ = usage(&mut text, &job.usage);
+    text
+}
+
+fn head(text: &mut String, job: &Job) -> std::fmt::Result {
+    writeln!(text, "{} {} (queue {}, priority {}, by {})", job.id, job.name, job.queue, job.priority, job.submitter)?;
+    writeln!(text, "  state        {}: {}", job.state.name(), job.because)?;
+    let gang = &job.gang;
+    let (slots, ranks) = (gang.nodes * gang.accelerators_per_node, gang.nodes * gang.ranks_per_node);
+    writeln!(
+        text,
+        "  gang         {} node(s) x {}:{}, {slots} slot(s), {ranks} rank(s)",
+        gang.nodes, gang.accelerator, gang.accelerators_per_node
+    )?;
+    let ended = job.ended_at.map(|at| format!(", ended {}", output::time(at))).unwrap_or_default();
+    writeln!(text, "  submitted    {}{ended}", output::time(job.submitted_at))?;
+    if let Some(step) = job.progress.step {
+        let total = job.progress.total_steps.map(|total| format!(" of {total}")).unwrap_or_default();
+        let loss = job.progress.loss.map(|loss| format!(", loss {loss:.4}")).unwrap_or_default();
+        writeln!(text, "  progress     step {step}{total}{loss} (measured)")?;
+    }
+    let saved = &job.checkpoints;
+    let last = saved.last_step.map(|step| format!(", last at step {step}")).unwrap_or_default();
+    writeln!(text, "  checkpoints  {}, {} written{last} (measured)", saved.count, Bytes(saved.bytes))?;
+    writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
+}
+
+fn attempts(text: &mut String, attempts: &[Attempt]) -> std::fmt::Result {
+    for attempt in attempts {
+        let places: Vec<String> =
+            attempt.shares.iter().map(|share| format!("{} {:?}", share.node, share.devices)).collect();
+        writeln!(text, "  attempt {:<4} {} on {}", attempt.number, output::time(attempt.placed_at), places.join(", "))?;
+        writeln!(text, "               placed: {}", attempt.placed_because)?;
+        if let Some(fault) = &attempt.fault {
+            let who = fault.rank.map(|rank| format!("rank {rank} ")).unwrap_or_default();
+            writeln!(text, "               first fault: {who}on {} {}", fault.node, fault.cause)?;
+            for line in &fault.last_lines {
+                writeln!(text, "               | {line}")?;
+            }
+        }
+        if let Some(because) = &attempt.ended_because {
+            writeln!(text, "               {because}")?;
+        }
+    }
+    Ok(())
+}
+
+fn recovered(text: &mut String, recovery: &Recovery) -> std::fmt::Result {
+    let state = if recovery.is_complete { "" } else { " so far" };
+    writeln!(
+        text,
+        "  recovery     attempt {} to {}: {}{state} (measured; detect is an upper bound), {} more in the queue",
+        recovery.from_attempt,
+        recovery.to_attempt,
+        output::seconds(recovery.total_seconds),
+        output::seconds(recovery.queued_seconds)
+    )?;
+    let phases: Vec<String> =
+        recovery.phases.iter().map(|line| format!("{} {}", line.phase, output::seconds(line.seconds))).collect();
+    writeln!(text, "               {}", phases.join(" | "))
+}
+
+fn usage(text: &mut String, usage: &Usage) -> std::fmt::Result {
+    if usage.gpu_nanoseconds == 0 {
+        return writeln!(text, "  booked       nothing yet: an attempt is booked when it ends");
+    }
+    let prices: Vec<String> = usage
+        .prices
+        .iter()
+        .map(|price| format!("{} a slot-hour on {}", Money::from_nano_dollars(price.nano_dollars_per_hour), price.node))
+        .collect();
+    let goodput = usage.goodput.map(|goodput| format!(", goodput {:.1} %", goodput * 100.0)).unwrap_or_default();
+    writeln!(
+        text,
+        "  booked       {:.3} slot-seconds (measured), {} at {}{goodput}",
+        usage.gpu_seconds,
+        usage.cost,
+        prices.join(", ")
+    )?;
+    for line in usage.buckets.iter().filter(|line| line.gpu_nanoseconds > 0) {
+        let share = line.gpu_seconds / usage.gpu_seconds * 100.0;
+        let cost = Money::from_nano_dollars(line.cost_nano_dollars);
+        writeln!(text, "    {:<17} {:>10.3} s {share:>5.1} % {cost:>12}", line.bucket, line.gpu_seconds)?;
+    }
+    let sum: u64 = usage.buckets.iter().map(|line| line.gpu_nanoseconds).sum();
+    let verdict = if sum == usage.gpu_nanoseconds { "exactly what was allocated" } else { "NOT what was allocated" };
+    writeln!(text, "    buckets sum to {:.3} s, {verdict}", seconds_of(sum))
+}
+
+fn seconds_of(nanos: u64) -> f64 {
+    std::time::Duration::from_nanos(nanos).as_secs_f64()
+}

@@ -1,0 +1,89 @@
+//! `submit`: a job file to the control plane.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use gangline_control::wire;
+
+use crate::client::{Client, absolute};
+use crate::failure::Failure;
+use crate::{follow, jobs, output};
+
+/// The largest job file that is read, in bytes; the control plane's own limit is lower.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What to submit.
+#[derive(Args, Debug)]
+pub(crate) struct SubmitArgs {
+    /// The job file (YAML); - for standard input
+    file: PathBuf,
+    /// Only say whether it is valid and where it would run, or why not
+    #[arg(long)]
+    dry_run: bool,
+    /// Follow it to its end; the exit code is 0 only if it succeeds
+    #[arg(long, conflicts_with = "dry_run")]
+    wait: bool,
+    /// Override a key of the file, such as envs.LR=3e-4 (may be repeated)
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<ExitCode, Failure> {
+    let file = args.file.display().to_string();
+    let request = request(&args.file, args.set.clone(), args.dry_run)?;
+    let answer = submit(client, &request, &file)?;
+    match answer {
+        wire::Answer::DryRun(dry_run) => {
+            if is_json { output::json(&dry_run) } else { output::print(&dry_run_text(&dry_run)) }?;
+            Ok(ExitCode::SUCCESS)
+        }
+        wire::Answer::Submitted(submitted) if args.wait => {
+            output::tell(&format!("{} submitted to queue {}", submitted.job, submitted.queue));
+            follow::to_the_end(client, &submitted.job, is_json)
+        }
+        wire::Answer::Submitted(submitted) => {
+            if is_json { output::json(&submitted) } else { output::say(&submitted.job) }?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Sends a request; problems come back with the file's name.
+pub(crate) fn submit(client: &Client, request: &wire::SubmitRequest, file: &str) -> Result<wire::Answer, Failure> {
+    client.post("/jobs", request).map_err(|failure| match failure {
+        Failure::Api { status, detail, .. } => Failure::Api { status, detail, file: Some(file.to_owned()) },
+        other => other,
+    })
+}
+
+fn request(file: &Path, set: Vec<String>, dry_run: bool) -> Result<wire::SubmitRequest, Failure> {
+    let failed = |error: std::io::Error| {
+        let hint = "name a job file, or - for standard input; docs/job-file.md describes its keys";
+        Failure::local(format!("{} can't be read: {error}", file.display()), hint)
+    };
+    let is_stdin = file == Path::new("-");
+    let mut job_file = String::new();
+    let source: Box<dyn Read> =
+        if is_stdin { Box::new(std::io::stdin()) } else { Box::new(std::fs::File::open(file).map_err(failed)?) };
+    source.take(FILE_BYTES_MAX + 1).read_to_string(&mut job_file).map_err(failed)?;
+    let folder = if is_stdin { Path::new(".") } else { file.parent().unwrap_or(Path::new(".")) };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let directory = absolute(folder)?.display().to_string();
+    let name = file.file_name().filter(|_| !is_stdin).map(|name| name.to_string_lossy().into_owned());
+    Ok(wire::SubmitRequest { job_file, file_name: name, directory, set, dry_run })
+}
+
+fn dry_run_text(dry_run: &wire::DryRun) -> String {
+    match dry_run {
+        wire::DryRun::WouldStart { placements } => {
+            let places: Vec<String> =
+                placements.iter().map(|placement| format!("{} {:?}", placement.node, placement.devices)).collect();
+            format!("valid; it would start at once on {}\n", places.join(", "))
+        }
+        wire::DryRun::WouldWait { explanation } => {
+            format!("valid; it would wait: {}", jobs::explanation_text(explanation))
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! `up`: the control plane, in the foreground.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, Submitter};
+use gangline_control::ENDPOINT_FILE;
+use gangline_control::config::{Config, NodeConfig, parse_accelerators};
+use gangline_control::db::{self, Sequence};
+use gangline_control::http::{self, App};
+use gangline_control::secret::Secrets;
+use gangline_control::service::{Options, Service, StartError, Timing};
+use gangline_execution::inventory::{Inventory, this_machine};
+use gangline_execution::launcher::LocalLauncher;
+use gangline_orchestration::NodeCapacity;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::client::{absolute, data_folder};
+use crate::failure::Failure;
+use crate::{Global, output};
+
+/// Where to listen unless told otherwise.
+const LISTEN: &str = "127.0.0.1:7878";
+/// The configuration file in the data folder.
+const CONFIG_FILE: &str = "gangline.toml";
+
+/// How to run the control plane.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct UpArgs {
+    /// Address and port to listen on; port 0 for any free one [default: the configuration's, or 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<String>,
+    /// The configuration file [default: gangline.toml in the data folder, if there is one]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// A node, as NAME=KIND:COUNT (may be repeated) [default: the configuration's, or this machine]
+    #[arg(long = "node", value_name = "NAME=KIND:COUNT")]
+    pub(crate) nodes: Vec<String>,
+    /// The price of an accelerator-hour in US dollars, for nodes whose configuration names none
+    #[arg(long, value_name = "USD")]
+    pub(crate) price: Option<String>,
+    /// If the journal is corrupt after exactly this record, put the rest aside and start without it
+    #[arg(long, value_name = "SEQUENCE")]
+    pub(crate) accept_loss_after: Option<u64>,
+    /// The most the journal may grow to, such as 64GiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) journal_max: Option<String>,
+    /// Between two reports of a supervisor, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
+    pub(crate) heartbeat: u64,
+    /// Silence after which a supervisor is looked after, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(200..=600_000))]
+    pub(crate) lease: u64,
+    /// Without a control plane for this long, supervisors stop their jobs, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    pub(crate) orphan_after: u64,
+}
+
+/// A control plane that runs in this process.
+pub(crate) struct Running {
+    pub(crate) url: String,
+    pub(crate) token: String,
+    service: Service,
+    stop_http: oneshot::Sender<()>,
+    http: std::thread::JoinHandle<std::io::Result<()>>,
+}
+
+pub(crate) fn run(global: &Global, args: &UpArgs) -> Result<(), Failure> {
+    crate::internal::log_to_stderr();
+    let folder = data_folder(global)?;
+    let running = start(&folder, args)?;
+    output::tell(&format!("gangline is up at {} (data folder {})", running.url, folder.display()));
+    output::tell(&format!("page: {}/?token={}", running.url, running.token));
+    wait_for_signal()?;
+    running.stop();
+    Ok(())
+}
+
+/// Blocks until somebody wants this process to end.
+pub(crate) fn wait_for_signal() -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted,
+            _ = terminate.recv() => Ok(()),
+        }
+    })?;
+    Ok(())
+}
+
+/// Starts a control plane on a data folder.
+pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
+    let folder = absolute(folder)?;
+    make_private(&folder)?;
+    let config = read_config(&folder, args)?;
+    let address = listen_address(args.listen.as_deref().or(config.listen.as_deref()).unwrap_or(LISTEN))?;
+    let secrets = Secrets::open(&folder).map_err(|error| {
+        Failure::coded("G0502", format!("the secrets in {} can't be used: {error}", folder.display()), "")
+    })?;
+    let options = Options {
+        folder: folder.clone(),
+        nodes: nodes(&config, args)?,
+        launcher: Arc::new(LocalLauncher::new(std::env::current_exe()?)),
+        clock: output::now,
+        user: Submitter(user_name()),
+        secrets: secrets.clone(),
+        journal: journal_options(args)?,
+        timing: Timing {
+            heartbeat: Duration::from_millis(args.heartbeat),
+            lease: Duration::from_millis(args.lease.max(args.heartbeat * 2)),
+            orphan_after: Duration::from_secs(args.orphan_after),
+        },
+    };
+    // The port before the journal: whoever holds the folder keeps its endpoint file.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let bound = runtime.block_on(TcpListener::bind(address));
+    let listener = bound.map_err(|error| listen_failure(&folder, options.journal, address, &error))?;
+    let url = format!("http://{}", listener.local_addr()?);
+    let user = options.user.clone();
+    let service = Service::start(options).map_err(|error| start_failure(&error))?;
+    write_endpoint(&folder, &url)?;
+    let app = App { handle: service.handle(), reader: service.reader(), secrets: secrets.clone(), user, folder };
+    let (stop_http, stopped) = oneshot::channel::<()>();
+    let serve = move || {
+        let stop = async {
+            // An error means that the sender is gone, which is a stop as well.
+            let _ = stopped.await;
+        };
+        runtime.block_on(http::serve(listener, app, stop))
+    };
+    let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
+    Ok(Running { url, token: secrets.user_token().to_owned(), service, stop_http, http })
+}
+
+impl Running {
+    /// Stops answering, commits what is under way, and ends. Jobs go on under their supervisors.
+    pub(crate) fn stop(self) {
+        // Fails only if the server has ended already.
+        let _ = self.stop_http.send(());
+        if !matches!(self.http.join(), Ok(Ok(()))) {
+            output::tell("the server had ended with an error");
+        }
+        self.service.stop();
+    }
+}
+
+fn start_failure(error: &StartError) -> Failure {
+    let mut message = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        message.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    match error {
+        StartError::Journal(journal) => Failure::coded(journal.code(), message, journal.hint()),
+        _ => {
+            Failure::coded("G0504", message, "was the data folder written by a newer gangline? Keep it and report this")
+        }
+    }
+}
+
+fn make_private(folder: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| {
+        Failure::coded(
+            "G0202",
+            format!("the data folder {} can't be made: {error}", folder.display()),
+            "choose another with --data",
+        )
+    })
+}
+
+fn read_config(folder: &Path, args: &UpArgs) -> Result<Config, Failure> {
+    let own = folder.join(CONFIG_FILE);
+    let path = match &args.config {
+        Some(path) => path.clone(),
+        None if own.exists() => own,
+        None => return Ok(Config::default()),
+    };
+    let failed = |error: &dyn std::fmt::Display| {
+        let hint = "docs/configuration.md describes every key";
+        Failure::coded("G0505", format!("{}: {error}", path.display()), hint)
+    };
+    let text = std::fs::read_to_string(&path).map_err(|error| failed(&error))?;
+    Config::parse(&text).map_err(|error| failed(&error))
+}
+
+/// If the address is taken by a control plane on the same folder, that is what to say.
+fn listen_failure(folder: &Path, journal: db::Options, address: SocketAddr, error: &std::io::Error) -> Failure {
+    if let Err(in_use @ db::Error::InUse { .. }) = db::Journal::open(folder, journal) {
+        return start_failure(&StartError::Journal(in_use));
+    }
+    let hint = "is another control plane running? Choose another port with --listen";
+    Failure::coded("G0503", format!("{address} can't be listened on: {error}"), hint)
+}
+
+/// Beyond loopback there must be TLS and accounts, which don't exist yet.
+fn listen_address(text: &str) -> Result<SocketAddr, Failure> {
+    let address = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
+        Failure::coded("G0503", format!("\"{text}\" is not an address and port"), "write it as 127.0.0.1:7878")
+    })?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    let hint = "listen on 127.0.0.1 and reach it through an SSH tunnel: ssh -L 7878:127.0.0.1:7878 HOST";
+    Err(Failure::coded(
+        "G0506",
+        format!("refused to listen on {address}: beyond loopback TLS is needed, which isn't there yet"),
+        hint,
+    ))
+}
+
+fn nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> {
+    let refused = |message: String| {
+        Failure::coded("G0505", message, "write a node as NAME=KIND:COUNT, such as box=H100:8 or n1=cpu:2")
+    };
+    let price = args.price.as_deref().map(str::parse::<Money>).transpose().map_err(|e| refused(e.to_string()))?;
+    let inventory = this_machine();
+    let mut nodes: Vec<NodeConfig> = Vec::new();
+    for text in &args.nodes {
+        let (name, accelerators) = text.split_once('=').ok_or_else(|| refused(format!("\"{text}\" is not a node")))?;
+        let (accelerator, count) = parse_accelerators(accelerators).map_err(refused)?;
+        nodes.push(node(name, accelerator, count, &inventory).map_err(refused)?);
+    }
+    if nodes.is_empty() {
+        nodes.clone_from(&config.nodes);
+    }
+    if nodes.is_empty() {
+        let (kind, count) = (AcceleratorKind(inventory.accelerators.kind.clone()), inventory.accelerators.count);
+        nodes.push(node(&own_node_name(&inventory), kind, count, &inventory).map_err(refused)?);
+    }
+    let mut names: Vec<&NodeName> = nodes.iter().map(|node| &node.name).collect();
+    names.sort();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(refused(format!("there are two nodes named \"{}\"", twice[0])));
+    }
+    for node in &mut nodes {
+        node.price_per_hour = node.price_per_hour.or(price);
+    }
+    Ok(nodes)
+}
+
+fn node(
+    name: &str,
+    accelerator: AcceleratorKind,
+    accelerators: u32,
+    machine: &Inventory,
+) -> Result<NodeConfig, String> {
+    Ok(NodeConfig {
+        name: NodeName::new(name).map_err(|error| error.to_string())?,
+        capacity: NodeCapacity { accelerator, accelerators, cpus: machine.cpus, memory: machine.memory },
+        address: "127.0.0.1".to_owned(),
+        price_per_hour: None,
+    })
+}
+
+/// The host's name as far as it is a valid node name.
+fn own_node_name(machine: &Inventory) -> String {
+    let name = machine.host_name.split('.').next().unwrap_or_default();
+    NodeName::new(name).map_or_else(|_| "local".to_owned(), |name| name.to_string())
+}
+
+fn journal_options(args: &UpArgs) -> Result<db::Options, Failure> {
+    let mut options = db::Options { accept_loss_after: args.accept_loss_after.map(Sequence), ..db::Options::default() };
+    if let Some(text) = &args.journal_max {
+        options.bytes_max = text.parse::<Bytes>().map_err(|error| Failure::coded("G0505", error.to_string(), ""))?;
+    }
+    Ok(options)
+}
+
+fn user_name() -> String {
+    ["USER", "LOGNAME"]
+        .into_iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        .unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
+}
+
+/// Written aside and renamed, so that nobody reads half a URL.
+fn write_endpoint(folder: &Path, url: &str) -> Result<(), Failure> {
+    let path = folder.join(ENDPOINT_FILE);
+    let aside = folder.join(format!("{ENDPOINT_FILE}.new"));
+    std::fs::write(&aside, format!("{url}\n"))
+        .and_then(|()| std::fs::rename(&aside, &path))
+        .map_err(|error| Failure::coded("G0202", format!("{} can't be written: {error}", path.display()), ""))
+}
