@@ -76,11 +76,10 @@ impl Engine {
             if !is_placed_whole(job, attempt) {
                 return Err(Violation::PlacedInPart { job: job.id });
             }
-            for share in &attempt.shares {
-                for device in &share.devices {
-                    if let Some(first) = held.entry(share.node).or_default().insert(*device, job.id) {
-                        return Err(Violation::DoublyHeld { node: share.node, device: *device, first, second: job.id });
-                    }
+            let devices = attempt.shares.iter().flat_map(|share| share.devices.iter().map(move |d| (share.node, *d)));
+            for (node, device) in devices {
+                if let Some(first) = held.entry(node).or_default().insert(device, job.id) {
+                    return Err(Violation::DoublyHeld { node, device, first, second: job.id });
                 }
             }
         }
