@@ -121,6 +121,7 @@ mod tests {
     #[test]
     fn this_machine_has_cores_memory_and_a_name() {
         let machine = this_machine();
+        println!("{machine:?}");
         assert!(machine.cpus > 0 && machine.memory.0 > 1 << 20 && !machine.host_name.is_empty(), "{machine:?}");
         assert!(machine.accelerators.count > 0, "{machine:?}");
         assert_eq!(memory_total("MemTotal:       16 kB\nMemFree: 1 kB\n"), 16_384);
