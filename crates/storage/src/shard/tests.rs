@@ -50,6 +50,17 @@ fn a_sound_header_is_read_in_any_order_and_with_foreign_metadata() {
     }
 }
 
+#[test]
+fn a_header_that_means_the_same_but_was_not_written_so_is_found() {
+    let b = r#""b":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}"#;
+    let json = format!("{{{A},{b}}}");
+    let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(format!("{{{b},{A}}}").as_bytes());
+    bytes.extend_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    let record = record(b"another header", bytes.len());
+    assert!(matches!(open_bytes(&bytes, &record), Err(Error::Corrupt { flaw: Flaw::Hash, tensor: None, .. })));
+}
+
 /// Proves A-10 for shard files.
 #[test]
 fn hostile_headers_get_a_named_error() {

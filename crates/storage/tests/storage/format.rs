@@ -57,6 +57,11 @@ fn members_of_a_newer_program_are_ignored_and_newer_versions_refused_by_name() {
     assert!(matches!(newer, Err(Error::Corrupt { flaw: Flaw::Version { found: 2, known: 1 }, .. })), "{newer:?}");
 }
 
+/// The content hash of step 7, whoever writes it.
+fn load_version_1_hash() -> String {
+    open(&fixture(), Options::reader()).load(Step(7)).unwrap().info.content_hash.to_string()
+}
+
 /// Proves A-10 for manifests: sealed by a hostile hand, and still refused.
 #[test]
 fn manifests_that_lie_are_refused_whatever_their_checksum_says() {
@@ -80,4 +85,6 @@ fn manifests_that_lie_are_refused_whatever_their_checksum_says() {
     check("model.bias", "");
     check("\"dtype\":\"F32\"", "\"dtype\":\"I32\"");
     check("\"shards\":", "\"slivers\":");
+    let content = load_version_1_hash();
+    check(&content, &gangline_storage::Digest::of(b"something else").to_string());
 }

@@ -1,6 +1,7 @@
 //! What goes in comes out, and what can't go in is refused.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gangline_storage::{Bytes, DataType, DiskAct, Error, Options, Role, Step, Store, TensorView};
 
@@ -106,6 +107,27 @@ fn saving_a_step_again_replaces_it_in_one_step() {
     assert_eq!(store.load(Step(5)).unwrap().tensors.len(), state(6).len());
     assert!(store.verify(Step(5)).unwrap().is_good());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// Proves A-6.
+#[test]
+fn while_a_step_is_replaced_there_is_a_checkpoint_of_it_at_every_instant() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path(), Options::default());
+    save(&store, 5).unwrap();
+    let manifest = folder.path().join("step-0000000005/manifest.json");
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                assert!(manifest.exists(), "there was an instant without a checkpoint");
+            }
+        });
+        let all_saved = (0..50).all(|_| save(&store, 5).is_ok());
+        is_done.store(true, Ordering::Relaxed);
+        watcher.join().unwrap();
+        assert!(all_saved);
+    });
 }
 
 #[test]
