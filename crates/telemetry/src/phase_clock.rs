@@ -108,7 +108,7 @@ impl PhaseClock {
         until_now.booked + until_now.pending_as_it_will_be_booked()
     }
 
-    /// The highest step this rank has finished last, if any.
+    /// The step this rank has finished last, if any.
     #[must_use]
     pub fn last_step(&self) -> Option<Step> {
         self.last_step

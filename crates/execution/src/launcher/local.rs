@@ -30,7 +30,7 @@ pub struct LocalLauncher {
 }
 
 impl LocalLauncher {
-    /// A launcher that starts `program supervise SPEC`.
+    /// A launcher that starts `program supervise SPEC`. The path is absolute: supervisors start in their attempt's folder.
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
         LocalLauncher { program, children: Mutex::new(BTreeMap::new()) }

@@ -76,9 +76,11 @@ impl Contact {
         (!self.is_under_way).then_some(self.next_at)
     }
 
-    /// Sends a report.
+    /// Sends a report. Only one is under way at a time, so there is always room; a thread that died never answers, and the
+    /// job ends as an orphan.
     pub(super) fn send(&mut self, report: Report) {
-        self.is_under_way = self.reports.try_send(Box::new(report)).is_ok();
+        let _ = self.reports.try_send(Box::new(report));
+        self.is_under_way = true;
     }
 
     /// Takes in that an answer came. The first failure in a row and the recovery from it are logged.

@@ -113,13 +113,10 @@ impl Shell {
             let wake_at = self.contact.deadline().map_or(self.course.deadline(), |at| at.min(self.course.deadline()));
             let input = tokio::select! {
                 biased;
-                answer = answers.recv() => match answer {
-                    Some(answer) => {
-                        self.contact.answered(self.clock.now(), &answer);
-                        answer.map_or(Input::Tick, Input::Orders)
-                    }
-                    None => Input::Tick,
-                },
+                Some(answer) = answers.recv() => {
+                    self.contact.answered(self.clock.now(), &answer);
+                    answer.map_or(Input::Tick, Input::Orders)
+                }
                 Some(input) = waiting.recv() => input,
                 () = wait_until(&self.clock, Some(wake_at)) => Input::Tick,
             };
