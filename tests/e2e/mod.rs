@@ -1,3 +1,4 @@
 //! The real binary with real processes.
 
+mod product;
 mod supervisor;

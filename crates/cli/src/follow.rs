@@ -72,8 +72,11 @@ pub(crate) fn show(bar: &ProgressBar, job: &wire::Job) {
 /// A job's state in a few words.
 pub(crate) fn line(job: &wire::Job) -> String {
     let mut text = job.state.name().to_owned();
-    if job.state == wire::JobState::Waiting || job.state.is_final() {
+    if job.state == wire::JobState::Waiting || job.state.is_final() && job.because != text {
         text.push_str(&format!(": {}", output::shorten(&job.because, 70)));
+        return text;
+    }
+    if job.state.is_final() {
         return text;
     }
     if job.attempts.len() > 1 {

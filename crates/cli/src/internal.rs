@@ -2,6 +2,7 @@
 //! They log to standard error, which is the attempt's `supervisor.log`.
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -69,7 +70,9 @@ pub(crate) fn run(internal: Internal) -> ExitCode {
 
 fn run_supervisor(spec: PathBuf) -> ExitCode {
     log_to_stderr();
-    let environment = std::env::vars_os().collect();
+    // What this command line was told, the token above all, is none of the ranks' business.
+    let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("GANGLINE_"));
+    let environment = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
     let options = SuperviseOptions { spec, temporary_folder: std::env::temp_dir(), environment };
     match supervise(options) {
         Ok(Supervised::Delivered | Supervised::Elsewhere) => ExitCode::SUCCESS,

@@ -22,7 +22,8 @@ pub(crate) fn job(job: &Job) -> String {
 
 fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     writeln!(text, "{} {} (queue {}, priority {}, by {})", job.id, job.name, job.queue, job.priority, job.submitter)?;
-    writeln!(text, "  state        {}: {}", job.state.name(), job.because)?;
+    let why = if job.because == job.state.name() { String::new() } else { format!(": {}", job.because) };
+    writeln!(text, "  state        {}{why}", job.state.name())?;
     let gang = &job.gang;
     let (slots, ranks) = (gang.nodes * gang.accelerators_per_node, gang.nodes * gang.ranks_per_node);
     writeln!(
@@ -34,7 +35,10 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     writeln!(text, "  submitted    {}{ended}", output::time(job.submitted_at))?;
     if let Some(step) = job.progress.step {
         let total = job.progress.total_steps.map(|total| format!(" of {total}")).unwrap_or_default();
-        let loss = job.progress.loss.map(|loss| format!(", loss {loss:.4}")).unwrap_or_default();
+        let loss = match (job.progress.first_loss, job.progress.loss) {
+            (Some(first), Some(last)) => format!(", loss {first:.4} at first, {last:.4} at last"),
+            _ => String::new(),
+        };
         writeln!(text, "  progress     step {step}{total}{loss} (measured)")?;
     }
     let saved = &job.checkpoints;

@@ -273,11 +273,16 @@ fn journal_options(args: &UpArgs) -> Result<db::Options, Failure> {
     Ok(options)
 }
 
+/// The user who runs the control plane, by the password file; its number where that doesn't say.
 fn user_name() -> String {
-    ["USER", "LOGNAME"]
-        .into_iter()
-        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
-        .unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))
+    let id = rustix::process::getuid().as_raw().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let found = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == id).then(|| name.to_owned())
+    });
+    found.unwrap_or_else(|| format!("uid {id}"))
 }
 
 /// Written aside and renamed, so that nobody reads half a URL.

@@ -25,7 +25,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value = "0.04", value_name = "USD")]
     price: String,
     /// Optimizer steps of each job
-    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(40..=1_000_000))]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(40..=1_000_000))]
     steps: u64,
 }
 
@@ -56,11 +56,10 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
     output::tell(&format!("control plane at {} (data folder {})", running.url, folder.display()));
     output::tell(&format!("page: {}/?token={}", running.url, running.token));
     let outcome = train(&client, args, &folder, &kind);
-    if let Err(failure) = &outcome {
+    if outcome.is_err() {
         // The jobs are the demo's own; without it nobody would look after them.
         cancel_all(&client);
         output::tell("the demo failed; what it started is cancelled");
-        let _ = failure;
     } else if args.keep {
         output::tell(&format!("the control plane stays up at {}; press Ctrl-C to end it", running.url));
         up::wait_for_signal()?;

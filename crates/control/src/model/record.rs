@@ -1,10 +1,11 @@
 //! A job as the control plane remembers it: a document in the table `jobs`, version 1.
 
-use gangline_base::{JobId, JobSpec, Timestamp};
+use gangline_base::{JobId, JobSpec, Money, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, Share, StopReason};
 use serde::{Deserialize, Serialize};
 
+use crate::config::NodeConfig;
 use crate::wire::{Checkpoints, Gang, JobState, Progress};
 
 /// The version written.
@@ -13,6 +14,9 @@ const VERSION: u32 = 1;
 const ATTEMPTS_KEPT: usize = 50;
 /// Lines of history kept in the document; the journal keeps all.
 const HISTORY_KEPT: usize = 100;
+
+/// What a record says where the journal lost entries.
+const LOST: &str = "restored from the journal, whose damaged entries were put aside";
 
 /// A job, waiting, running or ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,8 +67,11 @@ pub(crate) struct ShareRecord {
     pub(crate) devices: Vec<u32>,
     /// The last report, without its samples.
     pub(crate) report: Option<Report>,
-    /// Samples below this number are stored.
+    /// Samples below this number have been taken in.
     pub(crate) samples_stored: u64,
+    /// What an accelerator-hour cost when it was placed; a price that changes later changes nothing that runs.
+    #[serde(default)]
+    pub(crate) price: Option<Money>,
 }
 
 impl JobRecord {
@@ -123,7 +130,7 @@ impl JobRecord {
             Decision::Stop { reason, .. } => {
                 self.state = JobState::Stopping;
                 // A peer's end explains itself when the attempt closes; the root cause is the better reason to show.
-                let text = format!("stopping: {reason}");
+                let text = format!("told to stop: {reason}");
                 if *reason == StopReason::PeerEnded { self.history.push((now, text)) } else { self.note(now, text) }
             }
             Decision::Requeue { not_before, reason, .. } => {
@@ -133,8 +140,7 @@ impl JobRecord {
                 self.state = JobState::Waiting;
             }
             Decision::End { fate, .. } => {
-                let text = if fate.is_success() { fate.to_string() } else { format!("ended: {fate}") };
-                self.end_attempt(now, text);
+                self.end_attempt(now, fate.to_string());
                 self.ended_at = Some(now);
                 self.state = match fate {
                     Fate::Succeeded => JobState::Succeeded,
@@ -177,17 +183,18 @@ impl JobRecord {
             attempt.ended_because = Some(text.clone());
         }
         self.checkpoints_before = self.checkpoints;
+        self.progress.tokens_per_second = None;
         self.note(now, text);
     }
 
-    /// Makes up for a supervisor that can't say any more how it ended.
-    pub(crate) fn supervisor_lost(&mut self, now: Timestamp, node: &str) {
+    /// Makes up for a supervisor that can't say any more how its share ended.
+    pub(crate) fn share_failed(&mut self, now: Timestamp, node: &str, cause: FaultCause) {
         let Some(attempt) = self.attempts.last_mut() else { return };
         let share = attempt.shares.iter().find(|share| share.node == node);
         let last_sign = share.and_then(|share| share.report.as_ref()).map(|report| report.sent_at);
         let fault = Fault {
             rank: None,
-            cause: FaultCause::SupervisorLost,
+            cause,
             noticed_at: now.unix_nanos(),
             last_sign_of_life: last_sign.unwrap_or(attempt.placed_at.unix_nanos()),
             last_lines: Vec::new(),
@@ -197,26 +204,65 @@ impl JobRecord {
         }
     }
 
-    /// Brings the record in line with the engine after a start; true if it wasn't. They are committed together, so they
-    /// differ only where damaged journal entries were put aside.
+    /// Fixes the prices of the attempt that has just been placed.
+    pub(crate) fn price_attempt(&mut self, nodes: &[NodeConfig]) {
+        let shares = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none());
+        for share in shares.into_iter().flat_map(|attempt| &mut attempt.shares).filter(|share| share.price.is_none()) {
+            let node = nodes.iter().find(|node| node.name.as_str() == share.node);
+            share.price = node.and_then(|node| node.price_per_hour);
+        }
+    }
+
+    /// Brings the record in line with the engine after a start; true if it wasn't. They are committed together, so the
+    /// record can only be ahead, and only where damaged journal entries were put aside.
     pub(crate) fn align(&mut self, now: Timestamp, job: &Job, engine: &Engine) -> bool {
-        let current = job.attempt().map(|attempt| attempt.number.0);
-        let recorded = self.attempts.last().filter(|attempt| attempt.ended_at.is_none()).map(|attempt| attempt.number);
-        if current == recorded {
-            return false;
-        }
-        if recorded.is_some() {
-            self.end_attempt(now, "lost with a damaged journal entry".to_owned());
-        }
+        let before = self.clone();
+        self.attempts.retain(|attempt| attempt.number <= job.attempts);
+        self.ended_at = None;
+        self.faults = job.faults;
         match job.attempt() {
-            None => self.state = JobState::Waiting,
+            None => {
+                if self.attempts.last().is_some_and(|attempt| attempt.ended_at.is_none()) {
+                    self.end_attempt(now, LOST.to_owned());
+                }
+                self.state = JobState::Waiting;
+            }
             Some(attempt) => {
-                let reason = "found in the journal".to_owned();
-                let shares = share_records(&attempt.shares, engine);
-                self.begin_attempt(attempt.placed_at, attempt.number.0, shares, reason);
+                match self.attempts.last_mut().filter(|last| last.number == attempt.number.0) {
+                    None => {
+                        let shares = share_records(&attempt.shares, engine);
+                        self.begin_attempt(attempt.placed_at, attempt.number.0, shares, LOST.to_owned());
+                    }
+                    Some(last) if last.ended_at.is_some() => {
+                        (last.ended_at, last.ended_because) = (None, None);
+                        self.reopen_checkpoints();
+                    }
+                    Some(_) => {}
+                }
+                let is_running = attempt.is_running();
+                self.state = match (attempt.stop.is_some(), is_running) {
+                    (true, _) => JobState::Stopping,
+                    (false, true) => JobState::Running,
+                    (false, false) => JobState::Starting,
+                };
             }
         }
+        if *self == before {
+            return false;
+        }
+        if self.because != LOST {
+            self.note(now, LOST.to_owned());
+        }
         true
+    }
+
+    /// What the attempt that goes on after all has saved is counted with it again.
+    fn reopen_checkpoints(&mut self) {
+        let Some(attempt) = self.attempts.last() else { return };
+        let reports = || attempt.shares.iter().filter_map(|share| share.report.as_ref());
+        let before = &mut self.checkpoints_before;
+        before.count = reports().fold(before.count, |count, report| count.saturating_sub(report.checkpoints));
+        before.bytes = reports().fold(before.bytes, |bytes, report| bytes.saturating_sub(report.checkpoint_bytes));
     }
 }
 
@@ -227,6 +273,7 @@ fn share_records(shares: &[Share], engine: &Engine) -> Vec<ShareRecord> {
         devices: share.devices.clone(),
         report: None,
         samples_stored: 0,
+        price: None,
     };
     shares.iter().map(record).collect()
 }

@@ -42,6 +42,10 @@ impl JobRecord {
             }
         }
         attempt.shares[node_rank].report = Some(report);
+        if node_rank == 0 {
+            let first = new.iter().find_map(|row| row.sample.loss);
+            self.progress.first_loss = self.progress.first_loss.or(first);
+        }
         if node_rank == 0
             && let Some(loss) = new.iter().rev().find_map(|row| row.sample.loss)
         {

@@ -124,6 +124,8 @@ pub struct Progress {
     pub step: Option<u64>,
     /// Steps in all, if the trainer said so.
     pub total_steps: Option<u64>,
+    /// The first loss that was reported.
+    pub first_loss: Option<f64>,
     /// The last loss.
     pub loss: Option<f64>,
     /// Tokens since the attempt began.

@@ -64,11 +64,18 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
     };
     std::fs::create_dir_all(shell.keepers.log_folder())?;
     tokio::spawn(pass_on_signals(inputs));
-    match problem {
+    match problem.or_else(|| make_checkpoint_folder(&shell.spec)) {
         Some(message) => shell.course.node_failed(clock.now(), FaultCause::Start { message }, Vec::new()),
         None => shell.begin().await,
     }
     Ok(shell.follow(waiting, answers).await)
+}
+
+/// Makes the job's checkpoint folder, so that a trainer may simply write into it. Why it can't, if so.
+fn make_checkpoint_folder(spec: &SupervisorSpec) -> Option<String> {
+    let folder = spec.checkpoint_dir.as_ref()?;
+    let error = std::fs::create_dir_all(folder).err()?;
+    Some(format!("make the checkpoint folder {}: {error}", folder.display()))
 }
 
 /// Delivers an end that an earlier supervisor recorded.

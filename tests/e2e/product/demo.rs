@@ -1,0 +1,42 @@
+//! The README's first command.
+
+use std::process::Command;
+
+use crate::fixtures::gangline;
+use crate::fixtures::product::Ran;
+
+#[test]
+fn the_demo_trains_three_jobs_through_one_recovery() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut command = Command::new(gangline());
+    command.args(["demo", "--steps", "240"]).env("TMPDIR", folder.path()).env_remove("GANGLINE_DATA");
+    let ran = Ran::from(command.output().expect("the demo runs"));
+    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
+    assert!(ran.stderr.contains("$ gangline explain job-3"), "it explains the waiting job: {}", ran.stderr);
+    assert!(ran.stderr.contains("held by job-1, job-2"), "it says who holds the slots: {}", ran.stderr);
+    assert!(ran.stderr.contains("killed rank 1 of job-3"), "it kills a rank: {}", ran.stderr);
+    let count = |text: &str| ran.stdout.matches(text).count();
+    assert_eq!(count("state        succeeded"), 3, "three jobs finish: {}", ran.stdout);
+    assert_eq!(count("recovery     attempt 1 to 2"), 1, "one recovers: {}", ran.stdout);
+    for phase in ["detect", "cleanup", "rendezvous", "init", "restore", "first_step"] {
+        assert!(ran.stdout.contains(&format!("{phase} ")), "the phase {phase} is timed: {}", ran.stdout);
+    }
+    assert_eq!(count("exactly what was allocated"), 3, "all buckets sum: {}", ran.stdout);
+    assert_eq!(count("lost_work"), 1, "the killed job does steps again: {}", ran.stdout);
+    assert!(ran.stdout.contains("at $0.0400 a slot-hour on local"), "the price is stated: {}", ran.stdout);
+    let losses = losses(&ran.stdout);
+    assert_eq!(losses.len(), 3, "{}", ran.stdout);
+    assert!(losses.iter().all(|(first, last)| last < first), "the losses fall: {losses:?}");
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("the folder is there").flatten().collect();
+    assert!(left.is_empty(), "it cleans up behind itself: {left:?}");
+}
+
+/// First and last loss of each job in the report.
+fn losses(report: &str) -> Vec<(f64, f64)> {
+    let number = |text: &str| text.trim_start().split(' ').next().and_then(|word| word.parse().ok());
+    let pair = |line: &str| {
+        let (first, last) = line.split_once(", loss ")?.1.split_once(" at first, ")?;
+        Some((number(first)?, number(last)?))
+    };
+    report.lines().filter(|line| line.trim_start().starts_with("progress ")).filter_map(pair).collect()
+}

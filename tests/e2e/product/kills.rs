@@ -1,0 +1,96 @@
+//! kill -9 of the control plane and of a supervisor, in the middle of real training.
+
+use crate::fixtures::product::{Product, assert_booked_exactly, rank_pid};
+use crate::fixtures::{is_running, kill, wait_for};
+
+const STEPS: &str = "--steps 150 --checkpoint-every 25 --step-time-min 20";
+
+/// Proves with real processes: the jobs go on, the supervisors re-attach, nothing is lost, repeated or
+/// booked twice; and A-8 for what was booked.
+#[test]
+fn jobs_survive_a_killed_control_plane() {
+    let mut product = Product::up(&["a=cpu:2", "b=cpu:1"]);
+    let folder = |name: &str| product.path(name).to_str().expect("text").to_owned();
+    let gang = product.submit(&super::training(STEPS, 2, &folder("gang")));
+    let single = product.submit(&super::training(STEPS, 1, &folder("single")));
+    let waiting = product.submit("name: later\nresources: {accelerators: \"cpu:2\"}\nrun: echo later\n");
+    product.wait_step(&gang, 20);
+    let before = product.wait_step(&single, 20);
+    let pid = rank_pid(&before, 0, 0).expect("a rank runs");
+
+    product.kill_control_plane();
+    let ran = product.run(&["ps"]);
+    assert_eq!(ran.code, 5, "the control plane is away: {}", ran.stderr);
+    assert!(is_running(pid), "the rank goes on");
+    product.start();
+    let after = product.job(&single);
+    assert_eq!(rank_pid(&after, 0, 0), Some(pid), "the same rank runs: {after:#}");
+
+    for id in [&gang, &single, &waiting] {
+        let job = product.wait_state(id, "succeeded");
+        assert_eq!(job["attempts"].as_array().map(Vec::len), Some(1), "nothing was repeated: {job:#}");
+        assert_booked_exactly(&job);
+    }
+    let steps = steps_of(&product, &single);
+    assert!(steps.windows(2).all(|pair| pair[0] < pair[1]), "no step is there twice: {steps:?}");
+    assert_eq!(steps.last(), Some(&150));
+    let nodes = product.json(&["nodes"]);
+    assert!(!nodes.to_string().contains("job-"), "all slots are free again: {nodes:#}");
+}
+
+/// Proves A-3: a control plane killed over and over, with jobs coming and going, loses and repeats none of them.
+#[test]
+fn no_job_is_lost_however_often_the_control_plane_dies() {
+    let mut product = Product::up(&["a=cpu:2"]);
+    let mark = product.path("marks");
+    std::fs::create_dir(&mark).expect("a folder");
+    let mut ids = Vec::new();
+    for round in 0..5 {
+        for job in 0..3 {
+            let file = mark.join(format!("{round}-{job}"));
+            let run = format!("name: j\nrun: sleep 0.3; echo x >> {}\n", file.display());
+            ids.push(product.submit(&run));
+        }
+        product.kill_control_plane();
+        product.start();
+    }
+    for id in &ids {
+        let job = product.wait_state(id, "succeeded");
+        assert_booked_exactly(&job);
+    }
+    for entry in std::fs::read_dir(&mark).expect("a folder").flatten() {
+        let text = std::fs::read_to_string(entry.path()).expect("a mark");
+        assert_eq!(text, "x\n", "{} ran exactly once", entry.path().display());
+    }
+    assert_eq!(std::fs::read_dir(&mark).expect("a folder").count(), ids.len());
+}
+
+#[test]
+fn a_job_recovers_from_a_killed_supervisor() {
+    let product = Product::up(&["a=cpu:2"]);
+    let folder = product.path("ckpt").to_str().expect("text").to_owned();
+    let id = product.submit(&super::training(STEPS, 2, &folder));
+    let job = product.wait_step(&id, 40);
+    let supervisor = job["attempts"][0]["shares"][0]["supervisor_pid"].as_u64().expect("a supervisor");
+    let ranks = [rank_pid(&job, 0, 0).expect("rank 0"), rank_pid(&job, 0, 1).expect("rank 1")];
+
+    kill(u32::try_from(supervisor).expect("process ids are small"));
+    wait_for("the ranks to die with their supervisor", || ranks.iter().all(|pid| !is_running(*pid)).then_some(()));
+    let job = product.wait_state(&id, "succeeded");
+    assert_eq!(job["attempts"].as_array().map(Vec::len), Some(2), "{job:#}");
+    assert_eq!(job["faults"].as_u64(), Some(1));
+    let cause = job["attempts"][0]["ended_because"].as_str().expect("a reason");
+    assert!(cause.contains("the supervisor was lost"), "{cause}");
+    assert_booked_exactly(&job);
+}
+
+/// Steps of the job's curve, as the API gives it.
+fn steps_of(product: &Product, id: &str) -> Vec<u64> {
+    let endpoint = std::fs::read_to_string(product.data().join("endpoint")).expect("an endpoint");
+    let token = std::fs::read_to_string(product.data().join("token")).expect("a token");
+    let url = format!("{}/api/v1/jobs/{id}/series?points=10000", endpoint.trim());
+    let mut answer = ureq::get(url).header("authorization", format!("Bearer {token}")).call().expect("an answer");
+    let series: serde_json::Value =
+        serde_json::from_str(&answer.body_mut().read_to_string().expect("text")).expect("JSON");
+    series["points"].as_array().expect("points").iter().map(|point| point["step"].as_u64().expect("a step")).collect()
+}
