@@ -18,6 +18,12 @@ pub(crate) struct Tool {
 
 /// Shows what changed in the tree.
 pub(crate) const GIT: Tool = Tool { program: "git", package: "git" };
+/// Compiles SQLite.
+pub(crate) const COMPILER: Tool = Tool { program: "cc", package: "gcc" };
+/// Shows the page as a user sees it; without it that test skips itself.
+pub(crate) const BROWSER: Tool = Tool { program: "chromium", package: "chromium" };
+/// Mounts the small disk that a test fills; without it that test skips itself.
+pub(crate) const MOUNT: Tool = Tool { program: "mount", package: "mount" };
 
 /// Whether this is a CI machine, where nothing may be skipped and tools may be installed.
 pub(crate) fn is_ci() -> bool {

@@ -181,3 +181,14 @@ fn a_rank_finds_its_checkpoint_folder_and_a_fault_to_make_it_is_explained() {
     let cause = job["attempts"][0]["fault"]["cause"].as_str().expect("a cause");
     assert!(cause.contains("checkpoint folder") && cause.contains(&file), "{job:#}");
 }
+
+/// Proves A-12: nothing in the product or its tests has a port of its own, so any number run side by side.
+#[test]
+fn control_planes_of_different_folders_run_side_by_side() {
+    let products = [Product::up(&["a=cpu:1"]), Product::up(&["a=cpu:1"])];
+    let ids: Vec<String> = products.iter().map(|product| product.submit("name: both\nrun: exit 0\n")).collect();
+    for (product, id) in products.iter().zip(&ids) {
+        product.wait_state(id, "succeeded");
+        assert_eq!(product.json(&["ps", "--all"])["jobs"].as_array().map(Vec::len), Some(1), "each has its own job");
+    }
+}

@@ -2,6 +2,9 @@
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
 
+#[cfg(feature = "bench")]
+mod engine;
+
 /// Runs the named benchmark; without a name, lists them. What goes wrong, the inner command has said.
 ///
 /// # Errors
@@ -19,7 +22,7 @@ type Bench = fn() -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
 #[cfg(feature = "bench")]
-const BENCHES: &[(&str, Bench)] = &[];
+const BENCHES: &[(&str, Bench)] = &[("engine", engine::run)];
 
 /// Runs the named benchmark; without a name, lists them.
 ///
