@@ -11,6 +11,8 @@
 //! price_per_accelerator_hour = "2.49"   # US dollars
 //! ```
 
+use std::collections::BTreeSet;
+
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName};
 use gangline_orchestration::NodeCapacity;
 use serde::Deserialize;
@@ -19,6 +21,10 @@ use serde::Deserialize;
 const ACCELERATORS_PER_NODE_MAX: u32 = 1_024;
 /// Most nodes in a file (A-10).
 const NODES_MAX: usize = 10_000;
+/// Most accelerators in all: a gang of all of them still fits into one journal entry (A-10).
+const ACCELERATORS_MAX: u64 = 262_144;
+/// The highest price of an accelerator-hour: far above any, and far below what overflows a year's bill.
+const PRICE_MAX: Money = Money::from_nano_dollars(1_000_000_000_000);
 
 /// A node and its price.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +61,12 @@ pub enum ConfigError {
         node: String,
         /// What is wrong.
         message: String,
+    },
+    /// More accelerators than are supported.
+    #[error("{count} accelerators are more than the {ACCELERATORS_MAX} there may be")]
+    TooManyAccelerators {
+        /// How many.
+        count: u64,
     },
     /// More nodes than are supported in one file.
     #[error("{count} nodes are more than the {NODES_MAX} one file may have")]
@@ -98,13 +110,36 @@ impl Config {
             let name = written.name.clone();
             let refused = |message: String| ConfigError::Node { node: name.clone(), message };
             let node = NodeConfig::try_from(written).map_err(refused)?;
-            if nodes.iter().any(|other| other.name == node.name) {
-                return Err(refused("there are two nodes of this name".to_owned()));
-            }
             nodes.push(node);
         }
+        check(&nodes)?;
         Ok(Config { listen: file.listen, nodes })
     }
+}
+
+/// Checks what holds for nodes wherever they were named.
+///
+/// # Errors
+/// [`ConfigError`] if there are too many nodes or accelerators, two of one name, or a price that would overflow a bill.
+pub fn check(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
+    if nodes.len() > NODES_MAX {
+        return Err(ConfigError::TooManyNodes { count: nodes.len() });
+    }
+    let count = nodes.iter().map(|node| u64::from(node.capacity.accelerators)).sum();
+    if count > ACCELERATORS_MAX {
+        return Err(ConfigError::TooManyAccelerators { count });
+    }
+    let mut names = BTreeSet::new();
+    for node in nodes {
+        let refused = |message: String| Err(ConfigError::Node { node: node.name.to_string(), message });
+        if !names.insert(&node.name) {
+            return refused("there are two nodes of this name".to_owned());
+        }
+        if node.price_per_hour.is_some_and(|price| price > PRICE_MAX) {
+            return refused(format!("a price above {PRICE_MAX} for an accelerator-hour is surely a mistake"));
+        }
+    }
+    Ok(())
 }
 
 impl TryFrom<NodeV1> for NodeConfig {
@@ -164,6 +199,7 @@ mod tests {
         check("[[node]]\nname = 'a'\naccelerators = 'cpu'", "KIND:COUNT");
         check("[[node]]\nname = 'a'\naccelerators = 'cpu:0'", "KIND:COUNT");
         check("[[node]]\nname = 'a'\naccelerators = 'cpu:1'\nprice_per_accelerator_hour = '-1'", "-1");
+        check("[[node]]\nname='a'\naccelerators='cpu:1'\nprice_per_accelerator_hour='1000.01'", "mistake");
         check("[[node]]\nname='a'\naccelerators='cpu:1'\n[[node]]\nname='a'\naccelerators='cpu:1'", "two nodes");
     }
 }

@@ -14,6 +14,8 @@ pub const TOKEN_FILE: &str = "token";
 const KEY_FILE: &str = "attempt.key";
 /// Bytes of randomness in each; 64 hexadecimal digits on disk.
 const SECRET_BYTES: usize = 32;
+/// The most that is read of such a file.
+const FILE_BYTES_MAX: u64 = 1_024;
 
 /// What the control plane checks bearers against. Never printed.
 #[derive(Clone)]
@@ -53,6 +55,20 @@ impl Secrets {
         &self.user_token
     }
 
+    /// What the page's cookie holds: good for reading only, so not the users' token. A browser shows a cookie of
+    /// 127.0.0.1 to every port there.
+    #[must_use]
+    pub fn page_token(&self) -> String {
+        blake3::keyed_hash(&self.attempt_key, self.user_token.as_bytes()).to_hex().to_string()
+    }
+
+    /// Whether this is the page's token.
+    #[must_use]
+    pub fn is_page(&self, token: &str) -> bool {
+        let own = blake3::keyed_hash(&self.attempt_key, self.user_token.as_bytes());
+        blake3::Hash::from_hex(token).is_ok_and(|hash| hash == own)
+    }
+
     /// The token of an attempt's supervisors.
     #[must_use]
     pub fn attempt_token(&self, job: JobId, attempt: AttemptNumber) -> String {
@@ -67,30 +83,49 @@ impl Secrets {
     }
 }
 
+/// Made aside and linked into place, so that nobody ever reads half a secret and the first of two makers wins.
 fn read_or_make(path: &Path) -> io::Result<String> {
-    let mut options = OpenOptions::new();
-    match options.write(true).create_new(true).mode(0o600).open(path) {
-        Ok(mut file) => {
-            let mut bytes = [0; SECRET_BYTES];
-            getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-            let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            Ok(text)
-        }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let mut text = String::new();
-            File::open(path)?.take(1_024).read_to_string(&mut text)?;
-            let text = text.trim().to_owned();
-            let is_secret = text.len() == 2 * SECRET_BYTES && text.bytes().all(|b| b.is_ascii_hexdigit());
-            if is_secret {
-                Ok(text)
-            } else {
-                Err(io::Error::other(format!("{} does not hold a token", path.display())))
-            }
-        }
-        Err(error) => Err(error),
+    if let Some(text) = read(path)? {
+        return Ok(text);
     }
+    let mut bytes = [0; SECRET_BYTES];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let aside = path.with_extension(format!("new-{}", std::process::id()));
+    remove_if_there(&aside)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    let linked = std::fs::hard_link(&aside, path);
+    remove_if_there(&aside)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    if let Some(folder) = path.parent() {
+        File::open(folder)?.sync_all()?;
+    }
+    read(path)?.ok_or_else(|| io::Error::other(format!("{} was taken away", path.display())))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<String>> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    let text = text.trim().to_owned();
+    let is_secret = text.len() == 2 * SECRET_BYTES && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_secret { Ok(Some(text)) } else { Err(io::Error::other(format!("{} does not hold a token", path.display()))) }
 }
 
 #[cfg(test)]
@@ -108,6 +143,8 @@ mod tests {
         assert!(!again.is_user(""));
         let mode = std::fs::metadata(folder.path().join(TOKEN_FILE)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        let names = std::fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(names, 2, "nothing is left beside the two secrets");
     }
 
     #[test]
@@ -120,6 +157,18 @@ mod tests {
         assert!(!secrets.is_attempt(&token, JobId(12), AttemptNumber(2)));
         assert!(!secrets.is_user(&token));
         assert!(!secrets.is_attempt("zz", JobId(1), AttemptNumber(2)));
+    }
+
+    #[test]
+    fn the_pages_token_is_neither_the_users_nor_an_attempts() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let secrets = Secrets::open(folder.path()).expect("made");
+        let page = secrets.page_token();
+        assert!(secrets.is_page(&page));
+        assert!(!secrets.is_user(&page));
+        assert!(!secrets.is_attempt(&page, JobId(1), AttemptNumber(1)));
+        assert!(!secrets.is_page(secrets.user_token()));
+        assert!(!secrets.is_page(""));
     }
 
     #[test]

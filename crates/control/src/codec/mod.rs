@@ -52,5 +52,8 @@ fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {
     if found > VERSION {
         return Err(Error::Newer { found });
     }
+    if found == 0 {
+        return Err(Error::Impossible("version"));
+    }
     Ok(serde_json::from_slice::<Versioned<T>>(bytes)?.body)
 }

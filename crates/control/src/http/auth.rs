@@ -27,11 +27,11 @@ pub(super) async fn require_user(State(app): State<Arc<App>>, request: Request, 
     }
 }
 
-/// Whether the request has the page's cookie with the users' token.
+/// Whether the request has the page's cookie.
 pub(super) fn has_cookie(app: &App, headers: &HeaderMap) -> bool {
     let cookies = headers.get(header::COOKIE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let token = cookies.split(';').filter_map(|cookie| cookie.trim().split_once('=')).find(|(name, _)| *name == COOKIE);
-    token.is_some_and(|(_, token)| app.secrets.is_user(token))
+    token.is_some_and(|(_, token)| app.secrets.is_page(token))
 }
 
 /// The token of an `Authorization: Bearer` header.

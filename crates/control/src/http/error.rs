@@ -71,6 +71,11 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "G0311", message, hint)
     }
 
+    pub(super) fn too_slow() -> Self {
+        let hint = "send the whole request at once; look with gangline ps before sending a change again";
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, "G0314", "the request took too long", hint)
+    }
+
     pub(super) fn internal(message: &str) -> Self {
         error!(message, "a request failed");
         let hint = "the control plane's log says more; please report it";
@@ -95,6 +100,14 @@ impl From<service::Error> for ApiError {
             service::Error::Poisoned { .. } => {
                 let hint = "free the disk or repair it, then restart the control plane; running jobs go on meanwhile";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0207", message, hint)
+            }
+            service::Error::NotConfigured(_) => {
+                let hint = "add it to the configuration again and restart the control plane";
+                ApiError::new(StatusCode::CONFLICT, "G0313", message, hint)
+            }
+            service::Error::Unanswered => {
+                let hint = "look with gangline ps before sending it again";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0314", message, hint)
             }
             service::Error::Overloaded | service::Error::Stopping => {
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0308", message, "try again in a moment")
@@ -152,8 +165,9 @@ fn problem_to_wire(problem: jobfile::Problem) -> wire::Problem {
 impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            let message = format!("the request's body is over the limit of {} bytes", super::USER_BODY_BYTES_MAX);
-            return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "G0305", message, "send less");
+            let limit = gangline_base::Bytes(super::USER_BODY_BYTES_MAX as u64);
+            let hint = format!("send less: a request may have {limit}");
+            return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "G0305", "the request's body is too large", hint);
         }
         ApiError::malformed(lowercase(&rejection.body_text()))
     }

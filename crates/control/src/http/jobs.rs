@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use gangline_base::{JobId, JobSpec, Submitter};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
+use super::segment::Segment;
 use super::{App, ErrorBody, read};
 use crate::jobfile;
-use crate::model::{JobRecord, history_to_wire, read_job, read_jobs, read_series, to_wire};
+use crate::model::{JOBS_PER_PAGE_MAX, JobRecord, history_to_wire, read_job, read_jobs, read_series, to_wire};
 use crate::service;
 use crate::wire;
 
@@ -55,7 +56,7 @@ pub(super) async fn list(
 ) -> Result<Json<wire::JobList>, ApiError> {
     let Query(query) = query?;
     let before = query.before.as_deref().map(parse_job).transpose()?;
-    let limit = query.limit.unwrap_or(JOBS_PER_PAGE).max(1);
+    let limit = query.limit.unwrap_or(JOBS_PER_PAGE).clamp(1, JOBS_PER_PAGE_MAX);
     list_jobs(&app, before, limit).await.map(Json)
 }
 
@@ -87,8 +88,11 @@ pub(super) async fn submit(
     request: Result<Json<wire::SubmitRequest>, JsonRejection>,
 ) -> Result<Json<wire::Answer>, ApiError> {
     let Json(request) = request?;
-    let spec = read_job_file(&request, &app.user)?;
-    let answer = if request.dry_run {
+    let (is_dry, user) = (request.dry_run, app.user.clone());
+    // Looks at the disk, which may be slow.
+    let read = tokio::task::spawn_blocking(move || read_job_file(&request, user)).await;
+    let spec = read.map_err(|_| ApiError::internal("reading a job file panicked"))??;
+    let answer = if is_dry {
         wire::Answer::DryRun(app.handle.dry_run(spec).await?)
     } else {
         wire::Answer::Submitted(app.handle.submit(spec).await?)
@@ -96,7 +100,7 @@ pub(super) async fn submit(
     Ok(Json(answer))
 }
 
-fn read_job_file(request: &wire::SubmitRequest, user: &Submitter) -> Result<JobSpec, ApiError> {
+fn read_job_file(request: &wire::SubmitRequest, user: Submitter) -> Result<JobSpec, ApiError> {
     let base = FsPath::new(&request.directory);
     if !base.is_absolute() {
         return Err(ApiError::malformed(format!("directory \"{}\" is not absolute", request.directory)));
@@ -104,7 +108,7 @@ fn read_job_file(request: &wire::SubmitRequest, user: &Submitter) -> Result<JobS
     let context = jobfile::Context {
         file_name: request.file_name.as_deref().unwrap_or("job.yaml"),
         base,
-        submitter: user.clone(),
+        submitter: user,
         overrides: &request.set,
         is_folder: &|path| path.is_dir(),
     };
@@ -127,7 +131,7 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<wire::Job, ApiError> {
 /// One job.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path, description = "its id")), tag = "jobs",
     responses((status = 200, body = wire::Job), (status = 404, body = ErrorBody)))]
-pub(super) async fn show(State(app): State<Arc<App>>, Path(job): Path<String>) -> Result<Json<wire::Job>, ApiError> {
+pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> Result<Json<wire::Job>, ApiError> {
     record_of(&app, &job).await.map(Json)
 }
 
@@ -137,7 +141,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, Path(job): Path<String>) -
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<Json<wire::CancelAnswer>, ApiError> {
     let id = parse_job(&job)?;
     Ok(Json(app.handle.cancel(id, app.user.clone()).await?))
@@ -148,7 +152,7 @@ pub(super) async fn cancel(
     tag = "jobs", responses((status = 200, body = wire::Explanation), (status = 404, body = ErrorBody)))]
 pub(super) async fn explain(
     State(app): State<Arc<App>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
 ) -> Result<Json<wire::Explanation>, ApiError> {
     let id = parse_job(&job)?;
     match app.handle.explain(id).await {
@@ -179,7 +183,7 @@ fn explain_ended(record: &JobRecord) -> wire::Explanation {
     tag = "jobs", responses((status = 200, body = wire::Series), (status = 404, body = ErrorBody)))]
 pub(super) async fn series(
     State(app): State<Arc<App>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     query: Result<Query<SeriesQuery>, QueryRejection>,
 ) -> Result<Json<wire::Series>, ApiError> {
     let id = parse_job(&job)?;

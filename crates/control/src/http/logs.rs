@@ -1,5 +1,6 @@
-//! Ranks' logs, piece by piece. The cursor names the file by its inode, so that a rotation between two pieces neither
-//! repeats nor skips a line that is still there.
+//! Ranks' logs, piece by piece. The cursor knows its file by how that begins (every line begins with its time), so that a
+//! rotation between two pieces neither repeats nor skips a line that is still there. An inode's number wouldn't do: the
+//! next file may get that of the one just removed.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,13 +10,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use gangline_base::AttemptNumber;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
 use super::jobs::parse_job;
+use super::segment::Segment;
 use super::{App, ErrorBody, read as read_model};
 use crate::model::{JobRecord, read_job};
 use crate::service::share_folder;
@@ -23,6 +25,8 @@ use crate::wire;
 
 /// The largest piece, in bytes.
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
+/// By so much of its beginning a file is known again: a line's time is in it.
+const HEAD_BYTES_MAX: u64 = 64;
 
 /// Which piece of which log.
 #[derive(Deserialize, IntoParams)]
@@ -41,7 +45,7 @@ pub(super) struct LogQuery {
     tag = "jobs", responses((status = 200, body = wire::LogChunk), (status = 404, body = ErrorBody)))]
 pub(super) async fn read(
     State(app): State<Arc<App>>,
-    Path(job): Path<String>,
+    Segment(job): Segment,
     query: Result<Query<LogQuery>, QueryRejection>,
 ) -> Result<Json<wire::LogChunk>, ApiError> {
     let Query(query) = query?;
@@ -56,18 +60,40 @@ pub(super) async fn read(
 }
 
 /// A place in a rotated log.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
-    inode: u64,
     offset: u64,
+    /// A digest of the file's beginning, as much of it as lies before the offset.
+    head: u64,
 }
 
 impl Cursor {
+    const START: Cursor = Cursor { offset: 0, head: 0 };
+
     fn parse(text: &str) -> Result<Cursor, ApiError> {
-        let parts = text
-            .split_once('-')
-            .and_then(|(inode, offset)| Some(Cursor { inode: inode.parse().ok()?, offset: offset.parse().ok()? }));
+        let parts = text.split_once('-').and_then(|(offset, head)| {
+            Some(Cursor { offset: offset.parse().ok()?, head: u64::from_str_radix(head, 16).ok()? })
+        });
         parts.ok_or_else(|| ApiError::malformed(format!("\"{text}\" is not a cursor")))
+    }
+
+    fn at(file: &mut File, offset: u64) -> std::io::Result<Cursor> {
+        let mut head = Vec::new();
+        file.seek(SeekFrom::Start(0))?;
+        file.take(offset.min(HEAD_BYTES_MAX)).read_to_end(&mut head)?;
+        let digest = blake3::hash(&head);
+        let (first, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
+        Ok(Cursor { offset, head: u64::from_le_bytes(*first) })
+    }
+
+    fn is_in(self, file: &mut File) -> std::io::Result<bool> {
+        Ok(self.offset > 0 && file.metadata()?.len() >= self.offset && Cursor::at(file, self.offset)? == self)
+    }
+}
+
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{:016x}", self.offset, self.head)
     }
 }
 
@@ -98,35 +124,50 @@ fn find_log(data: &FsPath, record: &JobRecord, attempt: Option<u32>, rank: u32) 
 
 impl RankLog {
     fn read(&self, cursor: Option<Cursor>) -> std::io::Result<wire::LogChunk> {
-        let rotated = open(&self.path.with_extension("log.1"))?;
-        let current = open(&self.path)?;
-        let mut files: Vec<(u64, File)> = rotated.into_iter().chain(current).collect();
+        let mut files = self.open()?;
+        let mut next = cursor.unwrap_or(Cursor::START);
         // From the file the cursor is in; if that is gone, from the oldest there is.
-        let first = cursor.and_then(|cursor| files.iter().position(|(inode, _)| *inode == cursor.inode));
-        let mut offset = first.and(cursor).map_or(0, |cursor| cursor.offset);
-        let last = files.len().saturating_sub(1);
-        let mut next = cursor.map_or_else(|| "0-0".to_owned(), |cursor| format!("{}-{}", cursor.inode, cursor.offset));
+        let mut first = None;
+        for (index, file) in files.iter_mut().enumerate() {
+            if next.is_in(file)? {
+                first = Some(index);
+            }
+        }
+        let mut offset = first.map_or(0, |_| next.offset);
+        let count = files.len();
         let mut text = String::new();
         let mut is_at_end = files.is_empty();
-        for (index, (inode, file)) in files.iter_mut().enumerate().skip(first.unwrap_or(0)) {
-            let (piece, is_all) = read_lines(file, offset, index == last && !self.has_ended)?;
-            offset += piece.len() as u64;
-            text = String::from_utf8_lossy(&piece).into_owned();
-            next = format!("{inode}-{offset}");
-            is_at_end = index == last && is_all;
+        for (index, file) in files.iter_mut().enumerate().skip(first.unwrap_or(0)) {
+            let is_last = index + 1 == count;
+            let (piece, is_all) = read_lines(file, offset, is_last && !self.has_ended)?;
+            is_at_end = is_last && is_all;
             if !piece.is_empty() {
+                next = Cursor::at(file, offset + piece.len() as u64)?;
+                text = String::from_utf8_lossy(&piece).into_owned();
                 break;
             }
             offset = 0;
         }
         let is_end = self.has_ended && is_at_end;
-        Ok(wire::LogChunk { attempt: self.attempt, rank: self.rank, text, next, is_end })
+        Ok(wire::LogChunk { attempt: self.attempt, rank: self.rank, text, next: next.to_string(), is_end })
+    }
+
+    /// The files there are, oldest first. The current one is opened first: if it is rotated meanwhile it is seen twice
+    /// rather than not at all.
+    fn open(&self) -> std::io::Result<Vec<File>> {
+        let current = open(&self.path)?;
+        let rotated = open(&self.path.with_extension("log.1"))?;
+        let inode = |file: &File| file.metadata().map(|metadata| metadata.ino());
+        match (rotated, current) {
+            (Some(rotated), Some(current)) if inode(&rotated)? == inode(&current)? => Ok(vec![current]),
+            (rotated, current) => Ok(rotated.into_iter().chain(current).collect()),
+        }
     }
 }
 
-fn open(path: &FsPath) -> std::io::Result<Option<(u64, File)>> {
+fn open(path: &FsPath) -> std::io::Result<Option<File>> {
     match File::open(path) {
-        Ok(file) => Ok(Some((file.metadata()?.ino(), file))),
+        Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -139,12 +180,11 @@ fn read_lines(file: &mut File, offset: u64, may_grow: bool) -> std::io::Result<(
     file.take(CHUNK_BYTES_MAX).read_to_end(&mut piece)?;
     let is_full = piece.len() as u64 == CHUNK_BYTES_MAX;
     let whole = piece.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-    let cut = if whole == 0 && (is_full || !may_grow) {
-        piece.len()
-    } else if may_grow || is_full {
-        whole
-    } else {
-        piece.len()
+    let cut = match (is_full, may_grow) {
+        // A line longer than a piece is cut, or there would be no way past it.
+        (true, _) if whole == 0 => piece.len(),
+        (true, _) | (_, true) => whole,
+        (false, false) => piece.len(),
     };
     piece.truncate(cut);
     Ok((piece, !is_full))

@@ -10,13 +10,16 @@ mod logs;
 mod nodes;
 mod openapi;
 mod page;
+mod segment;
 mod supervisors;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::extract::DefaultBodyLimit;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use gangline_base::Submitter;
@@ -34,6 +37,11 @@ use error::ApiError;
 pub const USER_BODY_BYTES_MAX: usize = 1 << 20;
 /// The largest report of a supervisor, in bytes.
 pub const REPORT_BODY_BYTES_MAX: usize = 4 << 20;
+
+/// The longest a request may take, its body included.
+const REQUEST_MAX: Duration = Duration::from_secs(60);
+/// The longest wait for requests under way at the end.
+const GOODBYE_MAX: Duration = Duration::from_secs(5);
 
 /// What handlers work with.
 #[derive(Clone, Debug)]
@@ -77,20 +85,46 @@ pub fn router(app: App) -> Router {
         .route("/", get(page::show))
         .fallback(|| async { ApiError::no_such_path() })
         .method_not_allowed_fallback(|| async { ApiError::wrong_method() })
+        .layer(from_fn(limit_time))
         .layer(from_fn(auth::require_local_host))
         .with_state(app)
 }
 
-/// Serves until `stop` is ready, then finishes the requests under way.
+/// Serves until `stop` is ready, then finishes the requests under way, but waits no longer than [`GOODBYE_MAX`] for them.
 ///
 /// # Errors
-/// If the listener fails.
+/// If the listener isn't a loopback one (there is no TLS), or fails.
 pub async fn serve(
     listener: TcpListener,
     app: App,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    axum::serve(listener, router(app)).with_graceful_shutdown(stop).await
+    let address = listener.local_addr()?;
+    if !address.ip().is_loopback() {
+        let message = format!("refused to serve {address}: beyond loopback TLS is needed");
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message));
+    }
+    let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
+    let stop = async move {
+        stop.await;
+        // Fails only if nobody serves any more.
+        let _ = stopping.send(());
+    };
+    let goodbye = async move {
+        // An error means that serving has ended.
+        let _ = stopped.await;
+        tokio::time::sleep(GOODBYE_MAX).await;
+    };
+    tokio::select! {
+        served = axum::serve(listener, router(app)).with_graceful_shutdown(stop).into_future() => served,
+        () = goodbye => Ok(()),
+    }
+}
+
+/// A request that takes longer is given up, so that a slow sender holds nothing for ever.
+async fn limit_time(request: Request, next: Next) -> Response {
+    let answer = tokio::time::timeout(REQUEST_MAX, next.run(request)).await;
+    answer.unwrap_or_else(|_| ApiError::too_slow().into_response())
 }
 
 /// Runs a query where blocking is allowed.

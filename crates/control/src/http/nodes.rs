@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use gangline_base::NodeName;
 
 use super::error::ApiError;
+use super::segment::Segment;
 use super::{App, ErrorBody};
 use crate::wire;
 
@@ -18,18 +19,17 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Json<wire::NodeL
 
 /// Nothing new starts on a node; what runs there goes on.
 #[utoipa::path(post, path = "/api/v1/nodes/{node}/drain", params(("node" = String, Path, description = "its name")),
-    tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody)))]
-pub(super) async fn drain(State(app): State<Arc<App>>, Path(node): Path<String>) -> Result<Json<wire::Node>, ApiError> {
+    tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(super) async fn drain(State(app): State<Arc<App>>, Segment(node): Segment) -> Result<Json<wire::Node>, ApiError> {
     set_drain(&app, &node, true).await
 }
 
 /// A draining node takes jobs again.
 #[utoipa::path(post, path = "/api/v1/nodes/{node}/undrain", params(("node" = String, Path, description = "its name")),
-    tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody)))]
-pub(super) async fn undrain(
-    State(app): State<Arc<App>>,
-    Path(node): Path<String>,
-) -> Result<Json<wire::Node>, ApiError> {
+    tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(super) async fn undrain(State(app): State<Arc<App>>, Segment(node): Segment) -> Result<Json<wire::Node>, ApiError> {
     set_drain(&app, &node, false).await
 }
 
@@ -45,7 +45,8 @@ pub(super) async fn queues(State(app): State<Arc<App>>) -> Result<Json<wire::Que
 }
 
 /// How the control plane is. Needs no token.
-#[utoipa::path(get, path = "/api/v1/health", tag = "cluster", responses((status = 200, body = wire::Health)))]
+#[utoipa::path(get, path = "/api/v1/health", tag = "cluster", security(()),
+    responses((status = 200, body = wire::Health), (status = 503, body = ErrorBody)))]
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<wire::Health>, ApiError> {
     Ok(Json(app.handle.health().await?))
 }

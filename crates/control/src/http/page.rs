@@ -1,8 +1,9 @@
 //! The page at `/`: rendered here from what the API gives. The link that `gangline up` prints carries the token
-//! once; it becomes a cookie that only this page's reads use.
+//! once; it becomes a cookie that is good for reading only.
 
 use std::sync::Arc;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
@@ -22,17 +23,26 @@ const POINTS_SHOWN: u32 = 200;
 
 /// The link's token.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
     token: Option<String>,
 }
 
 /// The page; with a token in the link, a cookie and the same page without it.
-pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap, Query(query): Query<PageQuery>) -> Response {
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Response {
+    let query = match query {
+        Ok(Query(query)) => query,
+        Err(rejection) => return ApiError::from(rejection).into_response(),
+    };
     if let Some(token) = query.token {
         if !app.secrets.is_user(&token) {
             return refused();
         }
-        let cookie = format!("{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict");
+        let cookie = format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict", app.secrets.page_token());
         return ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response();
     }
     if !has_cookie(&app, &headers) {

@@ -7,18 +7,13 @@ use gangline_base::{AttemptNumber, Buckets, JobId, Money, NodeName, Timestamp};
 use super::record::AttemptRecord;
 
 /// The ledger entries of an attempt that has just ended, one for each node.
-pub(crate) fn book_attempt(
-    job: JobId,
-    attempt: &AttemptRecord,
-    to: Timestamp,
-    price_of: impl Fn(&NodeName) -> Money,
-) -> Vec<LedgerEntry> {
+pub(crate) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -> Vec<LedgerEntry> {
     let book_share = |share: &super::ShareRecord| {
         let node = NodeName::new(&share.node).ok()?;
         let allocation = Allocation {
             job,
             attempt: AttemptNumber(attempt.number),
-            price: price_of(&node),
+            price: share.price.unwrap_or(Money::ZERO),
             node,
             devices: u32::try_from(share.devices.len()).expect("a node has fewer than 2^32 accelerators"),
             from: attempt.placed_at,

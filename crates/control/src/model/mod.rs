@@ -7,11 +7,15 @@ mod booking;
 mod record;
 mod recovery;
 mod report;
+mod series;
 mod store;
 mod view;
 
 pub(crate) use booking::book_attempt;
 pub(crate) use record::{JobRecord, ShareRecord};
-pub(crate) use report::{SampleRow, outcome_as_end};
-pub(crate) use store::{live_jobs, read_job, read_jobs, read_series, write_job, write_ledger, write_sample};
+pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
+pub(crate) use series::read_series;
+pub(crate) use store::{
+    JOBS_PER_PAGE_MAX, Repair, live_jobs, read_job, read_jobs, repair, write_job, write_ledger, write_sample,
+};
 pub(crate) use view::{history_to_wire, to_wire};

@@ -239,11 +239,11 @@ impl JobRecord {
                     }
                     Some(_) => {}
                 }
-                let is_running = attempt.is_running();
-                self.state = match (attempt.stop.is_some(), is_running) {
-                    (true, _) => JobState::Stopping,
-                    (false, true) => JobState::Running,
-                    (false, false) => JobState::Starting,
+                self.state = match self.state {
+                    _ if attempt.stop.is_some() => JobState::Stopping,
+                    same @ (JobState::Starting | JobState::Running) => same,
+                    _ if attempt.is_running() => JobState::Running,
+                    _ => JobState::Starting,
                 };
             }
         }

@@ -1,11 +1,20 @@
 //! What a supervisor's report changes in a job's record.
 
 use gangline_base::Timestamp;
-use gangline_execution::protocol::{FaultCause as WireCause, NodeState, Outcome, Report, Sample};
+use gangline_execution::protocol::{
+    FaultCause as WireCause, NodeState, Outcome, Report, SAMPLES_PER_REPORT_MAX, Sample,
+};
 use gangline_orchestration::{FaultCause, ShareEnd};
 
 use super::record::JobRecord;
 use crate::wire::JobState;
+
+/// Samples are numbered below this: what a column of the database holds.
+const SAMPLE_NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
+/// Last lines kept of a fault.
+const LAST_LINES_MAX: usize = 10;
+/// The longest of them, in bytes.
+const LAST_LINE_BYTES_MAX: usize = 4 << 10;
 
 /// A sample to store.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,8 +34,15 @@ impl JobRecord {
         let attempt = self.attempts.last_mut().filter(|attempt| attempt.number == number)?;
         let node_rank = attempt.shares.iter().position(|share| share.node == report.node)?;
         let share = &mut attempt.shares[node_rank];
-        let numbered = (report.samples_from..).zip(std::mem::take(&mut report.samples));
-        let new: Vec<SampleRow> = numbered
+        let is_ended = |report: &Report| matches!(report.state, NodeState::Ended { .. });
+        if share.report.as_ref().is_some_and(is_ended) && !is_ended(&report) {
+            // It was overtaken by the final one.
+            return Some(Vec::new());
+        }
+        bound(&mut report, self.gang.ranks_per_node);
+        let samples = std::mem::take(&mut report.samples);
+        let new: Vec<SampleRow> = (report.samples_from..SAMPLE_NUMBER_MAX)
+            .zip(samples)
             .filter(|(number, _)| *number >= share.samples_stored)
             .map(|(number, sample)| SampleRow { job, attempt: report.attempt, node_rank, number, sample })
             .collect();
@@ -62,13 +78,14 @@ impl JobRecord {
         let ranks = || reports().flat_map(|report| &report.ranks);
         self.progress.step = ranks().filter_map(|rank| rank.step).min().or(self.progress.step);
         self.progress.total_steps = ranks().filter_map(|rank| rank.total_steps).max().or(self.progress.total_steps);
-        self.progress.tokens = ranks().map(|rank| rank.tokens).sum();
+        self.progress.tokens = ranks().fold(0, |sum, rank| rank.tokens.saturating_add(sum));
         let reached = ranks().filter_map(|rank| rank.step).max().unwrap_or(0);
         self.high_water_step = self.high_water_step.max(reached);
         let saved = reports().filter_map(|report| report.checkpoint).map(|checkpoint| checkpoint.step).max();
         let before = self.checkpoints_before;
-        self.checkpoints.count = before.count + reports().map(|report| report.checkpoints).sum::<u32>();
-        self.checkpoints.bytes = before.bytes + reports().map(|report| report.checkpoint_bytes).sum::<u64>();
+        self.checkpoints.count = reports().fold(before.count, |sum, report| sum.saturating_add(report.checkpoints));
+        self.checkpoints.bytes =
+            reports().fold(before.bytes, |sum, report| sum.saturating_add(report.checkpoint_bytes));
         self.checkpoints.last_step = saved.max(before.last_step);
         let is_running = |report: &Report| matches!(report.state, NodeState::Running { .. });
         if self.state == JobState::Starting && reports().count() == attempt.shares.len() && reports().all(is_running) {
@@ -85,15 +102,34 @@ pub(crate) fn outcome_as_end(outcome: &Outcome) -> ShareEnd {
         Outcome::Requeue => ShareEnd::Requeue,
         Outcome::Stopped => ShareEnd::Stopped,
         Outcome::Fault { fault } => {
-            let cause = match fault.cause {
-                WireCause::Exit { code } => FaultCause::Exit(code),
-                WireCause::Signal { signal } => FaultCause::Signal(signal),
-                WireCause::Setup { code } => FaultCause::Setup(code),
-                WireCause::Start { .. } => FaultCause::Start,
-                WireCause::Rendezvous => FaultCause::Rendezvous,
-                WireCause::SupervisorLost => FaultCause::SupervisorLost,
-            };
-            ShareEnd::Fault { cause, at: Timestamp::from_unix_nanos(fault.noticed_at) }
+            let at = Timestamp::from_unix_nanos(fault.noticed_at);
+            ShareEnd::Fault { cause: cause_as_fault(&fault.cause), at }
+        }
+    }
+}
+
+/// A failure in the engine's words.
+pub(crate) fn cause_as_fault(cause: &WireCause) -> FaultCause {
+    match cause {
+        WireCause::Exit { code } => FaultCause::Exit(*code),
+        WireCause::Signal { signal } => FaultCause::Signal(*signal),
+        WireCause::Setup { code } => FaultCause::Setup(*code),
+        WireCause::Start { .. } => FaultCause::Start,
+        WireCause::Rendezvous => FaultCause::Rendezvous,
+        WireCause::SupervisorLost => FaultCause::SupervisorLost,
+    }
+}
+
+/// Cuts a report down to what its protocol allows, so that the document it ends up in stays small.
+fn bound(report: &mut Report, ranks_per_node: u32) {
+    report.samples.truncate(SAMPLES_PER_REPORT_MAX);
+    report.ranks.truncate(usize::try_from(ranks_per_node).unwrap_or(usize::MAX));
+    if let NodeState::Ended { outcome: Outcome::Fault { fault } | Outcome::DoNotRestart { fault }, .. } =
+        &mut report.state
+    {
+        fault.last_lines.truncate(LAST_LINES_MAX);
+        for line in &mut fault.last_lines {
+            line.truncate(line.floor_char_boundary(LAST_LINE_BYTES_MAX));
         }
     }
 }

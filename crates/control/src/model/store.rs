@@ -8,16 +8,55 @@ use rusqlite::{OptionalExtension, Transaction, params};
 use super::record::JobRecord;
 use super::report::SampleRow;
 use super::view::Booked;
-use crate::wire::{Point, Series, Time};
 
 /// Jobs in one listing at most.
 pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
+/// Samples of an attempt that are all kept (A-10).
+const DENSE_SAMPLES_MAX: u64 = 1_000_000;
+/// Beyond them one in so many is.
+pub(super) const SPARSE_EVERY: u64 = 64;
 
-fn to_sql(value: u64) -> i64 {
+/// Read-model rows to take out because damaged journal entries, which they followed from, were put aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repair {
+    /// Jobs that were never submitted, as far as the journal knows.
+    Forget {
+        /// From this one on.
+        from: JobId,
+    },
+    /// Attempts that a job hasn't made, or that aren't over.
+    Rewind {
+        /// The job.
+        job: JobId,
+        /// How many attempts were placed.
+        placed: u32,
+        /// How many of them are over.
+        closed: u32,
+    },
+}
+
+/// Takes the rows out. What is live again is booked again when it ends, once (A-8).
+pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
+    match damage {
+        Repair::Forget { from } => {
+            for table in ["jobs", "ledger", "samples"] {
+                transaction.execute(&format!("DELETE FROM {table} WHERE job >= ?1"), [to_sql(from.0)])?;
+            }
+        }
+        Repair::Rewind { job, placed, closed } => {
+            let job = to_sql(job.0);
+            transaction.execute("DELETE FROM ledger WHERE job = ?1 AND attempt > ?2", params![job, closed])?;
+            transaction.execute("DELETE FROM samples WHERE job = ?1 AND attempt > ?2", params![job, placed])?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn to_sql(value: u64) -> i64 {
     value.cast_signed()
 }
 
-fn from_sql(value: i64) -> u64 {
+pub(super) fn from_sql(value: i64) -> u64 {
     value.cast_unsigned()
 }
 
@@ -56,8 +95,11 @@ pub(crate) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &L
     Ok(())
 }
 
-/// Stores a sample unless it is there.
+/// Stores a sample unless it is there. Of a very long attempt only every [`SPARSE_EVERY`]th is kept.
 pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
+    if row.number >= DENSE_SAMPLES_MAX && !row.number.is_multiple_of(SPARSE_EVERY) {
+        return Ok(());
+    }
     let sql = "INSERT OR IGNORE INTO samples VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
     transaction.prepare_cached(sql)?.execute(params![
         to_sql(row.job),
@@ -134,28 +176,4 @@ fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Ve
         })
     })?;
     rows.collect()
-}
-
-/// The curve of a job's first node, thinned out to at most `points_max` points.
-pub(crate) fn read_series(transaction: &Transaction<'_>, job: JobId, points_max: u32) -> rusqlite::Result<Series> {
-    let id = to_sql(job.0);
-    let count: u32 =
-        transaction
-            .query_row("SELECT count(*) FROM samples WHERE job = ?1 AND node_rank = 0", [id], |row| row.get(0))?;
-    let stride = count.div_ceil(points_max.max(1)).max(1);
-    let sql = "SELECT attempt, at_unix_nanos, step, loss, tokens FROM (
-                   SELECT *, row_number() OVER (ORDER BY attempt, number) AS place
-                   FROM samples WHERE job = ?1 AND node_rank = 0)
-               WHERE (place - 1) % ?2 = 0 OR place = ?3 ORDER BY attempt, place";
-    let mut statement = transaction.prepare_cached(sql)?;
-    let points = statement.query_map(params![id, stride, count], |row| {
-        Ok(Point {
-            attempt: row.get(0)?,
-            at: Time(Timestamp::from_unix_nanos(from_sql(row.get(1)?))),
-            step: from_sql(row.get(2)?),
-            loss: row.get(3)?,
-            tokens: from_sql(row.get(4)?),
-        })
-    })?;
-    Ok(Series { job: job.to_string(), points: points.collect::<Result<_, _>>()? })
 }

@@ -1,23 +1,21 @@
 //! The thread's loop: gather requests, apply them, commit once, answer and act.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use gangline_base::{JobId, Money, NodeName, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info, warn};
 
-use super::batch::{Batch, Deferred, Rows};
+use super::batch::{Batch, Deferred, REQUESTS_PER_BATCH_MAX, Rows};
 use super::handle::{Reply, Request};
 use super::{Error, Options};
-use crate::codec::{encode_entry, encode_snapshot};
+use crate::codec::encode_snapshot;
 use crate::db::{self, Journal};
-use crate::model::{JobRecord, book_attempt, write_job, write_ledger, write_sample};
+use crate::model::{JobRecord, book_attempt, repair, write_job, write_ledger, write_sample};
 
-/// Requests taken into one group commit at most.
-const BATCH_MAX: usize = 512;
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
 const TICK: Duration = Duration::from_millis(200);
 /// The longest read-model rows wait for a commit that is due anyway.
@@ -37,6 +35,8 @@ pub(super) struct Actor {
     pub(super) contacts: BTreeMap<(JobId, NodeName), Timestamp>,
     pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
     pub(super) launches: SyncSender<SupervisorSpec>,
+    /// Shares whose supervisor the launching thread hasn't started yet: their silence means nothing.
+    pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
     pub(super) watched_at: Timestamp,
@@ -52,20 +52,28 @@ impl Actor {
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let now = (self.options.clock)();
-            let mut batch = Batch::default();
-            let mut is_stopping = false;
-            for request in first.into_iter().chain(requests.try_iter()).take(BATCH_MAX) {
-                is_stopping |= matches!(request, Request::Stop);
-                self.handle(now, request, &mut batch);
-            }
-            self.tick(now, &mut batch);
-            self.finish(now, batch);
-            if is_stopping {
+            if self.turn(now, first.into_iter().chain(requests.try_iter())) {
                 break;
             }
         }
         self.snapshot();
         info!("the control plane has stopped; running jobs go on under their supervisors");
+    }
+
+    /// One round: takes requests in, looks after what time has brought, commits, answers. True if it was asked to stop.
+    pub(super) fn turn(&mut self, now: Timestamp, requests: impl Iterator<Item = Request>) -> bool {
+        let mut batch = Batch::default();
+        for request in requests.take(REQUESTS_PER_BATCH_MAX) {
+            batch.must_commit |= matches!(request, Request::Stop);
+            self.handle(now, request, &mut batch);
+            if batch.is_full() {
+                break;
+            }
+        }
+        let is_stopping = batch.must_commit;
+        self.tick(now, &mut batch);
+        self.finish(now, batch);
+        is_stopping
     }
 
     fn handle(&mut self, now: Timestamp, request: Request, batch: &mut Batch) {
@@ -80,13 +88,13 @@ impl Actor {
                 self.change(batch, reply, |actor, batch| actor.drain(now, &node, is_wanted, batch));
             }
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
-            Request::LaunchFailed { spec, message } => self.launch_failed(now, &spec, message, batch),
-            Request::DryRun { spec, reply } => self.answer_query(batch, reply, self.dry_run(now, &spec)),
-            Request::Explain { job, reply } => self.answer_query(batch, reply, self.explain(now, job)),
-            Request::WaitReasons { reply } => self.answer_query(batch, reply, Ok(self.wait_reasons(now))),
-            Request::Nodes { reply } => self.answer_query(batch, reply, Ok(self.node_list())),
-            Request::Queues { reply } => self.answer_query(batch, reply, Ok(self.queue_list())),
-            Request::Health { reply } => self.answer_query(batch, reply, Ok(self.health())),
+            Request::Launched { spec, failure } => self.launched(now, &spec, failure, batch),
+            Request::DryRun { spec, reply } => Self::answer_query(batch, reply, self.dry_run(now, &spec)),
+            Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),
+            Request::WaitReasons { reply } => Self::answer_query(batch, reply, Ok(self.wait_reasons(now))),
+            Request::Nodes { reply } => Self::answer_query(batch, reply, Ok(self.node_list())),
+            Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list())),
+            Request::Health { reply } => Self::answer_query(batch, reply, Ok(self.health())),
             Request::Stop => {}
         }
     }
@@ -105,14 +113,12 @@ impl Actor {
         answer_after_commit(batch, reply, outcome);
     }
 
-    /// What was asked is answered once it is durable; after a failure, with what is known.
-    pub(super) fn answer_query<T: Send + 'static>(&self, batch: &mut Batch, reply: Reply<T>, answer: Result<T, Error>) {
-        if self.journal.poison().is_none() {
-            answer_after_commit(batch, reply, answer);
-        } else {
+    /// What was asked is answered once it is durable; after a failure, with what is known.
+    fn answer_query<T: Send + 'static>(batch: &mut Batch, reply: Reply<T>, answer: Result<T, Error>) {
+        batch.answers.push(Box::new(move |_| {
             // The asker may have given up.
             let _ = reply.send(answer);
-        }
+        }));
     }
 
     fn tick(&mut self, now: Timestamp, batch: &mut Batch) {
@@ -131,10 +137,10 @@ impl Actor {
     pub(super) fn apply(&mut self, now: Timestamp, event: Event, batch: &mut Batch) -> Result<Vec<Decision>, Refusal> {
         let decisions = self.engine.apply(now, &event)?;
         if event != Event::TimePassed || !decisions.is_empty() {
-            batch.entries.push((now, Entry::Event(event)));
+            batch.push(now, &Entry::Event(event));
         }
         for decision in &decisions {
-            batch.entries.push((now, Entry::Decision(decision.clone())));
+            batch.push(now, &Entry::Decision(decision.clone()));
             self.follow(now, decision, batch);
         }
         Ok(decisions)
@@ -143,11 +149,6 @@ impl Actor {
     /// Brings the record of a decision's job up to date and notes what is to be done once the decision is durable.
     pub(super) fn follow(&mut self, now: Timestamp, decision: &Decision, batch: &mut Batch) {
         let id = decision.job();
-        let prices = &self.options.nodes;
-        let price_of = |name: &NodeName| {
-            let node = prices.iter().find(|node| node.name == *name);
-            node.and_then(|node| node.price_per_hour).unwrap_or(Money::ZERO)
-        };
         let Some(record) = self.records.get_mut(&id) else {
             error!(job = %id, "a decision is about a job without a record");
             return;
@@ -155,12 +156,13 @@ impl Actor {
         if matches!(decision, Decision::Requeue { .. } | Decision::End { .. })
             && let Some(attempt) = record.last_attempt().filter(|attempt| attempt.ended_at.is_none())
         {
-            let entries = book_attempt(id, attempt, now, price_of);
+            let entries = book_attempt(id, attempt, now);
             self.rows.ledger.extend(entries.into_iter().map(|entry| (record.queue.clone(), entry)));
             self.contacts.retain(|(job, _), _| *job != id);
             self.rates.remove(&id);
         }
         record.follow(now, decision, &self.engine);
+        record.price_attempt(&self.options.nodes);
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);
         if let Decision::Place { job, attempt, shares, .. } = decision {
@@ -177,11 +179,11 @@ impl Actor {
     /// Commits the batch if anything in it must be durable, then answers and acts.
     pub(super) fn finish(&mut self, now: Timestamp, batch: Batch) {
         let poison = self.journal.poison().map(|cause| Error::Poisoned { cause: cause.to_owned() });
-        let is_due = self.rows_since.is_some_and(|since| now.since(since) >= ROWS_WAIT_MAX);
+        let is_due = self.rows_since.is_some_and(|since| now < since || now.since(since) >= ROWS_WAIT_MAX);
         if !self.rows.is_empty() && self.rows_since.is_none() {
             self.rows_since = Some(now);
         }
-        let needs_commit = !batch.entries.is_empty() || batch.must_commit || is_due;
+        let needs_commit = !batch.entries.is_empty() || is_due || batch.must_commit && !self.rows.is_empty();
         let outcome = match poison {
             Some(poison) => Err(poison),
             None if needs_commit => self.commit(&batch.entries),
@@ -200,27 +202,27 @@ impl Actor {
         }
     }
 
-    fn commit(&mut self, entries: &[(Timestamp, Entry)]) -> Result<(), Error> {
-        let encoded: Vec<db::Entry> =
-            entries.iter().map(|(at, entry)| db::Entry { at: *at, body: encode_entry(entry) }).collect();
+    fn commit(&mut self, entries: &[db::Entry]) -> Result<(), Error> {
         let rows = std::mem::take(&mut self.rows);
         self.rows_since = None;
         let records = &self.records;
         let mut read_models = |transaction: &rusqlite::Transaction<'_>| -> rusqlite::Result<()> {
+            rows.repairs.iter().try_for_each(|damage| repair(transaction, damage))?;
             for job in rows.jobs.iter().filter_map(|job| records.get(job)) {
                 write_job(transaction, job)?;
-            }
-            for job in &rows.forgotten {
-                transaction.execute("DELETE FROM jobs WHERE job = ?1", [job.0.cast_signed()])?;
             }
             for (queue, entry) in &rows.ledger {
                 write_ledger(transaction, queue, entry)?;
             }
             rows.samples.iter().try_for_each(|sample| write_sample(transaction, sample))
         };
-        let committed = self.journal.commit(db::Batch { records: &encoded, read_models: &mut read_models });
-        self.records.retain(|_, record| !record.state.is_final());
-        self.entries_since_snapshot += u64::try_from(encoded.len()).unwrap_or(u64::MAX);
+        let committed = self.journal.commit(db::Batch { records: entries, read_models: &mut read_models });
+        for job in &rows.jobs {
+            if self.records.get(job).is_some_and(|record| record.state.is_final()) {
+                self.records.remove(job);
+            }
+        }
+        self.entries_since_snapshot += u64::try_from(entries.len()).unwrap_or(u64::MAX);
         match committed {
             Ok(_) => Ok(()),
             Err(failure) => {

@@ -1,6 +1,6 @@
 //! What one group commit holds: entries, read-model rows, and what is to happen once they are durable.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_accounting::LedgerEntry;
 use gangline_base::{JobId, Timestamp};
@@ -8,7 +8,15 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::Entry;
 
 use super::Error;
-use crate::model::SampleRow;
+use crate::codec::encode_entry;
+use crate::db;
+use crate::model::{Repair, SampleRow};
+
+/// Requests taken into one group commit at most.
+pub(super) const REQUESTS_PER_BATCH_MAX: usize = 512;
+/// A batch whose entries have reached this many bytes takes no more requests; what one request adds fits easily into the
+/// rest of what the journal takes at once.
+const BYTES_MAX: usize = 16 << 20;
 
 /// Called with the outcome of the commit.
 pub(super) type Deferred = Box<dyn FnOnce(Result<(), &Error>) + Send>;
@@ -16,11 +24,26 @@ pub(super) type Deferred = Box<dyn FnOnce(Result<(), &Error>) + Send>;
 /// One group commit in the making.
 #[derive(Default)]
 pub(super) struct Batch {
-    pub(super) entries: Vec<(Timestamp, Entry)>,
+    pub(super) entries: Vec<db::Entry>,
+    bytes: usize,
     pub(super) answers: Vec<Deferred>,
     pub(super) launches: Vec<SupervisorSpec>,
-    /// Something must be durable before the answers, journal entries or not.
+    /// Read-model rows may not wait any longer: the service is stopping.
     pub(super) must_commit: bool,
+}
+
+impl Batch {
+    /// Adds an entry.
+    pub(super) fn push(&mut self, at: Timestamp, entry: &Entry) {
+        let body = encode_entry(entry);
+        self.bytes += body.len();
+        self.entries.push(db::Entry { at, body });
+    }
+
+    /// Whether it is to be committed before more is taken in.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes >= BYTES_MAX
+    }
 }
 
 /// Read-model rows that wait for the next commit. A report's rows may wait a little: repeating it brings them back.
@@ -29,12 +52,23 @@ pub(super) struct Rows {
     pub(super) jobs: BTreeSet<JobId>,
     pub(super) samples: Vec<SampleRow>,
     pub(super) ledger: Vec<(String, LedgerEntry)>,
-    /// Records of jobs that a damaged journal doesn't know any more.
-    pub(super) forgotten: Vec<JobId>,
+    /// For each job, attempt and node: the first sample that isn't durable yet, so mustn't be acknowledged.
+    pub(super) unsaved: BTreeMap<(JobId, u32, usize), u64>,
+    /// What a damaged journal doesn't know any more.
+    pub(super) repairs: Vec<Repair>,
 }
 
 impl Rows {
     pub(super) fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.samples.is_empty() && self.ledger.is_empty() && self.forgotten.is_empty()
+        self.jobs.is_empty() && self.samples.is_empty() && self.ledger.is_empty() && self.repairs.is_empty()
+    }
+
+    /// Adds samples of one share, in order.
+    pub(super) fn add_samples(&mut self, samples: Vec<SampleRow>) {
+        if let Some(first) = samples.first() {
+            let share = (JobId(first.job), first.attempt, first.node_rank);
+            self.unsaved.entry(share).or_insert(first.number);
+        }
+        self.samples.extend(samples);
     }
 }

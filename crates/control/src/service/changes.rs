@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gangline_base::{JobId, JobSpec, NodeName, Submitter, Timestamp};
-use gangline_orchestration::{Event, Refusal};
+use gangline_orchestration::{Event, NodeStatus};
 
 use super::Error;
 use super::actor::Actor;
@@ -40,15 +40,16 @@ impl Actor {
         by: Submitter,
         batch: &mut Batch,
     ) -> Result<wire::CancelAnswer, Error> {
-        if let Some(record) = self.records.get_mut(&job) {
-            record.note(now, format!("cancel requested by {by}"));
+        let Some(live) = self.engine.job(job) else {
+            return Err(if job < self.engine.next_job_id() { Error::JobEnded(job) } else { Error::NoJob(job) });
+        };
+        if !live.is_cancelled {
+            if let Some(record) = self.records.get_mut(&job) {
+                record.note(now, format!("cancel requested by {by}"));
+                self.rows.jobs.insert(job);
+            }
+            self.apply(now, Event::CancelRequested { job, by }, batch)?;
         }
-        self.apply(now, Event::CancelRequested { job, by }, batch).map_err(|refusal| match refusal {
-            Refusal::UnknownJob(job) if job < self.engine.next_job_id() => Error::JobEnded(job),
-            Refusal::UnknownJob(job) => Error::NoJob(job),
-            other => other.into(),
-        })?;
-        self.rows.jobs.insert(job);
         let state = self.records.get(&job).map_or(wire::JobState::Cancelled, |record| record.state);
         Ok(wire::CancelAnswer { job: job.to_string(), state })
     }
@@ -61,8 +62,14 @@ impl Actor {
         batch: &mut Batch,
     ) -> Result<wire::Node, Error> {
         let node = self.engine.node_id(name).ok_or_else(|| Error::NoNode(name.clone()))?;
-        let event = if is_wanted { Event::DrainRequested { node } } else { Event::DrainCancelled { node } };
-        self.apply(now, event, batch)?;
+        if !is_wanted && !self.options.nodes.iter().any(|config| config.name == *name) {
+            return Err(Error::NotConfigured(name.clone()));
+        }
+        let is_draining = self.engine.cluster().node(node).is_some_and(|node| node.status == NodeStatus::Draining);
+        if is_draining != is_wanted {
+            let event = if is_wanted { Event::DrainRequested { node } } else { Event::DrainCancelled { node } };
+            self.apply(now, event, batch)?;
+        }
         let shown = self.node_list().nodes.into_iter().find(|node| node.name == name.as_str());
         shown.ok_or_else(|| Error::NoNode(name.clone()))
     }

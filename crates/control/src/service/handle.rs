@@ -36,6 +36,12 @@ pub enum Error {
     /// More requests are waiting than the limit.
     #[error("the control plane is overloaded")]
     Overloaded,
+    /// No answer came in time. A change may still have been made.
+    #[error("the control plane did not answer in time; what was asked may still be done")]
+    Unanswered,
+    /// The node is known from before but not configured any more.
+    #[error("node \"{0}\" is not in the configuration any more")]
+    NotConfigured(NodeName),
     /// The service is stopping.
     #[error("the control plane is stopping")]
     Stopping,
@@ -55,7 +61,7 @@ pub(super) enum Request {
     Queues { reply: Reply<wire::QueueList> },
     Health { reply: Reply<wire::Health> },
     Report { report: Box<Report>, reply: Reply<Orders> },
-    LaunchFailed { spec: Box<SupervisorSpec>, message: String },
+    Launched { spec: Box<SupervisorSpec>, failure: Option<String> },
     Stop,
 }
 
@@ -80,7 +86,7 @@ impl Handle {
         })?;
         match tokio::time::timeout(ANSWER_WAIT_MAX, answer).await {
             Ok(answer) => answer.unwrap_or(Err(Error::Stopping)),
-            Err(_) => Err(Error::Overloaded),
+            Err(_) => Err(Error::Unanswered),
         }
     }
 

@@ -6,32 +6,45 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeName, Timestamp};
 use gangline_execution::launcher::Launcher;
-use gangline_execution::protocol::{PROTOCOL_VERSION, SupervisorSpec};
-use gangline_orchestration::{Event, FaultCause, Share, ShareEnd};
+use gangline_execution::protocol::{FaultCause, PROTOCOL_VERSION, SupervisorSpec};
+use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
 use tracing::{debug, error, warn};
 
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Request;
 use crate::ENDPOINT_FILE;
+use crate::model::cause_as_fault;
 
 /// Launches that may wait for the launching thread.
 pub(super) const LAUNCHES_MAX: usize = 65_536;
 /// A rank's log is rotated at this size, so twice this is kept of each.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// The launching thread: starts each supervisor and tells the service of failures.
+/// The launching thread: starts each supervisor and tells the service.
 pub(super) fn run(launcher: &Arc<dyn Launcher>, specs: &Receiver<SupervisorSpec>, service: &SyncSender<Request>) {
     for spec in specs {
-        if let Err(failure) = launcher.launch(&spec) {
-            let message = failure.to_string();
+        let failure = launcher.launch(&spec).err().map(|failure| with_causes(&failure));
+        if let Some(message) = &failure {
             let (job, attempt, node) = (spec.job, spec.attempt, &spec.node);
             warn!(job, attempt, node, message, "a supervisor could not be started");
-            if service.send(Request::LaunchFailed { spec: Box::new(spec), message }).is_err() {
-                return;
-            }
+        }
+        if service.send(Request::Launched { spec: Box::new(spec), failure }).is_err() {
+            return;
         }
     }
+}
+
+/// An error and what caused it, on one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
 }
 
 impl Actor {
@@ -89,26 +102,76 @@ impl Actor {
         spec.checkpoint.path.as_ref().map_or_else(own, PathBuf::from)
     }
 
-    pub(super) fn start_launch(&self, spec: SupervisorSpec) {
-        if self.launches.try_send(spec).is_err() {
-            error!("a launch was dropped; the watch will find its supervisor missing");
+    pub(super) fn start_launch(&mut self, spec: SupervisorSpec) {
+        let share = share_of(&spec);
+        match self.launches.try_send(spec) {
+            Ok(()) => self.launching.extend(share),
+            Err(_) => error!("a launch was dropped; the watch will find its supervisor missing"),
         }
     }
 
-    pub(super) fn launch_failed(&mut self, now: Timestamp, spec: &SupervisorSpec, message: String, batch: &mut Batch) {
+    /// The launching thread is done with a share. Its supervisor's lease begins now.
+    pub(super) fn launched(
+        &mut self,
+        now: Timestamp,
+        spec: &SupervisorSpec,
+        failure: Option<String>,
+        batch: &mut Batch,
+    ) {
+        let Some((job, attempt, node)) = share_of(spec) else { return };
+        self.launching.remove(&(job, attempt, node.clone()));
+        let current = self.engine.job(job).and_then(|job| job.attempt());
+        if current.is_none_or(|current| current.number != attempt) {
+            return;
+        }
+        self.contacts.insert((job, node.clone()), now);
+        let Some(message) = failure else { return };
         if self.journal.poison().is_some() {
             return;
         }
-        let (job, attempt) = (JobId(spec.job), AttemptNumber(spec.attempt));
-        let Some(node) = NodeName::new(&spec.node).ok().and_then(|name| self.engine.node_id(&name)) else { return };
-        let end = ShareEnd::Fault { cause: FaultCause::Start, at: now };
-        if let Some(record) = self.records.get_mut(&job) {
-            record.note(now, format!("could not start on {}: {message}", spec.node));
+        let text = format!("could not start on {node}: {message}");
+        self.share_failed(now, &LostShare { job, attempt, node, cause: FaultCause::Start { message }, text }, batch);
+    }
+
+    /// Takes in that a share's supervisor can't say any more how it ended. A share that has ended stays as it was.
+    pub(super) fn share_failed(&mut self, now: Timestamp, lost: &LostShare, batch: &mut Batch) {
+        let LostShare { job, attempt, node, cause, text } = lost;
+        let Some(id) = self.engine.node_id(node) else { return };
+        let current = self.engine.job(*job).and_then(|job| job.attempt()).filter(|current| current.number == *attempt);
+        let is_live = current.is_some_and(|current| {
+            let index = current.share_index(id);
+            index.is_some_and(|index| !matches!(current.states[index], ShareState::Ended(_)))
+        });
+        if !is_live {
+            debug!(%job, %node, "a share's failure came too late");
+            return;
         }
-        if let Err(refusal) = self.apply(now, Event::ShareEnded { job, attempt, node, end }, batch) {
-            debug!(%job, %refusal, "a failed launch came too late");
+        if let Some(record) = self.records.get_mut(job) {
+            record.note(now, text.clone());
+            record.share_failed(now, node.as_str(), cause.clone());
+            self.rows.jobs.insert(*job);
+        }
+        let end = ShareEnd::Fault { cause: cause_as_fault(cause), at: now };
+        let event = Event::ShareEnded { job: *job, attempt: *attempt, node: id, end };
+        if let Err(refusal) = self.apply(now, event, batch) {
+            error!(%job, %refusal, "a live share could not end");
         }
     }
+}
+
+/// A share that ended without a report of its own.
+pub(super) struct LostShare {
+    pub(super) job: JobId,
+    pub(super) attempt: AttemptNumber,
+    pub(super) node: NodeName,
+    pub(super) cause: FaultCause,
+    /// For the job's history.
+    pub(super) text: String,
+}
+
+fn share_of(spec: &SupervisorSpec) -> Option<(JobId, AttemptNumber, NodeName)> {
+    let node = NodeName::new(&spec.node).ok()?;
+    Some((JobId(spec.job), AttemptNumber(spec.attempt), node))
 }
 
 /// Where a share's supervisor keeps its files below the data folder.

@@ -15,8 +15,8 @@ use crate::model::outcome_as_end;
 
 /// The window over which tokens a second are measured.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// Points in that window at most.
-const RATE_POINTS_MAX: usize = 64;
+/// Between two points of that window: a large gang reports much more often.
+const RATE_POINTS_EVERY: Duration = Duration::from_millis(100);
 
 /// Tokens over the last seconds.
 #[derive(Default)]
@@ -27,14 +27,14 @@ pub(super) struct Rate {
 impl Rate {
     /// Tokens a second over the window that ends with this point.
     fn add(&mut self, now: Timestamp, tokens: u64) -> Option<f64> {
-        let is_restart = self.points.back().is_some_and(|(_, before)| tokens < *before);
+        let is_restart = self.points.back().is_some_and(|(at, before)| tokens < *before || now < *at);
         if is_restart {
             self.points.clear();
         }
-        self.points.push_back((now, tokens));
-        while self.points.len() > RATE_POINTS_MAX
-            || self.points.len() > 2 && self.points.get(1).is_some_and(|(at, _)| now.since(*at) > RATE_WINDOW)
-        {
+        if self.points.back().is_none_or(|(at, _)| now.since(*at) >= RATE_POINTS_EVERY) {
+            self.points.push_back((now, tokens));
+        }
+        while self.points.len() > 2 && self.points.get(1).is_some_and(|(at, _)| now.since(*at) > RATE_WINDOW) {
             self.points.pop_front();
         }
         let (first_at, first) = *self.points.front()?;
@@ -51,9 +51,11 @@ impl Actor {
             let _ = reply.send(Ok(neutral(&report)));
             return;
         }
+        let without_promise = neutral(&report);
         let orders = self.take_report(now, report, batch);
         batch.answers.push(Box::new(move |committed| {
-            let _ = reply.send(committed.map(|()| orders).map_err(Clone::clone));
+            // The supervisor may have given up.
+            let _ = reply.send(Ok(if committed.is_ok() { orders } else { without_promise }));
         }));
     }
 
@@ -71,7 +73,7 @@ impl Actor {
         let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(report.clone())) else {
             return stale(&report);
         };
-        self.rows.samples.extend(samples);
+        self.rows.add_samples(samples);
         self.rows.jobs.insert(job);
         if let Ok(name) = NodeName::new(&report.node) {
             self.contacts.insert((job, name), now);
@@ -127,7 +129,10 @@ impl Actor {
         let current = live.and_then(|job| job.attempt()).filter(|current| current.number == attempt);
         let grace = live.map_or(Duration::ZERO, |job| job.spec.checkpoint.grace);
         let record = self.records.get(&job).and_then(|record| record.last_attempt());
-        let share = record.and_then(|attempt| attempt.shares.iter().find(|share| share.node == report.node));
+        let index = record.and_then(|attempt| attempt.shares.iter().position(|share| share.node == report.node));
+        let taken = index.and_then(|index| record.map(|attempt| attempt.shares[index].samples_stored));
+        // What waits for its commit is acknowledged by a later answer: this one may come before it.
+        let unsaved = index.and_then(|index| self.rows.unsaved.get(&(job, attempt.0, index)).copied());
         let master = record.and_then(|attempt| attempt.shares.first()?.report.as_ref());
         Orders {
             version: PROTOCOL_VERSION,
@@ -136,7 +141,7 @@ impl Actor {
                 reason: reason.to_string(),
             }),
             rendezvous: master.and_then(|report| report.rendezvous.clone()),
-            samples_stored: share.map_or(report.samples_from, |share| share.samples_stored),
+            samples_stored: unsaved.or(taken).unwrap_or(report.samples_from),
             end_acknowledged: matches!(report.state, NodeState::Ended { .. }),
         }
     }
@@ -157,7 +162,7 @@ fn stale(report: &Report) -> Orders {
     let reason = "the attempt is over".to_owned();
     Orders {
         stop: Some(StopOrder { grace_ms: 0, reason }),
-        samples_stored: report.samples_from + u64::try_from(report.samples.len()).unwrap_or(u64::MAX),
+        samples_stored: report.samples_from.saturating_add(u64::try_from(report.samples.len()).unwrap_or(u64::MAX)),
         end_acknowledged: true,
         ..neutral(report)
     }

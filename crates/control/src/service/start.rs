@@ -1,11 +1,12 @@
 //! Starting the service: open the journal, replay it, reconcile what depends on it, and run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use gangline_base::{JobId, NodeName, Timestamp};
 use gangline_execution::launcher::IDENTITY_FILE;
+use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Engine, Event, Limits, NodeSpec, NodeStatus, Refusal, ShareState};
 use tracing::{info, warn};
 
@@ -14,8 +15,9 @@ use super::batch::{Batch, Rows};
 use super::handle::{Handle, Request};
 use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
+use crate::config::{self, ConfigError};
 use crate::db::{self, Journal, Reader, Recovered};
-use crate::model::{JobRecord, live_jobs};
+use crate::model::{JobRecord, Repair, live_jobs, read_job};
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +41,9 @@ pub enum StartError {
         /// Why.
         source: Refusal,
     },
+    /// The nodes are more than can be worked with.
+    #[error(transparent)]
+    Nodes(#[from] ConfigError),
     /// The service's threads can't be started.
     #[error("a thread can't be started")]
     Thread(#[source] std::io::Error),
@@ -50,6 +55,7 @@ pub struct Service {
     handle: Handle,
     reader: Reader,
     thread: JoinHandle<()>,
+    launching: JoinHandle<()>,
 }
 
 impl Service {
@@ -58,30 +64,18 @@ impl Service {
     /// # Errors
     /// [`StartError`]; nothing has been changed then, but a torn last journal entry may have been put aside.
     pub fn start(options: Options) -> Result<Service, StartError> {
-        let (journal, recovered) = Journal::open(&options.folder, options.journal)?;
-        for warning in &recovered.warnings {
-            warn!("{warning}");
-        }
-        let reader = journal.reader();
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
-        let launches = start_launching(&options, requests.clone())?;
-        let mut actor = Actor {
-            engine: replay(&recovered)?,
-            journal,
-            records: BTreeMap::new(),
-            rows: Rows::default(),
-            contacts: BTreeMap::new(),
-            rates: BTreeMap::new(),
-            launches,
-            rows_since: None,
-            entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
-            watched_at: Timestamp::EPOCH,
-            options,
-        };
-        actor.reconcile(reader.read(live_jobs)?);
+        let (launches, specs) = sync_channel(launch::LAUNCHES_MAX);
+        let launcher = options.launcher.clone();
+        let now = (options.clock)();
+        let actor = Actor::open(options, launches, now)?;
+        let reader = actor.journal.reader();
+        let service = requests.clone();
+        let launch = move || launch::run(&launcher, &specs, &service);
+        let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
         let run = move || actor.run(&inbox);
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        Ok(Service { handle: Handle { requests }, reader, thread })
+        Ok(Service { handle: Handle { requests }, reader, thread, launching })
     }
 
     /// The handle for requests.
@@ -103,18 +97,33 @@ impl Service {
         if self.thread.join().is_err() {
             warn!("the control plane's thread had panicked");
         }
+        if self.launching.join().is_err() {
+            warn!("the launching thread had panicked");
+        }
     }
 }
 
-fn start_launching(
-    options: &Options,
-    service: SyncSender<Request>,
-) -> Result<SyncSender<gangline_execution::protocol::SupervisorSpec>, StartError> {
-    let (launches, specs) = sync_channel(launch::LAUNCHES_MAX);
-    let launcher = options.launcher.clone();
-    let run = move || launch::run(&launcher, &specs, &service);
-    Builder::new().name("launch".to_owned()).spawn(run).map_err(StartError::Thread)?;
-    Ok(launches)
+/// The records of all live jobs. One that the journal knows as live has one, but for damage.
+fn read_records(reader: &Reader, engine: &Engine) -> Result<Vec<JobRecord>, db::Error> {
+    reader.read(|transaction| {
+        let mut records = live_jobs(transaction)?;
+        records.retain(|record| engine.job(record.id).is_some());
+        let known: BTreeSet<JobId> = records.iter().map(|record| record.id).collect();
+        for job in engine.jobs().filter(|job| !known.contains(&job.id)) {
+            // It had ended in an entry that was put aside.
+            records.extend(read_job(transaction, job.id)?.map(|(record, _)| record));
+        }
+        Ok(records)
+    })
+}
+
+/// What to take out of read models that are ahead of a damaged journal.
+fn repairs(engine: &Engine) -> Vec<Repair> {
+    let live = engine.jobs().map(|job| {
+        let is_allocated = u32::from(job.attempt().is_some());
+        Repair::Rewind { job: job.id, placed: job.attempts, closed: job.attempts - is_allocated }
+    });
+    live.chain([Repair::Forget { from: engine.next_job_id() }]).collect()
 }
 
 fn replay(recovered: &Recovered) -> Result<Engine, StartError> {
@@ -136,9 +145,42 @@ fn replay(recovered: &Recovered) -> Result<Engine, StartError> {
 }
 
 impl Actor {
+    /// Opens the data folder and brings everything in line with its journal. Gangs that are to be started go to `launches`.
+    pub(super) fn open(
+        options: Options,
+        launches: SyncSender<SupervisorSpec>,
+        now: Timestamp,
+    ) -> Result<Actor, StartError> {
+        config::check(&options.nodes)?;
+        let (journal, recovered) = Journal::open(&options.folder, options.journal)?;
+        for warning in &recovered.warnings {
+            warn!("{warning}");
+        }
+        let engine = replay(&recovered)?;
+        let stored = read_records(&journal.reader(), &engine)?;
+        let mut actor = Actor {
+            engine,
+            journal,
+            records: BTreeMap::new(),
+            rows: Rows::default(),
+            contacts: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            launches,
+            launching: BTreeSet::new(),
+            rows_since: None,
+            entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
+            watched_at: now,
+            options,
+        };
+        if recovered.are_read_models_ahead() {
+            actor.rows.repairs = repairs(&actor.engine);
+        }
+        actor.reconcile(stored, now);
+        Ok(actor)
+    }
+
     /// Brings everything in line with the replayed engine: records, nodes, supervisors, and decisions a crash cut off.
-    fn reconcile(&mut self, stored: Vec<JobRecord>) {
-        let now = (self.options.clock)();
+    fn reconcile(&mut self, stored: Vec<JobRecord>, now: Timestamp) {
         let mut batch = Batch::default();
         self.reconcile_records(stored, now);
         self.reconcile_nodes(now, &mut batch);
@@ -151,26 +193,21 @@ impl Actor {
 
     /// Records and journal are committed together, so they differ only where damaged entries were put aside.
     fn reconcile_records(&mut self, stored: Vec<JobRecord>, now: Timestamp) {
-        for record in stored {
-            if self.engine.job(record.id).is_some() {
-                self.records.insert(record.id, record);
-            } else {
-                warn!(job = %record.id, "a job isn't in the journal any more and is forgotten");
-                self.rows.forgotten.push(record.id);
-            }
-        }
+        self.records.extend(stored.into_iter().map(|record| (record.id, record)));
         let missing: Vec<JobId> =
             self.engine.jobs().map(|job| job.id).filter(|id| !self.records.contains_key(id)).collect();
         for id in missing {
             if let Some(job) = self.engine.job(id) {
                 warn!(job = %id, "a job's record is made anew from the journal");
                 self.records.insert(id, JobRecord::new(id, &job.spec, job.submitted_at));
+                self.rows.jobs.insert(id);
             }
         }
         for job in self.engine.jobs() {
             if let Some(record) = self.records.get_mut(&job.id)
                 && record.align(now, job, &self.engine)
             {
+                record.price_attempt(&self.options.nodes);
                 self.rows.jobs.insert(job.id);
             }
         }
@@ -198,8 +235,11 @@ impl Actor {
             }
         }
         for (name, (_, status)) in &known {
-            let is_gone = !configured.iter().any(|spec| spec.name == *name);
-            if is_gone
+            let is_configured = configured.iter().any(|spec| spec.name == *name);
+            if is_configured && *status == NodeStatus::Draining {
+                info!(node = %name, "a node is still draining; gangline drain --undo takes it back into use");
+            }
+            if !is_configured
                 && *status == NodeStatus::Ready
                 && let Some(node) = self.engine.node_id(name)
             {

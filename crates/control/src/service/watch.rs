@@ -2,38 +2,51 @@
 //! that doesn't live any more is given up. One that lives but stays silent long after it should have stopped as an
 //! orphan is killed first, so that its devices are never used twice.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
 use gangline_execution::launcher::FINAL_REPORT_FILE;
-use gangline_execution::protocol::Report;
-use gangline_orchestration::{Event, FaultCause, ShareEnd, ShareState};
+use gangline_execution::protocol::{FaultCause, NodeState, PROTOCOL_VERSION, Report};
+use gangline_orchestration::ShareState;
 use tracing::{debug, warn};
 
 use super::actor::Actor;
 use super::batch::Batch;
+use super::launch::LostShare;
 
 /// Between two looks.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// A longer time between two looks means that this thread was away.
+const AWAY_AFTER: Duration = Duration::from_secs(5);
 /// A supervisor that lives but has been silent for this many orphan times is killed.
 const ORPHAN_TIMES_MAX: u32 = 2;
+/// The largest final report that is read.
+const FINAL_REPORT_BYTES_MAX: u64 = 4 << 20;
 
 /// A share that may be lost.
 struct Silent {
     job: JobId,
     attempt: AttemptNumber,
-    node: NodeId,
     name: NodeName,
     silence: Duration,
 }
 
 impl Actor {
     pub(super) fn watch(&mut self, now: Timestamp, batch: &mut Batch) {
-        if now.since(self.watched_at) < WATCH_INTERVAL {
+        let went_back = now < self.watched_at;
+        let asleep = now.since(self.watched_at);
+        if !went_back && asleep < WATCH_INTERVAL {
             return;
         }
         self.watched_at = now;
+        if went_back || asleep > AWAY_AFTER {
+            // The clock was set, or this thread was away (a suspended machine, a disk that hung). Then silence says
+            // nothing about the supervisors: every lease begins anew.
+            self.contacts.values_mut().for_each(|contact| *contact = now);
+        }
         for silent in self.silent_shares(now) {
             self.look_after(now, &silent, batch);
         }
@@ -46,10 +59,13 @@ impl Actor {
             let live = attempt.shares.iter().zip(&attempt.states).filter(|(_, s)| !matches!(s, ShareState::Ended(_)));
             for (share, _) in live {
                 let Ok(name) = NodeName::new(&self.node_name(share.node)) else { continue };
+                if self.launching.contains(&(job.id, attempt.number, name.clone())) {
+                    continue;
+                }
                 let contact = self.contacts.get(&(job.id, name.clone())).copied().unwrap_or(attempt.placed_at);
                 let silence = now.since(contact);
                 if silence > self.options.timing.lease {
-                    silent.push(Silent { job: job.id, attempt: attempt.number, node: share.node, name, silence });
+                    silent.push(Silent { job: job.id, attempt: attempt.number, name, silence });
                 }
             }
         }
@@ -82,20 +98,19 @@ impl Actor {
                 return;
             }
         }
-        let Silent { job, attempt, node, .. } = *silent;
-        let end = ShareEnd::Fault { cause: FaultCause::SupervisorLost, at: now };
-        if let Some(record) = self.records.get_mut(&job) {
-            record.note(now, format!("the supervisor on {} is gone", silent.name));
-            record.supervisor_lost(now, silent.name.as_str());
-        }
-        if let Err(refusal) = self.apply(now, Event::ShareEnded { job, attempt, node, end }, batch) {
-            debug!(%job, %refusal, "a lost supervisor came too late");
-        }
+        let (job, attempt, node) = (silent.job, silent.attempt, silent.name.clone());
+        let text = format!("the supervisor on {node} is gone");
+        let lost = LostShare { job, attempt, node, cause: FaultCause::SupervisorLost, text };
+        self.share_failed(now, &lost, batch);
     }
 }
 
-/// The report a supervisor leaves behind if it can't deliver it. Damaged or absent: none.
+/// The report a supervisor leaves behind if it can't deliver it. Damaged, too large, not final or absent: none.
 fn final_report(folder: &Path) -> Option<Report> {
-    let bytes = std::fs::read(folder.join(FINAL_REPORT_FILE)).ok()?;
-    serde_json::from_slice(&bytes).ok()
+    let mut bytes = Vec::new();
+    let file = File::open(folder.join(FINAL_REPORT_FILE)).ok()?;
+    file.take(FINAL_REPORT_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    let report: Report = serde_json::from_slice(&bytes).ok()?;
+    let is_final = matches!(report.state, NodeState::Ended { .. }) && report.version == PROTOCOL_VERSION;
+    is_final.then_some(report)
 }

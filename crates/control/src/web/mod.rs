@@ -19,6 +19,8 @@ pub(crate) struct PageData {
 
 /// Seconds after which the page loads itself again.
 const REFRESH_SECONDS: u32 = 2;
+/// Ids in one cell of a table.
+const IDS_SHOWN_MAX: usize = 20;
 
 fn frame(title: &str, refreshes: bool, body: &Markup) -> Markup {
     html! {
@@ -121,8 +123,8 @@ fn queues(queues: &[Queue]) -> Markup {
                     @for queue in queues {
                         tr {
                             td { (queue.name) }
-                            td { (queue.running.join(", ")) }
-                            td { (queue.waiting.join(", ")) }
+                            td { (some_of(&queue.running)) }
+                            td { (some_of(&queue.waiting)) }
                             td class="number" { (queue.accelerators_held) }
                             td class="number" { (queue.accelerators_wanted) }
                         }
@@ -130,6 +132,15 @@ fn queues(queues: &[Queue]) -> Markup {
                 }
             }
         }
+    }
+}
+
+/// The first of many ids, and how many more there are.
+fn some_of(ids: &[String]) -> String {
+    let shown = ids[..ids.len().min(IDS_SHOWN_MAX)].join(", ");
+    match ids.len().saturating_sub(IDS_SHOWN_MAX) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 

@@ -1,0 +1,96 @@
+//! A job's curve from the table of samples, thinned out by seeking rather than by reading all of it: the cost follows the
+//! points asked for, not the length of the training.
+
+use gangline_base::{JobId, Timestamp};
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::store::{SPARSE_EVERY, from_sql, to_sql};
+use crate::wire::{Point, Series, Time};
+
+/// The numbers of the samples of one attempt.
+struct Span {
+    attempt: u32,
+    first: u64,
+    last: u64,
+}
+
+impl Span {
+    fn length(&self) -> u64 {
+        self.last - self.first + 1
+    }
+}
+
+/// The curve of a job's first node: evenly spread samples, the first and the last among them, at most `points_max`.
+/// Where samples without a loss lie between, the next one with a loss is taken.
+pub(crate) fn read_series(transaction: &Transaction<'_>, job: JobId, points_max: u32) -> rusqlite::Result<Series> {
+    let spans = spans(transaction, job)?;
+    let total: u64 = spans.iter().map(Span::length).sum();
+    let count = total.min(u64::from(points_max.max(2)));
+    let mut points = Vec::new();
+    let (mut at, mut before) = (0, 0);
+    for index in 0..count {
+        let position = if count == 1 { 0 } else { spread(index, count - 1, total - 1) };
+        while position - before >= spans[at].length() {
+            before += spans[at].length();
+            at += 1;
+        }
+        let until = if index + 1 == count { total } else { spread(index + 1, count - 1, total - 1) };
+        let number = spans[at].first + (position - before);
+        let last = spans[at].last.min(number + (until - position) - 1);
+        points.extend(point(transaction, job, spans[at].attempt, (number, last.min(number + SPARSE_EVERY - 1)))?);
+    }
+    Ok(Series { job: job.to_string(), points })
+}
+
+/// `index` of `steps` as a place from 0 to `last`.
+fn spread(index: u64, steps: u64, last: u64) -> u64 {
+    let place = u128::from(index) * u128::from(last) / u128::from(steps);
+    u64::try_from(place).expect("a fraction of a u64 is one")
+}
+
+/// By attempt, each found by seeks.
+fn spans(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Span>> {
+    let job = to_sql(job.0);
+    let next_sql = "SELECT min(attempt) FROM samples WHERE job = ?1 AND attempt > ?2";
+    let edge_sql =
+        |edge| format!("SELECT {edge}(number) FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0");
+    let mut next = transaction.prepare_cached(next_sql)?;
+    let mut first = transaction.prepare_cached(&edge_sql("min"))?;
+    let mut last = transaction.prepare_cached(&edge_sql("max"))?;
+    let mut spans = Vec::new();
+    let mut after: u32 = 0;
+    while let Some(attempt) = next.query_row(params![job, after], |row| row.get::<_, Option<u32>>(0))? {
+        let edges: (Option<i64>, Option<i64>) = (
+            first.query_row(params![job, attempt], |row| row.get(0))?,
+            last.query_row(params![job, attempt], |row| row.get(0))?,
+        );
+        if let (Some(first), Some(last)) = edges {
+            spans.push(Span { attempt, first: from_sql(first), last: from_sql(last) });
+        }
+        after = attempt;
+    }
+    Ok(spans)
+}
+
+/// The first sample with a loss among these numbers, or the first at all.
+fn point(
+    transaction: &Transaction<'_>,
+    job: JobId,
+    attempt: u32,
+    (from, to): (u64, u64),
+) -> rusqlite::Result<Option<Point>> {
+    let sql = "SELECT at_unix_nanos, step, loss, tokens FROM samples
+               WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number BETWEEN ?3 AND ?4
+               ORDER BY loss IS NULL, number LIMIT 1";
+    let mut statement = transaction.prepare_cached(sql)?;
+    let found = statement.query_row(params![to_sql(job.0), attempt, to_sql(from), to_sql(to)], |row| {
+        Ok(Point {
+            attempt,
+            at: Time(Timestamp::from_unix_nanos(from_sql(row.get(0)?))),
+            step: from_sql(row.get(1)?),
+            loss: row.get(2)?,
+            tokens: from_sql(row.get(3)?),
+        })
+    });
+    found.optional()
+}
