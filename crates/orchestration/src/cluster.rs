@@ -18,7 +18,7 @@ pub struct NodeSpec {
 }
 
 /// What a node has for jobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeCapacity {
     /// The type of its accelerators.
     pub accelerator: AcceleratorKind,
@@ -40,7 +40,7 @@ impl NodeCapacity {
 }
 
 /// Whether a node takes jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeStatus {
     /// It does.
     Ready,
@@ -117,6 +117,8 @@ pub struct Cluster {
     by_free: BTreeSet<(AcceleratorKind, u32, NodeId)>,
     /// Every kind there has been: an upper bound on what can be waited for.
     kinds: BTreeSet<AcceleratorKind>,
+    /// How many nodes there are of each capacity and status: what could ever fit is found without a scan.
+    classes: BTreeMap<(NodeCapacity, NodeStatus), u32>,
 }
 
 impl Cluster {
@@ -154,12 +156,11 @@ impl Cluster {
 
     /// How many nodes could take a share of `gang` if they were empty, of those with one of these statuses.
     pub(crate) fn could_hold(&self, gang: &GangShape, statuses: &[NodeStatus]) -> u32 {
-        let count = self
-            .nodes
-            .values()
-            .filter(|node| statuses.contains(&node.status) && node.could_hold_share_of(gang))
-            .count();
-        u32::try_from(count).expect("a cluster has fewer than 2^32 nodes")
+        let fitting = self
+            .classes
+            .iter()
+            .filter(|((capacity, status), _)| statuses.contains(status) && capacity.can_hold_share_of(gang));
+        fitting.map(|(_, count)| count).sum()
     }
 
     /// What `gang` wants beside what the cluster has.
@@ -185,7 +186,9 @@ impl Cluster {
         self.kinds.insert(spec.capacity.accelerator.clone());
         let was_draining = self.nodes.get(&id).is_some_and(|node| node.status == NodeStatus::Draining);
         let status = if was_draining { NodeStatus::Draining } else { NodeStatus::Ready };
+        self.leave_class(id);
         self.nodes.insert(id, Node { status, ..Node::new(id, spec) });
+        self.enter_class(id);
         self.index(id);
         for share in held.iter().filter(|share| share.node == id) {
             self.take(share);
@@ -195,9 +198,11 @@ impl Cluster {
 
     pub(crate) fn set_status(&mut self, id: NodeId, status: NodeStatus) {
         self.unindex(id);
+        self.leave_class(id);
         if let Some(node) = self.nodes.get_mut(&id) {
             node.status = status;
         }
+        self.enter_class(id);
         self.index(id);
     }
 
@@ -222,6 +227,23 @@ impl Cluster {
             node.set_held(node.held_cpus - share.cpus, Bytes(node.held_memory.0 - share.memory.0));
         }
         self.index(share.node);
+    }
+
+    fn enter_class(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get(&id) {
+            *self.classes.entry((node.spec.capacity.clone(), node.status)).or_insert(0) += 1;
+        }
+    }
+
+    fn leave_class(&mut self, id: NodeId) {
+        let Some(node) = self.nodes.get(&id) else { return };
+        let class = (node.spec.capacity.clone(), node.status);
+        if let Some(count) = self.classes.get_mut(&class) {
+            *count -= 1;
+            if *count == 0 {
+                self.classes.remove(&class);
+            }
+        }
     }
 
     fn unindex(&mut self, id: NodeId) {
