@@ -175,7 +175,7 @@ fn a_rank_finds_its_checkpoint_folder_and_a_fault_to_make_it_is_explained() {
     assert!(folder.join("state").exists());
     let file = product.job_file("plain", "");
     let bad = product.submit(&format!(
-        "name: can't\nrun: exit 0\ncheckpoint: {{path: \"{file}/x\"}}\nrecovery: {{max_faults: 0}}\n"
+        "name: cannot\nrun: exit 0\ncheckpoint: {{path: \"{file}/x\"}}\nrecovery: {{max_faults: 0}}\n"
     ));
     let job = product.wait_state(&bad, "failed");
     let cause = job["attempts"][0]["fault"]["cause"].as_str().expect("a cause");

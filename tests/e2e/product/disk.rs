@@ -92,7 +92,7 @@ fn a_torn_last_record_is_dropped_with_a_warning() {
     damage(&product, 0);
     product.start();
     let log = std::fs::read_to_string(product.path("up.log")).expect("a log");
-    assert!(log.contains("WARN") && log.contains("dropped"), "{log}");
+    assert!(log.contains("WARN") && log.contains("put aside the last record"), "{log}");
     let next = product.submit("name: next\nrun: exit 0\n");
     product.wait_state(&next, "succeeded");
 }
