@@ -61,7 +61,9 @@ impl fmt::Display for AttemptNumber {
 
 /// Why a name was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} \"{text}\" is not valid: use 1 to 63 of a-z, A-Z, 0-9, '-', '_', '.', and start with a letter or digit")]
+#[error(
+    "{what} \"{text}\" is not valid: use 1 to 63 of a-z, A-Z, 0-9, '-', '_', '.', and start with a letter or digit"
+)]
 pub struct InvalidName {
     /// What kind of name it was to be.
     pub what: &'static str,

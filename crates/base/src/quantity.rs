@@ -51,7 +51,8 @@ impl FromStr for Bytes {
 impl fmt::Display for Bytes {
     /// The largest binary unit that leaves a number of at least one, with one decimal: `1.5 MiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find(|(_, bits)| self.0 >> bits > 0);
+        let unit =
+            [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find(|(_, bits)| self.0 >> bits > 0);
         match unit {
             None => write!(f, "{} B", self.0),
             Some((name, bits)) => {

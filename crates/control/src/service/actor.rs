@@ -233,7 +233,7 @@ impl Actor {
         }
     }
 
-    fn snapshot(&mut self) {
+    pub(super) fn snapshot(&mut self) {
         if self.entries_since_snapshot == 0 || self.journal.poison().is_some() {
             return;
         }

@@ -13,6 +13,8 @@ mod launch;
 mod queries;
 mod reports;
 mod start;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::fmt;
