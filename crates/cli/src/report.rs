@@ -86,19 +86,8 @@ fn usage(text: &mut String, usage: &Usage) -> std::fmt::Result {
     if usage.gpu_nanoseconds == 0 {
         return writeln!(text, "  booked       nothing yet: an attempt is booked when it ends");
     }
-    let prices: Vec<String> = usage
-        .prices
-        .iter()
-        .map(|price| format!("{} a slot-hour on {}", Money::from_nano_dollars(price.nano_dollars_per_hour), price.node))
-        .collect();
     let goodput = usage.goodput.map(|goodput| format!(", goodput {:.1} %", goodput * 100.0)).unwrap_or_default();
-    writeln!(
-        text,
-        "  booked       {:.3} slot-seconds (measured), {} at {}{goodput}",
-        usage.gpu_seconds,
-        usage.cost,
-        prices.join(", ")
-    )?;
+    writeln!(text, "  booked       {:.3} slot-seconds (measured), {}{goodput}", usage.gpu_seconds, cost(usage))?;
     for line in usage.buckets.iter().filter(|line| line.gpu_nanoseconds > 0) {
         let share = line.gpu_seconds / usage.gpu_seconds * 100.0;
         let cost = Money::from_nano_dollars(line.cost_nano_dollars);
@@ -107,6 +96,18 @@ fn usage(text: &mut String, usage: &Usage) -> std::fmt::Result {
     let sum: u64 = usage.buckets.iter().map(|line| line.gpu_nanoseconds).sum();
     let verdict = if sum == usage.gpu_nanoseconds { "exactly what was allocated" } else { "NOT what was allocated" };
     writeln!(text, "    buckets sum to {:.3} s, {verdict}", seconds_of(sum))
+}
+
+/// The cost at its prices, or that nobody has said what a slot costs.
+fn cost(usage: &Usage) -> String {
+    let priced = usage.prices.iter().filter(|price| price.nano_dollars_per_hour > 0);
+    let prices: Vec<String> = priced
+        .map(|price| format!("{} a slot-hour on {}", Money::from_nano_dollars(price.nano_dollars_per_hour), price.node))
+        .collect();
+    if prices.is_empty() {
+        return "cost not known: no price is configured (gangline up --price)".to_owned();
+    }
+    format!("{} at {}", usage.cost, prices.join(", "))
 }
 
 fn seconds_of(nanos: u64) -> f64 {
