@@ -90,7 +90,7 @@ pub fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Serves until `stop` is ready, then finishes the requests under way, but waits no longer than [`GOODBYE_MAX`] for them.
+/// Serves until `stop` is ready, then finishes the requests under way, but waits no longer than five seconds for them.
 ///
 /// # Errors
 /// If the listener isn't a loopback one (there is no TLS), or fails.
