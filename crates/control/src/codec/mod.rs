@@ -6,6 +6,8 @@
 mod entry;
 mod snapshot;
 mod spec;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 

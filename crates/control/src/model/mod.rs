@@ -18,4 +18,6 @@ pub(crate) use series::read_series;
 pub(crate) use store::{
     JOBS_PER_PAGE_MAX, Repair, live_jobs, read_job, read_jobs, repair, write_job, write_ledger, write_sample,
 };
+#[cfg(test)]
+pub(crate) use view::Booked;
 pub(crate) use view::{history_to_wire, to_wire};

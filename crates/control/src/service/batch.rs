@@ -28,7 +28,7 @@ pub(super) struct Batch {
     bytes: usize,
     pub(super) answers: Vec<Deferred>,
     pub(super) launches: Vec<SupervisorSpec>,
-    /// Read-model rows may not wait any longer: the service is stopping.
+    /// Read-model rows may not wait any longer: the service starts or stops.
     pub(super) must_commit: bool,
 }
 

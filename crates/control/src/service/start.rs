@@ -182,6 +182,7 @@ impl Actor {
     /// Brings everything in line with the replayed engine: records, nodes, supervisors, and decisions a crash cut off.
     fn reconcile(&mut self, stored: Vec<JobRecord>, now: Timestamp) {
         let mut batch = Batch::default();
+        batch.must_commit = true;
         self.reconcile_records(stored, now);
         self.reconcile_nodes(now, &mut batch);
         self.reattach(now, &mut batch);

@@ -1,0 +1,225 @@
+//! Random examples of everything in a journal.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_base::{
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeId, NodeName,
+    Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+};
+use gangline_orchestration::{
+    Attempt, Decision, Entry, Event, Fate, FaultCause, Job, JobState, NodeCapacity, NodeSpec, NodeStatus, PlaceReason,
+    RequeueReason, Share, ShareEnd, ShareState, Snapshot, StopReason,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+/// Texts that are awkward in JSON, in YAML, or anywhere.
+const TEXTS: [&str; 6] = ["", "train", "a \"quoted\" one", "zwei\nZeilen\t\\", "日本語 🛷", "\u{0}\u{7f}"];
+
+pub(super) struct Examples(ChaCha8Rng);
+
+impl Examples {
+    pub(super) fn new(seed: u64) -> Examples {
+        Examples(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    fn below(&mut self, limit: u32) -> u32 {
+        self.0.next_u32() % limit
+    }
+
+    fn number(&mut self) -> u32 {
+        // Small, large and any.
+        match self.below(3) {
+            0 => self.below(3),
+            1 => u32::MAX - self.below(3),
+            _ => self.0.next_u32(),
+        }
+    }
+
+    fn large(&mut self) -> u64 {
+        if self.below(4) == 0 { u64::MAX } else { self.0.next_u64() >> self.below(64) }
+    }
+
+    fn text(&mut self) -> String {
+        let place = usize::try_from(self.below(6)).expect("small");
+        TEXTS[place].to_owned()
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        (self.below(2) == 0).then(|| make(self))
+    }
+
+    fn time(&mut self) -> Timestamp {
+        Timestamp::from_unix_nanos(self.large())
+    }
+
+    /// Durations are kept to the millisecond; nothing in a journal is finer.
+    fn duration(&mut self) -> Duration {
+        Duration::from_millis(self.large())
+    }
+
+    fn share_of(&mut self) -> (JobId, AttemptNumber, NodeId) {
+        (JobId(self.large()), AttemptNumber(self.number()), NodeId(self.number()))
+    }
+
+    fn node(&mut self) -> NodeSpec {
+        let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
+        let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
+        let (cpus, memory) = (self.number(), Bytes(self.large()));
+        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory } }
+    }
+
+    fn share(&mut self) -> Share {
+        let devices = (0..self.below(9)).collect();
+        Share { node: NodeId(self.number()), devices, cpus: self.number(), memory: Bytes(self.large()) }
+    }
+
+    fn positive(&mut self) -> NonZeroU32 {
+        NonZeroU32::new(self.number().max(1)).expect("at least one")
+    }
+
+    fn spec(&mut self) -> JobSpec {
+        let value = u16::try_from(self.below(u32::from(Priority::MAX) + 1)).expect("small");
+        let envs = (0..self.below(4)).map(|number| (format!("KEY_{number}"), self.text())).collect();
+        JobSpec {
+            name: self.text(),
+            queue: QueueName::new("team-a.research_1").expect("a valid name"),
+            priority: Priority::new(value).expect("in range"),
+            gang: GangShape {
+                nodes: self.positive(),
+                accelerator: AcceleratorKind(self.text()),
+                accelerators_per_node: self.positive(),
+                cpus_per_node: self.number(),
+                memory_per_node: Bytes(self.large()),
+                launch: if self.below(2) == 0 { Launch::PerAccelerator } else { Launch::PerNode },
+            },
+            program: Program { workdir: self.text(), envs, setup: self.maybe(Self::text), run: self.text() },
+            checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
+            recovery: RecoveryPolicy { max_faults: self.number(), no_progress_limit: self.number() },
+            time_limit: self.maybe(Self::duration),
+            submitter: Submitter(self.text()),
+        }
+    }
+
+    fn causes(&mut self) -> [FaultCause; 7] {
+        let code = i32::from_le_bytes(self.0.next_u32().to_le_bytes());
+        [
+            FaultCause::Exit(code),
+            FaultCause::Signal(code),
+            FaultCause::Setup(code),
+            FaultCause::Start,
+            FaultCause::Rendezvous,
+            FaultCause::SupervisorLost,
+            FaultCause::NodeLost,
+        ]
+    }
+
+    fn cause(&mut self) -> FaultCause {
+        let place = usize::try_from(self.below(7)).expect("small");
+        self.causes()[place]
+    }
+
+    fn ends(&mut self) -> Vec<ShareEnd> {
+        let mut ends = vec![ShareEnd::Succeeded, ShareEnd::DoNotRestart, ShareEnd::Requeue, ShareEnd::Stopped];
+        for cause in self.causes() {
+            ends.push(ShareEnd::Fault { cause, at: self.time() });
+        }
+        ends
+    }
+
+    fn stops(&mut self) -> [StopReason; 3] {
+        [StopReason::Cancelled, StopReason::TimeLimit(self.duration()), StopReason::PeerEnded]
+    }
+
+    pub(super) fn submitted(&mut self) -> Entry {
+        Entry::Event(Event::JobSubmitted(Arc::new(self.spec())))
+    }
+
+    /// One of every kind at least.
+    pub(super) fn entries(&mut self) -> Vec<Entry> {
+        let (job, attempt, node) = self.share_of();
+        let by = Submitter(self.text());
+        let mut events = vec![
+            Event::NodeJoined(self.node()),
+            Event::NodeLost { node },
+            Event::DrainRequested { node },
+            Event::DrainCancelled { node },
+            Event::JobSubmitted(Arc::new(self.spec())),
+            Event::CancelRequested { job, by },
+            Event::ShareStarted { job, attempt, node },
+            Event::CheckpointCommitted { job, attempt, step: Step(self.large()) },
+            Event::TimePassed,
+        ];
+        events.extend(self.ends().into_iter().map(|end| Event::ShareEnded { job, attempt, node, end }));
+        let decisions = self.decisions();
+        events.into_iter().map(Entry::Event).chain(decisions.into_iter().map(Entry::Decision)).collect()
+    }
+
+    fn decisions(&mut self) -> Vec<Decision> {
+        let (job, attempt, _) = self.share_of();
+        let not_before = self.time();
+        let reason = PlaceReason { waited: self.duration(), passed: self.number(), candidates: self.number() };
+        let shares = (0..self.below(4)).map(|_| self.share()).collect();
+        let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
+        decisions.extend(self.stops().map(|reason| Decision::Stop { job, attempt, reason }));
+        let (cause, faults, max_faults) = (self.cause(), self.number(), self.number());
+        let requeues =
+            [RequeueReason::Fault { cause, faults, max_faults }, RequeueReason::Asked, RequeueReason::Orphaned];
+        decisions.extend(requeues.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
+        let fates = [
+            Fate::Succeeded,
+            Fate::Cancelled,
+            Fate::TimedOut,
+            Fate::DoNotRestart,
+            Fate::FaultsExhausted { cause, faults },
+            Fate::NoProgress { cause, faults },
+            Fate::RequeuesExhausted { requeues: self.number() },
+        ];
+        decisions.extend(fates.map(|fate| Decision::End { job, fate }));
+        decisions
+    }
+
+    fn attempt(&mut self) -> Attempt {
+        let mut states = vec![ShareState::Launching, ShareState::Running];
+        states.extend(self.ends().into_iter().map(ShareState::Ended));
+        let stop = self.maybe(Self::stops).map(|stops| stops[1]);
+        Attempt {
+            number: AttemptNumber(self.number()),
+            placed_at: self.time(),
+            shares: states.iter().map(|_| self.share()).collect(),
+            states,
+            stop,
+            checkpoint_at_start: self.maybe(|random| Step(random.large())),
+        }
+    }
+
+    fn job(&mut self, state: JobState) -> Job {
+        Job {
+            id: JobId(self.large()),
+            spec: Arc::new(self.spec()),
+            submitted_at: self.time(),
+            state,
+            attempts: self.number(),
+            faults: self.number(),
+            faults_without_progress: self.number(),
+            requeues: self.number(),
+            checkpoint: self.maybe(|random| Step(random.large())),
+            is_cancelled: self.below(2) == 0,
+        }
+    }
+
+    /// Of every status and state one at least.
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        let queued = JobState::Queued { since: self.time(), not_before: self.time() };
+        let allocated = JobState::Allocated(self.attempt());
+        let statuses = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
+        Snapshot {
+            at: self.time(),
+            next_job: self.large(),
+            nodes: statuses.map(|status| (self.node(), status)).into(),
+            jobs: vec![self.job(queued), self.job(allocated)],
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A disk that is full, and a journal whose last record is torn.
+
+use std::time::Duration;
+
+use gangline_base::{Bytes, JobId, JobSpec};
+use gangline_execution::protocol::{FaultCause, Outcome};
+use gangline_orchestration::NodeStatus;
+use rusqlite::Connection;
+
+use super::super::Error;
+use super::super::handle::Request;
+use super::{Supervisor, World, fault, spec};
+use crate::db;
+use crate::wire::JobState;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A job that takes much room in the journal.
+fn bulky() -> JobSpec {
+    let mut job = spec("bulky", 1, 1);
+    job.program.envs.insert("DATA".to_owned(), "x".repeat(50_000));
+    job
+}
+
+/// Proves: a full disk stops changes, says so, and hurts no running job.
+#[test]
+fn a_full_journal_refuses_changes_and_hurts_no_running_job() {
+    let options = db::Options { bytes_max: Bytes(512 << 10), ..db::Options::default() };
+    let mut world = World::with_journal(&[("n1", 1)], options);
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).steps(now, 1).tell(&mut world);
+    let mut taken = Vec::new();
+    let failure = loop {
+        match world.ask(|reply| Request::Submit { spec: Box::new(bulky()), reply }) {
+            Ok(submitted) => taken.push(submitted.job),
+            Err(failure) => break failure,
+        }
+        assert!(taken.len() < 100, "the journal has a limit");
+    };
+    assert!(matches!(failure, Error::Poisoned { .. }), "{failure:?}");
+    let refused = world.ask(|reply| Request::Submit { spec: Box::new(spec("small", 1, 1)), reply });
+    assert!(matches!(refused, Err(Error::Poisoned { .. })));
+    assert!(matches!(world.cancel(job), Err(Error::Poisoned { .. })));
+    assert!(matches!(world.drain("n1", true), Err(Error::Poisoned { .. })));
+    let health = world.ask(|reply| Request::Health { reply }).expect("questions are answered");
+    assert_eq!((health.status.as_str(), health.reason.is_some()), ("poisoned", true));
+    assert_eq!(world.ask(|reply| Request::Nodes { reply }).map(|list| list.nodes.len()), Ok(1));
+    assert_eq!(world.show(job).state, JobState::Running, "and what is durable can be read");
+    supervisor.steps(now, 2).ends(now, Outcome::Succeeded);
+    for _ in 0..2 {
+        let orders = supervisor.tell(&mut world);
+        assert_eq!((orders.stop, orders.end_acknowledged), (None, false), "nothing is promised");
+    }
+    world.pass_slowly(30 * SECOND);
+    world.journal = db::Options::default();
+    world.crash_and_restart();
+    assert!(supervisor.tell(&mut world).end_acknowledged);
+    assert_eq!(world.show(job).state, JobState::Succeeded);
+    assert_eq!(world.curve(job), [1, 2]);
+    for job in taken {
+        assert!(!world.show(job.parse().expect("a job's id")).state.is_final(), "{job} was promised");
+    }
+}
+
+/// The commit that fails answers in the same way as those after it.
+#[test]
+fn the_report_in_the_failing_commit_is_answered_without_a_promise() {
+    let options = db::Options { bytes_max: Bytes(512 << 10), ..db::Options::default() };
+    let mut world = World::with_journal(&[("n1", 1)], options);
+    world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).tell(&mut world);
+    while world.actor().journal.poison().is_none() {
+        supervisor.report.samples_from += u64::try_from(supervisor.report.samples.len()).expect("a few");
+        supervisor.report.samples.clear();
+        for _ in 0..900 {
+            supervisor.steps(now, 1);
+        }
+        let orders = world.report(&supervisor.report);
+        assert_eq!(orders.stop, None);
+        assert!(orders.samples_stored <= supervisor.report.samples_from);
+        world.pass(SECOND);
+        assert!(supervisor.report.samples_from < 1_000_000, "the journal has a limit");
+    }
+}
+
+/// A life of one job, up to a number of steps: submitted, placed, running, failed, running again, ended.
+fn live(world: &mut World, steps: usize) -> JobId {
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut first = Supervisor::new(&world.launch()[0], now);
+    let mut second = None;
+    for step in 0..steps {
+        world.pass(SECOND);
+        let now = world.now;
+        match step {
+            0 => drop(first.runs(now).steps(now, 5).saved(now, 5).tell(world)),
+            1 => drop(first.ends(now, fault(FaultCause::Exit { code: 1 }, now)).tell(world)),
+            2 => {
+                let mut supervisor = Supervisor::new(&world.launch()[0], now);
+                supervisor.runs(now).steps(now, 9).tell(world);
+                second = Some(supervisor);
+            }
+            3 => drop(second.as_mut().map(|second| second.saved(now, 9).tell(world))),
+            _ => drop(second.as_mut().map(|second| second.ends(now, Outcome::Succeeded).tell(world))),
+        }
+    }
+    job
+}
+
+/// Proves for a torn last record: whatever it was, the read models follow the journal back, the decision is made
+/// again, and nothing is booked twice.
+#[test]
+fn a_torn_last_record_of_any_kind_is_survived() {
+    for steps in 0..=5 {
+        let mut world = World::new(&[("n1", 1)]);
+        let job = live(&mut world, steps);
+        world.crash();
+        tear(&world);
+        world.open().expect("a torn last record is put aside");
+        assert_eq!(world.actor().journal.poison(), None, "after {steps} steps");
+        finish(&mut world, job);
+        let (shown, booked) = world.stored(job).expect("the job is there");
+        assert_eq!(shown.state, JobState::Succeeded, "after {steps} steps");
+        let numbers: Vec<u32> = booked.iter().map(|row| row.attempt).collect();
+        assert_eq!(numbers, (1..=shown.attempts.len()).map(|n| u32::try_from(n).expect("few")).collect::<Vec<_>>());
+        for row in &booked {
+            assert_eq!(u128::from(row.nanos.iter().sum::<u64>()), row.to.since(row.from).as_nanos());
+        }
+        world.crash_and_restart();
+        assert_eq!(world.stored(job).map(|(_, booked)| booked), Some(booked));
+    }
+}
+
+fn tear(world: &World) {
+    let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
+    let sql = "UPDATE records SET checksum = zeroblob(32) WHERE sequence = (SELECT max(sequence) FROM records)";
+    assert_eq!(connection.execute(sql, []).expect("the statement is sound"), 1);
+}
+
+/// Whatever the job's state after the loss, it goes on to its end.
+fn finish(world: &mut World, job: JobId) {
+    world.pass(SECOND);
+    let now = world.now;
+    let Some(attempt) = world.actor().engine.job(job).and_then(|job| job.attempt().cloned()) else { return };
+    let specs = world.actor().supervisor_specs(job, attempt.number, &attempt.shares);
+    Supervisor::new(&specs[0], now).ends(now, Outcome::Succeeded).tell(world);
+    if let Some(spec) = world.launches().into_iter().find(|spec| spec.attempt > attempt.number.0) {
+        Supervisor::new(&spec, now).ends(now, Outcome::Succeeded).tell(world);
+    }
+}
+
+#[test]
+fn a_job_whose_submission_was_lost_is_forgotten_with_all_its_rows() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("first", 1, 1));
+    let second = world.submit(spec("second", 1, 1));
+    world.crash();
+    tear(&world);
+    world.open().expect("a torn last record is put aside");
+    assert!(world.stored(second).is_none());
+    let again = world.submit(spec("another", 1, 1));
+    assert_eq!((again, world.show(again).name.as_str()), (second, "another"));
+}
+
+#[test]
+fn a_drain_that_was_lost_is_not_shown() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.drain("n1", true).expect("the node is there");
+    world.crash();
+    tear(&world);
+    world.open().expect("a torn last record is put aside");
+    let status = world.actor().engine.cluster().nodes().next().map(|node| node.status);
+    assert_eq!(status, Some(NodeStatus::Ready));
+}

@@ -1,0 +1,160 @@
+//! Supervisors that are silent, gone, or never came.
+
+use std::time::Duration;
+
+use gangline_execution::launcher::FINAL_REPORT_FILE;
+use gangline_execution::protocol::{Outcome, Report};
+
+use super::{Supervisor, World, spec};
+use crate::wire::JobState;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn leave_behind(report: &Report, supervisor: &Supervisor) {
+    std::fs::create_dir_all(&supervisor.spec.folder).expect("the folder is writable");
+    let text = serde_json::to_vec(report).expect("a report is JSON");
+    std::fs::write(supervisor.spec.folder.join(FINAL_REPORT_FILE), text).expect("the folder is writable");
+}
+
+fn running(world: &mut World) -> (gangline_base::JobId, Supervisor) {
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).tell(world);
+    (job, supervisor)
+}
+
+/// Proves A-13: silence of a supervisor that lives is no fault.
+#[test]
+fn a_silent_supervisor_that_lives_keeps_its_devices() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, mut supervisor) = running(&mut world);
+    world.pass_slowly(60 * SECOND);
+    assert_eq!((world.show(job).state, world.launches().len()), (JobState::Running, 0));
+    let now = world.now;
+    supervisor.ends(now, Outcome::Succeeded).tell(&mut world);
+    assert_eq!(world.show(job).state, JobState::Succeeded);
+}
+
+#[test]
+fn a_supervisor_that_is_gone_is_a_fault_and_the_job_is_placed_again() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, supervisor) = running(&mut world);
+    world.dies(&supervisor.spec);
+    world.pass_slowly(3 * SECOND);
+    assert_eq!(world.show(job).attempts.len(), 1, "its lease isn't over");
+    world.pass_slowly(SECOND);
+    let shown = world.show(job);
+    assert_eq!((shown.attempts.len(), shown.faults, shown.state), (2, 1, JobState::Starting));
+    assert_eq!(shown.attempts[0].fault.as_ref().map(|fault| fault.cause.as_str()), Some("the supervisor was lost"));
+    assert_eq!(world.launches().len(), 1);
+    assert_eq!(world.ledger(job).len(), 1);
+}
+
+#[test]
+fn the_report_that_a_supervisor_left_behind_counts() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, mut supervisor) = running(&mut world);
+    let now = world.now;
+    supervisor.worked(7).ends(now, Outcome::Succeeded);
+    leave_behind(&supervisor.report, &supervisor);
+    world.dies(&supervisor.spec);
+    world.pass_slowly(4 * SECOND);
+    assert_eq!(world.show(job).state, JobState::Succeeded);
+    assert_eq!(world.ledger(job)[0].nanos[super::BUSY as usize], 7);
+}
+
+#[test]
+fn a_left_report_of_another_attempt_or_without_an_end_does_not_count() {
+    let ended = |supervisor: &Supervisor| {
+        let mut changed = supervisor.clone();
+        changed.ends(gangline_base::Timestamp::EPOCH, Outcome::Succeeded);
+        changed.report
+    };
+    let spoil: [fn(Report) -> Report; 4] = [
+        |report| Report { attempt: 2, ..report },
+        |report| Report { node: "n2".to_owned(), ..report },
+        |report| Report { version: 2, ..report },
+        |report| Report { state: gangline_execution::protocol::NodeState::Preparing, ..report },
+    ];
+    for change in spoil {
+        let mut world = World::new(&[("n1", 1)]);
+        let (job, supervisor) = running(&mut world);
+        leave_behind(&change(ended(&supervisor)), &supervisor);
+        world.dies(&supervisor.spec);
+        world.pass_slowly(4 * SECOND);
+        assert_eq!(world.show(job).faults, 1);
+    }
+}
+
+/// Proves the fencing half of: an orphan that doesn't stop by itself is killed before its devices are used
+/// again.
+#[test]
+fn a_stuck_supervisor_is_killed_before_its_devices_are_given_away() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, supervisor) = running(&mut world);
+    let orphan_after = world.actor().options.timing.orphan_after;
+    world.pass_slowly(2 * orphan_after);
+    assert_eq!(world.machines.killed.lock().expect("nobody panicked").len(), 0);
+    world.pass(SECOND);
+    let killed = world.machines.killed.lock().expect("nobody panicked").clone();
+    assert_eq!(killed, std::slice::from_ref(&supervisor.spec.folder));
+    assert_eq!(world.show(job).attempts.len(), 1, "its devices are free when it is known to be gone");
+    world.pass(SECOND);
+    assert_eq!(world.show(job).attempts.len(), 2);
+}
+
+/// Proves A-13 where it is the control plane that was away.
+#[test]
+fn a_machine_that_slept_or_whose_clock_was_set_kills_nobody() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, _supervisor) = running(&mut world);
+    world.pass(Duration::from_hours(10));
+    world.pass_slowly(10 * SECOND);
+    world.now = gangline_base::Timestamp::from_unix_nanos(world.now.unix_nanos() - 36_000_000_000_000);
+    world.pass(SECOND);
+    world.pass_slowly(10 * SECOND);
+    assert_eq!(world.machines.killed.lock().expect("nobody panicked").len(), 0);
+    assert_eq!(world.show(job).attempts.len(), 1);
+}
+
+#[test]
+fn a_clock_that_was_set_back_does_not_hide_a_lost_supervisor() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, supervisor) = running(&mut world);
+    world.now = gangline_base::Timestamp::from_unix_nanos(world.now.unix_nanos() - 36_000_000_000_000);
+    world.dies(&supervisor.spec);
+    world.pass_slowly(5 * SECOND);
+    assert_eq!(world.show(job).attempts.len(), 2);
+}
+
+#[test]
+fn a_launch_that_takes_its_time_is_not_a_lost_supervisor() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("a", 1, 1));
+    let specs = world.launches();
+    world.dies(&specs[0]);
+    world.pass_slowly(30 * SECOND);
+    assert_eq!(world.show(job).faults, 0, "the launching thread hasn't come to it yet");
+    world.launched(&specs[0], None);
+    world.pass_slowly(3 * SECOND);
+    assert_eq!(world.show(job).faults, 0, "its lease began with the launch");
+    world.pass_slowly(SECOND);
+    assert_eq!(world.show(job).faults, 1);
+}
+
+#[test]
+fn a_failed_launch_is_a_fault_that_says_why() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("a", 1, 1));
+    let specs = world.launches();
+    world.launched(&specs[0], Some("start the supervisor: no such file"));
+    let shown = world.show(job);
+    assert_eq!((shown.faults, shown.attempts.len()), (1, 2));
+    let cause = shown.attempts[0].fault.as_ref().map(|fault| fault.cause.clone()).unwrap_or_default();
+    assert_eq!(cause, "could not be started: start the supervisor: no such file");
+    let before = world.show(job);
+    world.launched(&specs[0], Some("late"));
+    world.pass(SECOND);
+    assert_eq!(world.show(job), before, "a failure of an attempt that is over says nothing about the next");
+}

@@ -1,0 +1,15 @@
+//! The service's promises, tried on a real journal with a launcher that only remembers and a clock that stands until it is
+//! moved. Turns are taken by hand, so that nothing depends on threads.
+
+mod disk;
+mod ends;
+mod flow;
+mod lost;
+mod random;
+mod restart;
+mod started;
+mod supervisor;
+mod world;
+
+use supervisor::{BUSY, Supervisor, fault};
+use world::{World, spec};

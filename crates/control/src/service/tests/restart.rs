@@ -1,0 +1,159 @@
+//! The control plane goes away and comes back.
+
+use std::time::Duration;
+
+use gangline_execution::launcher::IDENTITY_FILE;
+use gangline_execution::protocol::Outcome;
+
+use super::super::handle::Request;
+use super::super::{Error, StartError};
+use super::world::node;
+use super::{Supervisor, World, spec};
+use crate::db;
+use crate::wire::JobState;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn started(supervisor: &Supervisor) {
+    std::fs::create_dir_all(&supervisor.spec.folder).expect("the folder is writable");
+    std::fs::write(supervisor.spec.folder.join(IDENTITY_FILE), "{}").expect("the folder is writable");
+}
+
+/// Proves A-3: after a crash the state is what it was.
+#[test]
+fn a_crash_leaves_the_state_as_it_was() {
+    let mut world = World::new(&[("n1", 1), ("n2", 2)]);
+    let first = world.submit(spec("first", 1, 2));
+    world.submit(spec("second", 1, 2));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    started(&supervisor);
+    supervisor.runs(now).saved(now, 3).tell(&mut world);
+    world.drain("n1", true).expect("the node is there");
+    let state = world.actor().engine.snapshot();
+    let shown = world.show(first);
+    world.crash_and_restart();
+    assert_eq!(world.actor().engine.snapshot(), state);
+    assert_eq!(world.show(first), shown);
+    assert!(world.launches().is_empty(), "what was started is not started again");
+    world.stop();
+    world.open().expect("the folder opens again");
+    assert_eq!(world.actor().engine.snapshot(), state, "a snapshot gives the same as the journal");
+}
+
+#[test]
+fn a_start_after_a_stop_replays_nothing() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    world.stop();
+    world.open().expect("the folder opens again");
+    assert_eq!(world.actor().entries_since_snapshot, 0);
+}
+
+#[test]
+fn a_gang_whose_launch_a_crash_cut_off_is_launched_by_the_next_start() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1)]);
+    world.submit(spec("gang", 2, 1));
+    let now = world.now;
+    let specs = world.launches();
+    started(&Supervisor::new(&specs[0], now));
+    world.crash_and_restart();
+    let again = world.launches();
+    assert_eq!(again, [specs[1].clone()], "only what was never started, and exactly as before");
+}
+
+#[test]
+fn a_stop_leaves_nothing_behind_that_was_reported() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    started(&supervisor);
+    supervisor.runs(now).tell(&mut world);
+    supervisor.steps(now, 8).tell(&mut world);
+    world.stop();
+    world.open().expect("the folder opens again");
+    assert_eq!((world.show(job).progress.step, world.curve(job)), (Some(8), vec![8]));
+}
+
+/// Proves A-13: the lease of a supervisor begins anew with each start.
+#[test]
+fn a_long_absence_of_the_control_plane_is_no_fault_of_its_supervisors() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    started(&supervisor);
+    supervisor.runs(now).tell(&mut world);
+    world.crash();
+    world.now = world.now + Duration::from_hours(5);
+    world.open().expect("the folder opens again");
+    world.pass_slowly(2 * SECOND);
+    let now = world.now;
+    supervisor.steps(now, 3).ends(now, Outcome::Succeeded).tell(&mut world);
+    let shown = world.show(job);
+    assert_eq!((shown.state, shown.faults), (JobState::Succeeded, 0));
+    assert!(world.machines.killed.lock().expect("nobody panicked").is_empty());
+    assert_eq!(world.ledger(job).len(), 1);
+}
+
+#[test]
+fn nodes_follow_the_configuration() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    started(&supervisor);
+    supervisor.runs(now).tell(&mut world);
+    world.nodes = vec![node("n2", 4)];
+    world.crash_and_restart();
+    let list = world.ask(|reply| Request::Nodes { reply }).expect("an answer").nodes;
+    let shown: Vec<_> = list.iter().map(|n| (n.name.as_str(), n.status.as_str(), n.slots.len())).collect();
+    assert_eq!(shown, [("n1", "draining", 1), ("n2", "ready", 4)]);
+    assert_eq!(list[0].slots[0].job.as_deref(), Some("job-1"), "what runs there goes on");
+    let undrained = world.drain("n1", false);
+    assert!(matches!(undrained, Err(Error::NotConfigured(_))), "nobody knows its address any more: {undrained:?}");
+    supervisor.ends(now, Outcome::Succeeded).tell(&mut world);
+    assert_eq!(world.show(job).state, JobState::Succeeded);
+    world.submit(spec("b", 1, 3));
+    assert_eq!(world.launches()[0].node, "n2");
+    world.nodes = vec![node("n1", 1), node("n2", 8)];
+    world.crash_and_restart();
+    assert_eq!(world.drain("n1", false).map(|node| node.status), Ok("ready".to_owned()));
+    let slots = world.ask(|reply| Request::Nodes { reply }).expect("an answer").nodes[1].slots.len();
+    assert_eq!(slots, 8, "a node may grow");
+}
+
+#[test]
+fn a_start_without_changes_writes_nothing() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    let last = world.actor().journal.last();
+    world.crash_and_restart();
+    assert_eq!(world.actor().journal.last(), last);
+}
+
+#[test]
+fn nodes_beyond_reason_are_refused_at_the_start() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.crash();
+    world.nodes = vec![node("n1", 1), node("n1", 2)];
+    assert!(matches!(world.open(), Err(StartError::Nodes(_))));
+    world.nodes = (0..300).map(|number| node(&format!("n{number}"), 1_024)).collect();
+    assert!(matches!(world.open(), Err(StartError::Nodes(_))));
+}
+
+#[test]
+fn a_body_of_a_newer_gangline_is_refused_and_named() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.crash();
+    let (mut journal, _) = db::Journal::open(world.folder.path(), db::Options::default()).expect("the folder opens");
+    let body = br#"{"v":2,"body":"time_flew"}"#.to_vec();
+    let entry = db::Entry { at: world.now, body };
+    journal.commit(db::Batch { records: &[entry], read_models: &mut |_| Ok(()) }).expect("there is room");
+    drop(journal);
+    let refused = world.open().expect_err("it can't be understood");
+    let StartError::Body { sequence, source } = refused else { panic!("{refused:?}") };
+    assert_eq!(sequence, 2);
+    assert_eq!(source.to_string(), "a journal body has version 2, this gangline reads up to 1");
+}

@@ -1,0 +1,75 @@
+//! The service with its threads, as the product starts it.
+
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gangline_base::{Submitter, Timestamp};
+use gangline_execution::launcher::{LaunchError, Launcher};
+use gangline_execution::protocol::SupervisorSpec;
+
+use super::super::{Error, Options, Service, StartError, Timing};
+use super::spec;
+use super::world::node;
+use crate::db;
+use crate::secret::Secrets;
+
+/// Far beyond what any machine needs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Telling(Mutex<Sender<SupervisorSpec>>);
+
+impl Launcher for Telling {
+    fn launch(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
+        // The test may be over.
+        let _ = self.0.lock().expect("nobody panicked").send(spec.clone());
+        Ok(())
+    }
+
+    fn is_alive(&self, _folder: &Path) -> Result<bool, LaunchError> {
+        Ok(true)
+    }
+
+    fn kill(&self, _folder: &Path) -> Result<(), LaunchError> {
+        Ok(())
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    Timestamp::from_unix_nanos(u64::try_from(since.as_nanos()).expect("it is before 2554"))
+}
+
+fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
+    Options {
+        folder: folder.to_owned(),
+        nodes: vec![node("n1", 1)],
+        launcher: Arc::new(Telling(Mutex::new(launches))),
+        clock: now,
+        user: Submitter("ada".to_owned()),
+        secrets: Secrets::open(folder).expect("the folder is writable"),
+        journal: db::Options::default(),
+        timing: Timing::default(),
+    }
+}
+
+#[test]
+fn a_service_launches_what_was_submitted_and_lets_go_of_its_folder_when_it_stops() {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (launches, launched) = channel();
+    let service = Service::start(options(folder.path(), launches.clone())).expect("a new folder opens");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let handle = service.handle();
+    let submitted = runtime.block_on(handle.submit(spec("a", 1, 1))).expect("a sound job");
+    let spec = launched.recv_timeout(PATIENCE).expect("the gang is launched");
+    assert_eq!((submitted.job.as_str(), spec.job), ("job-1", 1));
+    let second = Service::start(options(folder.path(), launches.clone())).map(|_| ());
+    assert!(matches!(second, Err(StartError::Journal(db::Error::InUse { .. }))), "{second:?}");
+    service.stop();
+    assert_eq!(runtime.block_on(handle.nodes()), Err(Error::Stopping));
+    let again = Service::start(options(folder.path(), launches)).expect("the folder is free");
+    let health = runtime.block_on(again.handle().health()).expect("it answers");
+    assert_eq!(health.status, "ok");
+    again.stop();
+}

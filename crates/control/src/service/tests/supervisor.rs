@@ -1,0 +1,106 @@
+//! What a supervisor would say.
+
+use gangline_base::{Bucket, Timestamp};
+use gangline_execution::protocol::{
+    CheckpointReport, Fault, FaultCause, Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report,
+    Sample, SupervisorSpec, UsageReport,
+};
+
+use super::World;
+
+/// Where the time of [`Supervisor::worked`] goes.
+pub(super) const BUSY: Bucket = Bucket::Compute;
+
+/// A fault of rank 0.
+pub(super) fn fault(cause: FaultCause, at: Timestamp) -> Outcome {
+    let at = at.unix_nanos();
+    let last_lines = vec!["boom".to_owned()];
+    Outcome::Fault { fault: Fault { rank: Some(0), cause, noticed_at: at, last_sign_of_life: at, last_lines } }
+}
+
+/// One node's supervisor: a report that grows.
+#[derive(Clone)]
+pub(super) struct Supervisor {
+    pub(super) spec: SupervisorSpec,
+    pub(super) report: Report,
+}
+
+impl Supervisor {
+    pub(super) fn new(spec: &SupervisorSpec, now: Timestamp) -> Supervisor {
+        let first_rank = spec.node_rank * spec.ranks_per_node;
+        let rank = |index| RankReport {
+            rank: first_rank + index,
+            pid: Some(100 + index),
+            phase: None,
+            step: None,
+            total_steps: Some(100),
+            tokens: 0,
+            last_sign_of_life: now.unix_nanos(),
+            dropped: 0,
+        };
+        let report = Report {
+            version: PROTOCOL_VERSION,
+            job: spec.job,
+            attempt: spec.attempt,
+            node: spec.node.clone(),
+            supervisor_pid: 99,
+            sent_at: now.unix_nanos(),
+            started_at: now.unix_nanos(),
+            state: NodeState::Preparing,
+            ranks: (0..spec.ranks_per_node).map(rank).collect(),
+            usage: UsageReport::default(),
+            marks: Marks::default(),
+            checkpoint: None,
+            checkpoints: 0,
+            checkpoint_bytes: 0,
+            rendezvous: None,
+            samples: Vec::new(),
+            samples_from: 0,
+        };
+        Supervisor { spec: spec.clone(), report }
+    }
+
+    pub(super) fn runs(&mut self, now: Timestamp) -> &mut Self {
+        self.report.state = NodeState::Running { since: now.unix_nanos() };
+        self
+    }
+
+    pub(super) fn ends(&mut self, now: Timestamp, outcome: Outcome) -> &mut Self {
+        self.report.state = NodeState::Ended { at: now.unix_nanos(), outcome };
+        self
+    }
+
+    /// Every rank has made this step, with a sample of it.
+    pub(super) fn steps(&mut self, now: Timestamp, step: u64) -> &mut Self {
+        for rank in &mut self.report.ranks {
+            (rank.step, rank.tokens) = (Some(step), step * 10);
+        }
+        let loss = f64::from(u32::try_from(step).expect("a small step")).mul_add(-0.01, 5.0);
+        self.report.samples.push(Sample { at: now.unix_nanos(), step, loss: Some(loss), tokens: step * 10 });
+        self
+    }
+
+    /// So many nano-GPU-seconds of useful work.
+    pub(super) fn worked(&mut self, nanos: u64) -> &mut Self {
+        self.report.usage.0.insert(BUSY.name().to_owned(), nanos);
+        self
+    }
+
+    pub(super) fn saved(&mut self, now: Timestamp, step: u64) -> &mut Self {
+        self.report.checkpoint = Some(CheckpointReport { step, bytes: 1_000, at: now.unix_nanos() });
+        self.report.checkpoints += 1;
+        self.report.checkpoint_bytes += 1_000;
+        self
+    }
+
+    /// Sends the report; acknowledged samples aren't sent again.
+    pub(super) fn tell(&mut self, world: &mut World) -> Orders {
+        self.report.sent_at = world.now.unix_nanos();
+        let orders = world.report(&self.report);
+        while self.report.samples_from < orders.samples_stored && !self.report.samples.is_empty() {
+            self.report.samples.remove(0);
+            self.report.samples_from += 1;
+        }
+        orders
+    }
+}

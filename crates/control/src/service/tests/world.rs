@@ -1,0 +1,256 @@
+//! A control plane on a temporary folder, one turn at a time.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use gangline_base::{
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Money, NodeName, Priority, Program,
+    QueueName, RecoveryPolicy, Submitter, Timestamp,
+};
+use gangline_execution::launcher::{LaunchError, Launcher};
+use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
+use gangline_orchestration::NodeCapacity;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use super::super::actor::Actor;
+use super::super::handle::{Reply, Request};
+use super::super::launch::LAUNCHES_MAX;
+use super::super::{Error, Options, StartError, Timing};
+use crate::config::NodeConfig;
+use crate::db;
+use crate::model::{Booked, read_job, to_wire};
+use crate::secret::Secrets;
+use crate::wire;
+
+/// Starts nothing; says who lives as it was told.
+#[derive(Debug, Default)]
+pub(super) struct Machines {
+    pub(super) dead: Mutex<BTreeSet<PathBuf>>,
+    pub(super) killed: Mutex<Vec<PathBuf>>,
+}
+
+impl Launcher for Machines {
+    fn launch(&self, _spec: &SupervisorSpec) -> Result<(), LaunchError> {
+        Ok(())
+    }
+
+    fn is_alive(&self, folder: &Path) -> Result<bool, LaunchError> {
+        Ok(!self.dead.lock().expect("no test panics while it holds this").contains(folder))
+    }
+
+    fn kill(&self, folder: &Path) -> Result<(), LaunchError> {
+        self.killed.lock().expect("no test panics while it holds this").push(folder.to_owned());
+        self.dead.lock().expect("no test panics while it holds this").insert(folder.to_owned());
+        Ok(())
+    }
+}
+
+/// See the module.
+pub(super) struct World {
+    pub(super) folder: TempDir,
+    pub(super) machines: Arc<Machines>,
+    pub(super) nodes: Vec<NodeConfig>,
+    pub(super) journal: db::Options,
+    pub(super) now: Timestamp,
+    /// None while the control plane is down.
+    actor: Option<Actor>,
+    specs: Receiver<SupervisorSpec>,
+}
+
+/// A node with CPU slots at 3.60 dollars an hour: a thousandth of a dollar for each second of a slot.
+pub(super) fn node(name: &str, slots: u32) -> NodeConfig {
+    NodeConfig {
+        name: NodeName::new(name).expect("a valid name"),
+        capacity: NodeCapacity {
+            accelerator: AcceleratorKind("cpu".to_owned()),
+            accelerators: slots,
+            cpus: 0,
+            memory: Bytes(0),
+        },
+        address: format!("{name}.test"),
+        price_per_hour: Some(Money::from_nano_dollars(3_600_000_000)),
+    }
+}
+
+/// A job of so many nodes with so many slots each.
+pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
+    let positive = |number| NonZeroU32::new(number).expect("a positive number");
+    JobSpec {
+        name: name.to_owned(),
+        queue: QueueName::new("research").expect("a valid name"),
+        priority: Priority::NORMAL,
+        gang: GangShape {
+            nodes: positive(nodes),
+            accelerator: AcceleratorKind("cpu".to_owned()),
+            accelerators_per_node: positive(slots),
+            cpus_per_node: 0,
+            memory_per_node: Bytes(0),
+            launch: Launch::PerAccelerator,
+        },
+        program: Program {
+            workdir: "/work".to_owned(),
+            envs: [("LR".to_owned(), "3e-4".to_owned())].into(),
+            setup: None,
+            run: "train".to_owned(),
+        },
+        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(7) },
+        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
+        time_limit: None,
+        submitter: Submitter("ada".to_owned()),
+    }
+}
+
+impl World {
+    pub(super) fn new(nodes: &[(&str, u32)]) -> World {
+        World::with_journal(nodes, db::Options::default())
+    }
+
+    pub(super) fn with_journal(nodes: &[(&str, u32)], journal: db::Options) -> World {
+        let (_, specs) = sync_channel(1);
+        let mut world = World {
+            folder: tempfile::tempdir().expect("the temporary folder is writable"),
+            machines: Arc::default(),
+            nodes: nodes.iter().map(|(name, slots)| node(name, *slots)).collect(),
+            journal,
+            now: Timestamp::from_unix_nanos(1_700_000_000_000_000_000),
+            actor: None,
+            specs,
+        };
+        world.open().expect("a new folder opens");
+        world
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            folder: self.folder.path().to_owned(),
+            nodes: self.nodes.clone(),
+            launcher: self.machines.clone(),
+            clock: || unreachable!("the tests say what time it is"),
+            user: Submitter("ada".to_owned()),
+            secrets: Secrets::open(self.folder.path()).expect("the folder is writable"),
+            journal: self.journal,
+            timing: Timing::default(),
+        }
+    }
+
+    pub(super) fn open(&mut self) -> Result<(), StartError> {
+        let (launches, specs) = sync_channel(LAUNCHES_MAX);
+        let actor = Actor::open(self.options(), launches, self.now)?;
+        (self.actor, self.specs) = (Some(actor), specs);
+        Ok(())
+    }
+
+    pub(super) fn actor(&mut self) -> &mut Actor {
+        self.actor.as_mut().expect("the control plane is up")
+    }
+
+    /// Ends without a word: what isn't committed is lost.
+    pub(super) fn crash(&mut self) {
+        self.actor = None;
+    }
+
+    pub(super) fn crash_and_restart(&mut self) {
+        self.crash();
+        self.open().expect("the folder opens again");
+    }
+
+    pub(super) fn stop(&mut self) {
+        let now = self.now;
+        assert!(self.actor().turn(now, [Request::Stop].into_iter()), "it was asked to stop");
+        self.actor().snapshot();
+        self.actor = None;
+    }
+
+    /// One turn with nothing asked, this much later.
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+        let now = self.now;
+        self.actor().turn(now, std::iter::empty());
+    }
+
+    /// So much time in steps in which nothing looks as if the machine had slept.
+    pub(super) fn pass_slowly(&mut self, time: Duration) {
+        let step = Duration::from_secs(1);
+        for _ in 0..time.as_secs() {
+            self.pass(step);
+        }
+    }
+
+    /// One turn with one request.
+    pub(super) fn ask<T>(&mut self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Error> {
+        let (reply, mut answer) = oneshot::channel();
+        let now = self.now;
+        self.actor().turn(now, [request(reply)].into_iter());
+        answer.try_recv().expect("every request is answered in its turn")
+    }
+
+    pub(super) fn submit(&mut self, spec: JobSpec) -> JobId {
+        let taken = self.ask(|reply| Request::Submit { spec: Box::new(spec), reply }).expect("a sound job");
+        taken.job.parse().expect("a job's id")
+    }
+
+    pub(super) fn cancel(&mut self, job: JobId) -> Result<wire::CancelAnswer, Error> {
+        self.ask(|reply| Request::Cancel { job, by: Submitter("ada".to_owned()), reply })
+    }
+
+    pub(super) fn drain(&mut self, name: &str, is_wanted: bool) -> Result<wire::Node, Error> {
+        let node = NodeName::new(name).expect("a valid name");
+        self.ask(|reply| Request::Drain { node, is_wanted, reply })
+    }
+
+    pub(super) fn report(&mut self, report: &Report) -> Orders {
+        self.ask(|reply| Request::Report { report: Box::new(report.clone()), reply }).expect("a report is answered")
+    }
+
+    /// What the launching thread would start now.
+    pub(super) fn launches(&mut self) -> Vec<SupervisorSpec> {
+        self.specs.try_iter().collect()
+    }
+
+    /// Takes what is to be launched and says that it was.
+    pub(super) fn launch(&mut self) -> Vec<SupervisorSpec> {
+        let specs = self.launches();
+        for spec in &specs {
+            self.launched(spec, None);
+        }
+        specs
+    }
+
+    pub(super) fn launched(&mut self, spec: &SupervisorSpec, failure: Option<&str>) {
+        let now = self.now;
+        let failure = failure.map(str::to_owned);
+        let request = Request::Launched { spec: Box::new(spec.clone()), failure };
+        self.actor().turn(now, [request].into_iter());
+    }
+
+    pub(super) fn dies(&self, spec: &SupervisorSpec) {
+        self.machines.dead.lock().expect("no test panics while it holds this").insert(spec.folder.clone());
+    }
+
+    /// What is durable of a job.
+    pub(super) fn stored(&mut self, job: JobId) -> Option<(wire::Job, Vec<Booked>)> {
+        let reader = self.actor().journal.reader();
+        let found = reader.read(|transaction| read_job(transaction, job)).expect("the read models are readable");
+        found.map(|(record, booked)| (to_wire(&record, &booked), booked))
+    }
+
+    pub(super) fn show(&mut self, job: JobId) -> wire::Job {
+        self.stored(job).expect("the job is there").0
+    }
+
+    pub(super) fn ledger(&mut self, job: JobId) -> Vec<Booked> {
+        self.stored(job).expect("the job is there").1
+    }
+
+    /// Points of the job's curve that are durable.
+    pub(super) fn curve(&mut self, job: JobId) -> Vec<u64> {
+        let reader = self.actor().journal.reader();
+        let series = reader.read(|transaction| crate::model::read_series(transaction, job, 1_000));
+        series.expect("the read models are readable").points.iter().map(|point| point.step).collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! Submitting, looking, cancelling.
+
+use gangline_control::wire::{self, JobState};
+use serde_json::json;
+
+use crate::plane::{Plane, sample, succeeded};
+
+#[test]
+fn problems_of_a_job_file_come_with_code_place_and_hint() {
+    let plane = Plane::start();
+    let answer = plane.submit_text("name: a\nrun: train\nnum_node: 2\npriority: 2000\n", false);
+    assert_eq!(answer.refusal(), (400, "G0100".to_owned()));
+    let problems = answer.json()["error"]["problems"].clone();
+    let shown: Vec<(&str, &str)> = problems
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|problem| (problem["code"].as_str().expect("a code"), problem["place"].as_str().expect("a place")))
+        .collect();
+    assert_eq!(shown, [("G0103", "3:1"), ("G0108", "4:11")]);
+    assert!(problems[0]["hint"].as_str().is_some_and(|hint| hint.contains("num_nodes")), "{problems}");
+    let folder = plane.folder.path();
+    let set = plane.post("/jobs", &json!({"job_file": "run: x", "directory": folder, "set": ["nothing"]}));
+    assert_eq!(set.json()["error"]["problems"][0]["place"], "--set nothing");
+    assert!(plane.get("/jobs").json()["jobs"].as_array().is_some_and(Vec::is_empty));
+}
+
+#[test]
+fn a_dry_run_says_where_it_would_start_or_why_it_would_wait() {
+    let plane = Plane::start();
+    let file = |slots: u32| format!("run: x\nresources: {{accelerators: \"cpu:{slots}\"}}\n");
+    let start = plane.submit_text(&file(2), true).json();
+    assert_eq!(start["dry_run"]["would_start"]["placements"], json!([{"node": "n1", "devices": [0, 1]}]));
+    let holder = plane.submit("a", 1);
+    let wait = plane.submit_text(&file(2), true).json();
+    let explanation = &wait["dry_run"]["would_wait"]["explanation"];
+    assert_eq!(
+        (&explanation["blocker"]["is"], &explanation["blocker"]["holders"]),
+        (&json!("not_enough_free"), &json!([holder]))
+    );
+    let never = plane.submit_text(&file(3), true);
+    assert_eq!(never.refusal(), (422, "G0401".to_owned()));
+    let hint = never.json()["error"]["hint"].as_str().map(str::to_owned).unwrap_or_default();
+    assert!(hint.contains("what would fit: at most cpu:2"), "{hint}");
+    assert_eq!(plane.get("/jobs").json()["jobs"].as_array().map(Vec::len), Some(1), "nothing was submitted");
+}
+
+#[test]
+fn a_job_goes_from_submission_to_its_bill() {
+    let plane = Plane::start();
+    let id = plane.submit("a", 2);
+    let spec = plane.launched();
+    let explained = plane.get(&format!("/jobs/{id}/explain")).json();
+    assert_eq!(explained["state"], "starting");
+    plane.store(&spec, &[sample(1)]);
+    assert_eq!(plane.job(&id).state, JobState::Running);
+    assert!(plane.report(&spec, &succeeded(&spec)).end_acknowledged);
+    let job = plane.job(&id);
+    assert_eq!((job.state, job.submitter.as_str(), job.progress.loss), (JobState::Succeeded, "ada", Some(4.999)));
+    let buckets: u64 = job.usage.buckets.iter().map(|line| line.gpu_nanoseconds).sum();
+    assert!(buckets > 0);
+    assert_eq!(buckets, job.usage.gpu_nanoseconds);
+    assert_eq!(plane.get(&format!("/jobs/{id}/explain")).json()["summary"], "succeeded");
+    let cancel = plane.post(&format!("/jobs/{id}/cancel"), &json!({}));
+    assert_eq!(cancel.refusal(), (409, "G0303".to_owned()));
+    assert_eq!(plane.post("/jobs/77/cancel", &json!({})).refusal(), (404, "G0302".to_owned()));
+}
+
+#[test]
+fn a_waiting_job_says_what_it_waits_for_and_can_be_cancelled() {
+    let plane = Plane::start();
+    let first = plane.submit("first", 2);
+    let second = plane.submit("second", 1);
+    let because = plane.job(&second).because;
+    assert!(because.contains(&format!("held by {first}")), "{because}");
+    let listed: wire::JobList = serde_json::from_value(plane.get("/jobs").json()).expect("a list");
+    assert_eq!(listed.jobs[0].because, because, "the list says the same");
+    let answer = plane.post(&format!("/jobs/{second}/cancel"), &json!({}));
+    assert_eq!(answer.json()["state"], "cancelled");
+    let queues = plane.get("/queues").json();
+    assert_eq!((&queues["queues"][0]["running"], &queues["queues"][0]["waiting"]), (&json!([first]), &json!([])));
+}
+
+#[test]
+fn the_list_goes_on_where_a_page_ended() {
+    let plane = Plane::start();
+    for number in 0..5 {
+        plane.submit(&format!("job-{number}"), 1);
+    }
+    let mut seen = Vec::new();
+    let mut path = "/jobs?limit=2".to_owned();
+    for _ in 0..10 {
+        let list: wire::JobList = serde_json::from_value(plane.get(&path).json()).expect("a list");
+        assert!(list.jobs.len() <= 2);
+        seen.extend(list.jobs.into_iter().map(|job| job.id));
+        let Some(next) = list.next else { break };
+        path = format!("/jobs?limit=2&before={next}");
+    }
+    assert_eq!(seen, ["job-5", "job-4", "job-3", "job-2", "job-1"]);
+    assert_eq!(plane.get("/jobs?limit=4000000000").json()["jobs"].as_array().map(Vec::len), Some(5));
+}
+
+#[test]
+fn a_drained_node_takes_nothing_until_it_is_taken_back() {
+    let plane = Plane::start();
+    assert_eq!(plane.post("/nodes/n1/drain", &json!({})).json()["status"], "draining");
+    let id = plane.submit("a", 1);
+    assert!(plane.job(&id).because.contains("draining: n1"));
+    assert_eq!(plane.post("/nodes/n1/undrain", &json!({})).json()["status"], "ready");
+    assert_eq!(plane.launched().job, 1);
+    assert_eq!(plane.get("/nodes").json()["nodes"][0]["slots"][0]["job"], id);
+}
+
+/// Proves A-10 for curves: however long the training, a curve has the points that were asked for, its ends among them.
+#[test]
+fn a_long_curve_is_thinned_out_and_keeps_its_ends() {
+    let plane = Plane::start();
+    let id = plane.submit("a", 1);
+    let spec = plane.launched();
+    let samples: Vec<_> = (1..=2_345).map(sample).collect();
+    plane.store(&spec, &samples);
+    let steps = |points: u32| -> Vec<u64> {
+        let series = plane.get(&format!("/jobs/{id}/series?points={points}")).json();
+        let series: wire::Series = serde_json::from_value(series).expect("a curve");
+        series.points.iter().map(|point| point.step).collect()
+    };
+    for points in [2, 3, 7, 100, 2_344, 2_345, 5_000] {
+        let steps = steps(points);
+        assert_eq!((steps.first(), steps.last()), (Some(&1), Some(&2_345)), "{points} points");
+        assert_eq!(steps.len(), usize::try_from(points.min(2_345)).expect("few"));
+        assert!(steps.is_sorted_by(|a, b| a < b));
+    }
+    let gaps: Vec<u64> = steps(100).windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| (23..=24).contains(gap)), "{gaps:?}");
+}
+
+#[test]
+fn points_with_a_loss_are_preferred() {
+    let plane = Plane::start();
+    let id = plane.submit("a", 1);
+    let spec = plane.launched();
+    let mut samples: Vec<_> = (1..=1_000).map(sample).collect();
+    for (index, sample) in samples.iter_mut().enumerate() {
+        sample.loss = sample.loss.filter(|_| index % 10 == 9);
+    }
+    plane.store(&spec, &samples);
+    let series: wire::Series =
+        serde_json::from_value(plane.get(&format!("/jobs/{id}/series?points=50")).json()).expect("a curve");
+    assert_eq!(series.points.len(), 50);
+    assert!(series.points.iter().all(|point| point.loss.is_some()));
+}

@@ -1,0 +1,10 @@
+//! The HTTP border, tried over a real socket: what is granted, what is refused and how, what the page shows.
+
+mod access;
+mod document;
+mod jobs;
+mod logs;
+mod page;
+mod plane;
+mod refusals;
+mod reports;

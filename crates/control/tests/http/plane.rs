@@ -1,0 +1,300 @@
+//! A control plane on a free port of loopback, and a client that looks at everything an answer has.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, Submitter, Timestamp};
+use gangline_control::config::NodeConfig;
+use gangline_control::http::{App, serve};
+use gangline_control::secret::Secrets;
+use gangline_control::service::{Options, Service, Timing};
+use gangline_control::{db, wire};
+use gangline_execution::launcher::{LaunchError, Launcher};
+use gangline_execution::protocol::{
+    Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport,
+};
+use gangline_orchestration::NodeCapacity;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// Far beyond what any machine needs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Hands what is to be launched to the test; everything lives.
+struct Telling(Mutex<Sender<SupervisorSpec>>);
+
+impl Launcher for Telling {
+    fn launch(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
+        // The test may be over.
+        let _ = self.0.lock().expect("nobody panicked").send(spec.clone());
+        Ok(())
+    }
+
+    fn is_alive(&self, _folder: &Path) -> Result<bool, LaunchError> {
+        Ok(true)
+    }
+
+    fn kill(&self, _folder: &Path) -> Result<(), LaunchError> {
+        Ok(())
+    }
+}
+
+pub(crate) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+    Timestamp::from_unix_nanos(u64::try_from(since.as_nanos()).expect("it is before 2554"))
+}
+
+/// See the module.
+pub(crate) struct Plane {
+    pub(crate) folder: TempDir,
+    pub(crate) secrets: Secrets,
+    pub(crate) app: App,
+    address: SocketAddr,
+    launches: Receiver<SupervisorSpec>,
+    running: Option<(Service, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) text: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The status and the error's code; every error is JSON with a message and a hint, and tells nothing of the inside.
+    pub(crate) fn refusal(&self) -> (u16, String) {
+        let error = &self.json()["error"];
+        let word = |key: &str| error[key].as_str().unwrap_or_else(|| panic!("no {key}: {self:?}")).to_owned();
+        let (code, message, hint) = (word("code"), word("message"), word("hint"));
+        assert!(!message.is_empty() && !hint.is_empty(), "{self:?}");
+        assert!(!message.starts_with(char::is_uppercase) && !message.ends_with('.'), "{message}");
+        for inside in ["panicked", ".rs", "RUST_BACKTRACE"] {
+            assert!(!self.text.contains(inside), "{self:?}");
+        }
+        (self.status, code)
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+}
+
+fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) -> Options {
+    let capacity = NodeCapacity {
+        accelerator: AcceleratorKind("cpu".to_owned()),
+        accelerators: 2,
+        cpus: 8,
+        memory: Bytes(1 << 30),
+    };
+    let node = NodeConfig {
+        name: NodeName::new("n1").expect("a valid name"),
+        capacity,
+        address: "127.0.0.1".to_owned(),
+        price_per_hour: Some(Money::from_nano_dollars(3_600_000_000)),
+    };
+    Options {
+        folder: folder.to_owned(),
+        nodes: vec![node],
+        launcher: Arc::new(Telling(Mutex::new(launches))),
+        clock: now,
+        user: Submitter("ada".to_owned()),
+        secrets,
+        journal: db::Options::default(),
+        timing: Timing::default(),
+    }
+}
+
+impl Plane {
+    pub(crate) fn start() -> Plane {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        let secrets = Secrets::open(folder.path()).expect("the folder is writable");
+        let (sender, launches) = channel();
+        let service = Service::start(options(folder.path(), secrets.clone(), sender)).expect("a new folder opens");
+        let app = App {
+            handle: service.handle(),
+            reader: service.reader(),
+            secrets: secrets.clone(),
+            user: Submitter("ada".to_owned()),
+            folder: folder.path().to_owned(),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async {
+            // An error means that the sender is gone.
+            let _ = stopped.await;
+        };
+        let served = app.clone();
+        let http = std::thread::spawn(move || runtime.block_on(serve(listener, served, stopped)));
+        Plane { folder, secrets, app, address, launches, running: Some((service, stop, http)) }
+    }
+
+    /// Anything, byte by byte, on a connection of its own; the answer to the end of the connection.
+    pub(crate) fn raw(&self, request: &[u8]) -> Answer {
+        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a sound time");
+        // A server that refuses may close before everything is sent.
+        let _ = stream.write_all(request);
+        let mut bytes = Vec::new();
+        // Resets count as the end for the same reason.
+        let _ = stream.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
+        let mut lines = head.lines();
+        let status = lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok());
+        let headers = lines.filter_map(|line| line.split_once(": ")).map(|(k, v)| (k.to_owned(), v.to_owned()));
+        Answer { status: status.expect("a status line"), headers: headers.collect(), text: body.to_owned() }
+    }
+
+    /// A request with these headers and this body.
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+        if !headers.iter().any(|(name, _)| *name == "host") {
+            head.push_str(&format!("host: {}\r\n", self.address));
+        }
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        self.raw(&[head.as_bytes(), b"\r\n", body].concat())
+    }
+
+    pub(crate) fn bearer(&self) -> String {
+        format!("Bearer {}", self.secrets.user_token())
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.send("GET", &format!("/api/v1{path}"), &[("authorization", &self.bearer())], b"")
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+        let headers = [("authorization", self.bearer()), ("content-type", "application/json".to_owned())];
+        let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
+        self.send("POST", &format!("/api/v1{path}"), &headers, body.to_string().as_bytes())
+    }
+
+    pub(crate) fn submit_text(&self, job_file: &str, is_dry: bool) -> Answer {
+        let folder = self.folder.path();
+        self.post("/jobs", &json!({"job_file": job_file, "directory": folder, "dry_run": is_dry}))
+    }
+
+    /// Submits a job of so many slots and returns its id.
+    pub(crate) fn submit(&self, name: &str, slots: u32) -> String {
+        let file = format!("name: {name}\nresources: {{accelerators: \"cpu:{slots}\"}}\nrun: train\n");
+        let answer = self.submit_text(&file, false);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()["submitted"]["job"].as_str().expect("an id").to_owned()
+    }
+
+    pub(crate) fn job(&self, id: &str) -> wire::Job {
+        serde_json::from_value(self.get(&format!("/jobs/{id}")).json()).expect("a job")
+    }
+
+    /// The next gang's supervisor.
+    pub(crate) fn launched(&self) -> SupervisorSpec {
+        self.launches.recv_timeout(PATIENCE).expect("something is launched")
+    }
+
+    pub(crate) fn report_with(&self, token: &str, report: &Value) -> Answer {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+        self.send("POST", "/api/v1/supervisors/report", &headers, report.to_string().as_bytes())
+    }
+
+    pub(crate) fn report(&self, spec: &SupervisorSpec, report: &Report) -> Orders {
+        let answer = self.report_with(&spec.token, &serde_json::to_value(report).expect("a report is JSON"));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        serde_json::from_value(answer.json()).expect("orders")
+    }
+
+    /// Reports samples until all are durable.
+    pub(crate) fn store(&self, spec: &SupervisorSpec, samples: &[Sample]) {
+        let mut report = running(spec);
+        let begun = std::time::Instant::now();
+        loop {
+            let from = usize::try_from(report.samples_from).expect("few");
+            report.samples = samples[from..].iter().copied().take(1_000).collect();
+            report.samples_from = self.report(spec, &report).samples_stored;
+            if report.samples_from == samples.len() as u64 {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "samples are stored in time");
+        }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        let Some((service, stop, http)) = self.running.take() else { return };
+        // It may have ended by itself.
+        let _ = stop.send(());
+        http.join().expect("nobody panicked").expect("it served");
+        service.stop();
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.stop();
+        }
+    }
+}
+
+/// A report of a supervisor whose ranks run.
+pub(crate) fn running(spec: &SupervisorSpec) -> Report {
+    let at = now().unix_nanos();
+    let rank = RankReport {
+        rank: 0,
+        pid: Some(1),
+        phase: None,
+        step: Some(7),
+        total_steps: Some(10),
+        tokens: 70,
+        last_sign_of_life: at,
+        dropped: 0,
+    };
+    Report {
+        version: PROTOCOL_VERSION,
+        job: spec.job,
+        attempt: spec.attempt,
+        node: spec.node.clone(),
+        supervisor_pid: 2,
+        sent_at: at,
+        started_at: at,
+        state: NodeState::Running { since: at },
+        ranks: vec![rank],
+        usage: UsageReport::default(),
+        marks: Marks::default(),
+        checkpoint: None,
+        checkpoints: 0,
+        checkpoint_bytes: 0,
+        rendezvous: None,
+        samples: Vec::new(),
+        samples_from: 0,
+    }
+}
+
+/// A report of one whose ranks have ended well.
+pub(crate) fn succeeded(spec: &SupervisorSpec) -> Report {
+    let report = running(spec);
+    Report { state: NodeState::Ended { at: report.sent_at, outcome: Outcome::Succeeded }, ..report }
+}
+
+/// A point of a curve that falls from 5.
+pub(crate) fn sample(step: u64) -> Sample {
+    let loss = 5.0 - f64::from(u32::try_from(step).expect("few")) / 1_000.0;
+    Sample { at: now().unix_nanos(), step, loss: Some(loss), tokens: step * 10 }
+}
