@@ -45,13 +45,15 @@ pub(super) struct Actor {
 impl Actor {
     /// Runs until asked to stop.
     pub(super) fn run(mut self, requests: &Receiver<Request>) {
+        // A system clock that is set back must not undo timers: within one run, time stands still rather than go back.
+        let mut now = Timestamp::EPOCH;
         loop {
             let first = match requests.recv_timeout(TICK) {
                 Ok(request) => Some(request),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            let now = (self.options.clock)();
+            now = now.max((self.options.clock)());
             if self.turn(now, first.into_iter().chain(requests.try_iter())) {
                 break;
             }
