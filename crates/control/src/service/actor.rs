@@ -10,6 +10,7 @@ use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info, warn};
 
 use super::batch::{Batch, Deferred, REQUESTS_PER_BATCH_MAX, Rows};
+use super::clock::SteadyClock;
 use super::handle::{Reply, Request};
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
@@ -45,15 +46,14 @@ pub(super) struct Actor {
 impl Actor {
     /// Runs until asked to stop.
     pub(super) fn run(mut self, requests: &Receiver<Request>) {
-        // A system clock that is set back must not undo timers: within one run, time stands still rather than go back.
-        let mut now = Timestamp::EPOCH;
+        let mut clock = SteadyClock::default();
         loop {
             let first = match requests.recv_timeout(TICK) {
                 Ok(request) => Some(request),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            now = now.max((self.options.clock)());
+            let now = clock.at((self.options.clock)());
             if self.turn(now, first.into_iter().chain(requests.try_iter())) {
                 break;
             }

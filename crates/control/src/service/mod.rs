@@ -8,6 +8,7 @@
 mod actor;
 mod batch;
 mod changes;
+mod clock;
 mod handle;
 mod launch;
 mod queries;

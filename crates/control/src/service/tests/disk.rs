@@ -6,6 +6,7 @@ use gangline_base::{Bytes, JobId, JobSpec};
 use gangline_execution::protocol::{FaultCause, Outcome};
 use gangline_orchestration::NodeStatus;
 use rusqlite::Connection;
+use tokio::sync::oneshot;
 
 use super::super::Error;
 use super::super::handle::Request;
@@ -85,6 +86,31 @@ fn the_report_in_the_failing_commit_is_answered_without_a_promise() {
         world.pass(SECOND);
         assert!(supervisor.report.samples_from < 1_000_000, "the journal has a limit");
     }
+}
+
+/// Proves A-7: an end that didn't become durable is not acknowledged, or its supervisor would leave and it would be lost.
+#[test]
+fn an_end_in_the_failing_commit_is_not_acknowledged() {
+    let options = db::Options { bytes_max: Bytes(512 << 10), ..db::Options::default() };
+    let mut world = World::with_journal(&[("n1", 1)], options);
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).tell(&mut world);
+    supervisor.ends(now, Outcome::Succeeded);
+    let (reply, mut answer) = oneshot::channel();
+    let mut requests: Vec<Request> =
+        (0..20).map(|_| Request::Submit { spec: Box::new(bulky()), reply: oneshot::channel().0 }).collect();
+    requests.push(Request::Report { report: Box::new(supervisor.report.clone()), reply });
+    world.actor().turn(now, requests.into_iter());
+    let orders = answer.try_recv().expect("it is answered").expect("with orders");
+    assert_eq!((orders.end_acknowledged, orders.stop), (false, None));
+    world.journal = db::Options::default();
+    world.crash_and_restart();
+    assert_eq!(world.show(job).state, JobState::Running);
+    assert!(supervisor.tell(&mut world).end_acknowledged);
+    assert_eq!(world.show(job).state, JobState::Succeeded);
+    assert_eq!(world.actor().engine.next_job_id(), JobId(job.0 + 1), "the others were never promised");
 }
 
 /// A life of one job, up to a number of steps: submitted, placed, running, failed, running again, ended.

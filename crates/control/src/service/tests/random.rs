@@ -12,9 +12,9 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::{Supervisor, World, fault, spec};
 
 /// Histories tried.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 24;
 /// Things that happen in each.
-const STEPS: usize = 120;
+const STEPS: usize = 80;
 /// Steps more in which no supervisor lingers and nothing new comes, so that every job ends.
 const LAST_STEPS_MAX: usize = 400;
 

@@ -63,6 +63,16 @@ fn a_gang_whose_launch_a_crash_cut_off_is_launched_by_the_next_start() {
 }
 
 #[test]
+fn a_share_whose_ranks_ran_is_never_launched_again() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("a", 1, 1));
+    let now = world.now;
+    Supervisor::new(&world.launch()[0], now).runs(now).tell(&mut world);
+    world.crash_and_restart();
+    assert!(world.launches().is_empty(), "even if its folder is gone");
+}
+
+#[test]
 fn a_stop_leaves_nothing_behind_that_was_reported() {
     let mut world = World::new(&[("n1", 1)]);
     let job = world.submit(spec("a", 1, 1));
