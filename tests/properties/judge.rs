@@ -72,7 +72,7 @@ impl Shadow {
                 let holding = self.jobs.get(job).and_then(Ours::holding);
                 self.stale_unless(*job, holding.is_some_and(|holding| holding.attempt == *attempt))
             }
-            Event::TimePassed => None,
+            Event::IdsSkipped { .. } | Event::TimePassed => None,
         }
     }
 
@@ -109,9 +109,7 @@ impl Shadow {
             (Decision::Requeue { attempt, not_before, reason, .. }, Place::Holding(holding)) => {
                 let is_due = holding.has_ended() && *attempt == holding.attempt && fate_due(job, holding).is_none();
                 ensure("a requeue is due", is_due, why)?;
-                let paused = not_before.since(now);
-                let is_bounded = *not_before >= now && paused <= LIMITS.backoff_max.max(Duration::from_secs(1));
-                ensure("a pause is bounded", is_bounded, why)?;
+                ensure("a pause doubles up to its limit", *not_before == now + pause_due(job, holding), why)?;
                 ensure("A-4 a requeue has its reason", *reason == requeue_due(job, holding), why)
             }
             (Decision::End { fate, .. }, Place::Waiting { .. }) => {
@@ -234,10 +232,9 @@ fn fate_due(job: &Ours, holding: &Holding) -> Option<Fate> {
         Some(Fate::DoNotRestart)
     } else if let Some(cause) = holding.root_cause() {
         let (faults, in_a_row) = (job.faults + 1, job.faults_in_a_row_with_this());
-        let may_give_up = job.spec.checkpoint.path.is_some();
         if faults > job.spec.recovery.max_faults {
             Some(Fate::FaultsExhausted { cause, faults })
-        } else if may_give_up && in_a_row >= job.spec.recovery.no_progress_limit.max(1) {
+        } else if in_a_row >= job.spec.recovery.no_progress_limit.max(1) {
             Some(Fate::NoProgress { cause, faults: in_a_row })
         } else {
             None
@@ -245,6 +242,19 @@ fn fate_due(job: &Ours, holding: &Holding) -> Option<Fate> {
     } else {
         (job.requeues >= LIMITS.requeues_max).then_some(Fate::RequeuesExhausted { requeues: job.requeues })
     }
+}
+
+/// How long a job that is queued again stays out: it grows with every time that nothing new was saved.
+fn pause_due(job: &Ours, holding: &Holding) -> Duration {
+    let in_a_row = job.faults_in_a_row_with_this();
+    let doublings = match requeue_due(job, holding) {
+        RequeueReason::Fault { .. } => in_a_row.checked_sub(2),
+        RequeueReason::Asked => (in_a_row > 0).then_some(job.requeues),
+        RequeueReason::Orphaned => None,
+    };
+    let longest = LIMITS.backoff_max;
+    let doubled = |times| (0..times).fold(Duration::from_secs(1), |pause, _| longest.min(pause * 2)).min(longest);
+    doublings.map_or(Duration::ZERO, doubled)
 }
 
 fn requeue_due(job: &Ours, holding: &Holding) -> RequeueReason {

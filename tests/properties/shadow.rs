@@ -101,7 +101,7 @@ impl Shadow {
                 let job = self.job_mut(*job);
                 job.checkpoint = job.checkpoint.max(Some(*step));
             }
-            Event::TimePassed => {}
+            Event::IdsSkipped { .. } | Event::TimePassed => {}
         }
     }
 

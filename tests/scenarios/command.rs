@@ -243,6 +243,10 @@ impl<'a> Words<'a> {
         if per_node == 0 || gang == 0 || !gang.is_multiple_of(per_node) {
             return Err(format!("gang={gang} is not a multiple of per-node={per_node}"));
         }
+        let max_faults: u32 = self.option("max-faults").map_or(Ok(10), number)?;
+        let has_checkpoint = self.flag("checkpoint");
+        // As in a job file: without a folder for checkpoints, only the budget ends a job unless more is asked for.
+        let no_progress_default = if has_checkpoint { 3 } else { max_faults.saturating_add(1) };
         Ok(Wanted {
             nodes: gang / per_node,
             per_node,
@@ -251,9 +255,9 @@ impl<'a> Words<'a> {
             memory: self.memory(Bytes(0))?,
             priority: self.option("priority").map_or(Ok(Priority::NORMAL), priority)?,
             limit: self.option("limit").map(duration).transpose()?,
-            max_faults: self.option("max-faults").map_or(Ok(10), number)?,
-            no_progress: self.option("no-progress").map_or(Ok(3), number)?,
-            has_checkpoint: self.flag("checkpoint"),
+            max_faults,
+            no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,
+            has_checkpoint,
         })
     }
 

@@ -11,6 +11,9 @@ use crate::client::{Client, path_segment};
 use crate::failure::Failure;
 use crate::{jobs, output};
 
+/// Ids in a cell of a table; --json has all.
+const IDS_SHOWN: usize = 8;
+
 /// Which node.
 #[derive(Args, Debug)]
 pub(crate) struct DrainArgs {
@@ -88,11 +91,20 @@ fn queues_table(list: &wire::QueueList) -> String {
             queue.name.clone(),
             queue.accelerators_held.to_string(),
             queue.accelerators_wanted.to_string(),
-            queue.running.join(" "),
-            queue.waiting.join(" "),
+            some(&queue.running),
+            some(&queue.waiting),
         ]
     });
     output::table(&headings, rows.collect())
+}
+
+/// The first few of many ids.
+fn some(ids: &[String]) -> String {
+    let shown = ids.iter().take(IDS_SHOWN).map(String::as_str).collect::<Vec<_>>().join(" ");
+    match ids.len().saturating_sub(IDS_SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 pub(crate) fn top(client: &Client, args: &TopArgs, is_json: bool) -> Result<(), Failure> {

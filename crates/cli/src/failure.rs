@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use gangline_control::wire::ErrorDetail;
 
+use crate::output;
+
 /// What a command ends with when it can't do as asked.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -71,14 +73,13 @@ impl Failure {
     }
 
     /// Says it on stderr and gives the exit code.
-    #[expect(clippy::print_stderr, reason = "this is where the command line says what failed")]
     pub(crate) fn report(&self, is_json: bool) -> ExitCode {
         let detail = self.detail();
         if is_json {
             let body = serde_json::json!({ "error": detail });
-            eprintln!("{body}");
+            output::tell(&body.to_string());
         } else {
-            eprint!("{}", self.render(&detail));
+            output::tell(self.render(&detail).trim_end());
         }
         ExitCode::from(self.exit_code())
     }

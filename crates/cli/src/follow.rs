@@ -54,7 +54,7 @@ fn bar(stream: &impl IsTerminal) -> ProgressBar {
 
 /// The look of a job's bar.
 pub(crate) fn styled(bar: ProgressBar) -> ProgressBar {
-    let template = "{prefix:<28!} {bar:24} {pos:>5}/{len:<5} {msg}";
+    let template = "{prefix:<32!} {bar:16} {wide_msg}";
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),
         Err(_) => bar,
@@ -64,9 +64,15 @@ pub(crate) fn styled(bar: ProgressBar) -> ProgressBar {
 /// Brings a bar up to date with its job.
 pub(crate) fn show(bar: &ProgressBar, job: &wire::Job) {
     bar.set_prefix(format!("{} {} ({})", job.id, job.name, job.queue));
-    bar.set_length(job.progress.total_steps.unwrap_or(0));
+    // A bar of length zero would be drawn full.
+    bar.set_length(job.progress.total_steps.unwrap_or(0).max(1));
     bar.set_position(job.progress.step.unwrap_or(0));
-    bar.set_message(line(job));
+    let steps = match (job.progress.step, job.progress.total_steps) {
+        (Some(step), Some(total)) => format!("{step}/{total} "),
+        (Some(step), None) => format!("{step} "),
+        _ => String::new(),
+    };
+    bar.set_message(format!("{steps}{}", line(job)));
 }
 
 /// A job's state in a few words.

@@ -11,6 +11,8 @@ use clap::Subcommand;
 use gangline_execution::keeper::{KeeperOptions, exec_rank, keep_rank};
 use gangline_execution::supervisor::{SuperviseOptions, Supervised, supervise};
 
+use crate::output::tell;
+
 /// The exit code of a supervisor whose attempt's end nobody took in.
 const UNDELIVERED: u8 = 5;
 
@@ -84,19 +86,21 @@ fn run_supervisor(spec: PathBuf) -> ExitCode {
 pub(crate) fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GANGLINE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    // A log that can't be written (a full disk, a reader that went away) is lost, and ends nobody: the subscriber's own
+    // complaint about it would go to the same place and panic there.
+    let quiet = tracing_subscriber::fmt().log_internal_errors(false).with_target(false).with_ansi(false);
+    quiet.with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
-#[expect(clippy::print_stderr, reason = "the internal commands' last words go to the attempt's supervisor.log")]
+/// The internal commands' last words go to the attempt's supervisor.log.
 fn failed(doing: &str, error: &dyn Error) -> ExitCode {
-    eprintln!("failed to {doing}: {}", with_sources(error));
+    tell(&format!("failed to {doing}: {}", with_sources(error)));
     ExitCode::FAILURE
 }
 
 /// As a shell does it: 127 for a command that can't be run. The words end up in the rank's log.
-#[expect(clippy::print_stderr, reason = "the rank's standard error is its log")]
 fn failed_rank(error: &dyn Error) -> ExitCode {
-    eprintln!("gangline: failed to {}", with_sources(error));
+    tell(&format!("gangline: failed to {}", with_sources(error)));
     ExitCode::from(127)
 }
 

@@ -38,7 +38,11 @@ pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), 
         output::tell(&format!("no job{ended}; send one with: gangline submit job.yaml"));
         return Ok(());
     }
-    output::print(&jobs_table(&list.jobs))
+    output::print(&jobs_table(&list.jobs))?;
+    if list.next.is_some() {
+        output::tell(&format!("only the newest {} jobs were looked at; --limit looks further", args.limit));
+    }
+    Ok(())
 }
 
 /// Jobs as rows.

@@ -25,6 +25,8 @@ use crate::{Global, output};
 
 /// Where to listen unless told otherwise.
 const LISTEN: &str = "127.0.0.1:7878";
+/// Between two looks whether the control plane's threads live.
+const LIFE_CHECK: Duration = Duration::from_millis(500);
 /// The configuration file in the data folder.
 const CONFIG_FILE: &str = "gangline.toml";
 
@@ -75,22 +77,26 @@ pub(crate) fn run(global: &Global, args: &UpArgs) -> Result<(), Failure> {
     let running = start(&folder, args)?;
     output::tell(&format!("gangline is up at {} (data folder {})", running.url, folder.display()));
     output::tell(&format!("page: {}/?token={}", running.url, running.token));
-    wait_for_signal()?;
+    wait_for_signal(&running)?;
     running.stop();
     Ok(())
 }
 
 /// Blocks until somebody wants this process to end.
-pub(crate) fn wait_for_signal() -> Result<(), Failure> {
+///
+/// Fails if the control plane has ended on its own: half of one, which answers but does nothing, is worse than none.
+pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        tokio::select! {
-            interrupted = tokio::signal::ctrl_c() => interrupted,
-            _ = terminate.recv() => Ok(()),
+        loop {
+            tokio::select! {
+                interrupted = tokio::signal::ctrl_c() => return interrupted.map_err(Failure::from),
+                _ = terminate.recv() => return Ok(()),
+                () = tokio::time::sleep(LIFE_CHECK) => running.check_alive()?,
+            }
         }
-    })?;
-    Ok(())
+    })
 }
 
 /// Starts a control plane on a data folder.
@@ -138,6 +144,14 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
 }
 
 impl Running {
+    fn check_alive(&self) -> Result<(), Failure> {
+        if self.service.is_running() && !self.http.is_finished() {
+            return Ok(());
+        }
+        let hint = "start it again: jobs go on meanwhile, and it takes them up; please report its log";
+        Err(Failure::coded("G0507", "a thread of the control plane has ended unexpectedly", hint))
+    }
+
     /// Stops answering, commits what is under way, and ends. Jobs go on under their supervisors.
     pub(crate) fn stop(self) {
         // Fails only if the server has ended already.

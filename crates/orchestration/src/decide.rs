@@ -13,9 +13,6 @@ use crate::evolve::{faults_without_progress, has_advanced};
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::{Decision, Fate, FaultCause, PlaceReason, RequeueReason, ShareEnd, StopReason, placement};
 
-/// Between a job asking to be queued again without having saved anything new, and its next attempt.
-const REQUEUE_PAUSE: Duration = Duration::from_secs(1);
-
 impl Engine {
     pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<Decision> {
         while let Some((at, job)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
@@ -91,8 +88,7 @@ impl Engine {
         } else if job.requeues >= self.limits.requeues_max {
             end(Fate::RequeuesExhausted { requeues: job.requeues })
         } else if ends().any(|e| *e == ShareEnd::Requeue) {
-            let pause = if has_advanced(job) { Duration::ZERO } else { REQUEUE_PAUSE };
-            requeue(now + pause, RequeueReason::Asked)
+            requeue(now + self.requeue_pause(job), RequeueReason::Asked)
         } else {
             requeue(now, RequeueReason::Orphaned)
         }
@@ -104,7 +100,7 @@ impl Engine {
         let in_a_row = faults_without_progress(job);
         if faults > job.spec.recovery.max_faults {
             Some(Fate::FaultsExhausted { cause, faults })
-        } else if job.spec.checkpoint.path.is_some() && in_a_row >= job.spec.recovery.no_progress_limit.max(1) {
+        } else if in_a_row >= job.spec.recovery.no_progress_limit.max(1) {
             Some(Fate::NoProgress { cause, faults: in_a_row })
         } else {
             None
@@ -115,8 +111,19 @@ impl Engine {
     fn backoff(&self, job: &Job) -> Duration {
         match faults_without_progress(job) {
             0 | 1 => Duration::ZERO,
-            n => Duration::from_secs(1 << (n - 2).min(16)).min(self.limits.backoff_max),
+            n => self.doubled(n - 2),
         }
+    }
+
+    /// None for a job that asked to be queued again and has saved something new, else 1, 2, 4, ... seconds by its
+    /// requeues so far: one that only ever asks must not spin.
+    fn requeue_pause(&self, job: &Job) -> Duration {
+        if has_advanced(job) { Duration::ZERO } else { self.doubled(job.requeues) }
+    }
+
+    /// A second, doubled so many times, within the limit.
+    fn doubled(&self, times: u32) -> Duration {
+        Duration::from_secs(1 << times.min(16)).min(self.limits.backoff_max)
     }
 
     /// Strict order among jobs that compete for the same kind of accelerator: the first that must wait for devices

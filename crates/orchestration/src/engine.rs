@@ -22,7 +22,7 @@ pub struct Limits {
     pub nodes_max: usize,
     /// Times a job may ask to be queued again (exit code 94, orphaned) in its life.
     pub requeues_max: u32,
-    /// The longest a job that keeps failing waits before its next attempt.
+    /// The longest a job that keeps failing, or asking to be queued again, without progress waits before its next attempt.
     pub backoff_max: Duration,
 }
 
@@ -159,7 +159,7 @@ impl Engine {
             Event::ShareStarted { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
             Event::ShareEnded { job, attempt, node, .. } => self.admit_share(*job, *attempt, Some(*node)),
             Event::CheckpointCommitted { job, attempt, .. } => self.admit_share(*job, *attempt, None),
-            Event::TimePassed => Ok(()),
+            Event::IdsSkipped { .. } | Event::TimePassed => Ok(()),
         }
     }
 

@@ -66,6 +66,12 @@ pub enum Event {
         /// The checkpoint's step.
         step: Step,
     },
+    /// Journal entries were lost to damage. Ids below this one may have been given out in them, and may live on in
+    /// supervisors and folders, so no new job gets one.
+    IdsSkipped {
+        /// The lowest id that was surely not given out.
+        below: JobId,
+    },
     /// A timer went off: see [`crate::Engine::next_deadline`].
     TimePassed,
 }

@@ -36,6 +36,7 @@ impl Engine {
             }
             Event::ShareStarted { job, node, .. } => self.set_share(*job, *node, ShareState::Running),
             Event::ShareEnded { job, node, end, .. } => self.set_share(*job, *node, ShareState::Ended(end.clone())),
+            Event::IdsSkipped { below } => self.next_job = self.next_job.max(below.0),
             Event::CheckpointCommitted { job, step, .. } => {
                 self.attend(*job, |job| job.checkpoint = job.checkpoint.max(Some(*step)));
             }

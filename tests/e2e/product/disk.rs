@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
@@ -60,8 +61,13 @@ fn a_full_disk_poisons_the_journal_and_harms_no_job() {
     assert!(is_running(pid), "the running job is unharmed");
     assert_eq!(product.json(&["show", &id])["state"], "running", "what is durable can be read");
 
-    std::fs::remove_file(&filler).expect("the filler goes");
+    // Without a control plane the supervisor has something to log, and nowhere to.
     product.kill_control_plane();
+    for _ in 0..30 {
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(is_running(pid), "a supervisor that can't write its log goes on");
+    }
+    std::fs::remove_file(&filler).expect("the filler goes");
     product.start();
     assert_eq!(rank_pid(&product.job(&id), 0, 0), Some(pid), "the same rank runs");
     std::fs::write(&mark, "").expect("a mark");
@@ -103,7 +109,7 @@ fn corruption_in_the_middle_refuses_to_start_and_says_what_to_do() {
     let id = product.submit("name: done\nrun: exit 0\n");
     product.wait_state(&id, "succeeded");
     product.kill_control_plane();
-    damage(&product, 2);
+    damage(&product, 4);
     let refused = product.start_refused();
     assert_eq!(refused.code, 1, "{}", refused.stderr);
     assert!(refused.stderr.contains("G0204") && refused.stderr.contains("--accept-loss-after"), "{}", refused.stderr);
@@ -114,6 +120,9 @@ fn corruption_in_the_middle_refuses_to_start_and_says_what_to_do() {
         .and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().map(str::to_owned));
     product.option("--accept-loss-after", &sound.expect("a number"));
     product.start();
-    let next = product.submit("name: next\nrun: exit 0\n");
+    let mark = product.path("ran");
+    let next = product.submit(&format!("name: next\nrun: touch {}\n", mark.display()));
+    assert_ne!(next, id, "the lost job's id isn't given out again");
     product.wait_state(&next, "succeeded");
+    assert!(mark.exists(), "the new job really ran");
 }

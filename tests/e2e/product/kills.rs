@@ -1,5 +1,7 @@
 //! kill -9 of the control plane and of a supervisor, in the middle of real training.
 
+use std::process::Stdio;
+
 use crate::fixtures::product::{Product, assert_booked_exactly, rank_pid};
 use crate::fixtures::{is_running, kill, wait_for};
 
@@ -93,4 +95,20 @@ fn steps_of(product: &Product, id: &str) -> Vec<u64> {
     let series: serde_json::Value =
         serde_json::from_str(&answer.body_mut().read_to_string().expect("text")).expect("JSON");
     series["points"].as_array().expect("points").iter().map(|point| point["step"].as_u64().expect("a step")).collect()
+}
+
+/// A log that can't be written is lost, and that is all.
+#[test]
+fn a_control_plane_goes_on_without_its_log() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    for stderr in [Stdio::from(full), Stdio::from(writer)] {
+        let mut product = Product::down(&["a=cpu:1"]);
+        product.start_logging_to(stderr);
+        for _ in 0..2 {
+            let id = product.submit("name: quiet\nrun: exit 0\n");
+            product.wait_state(&id, "succeeded");
+        }
+    }
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
         output::tell("the demo failed; what it started is cancelled");
     } else if args.keep {
         output::tell(&format!("the control plane stays up at {}; press Ctrl-C to end it", running.url));
-        up::wait_for_signal()?;
+        up::wait_for_signal(&running)?;
     }
     running.stop();
     let jobs = outcome?;

@@ -25,6 +25,7 @@ enum EntryV1 {
     ShareStarted { job: JobId, attempt: AttemptNumber, node: NodeId },
     ShareEnded { job: JobId, attempt: AttemptNumber, node: NodeId, end: EndV1 },
     CheckpointCommitted { job: JobId, attempt: AttemptNumber, step: Step },
+    IdsSkipped { below: JobId },
     TimePassed,
     Place { job: JobId, attempt: AttemptNumber, shares: Vec<ShareV1>, waited_ms: u64, passed: u32, candidates: u32 },
     Stop { job: JobId, attempt: AttemptNumber, reason: StopV1 },
@@ -125,6 +126,7 @@ fn event_to_disk(event: &Event) -> EntryV1 {
             EntryV1::ShareEnded { job, attempt, node, end: EndV1::from(&end) }
         }
         Event::CheckpointCommitted { job, attempt, step } => EntryV1::CheckpointCommitted { job, attempt, step },
+        Event::IdsSkipped { below } => EntryV1::IdsSkipped { below },
         Event::TimePassed => EntryV1::TimePassed,
     }
 }
@@ -165,6 +167,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::ShareStarted { job, attempt, node } => Event::ShareStarted { job, attempt, node },
         EntryV1::ShareEnded { job, attempt, node, end } => Event::ShareEnded { job, attempt, node, end: end.into() },
         EntryV1::CheckpointCommitted { job, attempt, step } => Event::CheckpointCommitted { job, attempt, step },
+        EntryV1::IdsSkipped { below } => Event::IdsSkipped { below },
         EntryV1::TimePassed => Event::TimePassed,
         EntryV1::Place { job, attempt, shares, waited_ms, passed, candidates } => {
             let shares = shares.into_iter().map(Share::from).collect();

@@ -31,7 +31,9 @@ const FAULTS_MAX: u32 = 10_000;
 
 const QUEUE_DEFAULT: &str = "default";
 const GRACE_DEFAULT: Duration = Duration::from_secs(30);
-const RECOVERY_DEFAULT: RecoveryPolicy = RecoveryPolicy { max_faults: 10, no_progress_limit: 3 };
+const MAX_FAULTS_DEFAULT: u32 = 10;
+/// Of a job that names its checkpoints' folder. Another may never report a checkpoint: only its budget ends it.
+const NO_PROGRESS_LIMIT_DEFAULT: u32 = 3;
 /// The name of a job whose file has none that could be one.
 const NAME_DEFAULT: &str = "job";
 
@@ -48,7 +50,8 @@ pub(super) fn read(root: &Node, context: &Context<'_>, problems: &mut Problems) 
     let gang = gang(&top, problems);
     let program = program(&top, root, context, problems);
     let checkpoint = checkpoint(&top, context, problems);
-    let recovery = top.get_or("recovery", RECOVERY_DEFAULT, |field| recovery(field, problems));
+    let has_path = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.path.is_some());
+    let recovery = recovery(&top, has_path, problems);
     let time_limit = top.get_or("time_limit", None, |field| time_limit(field, problems).map(Some));
     not_yet::refuse(&top, problems);
     Some(JobSpec {
@@ -237,13 +240,18 @@ fn checkpoint(top: &Section<'_>, context: &Context<'_>, problems: &mut Problems)
     Some(CheckpointPolicy { path: path?, grace: grace? })
 }
 
-fn recovery(field: Field<'_>, problems: &mut Problems) -> Option<RecoveryPolicy> {
+/// `has_path`: whether the job names its checkpoints' folder.
+fn recovery(top: &Section<'_>, has_path: bool, problems: &mut Problems) -> Option<RecoveryPolicy> {
+    let unless_given = |max_faults: u32| if has_path { NO_PROGRESS_LIMIT_DEFAULT } else { max_faults + 1 };
+    let Some(field) = top.get("recovery") else {
+        let no_progress_limit = unless_given(MAX_FAULTS_DEFAULT);
+        return Some(RecoveryPolicy { max_faults: MAX_FAULTS_DEFAULT, no_progress_limit });
+    };
     let section = field.section(problems, "recovery")?;
-    let max_faults =
-        section.get_or("max_faults", RECOVERY_DEFAULT.max_faults, |field| field.count(problems, 0..=FAULTS_MAX));
-    let no_progress_limit = section
-        .get_or("no_progress_limit", RECOVERY_DEFAULT.no_progress_limit, |field| field.count(problems, 1..=FAULTS_MAX));
-    Some(RecoveryPolicy { max_faults: max_faults?, no_progress_limit: no_progress_limit? })
+    let max_faults = section.get_or("max_faults", MAX_FAULTS_DEFAULT, |field| field.count(problems, 0..=FAULTS_MAX));
+    let given = section.get_or("no_progress_limit", None, |field| field.count(problems, 1..=FAULTS_MAX).map(Some));
+    let (max_faults, given) = (max_faults?, given?);
+    Some(RecoveryPolicy { max_faults, no_progress_limit: given.unwrap_or_else(|| unless_given(max_faults)) })
 }
 
 fn time_limit(field: Field<'_>, problems: &mut Problems) -> Option<Duration> {

@@ -16,7 +16,7 @@ pub(crate) use record::{JobRecord, ShareRecord};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use series::read_series;
 pub(crate) use store::{
-    JOBS_PER_PAGE_MAX, Repair, live_jobs, read_job, read_jobs, repair, write_job, write_ledger, write_sample,
+    JOBS_PER_PAGE_MAX, Repair, last_job, live_jobs, read_job, read_jobs, repair, write_job, write_ledger, write_sample,
 };
 #[cfg(test)]
 pub(crate) use view::Booked;

@@ -118,6 +118,12 @@ fn record_from(doc: &str) -> rusqlite::Result<JobRecord> {
     serde_json::from_str(doc).map_err(|e| rusqlite::Error::FromSqlConversionFailure(2, Type::Text, Box::new(e)))
 }
 
+/// The last job there is a record of.
+pub(crate) fn last_job(transaction: &Transaction<'_>) -> rusqlite::Result<Option<JobId>> {
+    let last: Option<i64> = transaction.query_row("SELECT max(job) FROM jobs", [], |row| row.get(0))?;
+    Ok(last.map(|job| JobId(from_sql(job))))
+}
+
 /// Every job that hasn't ended.
 pub(crate) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
     let mut statement = transaction.prepare("SELECT doc FROM jobs WHERE is_live = 1 ORDER BY job")?;

@@ -17,7 +17,7 @@ use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::config::{self, ConfigError};
 use crate::db::{self, Journal, Reader, Recovered};
-use crate::model::{JobRecord, Repair, live_jobs, read_job};
+use crate::model::{JobRecord, Repair, last_job, live_jobs, read_job};
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +78,12 @@ impl Service {
         Ok(Service { handle: Handle { requests }, reader, thread, launching })
     }
 
+    /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.thread.is_finished()
+    }
+
     /// The handle for requests.
     #[must_use]
     pub fn handle(&self) -> Handle {
@@ -124,6 +130,16 @@ fn repairs(engine: &Engine) -> Vec<Repair> {
         Repair::Rewind { job: job.id, placed: job.attempts, closed: job.attempts - is_allocated }
     });
     live.chain([Repair::Forget { from: engine.next_job_id() }]).collect()
+}
+
+/// The last job id that was ever given out, by the read models and the jobs' folders: a lost job's supervisors, final
+/// reports and checkpoints may still be there, and must not be taken for a new job's.
+fn given_out(actor: &Actor) -> Result<JobId, db::Error> {
+    let stored = actor.journal.reader().read(last_job)?;
+    let names = |folder: &str| std::fs::read_dir(actor.options.folder.join(folder)).into_iter().flatten().flatten();
+    let folders = names("jobs").chain(names("checkpoints"));
+    let on_disk = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<JobId>().ok());
+    Ok(on_disk.chain(stored).max().unwrap_or(JobId(0)))
 }
 
 fn replay(recovered: &Recovered) -> Result<Engine, StartError> {
@@ -175,15 +191,23 @@ impl Actor {
         if recovered.are_read_models_ahead() {
             actor.rows.repairs = repairs(&actor.engine);
         }
-        actor.reconcile(stored, now);
+        let skipped = if recovered.are_read_models_ahead() { given_out(&actor)? } else { JobId(0) };
+        actor.reconcile(stored, skipped, now);
         Ok(actor)
     }
 
     /// Brings everything in line with the replayed engine: records, nodes, supervisors, and decisions a crash cut off.
-    fn reconcile(&mut self, stored: Vec<JobRecord>, now: Timestamp) {
+    fn reconcile(&mut self, stored: Vec<JobRecord>, skipped: JobId, now: Timestamp) {
         let mut batch = Batch::default();
         batch.must_commit = true;
         self.reconcile_records(stored, now);
+        if skipped >= self.engine.next_job_id() {
+            warn!(last = %skipped, "jobs whose journal entries were lost keep their ids");
+            let below = JobId(skipped.0 + 1);
+            if let Err(refusal) = self.apply(now, Event::IdsSkipped { below }, &mut batch) {
+                warn!(%refusal, "the ids could not be skipped");
+            }
+        }
         self.reconcile_nodes(now, &mut batch);
         self.reattach(now, &mut batch);
         if let Err(refusal) = self.apply(now, Event::TimePassed, &mut batch) {

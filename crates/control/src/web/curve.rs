@@ -37,7 +37,7 @@ pub(super) fn loss(series: &Series) -> Markup {
                     polyline class={ "attempt" (attempt % 4) } points=(line.join(" ")) {}
                 }
             }
-            figcaption class="muted" { "loss " (format!("{high:.2}")) " to " (format!("{low:.2}")) ", steps " (first) " to " (last) }
+            figcaption class="muted" { "loss between " (format!("{low:.2}")) " and " (format!("{high:.2}")) ", steps " (first) " to " (last) ", a colour an attempt" }
         }
     }
 }

@@ -150,6 +150,7 @@ impl Examples {
             Event::CancelRequested { job, by },
             Event::ShareStarted { job, attempt, node },
             Event::CheckpointCommitted { job, attempt, step: Step(self.large()) },
+            Event::IdsSkipped { below: job },
             Event::TimePassed,
         ];
         events.extend(self.ends().into_iter().map(|end| Event::ShareEnded { job, attempt, node, end }));

@@ -36,6 +36,7 @@ fn kind(entry: &Entry) -> &'static str {
                 ShareEnd::Stopped => "stopped",
             },
             Event::CheckpointCommitted { .. } => "checkpoint committed",
+            Event::IdsSkipped { .. } => "ids skipped",
             Event::TimePassed => "time passed",
         },
         Entry::Decision(decision) => match decision {
@@ -76,7 +77,7 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 34;
+const KINDS: usize = 35;
 
 /// Proves A-9: the journal's types carry all that the engine's have.
 #[test]

@@ -65,7 +65,22 @@ fn only_run_is_required() {
     assert_eq!((job.gang.cpus_per_node, job.gang.memory_per_node), (0, Bytes(0)));
     assert_eq!((job.program.workdir.as_str(), job.program.setup), ("/work/project", None));
     assert_eq!((job.checkpoint.path, job.checkpoint.grace), (None, Duration::from_secs(30)));
-    assert_eq!((job.recovery.max_faults, job.recovery.no_progress_limit, job.time_limit), (10, 3, None));
+    assert_eq!((job.recovery.max_faults, job.recovery.no_progress_limit, job.time_limit), (10, 11, None));
+}
+
+#[test]
+fn a_limit_without_progress_is_expected_only_of_a_job_that_names_its_checkpoints_folder() {
+    let limits = |text: &str| {
+        let recovery = accepted(&format!("run: x\n{text}"), &[]).recovery;
+        (recovery.max_faults, recovery.no_progress_limit)
+    };
+    assert_eq!(limits("checkpoint: {path: here}"), (10, 3));
+    assert_eq!(limits("checkpoint: {path: here}\nrecovery: {max_faults: 50}"), (50, 3));
+    assert_eq!(limits("checkpoint: {grace: 10s}"), (10, 11));
+    assert_eq!(limits("recovery: {max_faults: 0}"), (0, 1));
+    assert_eq!(limits("recovery: {max_faults: 10000}"), (10_000, 10_001));
+    assert_eq!(limits("recovery: {no_progress_limit: 2}"), (10, 2), "what is written holds");
+    assert_eq!(limits("checkpoint: {path: here}\nrecovery: {no_progress_limit: 7}"), (10, 7));
 }
 
 #[test]
