@@ -30,7 +30,7 @@ fn environment_of(attempt: &Attempt, file: &str) -> BTreeMap<String, String> {
     ours.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-fn expected_environment(rank: &str, port: &str) -> BTreeMap<String, String> {
+fn expected_environment(rank: &str, port: &str, folder: &str) -> BTreeMap<String, String> {
     let pairs = [
         ("LOCAL_RANK", rank),
         ("RANK", rank),
@@ -53,6 +53,7 @@ fn expected_environment(rank: &str, port: &str) -> BTreeMap<String, String> {
         ("GANGLINE_JOB_ID", "job-7"),
         ("GANGLINE_ATTEMPT", "3"),
         ("GANGLINE_GENERATION", "3"),
+        ("GANGLINE_ATTEMPT_DIR", folder),
         ("GANGLINE_CHECKPOINT_DIR", "/checkpoints/x"),
     ];
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -70,8 +71,9 @@ fn ranks_see_exactly_the_environment_of_torchrun() {
     assert_eq!(attempt.plane.wait_for_end(), Outcome::Succeeded);
     let offered = attempt.plane.wait_for("an offer", |report| report.rendezvous.is_some()).rendezvous;
     let port = offered.expect("it was waited for").port.to_string();
+    let folder = attempt.spec.folder.to_str().expect("temporary paths are text");
     for rank in ["0", "1"] {
-        assert_eq!(environment_of(&attempt, &format!("env-{rank}")), expected_environment(rank, &port));
+        assert_eq!(environment_of(&attempt, &format!("env-{rank}")), expected_environment(rank, &port, folder));
     }
 }
 

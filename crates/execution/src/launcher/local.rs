@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::fence::{Killed, kill_attempt};
 use super::{LaunchError, Launcher};
 use crate::files::write_durably;
 use crate::process::as_pid;
@@ -27,13 +28,15 @@ const LOG_FILE: &str = "supervisor.log";
 pub struct LocalLauncher {
     program: PathBuf,
     children: Mutex<BTreeMap<PathBuf, Child>>,
+    /// What was killed of the attempts in these folders and isn't gone yet.
+    fenced: Mutex<BTreeMap<PathBuf, Vec<Killed>>>,
 }
 
 impl LocalLauncher {
     /// A launcher that starts `program supervise SPEC`. The path is absolute: supervisors start in their attempt's folder.
     #[must_use]
     pub fn new(program: PathBuf) -> Self {
-        LocalLauncher { program, children: Mutex::new(BTreeMap::new()) }
+        LocalLauncher { program, children: Mutex::default(), fenced: Mutex::default() }
     }
 
     /// The children that still run, after reaping the others.
@@ -88,12 +91,13 @@ impl Launcher for LocalLauncher {
             let killed = child.kill().and_then(|()| child.wait());
             killed.map_err(|source| LaunchError::Kill { pid, source })?;
         }
-        match signed(folder)? {
-            Some(supervisor) => {
-                kill_exactly(&supervisor).map_err(|source| LaunchError::Kill { pid: supervisor.pid, source })
-            }
-            None => Ok(()),
+        if let Some(supervisor) = signed(folder)? {
+            kill_exactly(&supervisor).map_err(|source| LaunchError::Kill { pid: supervisor.pid, source })?;
         }
+        let mut fenced = self.fenced.lock().expect("no thread panics while it holds what was killed");
+        kill_attempt(folder, fenced.entry(folder.to_owned()).or_default())?;
+        fenced.remove(folder);
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! Launchers start supervisors on nodes, and find out whether they live. Slurm words belong in here and nowhere else.
 
+mod fence;
 mod local;
 
 use std::io;
@@ -25,11 +26,11 @@ pub trait Launcher: Send + Sync {
     /// [`LaunchError`] if that can't be known now.
     fn is_alive(&self, folder: &Path) -> Result<bool, LaunchError>;
 
-    /// Kills the supervisor of the attempt in `folder` by SIGKILL, and with it its ranks (fencing). One that doesn't run
-    /// is no error.
+    /// Kills the supervisor of the attempt in `folder` by SIGKILL, and everything else of the attempt on its node, even what
+    /// neither supervisor nor keeper could take with it (fencing). What doesn't run is no error.
     ///
     /// # Errors
-    /// [`LaunchError`] if it may still run.
+    /// [`LaunchError`] if something of it may still run; a later call tries again.
     fn kill(&self, folder: &Path) -> Result<(), LaunchError>;
 }
 
@@ -61,5 +62,11 @@ pub enum LaunchError {
         pid: u32,
         /// Why not.
         source: io::Error,
+    },
+    /// Processes of the attempt are left although they were killed: they hang in the kernel, or are another user's.
+    #[error("kill what an attempt left behind: processes {pids:?} still run")]
+    Fence {
+        /// Their process ids.
+        pids: Vec<u32>,
     },
 }

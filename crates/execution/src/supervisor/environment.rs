@@ -14,6 +14,10 @@ const CPU_KIND: &str = "cpu";
 /// A supervisor's job may not run on GPUs that were meant for another.
 const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
+/// By this variable everything of an attempt is found when its supervisor and keepers are gone: its value, this node's folder
+/// of the attempt, is no other attempt's.
+pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
+
 /// The environment of the setup command, and what all ranks share.
 pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environment {
     let mut environment = inherited.clone();
@@ -28,6 +32,7 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
     set(&mut environment, "GANGLINE_JOB_ID", format!("job-{}", spec.job));
     set(&mut environment, "GANGLINE_ATTEMPT", spec.attempt.to_string());
     set(&mut environment, "GANGLINE_GENERATION", spec.attempt.to_string());
+    environment.insert(ATTEMPT_FOLDER_VARIABLE.into(), spec.folder.clone().into_os_string());
     if let Some(folder) = &spec.checkpoint_dir {
         environment.insert("GANGLINE_CHECKPOINT_DIR".into(), folder.clone().into_os_string());
     }

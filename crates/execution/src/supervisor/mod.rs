@@ -20,6 +20,7 @@ mod report;
 mod shell;
 mod sockets;
 
+pub(crate) use environment::ATTEMPT_FOLDER_VARIABLE;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;

@@ -1,0 +1,147 @@
+//! Fencing: kills whatever an attempt left on this machine, whoever its parent is by now. Supervisor and keeper kill what
+//! descends from a rank; when both die at once, only the environment that a process inherited tells whose it is.
+//!
+//! Keeps A-5 (devices aren't given away under a living process) and A-10 (bounded sweeps and reads).
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::LaunchError;
+use crate::process::{as_pid, own_pid, stat};
+use crate::supervisor::ATTEMPT_FOLDER_VARIABLE;
+
+/// Sweeps in one call. They are few, as the control plane waits for them; it calls again.
+const SWEEPS_MAX: u32 = 20;
+/// Between two sweeps: what was killed needs a moment to go.
+const SWEEP_PAUSE: Duration = Duration::from_millis(10);
+/// Linux lets the arguments and the environment of a process be 6 MiB together.
+const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+
+/// A process that was sent SIGKILL. One that is going has no environment any more while it still holds its devices, so it
+/// is remembered until it is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Killed {
+    pid: u32,
+    start_ticks: u64,
+}
+
+impl Killed {
+    fn is_left(&self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_zombie)
+    }
+}
+
+/// Kills every process of the attempt in `folder` until none is found and none of the `killed`, to which it adds, is left.
+pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<(), LaunchError> {
+    let entry = [ATTEMPT_FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+    let mut found = Vec::new();
+    for _ in 0..SWEEPS_MAX {
+        found = sweep(&entry, killed)?;
+        killed.retain(Killed::is_left);
+        if found.is_empty() && killed.is_empty() {
+            return Ok(());
+        }
+        sleep(SWEEP_PAUSE);
+    }
+    found.extend(killed.iter().map(|killed| killed.pid));
+    found.sort_unstable();
+    found.dedup();
+    Err(LaunchError::Fence { pids: found })
+}
+
+/// Sends SIGKILL to every process that has the entry, but for this one. Returns those it was sent to or refused for.
+fn sweep(entry: &[u8], killed: &mut Vec<Killed>) -> Result<Vec<u32>, LaunchError> {
+    let unreadable = |source| LaunchError::Folder { doing: "list the processes in", path: "/proc".into(), source };
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").map_err(unreadable)? {
+        let name = process.map_err(unreadable)?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        if pid == own_pid() || !has_entry(pid, entry) {
+            continue;
+        }
+        let started = stat(pid);
+        match kill_if_it_has(pid, entry) {
+            Ok(false) => continue,
+            Ok(true) => {
+                let new = started.map(|stat| Killed { pid, start_ticks: stat.start_ticks });
+                killed.extend(new.filter(|new| !killed.contains(new)));
+            }
+            Err(error) => tracing::warn!(pid, %error, "a process of a lost attempt can't be killed"),
+        }
+        found.push(pid);
+    }
+    Ok(found)
+}
+
+/// The descriptor is taken before the environment is read again, so a later process with the number is never hit.
+fn kill_if_it_has(pid: u32, entry: &[u8]) -> io::Result<bool> {
+    let Some(number) = as_pid(pid) else { return Ok(false) };
+    let descriptor = match pidfd_open(number, PidfdFlags::empty()) {
+        Ok(descriptor) => descriptor,
+        Err(Errno::SRCH) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    if !has_entry(pid, entry) {
+        return Ok(false);
+    }
+    match pidfd_send_signal(&descriptor, Signal::KILL) {
+        Ok(()) => Ok(true),
+        Err(Errno::SRCH) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the process began with exactly this `NAME=value`. One whose environment can't be read is another user's, or gone.
+fn has_entry(pid: u32, entry: &[u8]) -> bool {
+    let mut environment = Vec::new();
+    let read = File::open(format!("/proc/{pid}/environ"))
+        .and_then(|file| file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment));
+    read.is_ok() && environment.split(|byte| *byte == 0).any(|found| found == entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command};
+
+    use super::*;
+
+    fn sleeper(folder: &Path) -> Child {
+        Command::new("sleep").arg("60").env(ATTEMPT_FOLDER_VARIABLE, folder).spawn().expect("sleep starts")
+    }
+
+    #[test]
+    fn exactly_the_processes_of_the_attempt_are_killed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut ours, mut longer) = (sleeper(folder.path()), sleeper(&folder.path().join("x")));
+        let mut shorter = sleeper(folder.path().parent().expect("it is in a folder"));
+        let mut killed = Vec::new();
+        assert!(kill_attempt(folder.path(), &mut killed).is_ok());
+        assert!(killed.is_empty(), "what is gone is forgotten");
+        assert_eq!(ours.wait().expect("it can be reaped").signal(), Some(9));
+        for other in [&mut longer, &mut shorter] {
+            assert_eq!(other.try_wait().expect("it can be asked"), None, "another's process lives");
+            other.kill().expect("it can be killed");
+            other.wait().expect("it can be reaped");
+        }
+    }
+
+    #[test]
+    fn one_that_was_killed_but_is_not_gone_is_an_error() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let start_ticks = stat(own_pid()).expect("this process runs").start_ticks;
+        let mut killed = vec![Killed { pid: own_pid(), start_ticks }];
+        let failure = kill_attempt(folder.path(), &mut killed);
+        assert!(matches!(failure, Err(LaunchError::Fence { pids }) if pids == [own_pid()]));
+        assert_eq!(killed.len(), 1, "it is remembered for the next try");
+        killed[0].start_ticks += 1;
+        assert!(kill_attempt(folder.path(), &mut killed).is_ok());
+    }
+}
