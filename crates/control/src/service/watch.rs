@@ -1,6 +1,6 @@
 //! Noticing supervisors that are gone. Silence alone is not death: the launcher is asked, and only a supervisor
 //! that doesn't live any more is given up. One that lives but stays silent long after it should have stopped as an
-//! orphan is killed first, so that its devices are never used twice.
+//! orphan is killed first, and so is what a lost one left behind, so that its devices are never used twice.
 
 use std::fs::File;
 use std::io::Read;
@@ -97,6 +97,10 @@ impl Actor {
                 self.take_report(now, report, batch);
                 return;
             }
+        }
+        if let Err(failure) = self.options.launcher.kill(&folder) {
+            warn!(job = %silent.job, node = %silent.name, %failure, "what a lost supervisor left can't be killed; its devices stay fenced");
+            return;
         }
         let (job, attempt, node) = (silent.job, silent.attempt, silent.name.clone());
         let text = format!("the supervisor on {node} is gone");
