@@ -86,6 +86,38 @@ fn a_job_recovers_from_a_killed_supervisor() {
     assert_booked_exactly(&job);
 }
 
+/// Proves A-5: when nobody is left to clean up, what the attempt started is found and killed before its slots are given on.
+#[test]
+fn nothing_outlives_a_supervisor_and_a_keeper_killed_together() {
+    let product = Product::up(&["a=cpu:1"]);
+    let mark = product.path("pids");
+    let run = format!(
+        "name: leaves\nrun: |\n  [ $GANGLINE_ATTEMPT = 1 ] || exit 0\n  setsid sleep 1000 &\n  echo $! > {0}.new\n  \
+         sh -c 'echo $$ >> {0}.new; mv {0}.new {0}; exec sleep 1000'\n  echo over\n",
+        mark.display()
+    );
+    let id = product.submit(&run);
+    let text = wait_for("the script's processes", || std::fs::read_to_string(&mark).ok());
+    let pids: Vec<u32> = text.lines().map(|line| line.parse().expect("a process id")).collect();
+    let (job, rank) = wait_for("the rank to be known", || {
+        let job = product.job(&id);
+        rank_pid(&job, 0, 0).map(|rank| (job, rank))
+    });
+    assert!(pids.len() == 2 && pids.iter().all(|pid| is_running(*pid)), "{pids:?}");
+    let supervisor = job["attempts"][0]["shares"][0]["supervisor_pid"].as_u64().expect("a supervisor");
+    let stat = std::fs::read_to_string(format!("/proc/{rank}/stat")).expect("the rank runs");
+    let fields = stat.rsplit_once(')').expect("a name").1;
+    let keeper = fields.split_whitespace().nth(1).and_then(|pid| pid.parse().ok()).expect("a parent");
+    kill(u32::try_from(supervisor).expect("process ids are small"));
+    kill(keeper);
+
+    let job = product.wait_state(&id, "succeeded");
+    assert_eq!(job["attempts"].as_array().map(Vec::len), Some(2), "{job:#}");
+    let left: Vec<&u32> = pids.iter().chain([&rank]).filter(|pid| is_running(**pid)).collect();
+    assert!(left.is_empty(), "processes of attempt 1 are left: {left:?}");
+    assert_booked_exactly(&job);
+}
+
 /// Steps of the job's curve, as the API gives it.
 fn steps_of(product: &Product, id: &str) -> Vec<u64> {
     let endpoint = std::fs::read_to_string(product.data().join("endpoint")).expect("an endpoint");
