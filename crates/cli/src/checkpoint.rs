@@ -9,6 +9,7 @@ use gangline_storage::{Listed, Options, Store};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::internal::with_sources;
 use crate::{Global, output};
 
 /// What to do.
@@ -64,8 +65,7 @@ fn open(folder: &Path) -> Result<Store, Failure> {
 }
 
 fn failed(error: gangline_storage::Error) -> Failure {
-    let source = std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-    Failure::local(format!("failed to {error}{source}"), "")
+    Failure::local(format!("failed to {}", with_sources(&error)), "")
 }
 
 fn list(folder: &Path) -> Result<Vec<Row>, Failure> {

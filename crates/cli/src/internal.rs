@@ -104,7 +104,8 @@ fn failed_rank(error: &dyn Error) -> ExitCode {
     ExitCode::from(127)
 }
 
-fn with_sources(error: &dyn Error) -> String {
+/// An error and what caused it, in one line.
+pub(crate) fn with_sources(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::client::{absolute, data_folder};
 use crate::failure::Failure;
+use crate::internal::with_sources;
 use crate::{Global, output};
 
 /// Where to listen unless told otherwise.
@@ -164,14 +165,10 @@ impl Running {
 }
 
 fn start_failure(error: &StartError) -> Failure {
-    let mut message = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        message.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
+    let message = with_sources(error);
     match error {
         StartError::Journal(journal) => Failure::coded(journal.code(), message, journal.hint()),
+        StartError::Nodes(_) => Failure::coded("G0505", message, "docs/configuration.md describes nodes and prices"),
         _ => {
             Failure::coded("G0504", message, "was the data folder written by a newer gangline? Keep it and report this")
         }
@@ -303,7 +300,11 @@ fn user_name() -> String {
 fn write_endpoint(folder: &Path, url: &str) -> Result<(), Failure> {
     let path = folder.join(ENDPOINT_FILE);
     let aside = folder.join(format!("{ENDPOINT_FILE}.new"));
-    std::fs::write(&aside, format!("{url}\n"))
-        .and_then(|()| std::fs::rename(&aside, &path))
-        .map_err(|error| Failure::coded("G0202", format!("{} can't be written: {error}", path.display()), ""))
+    std::fs::write(&aside, format!("{url}\n")).and_then(|()| std::fs::rename(&aside, &path)).map_err(|error| {
+        Failure::coded(
+            "G0202",
+            format!("{} can't be written: {error}", path.display()),
+            "free the disk or give access to the folder",
+        )
+    })
 }
