@@ -11,7 +11,7 @@ use crate::cluster::NodeStatus;
 use crate::engine::{Engine, QueueKey};
 use crate::evolve::{faults_without_progress, has_advanced};
 use crate::job::{Attempt, Job, JobState, ShareState};
-use crate::{Decision, Fate, FaultCause, PlaceReason, RequeueReason, ShareEnd, StopReason, placement};
+use crate::{Decision, Fate, FaultCause, Node, PlaceReason, RequeueReason, ShareEnd, StopReason, placement};
 
 impl Engine {
     pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<Decision> {
@@ -164,7 +164,7 @@ impl Engine {
         if not_before > now {
             return Err(Waiting::StepsAside);
         }
-        if let Some(room) = placement::find_room(&self.cluster, &job.spec.gang) {
+        if let Some(room) = placement::find_room(&self.cluster, &job.spec.gang, &Node::free_count) {
             let reason = PlaceReason { waited: now.since(since), passed, candidates: room.candidates };
             let attempt = AttemptNumber(job.attempts + 1);
             return Ok(Decision::Place { job: job.id, attempt, shares: room.shares, reason });

@@ -135,7 +135,9 @@ impl Engine {
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
         }
-        let shares = placement::find_room(&self.cluster, &spec.gang).map(|room| room.shares).unwrap_or_default();
+        let shares = placement::find_room(&self.cluster, &spec.gang, &Node::free_count)
+            .map(|room| room.shares)
+            .unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
@@ -165,7 +167,7 @@ impl Engine {
         if not_before > now {
             return Blocker::BackingOff { until: not_before };
         }
-        if placement::find_room(&self.cluster, gang).is_some() {
+        if placement::find_room(&self.cluster, gang, &Node::free_count).is_some() {
             return Blocker::Nothing;
         }
         let ready = self.cluster.could_hold(gang, &[NodeStatus::Ready]);

@@ -5,7 +5,7 @@
 
 use gangline_base::GangShape;
 
-use crate::{Cluster, Share};
+use crate::{Cluster, Node, Share};
 
 /// Room that was found.
 pub(crate) struct Room {
@@ -18,10 +18,12 @@ pub(crate) struct Room {
 /// Candidates beyond the gang's own that are counted for the reason; the count says "at least" from there.
 const CANDIDATES_COUNTED_MAX: usize = 64;
 
-/// Room for the whole gang, or none.
-pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape) -> Option<Room> {
+/// Room for the whole gang, or none. `usable` says how many of a node's free accelerators this gang may have: fewer than
+/// are free where some are held for a job with a better place in line.
+pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Node) -> u32) -> Option<Room> {
     let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
-    let mut candidates = cluster.with_room_for(gang).take(wanted + CANDIDATES_COUNTED_MAX);
+    let is_usable = |node: &&Node| usable(node) >= gang.accelerators_per_node.get();
+    let mut candidates = cluster.with_room_for(gang).filter(is_usable).take(wanted + CANDIDATES_COUNTED_MAX);
     let shares: Vec<Share> = candidates.by_ref().take(wanted).map(|node| share_on(node, gang)).collect();
     if shares.len() < wanted {
         return None;
@@ -32,7 +34,7 @@ pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape) -> Option<Room> {
     Some(Room { shares, candidates: u32::try_from(count).unwrap_or(u32::MAX) })
 }
 
-fn share_on(node: &crate::Node, gang: &GangShape) -> Share {
+fn share_on(node: &Node, gang: &GangShape) -> Share {
     let count = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
     Share {
         node: node.id,
