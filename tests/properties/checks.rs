@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, Timestamp};
-use gangline_orchestration::{
-    Blocker, Decision, DryRun, Engine, Entry, Event, Explanation, NodeStatus, Refusal, ShareEnd,
-};
+use gangline_orchestration::{Blocker, Decision, DryRun, Engine, Entry, Event, NodeStatus, Refusal, ShareEnd};
 
 use super::action::Shape;
 use super::shadow::{Place, Shadow};
@@ -35,7 +33,9 @@ fn reasons_are_true(taken: &Taken<'_>) -> Verdict {
             return ensure("A-4 a waiting job has a reason", false, || id.to_string());
         };
         let counted = explanation.ahead == ahead && explanation.waiting == queue.len();
-        let is_true = counted && is_true(shadow, now, *id, &explanation.blocker);
+        let is_promised =
+            explanation.starts_by.is_none_or(|at| Some(at) == shadow.promise(now, &shadow.jobs[id].spec.gang, None));
+        let is_true = counted && is_promised && is_true(shadow, now, *id, &explanation.blocker);
         ensure("A-4 a waiting job has a true reason", is_true, || format!("{id} at {now:?}: {explanation:?}"))?;
         let text = explanation.blocker.to_string();
         ensure("A-4 a reason can be read", text.len() > 10, || text.clone())?;
@@ -61,12 +61,16 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
             let Place::Waiting { not_before, .. } = job.place else { return false };
             not_before == *until && not_before > now
         }
-        Blocker::Behind { job: first, because } => {
+        // Nothing has a quota in these histories.
+        Blocker::Quota { .. } => false,
+        Blocker::Behind { job: first, because, starts_by } => {
             let place_of = |id: &JobId| shadow.queue().iter().position(|other| other == id);
             let is_before = place_of(first) < place_of(&id) && place_of(first).is_some();
             let is_kin = shadow.jobs.get(first).is_some_and(|f| f.spec.gang.accelerator == gang.accelerator);
             is_before
                 && is_kin
+                && shadow.with_room(gang).len() >= wanted
+                && *starts_by == shadow.promise(now, &shadow.jobs[first].spec.gang, None)
                 && matches!(**because, Blocker::NotEnoughFree { .. })
                 && is_true(shadow, now, *first, because)
         }
@@ -154,9 +158,8 @@ fn dry_run_tells_what_submitting_does(engine: &Engine, now: Timestamp, shape: Sh
             [Decision::Place { job, shares, .. }] => *job == id && shares == told,
             _ => false,
         },
-        (Ok(DryRun::WouldWait(Explanation { blocker, ahead, waiting })), Ok(decisions)) => {
-            let told = Explanation { blocker: blocker.clone(), ahead: *ahead, waiting: *waiting };
-            decisions.is_empty() && other.explain(now, id) == Some(told)
+        (Ok(DryRun::WouldWait(told)), Ok(decisions)) => {
+            decisions.is_empty() && other.explain(now, id).as_ref() == Some(told)
         }
         _ => false,
     };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gangline_base::{JobId, NodeId, Timestamp};
+use gangline_base::{GangShape, JobId, NodeId, Timestamp};
 use gangline_orchestration::{
     Decision, Event, Fate, NodeStatus, PlaceReason, Refusal, RequeueReason, Share, ShareEnd, ShareState, StopReason,
 };
@@ -21,6 +21,7 @@ pub(super) enum Refused {
     NeverFits,
     QueueFull,
     ClusterFull,
+    Sharing,
 }
 
 fn kind_of(refusal: &Refusal) -> Refused {
@@ -32,6 +33,7 @@ fn kind_of(refusal: &Refusal) -> Refused {
         Refusal::NeverFits(_) => Refused::NeverFits,
         Refusal::QueueFull { .. } => Refused::QueueFull,
         Refusal::ClusterFull { .. } => Refused::ClusterFull,
+        Refusal::UnknownQueue { .. } | Refusal::BeyondLimit { .. } | Refusal::Configuration(_) => Refused::Sharing,
     }
 }
 
@@ -72,7 +74,7 @@ impl Shadow {
                 let holding = self.jobs.get(job).and_then(Ours::holding);
                 self.stale_unless(*job, holding.is_some_and(|holding| holding.attempt == *attempt))
             }
-            Event::IdsSkipped { .. } | Event::TimePassed => None,
+            Event::Configured(_) | Event::IdsSkipped { .. } | Event::TimePassed => None,
         }
     }
 
@@ -98,8 +100,8 @@ impl Shadow {
             (Decision::Place { attempt, shares, reason, .. }, Place::Waiting { since, not_before }) => {
                 let is_next = attempt.0 == job.attempts + 1;
                 ensure("a placed job was free to start", is_next && *not_before <= now && !job.is_cancelled, why)?;
-                self.judge_order(now, id, job)?;
-                self.judge_shares(id, job, shares)?;
+                self.judge_order(now, id, shares, *reason)?;
+                self.judge_shares(id, job, shares, reason.backfills.is_some())?;
                 self.judge_place_reason(now.since(*since), id, job, *reason)
             }
             (Decision::Stop { attempt, reason, .. }, Place::Holding(holding)) => {
@@ -123,15 +125,61 @@ impl Shadow {
         }
     }
 
-    /// Nobody with a better place in the queue and the same kind of accelerator could use what `id` is given.
-    fn judge_order(&self, now: Timestamp, id: JobId, job: &Ours) -> Verdict {
-        let ahead = self.queue().into_iter().take_while(|other| *other != id);
-        for (other, theirs) in ahead.map(|other| (other, &self.jobs[&other])) {
-            let competes = theirs.spec.gang.accelerator == job.spec.gang.accelerator;
-            let is_passed = competes && self.could_run(now, theirs);
-            ensure("strict order within a kind", !is_passed, || format!("{id} passes {other}"))?;
+    /// Only the first in line for a kind of accelerator starts, or one that doesn't delay it.
+    fn judge_order(&self, now: Timestamp, id: JobId, shares: &[Share], reason: PlaceReason) -> Verdict {
+        let kind = &self.jobs[&id].spec.gang.accelerator;
+        let waits_for_it = |other: &JobId| {
+            let theirs = &self.jobs[other];
+            theirs.spec.gang.accelerator == *kind && self.could_run(now, theirs)
+        };
+        let first = self.queue().into_iter().take_while(|other| *other != id).find(waits_for_it);
+        let is_named = reason.backfills == first;
+        ensure("A-4 a backfilled job names the first in line", is_named, || {
+            format!("{id} passes {first:?}: {reason:?}")
+        })?;
+        let Some(first) = first else { return Ok(()) };
+        let gang = &self.jobs[&first].spec.gang;
+        let before = self.promise(now, gang, None);
+        let after = self.promise(now, gang, Some((id, shares)));
+        let is_kept = before.is_none_or(|before| after.is_some_and(|after| after <= before));
+        ensure("EASY's head is never delayed", is_kept, || format!("{id} delays {first} from {before:?} to {after:?}"))
+    }
+
+    /// When a gang could start at the latest by what has a time limit, without and with one more job placed.
+    pub(super) fn promise(
+        &self,
+        now: Timestamp,
+        gang: &GangShape,
+        more: Option<(JobId, &[Share])>,
+    ) -> Option<Timestamp> {
+        let mut held: Vec<(Option<Timestamp>, Share)> = Vec::new();
+        for job in self.jobs.values() {
+            let Some(holding) = job.holding() else { continue };
+            let end = job.spec.time_limit.map(|limit| now.max(holding.placed_at + limit + job.spec.checkpoint.grace));
+            held.extend(holding.shares.iter().map(|(share, _)| (end, share.clone())));
         }
-        Ok(())
+        if let Some((id, shares)) = more {
+            let spec = &self.jobs[&id].spec;
+            let end = spec.time_limit.map(|limit| now + limit + spec.checkpoint.grace);
+            held.extend(shares.iter().map(|share| (end, share.clone())));
+        }
+        let mut times: Vec<Timestamp> = held.iter().filter_map(|(end, _)| *end).chain([now]).collect();
+        times.sort_unstable();
+        let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
+        times.into_iter().find(|time| {
+            let is_held = |end: &Option<Timestamp>| end.is_none_or(|end| end > *time);
+            let fits = |node: &NodeId| {
+                let capacity = &self.nodes[usize::try_from(node.0).expect("a usize holds 32 bits")].0.capacity;
+                let here = || held.iter().filter(|(end, share)| share.node == *node && is_held(end)).map(|(_, s)| s);
+                let devices = here().flat_map(|share| &share.devices).filter(|d| **d < capacity.accelerators).count();
+                let devices = u32::try_from(devices).expect("devices are few");
+                let (cpus, memory): (u32, u64) = (here().map(|s| s.cpus).sum(), here().map(|s| s.memory.0).sum());
+                capacity.accelerators - devices >= gang.accelerators_per_node.get()
+                    && capacity.cpus.saturating_sub(cpus) >= gang.cpus_per_node
+                    && capacity.memory.0.saturating_sub(memory) >= gang.memory_per_node.0
+            };
+            self.fitting(gang, Some(NodeStatus::Ready)).iter().filter(|node| fits(node)).count() >= wanted
+        })
     }
 
     /// Whether a waiting job could run now, on ready nodes that were empty.
@@ -141,13 +189,17 @@ impl Shadow {
         not_before <= now && self.fitting(&job.spec.gang, Some(NodeStatus::Ready)).len() >= wanted
     }
 
-    /// A whole gang on ready nodes with room, the fullest first, on the lowest free devices.
-    fn judge_shares(&self, id: JobId, job: &Ours, shares: &[Share]) -> Verdict {
+    /// A whole gang on ready nodes with room, on the lowest free devices; on the fullest nodes, unless some are held
+    /// for the first in line.
+    fn judge_shares(&self, id: JobId, job: &Ours, shares: &[Share], is_backfilled: bool) -> Verdict {
         let gang = &job.spec.gang;
         let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
         let per_node = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
         let mut fullest = self.with_room(gang);
         ensure("A-5 a gang is placed on nodes with room", fullest.len() >= wanted, || format!("{id}: {shares:?}"))?;
+        if is_backfilled {
+            fullest.retain(|node| shares.iter().any(|share| share.node == *node));
+        }
         fullest.truncate(wanted);
         fullest.sort_unstable();
         let due: Vec<Share> = fullest
@@ -163,13 +215,13 @@ impl Shadow {
     }
 
     fn judge_place_reason(&self, waited: Duration, id: JobId, job: &Ours, given: PlaceReason) -> Verdict {
-        let passed = self.queue().iter().take_while(|other| **other != id).count();
-        let due = PlaceReason {
-            waited,
-            passed: u32::try_from(passed).expect("jobs are few"),
-            candidates: u32::try_from(self.with_room(&job.spec.gang).len()).expect("nodes are few"),
+        let with_room = u32::try_from(self.with_room(&job.spec.gang).len()).expect("nodes are few");
+        let is_counted = match given.backfills {
+            None => given.candidates == with_room,
+            Some(_) => (job.spec.gang.nodes.get()..=with_room).contains(&given.candidates),
         };
-        ensure("A-4 a placement has its reason", given == due, || format!("{id}: {given:?} is not {due:?}"))
+        let is_true = given.waited == waited && is_counted;
+        ensure("A-4 a placement has its reason", is_true, || format!("{id}: {given:?} of {with_room}"))
     }
 
     /// Nothing is left that the state calls for.

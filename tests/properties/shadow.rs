@@ -101,6 +101,7 @@ impl Shadow {
                 let job = self.job_mut(*job);
                 job.checkpoint = job.checkpoint.max(Some(*step));
             }
+            Event::Configured(_) => {}
             Event::IdsSkipped { .. } | Event::TimePassed => {}
         }
     }
@@ -251,7 +252,7 @@ impl Shadow {
 
     /// Compares the engine's state with the books.
     pub(super) fn judge_engine(&self, engine: &Engine) -> Verdict {
-        let queue: Vec<JobId> = engine.waiting().collect();
+        let queue: Vec<JobId> = engine.waiting();
         ensure("the queue is in order", queue == self.queue(), || format!("{queue:?} is not {:?}", self.queue()))?;
         let ids: Vec<JobId> = engine.jobs().map(|job| job.id).collect();
         ensure("no job is lost", ids == self.live_jobs(), || format!("{ids:?} is not {:?}", self.live_jobs()))?;

@@ -80,6 +80,7 @@ impl Stage {
         let lines: Vec<String> = self
             .engine
             .waiting()
+            .into_iter()
             .filter_map(|id| self.engine.job(id))
             .enumerate()
             .map(|(index, job)| {

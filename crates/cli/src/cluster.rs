@@ -1,5 +1,6 @@
 //! `nodes`, `drain`, `queues`, `top`.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -85,10 +86,26 @@ pub(crate) fn queues(client: &Client, is_json: bool) -> Result<(), Failure> {
 }
 
 fn queues_table(list: &wire::QueueList) -> String {
-    let headings = ["QUEUE", ">SLOTS HELD", ">SLOTS WANTED", "RUNNING", "WAITING, IN ORDER"];
+    let headings = [
+        "QUEUE",
+        "IN",
+        "QUOTA",
+        "LIMIT",
+        ">WEIGHT",
+        ">SHARE",
+        ">SLOTS HELD",
+        ">SLOTS WANTED",
+        "RUNNING",
+        "WAITING, IN ORDER",
+    ];
     let rows = list.queues.iter().map(|queue| {
         vec![
             queue.name.clone(),
+            queue.parent.clone().unwrap_or_default(),
+            by_kind(&queue.quota),
+            by_kind(&queue.limit),
+            queue.weight.map(|weight| weight.to_string()).unwrap_or_default(),
+            queue.share.map(|share| format!("{share:.3}")).unwrap_or_default(),
             queue.accelerators_held.to_string(),
             queue.accelerators_wanted.to_string(),
             some(&queue.running),
@@ -96,6 +113,11 @@ fn queues_table(list: &wire::QueueList) -> String {
         ]
     });
     output::table(&headings, rows.collect())
+}
+
+/// Counts by kind as a job file writes them: `A100:8 H100:16`.
+fn by_kind(amounts: &BTreeMap<String, u32>) -> String {
+    amounts.iter().map(|(kind, count)| format!("{kind}:{count}")).collect::<Vec<_>>().join(" ")
 }
 
 /// The first few of many ids.

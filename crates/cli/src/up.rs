@@ -112,6 +112,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let options = Options {
         folder: folder.clone(),
         nodes: nodes(&config, args)?,
+        sharing: config.sharing.clone(),
         launcher: Arc::new(LocalLauncher::new(std::env::current_exe()?)),
         clock: output::now,
         user: Submitter(user_name()),

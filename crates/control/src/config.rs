@@ -9,12 +9,18 @@
 //! cpus = 96
 //! memory = "2TiB"
 //! price_per_accelerator_hour = "2.49"   # US dollars
+//!
+//! [[queue]]
+//! name = "research"
+//! quota = { H100 = 4 }
 //! ```
+
+mod queues;
 
 use std::collections::BTreeSet;
 
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName};
-use gangline_orchestration::NodeCapacity;
+use gangline_orchestration::{Configuration, InvalidConfiguration, NodeCapacity};
 use serde::Deserialize;
 
 /// Most accelerators on a node (A-10).
@@ -46,6 +52,8 @@ pub struct Config {
     pub listen: Option<String>,
     /// The nodes.
     pub nodes: Vec<NodeConfig>,
+    /// How the cluster is shared.
+    pub sharing: Configuration,
 }
 
 /// Why the configuration was refused.
@@ -62,6 +70,17 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// A queue's value makes no sense.
+    #[error("queue \"{queue}\": {message}")]
+    Queue {
+        /// Its name as written.
+        queue: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// The queues contradict each other.
+    #[error(transparent)]
+    Sharing(#[from] InvalidConfiguration),
     /// More accelerators than are supported.
     #[error("{count} accelerators are more than the {ACCELERATORS_MAX} there may be")]
     TooManyAccelerators {
@@ -82,6 +101,9 @@ struct FileV1 {
     listen: Option<String>,
     #[serde(default)]
     node: Vec<NodeV1>,
+    #[serde(default)]
+    queue: Vec<queues::QueueV1>,
+    half_life_hours: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -113,7 +135,10 @@ impl Config {
             nodes.push(node);
         }
         check(&nodes)?;
-        Ok(Config { listen: file.listen, nodes })
+        let refused = |(queue, message)| ConfigError::Queue { queue, message };
+        let sharing = queues::read(file.queue, file.half_life_hours).map_err(refused)?;
+        sharing.check()?;
+        Ok(Config { listen: file.listen, nodes, sharing })
     }
 }
 

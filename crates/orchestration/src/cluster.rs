@@ -7,6 +7,7 @@ use gangline_base::{AcceleratorKind, Bytes, GangShape, NodeId, NodeName};
 
 use crate::Share;
 use crate::refusal::Fit;
+use crate::share::{MIB_BITS, Resource};
 
 /// A node as it joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +96,11 @@ impl Node {
             && self.free_memory >= gang.memory_per_node
     }
 
+    /// Whether it is ready and could take a share of `gang` if it were empty.
+    pub(crate) fn takes_shares_of(&self, gang: &GangShape) -> bool {
+        self.status == NodeStatus::Ready && self.could_hold_share_of(gang)
+    }
+
     /// Whether it could take a share of `gang` if it were ready and empty.
     #[must_use]
     pub fn could_hold_share_of(&self, gang: &GangShape) -> bool {
@@ -139,9 +145,34 @@ impl Cluster {
         self.by_name.get(name).copied()
     }
 
-    /// Every kind of accelerator there has been.
-    pub(crate) fn kinds(&self) -> &BTreeSet<AcceleratorKind> {
-        &self.kinds
+    /// What ready and draining nodes have of every resource.
+    pub(crate) fn totals(&self) -> BTreeMap<Resource, u64> {
+        let mut totals = BTreeMap::new();
+        let present = self.classes.iter().filter(|((_, status), _)| *status != NodeStatus::Lost);
+        for ((capacity, _), count) in present {
+            let amounts = [
+                (Resource::Accelerator(capacity.accelerator.clone()), u64::from(capacity.accelerators)),
+                (Resource::Cpus, u64::from(capacity.cpus)),
+                (Resource::Memory, capacity.memory.0 >> MIB_BITS),
+            ];
+            for (resource, amount) in amounts {
+                *totals.entry(resource).or_insert(0) += amount * u64::from(*count);
+            }
+        }
+        totals
+    }
+
+    /// Kinds of which an accelerator is free on a ready node.
+    pub(crate) fn kinds_with_free(&self) -> BTreeSet<AcceleratorKind> {
+        let has_free =
+            |kind: &&AcceleratorKind| self.emptiest_of(kind).next().is_some_and(|node| node.free_count() > 0);
+        self.kinds.iter().filter(has_free).cloned().collect()
+    }
+
+    /// Ready nodes of a kind, those with most free first.
+    pub(crate) fn emptiest_of<'a>(&'a self, kind: &'a AcceleratorKind) -> impl Iterator<Item = &'a Node> + 'a {
+        let all = (kind.clone(), 0, NodeId(0))..=(kind.clone(), u32::MAX, NodeId(u32::MAX));
+        self.by_free.range(all).rev().filter_map(|(_, _, id)| self.nodes.get(id))
     }
 
     /// Ready nodes of the gang's kind that can take a share now, fullest first.

@@ -1,17 +1,14 @@
-//! What the state calls for. Decisions follow from the state alone, not from the event that led to it: a journal that
+//! What the state of a job calls for; who starts is `pass.rs`. Decisions follow from the state alone, not from the event that led to it: a journal that
 //! lost its last decision decides it again. Every decision carries its reason; gangs are placed whole.
 
-use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Timestamp};
+use gangline_base::Timestamp;
 
-use crate::cluster::NodeStatus;
-use crate::engine::{Engine, QueueKey};
+use crate::engine::Engine;
 use crate::evolve::{faults_without_progress, has_advanced};
-use crate::job::{Attempt, Job, JobState, ShareState};
-use crate::{Decision, Fate, FaultCause, Node, PlaceReason, RequeueReason, ShareEnd, StopReason, placement};
+use crate::job::{Attempt, Job, ShareState};
+use crate::{Decision, Fate, FaultCause, RequeueReason, ShareEnd, StopReason};
 
 impl Engine {
     pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<Decision> {
@@ -125,59 +122,4 @@ impl Engine {
     fn doubled(&self, times: u32) -> Duration {
         Duration::from_secs(1 << times.min(16)).min(self.limits.backoff_max)
     }
-
-    /// Strict order among jobs that compete for the same kind of accelerator: the first that must wait for devices
-    /// holds them against all behind it, so a large gang is not starved by small ones. A job that could not run now
-    /// even on empty nodes (too few are ready, or it is backing off) holds nothing.
-    fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
-        let mut held_kinds = BTreeSet::new();
-        let mut passed = 0;
-        let mut last: Option<QueueKey> = None;
-        loop {
-            let from = last.map_or(Bound::Unbounded, Bound::Excluded);
-            let Some(key) = self.pending.range((from, Bound::Unbounded)).next().copied() else { break };
-            last = Some(key);
-            let job = &self.jobs[&key.1];
-            if held_kinds.contains(&job.spec.gang.accelerator) {
-                passed += 1;
-                continue;
-            }
-            match self.decide_place(now, job, passed) {
-                Ok(decision) => {
-                    self.evolve_decision(now, &decision);
-                    decisions.push(decision);
-                }
-                Err(Waiting::HoldsItsPlace) => {
-                    held_kinds.insert(job.spec.gang.accelerator.clone());
-                    passed += 1;
-                    if held_kinds.len() >= self.cluster.kinds().len() {
-                        break;
-                    }
-                }
-                Err(Waiting::StepsAside) => passed += 1,
-            }
-        }
-    }
-
-    fn decide_place(&self, now: Timestamp, job: &Job, passed: u32) -> Result<Decision, Waiting> {
-        let JobState::Queued { since, not_before } = job.state else { return Err(Waiting::StepsAside) };
-        if not_before > now {
-            return Err(Waiting::StepsAside);
-        }
-        if let Some(room) = placement::find_room(&self.cluster, &job.spec.gang, &Node::free_count) {
-            let reason = PlaceReason { waited: now.since(since), passed, candidates: room.candidates };
-            let attempt = AttemptNumber(job.attempts + 1);
-            return Ok(Decision::Place { job: job.id, attempt, shares: room.shares, reason });
-        }
-        let could_run = self.cluster.could_hold(&job.spec.gang, &[NodeStatus::Ready]) >= job.spec.gang.nodes.get();
-        Err(if could_run { Waiting::HoldsItsPlace } else { Waiting::StepsAside })
-    }
-}
-
-/// What a job that can't be placed means for those behind it.
-enum Waiting {
-    /// It waits for devices that will be free; nobody passes it for the same kind.
-    HoldsItsPlace,
-    /// It can't run now whatever becomes free.
-    StepsAside,
 }

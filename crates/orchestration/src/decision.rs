@@ -68,17 +68,19 @@ impl Decision {
 pub struct PlaceReason {
     /// How long it had waited since it was last queued.
     pub waited: Duration,
-    /// Waiting jobs with a better place in the queue that it passed, because they can't compete for these devices.
-    pub passed: u32,
+    /// The job with a better place in line that waits for the same kind of accelerator, if there is one: this one starts
+    /// before it because it is on other devices, or is over before that one could start.
+    pub backfills: Option<JobId>,
     /// Nodes that could have taken a share; the fullest of them were chosen, so that large holes stay whole.
     pub candidates: u32,
 }
 
 impl fmt::Display for PlaceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "first in line after {:.1} s", self.waited.as_secs_f64())?;
-        if self.passed > 0 {
-            write!(f, " (passing {} that need other devices or can't run now)", self.passed)?;
+        let waited = self.waited.as_secs_f64();
+        match self.backfills {
+            None => write!(f, "first in line after {waited:.1} s")?,
+            Some(first) => write!(f, "backfilled after {waited:.1} s without delaying {first}")?,
         }
         write!(f, "; fullest of {} node(s) with room", self.candidates)
     }

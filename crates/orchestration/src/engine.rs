@@ -1,17 +1,17 @@
-//! The state machine: queue by priority then age, whole-gang placement, drain, cancel, time limits, fault budgets.
+//! The state machine: queues, whole-gang placement, backfill, drain, cancel, time limits, fault budgets.
 //!
 //! Three kinds of function, kept apart: `admit` (here) refuses what doesn't apply, `evolve.rs` changes the state and
-//! never decides (so that replay can't, A-3), `decide.rs` looks at the state and decides.
+//! never decides (so that replay can't, A-3), `decide.rs` and `pass.rs` look at the state and decide.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Priority, Timestamp};
+use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
 use crate::cluster::NodeStatus;
 use crate::job::{Job, ShareState};
-use crate::{Cluster, Decision, Entry, Event, Refusal};
+use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
+use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal};
 
 /// Limits of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,6 @@ impl Default for Limits {
     }
 }
 
-/// A place in the queue: higher priority first, then the older job. A job that is queued again keeps its place.
-pub(crate) type QueueKey = (Reverse<Priority>, JobId);
-
 /// The scheduler. See the crate's documentation.
 #[derive(Clone, Debug)]
 pub struct Engine {
@@ -43,7 +40,9 @@ pub struct Engine {
     pub(crate) next_job: u64,
     pub(crate) cluster: Cluster,
     pub(crate) jobs: BTreeMap<JobId, Job>,
-    pub(crate) pending: BTreeSet<QueueKey>,
+    pub(crate) queues: Queues,
+    /// When running jobs are over at the latest (`latest_end`); only those with a time limit.
+    pub(crate) ends: BTreeSet<(Timestamp, JobId)>,
     /// When to look at a job again; entries may be stale, which costs a look.
     pub(crate) timers: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that something happened to since they were last decided on.
@@ -62,7 +61,8 @@ impl Engine {
             next_job: 1,
             cluster: Cluster::default(),
             jobs: BTreeMap::new(),
-            pending: BTreeSet::new(),
+            queues: Queues::new(Configuration::default()),
+            ends: BTreeSet::new(),
             timers: BTreeSet::new(),
             attention: BTreeSet::new(),
             is_placement_due: false,
@@ -90,7 +90,7 @@ impl Engine {
         let at = at.max(self.now);
         match entry {
             Entry::Event(event) => {
-                self.admit(event)?;
+                self.admit(event).or_else(capacity_was_enough)?;
                 self.evolve_event(at, event);
             }
             Entry::Decision(decision) => {
@@ -126,9 +126,38 @@ impl Engine {
         self.jobs.values()
     }
 
-    /// Waiting jobs in the order they are considered.
-    pub fn waiting(&self) -> impl ExactSizeIterator<Item = JobId> + '_ {
-        self.pending.iter().map(|(_, job)| *job)
+    /// Waiting jobs in the order they are considered: the queue that is served next first, each with all its jobs.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<JobId> {
+        let order = self.leaves_in_order(self.now);
+        order.into_iter().flat_map(|leaf| self.queues.pending(leaf)).map(|(_, job)| *job).collect()
+    }
+
+    /// How many jobs wait.
+    #[must_use]
+    pub fn waiting_count(&self) -> usize {
+        self.queues.waiting()
+    }
+
+    /// How the cluster is shared.
+    #[must_use]
+    pub fn configuration(&self) -> &Configuration {
+        self.queues.configuration()
+    }
+
+    /// Every configured queue with its share, in the order of the configuration.
+    #[must_use]
+    pub fn queues(&self, now: Timestamp) -> Vec<QueueStanding<'_>> {
+        let totals = self.cluster.totals();
+        self.queues.standings(now, &totals)
+    }
+
+    pub(crate) fn leaves_in_order(&self, now: Timestamp) -> Vec<QueueIndex> {
+        let totals = self.cluster.totals();
+        let mut leaves: Vec<_> =
+            self.queues.active().map(|leaf| (self.queues.standing(leaf, now, &totals), leaf)).collect();
+        leaves.sort();
+        leaves.into_iter().map(|(_, leaf)| leaf).collect()
     }
 
     /// The nodes.
@@ -154,6 +183,7 @@ impl Engine {
                 let status = self.cluster.node(*node).ok_or(Refusal::UnknownNode(*node))?.status;
                 if status == NodeStatus::Lost { Err(Refusal::LostNode(*node)) } else { Ok(()) }
             }
+            Event::Configured(configuration) => Ok(configuration.check()?),
             Event::JobSubmitted(spec) => self.admit_job(spec),
             Event::CancelRequested { job, .. } => self.jobs.get(job).map(|_| ()).ok_or(Refusal::UnknownJob(*job)),
             Event::ShareStarted { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
@@ -164,8 +194,15 @@ impl Engine {
     }
 
     pub(crate) fn admit_job(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        if self.pending.len() >= self.limits.waiting_max {
-            return Err(Refusal::QueueFull { waiting: self.pending.len() });
+        if self.queues.waiting() >= self.limits.waiting_max {
+            return Err(Refusal::QueueFull { waiting: self.queues.waiting() });
+        }
+        if !self.queues.takes_jobs(&spec.queue) {
+            return Err(Refusal::UnknownQueue { queue: spec.queue.clone(), queues: self.queues.leaf_names() });
+        }
+        if let Some(OverLimit { queue, limit, .. }) = self.queues.beyond_limit(&spec.queue, &spec.gang) {
+            let (kind, wanted) = (spec.gang.accelerator.clone(), spec.gang.devices());
+            return Err(Refusal::BeyondLimit { queue, kind, wanted, limit });
         }
         let any = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
         if self.cluster.could_hold(&spec.gang, &any) < spec.gang.nodes.get() {
@@ -182,5 +219,13 @@ impl Engine {
             Some(node) => current.share_index(node).is_some_and(|i| !matches!(current.states[i], ShareState::Ended(_))),
         };
         if current.number == attempt && is_live { Ok(()) } else { Err(stale) }
+    }
+}
+
+/// What was let in once is let in again, though limits have been lowered since.
+fn capacity_was_enough(refusal: Refusal) -> Result<(), Refusal> {
+    match refusal {
+        Refusal::QueueFull { .. } | Refusal::ClusterFull { .. } => Ok(()),
+        other => Err(other),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Step, Submitter, Timestamp};
 
-use crate::{Decision, NodeSpec};
+use crate::{Configuration, Decision, NodeSpec};
 
 /// Something that happened outside the engine. Facts only; what to do about it is the engine's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Event {
         /// Which.
         node: NodeId,
     },
+    /// The administrator says how the cluster is shared. Jobs that wait and run go on under the new rules.
+    Configured(Arc<Configuration>),
     /// A user sent a job; it gets the next id ([`crate::Engine::next_job_id`]).
     JobSubmitted(Arc<JobSpec>),
     /// A user wants a job gone.

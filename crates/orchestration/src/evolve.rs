@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
 
+use crate::backfill::latest_end;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
-use crate::{Decision, Event, FaultCause, RequeueReason, Share, ShareEnd};
+use crate::queue::Queues;
+use crate::share::held_by;
+use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -30,6 +33,7 @@ impl Engine {
                 self.cluster.set_status(*node, NodeStatus::Ready);
                 self.is_placement_due = true;
             }
+            Event::Configured(configuration) => self.configure(now, configuration),
             Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone()),
             Event::CancelRequested { job, .. } => {
                 self.attend(*job, |job| job.is_cancelled = true);
@@ -78,7 +82,7 @@ impl Engine {
     fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>) {
         let id = self.next_job_id();
         self.next_job += 1;
-        self.pending.insert((Reverse(spec.priority), id));
+        self.queues.insert(&spec.queue, (Reverse(spec.priority), id));
         let state = JobState::Queued { since: now, not_before: now };
         let job = Job {
             id,
@@ -107,9 +111,9 @@ impl Engine {
             }
             Decision::Requeue { job, not_before, reason, .. } => self.evolve_requeue(now, *job, *not_before, *reason),
             Decision::End { job, .. } => {
-                self.release(*job);
+                self.release(now, *job);
                 if let Some(job) = self.jobs.remove(job) {
-                    self.pending.remove(&(Reverse(job.spec.priority), job.id));
+                    self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), job.id));
                 }
                 self.is_placement_due = true;
             }
@@ -122,7 +126,8 @@ impl Engine {
             self.cluster.take(share);
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        self.pending.remove(&(Reverse(job.spec.priority), id));
+        self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), id));
+        self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang));
         job.attempts = number.0;
         job.state = JobState::Allocated(Attempt {
             number,
@@ -135,10 +140,11 @@ impl Engine {
         if let Some(limit) = job.spec.time_limit {
             self.timers.insert((now + limit, id));
         }
+        self.ends.extend(latest_end(&job.spec, now).map(|end| (end, id)));
     }
 
     fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
-        self.release(id);
+        self.release(now, id);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let without_progress = faults_without_progress(job);
         match reason {
@@ -149,18 +155,37 @@ impl Engine {
             RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
         }
         job.state = JobState::Queued { since: now, not_before };
-        self.pending.insert((Reverse(job.spec.priority), id));
+        self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), id));
         if not_before > now {
             self.timers.insert((not_before, id));
         }
         self.is_placement_due = true;
     }
 
-    fn release(&mut self, id: JobId) {
-        let Some(attempt) = self.jobs.get(&id).and_then(Job::attempt) else { return };
+    fn release(&mut self, now: Timestamp, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let Some(attempt) = job.attempt() else { return };
         for share in &attempt.shares {
             self.cluster.release(share);
         }
+        self.queues.give_back(now, &job.spec.queue, &held_by(&job.spec.gang));
+        if let Some(end) = latest_end(&job.spec, attempt.placed_at) {
+            self.ends.remove(&(end, id));
+        }
+    }
+
+    /// Sets the queues up anew: what they used stays, what jobs hold and wait for is booked in the new ones.
+    fn configure(&mut self, now: Timestamp, configuration: &Configuration) {
+        let past = self.queues.past(now);
+        self.queues = Queues::new(configuration.clone());
+        self.queues.set_usages(past);
+        for job in self.jobs.values() {
+            match job.state {
+                JobState::Queued { .. } => self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id)),
+                JobState::Allocated(_) => self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang)),
+            }
+        }
+        self.is_placement_due = true;
     }
 }
 

@@ -3,11 +3,14 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use gangline_base::{Bytes, GangShape, JobId, JobSpec, NodeName, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, Timestamp};
 
+use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
-use crate::engine::{Engine, QueueKey};
+use crate::engine::Engine;
 use crate::job::{Job, JobState};
+use crate::placement::Room;
+use crate::queue::{OverLimit, QueueKey};
 use crate::{Node, Refusal, Share, placement};
 
 /// Holders named in one explanation.
@@ -22,6 +25,9 @@ pub struct Explanation {
     pub ahead: usize,
     /// Waiting jobs in all, itself included.
     pub waiting: usize,
+    /// When it starts at the latest, by the time limits of what runs and if nothing with a better place comes; unknown
+    /// unless it is the first that waits for its kind of accelerator and all in its way has a time limit.
+    pub starts_by: Option<Timestamp>,
 }
 
 /// What keeps a job from starting.
@@ -32,10 +38,25 @@ pub enum Blocker {
         /// Until then.
         until: Timestamp,
     },
-    /// A job with a better place waits for the same kind of accelerator; what becomes free is its.
+    /// Its queue, or one above, may have no more accelerators of the kind.
+    Quota {
+        /// That queue.
+        queue: QueueName,
+        /// The kind of accelerator.
+        kind: AcceleratorKind,
+        /// How many the job wants.
+        wanted: u32,
+        /// How many the queue's jobs hold.
+        held: u32,
+        /// How many they may: quota and borrowing together.
+        limit: u32,
+    },
+    /// There is room, but it is held for a job with a better place in line, which this one would delay.
     Behind {
         /// That job.
         job: JobId,
+        /// When that one starts at the latest; unknown if what is in its way has no time limit.
+        starts_by: Option<Timestamp>,
         /// What keeps that one.
         because: Box<Blocker>,
     },
@@ -69,8 +90,11 @@ impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
-            Blocker::Behind { job, because } => {
-                write!(f, "{job} is before it in line for the same accelerators: {because}")
+            Blocker::Quota { queue, kind, wanted, held, limit } => {
+                write!(f, "queue \"{queue}\" holds {held} of at most {limit} {kind}, and it wants {wanted}")
+            }
+            Blocker::Behind { job, because, .. } => {
+                write!(f, "there is room, but it would delay {job}, which is before it in line and {because}")
             }
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
                 let kind = &wanted.accelerator;
@@ -116,13 +140,24 @@ pub enum DryRun {
     WouldWait(Explanation),
 }
 
+/// A job that waits, or would.
+struct Candidate<'a> {
+    spec: &'a JobSpec,
+    key: QueueKey,
+    not_before: Timestamp,
+}
+
 impl Engine {
     /// Why a waiting job waits; none if it isn't waiting.
     #[must_use]
     pub fn explain(&self, now: Timestamp, id: JobId) -> Option<Explanation> {
-        let job = self.jobs.get(&id)?;
-        let JobState::Queued { not_before, .. } = job.state else { return None };
-        Some(self.explain_at(now, (Reverse(job.spec.priority), id), &job.spec.gang, not_before))
+        Some(self.explain_candidate(now, &candidate(self.jobs.get(&id)?)?))
+    }
+
+    /// What keeps a waiting job from starting, without its place in line, which takes longer to count.
+    #[must_use]
+    pub fn blocker(&self, now: Timestamp, id: JobId) -> Option<Blocker> {
+        Some(self.blocker_of(now, &candidate(self.jobs.get(&id)?)?))
     }
 
     /// Where a job would run if it were submitted now, or why it would wait.
@@ -131,45 +166,87 @@ impl Engine {
     /// The [`Refusal`] that submitting it would meet.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
         self.admit_job(spec)?;
-        let explanation = self.explain_at(now, (Reverse(spec.priority), self.next_job_id()), &spec.gang, now);
+        let candidate = Candidate { spec, key: (Reverse(spec.priority), self.next_job_id()), not_before: now };
+        let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
         }
-        let shares = placement::find_room(&self.cluster, &spec.gang, &Node::free_count)
-            .map(|room| room.shares)
-            .unwrap_or_default();
+        let held = self.reservation_before(now, &candidate);
+        let shares = self.room_beside(now, spec, held.as_ref()).map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
-    fn explain_at(&self, now: Timestamp, key: QueueKey, gang: &GangShape, not_before: Timestamp) -> Explanation {
-        let ahead: Vec<&Job> = self.pending.range(..key).filter_map(|(_, id)| self.jobs.get(id)).collect();
-        let waiting = self.pending.len() + usize::from(!self.pending.contains(&key));
-        let own = self.blocker_of(now, gang, not_before);
-        let holds_its_place = |other: &&&Job| {
-            let JobState::Queued { not_before, .. } = other.state else { return false };
-            other.spec.gang.accelerator == gang.accelerator
-                && matches!(self.blocker_of(now, &other.spec.gang, not_before), Blocker::NotEnoughFree { .. })
+    fn explain_candidate(&self, now: Timestamp, candidate: &Candidate<'_>) -> Explanation {
+        let blocker = self.blocker_of(now, candidate);
+        let own_leaf = self.queues.leaf(&candidate.spec.queue);
+        let leaves = self.leaves_in_order(now).into_iter().take_while(|leaf| *leaf != own_leaf);
+        let in_other_leaves: usize = leaves.map(|leaf| self.queues.pending(leaf).len()).sum();
+        let ahead = in_other_leaves + self.queues.pending(own_leaf).range(..candidate.key).count();
+        let is_new = !self.queues.contains(&candidate.spec.queue, &candidate.key);
+        let starts_by = match blocker {
+            Blocker::NotEnoughFree { .. } if self.reservation_before(now, candidate).is_none() => {
+                self.reserve(now, candidate.key.1, &candidate.spec.gang).at
+            }
+            _ => None,
         };
-        let blocker = match own {
-            Blocker::BackingOff { .. } | Blocker::NodesUnavailable { .. } => own,
-            _ => match ahead.iter().find(holds_its_place) {
-                None => own,
-                Some(head) => {
-                    let because = Box::new(self.blocker_of(now, &head.spec.gang, now));
-                    Blocker::Behind { job: head.id, because }
-                }
-            },
-        };
-        Explanation { blocker, ahead: ahead.len(), waiting }
+        Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
     }
 
-    fn blocker_of(&self, now: Timestamp, gang: &GangShape, not_before: Timestamp) -> Blocker {
-        if not_before > now {
-            return Blocker::BackingOff { until: not_before };
+    /// The reservation that the pass would have made when it came to this job.
+    fn reservation_before(&self, now: Timestamp, candidate: &Candidate<'_>) -> Option<Reservation> {
+        let own_leaf = self.queues.leaf(&candidate.spec.queue);
+        for leaf in self.leaves_in_order(now) {
+            let is_own = leaf == own_leaf;
+            for key in self.queues.pending(leaf) {
+                if is_own && *key >= candidate.key {
+                    return None;
+                }
+                let Some(job) = self.jobs.get(&key.1) else { continue };
+                let competes = job.spec.gang.accelerator == candidate.spec.gang.accelerator;
+                if competes && self.may_start(now, leaf, job) && self.could_run(&job.spec) {
+                    return Some(self.reserve(now, job.id, &job.spec.gang));
+                }
+            }
+            if is_own {
+                return None;
+            }
         }
-        if placement::find_room(&self.cluster, gang, &Node::free_count).is_some() {
-            return Blocker::Nothing;
+        None
+    }
+
+    fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: Option<&Reservation>) -> Option<Room> {
+        let end = latest_end(spec, now);
+        match held {
+            None => placement::find_room(&self.cluster, &spec.gang, &Node::free_count),
+            Some(held) => placement::find_room(&self.cluster, &spec.gang, &|node| held.usable(node, end)),
         }
+    }
+
+    fn blocker_of(&self, now: Timestamp, candidate: &Candidate<'_>) -> Blocker {
+        let gang = &candidate.spec.gang;
+        if candidate.not_before > now {
+            return Blocker::BackingOff { until: candidate.not_before };
+        }
+        let leaf = self.queues.leaf(&candidate.spec.queue);
+        if let Some(OverLimit { queue, held, limit }) = self.queues.over_limit(leaf, gang) {
+            return Blocker::Quota { queue, kind: gang.accelerator.clone(), wanted: gang.devices(), held, limit };
+        }
+        if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
+            return self.lack(gang);
+        }
+        let held = self.reservation_before(now, candidate);
+        match held {
+            Some(held) if self.room_beside(now, candidate.spec, Some(&held)).is_none() => {
+                let gang = self.jobs.get(&held.job).map(|first| &first.spec.gang);
+                let because = Box::new(gang.map_or(Blocker::Nothing, |gang| self.lack(gang)));
+                Blocker::Behind { job: held.job, starts_by: held.at, because }
+            }
+            _ => Blocker::Nothing,
+        }
+    }
+
+    /// What a gang lacks that there is no room for.
+    fn lack(&self, gang: &GangShape) -> Blocker {
         let ready = self.cluster.could_hold(gang, &[NodeStatus::Ready]);
         if ready < gang.nodes.get() {
             let names = |status| {
@@ -192,4 +269,9 @@ impl Engine {
             holders: self.jobs.values().filter(holds_one).map(|job| job.id).take(HOLDERS_NAMED_MAX).collect(),
         }
     }
+}
+
+fn candidate(job: &Job) -> Option<Candidate<'_>> {
+    let JobState::Queued { not_before, .. } = job.state else { return None };
+    Some(Candidate { spec: &job.spec, key: (Reverse(job.spec.priority), job.id), not_before })
 }

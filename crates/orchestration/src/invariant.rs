@@ -3,10 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{JobId, NodeId};
+use gangline_base::{JobId, NodeId, QueueName};
 
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
+use crate::queue::Queues;
+use crate::share::{Resource, held_by};
 
 /// A broken invariant: a bug in the engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +37,12 @@ pub enum Violation {
         /// The node.
         node: NodeId,
     },
+    /// A queue's books and the jobs in it disagree.
+    #[error("what queue \"{queue}\" is booked to hold is not what its jobs hold")]
+    QueueBooksWrong {
+        /// The queue.
+        queue: QueueName,
+    },
     /// A waiting job isn't in the queue, or one that doesn't wait is.
     #[error("the queue and the state of {job} disagree")]
     QueueWrong {
@@ -61,12 +69,28 @@ impl Engine {
         }
         for job in self.jobs.values() {
             let is_waiting = matches!(job.state, JobState::Queued { .. });
-            if self.pending.contains(&(Reverse(job.spec.priority), job.id)) != is_waiting {
+            if self.queues.contains(&job.spec.queue, &(Reverse(job.spec.priority), job.id)) != is_waiting {
                 return Err(Violation::QueueWrong { job: job.id });
             }
         }
-        let gone = self.pending.iter().find(|(_, job)| !self.jobs.contains_key(job));
-        gone.map_or(Ok(()), |(_, job)| Err(Violation::QueueWrong { job: *job }))
+        let gone = self.waiting().into_iter().find(|job| !self.jobs.contains_key(job));
+        gone.map_or(Ok(()), |job| Err(Violation::QueueWrong { job }))?;
+        self.check_queues()
+    }
+
+    /// What a queue holds is what the jobs in and below it hold, and within its limit.
+    fn check_queues(&self) -> Result<(), Violation> {
+        let mut counted = Queues::new(self.queues.configuration().clone());
+        for job in self.jobs.values().filter(|job| job.attempt().is_some()) {
+            counted.take(self.now, &job.spec.queue, &held_by(&job.spec.gang));
+        }
+        for ((spec, booked), (_, expected)) in self.queues.used().zip(counted.used()) {
+            let is_same = |resource: &Resource| booked.held(resource) == expected.held(resource);
+            if !booked.0.keys().chain(expected.0.keys()).all(is_same) {
+                return Err(Violation::QueueBooksWrong { queue: spec.name.clone() });
+            }
+        }
+        Ok(())
     }
 
     fn held_devices(&self) -> Result<BTreeMap<NodeId, BTreeMap<u32, JobId>>, Violation> {

@@ -5,7 +5,9 @@
 //! [`Engine::replay`] takes them back in without deciding anew. No I/O, no clock, no randomness, so the
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
+mod backfill;
 mod cluster;
+mod configuration;
 mod decide;
 mod decision;
 mod engine;
@@ -14,16 +16,22 @@ mod evolve;
 mod explain;
 mod invariant;
 mod job;
+mod pass;
 mod placement;
+mod queue;
 mod refusal;
+mod share;
 mod snapshot;
 
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
+pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
+pub use queue::QueueStanding;
 pub use refusal::{Fit, Refusal};
+pub use share::{Resource, Usage, Usages};
 pub use snapshot::Snapshot;

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use gangline_base::{AttemptNumber, Bytes, GangShape, JobId, NodeId};
+use gangline_base::{AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, NodeId, QueueName};
+
+use crate::configuration::InvalidConfiguration;
 
 /// A refused event. The state is as before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +29,29 @@ pub enum Refusal {
     /// The gang could not be placed even if every known node were ready and empty.
     #[error("no node could ever hold it: {0}")]
     NeverFits(Fit),
+    /// No queue of this name takes jobs.
+    #[error("there is no queue \"{queue}\" for jobs")]
+    UnknownQueue {
+        /// The name.
+        queue: QueueName,
+        /// Queues that take jobs.
+        queues: Vec<QueueName>,
+    },
+    /// The gang is larger than its queue may ever be.
+    #[error("it wants {wanted} {kind} in all, and queue \"{queue}\" may have at most {limit}")]
+    BeyondLimit {
+        /// The queue, or one above it.
+        queue: QueueName,
+        /// The kind of accelerator.
+        kind: AcceleratorKind,
+        /// Accelerators the gang wants.
+        wanted: u32,
+        /// Accelerators the queue may have, quota and borrowing together.
+        limit: u32,
+    },
+    /// The queues contradict each other.
+    #[error(transparent)]
+    Configuration(#[from] InvalidConfiguration),
     /// The queue is at its limit.
     #[error("{waiting} jobs are waiting, the most there may be")]
     QueueFull {

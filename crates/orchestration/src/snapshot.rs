@@ -3,12 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use gangline_base::{JobId, NodeId, Timestamp};
+use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
+use crate::backfill::latest_end;
 use crate::cluster::NodeStatus;
 use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState};
-use crate::{NodeSpec, Refusal, Share};
+use crate::queue::Queues;
+use crate::share::held_by;
+use crate::{Configuration, NodeSpec, Refusal, Share, Usages};
 
 /// Everything a new engine needs to go on where another stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +24,11 @@ pub struct Snapshot {
     pub nodes: Vec<(NodeSpec, NodeStatus)>,
     /// Live jobs, by id.
     pub jobs: Vec<Job>,
+    /// How the cluster is shared.
+    pub configuration: Configuration,
+    /// What each queue holds and used; all of them together under no name. Empty in a snapshot from before there were
+    /// queues: then what jobs hold is booked anew, and nothing was used.
+    pub usages: Vec<(Option<QueueName>, Usages)>,
 }
 
 impl Engine {
@@ -32,6 +40,8 @@ impl Engine {
             next_job: self.next_job,
             nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.status)).collect(),
             jobs: self.jobs.values().cloned().collect(),
+            configuration: self.queues.configuration().clone(),
+            usages: self.queues.usages(),
         }
     }
 
@@ -53,14 +63,21 @@ impl Engine {
         if let Some(node) = shares.iter().map(|share| share.node).find(is_unknown) {
             return Err(Refusal::UnknownNode(node));
         }
+        engine.queues = Queues::new(snapshot.configuration);
+        let is_booked = !snapshot.usages.is_empty();
+        engine.queues.set_usages(snapshot.usages);
         for job in jobs.values() {
             match &job.state {
                 JobState::Queued { not_before, .. } => {
-                    engine.pending.insert((Reverse(job.spec.priority), job.id));
+                    engine.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id));
                     engine.timers.insert((*not_before, job.id));
                 }
                 JobState::Allocated(attempt) => {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
+                    engine.ends.extend(latest_end(&job.spec, attempt.placed_at).map(|end| (end, job.id)));
+                    if !is_booked {
+                        engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&job.spec.gang));
+                    }
                 }
             }
             engine.attention.insert(job.id);

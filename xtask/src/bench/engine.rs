@@ -86,7 +86,7 @@ fn engine_rate(nodes: u32) -> Result<f64> {
         now = now + Duration::from_millis(1);
         let mut decisions = engine.apply(now, &Event::JobSubmitted(spec.clone()))?;
         events += 1;
-        while engine.waiting().len() > 50 || decisions.is_empty() && !running.is_empty() {
+        while engine.waiting_count() > 50 || decisions.is_empty() && !running.is_empty() {
             let Some((job, attempt, node)) = running.pop_front() else { break };
             let end = ShareEnd::Succeeded;
             decisions.extend(engine.apply(now, &Event::ShareStarted { job, attempt, node })?);

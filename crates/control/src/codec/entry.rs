@@ -10,6 +10,7 @@ use gangline_orchestration::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
 use super::{Error, decode, encode};
 
@@ -17,20 +18,65 @@ use super::{Error, decode, encode};
 #[serde(rename_all = "snake_case")]
 enum EntryV1 {
     NodeJoined(NodeV1),
-    NodeLost { node: NodeId },
-    DrainRequested { node: NodeId },
-    DrainCancelled { node: NodeId },
+    NodeLost {
+        node: NodeId,
+    },
+    DrainRequested {
+        node: NodeId,
+    },
+    DrainCancelled {
+        node: NodeId,
+    },
+    Configured(ConfigurationV1),
     JobSubmitted(Box<SpecV1>),
-    CancelRequested { job: JobId, by: String },
-    ShareStarted { job: JobId, attempt: AttemptNumber, node: NodeId },
-    ShareEnded { job: JobId, attempt: AttemptNumber, node: NodeId, end: EndV1 },
-    CheckpointCommitted { job: JobId, attempt: AttemptNumber, step: Step },
-    IdsSkipped { below: JobId },
+    CancelRequested {
+        job: JobId,
+        by: String,
+    },
+    ShareStarted {
+        job: JobId,
+        attempt: AttemptNumber,
+        node: NodeId,
+    },
+    ShareEnded {
+        job: JobId,
+        attempt: AttemptNumber,
+        node: NodeId,
+        end: EndV1,
+    },
+    CheckpointCommitted {
+        job: JobId,
+        attempt: AttemptNumber,
+        step: Step,
+    },
+    IdsSkipped {
+        below: JobId,
+    },
     TimePassed,
-    Place { job: JobId, attempt: AttemptNumber, shares: Vec<ShareV1>, waited_ms: u64, passed: u32, candidates: u32 },
-    Stop { job: JobId, attempt: AttemptNumber, reason: StopV1 },
-    Requeue { job: JobId, attempt: AttemptNumber, not_before: Timestamp, reason: RequeueV1 },
-    End { job: JobId, fate: FateV1 },
+    Place {
+        job: JobId,
+        attempt: AttemptNumber,
+        shares: Vec<ShareV1>,
+        waited_ms: u64,
+        #[serde(default)]
+        backfills: Option<JobId>,
+        candidates: u32,
+    },
+    Stop {
+        job: JobId,
+        attempt: AttemptNumber,
+        reason: StopV1,
+    },
+    Requeue {
+        job: JobId,
+        attempt: AttemptNumber,
+        not_before: Timestamp,
+        reason: RequeueV1,
+    },
+    End {
+        job: JobId,
+        fate: FateV1,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -119,6 +165,7 @@ fn event_to_disk(event: &Event) -> EntryV1 {
         Event::NodeLost { node } => EntryV1::NodeLost { node },
         Event::DrainRequested { node } => EntryV1::DrainRequested { node },
         Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
+        Event::Configured(configuration) => EntryV1::Configured(ConfigurationV1::from(&*configuration)),
         Event::JobSubmitted(spec) => EntryV1::JobSubmitted(Box::new(SpecV1::from(&*spec))),
         Event::CancelRequested { job, by } => EntryV1::CancelRequested { job, by: by.0 },
         Event::ShareStarted { job, attempt, node } => EntryV1::ShareStarted { job, attempt, node },
@@ -138,7 +185,7 @@ fn decision_to_disk(decision: &Decision) -> EntryV1 {
             attempt,
             shares: shares.iter().map(ShareV1::from).collect(),
             waited_ms: millis(reason.waited),
-            passed: reason.passed,
+            backfills: reason.backfills,
             candidates: reason.candidates,
         },
         Decision::Stop { job, attempt, reason } => EntryV1::Stop { job, attempt, reason: StopV1::from(reason) },
@@ -162,6 +209,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::NodeLost { node } => Event::NodeLost { node },
         EntryV1::DrainRequested { node } => Event::DrainRequested { node },
         EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
+        EntryV1::Configured(configuration) => Event::Configured(Arc::new(configuration.into())),
         EntryV1::JobSubmitted(spec) => Event::JobSubmitted(Arc::new((*spec).try_into()?)),
         EntryV1::CancelRequested { job, by } => Event::CancelRequested { job, by: Submitter(by) },
         EntryV1::ShareStarted { job, attempt, node } => Event::ShareStarted { job, attempt, node },
@@ -169,9 +217,9 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::CheckpointCommitted { job, attempt, step } => Event::CheckpointCommitted { job, attempt, step },
         EntryV1::IdsSkipped { below } => Event::IdsSkipped { below },
         EntryV1::TimePassed => Event::TimePassed,
-        EntryV1::Place { job, attempt, shares, waited_ms, passed, candidates } => {
+        EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates } => {
             let shares = shares.into_iter().map(Share::from).collect();
-            let reason = PlaceReason { waited: Duration::from_millis(waited_ms), passed, candidates };
+            let reason = PlaceReason { waited: Duration::from_millis(waited_ms), backfills, candidates };
             return Ok(Entry::Decision(Decision::Place { job, attempt, shares, reason }));
         }
         EntryV1::Stop { job, attempt, reason } => {

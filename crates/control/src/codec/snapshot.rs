@@ -7,6 +7,7 @@ use gangline_orchestration::{Attempt, Job, JobState, NodeStatus, Share, ShareSta
 use serde::{Deserialize, Serialize};
 
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
+use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spec::SpecV1;
 use super::{Error, decode, encode};
 
@@ -16,6 +17,10 @@ struct SnapshotV1 {
     next_job: u64,
     nodes: Vec<(NodeV1, StatusV1)>,
     jobs: Vec<JobV1>,
+    #[serde(default)]
+    configuration: Option<ConfigurationV1>,
+    #[serde(default)]
+    usages: Vec<QueueUsageV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,6 +81,8 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         next_job: snapshot.next_job,
         nodes: snapshot.nodes.iter().map(|(spec, s)| (NodeV1::from(spec), status(*s))).collect(),
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
+        configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
+        usages: snapshot.usages.iter().map(usages_to_disk).collect(),
     })
 }
 
@@ -92,6 +99,8 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         next_job: snapshot.next_job,
         nodes: snapshot.nodes.into_iter().map(|(node, s)| (node.into(), status(s))).collect(),
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
+        configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
+        usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
     })
 }
 

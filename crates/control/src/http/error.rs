@@ -9,6 +9,9 @@ use tracing::error;
 
 use crate::{db, jobfile, service, wire};
 
+/// Queues named in one hint.
+const QUEUES_NAMED_MAX: usize = 20;
+
 /// What a handler answers with when it can't do as asked.
 #[derive(Debug)]
 pub(super) struct ApiError {
@@ -126,6 +129,19 @@ fn refused(refusal: &Refusal) -> ApiError {
         Refusal::NeverFits(fit) => {
             let hint = format!("what would fit: {}", fit.what_would_fit());
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)
+        }
+        Refusal::UnknownQueue { queues, .. } => {
+            let names: Vec<&str> = queues.iter().map(gangline_base::QueueName::as_str).take(QUEUES_NAMED_MAX).collect();
+            let hint = format!("queues that take jobs: {}", names.join(", "));
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0404", message, hint)
+        }
+        Refusal::BeyondLimit { .. } => {
+            let hint = "ask for less, or have the queue's borrowing limit raised";
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0405", message, hint)
+        }
+        Refusal::Configuration(_) => {
+            let hint = "docs/configuration.md describes queues";
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0508", message, hint)
         }
         Refusal::QueueFull { .. } => {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "G0402", message, "wait until some have run, or cancel some")

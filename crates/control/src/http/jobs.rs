@@ -174,6 +174,7 @@ fn explain_ended(record: &JobRecord) -> wire::Explanation {
         blocker: None,
         ahead: 0,
         waiting: 0,
+        starts_by: None,
         history: history_to_wire(record),
     }
 }

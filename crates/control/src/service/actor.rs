@@ -95,7 +95,7 @@ impl Actor {
             Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),
             Request::WaitReasons { reply } => Self::answer_query(batch, reply, Ok(self.wait_reasons(now))),
             Request::Nodes { reply } => Self::answer_query(batch, reply, Ok(self.node_list())),
-            Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list())),
+            Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list(now))),
             Request::Health { reply } => Self::answer_query(batch, reply, Ok(self.health())),
             Request::Stop => {}
         }

@@ -12,6 +12,7 @@ mod clock;
 mod handle;
 mod launch;
 mod queries;
+mod queues;
 mod reports;
 mod start;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use gangline_base::{Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
+use gangline_orchestration::Configuration;
 
 pub use handle::{Error, Handle};
 pub(crate) use launch::share_folder;
@@ -43,6 +45,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// The nodes.
     pub nodes: Vec<NodeConfig>,
+    /// How the cluster is shared.
+    pub sharing: Configuration,
     /// What starts supervisors.
     pub launcher: Arc<dyn Launcher>,
     /// The clock, in nanoseconds since 1970.

@@ -36,7 +36,8 @@ impl Actor {
                 summary: self.running_summary(job),
                 blocker: None,
                 ahead: 0,
-                waiting: self.engine.waiting().len(),
+                waiting: self.engine.waiting_count(),
+                starts_by: None,
                 history: Vec::new(),
             },
         };
@@ -56,8 +57,8 @@ impl Actor {
     }
 
     pub(super) fn wait_reasons(&self, now: Timestamp) -> Vec<(JobId, String)> {
-        let waiting = self.engine.waiting().take(WAIT_REASONS_MAX);
-        let reason = |job| self.engine.explain(now, job).map(|explanation| (job, explanation.blocker.to_string()));
+        let waiting = self.engine.waiting().into_iter().take(WAIT_REASONS_MAX);
+        let reason = |job| self.engine.blocker(now, job).map(|blocker| (job, blocker.to_string()));
         waiting.filter_map(reason).collect()
     }
 
@@ -91,31 +92,6 @@ impl Actor {
         wire::NodeList { nodes: nodes.collect() }
     }
 
-    pub(super) fn queue_list(&self) -> wire::QueueList {
-        let mut queues: BTreeMap<String, wire::Queue> = BTreeMap::new();
-        let ordered = self.engine.waiting().filter_map(|id| self.engine.job(id));
-        let running = self.engine.jobs().filter(|job| job.attempt().is_some());
-        for job in ordered.chain(running) {
-            let name = job.spec.queue.to_string();
-            let queue = queues.entry(name.clone()).or_insert_with(|| wire::Queue {
-                name,
-                waiting: Vec::new(),
-                running: Vec::new(),
-                accelerators_held: 0,
-                accelerators_wanted: 0,
-            });
-            let devices = job.spec.gang.devices();
-            if job.attempt().is_some() {
-                queue.running.push(job.id.to_string());
-                queue.accelerators_held += devices;
-            } else {
-                queue.waiting.push(job.id.to_string());
-                queue.accelerators_wanted += devices;
-            }
-        }
-        wire::QueueList { queues: queues.into_values().collect() }
-    }
-
     pub(super) fn health(&self) -> wire::Health {
         let poison = self.journal.poison();
         wire::Health {
@@ -144,6 +120,7 @@ fn explanation_to_wire(explanation: &Explanation) -> wire::Explanation {
         blocker: Some(blocker_to_wire(&explanation.blocker)),
         ahead: explanation.ahead,
         waiting: explanation.waiting,
+        starts_by: explanation.starts_by.map(Time),
         history: Vec::new(),
     }
 }
@@ -152,9 +129,18 @@ fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
     let names = |names: &[gangline_base::NodeName]| names.iter().map(ToString::to_string).collect();
     match blocker {
         Blocker::BackingOff { until } => wire::Blocker::BackingOff { until: Time(*until) },
-        Blocker::Behind { job, because } => {
-            wire::Blocker::Behind { job: job.to_string(), because: Box::new(blocker_to_wire(because)) }
-        }
+        Blocker::Behind { job, starts_by, because } => wire::Blocker::Behind {
+            job: job.to_string(),
+            starts_by: starts_by.map(Time),
+            because: Box::new(blocker_to_wire(because)),
+        },
+        Blocker::Quota { queue, kind, wanted, held, limit } => wire::Blocker::Quota {
+            queue: queue.to_string(),
+            accelerator: kind.to_string(),
+            accelerators_wanted: *wanted,
+            accelerators_held: *held,
+            limit: *limit,
+        },
         Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
             wire::Blocker::NotEnoughFree {
                 nodes_wanted: wanted.nodes.get(),

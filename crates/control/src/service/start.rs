@@ -1,6 +1,7 @@
 //! Starting the service: open the journal, replay it, reconcile what depends on it, and run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
@@ -209,6 +210,7 @@ impl Actor {
             }
         }
         self.reconcile_nodes(now, &mut batch);
+        self.reconcile_sharing(now, &mut batch);
         self.reattach(now, &mut batch);
         if let Err(refusal) = self.apply(now, Event::TimePassed, &mut batch) {
             warn!(%refusal, "time could not pass at the start");
@@ -235,6 +237,17 @@ impl Actor {
                 record.price_attempt(&self.options.nodes);
                 self.rows.jobs.insert(job.id);
             }
+        }
+    }
+
+    /// The queues are what the configuration says.
+    fn reconcile_sharing(&mut self, now: Timestamp, batch: &mut Batch) {
+        if *self.engine.configuration() == self.options.sharing {
+            return;
+        }
+        let event = Event::Configured(Arc::new(self.options.sharing.clone()));
+        if let Err(refusal) = self.apply(now, event, batch) {
+            warn!(%refusal, "the queues stay as they were");
         }
     }
 

@@ -23,6 +23,9 @@ pub struct Explanation {
     pub ahead: usize,
     /// Waiting jobs in all, itself included if it waits.
     pub waiting: usize,
+    /// When it starts at the latest, by the time limits of what runs and if nothing with a better place comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_by: Option<Time>,
     /// What was decided about it so far, oldest first.
     pub history: Vec<HistoryLine>,
 }
@@ -45,10 +48,26 @@ pub enum Blocker {
         /// Until then.
         until: Time,
     },
-    /// A job with a better place waits for the same kind of accelerator.
+    /// Its queue, or one above, may have no more accelerators of the kind.
+    Quota {
+        /// That queue.
+        queue: String,
+        /// The kind of accelerator.
+        accelerator: String,
+        /// How many the job wants.
+        accelerators_wanted: u32,
+        /// How many the queue's jobs hold.
+        accelerators_held: u32,
+        /// How many they may: quota and borrowing together.
+        limit: u32,
+    },
+    /// There is room, but it is held for a job with a better place in line, which this one would delay.
     Behind {
         /// That job.
         job: String,
+        /// When that one starts at the latest, by time limits; absent if what is in its way has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        starts_by: Option<Time>,
         /// What keeps that one.
         #[schema(no_recursion)]
         because: Box<Blocker>,

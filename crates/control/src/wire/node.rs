@@ -1,5 +1,7 @@
 //! Nodes, queues and the control plane's own state.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -38,18 +40,34 @@ pub struct Slot {
     pub job: Option<String>,
 }
 
-/// All queues that have jobs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// All queues that are configured or have jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueList {
     /// By name.
     pub queues: Vec<Queue>,
 }
 
 /// A queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Queue {
     /// Its name.
     pub name: String,
+    /// The queue it belongs to; absent at the top, and if it isn't configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Its part beside its siblings' of what no quota covers; absent if it isn't configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Accelerators it may always have, by kind.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quota: BTreeMap<String, u32>,
+    /// The most accelerators it may have, by kind: quota and borrowing together. A kind that isn't here has no limit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limit: BTreeMap<String, u32>,
+    /// What decides which queue is served next: its largest part of any resource, held now plus held on average over the
+    /// recent past, over its weight. The lower is served first. Absent if it isn't configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
     /// Jobs waiting in it, in the order they are considered.
     pub waiting: Vec<String>,
     /// Its jobs that hold accelerators.

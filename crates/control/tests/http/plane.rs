@@ -108,6 +108,7 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
     Options {
         folder: folder.to_owned(),
         nodes: vec![node],
+        sharing: gangline_orchestration::Configuration::default(),
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),

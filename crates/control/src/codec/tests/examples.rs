@@ -1,5 +1,6 @@
 //! Random examples of everything in a journal.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +10,19 @@ use gangline_base::{
     Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Attempt, Decision, Entry, Event, Fate, FaultCause, Job, JobState, NodeCapacity, NodeSpec, NodeStatus, PlaceReason,
-    RequeueReason, Share, ShareEnd, ShareState, Snapshot, StopReason,
+    Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, Job, JobState, NodeCapacity, NodeSpec,
+    NodeStatus, PlaceReason, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, StopReason,
+    Usage, Usages,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 /// Texts that are awkward in JSON, in YAML, or anywhere.
 const TEXTS: [&str; 6] = ["", "train", "a \"quoted\" one", "zwei\nZeilen\t\\", "日本語 🛷", "\u{0}\u{7f}"];
+
+fn queue_name() -> QueueName {
+    QueueName::new("team-a.research_1").expect("a valid name")
+}
 
 pub(super) struct Examples(ChaCha8Rng);
 
@@ -71,6 +77,31 @@ impl Examples {
         NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory } }
     }
 
+    fn amounts(&mut self) -> BTreeMap<AcceleratorKind, u32> {
+        (0..self.below(3)).map(|number| (AcceleratorKind(format!("kind-{number}")), self.number())).collect()
+    }
+
+    fn configuration(&mut self) -> Configuration {
+        let mut queue = |parent| QueueSpec {
+            name: queue_name(),
+            parent,
+            weight: self.positive(),
+            quota: self.amounts(),
+            borrowing_limit: self.amounts(),
+        };
+        let queues = vec![queue(None), queue(Some(queue_name()))];
+        Configuration { queues, half_life: self.duration() }
+    }
+
+    fn usages(&mut self) -> Usages {
+        let resources = [Resource::Accelerator(AcceleratorKind(self.text())), Resource::Cpus, Resource::Memory];
+        let mut usage = || {
+            let served = Duration::new(self.large() / 2, self.below(1_000_000_000));
+            Usage { held: self.large(), served, at: self.time() }
+        };
+        Usages(resources.into_iter().map(|resource| (resource, usage())).collect())
+    }
+
     fn share(&mut self) -> Share {
         let devices = (0..self.below(9)).collect();
         Share { node: NodeId(self.number()), devices, cpus: self.number(), memory: Bytes(self.large()) }
@@ -85,7 +116,7 @@ impl Examples {
         let envs = (0..self.below(4)).map(|number| (format!("KEY_{number}"), self.text())).collect();
         JobSpec {
             name: self.text(),
-            queue: QueueName::new("team-a.research_1").expect("a valid name"),
+            queue: queue_name(),
             priority: Priority::new(value).expect("in range"),
             gang: GangShape {
                 nodes: self.positive(),
@@ -146,6 +177,7 @@ impl Examples {
             Event::NodeLost { node },
             Event::DrainRequested { node },
             Event::DrainCancelled { node },
+            Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
             Event::CancelRequested { job, by },
             Event::ShareStarted { job, attempt, node },
@@ -161,7 +193,11 @@ impl Examples {
     fn decisions(&mut self) -> Vec<Decision> {
         let (job, attempt, _) = self.share_of();
         let not_before = self.time();
-        let reason = PlaceReason { waited: self.duration(), passed: self.number(), candidates: self.number() };
+        let reason = PlaceReason {
+            waited: self.duration(),
+            backfills: self.maybe(|examples| JobId(examples.large())),
+            candidates: self.number(),
+        };
         let shares = (0..self.below(4)).map(|_| self.share()).collect();
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
         decisions.extend(self.stops().map(|reason| Decision::Stop { job, attempt, reason }));
@@ -221,6 +257,8 @@ impl Examples {
             next_job: self.large(),
             nodes: statuses.map(|status| (self.node(), status)).into(),
             jobs: vec![self.job(queued), self.job(allocated)],
+            configuration: self.configuration(),
+            usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
         }
     }
 }

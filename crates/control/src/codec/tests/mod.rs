@@ -12,10 +12,13 @@ use examples::Examples;
 
 /// Random rounds; each has every kind of entry.
 const SEEDS: u64 = 50;
-/// Bodies that version 1 wrote, one a line: entries first, then a snapshot. Only ever added to.
+/// Bodies that version 1 writes, one a line: entries first, then a snapshot. When the language grows this file gets a
+/// name of its own like the one below, and a new one takes its place.
 const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 /// Where it is. It is written once, by a run that finds it empty.
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
+/// What version 1 wrote before there were queues.
+const FIXTURE_BEFORE_QUEUES: &str = include_str!("../../../tests/fixtures/journal_v1_before_queues.txt");
 
 /// A name for the kind of an entry. A new kind doesn't compile before it has a name here; `KINDS` has to count it.
 fn kind(entry: &Entry) -> &'static str {
@@ -25,6 +28,7 @@ fn kind(entry: &Entry) -> &'static str {
             Event::NodeLost { .. } => "node lost",
             Event::DrainRequested { .. } => "drain requested",
             Event::DrainCancelled { .. } => "drain cancelled",
+            Event::Configured(_) => "configured",
             Event::JobSubmitted(_) => "job submitted",
             Event::CancelRequested { .. } => "cancel requested",
             Event::ShareStarted { .. } => "share started",
@@ -77,7 +81,7 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 35;
+const KINDS: usize = 36;
 
 /// Proves A-9: the journal's types carry all that the engine's have.
 #[test]
@@ -121,6 +125,18 @@ fn bodies_of_version_1_stay_readable() {
         assert_eq!(&decode_entry(body.as_bytes()).expect("it reads"), entry, "{body}");
     }
     assert_eq!(decode_snapshot(last.as_bytes()).expect("it reads"), snapshot);
+}
+
+/// Proves A-9: what was written before there were queues reads, with the defaults of that time.
+#[test]
+fn bodies_from_before_queues_stay_readable() {
+    let lines: Vec<&str> = FIXTURE_BEFORE_QUEUES.lines().collect();
+    let (last, bodies) = lines.split_last().expect("the fixture isn't empty");
+    let entries: Vec<Entry> = bodies.iter().map(|body| decode_entry(body.as_bytes()).expect("it reads")).collect();
+    let kinds: std::collections::BTreeSet<&str> = entries.iter().map(kind).collect();
+    assert_eq!(kinds.len(), KINDS - 1, "all kinds but \"configured\"");
+    let snapshot = decode_snapshot(last.as_bytes()).expect("it reads");
+    assert!(!snapshot.jobs.is_empty() && snapshot.usages.is_empty() && snapshot.configuration.queues.is_empty());
 }
 
 #[test]

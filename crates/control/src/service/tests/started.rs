@@ -45,6 +45,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
     Options {
         folder: folder.to_owned(),
         nodes: vec![node("n1", 1)],
+        sharing: gangline_orchestration::Configuration::default(),
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),

@@ -129,6 +129,7 @@ impl World {
         Options {
             folder: self.folder.path().to_owned(),
             nodes: self.nodes.clone(),
+            sharing: gangline_orchestration::Configuration::default(),
             launcher: self.machines.clone(),
             clock: || unreachable!("the tests say what time it is"),
             user: Submitter("ada".to_owned()),

@@ -1,0 +1,120 @@
+//! Queues and their use on disk.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use gangline_base::{AcceleratorKind, QueueName, Timestamp};
+use gangline_orchestration::{Configuration, QueueSpec, Resource, Usage, Usages};
+use serde::{Deserialize, Serialize};
+
+use super::spec::millis;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ConfigurationV1 {
+    queues: Vec<QueueV1>,
+    half_life_ms: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct QueueV1 {
+    name: QueueName,
+    parent: Option<QueueName>,
+    weight: NonZeroU32,
+    quota: BTreeMap<String, u32>,
+    borrowing_limit: BTreeMap<String, u32>,
+}
+
+/// What a queue holds and used; all of them together under no name.
+#[derive(Serialize, Deserialize)]
+pub(super) struct QueueUsageV1 {
+    queue: Option<QueueName>,
+    usages: Vec<UsageV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct UsageV1 {
+    resource: ResourceV1,
+    held: u64,
+    /// Units times time: seconds and nanoseconds beyond them.
+    served: (u64, u32),
+    at: Timestamp,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ResourceV1 {
+    Accelerator(String),
+    Cpus,
+    Memory,
+}
+
+type Amounts = BTreeMap<AcceleratorKind, u32>;
+
+fn amounts_to_disk(amounts: &Amounts) -> BTreeMap<String, u32> {
+    amounts.iter().map(|(kind, count)| (kind.0.clone(), *count)).collect()
+}
+
+fn amounts_from_disk(amounts: BTreeMap<String, u32>) -> Amounts {
+    amounts.into_iter().map(|(kind, count)| (AcceleratorKind(kind), count)).collect()
+}
+
+impl From<&Configuration> for ConfigurationV1 {
+    fn from(configuration: &Configuration) -> Self {
+        let queue = |queue: &QueueSpec| QueueV1 {
+            name: queue.name.clone(),
+            parent: queue.parent.clone(),
+            weight: queue.weight,
+            quota: amounts_to_disk(&queue.quota),
+            borrowing_limit: amounts_to_disk(&queue.borrowing_limit),
+        };
+        ConfigurationV1 {
+            queues: configuration.queues.iter().map(queue).collect(),
+            half_life_ms: millis(configuration.half_life),
+        }
+    }
+}
+
+impl From<ConfigurationV1> for Configuration {
+    fn from(configuration: ConfigurationV1) -> Self {
+        let queue = |queue: QueueV1| QueueSpec {
+            name: queue.name,
+            parent: queue.parent,
+            weight: queue.weight,
+            quota: amounts_from_disk(queue.quota),
+            borrowing_limit: amounts_from_disk(queue.borrowing_limit),
+        };
+        Configuration {
+            queues: configuration.queues.into_iter().map(queue).collect(),
+            half_life: Duration::from_millis(configuration.half_life_ms),
+        }
+    }
+}
+
+pub(super) fn usages_to_disk((queue, usages): &(Option<QueueName>, Usages)) -> QueueUsageV1 {
+    let usage = |(resource, usage): (&Resource, &Usage)| UsageV1 {
+        resource: match resource {
+            Resource::Accelerator(kind) => ResourceV1::Accelerator(kind.0.clone()),
+            Resource::Cpus => ResourceV1::Cpus,
+            Resource::Memory => ResourceV1::Memory,
+        },
+        held: usage.held,
+        served: (usage.served.as_secs(), usage.served.subsec_nanos()),
+        at: usage.at,
+    };
+    QueueUsageV1 { queue: queue.clone(), usages: usages.0.iter().map(usage).collect() }
+}
+
+pub(super) fn usages_from_disk(entry: QueueUsageV1) -> (Option<QueueName>, Usages) {
+    let usage = |usage: UsageV1| {
+        let resource = match usage.resource {
+            ResourceV1::Accelerator(kind) => Resource::Accelerator(AcceleratorKind(kind)),
+            ResourceV1::Cpus => Resource::Cpus,
+            ResourceV1::Memory => Resource::Memory,
+        };
+        let (seconds, nanos) = usage.served;
+        let served = Duration::from_secs(seconds).saturating_add(Duration::from_nanos(u64::from(nanos)));
+        (resource, Usage { held: usage.held, served, at: usage.at })
+    };
+    (entry.queue, Usages(entry.usages.into_iter().map(usage).collect()))
+}

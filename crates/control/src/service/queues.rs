@@ -1,0 +1,60 @@
+//! The queues as users see them: rules, use, and the jobs in them.
+
+use std::collections::BTreeMap;
+
+use gangline_base::{AcceleratorKind, Timestamp};
+use gangline_orchestration::{QueueSpec, QueueStanding};
+
+use super::actor::Actor;
+use crate::wire;
+
+impl Actor {
+    pub(super) fn queue_list(&self, now: Timestamp) -> wire::QueueList {
+        let mut queues: BTreeMap<String, wire::Queue> = BTreeMap::new();
+        for QueueStanding { spec, share } in self.engine.queues(now) {
+            queues.insert(spec.name.to_string(), configured(spec, share));
+        }
+        let ordered = self.engine.waiting().into_iter().filter_map(|id| self.engine.job(id));
+        let running = self.engine.jobs().filter(|job| job.attempt().is_some());
+        for job in ordered.chain(running) {
+            let name = job.spec.queue.to_string();
+            let queue = queues.entry(name.clone()).or_insert_with(|| unconfigured(name));
+            let devices = job.spec.gang.devices();
+            if job.attempt().is_some() {
+                queue.running.push(job.id.to_string());
+                queue.accelerators_held += devices;
+            } else {
+                queue.waiting.push(job.id.to_string());
+                queue.accelerators_wanted += devices;
+            }
+        }
+        wire::QueueList { queues: queues.into_values().collect() }
+    }
+}
+
+fn configured(spec: &QueueSpec, share: f64) -> wire::Queue {
+    let limit = |(kind, _): (&AcceleratorKind, _)| Some((kind.to_string(), spec.limit(kind)?));
+    wire::Queue {
+        parent: spec.parent.as_ref().map(ToString::to_string),
+        weight: Some(spec.weight.get()),
+        quota: spec.quota.iter().map(|(kind, count)| (kind.to_string(), *count)).collect(),
+        limit: spec.borrowing_limit.iter().filter_map(limit).collect(),
+        share: Some(share),
+        ..unconfigured(spec.name.to_string())
+    }
+}
+
+fn unconfigured(name: String) -> wire::Queue {
+    wire::Queue {
+        name,
+        parent: None,
+        weight: None,
+        quota: BTreeMap::new(),
+        limit: BTreeMap::new(),
+        share: None,
+        waiting: Vec::new(),
+        running: Vec::new(),
+        accelerators_held: 0,
+        accelerators_wanted: 0,
+    }
+}

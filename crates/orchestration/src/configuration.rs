@@ -1,0 +1,162 @@
+//! How the cluster is to be shared: the queues and their rules. Comes in as an event, so the journal holds it and replay
+//! decides by the rules of the time.
+//!
+//! A queue's *quota* is what it may always have, its *borrowing limit* what it may have beyond while others leave it idle,
+//! its *weight* how it shares that with its siblings. The words are those of Kueue's ClusterQueue (nominalQuota,
+//! borrowingLimit, fairSharing.weight); that quotas are in accelerators by kind is ours.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use gangline_base::{AcceleratorKind, QueueName};
+
+/// Queues in one configuration.
+pub const QUEUES_MAX: usize = 10_000;
+/// Queues above one another.
+pub(crate) const QUEUE_DEPTH_MAX: usize = 8;
+
+/// How the cluster is shared. The default has no queues: all jobs wait in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// The queues, parents and leaves, in any order. None: every queue name is accepted and means nothing.
+    pub queues: Vec<QueueSpec>,
+    /// After this time, use counts half as much against a queue's share.
+    pub half_life: Duration,
+}
+
+impl Default for Configuration {
+    fn default() -> Self {
+        // Slurm's PriorityDecayHalfLife default (slurm.conf).
+        Configuration { queues: Vec::new(), half_life: Duration::from_hours(24 * 7) }
+    }
+}
+
+/// A queue. Jobs wait in queues without children.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSpec {
+    /// Its name, unique among all.
+    pub name: QueueName,
+    /// The queue it belongs to; none at the top.
+    pub parent: Option<QueueName>,
+    /// Its part beside its siblings' of what nobody's quota covers.
+    pub weight: NonZeroU32,
+    /// Accelerators it may always have, by kind.
+    pub quota: BTreeMap<AcceleratorKind, u32>,
+    /// Accelerators it may have beyond its quota, by kind; a kind that isn't here has no limit.
+    pub borrowing_limit: BTreeMap<AcceleratorKind, u32>,
+}
+
+impl QueueSpec {
+    /// The most accelerators of a kind it may have at once, if that is bounded.
+    #[must_use]
+    pub fn limit(&self, kind: &AcceleratorKind) -> Option<u32> {
+        self.borrowing_limit.get(kind).map(|borrowed| self.quota_of(kind).saturating_add(*borrowed))
+    }
+
+    /// The accelerators of a kind it may always have.
+    #[must_use]
+    pub fn quota_of(&self, kind: &AcceleratorKind) -> u32 {
+        self.quota.get(kind).copied().unwrap_or(0)
+    }
+}
+
+/// Why a configuration makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidConfiguration {
+    /// Two queues have one name.
+    #[error("there are two queues named \"{queue}\"")]
+    Duplicate {
+        /// The name.
+        queue: QueueName,
+    },
+    /// A parent isn't among the queues.
+    #[error("queue \"{queue}\" belongs to \"{parent}\", which is not a queue here")]
+    UnknownParent {
+        /// The queue.
+        queue: QueueName,
+        /// Its parent.
+        parent: QueueName,
+    },
+    /// A queue is above itself, or too deep.
+    #[error(
+        "queue \"{queue}\" has more than {QUEUE_DEPTH_MAX} queues above it: is one of them its own parent, directly or not?"
+    )]
+    Cycle {
+        /// The queue.
+        queue: QueueName,
+    },
+    /// The children are promised more than their parent has.
+    #[error(
+        "the queues in \"{parent}\" have a quota of {children} {kind} in all, but \"{parent}\" itself only {own}: raise its quota or lower theirs"
+    )]
+    ChildrenOverParent {
+        /// The parent.
+        parent: QueueName,
+        /// The kind of accelerator.
+        kind: AcceleratorKind,
+        /// The children's quotas.
+        children: u64,
+        /// Its own.
+        own: u32,
+    },
+    /// Use would never or at once be forgotten.
+    #[error("the half-life of use has to be at least a second")]
+    HalfLife,
+    /// More queues than are supported.
+    #[error("{count} queues are more than the {QUEUES_MAX} there may be")]
+    TooManyQueues {
+        /// How many.
+        count: usize,
+    },
+}
+
+impl Configuration {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// The first [`InvalidConfiguration`].
+    pub fn check(&self) -> Result<(), InvalidConfiguration> {
+        if self.queues.len() > QUEUES_MAX {
+            return Err(InvalidConfiguration::TooManyQueues { count: self.queues.len() });
+        }
+        if self.half_life < Duration::from_secs(1) {
+            return Err(InvalidConfiguration::HalfLife);
+        }
+        let mut by_name: BTreeMap<&QueueName, &QueueSpec> = BTreeMap::new();
+        for queue in &self.queues {
+            if by_name.insert(&queue.name, queue).is_some() {
+                return Err(InvalidConfiguration::Duplicate { queue: queue.name.clone() });
+            }
+        }
+        for queue in &self.queues {
+            check_ancestors(queue, &by_name)?;
+        }
+        self.queues.iter().try_for_each(|parent| self.check_children(parent))
+    }
+
+    /// A parent that says nothing of a kind is bounded by its own parent at most, and promises what its children do.
+    fn check_children(&self, parent: &QueueSpec) -> Result<(), InvalidConfiguration> {
+        let children = || self.queues.iter().filter(|queue| queue.parent.as_ref() == Some(&parent.name));
+        let kinds: BTreeSet<&AcceleratorKind> = parent.quota.keys().collect();
+        for kind in kinds {
+            let promised: u64 = children().map(|child| u64::from(child.quota_of(kind))).sum();
+            let own = parent.quota_of(kind);
+            if promised > u64::from(own) {
+                let (parent, kind) = (parent.name.clone(), kind.clone());
+                return Err(InvalidConfiguration::ChildrenOverParent { parent, kind, children: promised, own });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_ancestors(queue: &QueueSpec, by_name: &BTreeMap<&QueueName, &QueueSpec>) -> Result<(), InvalidConfiguration> {
+    let mut current = queue;
+    for _ in 0..QUEUE_DEPTH_MAX {
+        let Some(parent) = &current.parent else { return Ok(()) };
+        let unknown = || InvalidConfiguration::UnknownParent { queue: current.name.clone(), parent: parent.clone() };
+        current = by_name.get(parent).ok_or_else(unknown)?;
+    }
+    Err(InvalidConfiguration::Cycle { queue: queue.name.clone() })
+}

@@ -1,0 +1,148 @@
+//! The scheduling pass: who of those who wait starts now.
+//!
+//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each kind of accelerator
+//! that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
+//! cannot run whatever becomes free (over its queue's limit, too few nodes ready, backing off) reserves nothing.
+//! Nothing starves within a queue: the first in line keeps its reservation until it starts.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use gangline_base::{AcceleratorKind, AttemptNumber, JobSpec, Timestamp};
+
+use crate::backfill::{Reservation, latest_end};
+use crate::cluster::NodeStatus;
+use crate::engine::Engine;
+use crate::job::{Job, JobState};
+use crate::queue::{QueueIndex, QueueKey};
+use crate::{Decision, Node, PlaceReason, placement};
+
+/// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
+const SEARCHES_MAX: usize = 10_000;
+
+/// A gang there was no room for, and when the job that asked for it would have ended at the latest.
+type Failure = (Arc<JobSpec>, Option<Timestamp>);
+
+/// What a pass has found out so far.
+#[derive(Default)]
+struct Pass {
+    reservations: BTreeMap<AcceleratorKind, Reservation>,
+    /// One that ends no earlier fares no better.
+    failed: BTreeMap<(u32, u32), Vec<Failure>>,
+    cursors: BTreeMap<QueueIndex, QueueKey>,
+    searches: usize,
+}
+
+impl Pass {
+    fn has_failed(&self, spec: &JobSpec, end: Option<Timestamp>) -> bool {
+        let alike = self.failed.get(&(spec.gang.nodes.get(), spec.gang.accelerators_per_node.get()));
+        let ends_no_earlier = |failed: &Option<Timestamp>| match (end, failed) {
+            (_, Some(Timestamp::EPOCH)) => true,
+            (Some(end), Some(failed)) => end >= *failed,
+            (None, _) => true,
+            (Some(_), None) => false,
+        };
+        alike
+            .is_some_and(|alike| alike.iter().any(|(other, failed)| other.gang == spec.gang && ends_no_earlier(failed)))
+    }
+
+    fn note_failure(&mut self, spec: &Arc<JobSpec>, end: Option<Timestamp>) {
+        let key = (spec.gang.nodes.get(), spec.gang.accelerators_per_node.get());
+        self.failed.entry(key).or_default().push((spec.clone(), end));
+    }
+}
+
+impl Engine {
+    pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
+        let totals = self.cluster.totals();
+        let mut pass = Pass::default();
+        let standings = self.queues.active().map(|leaf| (self.queues.standing(leaf, now, &totals), leaf));
+        let mut leaves: BinaryHeap<_> = standings.map(Reverse).collect();
+        let mut open = self.cluster.kinds_with_free();
+        while let Some(Reverse((standing, leaf))) = leaves.pop() {
+            if open.is_empty() || pass.searches >= SEARCHES_MAX {
+                break;
+            }
+            let current = self.queues.standing(leaf, now, &totals);
+            if current != standing {
+                leaves.push(Reverse((current, leaf)));
+                continue;
+            }
+            let Some(decision) = self.next_of(now, leaf, &open, &mut pass) else { continue };
+            self.evolve_decision(now, &decision);
+            decisions.push(decision);
+            open = self.cluster.kinds_with_free();
+            leaves.push(Reverse((current, leaf)));
+        }
+    }
+
+    /// The next job of a leaf that starts.
+    fn next_of(
+        &self,
+        now: Timestamp,
+        leaf: QueueIndex,
+        open: &BTreeSet<AcceleratorKind>,
+        pass: &mut Pass,
+    ) -> Option<Decision> {
+        let from = pass.cursors.get(&leaf).map_or(Bound::Unbounded, |key| Bound::Excluded(*key));
+        for key in self.queues.pending(leaf).range((from, Bound::Unbounded)) {
+            pass.cursors.insert(leaf, *key);
+            let Some(job) = self.jobs.get(&key.1) else { continue };
+            if !open.contains(&job.spec.gang.accelerator) || !self.may_start(now, leaf, job) {
+                continue;
+            }
+            if let Some(decision) = self.consider(now, job, pass) {
+                return Some(decision);
+            }
+            if pass.searches >= SEARCHES_MAX {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether only devices could be in its way.
+    pub(crate) fn may_start(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> bool {
+        matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
+            && self.queues.over_limit(leaf, &job.spec.gang).is_none()
+    }
+
+    /// Whether ready nodes could take it, were they empty.
+    pub(crate) fn could_run(&self, spec: &JobSpec) -> bool {
+        self.cluster.could_hold(&spec.gang, &[NodeStatus::Ready]) >= spec.gang.nodes.get()
+    }
+
+    fn consider(&self, now: Timestamp, job: &Job, pass: &mut Pass) -> Option<Decision> {
+        let JobState::Queued { since, .. } = job.state else { return None };
+        let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
+        if pass.has_failed(&job.spec, end) {
+            return None;
+        }
+        pass.searches += 1;
+        let reservation = pass.reservations.get_mut(&gang.accelerator);
+        let room = match &reservation {
+            None => placement::find_room(&self.cluster, gang, &Node::free_count),
+            Some(held) => placement::find_room(&self.cluster, gang, &|node| held.usable(node, end)),
+        };
+        if let Some(room) = room {
+            let backfills = reservation.map(|held| {
+                held.take(&room.shares, end);
+                held.job
+            });
+            let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
+            let attempt = AttemptNumber(job.attempts + 1);
+            return Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason });
+        }
+        if reservation.is_some() {
+            pass.note_failure(&job.spec, end);
+        } else if self.could_run(&job.spec) {
+            pass.reservations.insert(gang.accelerator.clone(), self.reserve(now, job.id, gang));
+            pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
+        } else {
+            pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
+        }
+        None
+    }
+}
