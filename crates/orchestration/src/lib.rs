@@ -15,6 +15,7 @@ mod explain;
 mod invariant;
 mod job;
 mod placement;
+pub mod preemption;
 mod refusal;
 mod snapshot;
 
