@@ -161,20 +161,23 @@ impl<'a> Region<'a> {
         }
         if allowed.cover(per_node) {
             let shortfall = per_node.saturating_minus(free.resources);
-            self.short.push(ShortNode { free: *free, shortfall, offers: Vec::new() });
+            let offers = Vec::with_capacity(holdings.on(free.node).len());
+            self.short.push(ShortNode { free: *free, shortfall, offers });
         }
         all.cover(per_node)
     }
 
     /// Gathers the offers of its short nodes, by job and by node.
     fn index(&mut self, holdings: &Holdings) {
-        let mut entries = Vec::new();
+        let count = self.short.iter().map(|short| holdings.on(short.free.node).len()).sum();
+        let mut entries = Vec::with_capacity(count);
         for (node, short) in self.short.iter().enumerate() {
             let admissible = holdings.on(short.free.node).iter().filter(|holding| holding.is_admissible);
             entries.extend(admissible.map(|h| (self.problem.offers[h.offer].job, h.offer, node, h.resources)));
         }
         entries.sort_unstable();
         self.freed = entries.iter().map(|(_, _, node, resources)| (*node, *resources)).collect();
+        self.offers.reserve(count);
         let mut start = 0;
         for of_job in entries.chunk_by(|a, b| a.0 == b.0) {
             let first = self.offers.len();

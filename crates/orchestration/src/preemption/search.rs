@@ -2,7 +2,7 @@
 
 use gangline_base::{GpuSeconds, JobId, NodeId};
 
-use super::exact::{self, Budget, STATES_MAX};
+use super::exact::{self, Budget, EXACT_JOBS_MAX, STATES_MAX};
 use super::greedy::{self, RULES};
 use super::region::{Holdings, Price, Promise, Region};
 use super::state::State;
@@ -139,21 +139,30 @@ impl Search {
             found.into_iter().for_each(|solution| self.shortlist.push(solution));
             return self.doubt(unproven);
         }
-        if region.is_separable() && self.combine_nodes(region) {
+        if region.is_separable() && self.combine_nodes(region, promise) {
             return;
         }
-        let known = greedy_sets(region);
-        let best = known.first().cloned();
-        known.into_iter().for_each(|solution| self.shortlist.push(solution));
-        let (price_max, _) = self.shortlist.worst();
-        let (best, is_complete) = exact::solve(region, best, price_max, &mut self.budget);
+        let (found, is_complete) = self.solve(region, self.shortlist.worst());
+        self.doubt((!is_complete).then_some(promise));
+        found.into_iter().for_each(|solution| self.shortlist.push(solution));
+    }
+
+    /// The best set of a region among others, in any order; and whether none that is no more than `worst` is better.
+    fn solve(&mut self, region: &Region, worst: Promise) -> (Vec<Solution>, bool) {
+        // On one node branch and bound needs no set to start with.
+        let is_easy = region.short.len() == 1 && region.jobs.len() <= EXACT_JOBS_MAX;
+        let mut found = if is_easy { Vec::new() } else { greedy_sets(region) };
+        let (best, is_complete) = exact::solve(region, found.first().cloned(), worst.0, &mut self.budget);
         if is_complete {
-            best.into_iter().for_each(|best| self.shortlist.push(best));
-        } else {
-            self.doubt(Some(promise));
-            let improved = best.map(|best| Solution::new(region, &greedy::improve(region, best.state(region))));
-            improved.into_iter().for_each(|improved| self.shortlist.push(improved));
+            found.extend(best);
+            return (found, true);
         }
+        if is_easy {
+            found = greedy_sets(region);
+        }
+        let best = best.into_iter().chain(found.first().cloned()).min();
+        found.extend(best.map(|best| Solution::new(region, &greedy::improve(region, best.state(region)))));
+        (found, false)
     }
 
     fn doubt(&mut self, promise: Option<Promise>) {
@@ -175,17 +184,16 @@ impl Search {
             }
             let mut node = region.of_node(node, &self.holdings);
             node.ready.clone_from(&region.ready);
-            let known = greedy_sets(&node).into_iter().next();
-            let (best, is_complete) = exact::solve(&node, known, worst.0, &mut self.budget);
+            let (sets, is_complete) = self.solve(&node, worst);
             unproven = if is_complete { unproven } else { unproven.or(Some(promise)) };
-            best.into_iter().for_each(|best| found.push(best));
+            sets.into_iter().min().into_iter().for_each(|best| found.push(best));
         }
         (found.kept, unproven)
     }
 
-    /// Makes room on the cheapest nodes, each solved by itself. Whether that is proved to be best, or that there is no
-    /// way: it is, unless the nodes together take too much from some queue.
-    fn combine_nodes(&mut self, region: &Region) -> bool {
+    /// Makes room on the cheapest nodes, each solved by itself. Whether that settles the region: it does, unless the
+    /// nodes together take too much from some queue.
+    fn combine_nodes(&mut self, region: &Region, promise: Promise) -> bool {
         let (found, unproven) = self.cheapest_nodes(region, region.wanted, (Price::MAX, None));
         if found.len() < region.wanted {
             return unproven.is_none();
@@ -197,9 +205,9 @@ impl Search {
             }
             state.take(region, offer);
         }
-        greedy::trim(region, &mut state);
         self.shortlist.push(Solution::new(region, &state));
-        unproven.is_none()
+        self.doubt(unproven.map(|_| promise));
+        true
     }
 
     fn finish(self, problem: &Problem) -> Result<Victims, NoVictims> {
