@@ -8,16 +8,20 @@ use super::region::{Price, Region};
 use super::search::Solution;
 use super::state::State;
 
-/// The most jobs of a region that is solved exactly as a whole; also how deep the search recurses.
-pub const EXACT_JOBS_MAX: usize = 48;
+/// The most jobs of a region that is searched exactly: how deep the search recurses.
+pub const EXACT_JOBS_MAX: usize = 256;
 
-/// The most states that one search goes through, over all domains.
-pub const STATES_MAX: u32 = 20_000;
+/// The most work that the exact search may do over all domains. In each state its bound looks at every offer on every
+/// node of the region, which is the unit; one is about 5 ns.
+pub const WORK_MAX: usize = 1_500_000;
 
-/// The states gone through and those left.
+/// What is left of the search's limits, and the states gone through.
 pub(super) struct Budget {
     pub(super) states: u32,
-    pub(super) states_max: u32,
+    /// Of [`WORK_MAX`].
+    pub(super) work: usize,
+    /// Of [`super::greedy::NODES_PRICED_MAX`].
+    pub(super) nodes_priced: usize,
 }
 
 struct BranchAndBound<'a> {
@@ -84,15 +88,16 @@ fn are_twins(region: &Region, a: usize, b: usize) -> bool {
 
 impl BranchAndBound<'_> {
     fn descend(&mut self, rank: usize, state: &mut State) {
-        if self.budget.states >= self.budget.states_max {
+        let Some(work) = self.budget.work.checked_sub(self.region.freed.len()) else {
             self.is_complete = false;
             return;
-        }
+        };
+        self.budget.work = work;
         self.budget.states += 1;
         if state.rooms >= self.region.wanted {
             return self.keep(state);
         }
-        let bound = self.region.bound(state, &|job| self.ranks[job] >= rank);
+        let bound = self.region.bound(&state.freed, &|job| self.ranks[job] >= rank);
         if rank == self.order.len() || bound.is_none_or(|bound| state.price + bound > self.price_max) {
             return;
         }

@@ -8,8 +8,8 @@ use super::Resources;
 use super::region::{OfferOnNode, Price, Region};
 use super::state::State;
 
-/// How much pricing of nodes the local improvement may do; a try prices every short node of the region about once.
-const NODES_PRICED_MAX: usize = 20_000;
+/// The most nodes that local improvement prices over all domains; a try prices every short node of its region by each rule.
+pub(super) const NODES_PRICED_MAX: usize = 30_000;
 
 /// The most victims that local improvement tries to spare.
 const TRIES_MAX: usize = 64;
@@ -175,14 +175,16 @@ fn dearest_first(region: &Region, state: &State) -> Vec<usize> {
     offers
 }
 
-/// A trimmed set that is no worse: each victim is spared in turn, dearest first, and the set completed without it.
-pub(super) fn improve(region: &Region, mut state: State) -> State {
+/// A trimmed set that is no worse: each victim is spared in turn, dearest first, and the set completed without it. Takes
+/// the nodes it prices from `nodes_left`.
+pub(super) fn improve(region: &Region, mut state: State, nodes_left: &mut usize) -> State {
     trim(region, &mut state);
-    let tries = TRIES_MAX.min(NODES_PRICED_MAX / (region.short.len() * RULES.len()).max(1));
-    for offer in dearest_first(region, &state).into_iter().take(tries) {
+    for offer in dearest_first(region, &state).into_iter().take(TRIES_MAX) {
         if state.given[region.offers[offer].job] != Some(offer) {
             continue;
         }
+        let Some(left) = nodes_left.checked_sub(region.short.len() * RULES.len()) else { break };
+        *nodes_left = left;
         let mut without = state.clone();
         without.give_back(region, offer);
         let spared = Some(region.offers[offer].job);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use gangline_base::{JobId, NodeId};
 
-use super::state::{Quotas, State};
+use super::state::Quotas;
 use super::{NodeResources, Problem, Resources};
 
 /// What a set of victims costs, and how many they are, in one number: nano-GPU-seconds times [`VICTIMS_MAX`] plus one for
@@ -216,11 +216,12 @@ impl<'a> Region<'a> {
         self.jobs.iter().all(is_on_one_node)
     }
 
-    /// No more than what it costs to make room on one node, by offers of jobs that are `open`; none if they can't. The
+    /// No more than what it costs to make room on one node that has gained something already, by offers of jobs that are
+    /// `open`; none if they can't. The
     /// fractional knapsack over devices, and at least the least part of one offer.
-    pub(super) fn node_bound(&self, node: usize, state: &State, is_open: &dyn Fn(usize) -> bool) -> Option<Price> {
+    pub(super) fn node_bound(&self, node: usize, gain: Resources, is_open: &dyn Fn(usize) -> bool) -> Option<Price> {
         let short = &self.short[node];
-        let lack = short.shortfall.saturating_minus(state.freed[node]);
+        let lack = short.shortfall.saturating_minus(gain);
         if lack == Resources::default() {
             return Some(0);
         }
@@ -236,15 +237,16 @@ impl<'a> Region<'a> {
     }
 
     /// The least that a set for one node can be; none if there is none.
-    pub(super) fn node_promise(&self, node: usize, state: &State) -> Option<Promise> {
+    pub(super) fn node_promise(&self, node: usize) -> Option<Promise> {
         let first = self.short[node].offers.iter().map(|on_node| on_node.offer).min();
-        self.node_bound(node, state, &|_| true).map(|bound| (bound, first.map(|first| self.job_of(first))))
+        self.node_bound(node, Resources::default(), &|_| true)
+            .map(|bound| (bound, first.map(|first| self.job_of(first))))
     }
 
     /// The least that a set for the region can be; none if there is none.
     pub(super) fn promise(&self) -> Option<Promise> {
         let first = (self.wanted > 0 && !self.offers.is_empty()).then(|| self.job_of(0));
-        self.bound(&State::new(self), &|_| true).map(|bound| (bound, first))
+        self.bound(&vec![Resources::default(); self.short.len()], &|_| true).map(|bound| (bound, first))
     }
 
     fn job_of(&self, offer: usize) -> JobId {
@@ -252,9 +254,9 @@ impl<'a> Region<'a> {
     }
 
     /// No more than what it costs to make room on all wanted nodes, by offers of jobs that are `open`; none if they can't.
-    pub(super) fn bound(&self, state: &State, is_open: &dyn Fn(usize) -> bool) -> Option<Price> {
+    pub(super) fn bound(&self, freed: &[Resources], is_open: &dyn Fn(usize) -> bool) -> Option<Price> {
         let mut bounds: Vec<Price> =
-            (0..self.short.len()).filter_map(|node| self.node_bound(node, state, is_open)).collect();
+            (0..self.short.len()).filter_map(|node| self.node_bound(node, freed[node], is_open)).collect();
         if bounds.len() < self.wanted {
             return None;
         }

@@ -2,8 +2,8 @@
 
 use gangline_base::{GpuSeconds, JobId, NodeId};
 
-use super::exact::{self, Budget, EXACT_JOBS_MAX, STATES_MAX};
-use super::greedy::{self, RULES};
+use super::exact::{self, Budget, EXACT_JOBS_MAX, WORK_MAX};
+use super::greedy::{self, NODES_PRICED_MAX, RULES};
 use super::region::{Holdings, Price, Promise, Region};
 use super::state::State;
 use super::{NoVictims, OfferId, Problem, VictimSet, Victims};
@@ -117,7 +117,7 @@ pub fn find_victims(problem: &Problem) -> Result<Victims, NoVictims> {
     let mut search = Search {
         holdings,
         shortlist: Shortlist::new(1 + ALTERNATIVES_MAX),
-        budget: Budget { states: 0, states_max: STATES_MAX },
+        budget: Budget { states: 0, work: WORK_MAX, nodes_priced: NODES_PRICED_MAX },
         unproven: None,
     };
     for (promise, region) in &regions {
@@ -161,7 +161,9 @@ impl Search {
             found = greedy_sets(region);
         }
         let best = best.into_iter().chain(found.first().cloned()).min();
-        found.extend(best.map(|best| Solution::new(region, &greedy::improve(region, best.state(region)))));
+        let nodes_left = &mut self.budget.nodes_priced;
+        let improved = best.map(|best| greedy::improve(region, best.state(region), nodes_left));
+        found.extend(improved.map(|state| Solution::new(region, &state)));
         (found, false)
     }
 
@@ -172,8 +174,7 @@ impl Search {
     /// The cheapest sets that make room on one short node each, and the least that could be found on a node not searched
     /// to the end.
     fn cheapest_nodes(&mut self, region: &Region, count: usize, worst: Promise) -> (Vec<Solution>, Option<Promise>) {
-        let state = State::new(region);
-        let promise_of = |node| region.node_promise(node, &state).map(|promise| (promise, node));
+        let promise_of = |node| region.node_promise(node).map(|promise| (promise, node));
         let mut promises: Vec<(Promise, usize)> = (0..region.short.len()).filter_map(promise_of).collect();
         promises.sort_unstable();
         let (mut found, mut unproven) = (Shortlist::new(count), None);
