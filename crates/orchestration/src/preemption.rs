@@ -8,11 +8,11 @@
 //!
 //! - A set is always inclusion-minimal: with any victim less, the gang doesn't fit.
 //! - From no queue, and no ancestor of one, is more taken than its bound.
-//! - [`Victims::is_exact`] says whether the set is proved to be the cheapest. It is sought by branch and bound (Land and
-//!   Doig 1960; the bound is the fractional knapsack of Dantzig 1957). A gang that lacks one node, and one
-//!   whose victims each touch one node only, decomposes into nodes, each solved by itself. Else a domain with at most
-//!   [`EXACT_JOBS_MAX`] candidates is solved as a whole. Beyond that, or beyond [`WORK_MAX`], the set is the best of some
-//!   greedy ones after local improvement.
+//! - [`Victims::is_exact`] says whether the set is proved to be the cheapest, by branch and bound (Land and Doig 1960; the
+//!   bound is the fractional knapsack of Dantzig 1957). A gang that lacks one node, and one whose victims each touch one
+//!   node only, decomposes into nodes, each solved by itself. Else a domain with at most [`EXACT_JOBS_MAX`] candidates is
+//!   solved as a whole. Beyond that, or beyond [`WORK_MAX`], the set is the best of some greedy ones after local
+//!   improvement.
 
 pub mod cost;
 mod exact;

@@ -337,19 +337,31 @@ fn ties_go_to_fewer_victims_then_to_lower_ids() {
     assert_eq!(chosen(&problem((1, 4), unbounded(), &nodes, &offers)), Ok((vec![1], vec![0])));
 }
 
-#[test]
-fn a_search_beyond_its_limit_says_that_it_proves_nothing() {
-    // Two nodes a job in a ring of overlaps: too many jobs to solve as a whole.
+/// Two nodes a job in a ring of overlaps, a hundred nodes wanted: too many jobs to solve as a whole.
+fn ring(devices_max: u32) -> Problem {
     let mut generator = Generator(1);
-    let mut large = Problem::new(Wanted { nodes: 100, per_node: resources(8, 0) }, unbounded());
-    large.add_domain((0..300).map(|node| on(node, 0)));
+    let queues = vec![QueueBound { parent: None, devices_max }];
+    let mut ring = Problem::new(Wanted { nodes: 100, per_node: resources(8, 0) }, queues);
+    ring.add_domain((0..300).map(|node| on(node, 0)));
     for node in 0..300 {
         let freed = [on(node, 8), on((node + 1) % 300, 8)];
-        large.add_offer(JobId(u64::from(node)), 0, cost(generator.between(50, 100)), freed);
+        ring.add_offer(JobId(u64::from(node)), 0, cost(generator.between(50, 100)), freed);
     }
-    let victims = find_victims(&large).unwrap();
-    check_set(&large, &victims.chosen, "ring");
+    ring
+}
+
+#[test]
+fn a_search_beyond_its_limit_says_that_it_proves_nothing() {
+    let victims = find_victims(&ring(u32::MAX)).unwrap();
+    check_set(&ring(u32::MAX), &victims.chosen, "ring");
     assert!(!victims.is_exact);
+    assert_eq!(find_victims(&ring(799)), Err(NoVictims::Unproven), "a hundred nodes are 800 devices");
+}
+
+#[test]
+fn a_gang_that_no_domain_was_given_for_is_refused() {
+    assert_eq!(chosen(&problem((1, 8), unbounded(), &[], &[])), Err(NoVictims::TooFewNodes { nodes: 0 }));
+    assert_eq!(chosen(&problem((1, 8), unbounded(), &[&[]], &[])), Err(NoVictims::TooFewNodes { nodes: 0 }));
 }
 
 #[test]
