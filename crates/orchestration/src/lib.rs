@@ -19,6 +19,7 @@ mod job;
 mod pass;
 mod placement;
 mod queue;
+pub mod preemption;
 mod refusal;
 mod share;
 mod snapshot;
