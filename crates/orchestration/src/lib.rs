@@ -16,6 +16,7 @@ mod invariant;
 mod job;
 mod placement;
 mod refusal;
+pub mod simulator;
 mod snapshot;
 
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
