@@ -16,6 +16,8 @@ pub(crate) enum NodeChoice {
     First,
     /// The fullest, then the first (Helios).
     Fullest,
+    /// The emptiest, then the first (Helios, for what a large gang needs beside its whole nodes).
+    Emptiest,
 }
 
 /// Nodes with the same number of free accelerators.
@@ -87,6 +89,7 @@ impl Floor {
         let idle = self.levels.last().filter(|level| level.nodes >= nodes)?;
         let mut shares: Shares = idle.iter().take(nodes as usize).map(|node| (node_id(node), whole)).collect();
         if rest > 0 {
+            let choice = if choice == NodeChoice::Fullest { NodeChoice::Emptiest } else { choice };
             let node = self.find_node(rest, choice, &shares)?;
             shares.push((node_id(node), rest));
         }
@@ -100,6 +103,10 @@ impl Floor {
         match choice {
             NodeChoice::Fullest => {
                 let mut filled = levels.iter().filter(|level| level.nodes > 0);
+                filled.find_map(|level| level.iter().find(|node| !is_taken(*node)))
+            }
+            NodeChoice::Emptiest => {
+                let mut filled = levels.iter().rev().filter(|level| level.nodes > 0);
                 filled.find_map(|level| level.iter().find(|node| !is_taken(*node)))
             }
             NodeChoice::First => (0..self.free.len().div_ceil(64)).find_map(|word| {
@@ -205,7 +212,8 @@ mod tests {
     fn a_large_gang_takes_whole_nodes_and_the_rest_elsewhere() {
         let mut floor = Floor::new(&[8; 70]);
         floor.take(&shares(&[(0, 4)]));
-        assert_eq!(floor.find(20, NodeChoice::Fullest), Some(shares(&[(1, 8), (2, 8), (0, 4)])));
+        assert_eq!(floor.find(20, NodeChoice::Fullest), Some(shares(&[(1, 8), (2, 8), (3, 4)])));
+        assert_eq!(floor.find(20, NodeChoice::First), Some(shares(&[(1, 8), (2, 8), (0, 4)])));
         assert_eq!(floor.find(22, NodeChoice::First), Some(shares(&[(1, 8), (2, 8), (3, 6)])));
         let all_but_first: Shares = (1..70).map(|node| (NodeId(node), 8)).collect();
         assert_eq!(floor.find(69 * 8, NodeChoice::First), Some(all_but_first));

@@ -7,6 +7,7 @@
 mod charges;
 mod faults;
 mod floor;
+mod gangline;
 mod limits;
 mod meter;
 mod metrics;
@@ -14,8 +15,9 @@ mod policy;
 mod progress;
 mod quirk;
 mod random;
+#[cfg(test)]
+mod tests;
 mod textbook;
-mod timeline;
 mod trace;
 mod workload;
 mod world;
@@ -130,7 +132,7 @@ pub fn simulate(workload: &Workload, nodes: &[NodeSpec], options: &Options) -> R
     if options.policy.needs_limits() && jobs.iter().any(|job| limits[job.index()].is_none()) {
         return Err(SimulationError::NoLimits(options.policy));
     }
-    let mut policy = policy_of(options, &capacity, workload.jobs.len());
+    let mut policy = policy_of(options, nodes, &capacity, workload.jobs.len());
     let count = u32::try_from(capacity.len()).expect("a cluster has fewer than 2^32 nodes");
     let mut world = World::new(Setting {
         workload,
@@ -139,7 +141,6 @@ pub fn simulate(workload: &Workload, nodes: &[NodeSpec], options: &Options) -> R
         has_quirk,
         is_clairvoyant: options.policy.is_clairvoyant(),
         capacity,
-        recorder: timeline::Recorder::new(false),
         faults: faults::Faults::new(options.faults, options.seed, count),
     });
     world.run(&jobs, policy.as_mut())?;
@@ -165,7 +166,7 @@ fn fitting(workload: &Workload, capacity: &[u32], oversized: BadRows) -> Result<
     Ok(jobs)
 }
 
-fn policy_of(options: &Options, capacity: &[u32], jobs: usize) -> Box<dyn Policy> {
+fn policy_of(options: &Options, nodes: &[NodeSpec], capacity: &[u32], jobs: usize) -> Box<dyn Policy> {
     let is_free = options.charges.are_free() && options.faults == FaultSpec::NONE;
     let placing = if is_free { Placing::Anew } else { Placing::Sticky };
     match options.policy {
@@ -174,7 +175,8 @@ fn policy_of(options: &Options, capacity: &[u32], jobs: usize) -> Box<dyn Policy
         PolicyName::Srtf => Box::new(ShortestRemaining::new(Measure::Time, placing, capacity, jobs)),
         PolicyName::Srsf => Box::new(ShortestRemaining::new(Measure::Service, placing, capacity, jobs)),
         PolicyName::Las => Box::new(LeastAttainedService::new(placing, capacity, jobs)),
-        PolicyName::EasyBackfill | PolicyName::Gangline => Box::new(EasyBackfill::new(capacity, jobs)),
+        PolicyName::EasyBackfill => Box::new(EasyBackfill::new(capacity, jobs)),
+        PolicyName::Gangline => Box::new(gangline::Gangline::new(nodes)),
     }
 }
 

@@ -13,7 +13,6 @@ use gangline_base::{NodeId, Timestamp};
 use super::meter::{Ending, Meter};
 use super::policy::{Action, Happening, Manner, Place, Policy, View};
 use super::progress::{Phase, Progress};
-use super::timeline::Recorder;
 use super::workload::{JobIndex, Workload};
 use super::{Charges, SimulationError, quirk};
 
@@ -63,7 +62,6 @@ pub(crate) struct World<'a> {
     pub(crate) running: BTreeSet<JobIndex>,
     pub(crate) waiting: BTreeSet<JobIndex>,
     pub(crate) meter: Meter,
-    pub(crate) recorder: Recorder,
     pub(crate) faults: super::faults::Faults,
     pub(crate) ended_at: Vec<Timestamp>,
     pub(crate) rho: Vec<f64>,
@@ -79,13 +77,12 @@ pub(crate) struct Setting<'a> {
     pub(crate) has_quirk: bool,
     pub(crate) is_clairvoyant: bool,
     pub(crate) capacity: Vec<u32>,
-    pub(crate) recorder: Recorder,
     pub(crate) faults: super::faults::Faults,
 }
 
 impl<'a> World<'a> {
     pub(crate) fn new(setting: Setting<'a>) -> Self {
-        let Setting { workload, charges, limits, has_quirk, is_clairvoyant, capacity, recorder, faults } = setting;
+        let Setting { workload, charges, limits, has_quirk, is_clairvoyant, capacity, faults } = setting;
         let duration = |duration| if has_quirk { quirk::stretched(duration) } else { duration };
         let jobs = &workload.jobs;
         World {
@@ -106,7 +103,6 @@ impl<'a> World<'a> {
             has_quirk,
             is_clairvoyant,
             capacity,
-            recorder,
             faults,
         }
     }
@@ -145,7 +141,6 @@ impl<'a> World<'a> {
             let actions = policy.decide(&self.view(), &happenings);
             self.carry_out(actions);
             self.meter.oldest_waiting = self.waiting.first().map(|job| self.gpus(*job));
-            self.recorder.observe(self.now, self.waiting.len());
             steps = steps.checked_sub(1).ok_or(SimulationError::NoHeadway { left })?;
         }
         Ok(())
@@ -234,7 +229,6 @@ impl<'a> World<'a> {
                 self.free[node.0 as usize] += share;
             }
         }
-        self.recorder.run(job, self.now, end.held, &place);
         self.running.remove(&job);
         self.waiting.insert(job);
         self.progress[job.index()].wait(self.now);

@@ -14,9 +14,6 @@ mod nonpreemptive;
 mod preemptive;
 mod remaining;
 
-#[cfg(test)]
-use gangline_base::NodeId;
-
 use super::floor::{Floor, Shares};
 use super::policy::{Action, Happening, Manner, Place};
 use super::workload::JobIndex;
@@ -88,10 +85,4 @@ impl Occupancy {
         }
         self.places[job.index()] = shares;
     }
-}
-
-/// A job's shares as the floor has them, for tests.
-#[cfg(test)]
-pub(crate) fn shares(list: &[(u32, u32)]) -> Shares {
-    list.iter().map(|(node, gpus)| (NodeId(*node), *gpus)).collect()
 }
