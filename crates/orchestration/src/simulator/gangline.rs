@@ -136,8 +136,13 @@ impl Policy for Gangline {
         // Lost nodes first: a job that failed with its node must not be placed there again.
         let (lost, others): (Vec<Happening>, Vec<Happening>) =
             happenings.iter().copied().partition(|happening| matches!(happening, Happening::NodeLost(_)));
-        for happening in lost.iter().chain(&others) {
-            let mut events = VecDeque::from(self.events(view, *happening));
+        let (submitted, others): (Vec<Happening>, Vec<Happening>) =
+            others.into_iter().partition(|happening| matches!(happening, Happening::Submitted(_)));
+        // All are about the attempts of before: one placed meanwhile is none of theirs. A submission needs its turn.
+        let ends: Vec<Vec<Event>> = lost.iter().chain(&others).map(|it| self.events(view, *it)).collect();
+        let turns = ends.into_iter().map(Ok).chain(submitted.into_iter().map(Err));
+        for turn in turns {
+            let mut events = VecDeque::from(turn.unwrap_or_else(|submitted| self.events(view, submitted)));
             while let Some(event) = events.pop_front() {
                 // Refused are events of an attempt that is over already; they say nothing new.
                 for decision in self.engine.apply(view.now, &event).unwrap_or_default() {
