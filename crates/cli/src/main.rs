@@ -12,6 +12,7 @@ mod jobs;
 mod logs;
 mod output;
 mod report;
+mod simulate;
 mod submit;
 mod up;
 
@@ -81,6 +82,8 @@ enum Command {
     Queues,
     /// Watch jobs and slots
     Top(cluster::TopArgs),
+    /// Run a trace through a scheduling policy on a cluster that isn't there
+    Simulate(simulate::SimulateArgs),
     /// Look after checkpoints
     Checkpoint {
         #[command(subcommand)]
@@ -112,6 +115,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&global, &args)?,
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
+        Command::Simulate(args) => simulate::run(&args, global.json)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => jobs::show(&Client::connect(&global)?, &args, global.json)?,

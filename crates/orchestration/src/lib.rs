@@ -18,10 +18,11 @@ mod invariant;
 mod job;
 mod pass;
 mod placement;
-mod queue;
 pub mod preemption;
+mod queue;
 mod refusal;
 mod share;
+pub mod simulator;
 mod snapshot;
 
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};

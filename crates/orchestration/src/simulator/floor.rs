@@ -1,0 +1,233 @@
+//! Free accelerators by node, for the textbook policies: which node is the first, or the fullest, with enough free.
+//!
+//! A bit for each node in the set of its free count, so that a search reads 64 nodes at once. Placement follows the
+//! consolidation of Helios (Hu et al., SC'21) and of YARN in Tiresias' and Muri's simulators: a gang that fits on one
+//! node never spreads; a larger one takes whole idle nodes and the rest on one more.
+
+use gangline_base::NodeId;
+
+/// What a gang holds: nodes and how many accelerators of each.
+pub(crate) type Shares = Vec<(NodeId, u32)>;
+
+/// Which of several nodes with enough free to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeChoice {
+    /// The first by index (Muri).
+    First,
+    /// The fullest, then the first (Helios).
+    Fullest,
+    /// The emptiest, then the first (Helios, for what a large gang needs beside its whole nodes).
+    Emptiest,
+}
+
+/// Nodes with the same number of free accelerators.
+#[derive(Clone, Debug)]
+struct Level {
+    bits: Vec<u64>,
+    nodes: u32,
+}
+
+/// Free accelerators of each node.
+#[derive(Clone, Debug)]
+pub(crate) struct Floor {
+    free: Vec<u32>,
+    is_up: Vec<bool>,
+    levels: Vec<Level>,
+    /// Free accelerators of the nodes that are up.
+    free_total: u32,
+    capacity: Vec<u32>,
+}
+
+impl Floor {
+    /// Idle nodes with so many accelerators each.
+    pub(crate) fn new(capacity: &[u32]) -> Self {
+        let top = capacity.iter().copied().max().unwrap_or(0);
+        let words = capacity.len().div_ceil(64);
+        let level = Level { bits: vec![0; words], nodes: 0 };
+        let mut floor = Floor {
+            free: capacity.to_vec(),
+            is_up: vec![true; capacity.len()],
+            levels: vec![level; top as usize + 1],
+            free_total: capacity.iter().sum(),
+            capacity: capacity.to_vec(),
+        };
+        for (node, free) in capacity.iter().enumerate() {
+            floor.levels[*free as usize].insert(node);
+        }
+        floor
+    }
+
+    /// The same nodes, idle again; those that are down stay so.
+    pub(crate) fn cleared(&self) -> Floor {
+        let mut floor = Floor::new(&self.capacity);
+        for node in self.is_up.iter().enumerate().filter(|(_, is_up)| !**is_up).map(|(node, _)| node) {
+            floor.take_down(node_id(node));
+        }
+        floor
+    }
+
+    /// Free accelerators of the nodes that are up.
+    pub(crate) fn free_total(&self) -> u32 {
+        self.free_total
+    }
+
+    /// Accelerators of the largest node: what "a whole node" means.
+    fn whole(&self) -> u32 {
+        u32::try_from(self.levels.len() - 1).expect("a node has fewer than 2^32 accelerators")
+    }
+
+    /// Where a gang fits now. Takes nothing.
+    pub(crate) fn find(&self, gpus: u32, choice: NodeChoice) -> Option<Shares> {
+        if gpus > self.free_total {
+            return None;
+        }
+        let whole = self.whole();
+        if gpus <= whole {
+            return self.find_node(gpus, choice, &[]).map(|node| vec![(node_id(node), gpus)]);
+        }
+        let (nodes, rest) = (gpus / whole, gpus % whole);
+        let idle = self.levels.last().filter(|level| level.nodes >= nodes)?;
+        let mut shares: Shares = idle.iter().take(nodes as usize).map(|node| (node_id(node), whole)).collect();
+        if rest > 0 {
+            let choice = if choice == NodeChoice::Fullest { NodeChoice::Emptiest } else { choice };
+            let node = self.find_node(rest, choice, &shares)?;
+            shares.push((node_id(node), rest));
+        }
+        Some(shares)
+    }
+
+    /// A node with at least `gpus` free that isn't among `taken`, which are whole idle nodes from the first on.
+    fn find_node(&self, gpus: u32, choice: NodeChoice, taken: &[(NodeId, u32)]) -> Option<usize> {
+        let is_taken = |node: usize| taken.binary_search_by_key(&node_id(node), |(node, _)| *node).is_ok();
+        let levels = &self.levels[gpus as usize..];
+        match choice {
+            NodeChoice::Fullest => {
+                let mut filled = levels.iter().filter(|level| level.nodes > 0);
+                filled.find_map(|level| level.iter().find(|node| !is_taken(*node)))
+            }
+            NodeChoice::Emptiest => {
+                let mut filled = levels.iter().rev().filter(|level| level.nodes > 0);
+                filled.find_map(|level| level.iter().find(|node| !is_taken(*node)))
+            }
+            NodeChoice::First => (0..self.free.len().div_ceil(64)).find_map(|word| {
+                let any = levels.iter().fold(0, |any, level| any | level.bits[word]);
+                bits_of(any, word).find(|node| !is_taken(*node))
+            }),
+        }
+    }
+
+    /// Hands accelerators out. The caller found them free.
+    pub(crate) fn take(&mut self, shares: &[(NodeId, u32)]) {
+        for (node, gpus) in shares {
+            self.set_free(*node, self.free[node.0 as usize] - gpus);
+        }
+    }
+
+    /// Takes accelerators back.
+    pub(crate) fn release(&mut self, shares: &[(NodeId, u32)]) {
+        for (node, gpus) in shares {
+            self.set_free(*node, self.free[node.0 as usize] + gpus);
+        }
+    }
+
+    /// Nothing of a node is to be found any more.
+    pub(crate) fn take_down(&mut self, node: NodeId) {
+        let index = node.0 as usize;
+        if std::mem::replace(&mut self.is_up[index], false) {
+            self.levels[self.free[index] as usize].remove(index);
+            self.free_total -= self.free[index];
+        }
+    }
+
+    /// A node that was down is back.
+    pub(crate) fn bring_up(&mut self, node: NodeId) {
+        let index = node.0 as usize;
+        if !std::mem::replace(&mut self.is_up[index], true) {
+            self.levels[self.free[index] as usize].insert(index);
+            self.free_total += self.free[index];
+        }
+    }
+
+    fn set_free(&mut self, node: NodeId, free: u32) {
+        let index = node.0 as usize;
+        let before = std::mem::replace(&mut self.free[index], free);
+        assert!(free <= self.capacity[index], "a node gets back only what it handed out");
+        if self.is_up[index] {
+            self.levels[before as usize].remove(index);
+            self.levels[free as usize].insert(index);
+            self.free_total = self.free_total - before + free;
+        }
+    }
+}
+
+impl Level {
+    fn insert(&mut self, node: usize) {
+        self.bits[node / 64] |= 1 << (node % 64);
+        self.nodes += 1;
+    }
+
+    fn remove(&mut self, node: usize) {
+        self.bits[node / 64] &= !(1 << (node % 64));
+        self.nodes -= 1;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.bits.iter().enumerate().flat_map(|(word, bits)| bits_of(*bits, word))
+    }
+}
+
+/// The nodes whose bits are set in this word, ascending.
+fn bits_of(mut bits: u64, word: usize) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = (bits != 0).then(|| word * 64 + bits.trailing_zeros() as usize)?;
+        bits &= bits - 1;
+        Some(lowest)
+    })
+}
+
+fn node_id(index: usize) -> NodeId {
+    NodeId(u32::try_from(index).expect("a cluster has fewer than 2^32 nodes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shares(list: &[(u32, u32)]) -> Shares {
+        list.iter().map(|(node, gpus)| (NodeId(*node), *gpus)).collect()
+    }
+
+    #[test]
+    fn a_small_gang_takes_the_first_or_the_fullest_node() {
+        let mut floor = Floor::new(&[8, 8, 8]);
+        floor.take(&shares(&[(0, 2), (2, 5)]));
+        assert_eq!(floor.find(3, NodeChoice::First), Some(shares(&[(0, 3)])));
+        assert_eq!(floor.find(3, NodeChoice::Fullest), Some(shares(&[(2, 3)])));
+        assert_eq!(floor.find(8, NodeChoice::First), Some(shares(&[(1, 8)])));
+        floor.take(&shares(&[(1, 1)]));
+        assert_eq!(floor.find(8, NodeChoice::Fullest), None);
+    }
+
+    #[test]
+    fn a_large_gang_takes_whole_nodes_and_the_rest_elsewhere() {
+        let mut floor = Floor::new(&[8; 70]);
+        floor.take(&shares(&[(0, 4)]));
+        assert_eq!(floor.find(20, NodeChoice::Fullest), Some(shares(&[(1, 8), (2, 8), (3, 4)])));
+        assert_eq!(floor.find(20, NodeChoice::First), Some(shares(&[(1, 8), (2, 8), (0, 4)])));
+        assert_eq!(floor.find(22, NodeChoice::First), Some(shares(&[(1, 8), (2, 8), (3, 6)])));
+        let all_but_first: Shares = (1..70).map(|node| (NodeId(node), 8)).collect();
+        assert_eq!(floor.find(69 * 8, NodeChoice::First), Some(all_but_first));
+        assert_eq!(floor.find(69 * 8 + 5, NodeChoice::First), None);
+    }
+
+    #[test]
+    fn a_node_that_is_down_is_found_again_when_it_is_back() {
+        let mut floor = Floor::new(&[4, 4]);
+        floor.take(&shares(&[(0, 1)]));
+        floor.take_down(NodeId(0));
+        assert_eq!((floor.free_total(), floor.find(3, NodeChoice::First)), (4, Some(shares(&[(1, 3)]))));
+        floor.release(&shares(&[(0, 1)]));
+        floor.bring_up(NodeId(0));
+        assert_eq!((floor.free_total(), floor.find(4, NodeChoice::First)), (8, Some(shares(&[(0, 4)]))));
+    }
+}

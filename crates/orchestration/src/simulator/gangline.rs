@@ -1,0 +1,169 @@
+//! The product's own engine as a policy: happenings become its events, its decisions become actions.
+//!
+//! It is told what a control plane would tell it, and no true duration. Faults never exhaust a job's budget here: a
+//! simulation runs every job to its end.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_base::{
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Priority, Program, QueueName,
+    RecoveryPolicy, Step, Submitter, Timestamp,
+};
+
+use super::policy::{Action, Happening, Manner, Place, Policy, View};
+use super::workload::JobIndex;
+use crate::{Decision, Engine, Event, FaultCause, Limits, NodeSpec, ShareEnd};
+
+/// What a limit is stretched by for the engine, so that restoring and a fault's time-out don't end a job that would
+/// have kept within it.
+const LIMIT_SLACK: Duration = Duration::from_hours(1);
+
+/// The engine with what it takes to speak of trace jobs.
+pub(crate) struct Gangline {
+    engine: Engine,
+    nodes: Vec<NodeSpec>,
+    ids: BTreeMap<JobIndex, JobId>,
+    indices: BTreeMap<JobId, JobIndex>,
+    steps: u64,
+}
+
+impl Gangline {
+    pub(crate) fn new(nodes: &[NodeSpec]) -> Self {
+        let limits = Limits { waiting_max: usize::MAX, requeues_max: u32::MAX, ..Limits::default() };
+        let mut engine = Engine::new(limits);
+        for node in nodes {
+            // A refusal leaves the node out: the jobs that needed it are reported as stuck.
+            let _ = engine.apply(Timestamp::EPOCH, &Event::NodeJoined(node.clone()));
+        }
+        Gangline { engine, nodes: nodes.to_vec(), ids: BTreeMap::new(), indices: BTreeMap::new(), steps: 0 }
+    }
+
+    /// A gang on one node, or of whole nodes.
+    fn spec(&self, view: &View<'_>, job: JobIndex) -> JobSpec {
+        let trace = &view.workload.jobs[job.index()];
+        let whole = self.nodes.iter().map(|node| node.capacity.accelerators).max().unwrap_or(1).max(1);
+        let accelerator = self.nodes.first().map_or_else(|| AcceleratorKind(String::new()), kind_of);
+        let count = |number: u32| NonZeroU32::new(number).expect("a trace job has an accelerator, and so has a node");
+        let gang = GangShape {
+            nodes: count(trace.gpus.div_ceil(whole)),
+            accelerator,
+            accelerators_per_node: count(trace.gpus.min(whole)),
+            cpus_per_node: 0,
+            memory_per_node: Bytes(0),
+            launch: Launch::PerAccelerator,
+        };
+        let queue = QueueName::new(view.workload.label(trace.queue)).or_else(|_| QueueName::new("default"));
+        JobSpec {
+            name: format!("line-{}", trace.line),
+            queue: queue.expect("\"default\" is a name"),
+            priority: Priority::NORMAL,
+            gang,
+            program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
+            checkpoint: CheckpointPolicy { path: Some("/".to_owned()), grace: Duration::from_mins(5) },
+            recovery: RecoveryPolicy { max_faults: u32::MAX, no_progress_limit: u32::MAX },
+            time_limit: view.limit(job).map(|limit| limit + LIMIT_SLACK),
+            submitter: Submitter(view.workload.label(trace.user).to_owned()),
+        }
+    }
+
+    fn events(&mut self, view: &View<'_>, happening: Happening) -> Vec<Event> {
+        let fault = ShareEnd::Fault { cause: FaultCause::Exit(1), at: view.now };
+        match happening {
+            Happening::Submitted(job) => {
+                let id = self.engine.next_job_id();
+                self.ids.insert(job, id);
+                self.indices.insert(id, job);
+                vec![Event::JobSubmitted(Arc::new(self.spec(view, job)))]
+            }
+            Happening::Finished(job) => self.shares_end(job, &ShareEnd::Succeeded),
+            Happening::Failed(job) => self.shares_end(job, &fault),
+            Happening::Freed(job) => self.shares_end(job, &ShareEnd::Stopped),
+            Happening::NodeLost(node) => vec![Event::NodeLost { node }],
+            Happening::NodeBack(node) => {
+                self.nodes.get(node.0 as usize).map(|spec| Event::NodeJoined(spec.clone())).into_iter().collect()
+            }
+            Happening::CheckpointDurable(job) => {
+                self.steps += 1;
+                let found = self.ids.get(&job).and_then(|id| self.engine.job(*id)).and_then(|job| job.attempt());
+                let attempt = found.map(|attempt| attempt.number);
+                let committed =
+                    |attempt| Event::CheckpointCommitted { job: self.ids[&job], attempt, step: Step(self.steps) };
+                attempt.map(committed).into_iter().collect()
+            }
+            Happening::Timer => vec![Event::TimePassed],
+        }
+    }
+
+    /// Every share of a job's attempt ends like this.
+    fn shares_end(&self, job: JobIndex, end: &ShareEnd) -> Vec<Event> {
+        let Some(id) = self.ids.get(&job).copied() else { return Vec::new() };
+        let Some(attempt) = self.engine.job(id).and_then(|job| job.attempt()) else { return Vec::new() };
+        let ended = |node| Event::ShareEnded { job: id, attempt: attempt.number, node, end: end.clone() };
+        attempt.shares.iter().map(|share| ended(share.node)).collect()
+    }
+
+    /// What a decision means in the world, and what the engine is to be told of it.
+    fn perform(&self, view: &View<'_>, decision: Decision) -> (Option<Action>, Vec<Event>) {
+        match decision {
+            Decision::Place { job, attempt, shares, .. } => {
+                let count = |devices: usize| u32::try_from(devices).expect("a node has fewer than 2^32 accelerators");
+                let place = shares.iter().map(|share| (share.node, count(share.devices.len()))).collect();
+                let started = shares.iter().map(|share| Event::ShareStarted { job, attempt, node: share.node });
+                let action = Action::Start { job: self.indices[&job], place: Place::Nodes(place) };
+                (Some(action), started.collect())
+            }
+            Decision::Stop { job, .. } => {
+                // Of a gang that failed, the engine stops what it takes to run still; in the world all of it is over.
+                let index = self.indices[&job];
+                let preempt = Action::Preempt { job: index, manner: Manner::SaveFirst };
+                (view.is_running(index).then_some(preempt), Vec::new())
+            }
+            Decision::Requeue { .. } | Decision::End { .. } => (None, Vec::new()),
+        }
+    }
+}
+
+fn kind_of(node: &NodeSpec) -> AcceleratorKind {
+    node.capacity.accelerator.clone()
+}
+
+impl Policy for Gangline {
+    fn decide(&mut self, view: &View<'_>, happenings: &[Happening]) -> Vec<Action> {
+        let mut actions = Vec::new();
+        // Lost nodes first: a job that failed with its node must not be placed there again.
+        let (lost, others): (Vec<Happening>, Vec<Happening>) =
+            happenings.iter().copied().partition(|happening| matches!(happening, Happening::NodeLost(_)));
+        let (submitted, others): (Vec<Happening>, Vec<Happening>) =
+            others.into_iter().partition(|happening| matches!(happening, Happening::Submitted(_)));
+        // All are about the attempts of before: one placed meanwhile is none of theirs. A submission needs its turn.
+        let ends: Vec<Vec<Event>> = lost.iter().chain(&others).map(|it| self.events(view, *it)).collect();
+        let turns = ends.into_iter().map(Ok).chain(submitted.into_iter().map(Err));
+        for turn in turns {
+            let mut events = VecDeque::from(turn.unwrap_or_else(|submitted| self.events(view, submitted)));
+            while let Some(event) = events.pop_front() {
+                // Refused are events of an attempt that is over already; they say nothing new.
+                for decision in self.engine.apply(view.now, &event).unwrap_or_default() {
+                    let (action, follow) = self.perform(view, decision);
+                    actions.extend(action);
+                    events.extend(follow);
+                }
+            }
+        }
+        for happening in happenings {
+            if let Happening::Finished(job) = happening
+                && let Some(id) = self.ids.remove(job)
+            {
+                self.indices.remove(&id);
+            }
+        }
+        actions.extend(self.engine.next_deadline().map(Action::WakeAt));
+        actions
+    }
+
+    fn follows_checkpoints(&self) -> bool {
+        true
+    }
+}

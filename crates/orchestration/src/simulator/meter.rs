@@ -1,0 +1,117 @@
+//! What a simulation measures while it runs: areas under curves, and GPU-time by what it went to.
+
+use std::time::Duration;
+
+use gangline_base::Timestamp;
+
+use super::progress::RunEnd;
+
+/// Why GPU-time held by jobs did not become work that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waste {
+    /// Work lost to a preemption, since the last checkpoint.
+    Preemption,
+    /// Work lost to a fault, since the last checkpoint.
+    Fault,
+    /// Accelerators held by a job that a silent fault had stopped, until someone noticed.
+    Undetected,
+    /// Restoring after a preemption or a fault.
+    Restart,
+    /// Saving because a preemption asked for it.
+    Saving,
+}
+
+impl Waste {
+    /// Every cause.
+    pub const ALL: [Waste; 5] = [Waste::Preemption, Waste::Fault, Waste::Undetected, Waste::Restart, Waste::Saving];
+
+    /// Its name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Waste::Preemption => "preemption",
+            Waste::Fault => "fault",
+            Waste::Undetected => "undetected",
+            Waste::Restart => "restart",
+            Waste::Saving => "saving",
+        }
+    }
+}
+
+/// Running sums. Seconds, and GPU-seconds, as floats: measurements, which decide nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meter {
+    at: Timestamp,
+    /// Accelerators asked for by jobs that wait or run.
+    pub(crate) demand: u64,
+    pub(crate) busy: u32,
+    pub(crate) down: u32,
+    /// Accelerators the oldest waiting job asks for.
+    pub(crate) oldest_waiting: Option<u32>,
+    capacity: u32,
+    /// The integral of max(1, demand / capacity).
+    pub(crate) contention: f64,
+    pub(crate) busy_gpu_seconds: f64,
+    pub(crate) fragmented_gpu_seconds: f64,
+    pub(crate) down_gpu_seconds: f64,
+    pub(crate) useful_gpu_seconds: f64,
+    pub(crate) wasted_gpu_seconds: [f64; Waste::ALL.len()],
+    pub(crate) preemptions: u64,
+    pub(crate) migrations: u64,
+    pub(crate) faults: u64,
+    pub(crate) node_losses: u64,
+}
+
+/// How a run ended, for booking what it lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Finished,
+    Killed,
+    Saved,
+    Faulted,
+}
+
+impl Meter {
+    pub(crate) fn new(capacity: u32) -> Self {
+        Meter { capacity, ..Meter::default() }
+    }
+
+    /// Lets time pass with everything as it is.
+    pub(crate) fn advance(&mut self, now: Timestamp) {
+        let seconds = now.since(self.at).as_secs_f64();
+        self.at = now;
+        self.contention += seconds * (self.demand as f64 / f64::from(self.capacity)).max(1.0);
+        self.busy_gpu_seconds += seconds * f64::from(self.busy);
+        self.down_gpu_seconds += seconds * f64::from(self.down);
+        let free = self.capacity.saturating_sub(self.busy + self.down);
+        if self.oldest_waiting.is_some_and(|wanted| wanted <= free) {
+            self.fragmented_gpu_seconds += seconds * f64::from(free);
+        }
+    }
+
+    /// Books a run that ended.
+    pub(crate) fn book(&mut self, end: RunEnd, ending: Ending, gpus: u32) {
+        let gpus = f64::from(gpus);
+        let mut waste = |cause: Waste, time: Duration| {
+            self.wasted_gpu_seconds[cause as usize] += time.as_secs_f64() * gpus;
+        };
+        waste(Waste::Restart, end.restoring);
+        match ending {
+            Ending::Faulted => {
+                waste(Waste::Fault, end.lost);
+                waste(Waste::Undetected, end.stalled);
+                self.faults += 1;
+            }
+            Ending::Killed => {
+                waste(Waste::Preemption, end.lost);
+                waste(Waste::Undetected, end.stalled);
+            }
+            Ending::Saved => {
+                waste(Waste::Preemption, end.lost);
+                waste(Waste::Saving, end.stalled);
+            }
+            Ending::Finished => {}
+        }
+        self.useful_gpu_seconds += end.kept.as_secs_f64() * gpus;
+    }
+}

@@ -1,0 +1,195 @@
+//! The simulator: a trace, a cluster and a policy in; completion times, queueing, fairness and losses out.
+//!
+//! Pure like the engine (A-1): text and values in, values out, a virtual clock of integral nanoseconds, every random
+//! draw from a seed. The textbook policies follow their papers to the tie-break, so that published results are
+//! reproduced to the last digit; the `gangline` policy is the product's own [`crate::Engine`].
+
+mod charges;
+mod faults;
+mod floor;
+mod gangline;
+mod limits;
+mod meter;
+mod metrics;
+mod policy;
+mod progress;
+mod quirk;
+mod random;
+#[cfg(test)]
+mod tests;
+mod textbook;
+mod trace;
+mod workload;
+mod world;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use textbook::{EasyBackfill, InOrder, LeastAttainedService, Measure, Order, Placing, ShortestRemaining};
+
+use crate::NodeSpec;
+use policy::Policy;
+use world::{Setting, World};
+
+pub use charges::Charges;
+pub use faults::{FaultSpec, FaultSpecError};
+pub use limits::LimitModel;
+pub use meter::Waste;
+pub use metrics::{Distribution, Summary};
+pub use policy::{PolicyName, UnknownPolicy};
+pub use trace::{BadRows, JOBS_MAX, TraceError, TraceFormat, TraceProblem, read_trace};
+pub use workload::{JobIndex, Label, TraceJob, Workload};
+
+/// How to simulate.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who decides.
+    pub policy: PolicyName,
+    /// What preemption and restarts cost.
+    pub charges: Charges,
+    /// Where time limits come from.
+    pub limits: LimitModel,
+    /// What fails.
+    pub faults: FaultSpec,
+    /// What every random draw comes from.
+    pub seed: u64,
+    /// What becomes of gangs larger than the cluster.
+    pub oversized: BadRows,
+    /// Whether Muri's published quirk is reproduced; see [`MuriQuirk`].
+    pub quirk: MuriQuirk,
+}
+
+/// Muri's simulator runs jobs 1.5 % longer than its traces say, and subtracts a model's start-up overhead from the
+/// progress of every interval between two events, whether or not the job was preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MuriQuirk {
+    /// Plain semantics.
+    Without,
+    /// As published.
+    AsPublished,
+}
+
+/// A simulation that can't be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SimulationError {
+    /// No node.
+    #[error("simulate a cluster without accelerators")]
+    NoCluster,
+    /// A gang that no empty cluster could hold.
+    #[error(
+        "simulate line {line}: its gang of {gpus} accelerators fits the cluster's {available} at no time \
+         (nodes of up to {largest}); leave such rows out with --skip-bad"
+    )]
+    Oversized {
+        /// The trace's line.
+        line: u32,
+        /// What it asks for.
+        gpus: u32,
+        /// What there is.
+        available: u32,
+        /// The largest node.
+        largest: u32,
+    },
+    /// A policy that plans by time limits, and none are known.
+    #[error("simulate {}: it plans by time limits; give it some with --limits", .0.name())]
+    NoLimits(PolicyName),
+    /// The quirk has its own idea of costs.
+    #[error("simulate Muri's quirk with charges or faults: it reproduces a published figure, without either")]
+    QuirkedCharges,
+    /// Jobs wait and nothing will ever happen.
+    #[error("start the job of line {line} and {waiting} waiting in all: the policy left them waiting for nothing")]
+    Stuck {
+        /// The oldest one's line.
+        line: u32,
+        /// How many wait.
+        waiting: usize,
+    },
+    /// Jobs fail more often than they save.
+    #[error(
+        "finish {left} job(s): they lose work faster than they save it; fewer faults or more checkpoints would help"
+    )]
+    NoHeadway {
+        /// How many are left.
+        left: usize,
+    },
+}
+
+/// Simulates a workload on a cluster.
+///
+/// # Errors
+/// A [`SimulationError`] if it can't be, or has no end.
+pub fn simulate(workload: &Workload, nodes: &[NodeSpec], options: &Options) -> Result<Summary, SimulationError> {
+    let capacity: Vec<u32> = nodes.iter().map(|node| node.capacity.accelerators).collect();
+    if capacity.iter().all(|gpus| *gpus == 0) {
+        return Err(SimulationError::NoCluster);
+    }
+    let has_quirk = options.quirk == MuriQuirk::AsPublished;
+    if has_quirk && (!options.charges.are_free() || options.faults != FaultSpec::NONE) {
+        return Err(SimulationError::QuirkedCharges);
+    }
+    let limits = options.limits.limits(workload, options.seed);
+    let jobs = fitting(workload, &capacity, options.oversized)?;
+    if options.policy.needs_limits() && jobs.iter().any(|job| limits[job.index()].is_none()) {
+        return Err(SimulationError::NoLimits(options.policy));
+    }
+    let mut policy = policy_of(options, nodes, &capacity, workload.jobs.len());
+    let count = u32::try_from(capacity.len()).expect("a cluster has fewer than 2^32 nodes");
+    let mut world = World::new(Setting {
+        workload,
+        charges: options.charges,
+        limits,
+        has_quirk,
+        is_clairvoyant: options.policy.is_clairvoyant(),
+        capacity,
+        faults: faults::Faults::new(options.faults, options.seed, count),
+    });
+    world.run(&jobs, policy.as_mut())?;
+    Ok(world.summarise(&jobs, (workload.jobs.len() - jobs.len()) as u64))
+}
+
+/// The jobs that an empty cluster could hold.
+fn fitting(workload: &Workload, capacity: &[u32], oversized: BadRows) -> Result<Vec<JobIndex>, SimulationError> {
+    let floor = floor::Floor::new(capacity);
+    let mut verdicts: BTreeMap<u32, bool> = BTreeMap::new();
+    let mut jobs = Vec::with_capacity(workload.jobs.len());
+    for index in workload.indices() {
+        let job = &workload.jobs[index.index()];
+        let fits =
+            *verdicts.entry(job.gpus).or_insert_with(|| floor.find(job.gpus, floor::NodeChoice::Fullest).is_some());
+        if fits {
+            jobs.push(index);
+        } else if oversized == BadRows::Refuse {
+            let (available, largest) = (capacity.iter().sum(), capacity.iter().copied().max().unwrap_or(0));
+            return Err(SimulationError::Oversized { line: job.line, gpus: job.gpus, available, largest });
+        }
+    }
+    Ok(jobs)
+}
+
+fn policy_of(options: &Options, nodes: &[NodeSpec], capacity: &[u32], jobs: usize) -> Box<dyn Policy> {
+    let is_free = options.charges.are_free() && options.faults == FaultSpec::NONE;
+    let placing = if is_free { Placing::Anew } else { Placing::Sticky };
+    match options.policy {
+        PolicyName::Fifo => Box::new(InOrder::new(Order::Submission, capacity, jobs)),
+        PolicyName::Sjf => Box::new(InOrder::new(Order::Duration, capacity, jobs)),
+        PolicyName::Srtf => Box::new(ShortestRemaining::new(Measure::Time, placing, capacity, jobs)),
+        PolicyName::Srsf => Box::new(ShortestRemaining::new(Measure::Service, placing, capacity, jobs)),
+        PolicyName::Las => Box::new(LeastAttainedService::new(placing, capacity, jobs)),
+        PolicyName::EasyBackfill => Box::new(EasyBackfill::new(capacity, jobs)),
+        PolicyName::Gangline => Box::new(gangline::Gangline::new(nodes)),
+    }
+}
+
+/// A time as people type it: a whole number and s, m, h or d.
+#[must_use]
+pub fn parse_span(text: &str) -> Option<Duration> {
+    let unit = match text.chars().last()? {
+        's' => 1,
+        'm' => 60,
+        'h' => 3_600,
+        'd' => 86_400,
+        _ => return None,
+    };
+    let number = text[..text.len() - 1].parse::<u32>().ok()?;
+    Some(Duration::from_secs(u64::from(number) * unit))
+}

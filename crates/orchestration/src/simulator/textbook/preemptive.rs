@@ -1,0 +1,97 @@
+//! From an order of preference to who runs where, for policies that preempt.
+//!
+//! Where preemption is free, everything is cleared and placed anew in that order, first fit, skipping what doesn't fit
+//! (Muri's simulator): jobs migrate free of charge. Where it costs, running jobs stay where they are, and a waiting
+//! job takes the place of the least preferred running jobs, of those only that it needs.
+
+use super::Occupancy;
+use crate::simulator::floor::{NodeChoice, Shares};
+use crate::simulator::policy::{Action, Place, View};
+use crate::simulator::workload::JobIndex;
+
+/// How an order becomes places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placing {
+    /// Everything anew at every step.
+    Anew,
+    /// Running jobs stay unless one before them needs their place.
+    Sticky,
+}
+
+/// Makes the first of `order` run, as many as fit.
+pub(crate) fn settle(placing: Placing, view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) -> Vec<Action> {
+    match placing {
+        Placing::Anew => place_anew(view, occupancy, order),
+        Placing::Sticky => place_sticky(view, occupancy, order),
+    }
+}
+
+fn place_anew(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) -> Vec<Action> {
+    let (mut stops, mut starts) = (Vec::new(), Vec::new());
+    occupancy.clear();
+    for job in order.iter().copied() {
+        let found = occupancy.floor.find(view.gpus(job), NodeChoice::First);
+        if occupancy.place(job) != found.as_ref() {
+            if occupancy.place(job).is_some() {
+                stops.push(Action::Preempt { job, manner: crate::simulator::policy::Manner::AtOnce });
+            }
+            starts.extend(found.clone().map(|shares| Action::Start { job, place: Place::Nodes(shares) }));
+        }
+        occupancy.put(job, found);
+    }
+    stops.append(&mut starts);
+    stops
+}
+
+fn place_sticky(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) -> Vec<Action> {
+    let mut actions = Vec::new();
+    // Accelerators of running jobs after the one looked at: what preemption could give it at most.
+    let holds = |occupancy: &Occupancy, job: &JobIndex| occupancy.place(*job).map_or(0, |_| view.gpus(*job));
+    let mut behind: u32 = order.iter().map(|job| holds(occupancy, job)).sum();
+    for (place, job) in order.iter().copied().enumerate() {
+        let held = holds(occupancy, &job);
+        behind -= held;
+        if held > 0 || view.gpus(job) > occupancy.floor.free_total() + behind {
+            continue;
+        }
+        let found = occupancy.floor.find(view.gpus(job), NodeChoice::Fullest);
+        if let Some(shares) = found {
+            actions.push(occupancy.start(job, shares));
+        } else if behind > 0 {
+            let before = actions.len();
+            actions.extend(take_place_of(view, occupancy, job, &order[place + 1..]));
+            let victims = actions[before..].iter().filter_map(|action| match action {
+                Action::Preempt { job, .. } => Some(view.gpus(*job)),
+                Action::Start { .. } | Action::WakeAt(_) => None,
+            });
+            behind -= victims.sum::<u32>();
+        }
+    }
+    actions
+}
+
+/// Takes running jobs away from the back until `job` fits, gives back those whose place it doesn't need, and starts
+/// it. Nothing happens if it doesn't fit even so.
+fn take_place_of(view: &View<'_>, occupancy: &mut Occupancy, job: JobIndex, candidates: &[JobIndex]) -> Vec<Action> {
+    let mut taken: Vec<(JobIndex, Shares)> = Vec::new();
+    let mut found = None;
+    for candidate in candidates.iter().rev().copied().filter(|candidate| view.is_running(*candidate)) {
+        let Some(shares) = occupancy.leave(candidate) else { continue };
+        taken.push((candidate, shares));
+        found = occupancy.floor.find(view.gpus(job), NodeChoice::Fullest);
+        if found.is_some() {
+            break;
+        }
+    }
+    let is_needed =
+        |shares: &Shares, found: &Shares| shares.iter().any(|(node, _)| found.iter().any(|(wanted, _)| wanted == node));
+    let mut actions = Vec::new();
+    for (victim, shares) in taken {
+        match &found {
+            Some(found) if is_needed(&shares, found) => actions.push(occupancy.preempt(victim)),
+            _ => occupancy.put(victim, Some(shares)),
+        }
+    }
+    actions.extend(found.map(|shares| occupancy.start(job, shares)));
+    actions
+}

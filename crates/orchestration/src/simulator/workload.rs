@@ -1,0 +1,96 @@
+//! What a simulation runs: jobs with their true durations, as a plain value. Traces become one, and so may a control
+//! plane's own journal.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gangline_base::Timestamp;
+
+/// A job's place in [`Workload::jobs`], which is the order of submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobIndex(pub u32);
+
+impl JobIndex {
+    /// For indexing.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A text that many jobs share (a user, a queue, a model), by its place in [`Workload::labels`]. The first is the
+/// empty text: unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Label(pub u32);
+
+/// A job of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceJob {
+    /// The line of the trace it came from, from 1.
+    pub line: u32,
+    /// When it is submitted, since the trace's beginning.
+    pub submitted: Timestamp,
+    /// How long it would run undisturbed on the devices it asks for. Only clairvoyant policies may know.
+    pub duration: Duration,
+    /// The accelerators it asks for, all at once.
+    pub gpus: u32,
+    /// Who sent it.
+    pub user: Label,
+    /// The queue or virtual cluster it was sent to.
+    pub queue: Label,
+    /// What it trains.
+    pub model: Label,
+    /// The time limit its user typed, if the trace knows.
+    pub limit: Option<Duration>,
+}
+
+/// Jobs in order of submission.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// The jobs; [`JobIndex`] counts them.
+    pub jobs: Vec<TraceJob>,
+    /// What the labels say.
+    pub labels: Vec<String>,
+    /// Rows that were left out because they were malformed and the caller said to.
+    pub skipped: u64,
+}
+
+impl Workload {
+    /// What a label says.
+    #[must_use]
+    pub fn label(&self, label: Label) -> &str {
+        self.labels.get(label.0 as usize).map_or("", String::as_str)
+    }
+
+    /// All jobs by index.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = JobIndex> + use<> {
+        (0..u32::try_from(self.jobs.len()).expect("a workload has at most JOBS_MAX jobs")).map(JobIndex)
+    }
+}
+
+/// Gives each distinct text a label.
+#[derive(Debug)]
+pub(crate) struct Labels {
+    by_text: BTreeMap<String, Label>,
+    texts: Vec<String>,
+}
+
+impl Labels {
+    pub(crate) fn new() -> Self {
+        Labels { by_text: BTreeMap::from([(String::new(), Label(0))]), texts: vec![String::new()] }
+    }
+
+    pub(crate) fn of(&mut self, text: &str) -> Label {
+        if let Some(label) = self.by_text.get(text) {
+            return *label;
+        }
+        let label = Label(u32::try_from(self.texts.len()).expect("there are no more labels than fields of a trace"));
+        self.by_text.insert(text.to_owned(), label);
+        self.texts.push(text.to_owned());
+        label
+    }
+
+    pub(crate) fn into_texts(self) -> Vec<String> {
+        self.texts
+    }
+}
