@@ -21,6 +21,8 @@ pub(super) enum Refused {
     NeverFits,
     QueueFull,
     ClusterFull,
+    /// The properties have no network: never due.
+    Network,
 }
 
 fn kind_of(refusal: &Refusal) -> Refused {
@@ -32,6 +34,7 @@ fn kind_of(refusal: &Refusal) -> Refused {
         Refusal::NeverFits(_) => Refused::NeverFits,
         Refusal::QueueFull { .. } => Refused::QueueFull,
         Refusal::ClusterFull { .. } => Refused::ClusterFull,
+        Refusal::Misplaced(_) | Refusal::UnevenSegments { .. } => Refused::Network,
     }
 }
 

@@ -17,6 +17,7 @@ mod job;
 mod placement;
 mod refusal;
 mod snapshot;
+mod topology;
 
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
@@ -25,5 +26,6 @@ pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
-pub use refusal::{Fit, Refusal};
+pub use refusal::{DomainFit, Fit, Refusal};
 pub use snapshot::Snapshot;
+pub use topology::{Location, Misplaced, check_locations};

@@ -244,7 +244,11 @@ impl Actor {
             .options
             .nodes
             .iter()
-            .map(|node| NodeSpec { name: node.name.clone(), capacity: node.capacity.clone() })
+            .map(|node| NodeSpec {
+                name: node.name.clone(),
+                capacity: node.capacity.clone(),
+                location: node.location.clone(),
+            })
             .collect();
         let known: BTreeMap<NodeName, (NodeSpec, NodeStatus)> = self
             .engine

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeId, NodeName,
-    Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId,
+    NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
     Attempt, Decision, Entry, Event, Fate, FaultCause, Job, JobState, NodeCapacity, NodeSpec, NodeStatus, PlaceReason,
@@ -68,7 +68,18 @@ impl Examples {
         let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
         let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
         let (cpus, memory) = (self.number(), Bytes(self.large()));
-        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory } }
+        let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
+        let location = levels.into_iter().map(|level| (level, self.text())).collect();
+        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory }, location }
+    }
+
+    fn level(&mut self) -> Level {
+        Level::ALL[usize::try_from(self.below(6)).expect("small")]
+    }
+
+    fn topology(&mut self) -> TopologyRequest {
+        let segment = self.maybe(|random| Segment { nodes: random.positive(), level: random.level() });
+        TopologyRequest { require: self.maybe(Self::level), prefer: self.maybe(Self::level), segment }
     }
 
     fn share(&mut self) -> Share {
@@ -94,6 +105,7 @@ impl Examples {
                 cpus_per_node: self.number(),
                 memory_per_node: Bytes(self.large()),
                 launch: if self.below(2) == 0 { Launch::PerAccelerator } else { Launch::PerNode },
+                topology: self.topology(),
             },
             program: Program { workdir: self.text(), envs, setup: self.maybe(Self::text), run: self.text() },
             checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
