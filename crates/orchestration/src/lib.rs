@@ -18,6 +18,8 @@ mod placement;
 mod refusal;
 mod snapshot;
 mod topology;
+#[cfg(test)]
+mod topology_tests;
 
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};

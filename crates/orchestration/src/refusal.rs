@@ -89,9 +89,9 @@ pub struct DomainFit {
 impl fmt::Display for DomainFit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.domain {
+            _ if self.level == Level::Node => f.write_str("at most 1 in one node"),
             _ if self.nodes == 0 => write!(f, "none in one known {}", self.level),
             Some(domain) => write!(f, "at most {} in one {} ({domain})", self.nodes, self.level),
-            None if self.level == Level::Node => f.write_str("at most 1 in one node"),
             None => write!(f, "at most {} in segments within one {}", self.nodes, self.level),
         }
     }

@@ -9,8 +9,8 @@ use gangline_base::{
     NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
-    Attempt, Decision, Entry, Event, Fate, FaultCause, Job, JobState, NodeCapacity, NodeSpec, NodeStatus, PlaceReason,
-    RequeueReason, Share, ShareEnd, ShareState, Snapshot, StopReason,
+    Attempt, Decision, Entry, Event, Fate, FaultCause, Job, JobState, Location, NodeCapacity, NodeSpec, NodeStatus,
+    PlaceReason, RequeueReason, Share, ShareEnd, ShareState, Snapshot, StopReason,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -18,15 +18,23 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// Texts that are awkward in JSON, in YAML, or anywhere.
 const TEXTS: [&str; 6] = ["", "train", "a \"quoted\" one", "zwei\nZeilen\t\\", "日本語 🛷", "\u{0}\u{7f}"];
 
-pub(super) struct Examples(ChaCha8Rng);
+pub(super) struct Examples {
+    random: ChaCha8Rng,
+    has_network: bool,
+}
 
 impl Examples {
     pub(super) fn new(seed: u64) -> Examples {
-        Examples(ChaCha8Rng::seed_from_u64(seed))
+        Examples { random: ChaCha8Rng::seed_from_u64(seed), has_network: true }
+    }
+
+    /// As they were before nodes said where they are and jobs how close to each other.
+    pub(super) fn without_network(seed: u64) -> Examples {
+        Examples { has_network: false, ..Examples::new(seed) }
     }
 
     fn below(&mut self, limit: u32) -> u32 {
-        self.0.next_u32() % limit
+        self.random.next_u32() % limit
     }
 
     fn number(&mut self) -> u32 {
@@ -34,12 +42,12 @@ impl Examples {
         match self.below(3) {
             0 => self.below(3),
             1 => u32::MAX - self.below(3),
-            _ => self.0.next_u32(),
+            _ => self.random.next_u32(),
         }
     }
 
     fn large(&mut self) -> u64 {
-        if self.below(4) == 0 { u64::MAX } else { self.0.next_u64() >> self.below(64) }
+        if self.below(4) == 0 { u64::MAX } else { self.random.next_u64() >> self.below(64) }
     }
 
     fn text(&mut self) -> String {
@@ -68,6 +76,10 @@ impl Examples {
         let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
         let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
         let (cpus, memory) = (self.number(), Bytes(self.large()));
+        if !self.has_network {
+            let capacity = NodeCapacity { accelerator, accelerators, cpus, memory };
+            return NodeSpec { name, capacity, location: Location::default() };
+        }
         let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
         let location = levels.into_iter().map(|level| (level, self.text())).collect();
         NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory }, location }
@@ -78,6 +90,9 @@ impl Examples {
     }
 
     fn topology(&mut self) -> TopologyRequest {
+        if !self.has_network {
+            return TopologyRequest::default();
+        }
         let segment = self.maybe(|random| Segment { nodes: random.positive(), level: random.level() });
         TopologyRequest { require: self.maybe(Self::level), prefer: self.maybe(Self::level), segment }
     }
@@ -116,7 +131,7 @@ impl Examples {
     }
 
     fn causes(&mut self) -> [FaultCause; 7] {
-        let code = i32::from_le_bytes(self.0.next_u32().to_le_bytes());
+        let code = i32::from_le_bytes(self.random.next_u32().to_le_bytes());
         [
             FaultCause::Exit(code),
             FaultCause::Signal(code),
