@@ -1,7 +1,7 @@
 //! Finding room for a whole gang (A-5: whole or not at all), close together.
 //!
 //! The narrowest domain that fits is taken, since a gang's all-reduce runs at the speed of the widest level it spans
-//! ([`crate::fabric`]), and of several the one that has least left over, so that large holes stay whole for large gangs.
+//! (Patarasuk and Yuan 2009), and of several the one that has least left over, so that large holes stay whole for large gangs.
 //! A gang that spans domains takes as few as it can: the emptiest whole, and for the rest the one it fits most tightly.
 //! Inside a domain, and in a cluster whose network isn't known, the fullest nodes with room are taken; ties go to the
 //! lower name or id. Devices are taken from the lowest number up. A gang never shares a node with itself, and its shares,
