@@ -97,7 +97,8 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
                 && *draining == names(NodeStatus::Draining)
                 && *lost == names(NodeStatus::Lost)
         }
-        Blocker::Nothing => false,
+        // No job of the properties asks for a topology.
+        Blocker::Topology { .. } | Blocker::Nothing => false,
     }
 }
 
@@ -105,7 +106,7 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
 const QUESTIONS: [Shape; 4] =
     [question(0, 1, 1, 500), question(0, 2, 2, 1_000), question(1, 1, 4, 0), question(2, 9, 8, 1)];
 
-const fn question(kind: u32, nodes: u32, per_node: u32, priority: u16) -> Shape {
+pub(super) const fn question(kind: u32, nodes: u32, per_node: u32, priority: u16) -> Shape {
     Shape {
         kind,
         nodes,

@@ -22,6 +22,8 @@ pub(super) enum Refused {
     QueueFull,
     ClusterFull,
     Sharing,
+    /// The properties have no network: never due.
+    Network,
 }
 
 fn kind_of(refusal: &Refusal) -> Refused {
@@ -34,6 +36,7 @@ fn kind_of(refusal: &Refusal) -> Refused {
         Refusal::QueueFull { .. } => Refused::QueueFull,
         Refusal::ClusterFull { .. } => Refused::ClusterFull,
         Refusal::UnknownQueue { .. } | Refusal::BeyondLimit { .. } | Refusal::Configuration(_) => Refused::Sharing,
+        Refusal::Misplaced(_) | Refusal::UnevenSegments { .. } => Refused::Network,
     }
 }
 

@@ -10,6 +10,7 @@
 mod action;
 mod checks;
 mod judge;
+mod network;
 mod regressions;
 mod shadow;
 mod shrink;

@@ -293,7 +293,8 @@ fn node_spec(machine: Machine) -> NodeSpec {
     let Machine { name, kind: number, accelerators, cpus, gib } = machine;
     let name = NodeName::new(&format!("n{name}")).expect("a letter and a number make a name");
     let memory = Bytes(u64::from(gib) << 30);
-    NodeSpec { name, capacity: NodeCapacity { accelerator: kind(number), accelerators, cpus, memory } }
+    let capacity = NodeCapacity { accelerator: kind(number), accelerators, cpus, memory };
+    NodeSpec { name, capacity, location: Default::default() }
 }
 
 /// The job of this shape.
@@ -310,6 +311,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
             cpus_per_node: shape.cpus,
             memory_per_node: Bytes(u64::from(shape.gib) << 30),
             launch: Launch::PerAccelerator,
+            topology: Default::default(),
         },
         program: Program { workdir: "/".to_owned(), envs: [].into(), setup: None, run: "true".to_owned() },
         checkpoint: CheckpointPolicy {

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! cluster 4 nodes x 8 h100 [cpus=64 memory=512GiB]      nodes n1 to n4 join
-//! node NAME 2 cpu [cpus=8 memory=16GiB]                 a node joins
-//! submit NAME gang=16 [per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h max-faults=2 no-progress=3 checkpoint]
+//! cluster 2 racks x 4 nodes x 8 h100 [in-a-block=2]     racks r1, r2 of nodes n1 to n8; blocks b1, ...
+//! node NAME 2 cpu [cpus=8 memory=16GiB rack=r1 block=b1] a node joins
+//! submit NAME gang=16 [per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
+//!                        prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
 //! dry-run gang=16 [...]                                 where it would run, or why not
 //! advance 10m                                           time goes by; timers go off on the way
 //! start JOB [on NODE]                                   the ranks run (on every node of the gang)
@@ -23,17 +25,18 @@
 //! `attempt=1` after a report about a job speaks of that attempt instead of the current one.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Bytes, Priority};
-use gangline_orchestration::NodeCapacity;
+use gangline_base::{AcceleratorKind, Bytes, Level, Priority, Segment, TopologyRequest};
+use gangline_orchestration::{Location, NodeCapacity};
 
 /// One command.
 #[derive(Debug)]
 pub(super) enum Command {
-    Cluster { nodes: u32, capacity: NodeCapacity },
-    Node { name: String, capacity: NodeCapacity },
+    Cluster { racks: Option<Racks>, nodes: u32, capacity: NodeCapacity },
+    Node { name: String, capacity: NodeCapacity, location: Location },
     Submit { name: String, wanted: Wanted },
     DryRun { wanted: Wanted },
     Advance(Duration),
@@ -46,6 +49,13 @@ pub(super) enum Command {
     Restart { losing: usize, after: Duration },
     Show(Subject),
     Explain { job: String },
+}
+
+/// How a cluster's nodes are spread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Racks {
+    pub(super) racks: u32,
+    pub(super) in_a_block: Option<NonZeroU32>,
 }
 
 /// What a supervisor reports.
@@ -80,6 +90,7 @@ pub(super) struct Wanted {
     pub(super) max_faults: u32,
     pub(super) no_progress: u32,
     pub(super) has_checkpoint: bool,
+    pub(super) topology: TopologyRequest,
 }
 
 /// Reads one line.
@@ -88,12 +99,16 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
     let verb = words.next("a command")?;
     let command = match verb {
         "cluster" => {
+            let racks = words.racks()?;
             let nodes = words.number("how many nodes")?;
             words.expect("nodes")?;
             words.expect("x")?;
-            Command::Cluster { nodes, capacity: words.capacity()? }
+            Command::Cluster { racks, nodes, capacity: words.capacity()? }
         }
-        "node" => Command::Node { name: words.name("a node")?, capacity: words.capacity()? },
+        "node" => {
+            let (name, location) = (words.name("a node")?, words.location());
+            Command::Node { name, capacity: words.capacity()?, location }
+        }
         "submit" => Command::Submit { name: words.name("a name for the job")?, wanted: words.wanted()? },
         "dry-run" => Command::DryRun { wanted: words.wanted()? },
         "advance" => Command::Advance(duration(words.next("a time such as 10m")?)?),
@@ -228,6 +243,35 @@ impl<'a> Words<'a> {
         self.option("memory").map_or(Ok(default), |text| text.parse().map_err(|e| format!("{e}")))
     }
 
+    /// `2 racks x`, if that is what comes.
+    fn racks(&mut self) -> Result<Option<Racks>, String> {
+        if self.words.get(1) != Some(&"racks") {
+            return Ok(None);
+        }
+        let racks = self.number("how many racks")?;
+        self.expect("racks")?;
+        self.expect("x")?;
+        Ok(Some(Racks { racks, in_a_block: self.option("in-a-block").map(number).transpose()? }))
+    }
+
+    fn location(&mut self) -> Location {
+        let named = |level: Level| self.option(level.name()).map(|name| (level, name.to_owned()));
+        Level::ALL.into_iter().filter_map(named).collect()
+    }
+
+    fn topology(&mut self) -> Result<TopologyRequest, String> {
+        let level = |text: &str| text.parse::<Level>().map_err(|error| error.to_string());
+        let segment = |text: &str| {
+            let (nodes, at) = text.split_once('@').ok_or_else(|| format!("\"{text}\" is not like 2@rack"))?;
+            Ok::<_, String>(Segment { nodes: number(nodes)?, level: level(at)? })
+        };
+        Ok(TopologyRequest {
+            require: self.option("require").map(level).transpose()?,
+            prefer: self.option("prefer").map(level).transpose()?,
+            segment: self.option("segment").map(segment).transpose()?,
+        })
+    }
+
     fn capacity(&mut self) -> Result<NodeCapacity, String> {
         Ok(NodeCapacity {
             accelerators: self.number("how many accelerators")?,
@@ -258,6 +302,7 @@ impl<'a> Words<'a> {
             max_faults,
             no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,
             has_checkpoint,
+            topology: self.topology()?,
         })
     }
 

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeId, NodeName, Program,
-    QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+    AcceleratorKind, AttemptNumber, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId, NodeName,
+    Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, NodeCapacity, NodeSpec, Refusal, ShareEnd,
-    ShareState,
+    Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity, NodeSpec, Refusal,
+    ShareEnd, ShareState,
 };
 
-use super::command::{Command, Report, Wanted};
+use super::command::{Command, Racks, Report, Wanted};
 
 /// Timers that may go off in one `advance`.
 const TICKS_MAX: u32 = 10_000;
@@ -47,10 +47,10 @@ impl Stage {
     /// Plays one command and returns what it prints.
     pub(super) fn play(&mut self, command: Command) -> Result<Vec<String>, String> {
         match command {
-            Command::Cluster { nodes, capacity } => {
-                (1..=nodes).try_for_each(|number| self.join(&format!("n{number}"), capacity.clone()))?;
-            }
-            Command::Node { name, capacity } => self.join(&name, capacity)?,
+            Command::Cluster { racks: None, nodes, capacity } => (1..=nodes)
+                .try_for_each(|number| self.join(&format!("n{number}"), capacity.clone(), Location::default()))?,
+            Command::Cluster { racks: Some(racks), nodes, capacity } => self.join_racks(racks, nodes, &capacity)?,
+            Command::Node { name, capacity, location } => self.join(&name, capacity, location)?,
             Command::Submit { name, wanted } => self.submit(name, wanted)?,
             Command::DryRun { wanted } => {
                 let spec = self.spec("dry-run", wanted)?;
@@ -68,8 +68,8 @@ impl Stage {
             Command::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(&node)? })?,
             Command::Rejoin { node, capacity } => {
                 let id = self.node(&node)?;
-                let known = self.engine.cluster().node(id).map(|known| known.spec.capacity.clone());
-                self.join(&node, capacity.or(known).ok_or("its capacity is unknown")?)?;
+                let known = self.engine.cluster().node(id).ok_or("it is unknown")?.spec.clone();
+                self.join(&node, capacity.unwrap_or(known.capacity), known.location)?;
             }
             Command::Restart { losing, after } => self.restart(losing, after)?,
             Command::Show(subject) => {
@@ -118,10 +118,20 @@ impl Stage {
         self.engine.check_invariants().map_err(|violation| violation.to_string())
     }
 
-    fn join(&mut self, name: &str, capacity: NodeCapacity) -> Result<(), String> {
+    /// So many nodes in each rack, numbered throughout.
+    fn join_racks(&mut self, racks: Racks, nodes: u32, capacity: &NodeCapacity) -> Result<(), String> {
+        (0..racks.racks.saturating_mul(nodes)).try_for_each(|number| {
+            let rack = number / nodes;
+            let block = racks.in_a_block.map(|racks| (Level::Block, format!("b{}", rack / racks + 1)));
+            let location = block.into_iter().chain([(Level::Rack, format!("r{}", rack + 1))]).collect();
+            self.join(&format!("n{}", number + 1), capacity.clone(), location)
+        })
+    }
+
+    fn join(&mut self, name: &str, capacity: NodeCapacity, location: Location) -> Result<(), String> {
         let name = NodeName::new(name).map_err(|e| e.to_string())?;
         self.default_kind.get_or_insert_with(|| capacity.accelerator.clone());
-        self.apply(&Event::NodeJoined(NodeSpec { name, capacity }))
+        self.apply(&Event::NodeJoined(NodeSpec { name, capacity, location }))
     }
 
     fn submit(&mut self, name: String, wanted: Wanted) -> Result<(), String> {
@@ -158,6 +168,7 @@ impl Stage {
                 cpus_per_node: wanted.cpus,
                 memory_per_node: wanted.memory,
                 launch: Launch::PerAccelerator,
+                topology: wanted.topology,
             },
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy {

@@ -8,6 +8,7 @@ mod phase;
 mod quantity;
 mod spec;
 mod time;
+mod topology;
 
 pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, QueueName};
 pub use money::{InvalidMoney, Money};
@@ -17,3 +18,4 @@ pub use spec::{
     AcceleratorKind, CheckpointPolicy, GangShape, JobSpec, Launch, Priority, Program, RecoveryPolicy, Submitter,
 };
 pub use time::Timestamp;
+pub use topology::{InvalidLevel, Level, Segment, TopologyRequest};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::{Bytes, QueueName};
+use crate::{Bytes, QueueName, TopologyRequest};
 
 /// A validated job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +99,8 @@ pub struct GangShape {
     pub memory_per_node: Bytes,
     /// How many ranks a node runs.
     pub launch: Launch,
+    /// How close to each other the nodes have to be.
+    pub topology: TopologyRequest,
 }
 
 impl GangShape {

@@ -11,7 +11,7 @@ use gangline_orchestration::simulator::{
     BadRows, Charges, Distribution, FaultSpec, LimitModel, MuriQuirk, Options, PolicyName, Summary, TraceFormat,
     Workload, read_trace, simulate,
 };
-use gangline_orchestration::{NodeCapacity, NodeSpec};
+use gangline_orchestration::{Location, NodeCapacity, NodeSpec};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -122,7 +122,7 @@ fn cluster(text: &str) -> Result<Vec<NodeSpec>, Failure> {
         let name = NodeName::new(&format!("node-{number:05}")).map_err(|error| failed(&error))?;
         let accelerator = AcceleratorKind("GPU".to_owned());
         let capacity = NodeCapacity { accelerator, accelerators: gpus, cpus: 0, memory: Bytes(0) };
-        Ok(NodeSpec { name, capacity })
+        Ok(NodeSpec { name, capacity, location: Location::default() })
     };
     (0..nodes).map(node).collect()
 }

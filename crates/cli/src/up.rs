@@ -266,6 +266,7 @@ fn node(
     Ok(NodeConfig {
         name: NodeName::new(name).map_err(|error| error.to_string())?,
         capacity: NodeCapacity { accelerator, accelerators, cpus: machine.cpus, memory: machine.memory },
+        location: Default::default(),
         address: "127.0.0.1".to_owned(),
         price_per_hour: None,
     })

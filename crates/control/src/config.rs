@@ -19,8 +19,8 @@ mod queues;
 
 use std::collections::BTreeSet;
 
-use gangline_base::{AcceleratorKind, Bytes, Money, NodeName};
-use gangline_orchestration::{Configuration, InvalidConfiguration, NodeCapacity};
+use gangline_base::{AcceleratorKind, Bytes, Level, Money, NodeName};
+use gangline_orchestration::{Configuration, InvalidConfiguration, Location, NodeCapacity, check_locations};
 use serde::Deserialize;
 
 /// Most accelerators on a node.
@@ -39,6 +39,8 @@ pub struct NodeConfig {
     pub name: NodeName,
     /// What it has.
     pub capacity: NodeCapacity,
+    /// Where in the network it is, as far as that is known.
+    pub location: Location,
     /// The name or address by which other nodes reach it.
     pub address: String,
     /// For each accelerator-hour; none if nobody has said.
@@ -113,6 +115,11 @@ struct NodeV1 {
     accelerators: String,
     cpus: Option<u32>,
     memory: Option<String>,
+    nvlink: Option<String>,
+    rack: Option<String>,
+    rail: Option<String>,
+    block: Option<String>,
+    pod: Option<String>,
     address: Option<String>,
     price_per_accelerator_hour: Option<String>,
 }
@@ -154,6 +161,10 @@ pub fn check(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
     if count > ACCELERATORS_MAX {
         return Err(ConfigError::TooManyAccelerators { count });
     }
+    check_locations(nodes.iter().map(|node| (&node.name, &node.location))).map_err(|misplaced| {
+        let message = misplaced.to_string();
+        ConfigError::Node { node: misplaced.node.to_string(), message }
+    })?;
     let mut names = BTreeSet::new();
     for node in nodes {
         let refused = |message: String| Err(ConfigError::Node { node: node.name.to_string(), message });
@@ -167,10 +178,31 @@ pub fn check(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
     Ok(())
 }
 
+impl NodeV1 {
+    /// Domains are named like nodes.
+    fn location(&self) -> Result<Location, String> {
+        let written = [
+            (Level::Nvlink, &self.nvlink),
+            (Level::Rack, &self.rack),
+            (Level::RailGroup, &self.rail),
+            (Level::Block, &self.block),
+            (Level::Pod, &self.pod),
+        ];
+        let named = written.into_iter().filter_map(|(level, name)| name.as_ref().map(|name| (level, name)));
+        named
+            .map(|(level, name)| match NodeName::new(name) {
+                Ok(_) => Ok((level, name.clone())),
+                Err(error) => Err(format!("its {level}: {error}")),
+            })
+            .collect()
+    }
+}
+
 impl TryFrom<NodeV1> for NodeConfig {
     type Error = String;
 
     fn try_from(node: NodeV1) -> Result<Self, String> {
+        let location = node.location()?;
         let (accelerator, accelerators) = parse_accelerators(&node.accelerators)?;
         let memory = node
             .memory
@@ -180,6 +212,7 @@ impl TryFrom<NodeV1> for NodeConfig {
         Ok(NodeConfig {
             name: NodeName::new(&node.name).map_err(|e| e.to_string())?,
             capacity: NodeCapacity { accelerator, accelerators, cpus: node.cpus.unwrap_or(0), memory },
+            location,
             address: node.address.unwrap_or_else(|| "127.0.0.1".to_owned()),
             price_per_hour: price.map_err(|e: gangline_base::InvalidMoney| e.to_string())?,
         })
@@ -225,6 +258,9 @@ mod tests {
         check("[[node]]\nname = 'a'\naccelerators = 'cpu:0'", "KIND:COUNT");
         check("[[node]]\nname = 'a'\naccelerators = 'cpu:1'\nprice_per_accelerator_hour = '-1'", "-1");
         check("[[node]]\nname='a'\naccelerators='cpu:1'\nprice_per_accelerator_hour='1000.01'", "mistake");
+        check("[[node]]\nname='a'\naccelerators='cpu:1'\nrack='r 1'", "its rack");
+        let two = "[[node]]\nname='a'\naccelerators='cpu:1'\nrack='r'\nblock='b'\n[[node]]\nname='c'\naccelerators='cpu:1'\nrack='r'";
+        check(two, "c says that rack r lies in nothing wider, but a says in block b");
         check("[[node]]\nname='a'\naccelerators='cpu:1'\n[[node]]\nname='a'\naccelerators='cpu:1'", "two nodes");
     }
 }

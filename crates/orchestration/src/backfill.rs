@@ -6,9 +6,9 @@
 //! on top: an upper bound, never a guess, so a promise is never broken by a job that runs on. What runs without a limit
 //! ends at a time unknown; then the promise has no time, and its nodes take nothing that could outlast it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{GangShape, JobId, JobSpec, NodeId, Timestamp};
+use gangline_base::{GangShape, JobId, JobSpec, Level, NodeId, Timestamp};
 
 use crate::engine::Engine;
 use crate::job::Job;
@@ -65,37 +65,66 @@ struct Outlook<'a> {
     cluster: &'a Cluster,
     gang: &'a GangShape,
     prospects: BTreeMap<NodeId, Prospect>,
-    /// Nodes that can take a share by now, those that could first first.
-    fitting: Vec<NodeId>,
+    /// Nodes that can take a share by now, those that could first first; apart for each domain that has to hold the whole
+    /// gang, if it requires one.
+    fitting: BTreeMap<&'a str, Vec<NodeId>>,
 }
 
 impl Engine {
     /// The earliest promise that can be made to a waiting job.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape) -> Reservation {
-        let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
         let mut outlook = Outlook::now(&self.cluster, gang);
-        let mut at = (outlook.fitting.len() >= wanted).then_some(now);
+        let mut at = outlook.room().map(|_| now);
         for (end, other) in &self.ends {
             if at.is_some() {
                 break;
             }
             let shares = self.jobs.get(other).and_then(Job::attempt).map(|attempt| attempt.shares.as_slice());
             outlook.free(shares.unwrap_or_default());
-            at = (outlook.fitting.len() >= wanted).then_some(now.max(*end));
+            at = outlook.room().map(|_| now.max(*end));
         }
-        if at.is_none() {
-            outlook.fill_up(wanted);
+        // Nobody works out when segments come together: a promise of nodes without a time.
+        if gang.topology.segment.is_some() {
+            at = None;
         }
-        let nodes = outlook.fitting.iter().take(wanted);
-        let spare = nodes.map(|node| (*node, if at.is_some() { outlook.spare(*node) } else { 0 })).collect();
+        let nodes = outlook.room().unwrap_or_else(|| outlook.filled_up());
+        let spare = nodes.into_iter().map(|node| (node, if at.is_some() { outlook.spare(node) } else { 0 })).collect();
         Reservation { job, at, spare }
     }
 }
 
 impl<'a> Outlook<'a> {
     fn now(cluster: &'a Cluster, gang: &'a GangShape) -> Self {
-        let fitting = cluster.with_room_for(gang).map(|node| node.id).collect();
-        Outlook { cluster, gang, prospects: BTreeMap::new(), fitting }
+        let mut outlook = Outlook { cluster, gang, prospects: BTreeMap::new(), fitting: BTreeMap::new() };
+        for node in cluster.with_room_for(gang) {
+            outlook.note(node);
+        }
+        outlook
+    }
+
+    /// The domain that has to hold the whole gang if it is to have this node: everywhere, if it requires none.
+    fn domain_of(&self, node: &'a Node) -> Option<&'a str> {
+        match self.gang.topology.require {
+            None => Some(""),
+            Some(Level::Node) => Some(node.spec.name.as_str()),
+            Some(level) => node.spec.location.at(level),
+        }
+    }
+
+    fn note(&mut self, node: &'a Node) {
+        if let Some(domain) = self.domain_of(node) {
+            self.fitting.entry(domain).or_default().push(node.id);
+        }
+    }
+
+    fn wanted(&self) -> usize {
+        usize::try_from(self.gang.nodes.get()).expect("a usize holds 32 bits")
+    }
+
+    /// Nodes for the whole gang, if enough fit by now.
+    fn room(&self) -> Option<Vec<NodeId>> {
+        let enough = self.fitting.values().find(|nodes| nodes.len() >= self.wanted())?;
+        Some(enough.iter().copied().take(self.wanted()).collect())
     }
 
     fn free(&mut self, shares: &[Share]) {
@@ -110,17 +139,26 @@ impl<'a> Outlook<'a> {
             prospect.cpus += share.cpus;
             prospect.memory += share.memory.0;
             if !did_fit && prospect.fits(self.gang) {
-                self.fitting.push(node.id);
+                self.note(node);
             }
         }
     }
 
-    /// Adds the nodes that lack least, though nothing says when they will have it.
-    fn fill_up(&mut self, wanted: usize) {
-        let taken: std::collections::BTreeSet<NodeId> = self.fitting.iter().copied().collect();
-        let others = self.cluster.emptiest_of(&self.gang.accelerator).filter(|node| !taken.contains(&node.id));
-        let missing = wanted.saturating_sub(self.fitting.len());
-        self.fitting.extend(others.filter(|node| node.takes_shares_of(self.gang)).map(|node| node.id).take(missing));
+    /// The domain that lacks fewest nodes, filled up with those that lack least, though nothing says when they will have it.
+    fn filled_up(&self) -> Vec<NodeId> {
+        let cluster = self.cluster;
+        let mut domains: BTreeMap<&str, Vec<NodeId>> = self.fitting.clone();
+        let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
+        let others = cluster.emptiest_of(&self.gang.accelerator).filter(|node| !taken.contains(&node.id));
+        for node in others.filter(|node| node.takes_shares_of(self.gang)) {
+            if let Some(domain) = self.domain_of(node) {
+                domains.entry(domain).or_default().push(node.id);
+            }
+        }
+        let fitting = |domain: &str| self.fitting.get(domain).map_or(0, Vec::len);
+        let large_enough = domains.into_iter().filter(|(_, nodes)| nodes.len() >= self.wanted());
+        let best = large_enough.max_by_key(|(domain, _)| fitting(domain));
+        best.map(|(_, nodes)| nodes.into_iter().take(self.wanted()).collect()).unwrap_or_default()
     }
 
     /// What the gang leaves of a node's accelerators when it starts. None where it shares cores or memory as well: those

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, NodeId, NodeName};
 
-use crate::Share;
-use crate::refusal::Fit;
+use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::share::{MIB_BITS, Resource};
+use crate::topology::{Location, Topology};
+use crate::{Share, placement};
 
 /// A node as it joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct NodeSpec {
     pub name: NodeName,
     /// What it has.
     pub capacity: NodeCapacity,
+    /// Where in the network it is, as far as that is known.
+    pub location: Location,
 }
 
 /// What a node has for jobs.
@@ -32,7 +35,7 @@ pub struct NodeCapacity {
 }
 
 impl NodeCapacity {
-    fn can_hold_share_of(&self, gang: &GangShape) -> bool {
+    pub(crate) fn can_hold_share_of(&self, gang: &GangShape) -> bool {
         self.accelerator == gang.accelerator
             && self.accelerators >= gang.accelerators_per_node.get()
             && self.cpus >= gang.cpus_per_node
@@ -49,6 +52,11 @@ pub enum NodeStatus {
     Draining,
     /// It is gone.
     Lost,
+}
+
+impl NodeStatus {
+    /// Every status: what is asked of nodes that need not be there now.
+    pub(crate) const ANY: [NodeStatus; 3] = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
 }
 
 /// A node and what of it is free.
@@ -123,8 +131,8 @@ pub struct Cluster {
     by_free: BTreeSet<(AcceleratorKind, u32, NodeId)>,
     /// Every kind there has been: an upper bound on what can be waited for.
     kinds: BTreeSet<AcceleratorKind>,
-    /// How many nodes there are of each capacity and status: what could ever fit is found without a scan.
-    classes: BTreeMap<(NodeCapacity, NodeStatus), u32>,
+    /// Where they are, and what could ever fit there, found without a scan.
+    topology: Topology,
 }
 
 impl Cluster {
@@ -148,7 +156,7 @@ impl Cluster {
     /// What ready and draining nodes have of every resource.
     pub(crate) fn totals(&self) -> BTreeMap<Resource, u64> {
         let mut totals = BTreeMap::new();
-        let present = self.classes.iter().filter(|((_, status), _)| *status != NodeStatus::Lost);
+        let present = self.topology.root().classes.iter().filter(|((_, status), _)| *status != NodeStatus::Lost);
         for ((capacity, _), count) in present {
             let amounts = [
                 (Resource::Accelerator(capacity.accelerator.clone()), u64::from(capacity.accelerators)),
@@ -185,27 +193,36 @@ impl Cluster {
             .filter(|node| node.has_room_for_share_of(gang))
     }
 
-    /// How many nodes could take a share of `gang` if they were empty, of those with one of these statuses.
+    /// The tree of domains.
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Whether a node can be where it says; see [`Topology::admits`].
+    pub(crate) fn admits(&self, spec: &NodeSpec) -> Result<(), Refusal> {
+        self.topology.admits(spec, self.nodes.values())
+    }
+
+    /// How many nodes could take a share of `gang` where its topology allows them all, if they were empty, of those with
+    /// one of these statuses.
     pub(crate) fn could_hold(&self, gang: &GangShape, statuses: &[NodeStatus]) -> u32 {
-        let fitting = self
-            .classes
-            .iter()
-            .filter(|((capacity, status), _)| statuses.contains(status) && capacity.can_hold_share_of(gang));
-        fitting.map(|(_, count)| count).sum()
+        placement::most_in_one(self, gang, &|domain| domain.could_hold(gang, statuses)).nodes
     }
 
     /// What `gang` wants beside what the cluster has.
     pub(crate) fn fit(&self, gang: &GangShape) -> Fit {
         let of_kind = || self.nodes.values().map(|n| &n.spec.capacity).filter(|c| c.accelerator == gang.accelerator);
+        let best = placement::most_in_one(self, gang, &|domain| domain.could_hold(gang, &NodeStatus::ANY));
         let kinds: BTreeSet<&str> = self.nodes.values().map(|n| n.spec.capacity.accelerator.0.as_str()).collect();
         Fit {
             wanted: gang.clone(),
             nodes_of_kind: u32::try_from(of_kind().count()).expect("a cluster has fewer than 2^32 nodes"),
-            nodes_that_fit: self.could_hold(gang, &[NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost]),
+            nodes_that_fit: self.topology.root().could_hold(gang, &NodeStatus::ANY),
             accelerators_per_node_max: of_kind().map(|c| c.accelerators).max().unwrap_or(0),
             cpus_per_node_max: of_kind().map(|c| c.cpus).max().unwrap_or(0),
             memory_per_node_max: of_kind().map(|c| c.memory).max().unwrap_or_default(),
             kinds: kinds.into_iter().map(str::to_owned).collect(),
+            closest: gang.topology.constrains().then(|| DomainFit::from(best)),
         }
     }
 
@@ -217,9 +234,9 @@ impl Cluster {
         self.kinds.insert(spec.capacity.accelerator.clone());
         let was_draining = self.nodes.get(&id).is_some_and(|node| node.status == NodeStatus::Draining);
         let status = if was_draining { NodeStatus::Draining } else { NodeStatus::Ready };
-        self.leave_class(id);
+        self.leave_topology(id);
         self.nodes.insert(id, Node { status, ..Node::new(id, spec) });
-        self.enter_class(id);
+        self.enter_topology(id);
         self.index(id);
         for share in held.iter().filter(|share| share.node == id) {
             self.take(share);
@@ -229,11 +246,11 @@ impl Cluster {
 
     pub(crate) fn set_status(&mut self, id: NodeId, status: NodeStatus) {
         self.unindex(id);
-        self.leave_class(id);
+        self.leave_topology(id);
         if let Some(node) = self.nodes.get_mut(&id) {
             node.status = status;
         }
-        self.enter_class(id);
+        self.enter_topology(id);
         self.index(id);
     }
 
@@ -260,32 +277,27 @@ impl Cluster {
         self.index(share.node);
     }
 
-    fn enter_class(&mut self, id: NodeId) {
+    fn enter_topology(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get(&id) {
-            *self.classes.entry((node.spec.capacity.clone(), node.status)).or_insert(0) += 1;
+            self.topology.enter(node);
         }
     }
 
-    fn leave_class(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.get(&id) else { return };
-        let class = (node.spec.capacity.clone(), node.status);
-        if let Some(count) = self.classes.get_mut(&class) {
-            *count -= 1;
-            if *count == 0 {
-                self.classes.remove(&class);
-            }
+    fn leave_topology(&mut self, id: NodeId) {
+        if let Some(node) = self.nodes.get(&id) {
+            self.topology.leave(node);
         }
     }
 
     fn unindex(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get(&id) {
-            self.by_free.remove(&(node.spec.capacity.accelerator.clone(), node.free_count(), id));
-        }
+        let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
+        self.by_free.remove(&(node.spec.capacity.accelerator.clone(), node.free_count(), id));
+        self.topology.close(node);
     }
 
     fn index(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) {
-            self.by_free.insert((node.spec.capacity.accelerator.clone(), node.free_count(), id));
-        }
+        let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
+        self.by_free.insert((node.spec.capacity.accelerator.clone(), node.free_count(), id));
+        self.topology.open(node);
     }
 }

@@ -11,7 +11,7 @@ use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
 use crate::cluster::NodeStatus;
 use crate::job::{Job, ShareState};
 use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
-use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal};
+use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
 
 /// Limits of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +176,10 @@ impl Engine {
         match event {
             Event::NodeJoined(spec) => {
                 let (nodes, is_known) = (self.cluster.nodes().len(), self.cluster.id_of(&spec.name).is_some());
-                if !is_known && nodes >= self.limits.nodes_max { Err(Refusal::ClusterFull { nodes }) } else { Ok(()) }
+                if !is_known && nodes >= self.limits.nodes_max {
+                    return Err(Refusal::ClusterFull { nodes });
+                }
+                self.cluster.admits(spec)
             }
             Event::NodeLost { node } => self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node)),
             Event::DrainRequested { node } | Event::DrainCancelled { node } => {
@@ -204,9 +207,9 @@ impl Engine {
             let (kind, wanted) = (spec.gang.accelerator.clone(), spec.gang.devices());
             return Err(Refusal::BeyondLimit { queue, kind, wanted, limit });
         }
-        let any = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
-        if self.cluster.could_hold(&spec.gang, &any) < spec.gang.nodes.get() {
-            return Err(Refusal::NeverFits(self.cluster.fit(&spec.gang)));
+        placement::check_segments(&spec.gang)?;
+        if self.cluster.could_hold(&spec.gang, &NodeStatus::ANY) < spec.gang.nodes.get() {
+            return Err(Refusal::NeverFits(Box::new(self.cluster.fit(&spec.gang))));
         }
         Ok(())
     }

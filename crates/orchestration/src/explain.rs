@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::placement::Room;
 use crate::queue::{OverLimit, QueueKey};
-use crate::{Node, Refusal, Share, placement};
+use crate::{DomainFit, Node, Refusal, Share, placement};
 
 /// Holders named in one explanation.
 const HOLDERS_NAMED_MAX: usize = 16;
@@ -71,6 +71,15 @@ pub enum Blocker {
         /// Who holds accelerators of the kind on ready nodes, at most 16 jobs.
         holders: Vec<JobId>,
     },
+    /// Enough nodes have room, but not close enough to each other.
+    Topology {
+        /// What it wants.
+        wanted: GangShape,
+        /// The domain that has room for the largest part of it.
+        best: DomainFit,
+        /// Nodes anywhere that could take a share now.
+        nodes_with_room: usize,
+    },
     /// Too few nodes that could hold it are ready.
     NodesUnavailable {
         /// What it wants.
@@ -113,6 +122,11 @@ impl fmt::Display for Blocker {
                 }
                 Ok(())
             }
+            Blocker::Topology { wanted, best, nodes_with_room } => write!(
+                f,
+                "wants {} node(s) close to each other; {nodes_with_room} node(s) have room, but {best}",
+                wanted.nodes
+            ),
             Blocker::NodesUnavailable { wanted, ready, draining, lost } => {
                 write!(f, "wants {} node(s), only {ready} that could hold it are ready", wanted.nodes)?;
                 for (names, state) in [(draining, "draining"), (lost, "lost")] {
@@ -262,9 +276,14 @@ impl Engine {
             let shares = job.attempt().map(|attempt| attempt.shares.as_slice()).unwrap_or_default();
             shares.iter().any(|share| self.cluster.node(share.node).is_some_and(competes))
         };
+        let nodes_with_room = self.cluster.with_room_for(gang).count();
+        if gang.topology.constrains() && nodes_with_room >= usize::try_from(gang.nodes.get()).unwrap_or(usize::MAX) {
+            let best = placement::most_in_one(&self.cluster, gang, &|domain| domain.with_devices_for(gang)).into();
+            return Blocker::Topology { wanted: gang.clone(), best, nodes_with_room };
+        }
         Blocker::NotEnoughFree {
             wanted: gang.clone(),
-            nodes_with_room: self.cluster.with_room_for(gang).count(),
+            nodes_with_room,
             free_accelerators: self.cluster.nodes().filter(|node| competes(node)).map(Node::free_count).sum(),
             holders: self.jobs.values().filter(holds_one).map(|job| job.id).take(HOLDERS_NAMED_MAX).collect(),
         }

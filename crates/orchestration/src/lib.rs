@@ -24,6 +24,9 @@ mod refusal;
 mod share;
 pub mod simulator;
 mod snapshot;
+mod topology;
+#[cfg(test)]
+mod topology_tests;
 
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
 pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
@@ -34,6 +37,7 @@ pub use explain::{Blocker, DryRun, Explanation};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
 pub use queue::QueueStanding;
-pub use refusal::{Fit, Refusal};
+pub use refusal::{DomainFit, Fit, Refusal};
 pub use share::{Resource, Usage, Usages};
 pub use snapshot::Snapshot;
+pub use topology::{Location, Misplaced, check_locations};

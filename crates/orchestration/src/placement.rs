@@ -1,15 +1,27 @@
-//! Finding room for a whole gang (A-5: whole or not at all).
+//! Finding room for a whole gang (A-5: whole or not at all), close together.
 //!
-//! Best fit: of the nodes with room, the fullest are taken, so that large holes stay whole for large gangs; ties go to
-//! the lower id. Devices are taken from the lowest number up. A gang never shares a node with itself.
+//! The narrowest domain that fits is taken, since a gang's all-reduce runs at the speed of the widest level it spans
+//! (Patarasuk and Yuan 2009), and of several the one that has least left over, so that large holes stay whole for large gangs.
+//! A gang that spans domains takes as few as it can: the emptiest whole, and for the rest the one it fits most tightly.
+//! Inside a domain, and in a cluster whose network isn't known, the fullest nodes with room are taken; ties go to the
+//! lower name or id. Devices are taken from the lowest number up. A gang never shares a node with itself, and its shares,
+//! so its ranks, come out in the order of the tree: neighbours in rank are neighbours in the network.
+//!
+//! Best fit by tree level follows Kueue's topology-aware scheduling (KEP-2724) and Slurm's topology/block plugin, whose
+//! segments these are. Counts per domain are kept by [`crate::topology`]; only nodes that are taken are looked at, unless
+//! CPUs, memory or a held place forbid some that have devices.
 
-use gangline_base::GangShape;
+use std::collections::BTreeMap;
 
+use gangline_base::{GangShape, Level, NodeId, Segment};
+
+use crate::refusal::{DomainFit, Refusal};
+use crate::topology::{Domain, Topology};
 use crate::{Cluster, Node, Share};
 
 /// Room that was found.
 pub(crate) struct Room {
-    /// One share for each node of the gang.
+    /// One share for each node of the gang, in rank order.
     pub(crate) shares: Vec<Share>,
     /// Nodes that had room, counted up to [`CANDIDATES_COUNTED_MAX`] beyond those needed.
     pub(crate) candidates: u32,
@@ -21,17 +33,203 @@ const CANDIDATES_COUNTED_MAX: usize = 64;
 /// Room for the whole gang, or none. `usable` says how many of a node's free accelerators this gang may have: fewer than
 /// are free where some are held for a job with a better place in line.
 pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Node) -> u32) -> Option<Room> {
-    let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
-    let is_usable = |node: &&Node| usable(node) >= gang.accelerators_per_node.get();
-    let mut candidates = cluster.with_room_for(gang).filter(is_usable).take(wanted + CANDIDATES_COUNTED_MAX);
-    let shares: Vec<Share> = candidates.by_ref().take(wanted).map(|node| share_on(node, gang)).collect();
-    if shares.len() < wanted {
+    if cluster.topology().root().with_devices_for(gang) < gang.nodes.get() {
         return None;
     }
-    let count = wanted + candidates.count();
-    let mut shares = shares;
-    shares.sort_by_key(|share| share.node);
-    Some(Room { shares, candidates: u32::try_from(count).unwrap_or(u32::MAX) })
+    let search = Search { cluster, gang, usable, segment: segment(gang) };
+    let (nodes, candidates) = search.fullest();
+    let nodes = if search.is_indifferent() { nodes } else { search.closest()? };
+    if nodes.len() < search.wanted() {
+        return None;
+    }
+    let shares = rank_order(nodes).into_iter().map(|node| share_on(node, gang)).collect();
+    Some(Room { shares, candidates })
+}
+
+/// Whether a gang's segments are of equal size.
+pub(crate) fn check_segments(gang: &GangShape) -> Result<(), Refusal> {
+    match gang.topology.segment {
+        Some(segment) if !gang.nodes.get().is_multiple_of(segment.nodes.get()) => {
+            Err(Refusal::UnevenSegments { nodes: gang.nodes.get(), segment: segment.nodes.get() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The domain that could hold the largest part of a gang.
+pub(crate) struct Best<'a> {
+    /// The level that the gang is bound to; none if it isn't.
+    pub(crate) level: Option<Level>,
+    /// The domain, if there is one.
+    pub(crate) domain: Option<&'a Domain>,
+    /// How many nodes it has for the gang.
+    pub(crate) nodes: u32,
+}
+
+impl From<Best<'_>> for DomainFit {
+    fn from(best: Best<'_>) -> DomainFit {
+        let domain = best.domain.filter(|domain| domain.level.is_some()).map(|domain| domain.name.clone());
+        DomainFit { level: best.level.unwrap_or(Level::Node), domain, nodes: best.nodes }
+    }
+}
+
+/// Where the gang's topology lets most of its nodes be, by a count of each domain's suitable nodes.
+pub(crate) fn most_in_one<'a>(cluster: &'a Cluster, gang: &GangShape, count: &dyn Fn(&Domain) -> u32) -> Best<'a> {
+    let topology = cluster.topology();
+    let segment = segment(gang);
+    let level = gang.topology.require.or(segment.map(|segment| segment.level));
+    let counted =
+        topology.domains(required(gang)).map(|domain| (whole_segments(topology, domain, segment, count), domain));
+    // The first of the largest; `max_by_key` would take the last.
+    let best = counted.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    let (nodes, domain) = best.map_or((0, None), |(nodes, domain)| (nodes, Some(domain)));
+    let nodes = if gang.topology.require == Some(Level::Node) { nodes.min(1) } else { nodes };
+    Best { level, domain, nodes }
+}
+
+/// The level of the domain that has to hold all; every node is a domain of its own of the narrowest.
+fn required(gang: &GangShape) -> Option<Level> {
+    gang.topology.require.filter(|level| *level != Level::Node)
+}
+
+/// The segments, unless they are of one node, which any node is.
+fn segment(gang: &GangShape) -> Option<Segment> {
+    gang.topology.segment.filter(|segment| segment.nodes.get() > 1)
+}
+
+/// Of the nodes counted in a domain, those that make up whole segments.
+fn whole_segments(
+    topology: &Topology,
+    domain: &Domain,
+    segment: Option<Segment>,
+    count: &dyn Fn(&Domain) -> u32,
+) -> u32 {
+    match segment {
+        Some(segment) if domain.is_wider_than(segment.level) => {
+            let parts = topology.children(domain).filter(|child| child.level >= Some(segment.level));
+            parts.map(|child| whole_segments(topology, child, Some(segment), count)).sum()
+        }
+        Some(segment) if domain.level == Some(segment.level) => count(domain) / segment.nodes * segment.nodes.get(),
+        _ => count(domain),
+    }
+}
+
+/// What is looked for.
+struct Search<'a> {
+    cluster: &'a Cluster,
+    gang: &'a GangShape,
+    usable: &'a dyn Fn(&Node) -> u32,
+    segment: Option<Segment>,
+}
+
+impl<'a> Search<'a> {
+    fn wanted(&self) -> usize {
+        usize::try_from(self.gang.nodes.get()).expect("a usize holds 32 bits")
+    }
+
+    fn is_usable(&self, node: &Node) -> bool {
+        node.has_room_for_share_of(self.gang) && (self.usable)(node) >= self.gang.accelerators_per_node.get()
+    }
+
+    /// The fullest nodes anywhere, and how many there are to choose from.
+    fn fullest(&self) -> (Vec<&'a Node>, u32) {
+        let mut candidates = self.cluster.with_room_for(self.gang).filter(|node| self.is_usable(node));
+        let nodes: Vec<&Node> = candidates.by_ref().take(self.wanted()).collect();
+        let count = nodes.len() + candidates.take(CANDIDATES_COUNTED_MAX).count();
+        (nodes, u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    /// Whether it is the same where the gang runs: any domain holds one node, and one without domains needs no search.
+    fn is_indifferent(&self) -> bool {
+        let is_alone = self.wanted() == 1 && required(self.gang).is_none();
+        is_alone || self.cluster.topology().is_flat() && !self.gang.topology.constrains()
+    }
+
+    /// All nodes in the tightest domain of the narrowest level that has one.
+    fn closest(&self) -> Option<Vec<&'a Node>> {
+        if self.gang.topology.require == Some(Level::Node) && self.wanted() > 1 {
+            return None;
+        }
+        let widest = required(self.gang);
+        let preferred = self.gang.topology.prefer.unwrap_or(Level::Node);
+        let from = widest.map_or(preferred, |widest| preferred.min(widest));
+        let levels = Level::ALL.into_iter().filter(|level| *level >= from && widest.is_none_or(|w| *level <= w));
+        let levels = levels.map(Some).chain(widest.is_none().then_some(None));
+        levels.into_iter().find_map(|level| self.tightest(level))
+    }
+
+    /// All nodes in the domain of this level that has least left over.
+    fn tightest(&self, level: Option<Level>) -> Option<Vec<&'a Node>> {
+        let topology = self.cluster.topology();
+        let mut fitting: Vec<(u32, &Domain)> =
+            topology.domains(level).map(|domain| (self.room_in(domain), domain)).collect();
+        fitting.retain(|(room, _)| *room >= self.gang.nodes.get());
+        fitting.sort_by_key(|(room, _)| *room);
+        fitting.into_iter().find_map(|(_, domain)| {
+            let mut nodes = Vec::with_capacity(self.wanted());
+            self.fill(domain, self.wanted(), &mut nodes);
+            (nodes.len() == self.wanted()).then_some(nodes)
+        })
+    }
+
+    /// Nodes with enough devices free for whole segments: at most so many have room.
+    fn room_in(&self, domain: &Domain) -> u32 {
+        whole_segments(self.cluster.topology(), domain, self.segment, &|domain| domain.with_devices_for(self.gang))
+    }
+
+    /// Takes up to `wanted` nodes of a domain, from as few of its own domains as can be.
+    fn fill(&self, domain: &'a Domain, wanted: usize, nodes: &mut Vec<&'a Node>) {
+        let before = nodes.len();
+        let outside_segments = self.segment.filter(|segment| domain.is_wider_than(segment.level));
+        let children = self.cluster.topology().children(domain);
+        let children = children.filter(|child| outside_segments.is_none_or(|s| child.level >= Some(s.level)));
+        let mut children: Vec<(usize, &Domain)> = children
+            .map(|child| (usize::try_from(self.room_in(child)).expect("a usize holds 32 bits"), child))
+            .filter(|(room, _)| *room > 0)
+            .collect();
+        while let missing = wanted - (nodes.len() - before)
+            && missing > 0
+            && let Some(next) = best_part(&children, missing)
+        {
+            let (_, child) = children.remove(next);
+            self.fill(child, missing, nodes);
+        }
+        if outside_segments.is_none() {
+            let missing = wanted - (nodes.len() - before);
+            let direct = domain.direct_for(self.gang).filter_map(|id| self.cluster.node(id));
+            nodes.extend(direct.filter(|node| self.is_usable(node)).take(missing));
+        }
+        if let Some(segment) = self.segment.filter(|segment| domain.level == Some(segment.level)) {
+            let size = usize::try_from(segment.nodes.get()).expect("a usize holds 32 bits");
+            nodes.truncate(before + (nodes.len() - before) / size * size);
+        }
+    }
+}
+
+/// Which part to take next: the one that what is missing fits most tightly, else the largest; of equal ones the first.
+fn best_part(parts: &[(usize, &Domain)], missing: usize) -> Option<usize> {
+    let tightest =
+        parts.iter().enumerate().filter(|(_, (room, _))| *room >= missing).min_by_key(|(_, (room, _))| *room);
+    let largest = || parts.iter().enumerate().rev().max_by_key(|(_, (room, _))| *room);
+    tightest.or_else(largest).map(|(at, _)| at)
+}
+
+/// By the lowest id in each node's domain, wide to narrow, then by id: domains stay together, and without domains it is
+/// the order of ids.
+fn rank_order(mut nodes: Vec<&Node>) -> Vec<&Node> {
+    nodes.sort_unstable_by_key(|node| node.id);
+    let mut first: BTreeMap<(Level, &str), NodeId> = BTreeMap::new();
+    for node in &nodes {
+        for domain in node.spec.location.iter() {
+            first.entry(domain).or_insert(node.id);
+        }
+    }
+    let place = |node: &&Node| -> Vec<NodeId> {
+        let domains = node.spec.location.iter().rev();
+        domains.filter_map(|domain| first.get(&domain).copied()).chain([node.id]).collect()
+    };
+    nodes.sort_by_cached_key(place);
+    nodes
 }
 
 fn share_on(node: &Node, gang: &GangShape) -> Share {

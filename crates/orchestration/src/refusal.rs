@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, NodeId, QueueName};
+use gangline_base::{AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, Level, NodeId, QueueName};
 
 use crate::configuration::InvalidConfiguration;
+use crate::topology::Misplaced;
 
 /// A refused event. The state is as before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +29,7 @@ pub enum Refusal {
     },
     /// The gang could not be placed even if every known node were ready and empty.
     #[error("no node could ever hold it: {0}")]
-    NeverFits(Fit),
+    NeverFits(Box<Fit>),
     /// No queue of this name takes jobs.
     #[error("there is no queue \"{queue}\" for jobs")]
     UnknownQueue {
@@ -58,6 +59,17 @@ pub enum Refusal {
         /// How many wait.
         waiting: usize,
     },
+    /// A node says it is where another node of the same domain says that the domain isn't.
+    #[error("{0}")]
+    Misplaced(Box<Misplaced>),
+    /// A gang can't be cut into segments of equal size.
+    #[error("{nodes} node(s) can't be cut into segments of {segment}; ask for a multiple of {segment} nodes")]
+    UnevenSegments {
+        /// The gang's nodes.
+        nodes: u32,
+        /// A segment's nodes.
+        segment: u32,
+    },
     /// The cluster is at its limit.
     #[error("{nodes} nodes are known, the most there may be")]
     ClusterFull {
@@ -83,6 +95,30 @@ pub struct Fit {
     pub memory_per_node_max: Bytes,
     /// All kinds there are.
     pub kinds: Vec<String>,
+    /// The domain that could hold most of it, if it wants its nodes close to each other.
+    pub closest: Option<DomainFit>,
+}
+
+/// What the most suitable domain could hold of a gang that is bound to one, or to segments in one each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainFit {
+    /// The level asked for.
+    pub level: Level,
+    /// The best domain: of that level, or the whole cluster (none) for segments. None too if no node names the level.
+    pub domain: Option<String>,
+    /// Nodes of it that together could hold a part of the gang.
+    pub nodes: u32,
+}
+
+impl fmt::Display for DomainFit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.domain {
+            _ if self.level == Level::Node => f.write_str("at most 1 in one node"),
+            _ if self.nodes == 0 => write!(f, "none in one known {}", self.level),
+            Some(domain) => write!(f, "at most {} in one {} ({domain})", self.nodes, self.level),
+            None => write!(f, "at most {} in segments within one {}", self.nodes, self.level),
+        }
+    }
 }
 
 impl Fit {
@@ -95,6 +131,9 @@ impl Fit {
         }
         if self.nodes_of_kind == 0 {
             return format!("accelerators here: {}", self.kinds.join(", "));
+        }
+        if let Some(closest) = self.closest.as_ref().filter(|_| self.nodes_that_fit >= self.wanted.nodes.get()) {
+            return format!("{closest}; ask for fewer nodes or for a wider level");
         }
         if self.nodes_that_fit > 0 {
             let per_node = self.wanted.accelerators_per_node;
@@ -121,6 +160,10 @@ impl fmt::Display for Fit {
             f,
             " each; {} of {} node(s) with {} could take a share",
             self.nodes_that_fit, self.nodes_of_kind, wanted.accelerator
-        )
+        )?;
+        match &self.closest {
+            Some(closest) => write!(f, "; {closest}"),
+            None => Ok(()),
+        }
     }
 }

@@ -73,7 +73,7 @@ fn engine_rate(nodes: u32) -> Result<f64> {
         let name = NodeName::new(&format!("n{index}"))?;
         let accelerator = AcceleratorKind("H100".to_owned());
         let capacity = NodeCapacity { accelerator, accelerators: 8, cpus: 96, memory: Bytes(1 << 40) };
-        engine.apply(now, &Event::NodeJoined(NodeSpec { name, capacity }))?;
+        engine.apply(now, &Event::NodeJoined(NodeSpec { name, capacity, location: Default::default() }))?;
     }
     let specs: Vec<Arc<JobSpec>> = [(1, 1), (1, 2), (1, 8), (2, 8), (8, 8)]
         .into_iter()
@@ -118,6 +118,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
             cpus_per_node: 0,
             memory_per_node: Bytes(0),
             launch: Launch::PerAccelerator,
+            topology: Default::default(),
         },
         program: Program { workdir: "/".to_owned(), envs: Default::default(), setup: None, run: "true".to_owned() },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
+use super::topology::LocationV1;
 use super::{Error, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -86,6 +87,8 @@ pub(super) struct NodeV1 {
     accelerators: u32,
     cpus: u32,
     memory: Bytes,
+    #[serde(default, skip_serializing_if = "LocationV1::is_empty")]
+    location: LocationV1,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -243,15 +246,17 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
 impl From<&NodeSpec> for NodeV1 {
     fn from(spec: &NodeSpec) -> Self {
         let NodeCapacity { accelerator, accelerators, cpus, memory } = spec.capacity.clone();
-        NodeV1 { name: spec.name.clone(), accelerator: accelerator.0, accelerators, cpus, memory }
+        let location = LocationV1::from(&spec.location);
+        NodeV1 { name: spec.name.clone(), accelerator: accelerator.0, accelerators, cpus, memory, location }
     }
 }
 
 impl From<NodeV1> for NodeSpec {
     fn from(node: NodeV1) -> Self {
-        let NodeV1 { name, accelerator, accelerators, cpus, memory } = node;
+        let NodeV1 { name, accelerator, accelerators, cpus, memory, location } = node;
         let accelerator = AcceleratorKind(accelerator);
-        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory } }
+        let capacity = NodeCapacity { accelerator, accelerators, cpus, memory };
+        NodeSpec { name, capacity, location: location.into() }
     }
 }
 

@@ -9,6 +9,7 @@ mod snapshot;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod topology;
 
 use serde::{Deserialize, Serialize};
 

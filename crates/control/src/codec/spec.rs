@@ -11,6 +11,7 @@ use gangline_base::{
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use super::topology::TopologyV1;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct SpecV1 {
@@ -23,6 +24,8 @@ pub(super) struct SpecV1 {
     cpus_per_node: u32,
     memory_per_node: Bytes,
     launch: LaunchV1,
+    #[serde(default, skip_serializing_if = "TopologyV1::is_default")]
+    topology: TopologyV1,
     workdir: String,
     envs: BTreeMap<String, String>,
     setup: Option<String>,
@@ -62,6 +65,7 @@ impl From<&JobSpec> for SpecV1 {
                 Launch::PerAccelerator => LaunchV1::PerAccelerator,
                 Launch::PerNode => LaunchV1::PerNode,
             },
+            topology: gang.topology.into(),
             workdir: program.workdir.clone(),
             envs: program.envs.clone(),
             setup: program.setup.clone(),
@@ -94,6 +98,7 @@ impl TryFrom<SpecV1> for JobSpec {
                     LaunchV1::PerAccelerator => Launch::PerAccelerator,
                     LaunchV1::PerNode => Launch::PerNode,
                 },
+                topology: spec.topology.into(),
             },
             program: Program { workdir: spec.workdir, envs: spec.envs, setup: spec.setup, run: spec.run },
             checkpoint: CheckpointPolicy { path: spec.checkpoint_path, grace: Duration::from_millis(spec.grace_ms) },

@@ -146,6 +146,14 @@ fn refused(refusal: &Refusal) -> ApiError {
         Refusal::QueueFull { .. } => {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "G0402", message, "wait until some have run, or cancel some")
         }
+        Refusal::UnevenSegments { .. } => {
+            let hint = "make the nodes a multiple of topology.segment.nodes";
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)
+        }
+        Refusal::Misplaced(_) => {
+            let hint = "make the configuration's nodes agree on where their domains lie";
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0406", message, hint)
+        }
         Refusal::ClusterFull { .. } => {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0403", message, "configure fewer nodes")
         }

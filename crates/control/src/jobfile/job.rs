@@ -11,13 +11,13 @@ use gangline_base::{
 
 use super::Context;
 use super::field::{Field, Section, scalar};
-use super::not_yet;
 use super::problem::{Code, Place, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
 use super::yaml::{Node, Value};
+use super::{not_yet, topology};
 
 /// The most nodes of a gang.
-const NODES_MAX: u32 = 16_384;
+pub(super) const NODES_MAX: u32 = 16_384;
 /// The most CPU cores asked for on one node.
 const CPUS_MAX: u32 = 4_096;
 /// The most environment variables of a job.
@@ -74,6 +74,7 @@ fn name_from_file(file_name: &str) -> String {
 
 fn gang(top: &Section<'_>, problems: &mut Problems) -> Option<GangShape> {
     let nodes = top.get_or("num_nodes", NonZeroU32::MIN, |field| num_nodes(field, problems));
+    let topology = topology::read(top, nodes, problems);
     let launch = top.get_or("launch", Launch::PerAccelerator, |field| field.parsed(problems, values::launch));
     let one_cpu = (AcceleratorKind(AcceleratorKind::CPU.to_owned()), NonZeroU32::MIN);
     let resources = match top.get("resources") {
@@ -94,6 +95,7 @@ fn gang(top: &Section<'_>, problems: &mut Problems) -> Option<GangShape> {
         cpus_per_node: cpus?,
         memory_per_node: memory?,
         launch: launch?,
+        topology: topology?,
     })
 }
 

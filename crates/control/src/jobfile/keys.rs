@@ -1,7 +1,7 @@
 //! The keys a job file may have, and what a wrong one may have been meant to be.
 
 /// The mappings of a job file and their keys. `envs` and `sweep` take any variable's name and are not here.
-const LEVELS: [(&str, &[&str]); 7] = [
+const LEVELS: [(&str, &[&str]); 8] = [
     (
         "",
         &[
@@ -26,7 +26,8 @@ const LEVELS: [(&str, &[&str]); 7] = [
     ),
     ("num_nodes", &["min", "max"]),
     ("resources", &["accelerators", "cpus", "memory"]),
-    ("topology", &["require", "prefer"]),
+    ("topology", &["require", "prefer", "segment"]),
+    ("topology.segment", &["nodes", "level"]),
     ("checkpoint", &["path", "grace"]),
     ("recovery", &["max_faults", "no_progress_limit"]),
     ("budget", &["usd"]),

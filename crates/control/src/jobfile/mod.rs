@@ -16,6 +16,7 @@ mod overrides;
 mod problem;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod values;
 mod yaml;
 

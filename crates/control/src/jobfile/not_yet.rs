@@ -11,8 +11,6 @@ use super::yaml::Value;
 const SPARES_MAX: u32 = 1_024;
 /// The most jobs of a sweep.
 const POINTS_MAX: usize = 1_000;
-/// Where nodes can be close to each other, widest first.
-const TOPOLOGY_LEVELS: [&str; 4] = ["zone", "block", "rack", "nvlink"];
 
 /// Checks the keys that the Engine does not honour yet and then refuses them.
 pub(super) fn refuse(top: &Section<'_>, problems: &mut Problems) {
@@ -21,11 +19,6 @@ pub(super) fn refuse(top: &Section<'_>, problems: &mut Problems) {
     {
         problems
             .add(field.place(), refusal("\"spares\"", "leave it out; a lost node's gang is placed again elsewhere"));
-    }
-    if let Some(field) = top.get("topology")
-        && is_topology(field, problems)
-    {
-        problems.add(field.place(), refusal("\"topology\"", "leave it out; gangs are placed wherever they fit"));
     }
     if let Some(field) = top.get("budget")
         && is_budget(field, problems)
@@ -42,14 +35,6 @@ pub(super) fn refuse(top: &Section<'_>, problems: &mut Problems) {
 /// The refusal of something that is right but not honoured yet.
 pub(super) fn refusal(what: &str, hint: impl Into<String>) -> Refusal {
     Refusal::new(Code::NotYetSupported, format!("not yet supported: {what}")).hint(hint)
-}
-
-fn is_topology(field: Field<'_>, problems: &mut Problems) -> bool {
-    let Some(section) = field.section(problems, "topology") else { return false };
-    let levels = ["require", "prefer"].map(|key| {
-        section.get_or(key, "", |field| field.parsed(problems, |text| values::choice(text, &TOPOLOGY_LEVELS)))
-    });
-    levels.iter().all(Option::is_some)
 }
 
 fn is_budget(field: Field<'_>, problems: &mut Problems) -> bool {

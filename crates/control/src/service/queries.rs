@@ -151,6 +151,13 @@ fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
                 holders: holders.iter().map(JobId::to_string).collect(),
             }
         }
+        Blocker::Topology { wanted, best, nodes_with_room } => wire::Blocker::Topology {
+            nodes_wanted: wanted.nodes.get(),
+            level: best.level.to_string(),
+            best_domain: best.domain.clone(),
+            nodes_close: best.nodes,
+            nodes_with_room: *nodes_with_room,
+        },
         Blocker::NodesUnavailable { wanted, ready, draining, lost } => wire::Blocker::NodesUnavailable {
             nodes_wanted: wanted.nodes.get(),
             nodes_ready: *ready,

@@ -8,7 +8,7 @@ use std::thread::{Builder, JoinHandle};
 use gangline_base::{JobId, NodeName, Timestamp};
 use gangline_execution::launcher::IDENTITY_FILE;
 use gangline_execution::protocol::SupervisorSpec;
-use gangline_orchestration::{Engine, Event, Limits, NodeSpec, NodeStatus, Refusal, ShareState};
+use gangline_orchestration::{Engine, Event, Limits, Location, NodeSpec, NodeStatus, Refusal, ShareState};
 use tracing::{info, warn};
 
 use super::actor::Actor;
@@ -257,7 +257,11 @@ impl Actor {
             .options
             .nodes
             .iter()
-            .map(|node| NodeSpec { name: node.name.clone(), capacity: node.capacity.clone() })
+            .map(|node| NodeSpec {
+                name: node.name.clone(),
+                capacity: node.capacity.clone(),
+                location: node.location.clone(),
+            })
             .collect();
         let known: BTreeMap<NodeName, (NodeSpec, NodeStatus)> = self
             .engine
@@ -266,6 +270,14 @@ impl Actor {
             .map(|node| (node.spec.name.clone(), (node.spec.clone(), node.status)))
             .collect();
         let mut events = Vec::new();
+        // A rack may have moved with all its nodes: they leave the old place before the first is in the new one.
+        for spec in &configured {
+            if let Some((old, _)) = known.get(&spec.name).filter(|(old, _)| old.location != spec.location)
+                && old.location != Location::default()
+            {
+                events.push(Event::NodeJoined(NodeSpec { location: Location::default(), ..old.clone() }));
+            }
+        }
         for spec in &configured {
             let is_same = known.get(&spec.name).is_some_and(|(old, status)| old == spec && *status != NodeStatus::Lost);
             if !is_same {

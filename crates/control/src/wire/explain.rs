@@ -87,6 +87,20 @@ pub enum Blocker {
         /// Jobs that hold accelerators of that kind.
         holders: Vec<String>,
     },
+    /// Enough nodes have room, but not close enough to each other.
+    Topology {
+        /// Nodes it wants.
+        nodes_wanted: u32,
+        /// The level at which they have to be close.
+        level: String,
+        /// The domain that has room for most of it; none if no node names one, or if segments may be anywhere.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        best_domain: Option<String>,
+        /// Nodes there that could take a share now.
+        nodes_close: u32,
+        /// Nodes anywhere that could take a share now.
+        nodes_with_room: usize,
+    },
     /// Too few nodes that could hold it are ready.
     NodesUnavailable {
         /// Nodes it wants.

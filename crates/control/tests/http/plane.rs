@@ -102,6 +102,7 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
     let node = NodeConfig {
         name: NodeName::new("n1").expect("a valid name"),
         capacity,
+        location: Default::default(),
         address: "127.0.0.1".to_owned(),
         price_per_hour: Some(Money::from_nano_dollars(3_600_000_000)),
     };

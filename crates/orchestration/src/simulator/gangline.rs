@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Priority, Program, QueueName,
-    RecoveryPolicy, Step, Submitter, Timestamp,
+    RecoveryPolicy, Step, Submitter, Timestamp, TopologyRequest,
 };
 
 use super::policy::{Action, Happening, Manner, Place, Policy, View};
@@ -54,6 +54,7 @@ impl Gangline {
             cpus_per_node: 0,
             memory_per_node: Bytes(0),
             launch: Launch::PerAccelerator,
+            topology: TopologyRequest::default(),
         };
         let queue = QueueName::new(view.workload.label(trace.queue)).or_else(|_| QueueName::new("default"));
         JobSpec {

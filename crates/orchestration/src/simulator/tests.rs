@@ -14,6 +14,7 @@ fn nodes(count: u32, gpus: u32) -> Vec<NodeSpec> {
             cpus: 0,
             memory: Bytes(0),
         },
+        location: crate::Location::default(),
     };
     (0..count).map(node).collect()
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeId, NodeName,
-    Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId,
+    NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
-    Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, Job, JobState, NodeCapacity, NodeSpec,
+    Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, Job, JobState, Location, NodeCapacity, NodeSpec,
     NodeStatus, PlaceReason, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, StopReason,
     Usage, Usages,
 };
@@ -24,15 +24,23 @@ fn queue_name() -> QueueName {
     QueueName::new("team-a.research_1").expect("a valid name")
 }
 
-pub(super) struct Examples(ChaCha8Rng);
+pub(super) struct Examples {
+    random: ChaCha8Rng,
+    has_network: bool,
+}
 
 impl Examples {
     pub(super) fn new(seed: u64) -> Examples {
-        Examples(ChaCha8Rng::seed_from_u64(seed))
+        Examples { random: ChaCha8Rng::seed_from_u64(seed), has_network: true }
+    }
+
+    /// As they were before nodes said where they are and jobs how close to each other.
+    pub(super) fn without_network(seed: u64) -> Examples {
+        Examples { has_network: false, ..Examples::new(seed) }
     }
 
     fn below(&mut self, limit: u32) -> u32 {
-        self.0.next_u32() % limit
+        self.random.next_u32() % limit
     }
 
     fn number(&mut self) -> u32 {
@@ -40,12 +48,12 @@ impl Examples {
         match self.below(3) {
             0 => self.below(3),
             1 => u32::MAX - self.below(3),
-            _ => self.0.next_u32(),
+            _ => self.random.next_u32(),
         }
     }
 
     fn large(&mut self) -> u64 {
-        if self.below(4) == 0 { u64::MAX } else { self.0.next_u64() >> self.below(64) }
+        if self.below(4) == 0 { u64::MAX } else { self.random.next_u64() >> self.below(64) }
     }
 
     fn text(&mut self) -> String {
@@ -74,7 +82,25 @@ impl Examples {
         let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
         let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
         let (cpus, memory) = (self.number(), Bytes(self.large()));
-        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory } }
+        if !self.has_network {
+            let capacity = NodeCapacity { accelerator, accelerators, cpus, memory };
+            return NodeSpec { name, capacity, location: Location::default() };
+        }
+        let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
+        let location = levels.into_iter().map(|level| (level, self.text())).collect();
+        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory }, location }
+    }
+
+    fn level(&mut self) -> Level {
+        Level::ALL[usize::try_from(self.below(6)).expect("small")]
+    }
+
+    fn topology(&mut self) -> TopologyRequest {
+        if !self.has_network {
+            return TopologyRequest::default();
+        }
+        let segment = self.maybe(|random| Segment { nodes: random.positive(), level: random.level() });
+        TopologyRequest { require: self.maybe(Self::level), prefer: self.maybe(Self::level), segment }
     }
 
     fn amounts(&mut self) -> BTreeMap<AcceleratorKind, u32> {
@@ -125,6 +151,7 @@ impl Examples {
                 cpus_per_node: self.number(),
                 memory_per_node: Bytes(self.large()),
                 launch: if self.below(2) == 0 { Launch::PerAccelerator } else { Launch::PerNode },
+                topology: self.topology(),
             },
             program: Program { workdir: self.text(), envs, setup: self.maybe(Self::text), run: self.text() },
             checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
@@ -135,7 +162,7 @@ impl Examples {
     }
 
     fn causes(&mut self) -> [FaultCause; 7] {
-        let code = i32::from_le_bytes(self.0.next_u32().to_le_bytes());
+        let code = i32::from_le_bytes(self.random.next_u32().to_le_bytes());
         [
             FaultCause::Exit(code),
             FaultCause::Signal(code),

@@ -5,7 +5,7 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Bytes, Launch, Priority};
+use gangline_base::{AcceleratorKind, Bytes, Launch, Level, Priority, Segment, TopologyRequest};
 
 use super::*;
 
@@ -23,6 +23,7 @@ run: |
   python train.py
   echo done
 launch: node
+topology: {require: block, prefer: rack, segment: {nodes: 1, level: nvlink}}
 checkpoint: {path: "ckpt/llama-8b-sft", grace: 1m30s}
 recovery: {max_faults: 0, no_progress_limit: 1}
 time_limit: 365d
@@ -42,6 +43,9 @@ fn every_key_reaches_the_specification() {
     assert_eq!((job.gang.nodes.get(), job.gang.accelerators_per_node.get()), (2, 8));
     assert_eq!((job.gang.accelerator.0.as_str(), job.gang.launch), ("H100", Launch::PerNode));
     assert_eq!((job.gang.cpus_per_node, job.gang.memory_per_node), (32, Bytes(256 << 30)));
+    let segment = Some(Segment { nodes: NonZeroU32::MIN, level: Level::Nvlink });
+    let topology = TopologyRequest { require: Some(Level::Block), prefer: Some(Level::Rack), segment };
+    assert_eq!(job.gang.topology, topology);
     assert_eq!(
         (job.program.workdir.as_str(), job.program.run.as_str()),
         ("/work/project/../data", "python train.py\necho done\n")

@@ -5,6 +5,8 @@ use std::time::Duration;
 use gangline_execution::launcher::IDENTITY_FILE;
 use gangline_execution::protocol::Outcome;
 
+use gangline_base::Level;
+
 use super::super::handle::Request;
 use super::super::{Error, StartError};
 use super::world::node;
@@ -132,6 +134,18 @@ fn nodes_follow_the_configuration() {
     assert_eq!(world.drain("n1", false).map(|node| node.status), Ok("ready".to_owned()));
     let slots = world.ask(|reply| Request::Nodes { reply }).expect("an answer").nodes[1].slots.len();
     assert_eq!(slots, 8, "a node may grow");
+}
+
+#[test]
+fn a_rack_moves_with_all_its_nodes() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1)]);
+    for block in ["b1", "b2"] {
+        let names = [(Level::Rack, "r1".to_owned()), (Level::Block, block.to_owned())];
+        world.nodes.iter_mut().for_each(|node| node.location = names.clone().into_iter().collect());
+        world.crash_and_restart();
+        let blocks: Vec<_> = world.actor().engine.cluster().nodes().map(|n| n.spec.location.at(Level::Block)).collect();
+        assert_eq!(blocks, [Some(block); 2]);
+    }
 }
 
 #[test]

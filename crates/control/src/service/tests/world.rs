@@ -72,6 +72,7 @@ pub(super) fn node(name: &str, slots: u32) -> NodeConfig {
             cpus: 0,
             memory: Bytes(0),
         },
+        location: Default::default(),
         address: format!("{name}.test"),
         price_per_hour: Some(Money::from_nano_dollars(3_600_000_000)),
     }
@@ -91,6 +92,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
             cpus_per_node: 0,
             memory_per_node: Bytes(0),
             launch: Launch::PerAccelerator,
+            topology: Default::default(),
         },
         program: Program {
             workdir: "/work".to_owned(),

@@ -1,0 +1,104 @@
+//! Levels of the network, what a job asks of them and where a node is, on disk. Left out where nothing is said, so
+//! journals from before there was a topology read as they always did.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use gangline_base::{Level, Segment, TopologyRequest};
+use gangline_orchestration::Location;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum LevelV1 {
+    Node,
+    Nvlink,
+    Rack,
+    RailGroup,
+    Block,
+    Pod,
+}
+
+#[derive(Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TopologyV1 {
+    require: Option<LevelV1>,
+    prefer: Option<LevelV1>,
+    segment: Option<SegmentV1>,
+}
+
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct SegmentV1 {
+    nodes: NonZeroU32,
+    level: LevelV1,
+}
+
+/// The name of the domain at each level.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct LocationV1(BTreeMap<LevelV1, String>);
+
+impl TopologyV1 {
+    pub(super) fn is_default(&self) -> bool {
+        *self == TopologyV1::default()
+    }
+}
+
+impl LocationV1 {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<Level> for LevelV1 {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Node => LevelV1::Node,
+            Level::Nvlink => LevelV1::Nvlink,
+            Level::Rack => LevelV1::Rack,
+            Level::RailGroup => LevelV1::RailGroup,
+            Level::Block => LevelV1::Block,
+            Level::Pod => LevelV1::Pod,
+        }
+    }
+}
+
+impl From<LevelV1> for Level {
+    fn from(level: LevelV1) -> Self {
+        match level {
+            LevelV1::Node => Level::Node,
+            LevelV1::Nvlink => Level::Nvlink,
+            LevelV1::Rack => Level::Rack,
+            LevelV1::RailGroup => Level::RailGroup,
+            LevelV1::Block => Level::Block,
+            LevelV1::Pod => Level::Pod,
+        }
+    }
+}
+
+impl From<TopologyRequest> for TopologyV1 {
+    fn from(request: TopologyRequest) -> Self {
+        let TopologyRequest { require, prefer, segment } = request;
+        let segment = segment.map(|Segment { nodes, level }| SegmentV1 { nodes, level: level.into() });
+        TopologyV1 { require: require.map(Into::into), prefer: prefer.map(Into::into), segment }
+    }
+}
+
+impl From<TopologyV1> for TopologyRequest {
+    fn from(request: TopologyV1) -> Self {
+        let TopologyV1 { require, prefer, segment } = request;
+        let segment = segment.map(|SegmentV1 { nodes, level }| Segment { nodes, level: level.into() });
+        TopologyRequest { require: require.map(Into::into), prefer: prefer.map(Into::into), segment }
+    }
+}
+
+impl From<&Location> for LocationV1 {
+    fn from(location: &Location) -> Self {
+        LocationV1(location.iter().map(|(level, name)| (level.into(), name.to_owned())).collect())
+    }
+}
+
+impl From<LocationV1> for Location {
+    fn from(location: LocationV1) -> Self {
+        location.0.into_iter().map(|(level, name)| (level.into(), name)).collect()
+    }
+}
