@@ -48,7 +48,7 @@ fn a_dry_run_says_where_or_why_not_and_changes_nothing() {
 
 #[test]
 fn explain_names_the_holders_and_the_job_ahead() {
-    let product = Product::up(&["a=cpu:2"]);
+    let product = Product::up(&["a=cpu:3"]);
     let holder = product.submit("name: holder\nresources: {accelerators: \"cpu:2\"}\nrun: sleep 60\n");
     let gang = product.submit("name: gang\nresources: {accelerators: \"cpu:2\"}\nrun: sleep 60\n");
     let small = product.submit("name: small\nrun: sleep 60\n");
