@@ -132,7 +132,7 @@ pub fn simulate(workload: &Workload, nodes: &[NodeSpec], options: &Options) -> R
     if options.policy.needs_limits() && jobs.iter().any(|job| limits[job.index()].is_none()) {
         return Err(SimulationError::NoLimits(options.policy));
     }
-    let mut policy = policy_of(options, nodes, &capacity, workload.jobs.len());
+    let mut policy = policy_of(options, nodes, &capacity, workload);
     let count = u32::try_from(capacity.len()).expect("a cluster has fewer than 2^32 nodes");
     let mut world = World::new(Setting {
         workload,
@@ -166,12 +166,13 @@ fn fitting(workload: &Workload, capacity: &[u32], oversized: BadRows) -> Result<
     Ok(jobs)
 }
 
-fn policy_of(options: &Options, nodes: &[NodeSpec], capacity: &[u32], jobs: usize) -> Box<dyn Policy> {
+fn policy_of(options: &Options, nodes: &[NodeSpec], capacity: &[u32], workload: &Workload) -> Box<dyn Policy> {
+    let jobs = workload.jobs.len();
     let is_free = options.charges.are_free() && options.faults == FaultSpec::NONE;
     let placing = if is_free { Placing::Anew } else { Placing::Sticky };
     match options.policy {
-        PolicyName::Fifo => Box::new(InOrder::new(Order::Submission, capacity, jobs)),
-        PolicyName::Sjf => Box::new(InOrder::new(Order::Duration, capacity, jobs)),
+        PolicyName::Fifo => Box::new(InOrder::new(Order::Submission, capacity, workload)),
+        PolicyName::Sjf => Box::new(InOrder::new(Order::Duration, capacity, workload)),
         PolicyName::Srtf => Box::new(ShortestRemaining::new(Measure::Time, placing, capacity, jobs)),
         PolicyName::Srsf => Box::new(ShortestRemaining::new(Measure::Service, placing, capacity, jobs)),
         PolicyName::Las => Box::new(LeastAttainedService::new(placing, capacity, jobs)),

@@ -13,6 +13,7 @@ mod las;
 mod nonpreemptive;
 mod preemptive;
 mod remaining;
+mod ties;
 
 use super::floor::{Floor, Shares};
 use super::policy::{Action, Happening, Manner, Place};
