@@ -31,7 +31,8 @@ const WAITING_MAX: usize = 1_024;
 const TARGET: f64 = 20.0;
 
 /// Measures and prints; whether group commit reached its target.
-pub(super) fn run() -> Result<bool> {
+pub(super) fn run(options: &[String]) -> Result<bool> {
+    anyhow::ensure!(options.is_empty(), "bench engine takes no options");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench-engine");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).context("make target/bench-engine")?;

@@ -150,7 +150,8 @@ enum FateV1 {
 }
 
 /// The body of a journal record.
-pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
+#[must_use]
+pub fn encode_entry(entry: &Entry) -> Vec<u8> {
     encode(match entry {
         Entry::Event(event) => event_to_disk(event),
         Entry::Decision(decision) => decision_to_disk(decision),
@@ -158,7 +159,10 @@ pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
 }
 
 /// An entry from the body of a journal record.
-pub(crate) fn decode_entry(body: &[u8]) -> Result<Entry, Error> {
+///
+/// # Errors
+/// An [`Error`] for a body that this version can't read.
+pub fn decode_entry(body: &[u8]) -> Result<Entry, Error> {
     entry_from_disk(decode(body)?)
 }
 

@@ -13,7 +13,7 @@ mod topology;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use entry::{decode_entry, encode_entry};
+pub use entry::{decode_entry, encode_entry};
 pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
 
 /// The version written.
