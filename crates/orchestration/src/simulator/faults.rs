@@ -199,6 +199,9 @@ impl World<'_> {
         }
         happenings.push(Happening::NodeLost(node));
         self.faults.is_down[node.0 as usize] = true;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.went_down(node, self.now);
+        }
         self.meter.node_losses += 1;
         self.meter.down += self.capacity[node.0 as usize];
         let repair = self.faults.repair(node);
@@ -227,6 +230,9 @@ impl World<'_> {
 
     pub(crate) fn node_back(&mut self, node: NodeId, happenings: &mut Vec<Happening>) {
         self.faults.is_down[node.0 as usize] = false;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.came_back(node, self.now);
+        }
         self.meter.down -= self.capacity[node.0 as usize];
         happenings.push(Happening::NodeBack(node));
         self.plan_next_of(node);

@@ -18,6 +18,7 @@ mod random;
 #[cfg(test)]
 mod tests;
 mod textbook;
+mod timeline;
 mod trace;
 mod workload;
 mod world;
@@ -29,6 +30,7 @@ use textbook::{EasyBackfill, InOrder, LeastAttainedService, Measure, Order, Plac
 
 use crate::NodeSpec;
 use policy::Policy;
+use timeline::Recorder;
 use world::{Setting, World};
 
 pub use charges::Charges;
@@ -57,6 +59,13 @@ pub struct Options {
     pub oversized: BadRows,
     /// Whether Muri's published quirk is reproduced; see [`MuriQuirk`].
     pub quirk: MuriQuirk,
+}
+
+impl Options {
+    /// Whether nothing costs and nothing fails, so that preemption and moving are free.
+    fn is_free(&self) -> bool {
+        self.charges.are_free() && self.faults == FaultSpec::NONE
+    }
 }
 
 /// Muri's simulator runs jobs 1.5 % longer than its traces say, and subtracts a model's start-up overhead from the
@@ -104,6 +113,9 @@ pub enum SimulationError {
         /// How many wait.
         waiting: usize,
     },
+    /// A picture of who ran where, by a policy that doesn't say where.
+    #[error("draw {}: where preemption is free it only counts accelerators; charge for preemption with --charge on", .0.name())]
+    NoPlaces(PolicyName),
     /// Jobs fail more often than they save.
     #[error(
         "finish {left} job(s): they lose work faster than they save it; fewer faults or more checkpoints would help"
@@ -119,12 +131,39 @@ pub enum SimulationError {
 /// # Errors
 /// A [`SimulationError`] if it can't be, or has no end.
 pub fn simulate(workload: &Workload, nodes: &[NodeSpec], options: &Options) -> Result<Summary, SimulationError> {
+    run(workload, nodes, options, None).map(|(summary, _)| summary)
+}
+
+/// Simulates, and draws who ran where as an SVG document with this title.
+///
+/// # Errors
+/// As [`simulate`], and [`SimulationError::NoPlaces`].
+pub fn simulate_and_draw(
+    workload: &Workload,
+    nodes: &[NodeSpec],
+    options: &Options,
+    title: &str,
+) -> Result<(Summary, String), SimulationError> {
+    if options.policy == PolicyName::Las && options.is_free() {
+        return Err(SimulationError::NoPlaces(options.policy));
+    }
+    let (summary, recorder) = run(workload, nodes, options, Some(Recorder::default()))?;
+    let capacity: Vec<u32> = nodes.iter().map(|node| node.capacity.accelerators).collect();
+    Ok((summary, recorder.unwrap_or_default().draw(title, &capacity)))
+}
+
+fn run(
+    workload: &Workload,
+    nodes: &[NodeSpec],
+    options: &Options,
+    recorder: Option<Recorder>,
+) -> Result<(Summary, Option<Recorder>), SimulationError> {
     let capacity: Vec<u32> = nodes.iter().map(|node| node.capacity.accelerators).collect();
     if capacity.iter().all(|gpus| *gpus == 0) {
         return Err(SimulationError::NoCluster);
     }
     let has_quirk = options.quirk == MuriQuirk::AsPublished;
-    if has_quirk && (!options.charges.are_free() || options.faults != FaultSpec::NONE) {
+    if has_quirk && !options.is_free() {
         return Err(SimulationError::QuirkedCharges);
     }
     let limits = options.limits.limits(workload, options.seed);
@@ -143,8 +182,10 @@ pub fn simulate(workload: &Workload, nodes: &[NodeSpec], options: &Options) -> R
         capacity,
         faults: faults::Faults::new(options.faults, options.seed, count),
     });
+    world.recorder = recorder;
     world.run(&jobs, policy.as_mut())?;
-    Ok(world.summarise(&jobs, (workload.jobs.len() - jobs.len()) as u64))
+    let summary = world.summarise(&jobs, (workload.jobs.len() - jobs.len()) as u64);
+    Ok((summary, world.recorder))
 }
 
 /// The jobs that an empty cluster could hold.
@@ -168,8 +209,7 @@ fn fitting(workload: &Workload, capacity: &[u32], oversized: BadRows) -> Result<
 
 fn policy_of(options: &Options, nodes: &[NodeSpec], capacity: &[u32], workload: &Workload) -> Box<dyn Policy> {
     let jobs = workload.jobs.len();
-    let is_free = options.charges.are_free() && options.faults == FaultSpec::NONE;
-    let placing = if is_free { Placing::Anew } else { Placing::Sticky };
+    let placing = if options.is_free() { Placing::Anew } else { Placing::Sticky };
     match options.policy {
         PolicyName::Fifo => Box::new(InOrder::new(Order::Submission, capacity, workload)),
         PolicyName::Sjf => Box::new(InOrder::new(Order::Duration, capacity, workload)),

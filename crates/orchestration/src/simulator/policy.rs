@@ -63,6 +63,16 @@ pub(crate) enum Place {
     Counted,
 }
 
+impl Place {
+    /// Accelerators held there by a job that asked for so many.
+    pub(crate) fn gpus(&self, asked: u32) -> u32 {
+        match self {
+            Place::Nodes(shares) => shares.iter().map(|(_, gpus)| gpus).sum(),
+            Place::Counted => asked,
+        }
+    }
+}
+
 /// How a job is preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {

@@ -63,16 +63,6 @@ fn easy_backfills_what_leaves_the_head_its_place() {
     check(PolicyName::EasyBackfill, &BLOCKED, 219.0 / 3.0, 110.0);
 }
 
-/// With 4 GPUs for the head, C's limit of 15 minutes or more would hold one of them beyond A's end (A's limit is at
-/// most 30 minutes and C's is no shorter than A's duration suggests): whichever it is, B starts no later than FIFO's.
-#[test]
-fn easy_never_delays_its_head_beyond_fifo() {
-    let rows = [(0, 100, 3), (1, 10, 4), (2, 890, 1)];
-    let run = |policy| simulate(&workload(&rows[..2]), &nodes(1, 4), &options(policy)).expect("it has an end");
-    let (fifo, easy) = (run(PolicyName::Fifo), run(PolicyName::EasyBackfill));
-    assert_eq!(fifo.queue_seconds, easy.queue_seconds);
-}
-
 /// At 0 the job of 50 starts on 4 GPUs. Then the queue is 100 s, 10 s: the 10 s go first. (50 + 159 + 58) / 3 with
 /// starts at 50 (10 s, submitted at 2) and 60 (100 s, submitted at 1).
 #[test]
@@ -128,6 +118,17 @@ fn a_charged_preemption_loses_the_work_since_the_last_checkpoint() {
     assert_eq!(lost(Waste::Preemption), Some(1_200.0 * 4.0 / 3_600.0));
     assert_eq!(lost(Waste::Restart), Some(60.0 * 4.0 / 3_600.0));
     assert_eq!(summary.preemptions, 1);
+}
+
+/// 12 accelerators are two whole nodes to the engine, whose gangs have equal shares: 16 are held for the 3,600 s, 4 of
+/// them unasked for. Half of what 4 nodes have.
+#[test]
+fn accelerators_held_beyond_those_asked_for_count_as_held_and_lost() {
+    let summary = simulate(&workload(&[(0, 3_600, 12)]), &nodes(4, 8), &options(PolicyName::Gangline));
+    let summary = summary.expect("it has an end");
+    assert!((summary.utilisation - 0.5).abs() < 1e-9 && (summary.goodput - 0.375).abs() < 1e-9);
+    let lost: f64 = summary.lost_gpu_hours.iter().map(|(_, hours)| hours).sum();
+    assert!((lost - 4.0).abs() < 1e-9 && (summary.held_gpu_hours - summary.useful_gpu_hours - lost).abs() < 1e-9);
 }
 
 #[test]

@@ -13,6 +13,7 @@ use gangline_base::{NodeId, Timestamp};
 use super::meter::{Ending, Meter};
 use super::policy::{Action, Happening, Manner, Place, Policy, View};
 use super::progress::{Phase, Progress};
+use super::timeline::Recorder;
 use super::workload::{JobIndex, Workload};
 use super::{Charges, SimulationError, quirk};
 
@@ -65,6 +66,8 @@ pub(crate) struct World<'a> {
     pub(crate) faults: super::faults::Faults,
     pub(crate) ended_at: Vec<Timestamp>,
     pub(crate) rho: Vec<f64>,
+    /// What happened where, if it is to be drawn.
+    pub(crate) recorder: Option<Recorder>,
     follows_checkpoints: bool,
     wake_at: Option<Timestamp>,
 }
@@ -95,6 +98,7 @@ impl<'a> World<'a> {
             waiting: BTreeSet::new(),
             ended_at: vec![Timestamp::EPOCH; jobs.len()],
             rho: vec![0.0; jobs.len()],
+            recorder: None,
             follows_checkpoints: false,
             wake_at: None,
             workload,
@@ -221,12 +225,17 @@ impl<'a> World<'a> {
             Ending::Finished | Ending::Saved => Duration::ZERO,
             Ending::Killed | Ending::Faulted => self.charges.checkpoint_every,
         };
+        let since = self.progress[job.index()].current().map(|run| run.since);
         let (end, place) = self.progress[job.index()].stop(self.now, interval).expect("only a run that runs is ended");
-        self.meter.book(end, ending, gpus);
-        self.meter.busy -= gpus;
+        let held = place.gpus(gpus);
+        self.meter.book(end, ending, gpus, held);
+        self.meter.busy -= held;
         if let Place::Nodes(shares) = &place {
             for (node, share) in shares {
                 self.free[node.0 as usize] += share;
+            }
+            if let (Some(recorder), Some(since)) = (&mut self.recorder, since) {
+                recorder.ran(job, since, self.now, shares);
             }
         }
         self.running.remove(&job);
@@ -272,7 +281,7 @@ impl<'a> World<'a> {
                 *free = free.checked_sub(*share).expect("a policy hands out only accelerators that are free (A-5)");
             }
         }
-        self.meter.busy += gpus;
+        self.meter.busy += place.gpus(gpus);
         assert!(self.meter.busy <= self.capacity.iter().sum(), "a policy hands out each accelerator once (A-5)");
         self.running.insert(job);
         let progress = &mut self.progress[job.index()];

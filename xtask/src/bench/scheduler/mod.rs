@@ -5,8 +5,12 @@
 
 mod fast;
 mod fixture;
+mod good;
 mod kueue;
 mod report;
+mod right;
+mod simulations;
+mod traces;
 
 use anyhow::Result;
 
@@ -41,23 +45,28 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     }
     let (effort, options): (Vec<&str>, Vec<&str>) = options.iter().partition(|option| **option == "--quick");
     let effort = if effort.is_empty() { Effort::Full } else { Effort::Quick };
-    let (is_fast, ..) = match options[..] {
-        [] => (true, true),
-        ["--only", "fast"] => (true, false),
+    let part = match options[..] {
+        [] => None,
+        ["--only", part @ ("right" | "fast" | "good")] => Some(part),
         _ => anyhow::bail!("bench scheduler takes --only right|fast|good and --quick, not {}", options.join(" ")),
     };
+    let runs = |name: &str| part.is_none_or(|part| part == name);
     let mut report = Report::default();
     if effort == Effort::Quick {
         println!("--quick: a sample; figures of the whole differ");
     }
-    if is_fast {
+    if runs("right") {
+        right::run(&mut report)?;
+    }
+    if runs("fast") {
         fast::run(&mut report, effort)?;
         kueue::run(&mut report, effort)?;
         fast::memory(&mut report)?;
         fast::growth(&mut report, effort)?;
+        simulations::run(&mut report, effort)?;
     }
-    if !is_fast {
-        report.skip("right, good", "not there yet");
+    if runs("good") {
+        good::run(&mut report, effort)?;
     }
     Ok(report.finish())
 }

@@ -1,0 +1,122 @@
+//! GOOD: what the policies come to on production traces at 0.9, 1.0 and 1.1 times what the cluster can do, with
+//! checkpoints, saving and restarting charged and faults injected. All of it is simulated, with seeded random draws.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use gangline_orchestration::simulator::{Charges, FaultSpec, Options, PolicyName, Summary, Waste, Workload, simulate};
+
+use super::Effort;
+use super::report::{Bar, Report};
+use super::traces;
+
+/// A trace, the nodes of eight it runs on, and what it is.
+const TRACES: [(&str, u32, &str); 3] = [
+    ("itp2021-all.csv.gz", 160, "ITP: 69,351 jobs, its 10 clusters as tenants of one"),
+    ("helios-venus2020.csv.gz", 133, "Venus: 125,303 jobs, on as many nodes as it had"),
+    ("philly2017.csv.gz", 64, "Philly: 82,247 jobs, its virtual clusters as tenants of one"),
+];
+
+const LOADS: [f64; 3] = [0.9, 1.0, 1.1];
+
+/// Policies that plan without true durations.
+const POLICIES: [PolicyName; 4] = [PolicyName::Fifo, PolicyName::EasyBackfill, PolicyName::Las, PolicyName::Gangline];
+
+pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
+    let Some(folder) = traces::folder() else {
+        report.skip("GOOD", "../shared/data/traces is not there");
+        return Ok(());
+    };
+    for (file, nodes, what) in TRACES {
+        let workload = traces::load(&folder, file)?;
+        let workload = effort.of(workload.clone(), traces::first_days(workload, 10));
+        for load in LOADS {
+            let jobs = workload.jobs.len();
+            report.section(&format!("GOOD: {what}: {jobs} of them at load {load:.1} on {nodes} nodes x 8 (simulated)"));
+            compare(report, &workload, nodes, load)?;
+        }
+    }
+    Ok(())
+}
+
+fn compare(report: &mut Report, workload: &Workload, nodes: u32, load: f64) -> Result<()> {
+    let workload = traces::at_load(workload, f64::from(nodes * 8), load);
+    let nodes = traces::nodes(nodes, 8)?;
+    report.note(HEADING);
+    let mut found: Vec<(PolicyName, Summary)> = Vec::new();
+    for policy in POLICIES {
+        let options = Options { charges: Charges::USUAL, faults: FaultSpec::USUAL, ..traces::plain(policy) };
+        let began = Instant::now();
+        let summary = simulate(&workload, &nodes, &options)?;
+        report.note(&row(policy, &summary, began.elapsed().as_secs_f64()));
+        found.push((policy, summary));
+    }
+    judge(report, &found, load);
+    Ok(())
+}
+
+const HEADING: &str = "policy          wait h: mean     p99   8+ nodes     util  goodput   Jain  rho p99  preempted   lost GPU-hours by cause";
+
+fn row(policy: PolicyName, summary: &Summary, took: f64) -> String {
+    let hours = |seconds: f64| seconds / 3_600.0;
+    let lost: Vec<String> =
+        summary.lost_gpu_hours.iter().map(|(cause, hours)| format!("{} {hours:.0}", cause.name())).collect();
+    format!(
+        "{:<14} {:>13.2} {:>7.1} {:>10.2} {:>8.3} {:>8.3} {:>6.3} {:>8.1} {:>10}   {} ({took:.1} s to simulate)",
+        policy.name(),
+        hours(summary.queue_seconds.mean),
+        hours(summary.queue_seconds.p99),
+        hours(summary.large_queue_seconds.1.mean),
+        summary.utilisation,
+        summary.goodput,
+        summary.jain,
+        summary.rho_p99,
+        summary.preemptions,
+        lost.join(", "),
+    )
+}
+
+fn preemption_losses(summary: &Summary) -> f64 {
+    let is_preemption = |cause: Waste| matches!(cause, Waste::Preemption | Waste::Saving | Waste::Restart);
+    summary.lost_gpu_hours.iter().filter(|(cause, _)| is_preemption(*cause)).map(|(_, hours)| hours).sum()
+}
+
+/// The bars of the issue: ours against each of the others, as a share of theirs.
+fn judge(report: &mut Report, found: &[(PolicyName, Summary)], load: f64) {
+    let of = |policy| found.iter().find(|(name, _)| *name == policy).map(|(_, summary)| summary);
+    let Some(ours) = of(PolicyName::Gangline) else { return };
+    let part = |ours: f64, theirs: f64| if theirs > 0.0 { ours / theirs } else { 1.0 };
+    for policy in [PolicyName::EasyBackfill, PolicyName::Las] {
+        let Some(theirs) = of(policy) else { continue };
+        let name = policy.name();
+        let waits = [
+            ("mean wait", ours.queue_seconds.mean, theirs.queue_seconds.mean),
+            ("p99 wait", ours.queue_seconds.p99, theirs.queue_seconds.p99),
+        ];
+        for (what, ours, theirs) in waits {
+            report.figure(
+                &format!("load {load:.1}: gangline's {what} / {name}'s"),
+                part(ours, theirs),
+                "",
+                Bar::AtMost(1.0),
+            );
+        }
+        let evenly = [("goodput", ours.goodput, theirs.goodput), ("Jain index", ours.jain, theirs.jain)];
+        for (what, ours, theirs) in evenly {
+            let figure = part(ours, theirs);
+            report.figure(&format!("load {load:.1}: gangline's {what} / {name}'s"), figure, "", Bar::AtLeast(1.0));
+        }
+    }
+    if let Some(easy) = of(PolicyName::EasyBackfill) {
+        let figure = part(ours.large_queue_seconds.1.mean, easy.large_queue_seconds.1.mean);
+        let what = format!("load {load:.1}: gangs on 8+ nodes: gangline's mean wait / easy-backfill's");
+        report.figure(&what, figure, "", Bar::AtMost(0.5));
+    }
+    let losses = preemption_losses(ours);
+    report.figure(
+        &format!("load {load:.1}: gangline's GPU-hours lost to stopping and restarting"),
+        losses,
+        "h",
+        Bar::None,
+    );
+}
