@@ -6,6 +6,7 @@
 pub mod codec;
 pub mod config;
 pub mod db;
+pub mod history;
 pub mod http;
 pub mod jobfile;
 mod model;

@@ -15,7 +15,7 @@ use gangline_base::{
 
 use super::policy::{Action, Happening, Manner, Place, Policy, View};
 use super::workload::JobIndex;
-use crate::{Decision, Engine, Event, FaultCause, Limits, NodeSpec, ShareEnd};
+use crate::{Configuration, Decision, Engine, Event, FaultCause, Limits, NodeSpec, ShareEnd};
 
 /// What a limit is stretched by for the engine, so that restoring and a fault's time-out don't end a job that would
 /// have kept within it.
@@ -31,13 +31,15 @@ pub(crate) struct Gangline {
 }
 
 impl Gangline {
-    pub(crate) fn new(nodes: &[NodeSpec]) -> Self {
+    pub(crate) fn new(nodes: &[NodeSpec], sharing: &Configuration) -> Self {
         let limits = Limits { waiting_max: usize::MAX, requeues_max: u32::MAX, ..Limits::default() };
         let mut engine = Engine::new(limits);
         for node in nodes {
             // A refusal leaves the node out: the jobs that needed it are reported as stuck.
             let _ = engine.apply(Timestamp::EPOCH, &Event::NodeJoined(node.clone()));
         }
+        // As with a refused node: one that contradicts itself leaves jobs without a queue stuck.
+        let _ = engine.apply(Timestamp::EPOCH, &Event::Configured(Arc::new(sharing.clone())));
         Gangline { engine, nodes: nodes.to_vec(), ids: BTreeMap::new(), indices: BTreeMap::new(), steps: 0 }
     }
 

@@ -11,6 +11,7 @@ mod gangline;
 mod limits;
 mod meter;
 mod metrics;
+mod past;
 mod policy;
 mod progress;
 mod quirk;
@@ -23,12 +24,12 @@ mod trace;
 mod workload;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use textbook::{EasyBackfill, InOrder, LeastAttainedService, Measure, Order, Placing, ShortestRemaining};
 
-use crate::NodeSpec;
+use crate::{Configuration, NodeSpec};
 use policy::Policy;
 use timeline::Recorder;
 use world::{Setting, World};
@@ -38,6 +39,7 @@ pub use faults::{FaultSpec, FaultSpecError};
 pub use limits::LimitModel;
 pub use meter::Waste;
 pub use metrics::{Distribution, Summary};
+pub use past::Past;
 pub use policy::{PolicyName, UnknownPolicy};
 pub use trace::{BadRows, JOBS_MAX, TraceError, TraceFormat, TraceProblem, read_trace};
 pub use workload::{JobIndex, Label, TraceJob, Workload};
@@ -55,8 +57,10 @@ pub struct Options {
     pub faults: FaultSpec,
     /// What every random draw comes from.
     pub seed: u64,
-    /// What becomes of gangs larger than the cluster.
+    /// What becomes of gangs larger than the cluster, and of jobs for queues it doesn't have.
     pub oversized: BadRows,
+    /// How the cluster is shared; only the `gangline` policy knows queues.
+    pub sharing: Configuration,
     /// Whether Muri's published quirk is reproduced; see [`MuriQuirk`].
     pub quirk: MuriQuirk,
 }
@@ -98,6 +102,27 @@ pub enum SimulationError {
         available: u32,
         /// The largest node.
         largest: u32,
+    },
+    /// Nodes of several kinds, which a trace doesn't tell apart.
+    #[error("simulate nodes of {first} and {other} together: a trace doesn't say which its jobs want; keep one kind")]
+    SeveralKinds {
+        /// The first node's kind.
+        first: String,
+        /// Another's.
+        other: String,
+    },
+    /// A job for a queue that isn't there.
+    #[error(
+        "simulate line {line}: its queue \"{queue}\" is none of the cluster's ({queues}); \
+         leave such rows out with --skip-bad"
+    )]
+    UnknownQueue {
+        /// The trace's line.
+        line: u32,
+        /// What it says.
+        queue: String,
+        /// Those there are.
+        queues: String,
     },
     /// A policy that plans by time limits, and none are known.
     #[error("simulate {}: it plans by time limits; give it some with --limits", .0.name())]
@@ -167,7 +192,8 @@ fn run(
         return Err(SimulationError::QuirkedCharges);
     }
     let limits = options.limits.limits(workload, options.seed);
-    let jobs = fitting(workload, &capacity, options.oversized)?;
+    check_kinds(nodes)?;
+    let jobs = fitting(workload, &capacity, options)?;
     if options.policy.needs_limits() && jobs.iter().any(|job| limits[job.index()].is_none()) {
         return Err(SimulationError::NoLimits(options.policy));
     }
@@ -188,23 +214,53 @@ fn run(
     Ok((summary, world.recorder))
 }
 
-/// The jobs that an empty cluster could hold.
-fn fitting(workload: &Workload, capacity: &[u32], oversized: BadRows) -> Result<Vec<JobIndex>, SimulationError> {
+fn check_kinds(nodes: &[NodeSpec]) -> Result<(), SimulationError> {
+    let mut kinds = nodes.iter().map(|node| &node.capacity.accelerator.0);
+    let Some(first) = kinds.next() else { return Ok(()) };
+    match kinds.find(|kind| *kind != first) {
+        None => Ok(()),
+        Some(other) => Err(SimulationError::SeveralKinds { first: first.clone(), other: other.clone() }),
+    }
+}
+
+/// The jobs that an empty cluster could hold, sent to queues that it has.
+fn fitting(workload: &Workload, capacity: &[u32], options: &Options) -> Result<Vec<JobIndex>, SimulationError> {
     let floor = floor::Floor::new(capacity);
+    let leaves = leaves(&options.sharing);
     let mut verdicts: BTreeMap<u32, bool> = BTreeMap::new();
     let mut jobs = Vec::with_capacity(workload.jobs.len());
     for index in workload.indices() {
         let job = &workload.jobs[index.index()];
+        let queue = workload.label(job.queue);
+        let is_known = leaves.is_empty() || leaves.contains(queue);
         let fits =
             *verdicts.entry(job.gpus).or_insert_with(|| floor.find(job.gpus, floor::NodeChoice::Fullest).is_some());
-        if fits {
+        if fits && is_known {
             jobs.push(index);
-        } else if oversized == BadRows::Refuse {
+        } else if options.oversized == BadRows::Skip {
+            continue;
+        } else if fits {
+            let queues: Vec<&str> = leaves.into_iter().collect();
+            let (line, queue, queues) = (job.line, queue.to_owned(), queues.join(", "));
+            return Err(SimulationError::UnknownQueue { line, queue, queues });
+        } else {
             let (available, largest) = (capacity.iter().sum(), capacity.iter().copied().max().unwrap_or(0));
             return Err(SimulationError::Oversized { line: job.line, gpus: job.gpus, available, largest });
         }
     }
     Ok(jobs)
+}
+
+/// The queues that take jobs; none if every name is accepted.
+fn leaves(sharing: &Configuration) -> BTreeSet<&str> {
+    let parents: BTreeSet<_> = sharing.queues.iter().filter_map(|queue| queue.parent.as_ref()).collect();
+    sharing
+        .queues
+        .iter()
+        .map(|queue| &queue.name)
+        .filter(|name| !parents.contains(name))
+        .map(|name| name.as_str())
+        .collect()
 }
 
 fn policy_of(options: &Options, nodes: &[NodeSpec], capacity: &[u32], workload: &Workload) -> Box<dyn Policy> {
@@ -217,7 +273,7 @@ fn policy_of(options: &Options, nodes: &[NodeSpec], capacity: &[u32], workload: 
         PolicyName::Srsf => Box::new(ShortestRemaining::new(Measure::Service, placing, capacity, jobs)),
         PolicyName::Las => Box::new(LeastAttainedService::new(placing, capacity, jobs)),
         PolicyName::EasyBackfill => Box::new(EasyBackfill::new(capacity, jobs)),
-        PolicyName::Gangline => Box::new(gangline::Gangline::new(nodes)),
+        PolicyName::Gangline => Box::new(gangline::Gangline::new(nodes, &options.sharing)),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Small workloads whose outcome is worked out by hand in each test.
 
-use gangline_base::{AcceleratorKind, Bytes, NodeName};
+use gangline_base::{AcceleratorKind, Bytes, NodeName, QueueName};
 
 use super::*;
-use crate::NodeCapacity;
+use crate::{NodeCapacity, QueueSpec};
 
-fn nodes(count: u32, gpus: u32) -> Vec<NodeSpec> {
+pub(super) fn nodes(count: u32, gpus: u32) -> Vec<NodeSpec> {
     let node = |number: u32| NodeSpec {
         name: NodeName::new(&format!("n{number}")).expect("it is a name"),
         capacity: NodeCapacity {
@@ -37,6 +37,7 @@ fn options(policy: PolicyName) -> Options {
         seed: 1,
         oversized: BadRows::Refuse,
         quirk: MuriQuirk::Without,
+        sharing: Configuration::default(),
     }
 }
 
@@ -146,6 +147,40 @@ fn what_cannot_be_simulated_is_refused_with_a_sentence() {
     let summary = simulate(&workload(&[(0, 1, 1), (0, 1, 5)]), &nodes(1, 4), &skipping).map(|s| (s.jobs, s.skipped));
     assert_eq!(summary, Ok((1, 1)));
     assert!(simulate(&workload(&[]), &[], &skipping).is_err());
+}
+
+#[test]
+fn a_job_for_a_queue_that_is_not_there_and_a_cluster_of_two_kinds_are_refused() {
+    let queue = |name: &str, parent: Option<&str>| QueueSpec {
+        name: QueueName::new(name).expect("it is a name"),
+        parent: parent.map(|parent| QueueName::new(parent).expect("it is a name")),
+        weight: std::num::NonZeroU32::MIN,
+        quota: BTreeMap::new(),
+        borrowing_limit: BTreeMap::new(),
+    };
+    let queues = vec![queue("lab", None), queue("a", Some("lab")), queue("b", Some("lab"))];
+    let sharing = Configuration { queues, ..Configuration::default() };
+    let text = "job_id,submit_s,duration_s,gpus,vc\nj,0,1,1,a\nj,0,1,1,lab\n";
+    let workload = read_trace("t.csv", text, TraceFormat::Csv, BadRows::Refuse).expect("the rows are well formed");
+    let shared = Options { sharing, ..options(PolicyName::Gangline) };
+    let refusal = simulate(&workload, &nodes(1, 4), &shared).expect_err("lab is a parent").to_string();
+    assert!(refusal.starts_with("simulate line 3: its queue \"lab\" is none of the cluster's (a, b)"), "{refusal}");
+    let skipping = Options { oversized: BadRows::Skip, ..shared };
+    let counts = simulate(&workload, &nodes(1, 4), &skipping).map(|summary| (summary.jobs, summary.skipped));
+    assert_eq!(counts, Ok((1, 1)));
+    let mut mixed = nodes(2, 4);
+    mixed[1].capacity.accelerator = AcceleratorKind("H100".to_owned());
+    let refusal = simulate(&workload, &mixed, &skipping).expect_err("there are two kinds").to_string();
+    assert!(refusal.starts_with("simulate nodes of GPU and H100 together"), "{refusal}");
+}
+
+#[test]
+fn a_picture_needs_to_know_where_jobs_run() {
+    let workload = workload(&BLOCKED);
+    let draw = |options| simulate_and_draw(&workload, &nodes(1, 4), &options, "blocked");
+    let (summary, picture) = draw(options(PolicyName::Fifo)).expect("it has an end");
+    assert!(summary.jobs == 3 && picture.starts_with("<svg") && picture.contains("blocked"));
+    assert_eq!(draw(options(PolicyName::Las)), Err(SimulationError::NoPlaces(PolicyName::Las)));
 }
 
 #[test]
