@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Priority, Program, QueueName,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, Program, QueueName,
     RecoveryPolicy, Step, Submitter, Timestamp, TopologyRequest,
 };
 
@@ -28,6 +28,8 @@ pub(crate) struct Gangline {
     ids: BTreeMap<JobIndex, JobId>,
     indices: BTreeMap<JobId, JobIndex>,
     steps: u64,
+    /// The narrowest level whose domains nodes name: gangs are to be in one of them if they can.
+    level_preferred: Option<Level>,
 }
 
 impl Gangline {
@@ -40,7 +42,9 @@ impl Gangline {
         }
         // As with a refused node: one that contradicts itself leaves jobs without a queue stuck.
         let _ = engine.apply(Timestamp::EPOCH, &Event::Configured(Arc::new(sharing.clone())));
-        Gangline { engine, nodes: nodes.to_vec(), ids: BTreeMap::new(), indices: BTreeMap::new(), steps: 0 }
+        let level_preferred = nodes.iter().filter_map(|node| node.location.iter().next()).map(|(level, _)| level).min();
+        let (ids, indices) = (BTreeMap::new(), BTreeMap::new());
+        Gangline { engine, nodes: nodes.to_vec(), ids, indices, steps: 0, level_preferred }
     }
 
     /// A gang on one node, or of whole nodes.
@@ -56,13 +60,13 @@ impl Gangline {
             cpus_per_node: 0,
             memory_per_node: Bytes(0),
             launch: Launch::PerAccelerator,
-            topology: TopologyRequest::default(),
+            topology: TopologyRequest { prefer: self.level_preferred, ..TopologyRequest::default() },
         };
         let queue = QueueName::new(view.workload.label(trace.queue)).or_else(|_| QueueName::new("default"));
         JobSpec {
             name: format!("line-{}", trace.line),
             queue: queue.expect("\"default\" is a name"),
-            priority: Priority::NORMAL,
+            priority: view.priority(job),
             gang,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
             checkpoint: CheckpointPolicy { path: Some("/".to_owned()), grace: Duration::from_mins(5) },

@@ -60,6 +60,9 @@ pub(crate) struct Meter {
     pub(crate) down_gpu_seconds: f64,
     pub(crate) useful_gpu_seconds: f64,
     pub(crate) wasted_gpu_seconds: [f64; Waste::ALL.len()],
+    /// Starts on several nodes, where racks are known.
+    pub(crate) gang_starts: u64,
+    pub(crate) gang_starts_in_one_rack: u64,
     pub(crate) preemptions: u64,
     pub(crate) migrations: u64,
     pub(crate) faults: u64,

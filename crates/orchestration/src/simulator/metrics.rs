@@ -75,6 +75,9 @@ pub struct Summary {
     pub lost_gpu_hours: Vec<(Waste, f64)>,
     /// GPU-hours of nodes that were down.
     pub down_gpu_hours: f64,
+    /// Starts on several nodes, and how many of them were within one rack (or other narrowest domain); zero if the
+    /// cluster names none.
+    pub gang_starts: (u64, u64),
     /// Preemptions.
     pub preemptions: u64,
     /// Moves to other nodes, free of charge, by policies that place everything anew.
@@ -131,6 +134,7 @@ impl World<'_> {
             held_gpu_hours: meter.busy_gpu_seconds / 3_600.0,
             lost_gpu_hours: causes.map(|(cause, seconds)| (cause, seconds / 3_600.0)).collect(),
             down_gpu_hours: meter.down_gpu_seconds / 3_600.0,
+            gang_starts: (meter.gang_starts, meter.gang_starts_in_one_rack),
             preemptions: meter.preemptions,
             migrations: meter.migrations,
             resizes: 0,

@@ -27,10 +27,13 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use textbook::{EasyBackfill, InOrder, LeastAttainedService, Measure, Order, Placing, ShortestRemaining};
+use textbook::{
+    EasyBackfill, InOrder, LeastAttainedService, Measure, Order, Placing, PriorityPreemption, ShortestRemaining,
+};
 
 use crate::{Configuration, NodeSpec};
 use policy::Policy;
+use random::{Draws, Purpose};
 use timeline::Recorder;
 use world::{Setting, World};
 
@@ -53,6 +56,8 @@ pub struct Options {
     pub charges: Charges,
     /// Where time limits come from.
     pub limits: LimitModel,
+    /// The share of jobs of high priority, drawn at random; the others are normal. Only `priority` and `gangline` know.
+    pub high_share: f64,
     /// What fails.
     pub faults: FaultSpec,
     /// What every random draw comes from.
@@ -197,15 +202,18 @@ fn run(
     if options.policy.needs_limits() && jobs.iter().any(|job| limits[job.index()].is_none()) {
         return Err(SimulationError::NoLimits(options.policy));
     }
+    let is_high = |job: JobIndex| Draws::new(options.seed, Purpose::Priorities, job.0).uniform() < options.high_share;
     let mut policy = policy_of(options, nodes, &capacity, workload);
     let count = u32::try_from(capacity.len()).expect("a cluster has fewer than 2^32 nodes");
     let mut world = World::new(Setting {
         workload,
         charges: options.charges,
         limits,
+        is_high: workload.indices().map(is_high).collect(),
         has_quirk,
         is_clairvoyant: options.policy.is_clairvoyant(),
         capacity,
+        racks: racks(nodes),
         faults: faults::Faults::new(options.faults, options.seed, count),
     });
     world.recorder = recorder;
@@ -251,6 +259,20 @@ fn fitting(workload: &Workload, capacity: &[u32], options: &Options) -> Result<V
     Ok(jobs)
 }
 
+/// The number of each node's narrowest domain; a node that names none is one by itself.
+fn racks(nodes: &[NodeSpec]) -> Vec<u32> {
+    let names = |node: &NodeSpec| node.location.iter().next().map(|(_, name)| name.to_owned());
+    if nodes.iter().all(|node| names(node).is_none()) {
+        return Vec::new();
+    }
+    let mut numbers: BTreeMap<String, u32> = BTreeMap::new();
+    let of_node = |(next, node): (u32, &NodeSpec)| match names(node) {
+        None => next,
+        Some(name) => *numbers.entry(name).or_insert(next),
+    };
+    (0..).zip(nodes).map(of_node).collect()
+}
+
 /// The queues that take jobs; none if every name is accepted.
 fn leaves(sharing: &Configuration) -> BTreeSet<&str> {
     let parents: BTreeSet<_> = sharing.queues.iter().filter_map(|queue| queue.parent.as_ref()).collect();
@@ -273,6 +295,7 @@ fn policy_of(options: &Options, nodes: &[NodeSpec], capacity: &[u32], workload: 
         PolicyName::Srsf => Box::new(ShortestRemaining::new(Measure::Service, placing, capacity, jobs)),
         PolicyName::Las => Box::new(LeastAttainedService::new(placing, capacity, jobs)),
         PolicyName::EasyBackfill => Box::new(EasyBackfill::new(capacity, jobs)),
+        PolicyName::Priority => Box::new(PriorityPreemption::new(capacity, jobs)),
         PolicyName::Gangline => Box::new(gangline::Gangline::new(nodes, &options.sharing)),
     }
 }

@@ -6,7 +6,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use gangline_base::{NodeId, Timestamp};
+use gangline_base::{NodeId, Priority, Timestamp};
 
 use super::floor::Shares;
 use super::progress::{Phase, Progress};
@@ -108,19 +108,22 @@ pub enum PolicyName {
     Las,
     /// FIFO with a reservation for its head and backfill around it.
     EasyBackfill,
+    /// By priority, killing whatever is lower without regard to checkpoints.
+    Priority,
     /// The product's own engine.
     Gangline,
 }
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [PolicyName; 7] = [
+    pub const ALL: [PolicyName; 8] = [
         PolicyName::Fifo,
         PolicyName::Sjf,
         PolicyName::Srtf,
         PolicyName::Srsf,
         PolicyName::Las,
         PolicyName::EasyBackfill,
+        PolicyName::Priority,
         PolicyName::Gangline,
     ];
 
@@ -134,6 +137,7 @@ impl PolicyName {
             PolicyName::Srsf => "srsf",
             PolicyName::Las => "las",
             PolicyName::EasyBackfill => "easy-backfill",
+            PolicyName::Priority => "priority",
             PolicyName::Gangline => "gangline",
         }
     }
@@ -153,7 +157,7 @@ impl PolicyName {
 
 /// A policy nobody knows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}; there are fifo, sjf, srtf, srsf, las, easy-backfill and gangline")]
+#[error("no policy is called {0:?}; there are fifo, sjf, srtf, srsf, las, easy-backfill, priority and gangline")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyName {
@@ -171,6 +175,8 @@ pub(crate) struct View<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) progress: &'a [Progress],
     pub(crate) limits: &'a [Option<Duration>],
+    /// The jobs of high priority.
+    pub(crate) is_high: &'a [bool],
     pub(crate) is_clairvoyant: bool,
 }
 
@@ -178,6 +184,11 @@ impl View<'_> {
     /// The accelerators a job asks for.
     pub(crate) fn gpus(&self, job: JobIndex) -> u32 {
         self.workload.jobs[job.index()].gpus
+    }
+
+    /// Its priority.
+    pub(crate) fn priority(&self, job: JobIndex) -> Priority {
+        if self.is_high[job.index()] { Priority::HIGH } else { Priority::NORMAL }
     }
 
     /// The time limit its user typed.

@@ -1,6 +1,6 @@
 //! Small workloads whose outcome is worked out by hand in each test.
 
-use gangline_base::{AcceleratorKind, Bytes, NodeName, QueueName};
+use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, QueueName};
 
 use super::*;
 use crate::{NodeCapacity, QueueSpec};
@@ -33,6 +33,7 @@ fn options(policy: PolicyName) -> Options {
         policy,
         charges: Charges::FREE,
         limits: LimitModel::Users,
+        high_share: 0.0,
         faults: FaultSpec::NONE,
         seed: 1,
         oversized: BadRows::Refuse,
@@ -172,6 +173,35 @@ fn a_job_for_a_queue_that_is_not_there_and_a_cluster_of_two_kinds_are_refused() 
     mixed[1].capacity.accelerator = AcceleratorKind("H100".to_owned());
     let refusal = simulate(&workload, &mixed, &skipping).expect_err("there are two kinds").to_string();
     assert!(refusal.starts_with("simulate nodes of GPU and H100 together"), "{refusal}");
+}
+
+/// Half of the jobs are of high priority. All of 8,000 s on the whole of the cluster: those of high priority preempt the
+/// first normal one that runs, and then go one after the other; no normal one ever preempts.
+#[test]
+fn priority_preempts_lower_jobs_only_and_loses_their_work() {
+    let mut options = options(PolicyName::Priority);
+    options.charges = Charges::USUAL;
+    let rows: Vec<_> = (0..40).map(|row| (row * 700, 8_000, 4)).collect();
+    let even = simulate(&workload(&rows), &nodes(1, 4), &options).expect("it has an end");
+    assert_eq!(even.preemptions, 0, "jobs of one priority don't preempt each other");
+    options.high_share = 0.5;
+    let summary = simulate(&workload(&rows), &nodes(1, 4), &options).expect("it has an end");
+    let lost = summary.lost_gpu_hours.iter().find(|(cause, _)| *cause == Waste::Preemption).map_or(0.0, |(_, it)| *it);
+    assert!(summary.preemptions > 0 && lost > 0.0, "{} preemptions lost {lost}", summary.preemptions);
+    assert!(summary.first_start_seconds.p50 < even.first_start_seconds.p50, "half of the jobs go before the others");
+}
+
+/// Two racks of two nodes, their nodes in turns: the first two nodes are in different racks.
+#[test]
+fn the_engine_keeps_a_gang_in_one_rack_where_it_can() {
+    let mut nodes = nodes(4, 4);
+    for (number, node) in nodes.iter_mut().enumerate() {
+        node.location = [(Level::Rack, format!("r{}", number % 2))].into_iter().collect();
+    }
+    let summary = simulate(&workload(&[(0, 50, 8), (100, 50, 8)]), &nodes, &options(PolicyName::Gangline));
+    assert_eq!(summary.map(|summary| summary.gang_starts), Ok((2, 2)));
+    let summary = simulate(&workload(&[(0, 50, 8), (100, 50, 8)]), &nodes, &options(PolicyName::Fifo));
+    assert_eq!(summary.map(|summary| summary.gang_starts), Ok((2, 0)), "FIFO takes the first nodes");
 }
 
 #[test]

@@ -53,9 +53,11 @@ pub(crate) struct World<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) charges: Charges,
     pub(crate) limits: Vec<Option<Duration>>,
+    pub(crate) is_high: Vec<bool>,
     pub(crate) has_quirk: bool,
     pub(crate) is_clairvoyant: bool,
     pub(crate) capacity: Vec<u32>,
+    pub(crate) racks: Vec<u32>,
     pub(crate) free: Vec<u32>,
     pub(crate) now: Timestamp,
     pub(crate) due: BinaryHeap<Reverse<(Timestamp, Due)>>,
@@ -77,15 +79,19 @@ pub(crate) struct Setting<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) charges: Charges,
     pub(crate) limits: Vec<Option<Duration>>,
+    pub(crate) is_high: Vec<bool>,
     pub(crate) has_quirk: bool,
     pub(crate) is_clairvoyant: bool,
     pub(crate) capacity: Vec<u32>,
+    /// For each node, its rack (or other narrowest domain) by number; empty if none is named.
+    pub(crate) racks: Vec<u32>,
     pub(crate) faults: super::faults::Faults,
 }
 
 impl<'a> World<'a> {
     pub(crate) fn new(setting: Setting<'a>) -> Self {
-        let Setting { workload, charges, limits, has_quirk, is_clairvoyant, capacity, faults } = setting;
+        let Setting { workload, charges, limits, is_high, has_quirk, is_clairvoyant, capacity, racks, faults } =
+            setting;
         let duration = |duration| if has_quirk { quirk::stretched(duration) } else { duration };
         let jobs = &workload.jobs;
         World {
@@ -104,9 +110,11 @@ impl<'a> World<'a> {
             workload,
             charges,
             limits,
+            is_high,
             has_quirk,
             is_clairvoyant,
             capacity,
+            racks,
             faults,
         }
     }
@@ -161,6 +169,7 @@ impl<'a> World<'a> {
             workload: self.workload,
             progress: &self.progress,
             limits: &self.limits,
+            is_high: &self.is_high,
             is_clairvoyant: self.is_clairvoyant,
         }
     }
@@ -279,6 +288,12 @@ impl<'a> World<'a> {
             for (node, share) in shares {
                 let free = &mut self.free[node.0 as usize];
                 *free = free.checked_sub(*share).expect("a policy hands out only accelerators that are free (A-5)");
+            }
+            if shares.len() > 1 && !self.racks.is_empty() {
+                let mut racks = shares.iter().map(|(node, _)| self.racks[node.0 as usize]);
+                let first = racks.next();
+                self.meter.gang_starts += 1;
+                self.meter.gang_starts_in_one_rack += u64::from(racks.all(|rack| Some(rack) == first));
             }
         }
         self.meter.busy += place.gpus(gpus);

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use gangline_orchestration::NodeSpec;
 use gangline_orchestration::simulator::{Charges, FaultSpec, Options, PolicyName, Summary, Waste, Workload, simulate};
 
 use super::Effort;
@@ -52,6 +53,24 @@ fn compare(report: &mut Report, workload: &Workload, nodes: u32, load: f64) -> R
         found.push((policy, summary));
     }
     judge(report, &found, load);
+    with_priorities(report, &workload, &nodes, load)
+}
+
+/// One job in ten is urgent: killing whatever is in its way, without regard to checkpoints, beside what we do.
+fn with_priorities(report: &mut Report, workload: &Workload, nodes: &[NodeSpec], load: f64) -> Result<()> {
+    let mut losses = Vec::new();
+    report.note("and with one job in ten of high priority:");
+    for policy in [PolicyName::Priority, PolicyName::Gangline] {
+        let charged = Options { charges: Charges::USUAL, faults: FaultSpec::USUAL, ..traces::plain(policy) };
+        let began = Instant::now();
+        let summary = simulate(workload, nodes, &Options { high_share: 0.1, ..charged })?;
+        report.note(&row(policy, &summary, began.elapsed().as_secs_f64()));
+        losses.push(preemption_losses(&summary));
+    }
+    let figure = if losses[0] > 0.0 { losses[1] / losses[0] } else { 1.0 };
+    let what =
+        format!("load {load:.1}: gangline's GPU-hours lost to preemption / priority's, which ignores checkpoints");
+    report.figure(&what, figure, "", Bar::AtMost(0.5));
     Ok(())
 }
 
@@ -76,8 +95,9 @@ fn row(policy: PolicyName, summary: &Summary, took: f64) -> String {
     )
 }
 
+/// Lost work and saving. (Restarts follow faults too, which are the same under every policy.)
 fn preemption_losses(summary: &Summary) -> f64 {
-    let is_preemption = |cause: Waste| matches!(cause, Waste::Preemption | Waste::Saving | Waste::Restart);
+    let is_preemption = |cause: Waste| matches!(cause, Waste::Preemption | Waste::Saving);
     summary.lost_gpu_hours.iter().filter(|(cause, _)| is_preemption(*cause)).map(|(_, hours)| hours).sum()
 }
 
@@ -112,11 +132,4 @@ fn judge(report: &mut Report, found: &[(PolicyName, Summary)], load: f64) {
         let what = format!("load {load:.1}: gangs on 8+ nodes: gangline's mean wait / easy-backfill's");
         report.figure(&what, figure, "", Bar::AtMost(0.5));
     }
-    let losses = preemption_losses(ours);
-    report.figure(
-        &format!("load {load:.1}: gangline's GPU-hours lost to stopping and restarting"),
-        losses,
-        "h",
-        Bar::None,
-    );
 }

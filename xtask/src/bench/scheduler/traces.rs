@@ -48,6 +48,7 @@ pub(super) fn plain(policy: PolicyName) -> Options {
         policy,
         charges: Charges::FREE,
         limits: LimitModel::Users,
+        high_share: 0.0,
         faults: FaultSpec::NONE,
         seed: 1,
         oversized: BadRows::Skip,

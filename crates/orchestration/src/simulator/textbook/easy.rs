@@ -188,10 +188,12 @@ mod tests {
                 workload: &workload,
                 charges: Charges::FREE,
                 limits: LimitModel::Users.limits(&workload, seed),
+                is_high: vec![false; workload.jobs.len()],
                 has_quirk: false,
                 is_clairvoyant: false,
                 faults: Faults::new(FaultSpec::NONE, seed, 4),
                 capacity: capacity.clone(),
+                racks: Vec::new(),
             };
             let jobs: Vec<JobIndex> = workload.indices().collect();
             let inner = EasyBackfill::new(&capacity, jobs.len());
