@@ -55,3 +55,38 @@ pub fn read(folder: &Path) -> Result<Past, Error> {
         after = last;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gangline_base::Timestamp;
+    use gangline_orchestration::{Configuration, Entry as EngineEntry, Event};
+
+    use super::*;
+    use crate::codec::encode_entry;
+    use crate::db::{Batch, Entry, Journal, Options};
+
+    fn journal(folder: &Path, bodies: Vec<Vec<u8>>) -> Journal {
+        let (mut journal, _) = Journal::open(folder, Options::default()).expect("a new journal opens");
+        let records: Vec<Entry> = bodies.into_iter().map(|body| Entry { at: Timestamp::EPOCH, body }).collect();
+        journal.commit(Batch { records: &records, read_models: &mut |_| Ok(()) }).expect("the disk takes it");
+        journal
+    }
+
+    #[test]
+    fn a_journal_is_read_while_its_control_plane_holds_it() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let configured = EngineEntry::Event(Event::Configured(std::sync::Arc::new(Configuration::default())));
+        let _held = journal(folder.path(), vec![encode_entry(&configured)]);
+        let past = read(folder.path()).expect("it is a journal");
+        assert_eq!((past.nodes().len(), past.into_workload().jobs.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().expect("there is room");
+        assert!(matches!(read(folder.path()), Err(Error::Journal(db::Error::Folder { .. }))));
+        let _held = journal(folder.path(), vec![b"{}".to_vec()]);
+        let error = read(folder.path()).expect_err("it is no entry").to_string();
+        assert_eq!(error, "record 1 of the journal");
+    }
+}

@@ -27,6 +27,7 @@ pub(super) fn as_json(args: &SimulateArgs, summary: &Summary) -> Value {
         "large_gangs": { "jobs": large_jobs, "queue_seconds": spread(large) },
         "makespan_seconds": summary.makespan_seconds,
         "utilisation": summary.utilisation,
+        "utilisation_of_arrivals": summary.utilisation_of_arrivals,
         "goodput": summary.goodput,
         "fragmentation": summary.fragmentation,
         "finish_time_fairness": { "worst": summary.rho_worst, "p99": summary.rho_p99 },
@@ -79,6 +80,7 @@ pub(super) fn as_table(args: &SimulateArgs, cluster: &str, summary: &Summary, to
     let mut facts = vec![
         ("makespan", output::seconds(summary.makespan_seconds)),
         ("utilisation", percent(summary.utilisation)),
+        ("utilisation while jobs arrive", percent(summary.utilisation_of_arrivals)),
         ("goodput", percent(summary.goodput)),
         ("free but not for the oldest waiting job", percent(summary.fragmentation)),
         ("finish-time fairness (rho), worst and p99", format!("{:.2}, {:.2}", summary.rho_worst, summary.rho_p99)),

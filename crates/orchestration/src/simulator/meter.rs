@@ -56,6 +56,8 @@ pub(crate) struct Meter {
     /// The integral of max(1, demand / capacity).
     pub(crate) contention: f64,
     pub(crate) busy_gpu_seconds: f64,
+    /// What [`Self::busy_gpu_seconds`] was at the last submission.
+    pub(crate) busy_at_last_arrival: f64,
     pub(crate) fragmented_gpu_seconds: f64,
     pub(crate) down_gpu_seconds: f64,
     pub(crate) useful_gpu_seconds: f64,

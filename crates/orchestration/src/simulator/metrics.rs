@@ -55,6 +55,8 @@ pub struct Summary {
     pub makespan_seconds: f64,
     /// The share of the cluster's accelerator-time, over the makespan, that jobs held.
     pub utilisation: f64,
+    /// The same while jobs arrive, to the last submission: what runs on afterwards says little about a policy.
+    pub utilisation_of_arrivals: f64,
     /// The share that became work that counts.
     pub goodput: f64,
     /// The share that was free, in sum enough for the oldest waiting job, and yet not given to it.
@@ -114,6 +116,8 @@ impl World<'_> {
         let large: Vec<f64> = jobs.iter().filter(|job| trace(job).gpus >= large_gpus).map(waited).collect();
         let rho = Distribution::of(jobs.iter().map(|job| self.rho[job.index()]).collect());
         let meter = &self.meter;
+        let last_arrival = jobs.iter().map(|job| trace(job).submitted).max().unwrap_or(first);
+        let arriving = last_arrival.since(first).as_secs_f64() * f64::from(capacity);
         let causes = Waste::ALL.into_iter().zip(meter.wasted_gpu_seconds);
         Summary {
             jobs: jobs.len(),
@@ -125,6 +129,7 @@ impl World<'_> {
             large_queue_seconds: (large.len(), Distribution::of(large)),
             makespan_seconds: makespan,
             utilisation: of_capacity(meter.busy_gpu_seconds),
+            utilisation_of_arrivals: if arriving > 0.0 { meter.busy_at_last_arrival / arriving } else { 0.0 },
             goodput: of_capacity(meter.useful_gpu_seconds),
             fragmentation: of_capacity(meter.fragmented_gpu_seconds),
             rho_worst: jobs.iter().map(|job| self.rho[job.index()]).fold(0.0, f64::max),

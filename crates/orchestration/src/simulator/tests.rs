@@ -191,6 +191,14 @@ fn priority_preempts_lower_jobs_only_and_loses_their_work() {
     assert!(summary.first_start_seconds.p50 < even.first_start_seconds.p50, "half of the jobs go before the others");
 }
 
+/// One of 4 GPUs is held until the second job comes at 50, and then all of them until 150.
+#[test]
+fn utilisation_while_jobs_arrive_ends_with_the_last_arrival() {
+    let summary = simulate(&workload(&[(0, 50, 1), (50, 100, 4)]), &nodes(1, 4), &options(PolicyName::Fifo));
+    let summary = summary.expect("it has an end");
+    assert!((summary.utilisation_of_arrivals - 0.25).abs() < 1e-9 && (summary.utilisation - 0.75).abs() < 1e-9);
+}
+
 /// Two racks of two nodes, their nodes in turns: the first two nodes are in different racks.
 #[test]
 fn the_engine_keeps_a_gang_in_one_rack_where_it_can() {

@@ -184,6 +184,7 @@ impl<'a> World<'a> {
 
     fn submit(&mut self, job: JobIndex) {
         self.meter.demand += u64::from(self.gpus(job));
+        self.meter.busy_at_last_arrival = self.meter.busy_gpu_seconds;
         let progress = &mut self.progress[job.index()];
         progress.contention_at_submission = self.meter.contention;
         progress.wait(self.now);

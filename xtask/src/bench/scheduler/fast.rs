@@ -99,9 +99,11 @@ fn reclaim(report: &mut Report) -> Result<()> {
         ensure!(chosen.jobs.len() == 1 && chosen.cost == GpuSeconds::ZERO, "one job, the cheapest, makes room");
         times.push(time);
     }
-    report.time("victims for one GPU among 4,000 running jobs: the search", percentile(&mut times, 99), ms(5));
+    let what = "victims for one GPU among 4,000 running jobs: the search, median of 50";
+    report.time(what, percentile(&mut times, 50), ms(5));
+    report.time("    the slowest", percentile(&mut times, 100), None);
     report.peer("KAI 13.9 s on average (same source and conditions), until the new pod is bound; ours is the search for victims,");
-    report.note("which must still save and stop. p99 of 50.");
+    report.note("which must still save and stop.");
     Ok(())
 }
 

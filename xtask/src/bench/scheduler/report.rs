@@ -95,12 +95,14 @@ impl Report {
 
 /// Four significant digits or so, and separators.
 pub(super) fn number(value: f64) -> String {
+    if value != 0.0 && value.abs() < 0.01 {
+        return format!("{value:.1e}");
+    }
     let decimals = match value.abs() {
         value if value >= 100.0 || value == 0.0 => 0,
         value if value >= 10.0 => 1,
         value if value >= 1.0 => 2,
-        value if value >= 0.01 => 3,
-        _ => 6,
+        _ => 3,
     };
     let text = format!("{value:.decimals$}");
     let (whole, fraction) = text.split_once('.').map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
@@ -130,7 +132,7 @@ mod tests {
         assert_eq!(number(1_234_567.8), "1,234,568");
         assert_eq!(number(-1_234.0), "-1,234");
         assert_eq!(number(-123.0), "-123");
-        assert_eq!(number(0.0123), "0.012");
+        assert_eq!((number(0.0123), number(0.0), number(3e-10)), ("0.012".into(), "0".into(), "3.0e-10".into()));
         assert_eq!(number(12.34), "12.3");
     }
 
