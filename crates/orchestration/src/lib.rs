@@ -6,16 +6,19 @@
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
 mod backfill;
+mod claim;
 mod cluster;
 mod configuration;
 mod decide;
 mod decision;
 mod engine;
+mod entitlement;
 mod event;
 mod evolve;
 mod explain;
 mod invariant;
 mod job;
+mod leaving;
 mod pass;
 mod placement;
 pub mod preemption;
@@ -27,9 +30,11 @@ mod snapshot;
 mod topology;
 #[cfg(test)]
 mod topology_tests;
+mod victims;
 
+pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
-pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
+pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
