@@ -208,11 +208,15 @@ impl World<'_> {
         self.plan(self.now + repair, Due::NodeBack(node));
     }
 
-    /// The jobs of a spot node save before it goes, if the notice is long enough.
-    pub(crate) fn spot_notice(&mut self, node: NodeId) {
+    /// The jobs of a spot node save before it goes, if the notice is long enough: because the policy tells them to, if it
+    /// follows notices, or by themselves.
+    pub(crate) fn spot_notice(&mut self, node: NodeId, happenings: &mut Vec<Happening>) {
         let notice = self.faults.spec.spot_notice;
         self.plan(self.now + notice, Due::SpotReclaim(node));
-        if notice < self.charges.save {
+        if self.follows_notices && !self.faults.is_down[node.0 as usize] {
+            happenings.push(Happening::NodeLeaves(node, self.now + notice));
+        }
+        if self.follows_notices || notice < self.charges.save {
             return;
         }
         for job in self.jobs_on(node) {

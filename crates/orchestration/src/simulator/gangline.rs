@@ -89,8 +89,12 @@ impl Gangline {
             Happening::Failed(job) => self.shares_end(job, &fault),
             Happening::Freed(job) => self.shares_end(job, &ShareEnd::Stopped),
             Happening::NodeLost(node) => vec![Event::NodeLost { node }],
+            Happening::NodeLeaves(node, at) => {
+                vec![Event::DrainRequested { node, within: Some(at.since(view.now)) }]
+            }
             Happening::NodeBack(node) => {
-                self.nodes.get(node.0 as usize).map(|spec| Event::NodeJoined(spec.clone())).into_iter().collect()
+                let joined = self.nodes.get(node.0 as usize).map(|spec| Event::NodeJoined(spec.clone()));
+                joined.into_iter().chain([Event::DrainCancelled { node }]).collect()
             }
             Happening::CheckpointDurable(job) => {
                 self.steps += 1;
@@ -171,6 +175,10 @@ impl Policy for Gangline {
     }
 
     fn follows_checkpoints(&self) -> bool {
+        true
+    }
+
+    fn follows_notices(&self) -> bool {
         true
     }
 }

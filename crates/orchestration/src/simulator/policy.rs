@@ -25,6 +25,8 @@ pub(crate) enum Happening {
     NodeLost(NodeId),
     /// A node is back, idle.
     NodeBack(NodeId),
+    /// A node will be taken then (told only to policies that ask; for the others its jobs save by themselves).
+    NodeLeaves(NodeId, Timestamp),
     /// A job came.
     Submitted(JobIndex),
     /// A running job's periodic checkpoint became durable (told only to policies that ask).
@@ -86,6 +88,11 @@ pub(crate) enum Manner {
 pub(crate) trait Policy {
     /// What to do now.
     fn decide(&mut self, view: &View<'_>, happenings: &[Happening]) -> Vec<Action>;
+
+    /// Whether it is to be told of nodes that are about to go.
+    fn follows_notices(&self) -> bool {
+        false
+    }
 
     /// Whether it is to be told of checkpoints.
     fn follows_checkpoints(&self) -> bool {

@@ -191,6 +191,22 @@ fn priority_preempts_lower_jobs_only_and_loses_their_work() {
     assert!(summary.first_start_seconds.p50 < even.first_start_seconds.p50, "half of the jobs go before the others");
 }
 
+/// Spot nodes go with a notice of 10 minutes: what runs there saves, and nothing is lost. With one of 10 s there is no
+/// time for it.
+#[test]
+fn a_spot_notice_saves_the_work_if_it_comes_in_time() {
+    let lost = |notice: &str| {
+        let mut options = options(PolicyName::Gangline);
+        options.charges = Charges::USUAL;
+        options.faults = format!("spot=100%:{notice}:6h,repair=1h").parse().expect("it is a specification");
+        let summary = simulate(&workload(&[(0, 200_000, 4), (0, 200_000, 4)]), &nodes(2, 4), &options);
+        let summary = summary.expect("it has an end");
+        assert!(summary.node_losses > 5, "{}", summary.node_losses);
+        summary.lost_gpu_hours.iter().find(|(cause, _)| *cause == Waste::Fault).map_or(0.0, |(_, hours)| *hours)
+    };
+    assert!(lost("10m") < 1e-9 && lost("10s") > 1.0, "{} {}", lost("10m"), lost("10s"));
+}
+
 /// One of 4 GPUs is held until the second job comes at 50, and then all of them until 150.
 #[test]
 fn utilisation_while_jobs_arrive_ends_with_the_last_arrival() {

@@ -71,6 +71,7 @@ pub(crate) struct World<'a> {
     /// What happened where, if it is to be drawn.
     pub(crate) recorder: Option<Recorder>,
     follows_checkpoints: bool,
+    pub(crate) follows_notices: bool,
     wake_at: Option<Timestamp>,
 }
 
@@ -106,6 +107,7 @@ impl<'a> World<'a> {
             rho: vec![0.0; jobs.len()],
             recorder: None,
             follows_checkpoints: false,
+            follows_notices: false,
             wake_at: None,
             workload,
             charges,
@@ -122,6 +124,7 @@ impl<'a> World<'a> {
     /// Runs the given jobs, in order of submission, to the end of the last.
     pub(crate) fn run(&mut self, jobs: &[JobIndex], policy: &mut dyn Policy) -> Result<(), SimulationError> {
         self.follows_checkpoints = policy.follows_checkpoints();
+        self.follows_notices = policy.follows_notices();
         self.plan_node_faults();
         let mut submissions = jobs.iter().copied().peekable();
         let mut left = jobs.len();
@@ -219,7 +222,7 @@ impl<'a> World<'a> {
             }
             Due::NodeFault(node) => self.node_fault(node, happenings),
             Due::NodeFound(node) => self.node_found(node, happenings),
-            Due::SpotNotice(node) => self.spot_notice(node),
+            Due::SpotNotice(node) => self.spot_notice(node, happenings),
             Due::SpotReclaim(node) => self.spot_reclaim(node, happenings),
             Due::NodeBack(node) => self.node_back(node, happenings),
             // Due for a run that is over, or for a time at which the policy no longer wants to be woken.

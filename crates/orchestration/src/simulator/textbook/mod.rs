@@ -73,7 +73,10 @@ impl Occupancy {
             }
             Happening::NodeLost(node) => self.floor.take_down(node),
             Happening::NodeBack(node) => self.floor.bring_up(node),
-            Happening::Submitted(_) | Happening::CheckpointDurable(_) | Happening::Timer => {}
+            Happening::Submitted(_)
+            | Happening::CheckpointDurable(_)
+            | Happening::NodeLeaves(..)
+            | Happening::Timer => {}
         }
     }
 

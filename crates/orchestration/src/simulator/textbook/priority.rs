@@ -44,7 +44,11 @@ impl PriorityPreemption {
                 self.running.remove(&rank(view, job));
                 self.waiting.insert(rank(view, job));
             }
-            Happening::NodeLost(_) | Happening::NodeBack(_) | Happening::CheckpointDurable(_) | Happening::Timer => {}
+            Happening::NodeLost(_)
+            | Happening::NodeBack(_)
+            | Happening::CheckpointDurable(_)
+            | Happening::NodeLeaves(..)
+            | Happening::Timer => {}
         }
     }
 
