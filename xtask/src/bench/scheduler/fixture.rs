@@ -84,7 +84,7 @@ impl Gang {
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     pub(super) job: JobId,
-    attempt: AttemptNumber,
+    pub(super) attempt: AttemptNumber,
     nodes: Vec<NodeId>,
 }
 
@@ -95,9 +95,9 @@ impl Running {
         self.nodes.iter().map(move |node| Event::ShareStarted { job, attempt, node: *node })
     }
 
-    pub(super) fn ended(&self) -> impl Iterator<Item = Event> + '_ {
-        let (job, attempt) = (self.job, self.attempt);
-        self.nodes.iter().map(move |node| Event::ShareEnded { job, attempt, node: *node, end: ShareEnd::Succeeded })
+    pub(super) fn ended(&self, end: &ShareEnd) -> impl Iterator<Item = Event> + '_ {
+        let (job, attempt, end) = (self.job, self.attempt, end.clone());
+        self.nodes.iter().map(move |node| Event::ShareEnded { job, attempt, node: *node, end: end.clone() })
     }
 }
 

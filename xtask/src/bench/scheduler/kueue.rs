@@ -13,10 +13,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use gangline_base::{AcceleratorKind, JobId, JobSpec, Level, QueueName, Timestamp, TopologyRequest};
+use gangline_base::{AcceleratorKind, AttemptNumber, JobId, JobSpec, Level, QueueName, Timestamp, TopologyRequest};
 use gangline_control::codec::encode_entry;
 use gangline_control::db::{self, Batch, Journal};
-use gangline_orchestration::{Configuration, Engine, Entry, Event, Limits, QueueSpec};
+use gangline_orchestration::{
+    Configuration, Decision, Engine, Entry, Event, Limits, PreemptionRules, QueueSpec, ShareEnd,
+};
 
 use super::Effort;
 use super::fixture::{Gang, Running, node, placed};
@@ -127,6 +129,13 @@ struct Outcome {
     text: String,
 }
 
+/// A job that waits or runs.
+struct Live {
+    came: Timestamp,
+    class: usize,
+    is_admitted: bool,
+}
+
 /// Engine and journal, and what to do when.
 struct Player {
     engine: Engine,
@@ -135,12 +144,12 @@ struct Player {
     requests: usize,
     commits: u32,
     now: Timestamp,
-    ends: BinaryHeap<Reverse<(Timestamp, JobId)>>,
+    ends: BinaryHeap<Reverse<(Timestamp, JobId, AttemptNumber)>>,
     running: BTreeMap<JobId, Running>,
-    /// When each live job came, and its class.
-    live: BTreeMap<JobId, (Timestamp, usize)>,
-    /// For each class, admissions and the sum of seconds waited.
+    live: BTreeMap<JobId, Live>,
+    /// For each class, first admissions and the sum of seconds waited for them.
     waited: Vec<(u32, f64)>,
+    preemptions: u32,
 }
 
 impl Player {
@@ -163,6 +172,7 @@ impl Player {
             running: BTreeMap::new(),
             live: BTreeMap::new(),
             waited: vec![(0, 0.0); generator.classes.len()],
+            preemptions: 0,
         })
     }
 
@@ -172,14 +182,10 @@ impl Player {
         while let Some(event) = events.pop_front() {
             let decisions = self.engine.apply(self.now, &event)?;
             for started in placed(&decisions) {
-                let (came, class) = self.live[&started.job];
-                self.waited[class].0 += 1;
-                self.waited[class].1 += self.now.since(came).as_secs_f64();
-                let end = self.now + Duration::from_millis(classes[class].runtime_ms);
-                self.ends.push(Reverse((end, started.job)));
                 events.extend(started.started());
-                self.running.insert(started.job, started);
+                self.start(started, classes)?;
             }
+            events.extend(decisions.iter().flat_map(|decision| self.stop(decision)));
             self.note(&Entry::Event(event));
             for decision in decisions {
                 self.note(&Entry::Decision(decision));
@@ -190,6 +196,26 @@ impl Player {
             }
         }
         Ok(())
+    }
+
+    fn start(&mut self, started: Running, classes: &[Class]) -> Result<()> {
+        let live = self.live.get_mut(&started.job).context("only a job that was submitted is placed")?;
+        if !std::mem::replace(&mut live.is_admitted, true) {
+            self.waited[live.class].0 += 1;
+            self.waited[live.class].1 += self.now.since(live.came).as_secs_f64();
+        }
+        let end = self.now + Duration::from_millis(classes[live.class].runtime_ms);
+        self.ends.push(Reverse((end, started.job, started.attempt)));
+        self.running.insert(started.job, started);
+        Ok(())
+    }
+
+    /// What is asked to stop does so at once, and waits again.
+    fn stop(&mut self, decision: &Decision) -> Vec<Event> {
+        let Decision::Stop { job, .. } = decision else { return Vec::new() };
+        let Some(running) = self.running.remove(job) else { return Vec::new() };
+        self.preemptions += 1;
+        running.ended(&ShareEnd::Stopped).collect()
     }
 
     fn note(&mut self, entry: &Entry) {
@@ -204,9 +230,13 @@ impl Player {
         Ok(())
     }
 
-    fn end(&mut self, job: JobId, classes: &[Class]) -> Result<()> {
+    fn end(&mut self, job: JobId, attempt: AttemptNumber, classes: &[Class]) -> Result<()> {
+        if self.running.get(&job).is_none_or(|running| running.attempt != attempt) {
+            // It was stopped before its end.
+            return Ok(());
+        }
         let Some(ending) = self.running.remove(&job) else { return Ok(()) };
-        for event in ending.ended() {
+        for event in ending.ended(&ShareEnd::Succeeded) {
             self.apply(event, classes)?;
         }
         self.live.remove(&job);
@@ -238,15 +268,16 @@ fn play(generator: &Generator, effort: Effort) -> Result<Outcome> {
     let began = Instant::now();
     let mut left = arrivals.iter().peekable();
     loop {
-        let ending = player.ends.peek().map(|Reverse((at, _))| *at);
+        let ending = player.ends.peek().map(|Reverse((at, ..))| *at);
         let coming = left.peek().map(|(at, ..)| *at);
         let Some(now) = ending.into_iter().chain(coming).min() else { break };
         player.now = now;
         if ending == Some(now) {
-            let Some(Reverse((_, job))) = player.ends.pop() else { continue };
-            player.end(job, &generator.classes)?;
+            let Some(Reverse((_, job, attempt))) = player.ends.pop() else { continue };
+            player.end(job, attempt, &generator.classes)?;
         } else if let Some((came, class, queue)) = left.next() {
-            player.live.insert(player.engine.next_job_id(), (*came, *class));
+            let live = Live { came: *came, class: *class, is_admitted: false };
+            player.live.insert(player.engine.next_job_id(), live);
             player.apply(Event::JobSubmitted(specs[&(*queue, *class)].clone()), &generator.classes)?;
         }
     }
@@ -255,11 +286,11 @@ fn play(generator: &Generator, effort: Effort) -> Result<Outcome> {
     let admitted: u32 = player.waited.iter().map(|(count, _)| count).sum();
     ensure!(admitted as usize == arrivals.len(), "{admitted} of {} workloads were admitted", arrivals.len());
     let means: Vec<String> = generator.classes.iter().zip(&player.waited).map(mean).collect();
-    let commits = player.commits;
+    let (commits, preemptions) = (player.commits, player.preemptions);
     drop(player);
     std::fs::remove_dir_all(&folder).context("remove target/bench-scheduler")?;
     let text = format!(
-        "{admitted} in {seconds:.2} s, {commits} fsyncs; simulated mean time to admission: {}",
+        "{admitted} in {seconds:.2} s, {commits} fsyncs, {preemptions} preemptions; simulated mean time to admission: {}",
         means.join(", ")
     );
     Ok(Outcome { rate: f64::from(admitted) / seconds, text })
@@ -301,5 +332,7 @@ fn sharing(generator: &Generator) -> Result<Configuration> {
             queues.push(QueueSpec { name, parent: Some(parent.clone()), weight, quota, borrowing_limit });
         }
     }
-    Ok(Configuration { queues, ..Configuration::default() })
+    // As there: a queue takes its quota back, higher priorities go first within a queue, at once.
+    let preemption = PreemptionRules { runtime_min: Duration::ZERO, ..PreemptionRules::default() };
+    Ok(Configuration { queues, preemption, ..Configuration::default() })
 }
