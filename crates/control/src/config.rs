@@ -13,8 +13,13 @@
 //! [[queue]]
 //! name = "research"
 //! quota = { H100 = 4 }
+//!
+//! [fabric]                               # what one port carries, in Gbit/s
+//! node_gbps = 3600
+//! rack_gbps = 400
 //! ```
 
+mod fabric;
 mod queues;
 
 use std::collections::BTreeSet;
@@ -106,6 +111,7 @@ struct FileV1 {
     #[serde(default)]
     queue: Vec<queues::QueueV1>,
     half_life_hours: Option<u32>,
+    fabric: Option<fabric::FabricV1>,
 }
 
 #[derive(Deserialize)]
@@ -143,7 +149,8 @@ impl Config {
         }
         check(&nodes)?;
         let refused = |(queue, message)| ConfigError::Queue { queue, message };
-        let sharing = queues::read(file.queue, file.half_life_hours).map_err(refused)?;
+        let mut sharing = queues::read(file.queue, file.half_life_hours).map_err(refused)?;
+        sharing.fabric = file.fabric.map(Into::into);
         sharing.check()?;
         Ok(Config { listen: file.listen, nodes, sharing })
     }

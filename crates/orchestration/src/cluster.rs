@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, NodeId, NodeName};
 
+use crate::fabric::Fabric;
 use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::share::{MIB_BITS, Resource};
 use crate::topology::{Location, Topology};
-use crate::{Share, placement};
+use crate::{Configuration, Share, placement};
 
 /// A node as it joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +134,8 @@ pub struct Cluster {
     kinds: BTreeSet<AcceleratorKind>,
     /// Where they are, and what could ever fit there, found without a scan.
     topology: Topology,
+    /// What its levels carry, if the administrator said.
+    fabric: Option<Fabric>,
 }
 
 impl Cluster {
@@ -191,6 +194,15 @@ impl Cluster {
             .take_while(|(kind, _, _)| *kind == gang.accelerator)
             .filter_map(|(_, _, id)| self.nodes.get(id))
             .filter(|node| node.has_room_for_share_of(gang))
+    }
+
+    /// What the network's levels carry, if the administrator said.
+    pub(crate) fn fabric(&self) -> Option<&Fabric> {
+        self.fabric.as_ref()
+    }
+
+    pub(crate) fn configure(&mut self, configuration: &Configuration) {
+        self.fabric.clone_from(&configuration.fabric);
     }
 
     /// The tree of domains.

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, QueueName};
 
+use crate::fabric::{Fabric, InvalidFabric};
+
 /// Queues in one configuration.
 pub const QUEUES_MAX: usize = 10_000;
 /// Queues above one another.
@@ -23,12 +25,14 @@ pub struct Configuration {
     pub queues: Vec<QueueSpec>,
     /// After this time, use counts half as much against a queue's share.
     pub half_life: Duration,
+    /// What the network carries; none: placements are compared by their domains alone.
+    pub fabric: Option<Fabric>,
 }
 
 impl Default for Configuration {
     fn default() -> Self {
         // Slurm's PriorityDecayHalfLife default (slurm.conf).
-        Configuration { queues: Vec::new(), half_life: Duration::from_hours(24 * 7) }
+        Configuration { queues: Vec::new(), half_life: Duration::from_hours(24 * 7), fabric: None }
     }
 }
 
@@ -100,6 +104,9 @@ pub enum InvalidConfiguration {
         /// Its own.
         own: u32,
     },
+    /// The network's bandwidths contradict each other.
+    #[error(transparent)]
+    Fabric(#[from] InvalidFabric),
     /// Use would never or at once be forgotten.
     #[error("the half-life of use has to be at least a second")]
     HalfLife,
@@ -123,6 +130,7 @@ impl Configuration {
         if self.half_life < Duration::from_secs(1) {
             return Err(InvalidConfiguration::HalfLife);
         }
+        self.fabric.as_ref().map_or(Ok(()), Fabric::check)?;
         let mut by_name: BTreeMap<&QueueName, &QueueSpec> = BTreeMap::new();
         for queue in &self.queues {
             if by_name.insert(&queue.name, queue).is_some() {

@@ -178,6 +178,7 @@ impl Engine {
     fn configure(&mut self, now: Timestamp, configuration: &Configuration) {
         let past = self.queues.past(now);
         self.queues = Queues::new(configuration.clone());
+        self.cluster.configure(configuration);
         self.queues.set_usages(past);
         for job in self.jobs.values() {
             match job.state {

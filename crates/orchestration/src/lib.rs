@@ -14,6 +14,9 @@ mod engine;
 mod event;
 mod evolve;
 mod explain;
+mod fabric;
+#[cfg(test)]
+mod fabric_tests;
 mod invariant;
 mod job;
 mod pass;
@@ -34,6 +37,7 @@ pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
+pub use fabric::{Closeness, Fabric, FabricKind, InvalidFabric};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
 pub use queue::QueueStanding;

@@ -131,7 +131,12 @@ impl Engine {
                 held.take(&room.shares, end);
                 held.job
             });
-            let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
+            let reason = PlaceReason {
+                waited: now.since(since),
+                backfills,
+                candidates: room.candidates,
+                closeness: room.closeness,
+            };
             let attempt = AttemptNumber(job.attempts + 1);
             return Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason });
         }

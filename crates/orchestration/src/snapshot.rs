@@ -63,6 +63,7 @@ impl Engine {
         if let Some(node) = shares.iter().map(|share| share.node).find(is_unknown) {
             return Err(Refusal::UnknownNode(node));
         }
+        engine.cluster.configure(&snapshot.configuration);
         engine.queues = Queues::new(snapshot.configuration);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
-use super::topology::LocationV1;
+use super::topology::{ClosenessV1, LocationV1};
 use super::{Error, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -62,6 +62,8 @@ enum EntryV1 {
         #[serde(default)]
         backfills: Option<JobId>,
         candidates: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        closeness: Option<ClosenessV1>,
     },
     Stop {
         job: JobId,
@@ -190,6 +192,7 @@ fn decision_to_disk(decision: &Decision) -> EntryV1 {
             waited_ms: millis(reason.waited),
             backfills: reason.backfills,
             candidates: reason.candidates,
+            closeness: reason.closeness.map(ClosenessV1::from),
         },
         Decision::Stop { job, attempt, reason } => EntryV1::Stop { job, attempt, reason: StopV1::from(reason) },
         Decision::Requeue { job, attempt, not_before, reason } => {
@@ -220,9 +223,10 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::CheckpointCommitted { job, attempt, step } => Event::CheckpointCommitted { job, attempt, step },
         EntryV1::IdsSkipped { below } => Event::IdsSkipped { below },
         EntryV1::TimePassed => Event::TimePassed,
-        EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates } => {
+        EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates, closeness } => {
             let shares = shares.into_iter().map(Share::from).collect();
-            let reason = PlaceReason { waited: Duration::from_millis(waited_ms), backfills, candidates };
+            let (waited, closeness) = (Duration::from_millis(waited_ms), closeness.map(Into::into));
+            let reason = PlaceReason { waited, backfills, candidates, closeness };
             return Ok(Entry::Decision(Decision::Place { job, attempt, shares, reason }));
         }
         EntryV1::Stop { job, attempt, reason } => {

@@ -9,11 +9,14 @@ use gangline_orchestration::{Configuration, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
+use super::topology::FabricV1;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct ConfigurationV1 {
     queues: Vec<QueueV1>,
     half_life_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fabric: Option<FabricV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -71,6 +74,7 @@ impl From<&Configuration> for ConfigurationV1 {
         ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
             half_life_ms: millis(configuration.half_life),
+            fabric: configuration.fabric.as_ref().map(FabricV1::from),
         }
     }
 }
@@ -87,6 +91,7 @@ impl From<ConfigurationV1> for Configuration {
         Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
+            fabric: configuration.fabric.map(Into::into),
         }
     }
 }

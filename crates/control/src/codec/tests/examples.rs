@@ -10,9 +10,9 @@ use gangline_base::{
     NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
-    Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, Job, JobState, Location, NodeCapacity, NodeSpec,
-    NodeStatus, PlaceReason, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, StopReason,
-    Usage, Usages,
+    Attempt, Closeness, Configuration, Decision, Entry, Event, Fabric, FabricKind, Fate, FaultCause, Job, JobState,
+    Location, NodeCapacity, NodeSpec, NodeStatus, PlaceReason, QueueSpec, RequeueReason, Resource, Share, ShareEnd,
+    ShareState, Snapshot, StopReason, Usage, Usages,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -116,7 +116,24 @@ impl Examples {
             borrowing_limit: self.amounts(),
         };
         let queues = vec![queue(None), queue(Some(queue_name()))];
-        Configuration { queues, half_life: self.duration() }
+        Configuration { queues, half_life: self.duration(), fabric: self.fabric() }
+    }
+
+    fn fabric(&mut self) -> Option<Fabric> {
+        if !self.has_network {
+            return None;
+        }
+        let kind = if self.below(2) == 0 { FabricKind::FatTree } else { FabricKind::RailOptimised };
+        let gbps = (0..self.below(4)).map(|_| (self.level(), self.positive())).collect();
+        Some(Fabric { kind, gbps, core_gbps: self.maybe(Self::positive), rails: self.maybe(Self::positive) })
+    }
+
+    fn closeness(&mut self) -> Option<Closeness> {
+        if !self.has_network {
+            return None;
+        }
+        let domain = self.maybe(|examples| (examples.level(), examples.text()));
+        Some(Closeness { domain, speedup_percent: self.maybe(Self::number) })
     }
 
     fn usages(&mut self) -> Usages {
@@ -224,6 +241,7 @@ impl Examples {
             waited: self.duration(),
             backfills: self.maybe(|examples| JobId(examples.large())),
             candidates: self.number(),
+            closeness: self.closeness(),
         };
         let shares = (0..self.below(4)).map(|_| self.share()).collect();
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
