@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, NodeId, NodeName};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, NodeId, NodeName, Timestamp};
 
 use crate::fabric::Fabric;
+use crate::health::{Health, HealthPolicy};
 use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::share::{MIB_BITS, Resource};
 use crate::topology::{Location, Topology};
@@ -49,6 +50,8 @@ impl NodeCapacity {
 pub enum NodeStatus {
     /// It does.
     Ready,
+    /// It has had too many faults of its own; nothing new starts until they are forgotten, or an administrator takes it back.
+    Suspect,
     /// What runs there goes on; nothing new starts.
     Draining,
     /// It is gone.
@@ -57,7 +60,31 @@ pub enum NodeStatus {
 
 impl NodeStatus {
     /// Every status: what is asked of nodes that need not be there now.
-    pub(crate) const ANY: [NodeStatus; 3] = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
+    pub(crate) const ANY: [NodeStatus; 4] =
+        [NodeStatus::Ready, NodeStatus::Suspect, NodeStatus::Draining, NodeStatus::Lost];
+}
+
+/// What a node's status follows from. A drain outlasts the node's being lost: only its administrator takes it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// It is gone.
+    pub is_lost: bool,
+    /// Nothing new is to start there.
+    pub is_draining: bool,
+    /// Its faults.
+    pub health: Health,
+}
+
+impl Standing {
+    pub(crate) fn status(&self, now: Timestamp, policy: Option<HealthPolicy>) -> NodeStatus {
+        let is_suspect = policy.is_some_and(|policy| self.health.is_suspect_at(now, policy));
+        match self {
+            Standing { is_lost: true, .. } => NodeStatus::Lost,
+            Standing { is_draining: true, .. } => NodeStatus::Draining,
+            _ if is_suspect => NodeStatus::Suspect,
+            _ => NodeStatus::Ready,
+        }
+    }
 }
 
 /// A node and what of it is free.
@@ -67,8 +94,12 @@ pub struct Node {
     pub id: NodeId,
     /// Its name and capacity.
     pub spec: NodeSpec,
-    /// Whether it takes jobs.
+    /// Whether it takes jobs: what follows from its standing at the last look.
     pub status: NodeStatus,
+    /// Why.
+    pub standing: Standing,
+    /// Faults of its own, rounded, at the last look: the fewer the better.
+    pub(crate) grade: u32,
     /// Free accelerators.
     pub free: BTreeSet<u32>,
     /// Free CPU cores.
@@ -82,11 +113,17 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(id: NodeId, spec: NodeSpec) -> Self {
+    fn new(id: NodeId, spec: NodeSpec, standing: Standing) -> Self {
         let free = (0..spec.capacity.accelerators).collect();
         let (free_cpus, free_memory) = (spec.capacity.cpus, spec.capacity.memory);
         let (held_cpus, held_memory) = (0, Bytes(0));
-        Node { id, spec, status: NodeStatus::Ready, free, free_cpus, free_memory, held_cpus, held_memory }
+        let (status, grade) = (standing.status(Timestamp::EPOCH, None), 0);
+        Node { id, spec, status, standing, grade, free, free_cpus, free_memory, held_cpus, held_memory }
+    }
+
+    /// Its place among the ready nodes of its kind: the fullest first, of those the ones with fewest faults.
+    pub(crate) fn place(&self) -> FreePlace {
+        (self.spec.capacity.accelerator.clone(), self.free_count(), self.grade, self.id)
     }
 
     fn set_held(&mut self, cpus: u32, memory: Bytes) {
@@ -123,19 +160,26 @@ impl Node {
     }
 }
 
+/// Where a node stands among the ready ones: by kind, free accelerators, faults, id.
+pub(crate) type FreePlace = (AcceleratorKind, u32, u32, NodeId);
+
 /// All nodes, indexed by how much is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
-    nodes: BTreeMap<NodeId, Node>,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
     by_name: BTreeMap<NodeName, NodeId>,
     /// Ready nodes by kind and number of free accelerators: the fullest that fits is found without a scan.
-    by_free: BTreeSet<(AcceleratorKind, u32, NodeId)>,
+    by_free: BTreeSet<FreePlace>,
     /// Every kind there has been: an upper bound on what can be waited for.
     kinds: BTreeSet<AcceleratorKind>,
     /// Where they are, and what could ever fit there, found without a scan.
     topology: Topology,
     /// What its levels carry, if the administrator said.
     fabric: Option<Fabric>,
+    /// When faults make a node suspect; never, if nobody said.
+    pub(crate) health: Option<HealthPolicy>,
+    /// When to look at a node's faults again.
+    pub(crate) checkups: BTreeSet<(Timestamp, NodeId)>,
 }
 
 impl Cluster {
@@ -182,17 +226,17 @@ impl Cluster {
 
     /// Ready nodes of a kind, those with most free first.
     pub(crate) fn emptiest_of<'a>(&'a self, kind: &'a AcceleratorKind) -> impl Iterator<Item = &'a Node> + 'a {
-        let all = (kind.clone(), 0, NodeId(0))..=(kind.clone(), u32::MAX, NodeId(u32::MAX));
-        self.by_free.range(all).rev().filter_map(|(_, _, id)| self.nodes.get(id))
+        let all = (kind.clone(), 0, 0, NodeId(0))..=(kind.clone(), u32::MAX, u32::MAX, NodeId(u32::MAX));
+        self.by_free.range(all).rev().filter_map(|(.., id)| self.nodes.get(id))
     }
 
     /// Ready nodes of the gang's kind that can take a share now, fullest first.
     pub(crate) fn with_room_for<'a>(&'a self, gang: &'a GangShape) -> impl Iterator<Item = &'a Node> + 'a {
-        let from = (gang.accelerator.clone(), gang.accelerators_per_node.get(), NodeId(0));
+        let from = (gang.accelerator.clone(), gang.accelerators_per_node.get(), 0, NodeId(0));
         self.by_free
             .range(from..)
-            .take_while(|(kind, _, _)| *kind == gang.accelerator)
-            .filter_map(|(_, _, id)| self.nodes.get(id))
+            .take_while(|(kind, ..)| *kind == gang.accelerator)
+            .filter_map(|(.., id)| self.nodes.get(id))
             .filter(|node| node.has_room_for_share_of(gang))
     }
 
@@ -203,6 +247,7 @@ impl Cluster {
 
     pub(crate) fn configure(&mut self, configuration: &Configuration) {
         self.fabric.clone_from(&configuration.fabric);
+        self.health = configuration.health;
     }
 
     /// The tree of domains.
@@ -244,26 +289,15 @@ impl Cluster {
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
         self.kinds.insert(spec.capacity.accelerator.clone());
-        let was_draining = self.nodes.get(&id).is_some_and(|node| node.status == NodeStatus::Draining);
-        let status = if was_draining { NodeStatus::Draining } else { NodeStatus::Ready };
+        let known = self.nodes.get(&id).map(|node| node.standing).unwrap_or_default();
         self.leave_topology(id);
-        self.nodes.insert(id, Node { status, ..Node::new(id, spec) });
+        self.nodes.insert(id, Node::new(id, spec, Standing { is_lost: false, ..known }));
         self.enter_topology(id);
         self.index(id);
         for share in held.iter().filter(|share| share.node == id) {
             self.take(share);
         }
         id
-    }
-
-    pub(crate) fn set_status(&mut self, id: NodeId, status: NodeStatus) {
-        self.unindex(id);
-        self.leave_topology(id);
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.status = status;
-        }
-        self.enter_topology(id);
-        self.index(id);
     }
 
     /// Hands a share's devices out. Devices beyond a shrunken node's capacity are none of its business any more.
@@ -289,27 +323,27 @@ impl Cluster {
         self.index(share.node);
     }
 
-    fn enter_topology(&mut self, id: NodeId) {
+    pub(crate) fn enter_topology(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get(&id) {
             self.topology.enter(node);
         }
     }
 
-    fn leave_topology(&mut self, id: NodeId) {
+    pub(crate) fn leave_topology(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get(&id) {
             self.topology.leave(node);
         }
     }
 
-    fn unindex(&mut self, id: NodeId) {
+    pub(crate) fn unindex(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
-        self.by_free.remove(&(node.spec.capacity.accelerator.clone(), node.free_count(), id));
+        self.by_free.remove(&node.place());
         self.topology.close(node);
     }
 
-    fn index(&mut self, id: NodeId) {
+    pub(crate) fn index(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
-        self.by_free.insert((node.spec.capacity.accelerator.clone(), node.free_count(), id));
+        self.by_free.insert(node.place());
         self.topology.open(node);
     }
 }

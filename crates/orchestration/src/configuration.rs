@@ -12,6 +12,7 @@ use std::time::Duration;
 use gangline_base::{AcceleratorKind, QueueName};
 
 use crate::fabric::{Fabric, InvalidFabric};
+use crate::health::HealthPolicy;
 
 /// Queues in one configuration.
 pub const QUEUES_MAX: usize = 10_000;
@@ -27,12 +28,15 @@ pub struct Configuration {
     pub half_life: Duration,
     /// What the network carries; none: placements are compared by their domains alone.
     pub fabric: Option<Fabric>,
+    /// When faults make a node suspect; none: they never do.
+    pub health: Option<HealthPolicy>,
 }
 
 impl Default for Configuration {
     fn default() -> Self {
         // Slurm's PriorityDecayHalfLife default (slurm.conf).
-        Configuration { queues: Vec::new(), half_life: Duration::from_hours(24 * 7), fabric: None }
+        let half_life = Duration::from_hours(24 * 7);
+        Configuration { queues: Vec::new(), half_life, fabric: None, health: None }
     }
 }
 
@@ -107,8 +111,8 @@ pub enum InvalidConfiguration {
     /// The network's bandwidths contradict each other.
     #[error(transparent)]
     Fabric(#[from] InvalidFabric),
-    /// Use would never or at once be forgotten.
-    #[error("the half-life of use has to be at least a second")]
+    /// Use or faults would at once be forgotten.
+    #[error("the half-life of use, and that of nodes' faults, has to be at least a second")]
     HalfLife,
     /// More queues than are supported.
     #[error("{count} queues are more than the {QUEUES_MAX} there may be")]
@@ -127,7 +131,8 @@ impl Configuration {
         if self.queues.len() > QUEUES_MAX {
             return Err(InvalidConfiguration::TooManyQueues { count: self.queues.len() });
         }
-        if self.half_life < Duration::from_secs(1) {
+        let forgetting = self.health.map(|policy| policy.half_life);
+        if forgetting.into_iter().chain([self.half_life]).any(|half_life| half_life < Duration::from_secs(1)) {
             return Err(InvalidConfiguration::HalfLife);
         }
         self.fabric.as_ref().map_or(Ok(()), Fabric::check)?;

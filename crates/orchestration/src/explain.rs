@@ -90,6 +90,8 @@ pub enum Blocker {
         draining: Vec<NodeName>,
         /// Nodes that could, but are lost.
         lost: Vec<NodeName>,
+        /// Nodes that could, but have had too many faults of their own.
+        suspect: Vec<NodeName>,
     },
     /// Nothing: it starts with the next decision.
     Nothing,
@@ -127,9 +129,9 @@ impl fmt::Display for Blocker {
                 "wants {} node(s) close to each other; {nodes_with_room} node(s) have room, but {best}",
                 wanted.nodes
             ),
-            Blocker::NodesUnavailable { wanted, ready, draining, lost } => {
+            Blocker::NodesUnavailable { wanted, ready, draining, lost, suspect } => {
                 write!(f, "wants {} node(s), only {ready} that could hold it are ready", wanted.nodes)?;
-                for (names, state) in [(draining, "draining"), (lost, "lost")] {
+                for (names, state) in [(draining, "draining"), (lost, "lost"), (suspect, "suspect")] {
                     if !names.is_empty() {
                         let names: Vec<&str> = names.iter().map(NodeName::as_str).collect();
                         write!(f, "; {state}: {}", names.join(", "))?;
@@ -268,7 +270,8 @@ impl Engine {
                 nodes.filter(|n| n.could_hold_share_of(gang)).map(|n| n.spec.name.clone()).collect()
             };
             let (draining, lost) = (names(NodeStatus::Draining), names(NodeStatus::Lost));
-            return Blocker::NodesUnavailable { wanted: gang.clone(), ready, draining, lost };
+            let suspect = names(NodeStatus::Suspect);
+            return Blocker::NodesUnavailable { wanted: gang.clone(), ready, draining, lost, suspect };
         }
         let competes =
             |node: &Node| node.status == NodeStatus::Ready && node.spec.capacity.accelerator == gang.accelerator;

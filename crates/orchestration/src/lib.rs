@@ -17,6 +17,7 @@ mod explain;
 mod fabric;
 #[cfg(test)]
 mod fabric_tests;
+mod health;
 mod invariant;
 mod job;
 mod pass;
@@ -27,17 +28,19 @@ mod refusal;
 mod share;
 pub mod simulator;
 mod snapshot;
+mod standing;
 mod topology;
 #[cfg(test)]
 mod topology_tests;
 
-pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
+pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus, Standing};
 pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
 pub use fabric::{Closeness, Fabric, FabricKind, InvalidFabric};
+pub use health::{Health, HealthPolicy};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
 pub use queue::QueueStanding;

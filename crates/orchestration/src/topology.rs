@@ -13,7 +13,7 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, GangShape, Level, NodeId, NodeName};
 
-use crate::cluster::{Node, NodeCapacity, NodeSpec, NodeStatus};
+use crate::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, NodeStatus};
 use crate::refusal::Refusal;
 
 /// The name of the domain that a node is in, for each level whose domain is known. A node is its own domain of
@@ -71,8 +71,8 @@ pub(crate) struct Domain {
     pub(crate) classes: BTreeMap<(NodeCapacity, NodeStatus), u32>,
     /// For each kind, ready nodes with at least so many free accelerators (the index), at any depth.
     at_least: BTreeMap<AcceleratorKind, Vec<u32>>,
-    /// Ready nodes that lie in no narrower domain, by kind and free accelerators.
-    direct: BTreeSet<(AcceleratorKind, u32, NodeId)>,
+    /// Ready nodes that lie in no narrower domain.
+    direct: BTreeSet<FreePlace>,
 }
 
 impl Domain {
@@ -92,8 +92,8 @@ impl Domain {
 
     /// Ready nodes in no narrower domain with enough free accelerators for a share of `gang`, fullest first.
     pub(crate) fn direct_for<'a>(&'a self, gang: &'a GangShape) -> impl Iterator<Item = NodeId> + 'a {
-        let from = (gang.accelerator.clone(), gang.accelerators_per_node.get(), NodeId(0));
-        self.direct.range(from..).take_while(|(kind, _, _)| *kind == gang.accelerator).map(|(_, _, node)| *node)
+        let from = (gang.accelerator.clone(), gang.accelerators_per_node.get(), 0, NodeId(0));
+        self.direct.range(from..).take_while(|(kind, ..)| *kind == gang.accelerator).map(|(.., node)| *node)
     }
 
     /// Whether it is wider than any domain of `level`.
@@ -233,7 +233,7 @@ impl Topology {
         let (kind, free) = (&node.spec.capacity.accelerator, node.free_count());
         self.each_of(&node.spec.location, |domain| domain.open(kind, free));
         if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
-            domain.direct.insert((kind.clone(), free, node.id));
+            domain.direct.insert(node.place());
         }
     }
 
@@ -242,7 +242,7 @@ impl Topology {
         let (kind, free) = (&node.spec.capacity.accelerator, node.free_count());
         self.each_of(&node.spec.location, |domain| domain.close(kind, free));
         if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
-            domain.direct.remove(&(kind.clone(), free, node.id));
+            domain.direct.remove(&node.place());
         }
     }
 
