@@ -58,7 +58,7 @@ impl Shadow {
             Event::DrainRequested { node } | Event::DrainCancelled { node } => match self.status(*node) {
                 None => Some(Refused::UnknownNode),
                 Some(NodeStatus::Lost) => Some(Refused::LostNode),
-                Some(NodeStatus::Ready | NodeStatus::Draining) => None,
+                Some(NodeStatus::Ready | NodeStatus::Suspect | NodeStatus::Draining) => None,
             },
             Event::JobSubmitted(spec) => {
                 let wanted = usize::try_from(spec.gang.nodes.get()).expect("a usize holds 32 bits");

@@ -9,8 +9,8 @@ use gangline_base::{
     Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity, NodeSpec, Refusal,
-    ShareEnd, ShareState,
+    Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
+    NodeSpec, Refusal, ShareEnd, ShareState,
 };
 
 use super::command::{Command, Racks, Report, Wanted};
@@ -51,6 +51,8 @@ impl Stage {
                 .try_for_each(|number| self.join(&format!("n{number}"), capacity.clone(), Location::default()))?,
             Command::Cluster { racks: Some(racks), nodes, capacity } => self.join_racks(racks, nodes, &capacity)?,
             Command::Node { name, capacity, location } => self.join(&name, capacity, location)?,
+            Command::Fabric(fabric) => self.configure(|configuration| configuration.fabric = Some(fabric))?,
+            Command::Suspicion(policy) => self.configure(|configuration| configuration.health = Some(policy))?,
             Command::Submit { name, wanted } => self.submit(name, wanted)?,
             Command::DryRun { wanted } => {
                 let spec = self.spec("dry-run", wanted)?;
@@ -118,6 +120,12 @@ impl Stage {
         self.engine.check_invariants().map_err(|violation| violation.to_string())
     }
 
+    fn configure(&mut self, change: impl FnOnce(&mut Configuration)) -> Result<(), String> {
+        let mut configuration = self.engine.configuration().clone();
+        change(&mut configuration);
+        self.apply(&Event::Configured(Arc::new(configuration)))
+    }
+
     /// So many nodes in each rack, numbered throughout.
     fn join_racks(&mut self, racks: Racks, nodes: u32, capacity: &NodeCapacity) -> Result<(), String> {
         (0..racks.racks.saturating_mul(nodes)).try_for_each(|number| {
@@ -163,6 +171,7 @@ impl Stage {
             priority: wanted.priority,
             gang: GangShape {
                 nodes: at_least_one(wanted.nodes)?,
+                pool: wanted.pool,
                 accelerator,
                 accelerators_per_node: at_least_one(wanted.per_node)?,
                 cpus_per_node: wanted.cpus,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gangline_base::{AcceleratorKind, Bytes, NodeName};
+use gangline_base::{AcceleratorKind, Bytes, NodeName, PoolName};
 use gangline_orchestration::simulator::{
     BadRows, Charges, Distribution, FaultSpec, LimitModel, MuriQuirk, Options, PolicyName, Summary, TraceFormat,
     Workload, read_trace, simulate,
@@ -121,7 +121,8 @@ fn cluster(text: &str) -> Result<Vec<NodeSpec>, Failure> {
     let node = |number: u32| {
         let name = NodeName::new(&format!("node-{number:05}")).map_err(|error| failed(&error))?;
         let accelerator = AcceleratorKind("GPU".to_owned());
-        let capacity = NodeCapacity { accelerator, accelerators: gpus, cpus: 0, memory: Bytes(0) };
+        let capacity =
+            NodeCapacity { pool: PoolName::default(), accelerator, accelerators: gpus, cpus: 0, memory: Bytes(0) };
         Ok(NodeSpec { name, capacity, location: Location::default() })
     };
     (0..nodes).map(node).collect()

@@ -64,6 +64,8 @@ struct Prospect {
 struct Outlook<'a> {
     cluster: &'a Cluster,
     gang: &'a GangShape,
+    /// Nodes that are reserved for others.
+    barred: BTreeSet<NodeId>,
     prospects: BTreeMap<NodeId, Prospect>,
     /// Nodes that can take a share by now, those that could first first; apart for each domain that has to hold the whole
     /// gang, if it requires one.
@@ -73,7 +75,8 @@ struct Outlook<'a> {
 impl Engine {
     /// The earliest promise that can be made to a waiting job.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape) -> Reservation {
-        let mut outlook = Outlook::now(&self.cluster, gang);
+        let barred = self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.spec)).unwrap_or_default();
+        let mut outlook = Outlook::now(&self.cluster, gang, barred);
         let mut at = outlook.room().map(|_| now);
         for (end, other) in &self.ends {
             if at.is_some() {
@@ -94,8 +97,8 @@ impl Engine {
 }
 
 impl<'a> Outlook<'a> {
-    fn now(cluster: &'a Cluster, gang: &'a GangShape) -> Self {
-        let mut outlook = Outlook { cluster, gang, prospects: BTreeMap::new(), fitting: BTreeMap::new() };
+    fn now(cluster: &'a Cluster, gang: &'a GangShape, barred: BTreeSet<NodeId>) -> Self {
+        let mut outlook = Outlook { cluster, gang, barred, prospects: BTreeMap::new(), fitting: BTreeMap::new() };
         for node in cluster.with_room_for(gang) {
             outlook.note(node);
         }
@@ -112,7 +115,7 @@ impl<'a> Outlook<'a> {
     }
 
     fn note(&mut self, node: &'a Node) {
-        if let Some(domain) = self.domain_of(node) {
+        if let Some(domain) = self.domain_of(node).filter(|_| !self.barred.contains(&node.id)) {
             self.fitting.entry(domain).or_default().push(node.id);
         }
     }
@@ -149,7 +152,9 @@ impl<'a> Outlook<'a> {
         let cluster = self.cluster;
         let mut domains: BTreeMap<&str, Vec<NodeId>> = self.fitting.clone();
         let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
-        let others = cluster.emptiest_of(&self.gang.accelerator).filter(|node| !taken.contains(&node.id));
+        let others = cluster
+            .emptiest_of(&self.gang.lane())
+            .filter(|node| !taken.contains(&node.id) && !self.barred.contains(&node.id));
         for node in others.filter(|node| node.takes_shares_of(self.gang)) {
             if let Some(domain) = self.domain_of(node) {
                 domains.entry(domain).or_default().push(node.id);

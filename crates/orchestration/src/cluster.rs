@@ -1,9 +1,11 @@
 //! Nodes, what they have, and who holds it. Keeps the no-double-booking half of A-5: a device is handed out only from
-//! its node's free set, and comes back only once.
+//! its node's free set, and comes back only once. Nodes are set apart in pools as in most batch systems (Slurm's partitions,
+//! PBS' queues of nodes), but a node is in one only: indices are kept for each kind of accelerator in each pool. What a node's
+//! status follows from changes in `standing.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, NodeId, NodeName, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, Lane, NodeId, NodeName, PoolName, Timestamp};
 
 use crate::fabric::Fabric;
 use crate::health::{Health, HealthPolicy};
@@ -26,6 +28,8 @@ pub struct NodeSpec {
 /// What a node has for jobs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeCapacity {
+    /// The pool of the jobs that it is for.
+    pub pool: PoolName,
     /// The type of its accelerators.
     pub accelerator: AcceleratorKind,
     /// How many; numbered from 0.
@@ -37,8 +41,19 @@ pub struct NodeCapacity {
 }
 
 impl NodeCapacity {
+    /// What its jobs compete for.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        Lane { accelerator: self.accelerator.clone(), pool: self.pool.clone() }
+    }
+
+    /// Whether it has the kind of accelerator, and is in the pool, that a gang asks for.
+    pub(crate) fn is_for(&self, gang: &GangShape) -> bool {
+        self.accelerator == gang.accelerator && self.pool == gang.pool
+    }
+
     pub(crate) fn can_hold_share_of(&self, gang: &GangShape) -> bool {
-        self.accelerator == gang.accelerator
+        self.is_for(gang)
             && self.accelerators >= gang.accelerators_per_node.get()
             && self.cpus >= gang.cpus_per_node
             && self.memory >= gang.memory_per_node
@@ -100,6 +115,8 @@ pub struct Node {
     pub standing: Standing,
     /// Faults of its own, rounded, at the last look: the fewer the better.
     pub(crate) grade: u32,
+    /// When to look at its faults again.
+    pub(crate) checkup: Option<Timestamp>,
     /// Free accelerators.
     pub free: BTreeSet<u32>,
     /// Free CPU cores.
@@ -118,12 +135,12 @@ impl Node {
         let (free_cpus, free_memory) = (spec.capacity.cpus, spec.capacity.memory);
         let (held_cpus, held_memory) = (0, Bytes(0));
         let (status, grade) = (standing.status(Timestamp::EPOCH, None), 0);
-        Node { id, spec, status, standing, grade, free, free_cpus, free_memory, held_cpus, held_memory }
+        Node { id, spec, status, standing, grade, checkup: None, free, free_cpus, free_memory, held_cpus, held_memory }
     }
 
     /// Its place among the ready nodes of its kind: the fullest first, of those the ones with fewest faults.
     pub(crate) fn place(&self) -> FreePlace {
-        (self.spec.capacity.accelerator.clone(), self.free_count(), self.grade, self.id)
+        (self.spec.capacity.lane(), self.free_count(), self.grade, self.id)
     }
 
     fn set_held(&mut self, cpus: u32, memory: Bytes) {
@@ -136,7 +153,7 @@ impl Node {
     #[must_use]
     pub fn has_room_for_share_of(&self, gang: &GangShape) -> bool {
         self.status == NodeStatus::Ready
-            && self.spec.capacity.accelerator == gang.accelerator
+            && self.spec.capacity.is_for(gang)
             && self.free_count() >= gang.accelerators_per_node.get()
             && self.free_cpus >= gang.cpus_per_node
             && self.free_memory >= gang.memory_per_node
@@ -160,8 +177,8 @@ impl Node {
     }
 }
 
-/// Where a node stands among the ready ones: by kind, free accelerators, faults, id.
-pub(crate) type FreePlace = (AcceleratorKind, u32, u32, NodeId);
+/// Where a node stands among the ready ones: by what it is for, free accelerators, faults, id.
+pub(crate) type FreePlace = (Lane, u32, u32, NodeId);
 
 /// All nodes, indexed by how much is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -170,8 +187,8 @@ pub struct Cluster {
     by_name: BTreeMap<NodeName, NodeId>,
     /// Ready nodes by kind and number of free accelerators: the fullest that fits is found without a scan.
     by_free: BTreeSet<FreePlace>,
-    /// Every kind there has been: an upper bound on what can be waited for.
-    kinds: BTreeSet<AcceleratorKind>,
+    /// Every kind there has been in every pool: an upper bound on what can be waited for.
+    lanes: BTreeSet<Lane>,
     /// Where they are, and what could ever fit there, found without a scan.
     topology: Topology,
     /// What its levels carry, if the administrator said.
@@ -180,6 +197,8 @@ pub struct Cluster {
     pub(crate) health: Option<HealthPolicy>,
     /// When to look at a node's faults again.
     pub(crate) checkups: BTreeSet<(Timestamp, NodeId)>,
+    /// When reservations end and their nodes are anyone's again.
+    pub(crate) reopenings: BTreeSet<Timestamp>,
 }
 
 impl Cluster {
@@ -217,25 +236,24 @@ impl Cluster {
         totals
     }
 
-    /// Kinds of which an accelerator is free on a ready node.
-    pub(crate) fn kinds_with_free(&self) -> BTreeSet<AcceleratorKind> {
-        let has_free =
-            |kind: &&AcceleratorKind| self.emptiest_of(kind).next().is_some_and(|node| node.free_count() > 0);
-        self.kinds.iter().filter(has_free).cloned().collect()
+    /// Lanes of which an accelerator is free on a ready node.
+    pub(crate) fn lanes_with_free(&self) -> BTreeSet<Lane> {
+        let has_free = |lane: &&Lane| self.emptiest_of(lane).next().is_some_and(|node| node.free_count() > 0);
+        self.lanes.iter().filter(has_free).cloned().collect()
     }
 
-    /// Ready nodes of a kind, those with most free first.
-    pub(crate) fn emptiest_of<'a>(&'a self, kind: &'a AcceleratorKind) -> impl Iterator<Item = &'a Node> + 'a {
-        let all = (kind.clone(), 0, 0, NodeId(0))..=(kind.clone(), u32::MAX, u32::MAX, NodeId(u32::MAX));
+    /// Ready nodes of a lane, those with most free first.
+    pub(crate) fn emptiest_of<'a>(&'a self, lane: &Lane) -> impl Iterator<Item = &'a Node> + 'a {
+        let all = (lane.clone(), 0, 0, NodeId(0))..=(lane.clone(), u32::MAX, u32::MAX, NodeId(u32::MAX));
         self.by_free.range(all).rev().filter_map(|(.., id)| self.nodes.get(id))
     }
 
     /// Ready nodes of the gang's kind that can take a share now, fullest first.
     pub(crate) fn with_room_for<'a>(&'a self, gang: &'a GangShape) -> impl Iterator<Item = &'a Node> + 'a {
-        let from = (gang.accelerator.clone(), gang.accelerators_per_node.get(), 0, NodeId(0));
+        let from = (gang.lane(), gang.accelerators_per_node.get(), 0, NodeId(0));
+        let to = (gang.lane(), u32::MAX, u32::MAX, NodeId(u32::MAX));
         self.by_free
-            .range(from..)
-            .take_while(|(kind, ..)| *kind == gang.accelerator)
+            .range(from..=to)
             .filter_map(|(.., id)| self.nodes.get(id))
             .filter(|node| node.has_room_for_share_of(gang))
     }
@@ -248,6 +266,7 @@ impl Cluster {
     pub(crate) fn configure(&mut self, configuration: &Configuration) {
         self.fabric.clone_from(&configuration.fabric);
         self.health = configuration.health;
+        self.reopenings = configuration.reservations.iter().map(|reservation| reservation.until).collect();
     }
 
     /// The tree of domains.
@@ -268,9 +287,9 @@ impl Cluster {
 
     /// What `gang` wants beside what the cluster has.
     pub(crate) fn fit(&self, gang: &GangShape) -> Fit {
-        let of_kind = || self.nodes.values().map(|n| &n.spec.capacity).filter(|c| c.accelerator == gang.accelerator);
+        let of_kind = || self.nodes.values().map(|n| &n.spec.capacity).filter(|c| c.is_for(gang));
         let best = placement::most_in_one(self, gang, &|domain| domain.could_hold(gang, &NodeStatus::ANY));
-        let kinds: BTreeSet<&str> = self.nodes.values().map(|n| n.spec.capacity.accelerator.0.as_str()).collect();
+        let kinds: BTreeSet<String> = self.nodes.values().map(|n| n.spec.capacity.lane().to_string()).collect();
         Fit {
             wanted: gang.clone(),
             nodes_of_kind: u32::try_from(of_kind().count()).expect("a cluster has fewer than 2^32 nodes"),
@@ -278,7 +297,7 @@ impl Cluster {
             accelerators_per_node_max: of_kind().map(|c| c.accelerators).max().unwrap_or(0),
             cpus_per_node_max: of_kind().map(|c| c.cpus).max().unwrap_or(0),
             memory_per_node_max: of_kind().map(|c| c.memory).max().unwrap_or_default(),
-            kinds: kinds.into_iter().map(str::to_owned).collect(),
+            kinds: kinds.into_iter().collect(),
             closest: gang.topology.constrains().then(|| DomainFit::from(best)),
         }
     }
@@ -288,10 +307,11 @@ impl Cluster {
         let next = NodeId(u32::try_from(self.nodes.len()).expect("a cluster has fewer than 2^32 nodes"));
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
-        self.kinds.insert(spec.capacity.accelerator.clone());
+        self.lanes.insert(spec.capacity.lane());
         let known = self.nodes.get(&id).map(|node| node.standing).unwrap_or_default();
         self.leave_topology(id);
-        self.nodes.insert(id, Node::new(id, spec, Standing { is_lost: false, ..known }));
+        let checkup = self.nodes.get(&id).and_then(|node| node.checkup);
+        self.nodes.insert(id, Node { checkup, ..Node::new(id, spec, Standing { is_lost: false, ..known }) });
         self.enter_topology(id);
         self.index(id);
         for share in held.iter().filter(|share| share.node == id) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, QueueName};
 
+use crate::advance::{self, AdvanceReservation, InvalidReservation};
 use crate::fabric::{Fabric, InvalidFabric};
 use crate::health::HealthPolicy;
 
@@ -30,13 +31,15 @@ pub struct Configuration {
     pub fabric: Option<Fabric>,
     /// When faults make a node suspect; none: they never do.
     pub health: Option<HealthPolicy>,
+    /// Nodes set apart for a time, in any order.
+    pub reservations: Vec<AdvanceReservation>,
 }
 
 impl Default for Configuration {
     fn default() -> Self {
         // Slurm's PriorityDecayHalfLife default (slurm.conf).
         let half_life = Duration::from_hours(24 * 7);
-        Configuration { queues: Vec::new(), half_life, fabric: None, health: None }
+        Configuration { queues: Vec::new(), half_life, fabric: None, health: None, reservations: Vec::new() }
     }
 }
 
@@ -111,6 +114,9 @@ pub enum InvalidConfiguration {
     /// The network's bandwidths contradict each other.
     #[error(transparent)]
     Fabric(#[from] InvalidFabric),
+    /// Reservations contradict each other.
+    #[error(transparent)]
+    Reservation(#[from] InvalidReservation),
     /// Use or faults would at once be forgotten.
     #[error("the half-life of use, and that of nodes' faults, has to be at least a second")]
     HalfLife,
@@ -145,6 +151,7 @@ impl Configuration {
         for queue in &self.queues {
             check_ancestors(queue, &by_name)?;
         }
+        advance::check(self)?;
         self.queues.iter().try_for_each(|parent| self.check_children(parent))
     }
 

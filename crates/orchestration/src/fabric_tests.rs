@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, Launch, Level, NodeName, TopologyRequest};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, Launch, Level, NodeName, PoolName, TopologyRequest};
 
 use crate::placement;
 use crate::{
@@ -25,7 +25,7 @@ fn join(cluster: &mut Cluster, name: &str, places: &[(Level, &str)]) {
     let accelerator = AcceleratorKind("h100".to_owned());
     let location: Location = places.iter().map(|(level, name)| (*level, (*name).to_owned())).collect();
     let name = NodeName::new(name).expect("a name");
-    let capacity = NodeCapacity { accelerator, accelerators: 8, cpus: 0, memory: Bytes(0) };
+    let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators: 8, cpus: 0, memory: Bytes(0) };
     cluster.join(NodeSpec { name, capacity, location }, &[]);
 }
 
@@ -48,6 +48,7 @@ fn racks(sizes: &[u32], fabric: Option<Fabric>) -> Cluster {
 fn gang(nodes: u32) -> GangShape {
     GangShape {
         nodes: positive(nodes),
+        pool: PoolName::default(),
         accelerator: AcceleratorKind("h100".to_owned()),
         accelerators_per_node: positive(8),
         cpus_per_node: 0,

@@ -5,8 +5,11 @@
 //! [`Engine::replay`] takes them back in without deciding anew. No I/O, no clock, no randomness, so the
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
+mod advance;
 mod backfill;
 mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 mod configuration;
 mod decide;
 mod decision;
@@ -33,6 +36,7 @@ mod topology;
 #[cfg(test)]
 mod topology_tests;
 
+pub use advance::{AdvanceReservation, InvalidReservation, LEAD, RESERVATIONS_MAX};
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus, Standing};
 pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};

@@ -1,7 +1,7 @@
 //! The scheduling pass: who of those who wait starts now.
 //!
-//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each kind of accelerator
-//! that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
+//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each lane (kind
+//! of accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
 //! cannot run whatever becomes free (over its queue's limit, too few nodes ready, backing off) reserves nothing.
 //! Nothing starves within a queue: the first in line keeps its reservation until it starts.
 
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, JobSpec, Timestamp};
+use gangline_base::{AttemptNumber, JobSpec, Lane, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
@@ -28,7 +28,7 @@ type Failure = (Arc<JobSpec>, Option<Timestamp>);
 /// What a pass has found out so far.
 #[derive(Default)]
 struct Pass {
-    reservations: BTreeMap<AcceleratorKind, Reservation>,
+    reservations: BTreeMap<Lane, Reservation>,
     /// One that ends no earlier fares no better.
     failed: BTreeMap<(u32, u32), Vec<Failure>>,
     cursors: BTreeMap<QueueIndex, QueueKey>,
@@ -60,7 +60,7 @@ impl Engine {
         let mut pass = Pass::default();
         let standings = self.queues.active().map(|leaf| (self.queues.standing(leaf, now, &totals), leaf));
         let mut leaves: BinaryHeap<_> = standings.map(Reverse).collect();
-        let mut open = self.cluster.kinds_with_free();
+        let mut open = self.cluster.lanes_with_free();
         while let Some(Reverse((standing, leaf))) = leaves.pop() {
             if open.is_empty() || pass.searches >= SEARCHES_MAX {
                 break;
@@ -73,24 +73,18 @@ impl Engine {
             let Some(decision) = self.next_of(now, leaf, &open, &mut pass) else { continue };
             self.evolve_decision(now, &decision);
             decisions.push(decision);
-            open = self.cluster.kinds_with_free();
+            open = self.cluster.lanes_with_free();
             leaves.push(Reverse((current, leaf)));
         }
     }
 
     /// The next job of a leaf that starts.
-    fn next_of(
-        &self,
-        now: Timestamp,
-        leaf: QueueIndex,
-        open: &BTreeSet<AcceleratorKind>,
-        pass: &mut Pass,
-    ) -> Option<Decision> {
+    fn next_of(&self, now: Timestamp, leaf: QueueIndex, open: &BTreeSet<Lane>, pass: &mut Pass) -> Option<Decision> {
         let from = pass.cursors.get(&leaf).map_or(Bound::Unbounded, |key| Bound::Excluded(*key));
         for key in self.queues.pending(leaf).range((from, Bound::Unbounded)) {
             pass.cursors.insert(leaf, *key);
             let Some(job) = self.jobs.get(&key.1) else { continue };
-            if !open.contains(&job.spec.gang.accelerator) || !self.may_start(now, leaf, job) {
+            if !open.contains(&job.spec.gang.lane()) || !self.may_start(now, leaf, job) {
                 continue;
             }
             if let Some(decision) = self.consider(now, job, pass) {
@@ -121,11 +115,8 @@ impl Engine {
             return None;
         }
         pass.searches += 1;
-        let reservation = pass.reservations.get_mut(&gang.accelerator);
-        let room = match &reservation {
-            None => placement::find_room(&self.cluster, gang, &Node::free_count),
-            Some(held) => placement::find_room(&self.cluster, gang, &|node| held.usable(node, end)),
-        };
+        let reservation = pass.reservations.get_mut(&gang.lane());
+        let room = self.room_beside(now, &job.spec, reservation.as_deref());
         if let Some(room) = room {
             let backfills = reservation.map(|held| {
                 held.take(&room.shares, end);
@@ -140,13 +131,18 @@ impl Engine {
             let attempt = AttemptNumber(job.attempts + 1);
             return Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason });
         }
-        if reservation.is_some() {
-            pass.note_failure(&job.spec, end);
-        } else if self.could_run(&job.spec) {
-            pass.reservations.insert(gang.accelerator.clone(), self.reserve(now, job.id, gang));
-            pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
-        } else {
-            pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
+        let is_barred = !self.barring(now, &job.spec).is_empty();
+        if is_barred && placement::find_room(&self.cluster, gang, &Node::free_count).is_some() {
+            // It waits for a window to end, and holds nothing meanwhile.
+            return None;
+        }
+        // Others may have what this one may not.
+        let failed_until = if reservation.is_some() { end } else { Some(Timestamp::EPOCH) };
+        if reservation.is_none() && self.could_run(&job.spec) {
+            pass.reservations.insert(gang.lane(), self.reserve(now, job.id, gang));
+        }
+        if !is_barred {
+            pass.note_failure(&job.spec, failed_until);
         }
         None
     }

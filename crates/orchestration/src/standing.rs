@@ -22,8 +22,11 @@ impl Cluster {
             change(&mut node.standing);
             node.status = node.standing.status(now, self.health);
             node.grade = self.health.map_or(0, |policy| node.standing.health.grade(now, policy));
-            let next = self.health.and_then(|policy| node.standing.health.changes_at(now, policy));
-            self.checkups.extend(next.map(|at| (at, id)));
+            if let Some(at) = node.checkup {
+                self.checkups.remove(&(at, id));
+            }
+            node.checkup = self.health.and_then(|policy| node.standing.health.changes_at(now, policy));
+            self.checkups.extend(node.checkup.map(|at| (at, id)));
         }
         self.enter_topology(id);
         self.index(id);
@@ -43,9 +46,13 @@ impl Cluster {
         self.nodes.get_mut(&id).map(|node| &mut node.standing.health)
     }
 
-    /// Looks again at nodes whose faults have faded by now; whether one takes jobs again.
+    /// Looks again at nodes whose faults have faded, or whose reservation has ended, by now; whether one takes jobs again.
     pub(crate) fn check_up(&mut self, now: Timestamp) -> bool {
         let mut is_one_back = false;
+        while self.reopenings.first().is_some_and(|at| *at <= now) {
+            self.reopenings.pop_first();
+            is_one_back = true;
+        }
         while let Some((at, id)) = self.checkups.first().copied().filter(|(at, _)| *at <= now) {
             self.checkups.remove(&(at, id));
             let status = |cluster: &Cluster| cluster.node(id).map(|node| node.status);
@@ -56,14 +63,14 @@ impl Cluster {
         is_one_back
     }
 
-    /// When to look at a node's faults again.
+    /// When to look at nodes again.
     pub(crate) fn next_checkup(&self) -> Option<Timestamp> {
-        self.checkups.first().map(|(at, _)| *at)
+        let checkup = self.checkups.first().map(|(at, _)| *at);
+        checkup.into_iter().chain(self.reopenings.first().copied()).min()
     }
 
     /// Looks at every node anew: the rules or the time have changed.
     pub(crate) fn review(&mut self, now: Timestamp) {
-        self.checkups.clear();
         let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
         ids.into_iter().for_each(|id| self.change_standing(now, id, |_| {}));
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, GangShape, Launch, Level, NodeId, NodeName, Segment, Timestamp, TopologyRequest,
+    AcceleratorKind, Bytes, GangShape, Launch, Level, NodeId, NodeName, PoolName, Segment, Timestamp, TopologyRequest,
 };
 
 use crate::{Cluster, Location, Node, NodeCapacity, NodeSpec, Refusal, Share, Standing, placement};
@@ -22,8 +22,13 @@ impl Random {
 }
 
 fn spec(name: u32, location: Location) -> NodeSpec {
-    let capacity =
-        NodeCapacity { accelerator: AcceleratorKind("h100".to_owned()), accelerators: 8, cpus: 64, memory: Bytes(0) };
+    let capacity = NodeCapacity {
+        pool: PoolName::default(),
+        accelerator: AcceleratorKind("h100".to_owned()),
+        accelerators: 8,
+        cpus: 64,
+        memory: Bytes(0),
+    };
     NodeSpec { name: NodeName::new(&format!("n{name}")).expect("a name"), capacity, location }
 }
 
@@ -42,6 +47,7 @@ fn gang(nodes: u32, devices: u32, topology: TopologyRequest) -> GangShape {
     let positive = |number| NonZeroU32::new(number).expect("at least one");
     GangShape {
         nodes: positive(nodes),
+        pool: PoolName::default(),
         accelerator: AcceleratorKind("h100".to_owned()),
         accelerators_per_node: positive(devices),
         cpus_per_node: 0,

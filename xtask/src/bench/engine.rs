@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use gangline_base::{
+use gangline_base::{PoolName, 
     AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, NodeName, Priority, Program, QueueName,
     RecoveryPolicy, Submitter, Timestamp,
 };
@@ -72,7 +72,7 @@ fn engine_rate(nodes: u32) -> Result<f64> {
     for index in 0..nodes {
         let name = NodeName::new(&format!("n{index}"))?;
         let accelerator = AcceleratorKind("H100".to_owned());
-        let capacity = NodeCapacity { accelerator, accelerators: 8, cpus: 96, memory: Bytes(1 << 40) };
+        let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators: 8, cpus: 96, memory: Bytes(1 << 40) };
         engine.apply(now, &Event::NodeJoined(NodeSpec { name, capacity, location: Default::default() }))?;
     }
     let specs: Vec<Arc<JobSpec>> = [(1, 1), (1, 2), (1, 8), (2, 8), (8, 8)]
@@ -113,6 +113,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         priority: Priority::NORMAL,
         gang: GangShape {
             nodes: positive(nodes)?,
+            pool: PoolName::default(),
             accelerator: AcceleratorKind("H100".to_owned()),
             accelerators_per_node: positive(devices)?,
             cpus_per_node: 0,

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, Step, Submitter, Timestamp};
+use gangline_base::{
+    AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, PoolName, Step, Submitter, Timestamp,
+};
 use gangline_orchestration::{
     Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, PlaceReason, RequeueReason, Share, ShareEnd,
     StopReason,
@@ -91,6 +93,8 @@ pub(super) struct NodeV1 {
     memory: Bytes,
     #[serde(default, skip_serializing_if = "LocationV1::is_empty")]
     location: LocationV1,
+    #[serde(default, skip_serializing_if = "PoolName::is_default")]
+    pool: PoolName,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -249,17 +253,17 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
 
 impl From<&NodeSpec> for NodeV1 {
     fn from(spec: &NodeSpec) -> Self {
-        let NodeCapacity { accelerator, accelerators, cpus, memory } = spec.capacity.clone();
+        let NodeCapacity { pool, accelerator, accelerators, cpus, memory } = spec.capacity.clone();
         let location = LocationV1::from(&spec.location);
-        NodeV1 { name: spec.name.clone(), accelerator: accelerator.0, accelerators, cpus, memory, location }
+        NodeV1 { name: spec.name.clone(), accelerator: accelerator.0, accelerators, cpus, memory, location, pool }
     }
 }
 
 impl From<NodeV1> for NodeSpec {
     fn from(node: NodeV1) -> Self {
-        let NodeV1 { name, accelerator, accelerators, cpus, memory, location } = node;
+        let NodeV1 { name, accelerator, accelerators, cpus, memory, location, pool } = node;
         let accelerator = AcceleratorKind(accelerator);
-        let capacity = NodeCapacity { accelerator, accelerators, cpus, memory };
+        let capacity = NodeCapacity { pool, accelerator, accelerators, cpus, memory };
         NodeSpec { name, capacity, location: location.into() }
     }
 }

@@ -9,6 +9,7 @@ use gangline_orchestration::{Configuration, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
+use super::standing::{HealthPolicyV1, ReservationV1};
 use super::topology::FabricV1;
 
 #[derive(Serialize, Deserialize)]
@@ -17,6 +18,10 @@ pub(super) struct ConfigurationV1 {
     half_life_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fabric: Option<FabricV1>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    health: Option<HealthPolicyV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    reservations: Vec<ReservationV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,6 +80,8 @@ impl From<&Configuration> for ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
             half_life_ms: millis(configuration.half_life),
             fabric: configuration.fabric.as_ref().map(FabricV1::from),
+            health: configuration.health.map(Into::into),
+            reservations: configuration.reservations.iter().cloned().map(Into::into).collect(),
         }
     }
 }
@@ -92,6 +99,8 @@ impl From<ConfigurationV1> for Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
             fabric: configuration.fabric.map(Into::into),
+            health: configuration.health.map(Into::into),
+            reservations: configuration.reservations.into_iter().map(Into::into).collect(),
         }
     }
 }

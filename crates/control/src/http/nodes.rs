@@ -25,7 +25,7 @@ pub(super) async fn drain(State(app): State<Arc<App>>, Segment(node): Segment) -
     set_drain(&app, &node, true).await
 }
 
-/// A draining node takes jobs again.
+/// A draining or suspect node takes jobs again, and its faults are forgotten.
 #[utoipa::path(post, path = "/api/v1/nodes/{node}/undrain", params(("node" = String, Path, description = "its name")),
     tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]

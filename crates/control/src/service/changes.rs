@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gangline_base::{JobId, JobSpec, NodeName, Submitter, Timestamp};
-use gangline_orchestration::{Event, NodeStatus};
+use gangline_orchestration::{Event, Node, NodeStatus};
 
 use super::Error;
 use super::actor::Actor;
@@ -65,12 +65,15 @@ impl Actor {
         if !is_wanted && !self.options.nodes.iter().any(|config| config.name == *name) {
             return Err(Error::NotConfigured(name.clone()));
         }
-        let is_draining = self.engine.cluster().node(node).is_some_and(|node| node.status == NodeStatus::Draining);
-        if is_draining != is_wanted {
+        let is_due = |node: &Node| {
+            let is_draining = node.standing.is_draining;
+            if is_wanted { !is_draining } else { is_draining || node.status == NodeStatus::Suspect }
+        };
+        if self.engine.cluster().node(node).is_some_and(is_due) {
             let event = if is_wanted { Event::DrainRequested { node } } else { Event::DrainCancelled { node } };
             self.apply(now, event, batch)?;
         }
-        let shown = self.node_list().nodes.into_iter().find(|node| node.name == name.as_str());
+        let shown = self.node_list(now).nodes.into_iter().find(|node| node.name == name.as_str());
         shown.ok_or_else(|| Error::NoNode(name.clone()))
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Priority, Program, QueueName,
-    RecoveryPolicy, Step, Submitter, Timestamp, TopologyRequest,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy, Step, Submitter, Timestamp, TopologyRequest,
 };
 
 use super::policy::{Action, Happening, Manner, Place, Policy, View};
@@ -49,6 +49,7 @@ impl Gangline {
         let count = |number: u32| NonZeroU32::new(number).expect("a trace job has an accelerator, and so has a node");
         let gang = GangShape {
             nodes: count(trace.gpus.div_ceil(whole)),
+            pool: PoolName::default(),
             accelerator,
             accelerators_per_node: count(trace.gpus.min(whole)),
             cpus_per_node: 0,
