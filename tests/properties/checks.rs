@@ -99,7 +99,7 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
                 && suspect.is_empty()
         }
         // No job of the properties asks for a topology, and no node is reserved.
-        Blocker::Topology { .. } | Blocker::Reserved { .. } | Blocker::Nothing => false,
+        Blocker::Claimed { .. } | Blocker::Topology { .. } | Blocker::Reserved { .. } | Blocker::Nothing => false,
     }
 }
 

@@ -19,8 +19,8 @@ pub(super) struct Shadow {
     /// The time of the last event or decision.
     pub(super) now: Timestamp,
     pub(super) nodes: Vec<(NodeSpec, NodeStatus)>,
-    /// Nodes whose drain nobody has taken back, lost ones too.
-    drained: BTreeSet<NodeId>,
+    /// Nodes whose drain nobody has taken back, lost ones too, and whether it is by a deadline.
+    drained: BTreeMap<NodeId, bool>,
     pub(super) jobs: BTreeMap<JobId, Ours>,
     pub(super) ended: BTreeMap<JobId, Fate>,
 }
@@ -90,14 +90,16 @@ impl Shadow {
             Event::NodeJoined(spec) => {
                 let known = (0..).map(NodeId).zip(&mut self.nodes).find(|(_, (known, _))| known.name == spec.name);
                 match known {
-                    Some((id, known)) if self.drained.contains(&id) => *known = (spec.clone(), NodeStatus::Draining),
+                    Some((id, known)) if self.drained.contains_key(&id) => {
+                        *known = (spec.clone(), NodeStatus::Draining)
+                    }
                     Some((_, known)) => *known = (spec.clone(), NodeStatus::Ready),
                     None => self.nodes.push((spec.clone(), NodeStatus::Ready)),
                 }
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
-            Event::DrainRequested { node } => {
-                self.drained.insert(*node);
+            Event::DrainRequested { node, within } => {
+                self.drained.insert(*node, within.is_some());
                 self.node_mut(*node).1 = NodeStatus::Draining;
             }
             Event::DrainCancelled { node } => {
@@ -156,6 +158,9 @@ impl Shadow {
 
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
         self.node_mut(node).1 = NodeStatus::Lost;
+        if self.drained.get(&node) == Some(&true) {
+            self.drained.remove(&node);
+        }
         let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
         for (job, _, _) in self.live_shares().into_iter().filter(|(_, _, on)| *on == node) {
             self.set_share(job, node, ShareState::Ended(end.clone()));
@@ -173,6 +178,7 @@ impl Shadow {
                 job.place =
                     Place::Holding(Holding { attempt, placed_at: now, shares, stop: None, checkpoint_at_start });
             }
+            Decision::Claim { .. } => {}
             Decision::Stop { reason, .. } => {
                 if let Place::Holding(holding) = &mut job.place {
                     holding.stop = Some(*reason);
@@ -185,6 +191,7 @@ impl Shadow {
                         job.faults += 1;
                     }
                     RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
+                    RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => {}
                 }
                 job.place = Place::Waiting { since: now, not_before: *not_before };
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId, NodeName,
-    Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+    Program, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
@@ -66,7 +66,11 @@ impl Stage {
                 self.apply(&event)?;
             }
             Command::Fail { node } => self.apply(&Event::NodeLost { node: self.node(&node)? })?,
-            Command::Drain { node } => self.apply(&Event::DrainRequested { node: self.node(&node)? })?,
+            Command::Drain { node, within } => {
+                self.apply(&Event::DrainRequested { node: self.node(&node)?, within })?;
+            }
+            Command::Queue(queue) => self.configure(|sharing| sharing.queues.push(queue))?,
+            Command::Preemption(rules) => self.configure(|sharing| sharing.preemption = rules)?,
             Command::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(&node)? })?,
             Command::Rejoin { node, capacity } => {
                 let id = self.node(&node)?;
@@ -121,9 +125,9 @@ impl Stage {
     }
 
     fn configure(&mut self, change: impl FnOnce(&mut Configuration)) -> Result<(), String> {
-        let mut configuration = self.engine.configuration().clone();
-        change(&mut configuration);
-        self.apply(&Event::Configured(Arc::new(configuration)))
+        let mut sharing = self.engine.configuration().clone();
+        change(&mut sharing);
+        self.apply(&Event::Configured(Arc::new(sharing)))
     }
 
     /// So many nodes in each rack, numbered throughout.
@@ -167,7 +171,7 @@ impl Stage {
         let at_least_one = |count: u32| count.try_into().map_err(|_| "a gang needs a device".to_owned());
         Ok(JobSpec {
             name: name.to_owned(),
-            queue: QueueName::new("default").map_err(|e| e.to_string())?,
+            queue: wanted.queue,
             priority: wanted.priority,
             gang: GangShape {
                 nodes: at_least_one(wanted.nodes)?,

@@ -14,6 +14,9 @@
 //! name = "research"
 //! quota = { H100 = 4 }
 //!
+//! [preemption]
+//! min_runtime = "10m"
+//!
 //! [fabric]                               # what one port carries, in Gbit/s
 //! node_gbps = 3600
 //! rack_gbps = 400
@@ -24,6 +27,7 @@
 //! ```
 
 mod fabric;
+mod preemption;
 mod queues;
 mod reservations;
 mod suspicion;
@@ -93,6 +97,12 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// A rule of preemption makes no sense.
+    #[error("preemption: {message}")]
+    Preemption {
+        /// What is wrong.
+        message: String,
+    },
     /// The queues contradict each other.
     #[error(transparent)]
     Sharing(#[from] InvalidConfiguration),
@@ -120,6 +130,7 @@ struct FileV1 {
     #[serde(default)]
     queue: Vec<queues::QueueV1>,
     half_life_hours: Option<u32>,
+    preemption: Option<preemption::PreemptionV1>,
     fabric: Option<fabric::FabricV1>,
     #[serde(default)]
     reservation: Vec<reservations::ReservationV1>,
@@ -167,6 +178,8 @@ impl Config {
         sharing.fabric = file.fabric.map(Into::into);
         sharing.health = file.suspicion.into();
         sharing.reservations = file.reservation.into_iter().map(Into::into).collect();
+        let rules = file.preemption.unwrap_or_default();
+        sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.check()?;
         Ok(Config { listen: file.listen, topology_file: file.topology_file, nodes, sharing })
     }

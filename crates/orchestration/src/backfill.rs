@@ -8,10 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{GangShape, JobId, JobSpec, Level, NodeId, Timestamp};
+use gangline_base::{GangShape, JobId, JobSpec, NodeId, Timestamp};
 
 use crate::engine::Engine;
-use crate::job::Job;
+use crate::job::{Attempt, Job};
 use crate::{Cluster, Node, Share};
 
 /// Nodes held for a job that waits.
@@ -26,6 +26,10 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    pub(crate) fn new(job: JobId, at: Option<Timestamp>, spare: BTreeMap<NodeId, u32>) -> Self {
+        Reservation { job, at, spare }
+    }
+
     /// How many of a node's free accelerators a job that ends by `end` may have.
     pub(crate) fn usable(&self, node: &Node, end: Option<Timestamp>) -> u32 {
         let is_over_in_time = end.zip(self.at).is_some_and(|(end, at)| end <= at);
@@ -53,6 +57,13 @@ pub(crate) fn latest_end(spec: &JobSpec, start: Timestamp) -> Option<Timestamp> 
     spec.time_limit.map(|limit| start + limit + spec.checkpoint.grace)
 }
 
+/// When a running job is over at the latest: within its grace once it has been told to stop.
+pub(crate) fn latest_end_of(spec: &JobSpec, attempt: &Attempt) -> Option<Timestamp> {
+    let stopped = attempt.stop_at.map(|at| at + spec.checkpoint.grace);
+    let limited = latest_end(spec, attempt.placed_at);
+    stopped.into_iter().chain(limited).min()
+}
+
 /// What of a node will be free.
 struct Prospect {
     devices: u32,
@@ -64,8 +75,8 @@ struct Prospect {
 struct Outlook<'a> {
     cluster: &'a Cluster,
     gang: &'a GangShape,
-    /// Nodes that are reserved for others.
-    barred: BTreeSet<NodeId>,
+    /// Nodes that are out of the question: reserved for others, or claimed by them.
+    claimed: BTreeSet<NodeId>,
     prospects: BTreeMap<NodeId, Prospect>,
     /// Nodes that can take a share by now, those that could first first; apart for each domain that has to hold the whole
     /// gang, if it requires one.
@@ -73,10 +84,11 @@ struct Outlook<'a> {
 }
 
 impl Engine {
-    /// The earliest promise that can be made to a waiting job.
+    /// The earliest promise that can be made to a waiting job, on nodes that nobody else has a claim to.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape) -> Reservation {
         let barred = self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.spec)).unwrap_or_default();
-        let mut outlook = Outlook::now(&self.cluster, gang, barred);
+        let claimed = self.claimed_nodes_beside(job).into_iter().chain(barred).collect();
+        let mut outlook = Outlook::now(&self.cluster, gang, claimed);
         let mut at = outlook.room().map(|_| now);
         for (end, other) in &self.ends {
             if at.is_some() {
@@ -97,25 +109,21 @@ impl Engine {
 }
 
 impl<'a> Outlook<'a> {
-    fn now(cluster: &'a Cluster, gang: &'a GangShape, barred: BTreeSet<NodeId>) -> Self {
-        let mut outlook = Outlook { cluster, gang, barred, prospects: BTreeMap::new(), fitting: BTreeMap::new() };
+    fn now(cluster: &'a Cluster, gang: &'a GangShape, claimed: BTreeSet<NodeId>) -> Self {
+        let mut outlook = Outlook { cluster, gang, claimed, prospects: BTreeMap::new(), fitting: BTreeMap::new() };
         for node in cluster.with_room_for(gang) {
             outlook.note(node);
         }
         outlook
     }
 
-    /// The domain that has to hold the whole gang if it is to have this node: everywhere, if it requires none.
+    /// The domain that would hold the whole gang if it had this node.
     fn domain_of(&self, node: &'a Node) -> Option<&'a str> {
-        match self.gang.topology.require {
-            None => Some(""),
-            Some(Level::Node) => Some(node.spec.name.as_str()),
-            Some(level) => node.spec.location.at(level),
-        }
+        if self.claimed.contains(&node.id) { None } else { node.domain_for(self.gang) }
     }
 
     fn note(&mut self, node: &'a Node) {
-        if let Some(domain) = self.domain_of(node).filter(|_| !self.barred.contains(&node.id)) {
+        if let Some(domain) = self.domain_of(node) {
             self.fitting.entry(domain).or_default().push(node.id);
         }
     }
@@ -152,9 +160,7 @@ impl<'a> Outlook<'a> {
         let cluster = self.cluster;
         let mut domains: BTreeMap<&str, Vec<NodeId>> = self.fitting.clone();
         let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
-        let others = cluster
-            .emptiest_of(&self.gang.lane())
-            .filter(|node| !taken.contains(&node.id) && !self.barred.contains(&node.id));
+        let others = cluster.emptiest_of(&self.gang.lane()).filter(|node| !taken.contains(&node.id));
         for node in others.filter(|node| node.takes_shares_of(self.gang)) {
             if let Some(domain) = self.domain_of(node) {
                 domains.entry(domain).or_default().push(node.id);

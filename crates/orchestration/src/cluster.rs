@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, Lane, NodeId, NodeName, PoolName, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, Lane, Level, NodeId, NodeName, PoolName, Timestamp};
 
 use crate::fabric::Fabric;
 use crate::health::{Health, HealthPolicy};
@@ -168,6 +168,16 @@ impl Node {
     #[must_use]
     pub fn could_hold_share_of(&self, gang: &GangShape) -> bool {
         self.spec.capacity.can_hold_share_of(gang)
+    }
+
+    /// The name of the domain that has to hold the whole gang if it is to have this node: everywhere (empty), if it
+    /// requires none; none if the node doesn't say where it is at that level.
+    pub(crate) fn domain_for(&self, gang: &GangShape) -> Option<&str> {
+        match gang.topology.require {
+            None => Some(""),
+            Some(Level::Node) => Some(self.spec.name.as_str()),
+            Some(level) => self.spec.location.at(level),
+        }
     }
 
     /// How many accelerators are free.

@@ -132,7 +132,7 @@ fn a_restored_engine_distrusts_the_same_nodes() {
 fn a_jobs_own_error_is_not_held_against_the_node_but_that_of_job_after_job_is() {
     let mut engine = distrustful(4);
     (0..3).for_each(|number| {
-        engine.apply(after(0), &Event::DrainRequested { node: NodeId(number) }).expect("it is there");
+        engine.apply(after(0), &Event::DrainRequested { node: NodeId(number), within: None }).expect("it is there");
     });
     let scores: Vec<u32> = (0..3)
         .map(|_| {
@@ -160,7 +160,7 @@ fn an_administrator_takes_a_suspect_node_back() {
 #[test]
 fn a_drain_outlasts_the_nodes_being_lost() {
     let mut engine = distrustful(1);
-    engine.apply(after(0), &Event::DrainRequested { node: NodeId(0) }).expect("it is there");
+    engine.apply(after(0), &Event::DrainRequested { node: NodeId(0), within: None }).expect("it is there");
     engine.apply(after(0), &Event::NodeLost { node: NodeId(0) }).expect("it is there");
     assert_eq!(status(&engine, 0), NodeStatus::Lost);
     join(&mut engine, after(1), "n0", PoolName::default());

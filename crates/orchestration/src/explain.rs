@@ -6,11 +6,11 @@ use std::fmt;
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, Timestamp};
 
 use crate::advance::AdvanceReservation;
-use crate::backfill::{Reservation, latest_end};
+use crate::backfill::Reservation;
+use crate::claim::names;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::placement::Room;
 use crate::queue::{OverLimit, QueueKey};
 use crate::{DomainFit, Node, Refusal, Share, placement};
 
@@ -72,6 +72,13 @@ pub enum Blocker {
         /// Whether it has begun.
         is_open: bool,
     },
+    /// Other jobs are saving to make room for it.
+    Claimed {
+        /// Those.
+        victims: Vec<JobId>,
+        /// When they are gone at the latest.
+        until: Timestamp,
+    },
     /// Other jobs hold the devices.
     NotEnoughFree {
         /// What it wants.
@@ -126,6 +133,7 @@ impl fmt::Display for Blocker {
                 f,
                 "there is room, but it might run into reservation \"{reservation}\": set a time_limit that ends before it begins"
             ),
+            Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
                 let kind = &wanted.accelerator;
                 write!(
@@ -220,7 +228,8 @@ impl Engine {
             return Ok(DryRun::WouldWait(explanation));
         }
         let held = self.reservation_before(now, &candidate);
-        let shares = self.room_beside(now, spec, held.as_ref()).map(|room| room.shares).unwrap_or_default();
+        let claims = self.claims_beside(candidate.key.1);
+        let shares = self.room_beside(now, spec, &claims, held.as_ref()).map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
@@ -235,6 +244,7 @@ impl Engine {
             Blocker::NotEnoughFree { .. } if self.reservation_before(now, candidate).is_none() => {
                 self.reserve(now, candidate.key.1, &candidate.spec.gang).at
             }
+            Blocker::Claimed { until, .. } => Some(until),
             _ => None,
         };
         Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
@@ -262,17 +272,6 @@ impl Engine {
         None
     }
 
-    /// Room for a job beside what is held for the first in line and outside of what is reserved for others.
-    pub(crate) fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: Option<&Reservation>) -> Option<Room> {
-        let (end, barred) = (latest_end(spec, now), self.barred_nodes(now, spec));
-        let usable = |node: &Node| match held {
-            _ if barred.contains(&node.id) => 0,
-            None => node.free_count(),
-            Some(held) => held.usable(node, end),
-        };
-        placement::find_room(&self.cluster, &spec.gang, &usable)
-    }
-
     fn blocker_of(&self, now: Timestamp, candidate: &Candidate<'_>) -> Blocker {
         let gang = &candidate.spec.gang;
         if candidate.not_before > now {
@@ -283,22 +282,31 @@ impl Engine {
             return Blocker::Quota { queue, kind: gang.accelerator.clone(), wanted: gang.devices(), held, limit };
         }
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
-            return self.lack(gang);
+            return self.jobs.get(&candidate.key.1).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
         }
         if let Some(first) = self.barring(now, candidate.spec).first()
-            && self.room_beside(now, candidate.spec, None).is_none()
+            && self.room_beside(now, candidate.spec, &[], None).is_none()
         {
             let AdvanceReservation { name, from, until, .. } = (*first).clone();
             return Blocker::Reserved { reservation: name, from, until, is_open: first.is_open(now) };
         }
+        let claims = self.claims_beside(candidate.key.1);
         let held = self.reservation_before(now, candidate);
-        match held {
-            Some(held) if self.room_beside(now, candidate.spec, Some(&held)).is_none() => {
-                let gang = self.jobs.get(&held.job).map(|first| &first.spec.gang);
-                let because = Box::new(gang.map_or(Blocker::Nothing, |gang| self.lack(gang)));
-                Blocker::Behind { job: held.job, starts_by: held.at, because }
-            }
-            _ => Blocker::Nothing,
+        if self.room_beside(now, candidate.spec, &claims, held.as_ref()).is_some() {
+            return Blocker::Nothing;
+        }
+        held.as_ref().or(claims.first()).map_or(Blocker::Nothing, |held| {
+            let first = self.jobs.get(&held.job);
+            let because = Box::new(first.map_or(Blocker::Nothing, |first| self.lack_of(first)));
+            Blocker::Behind { job: held.job, starts_by: held.at, because }
+        })
+    }
+
+    /// What a waiting job that is first in line lacks.
+    fn lack_of(&self, job: &Job) -> Blocker {
+        match self.live_claim(job) {
+            Some(claim) => Blocker::Claimed { victims: claim.victims.clone(), until: claim.until },
+            None => self.lack(&job.spec.gang),
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod advance;
 mod backfill;
+mod claim;
 mod cluster;
 #[cfg(test)]
 mod cluster_tests;
@@ -14,6 +15,7 @@ mod configuration;
 mod decide;
 mod decision;
 mod engine;
+mod entitlement;
 mod event;
 mod evolve;
 mod explain;
@@ -23,6 +25,7 @@ mod fabric_tests;
 mod health;
 mod invariant;
 mod job;
+mod leaving;
 mod pass;
 mod placement;
 pub mod preemption;
@@ -35,10 +38,12 @@ mod standing;
 mod topology;
 #[cfg(test)]
 mod topology_tests;
+mod victims;
 
 pub use advance::{AdvanceReservation, InvalidReservation, LEAD, RESERVATIONS_MAX};
+pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus, Standing};
-pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
+pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};

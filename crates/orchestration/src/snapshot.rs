@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
-use crate::backfill::latest_end;
+use crate::backfill::latest_end_of;
 use crate::cluster::Standing;
 use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState};
@@ -22,6 +22,8 @@ pub struct Snapshot {
     pub next_job: u64,
     /// The nodes; a node's id is its place in this list.
     pub nodes: Vec<(NodeSpec, Standing)>,
+    /// Nodes that go, and when.
+    pub leaving: Vec<(NodeId, Timestamp)>,
     /// Live jobs, by id.
     pub jobs: Vec<Job>,
     /// How the cluster is shared.
@@ -39,6 +41,7 @@ impl Engine {
             at: self.now,
             next_job: self.next_job,
             nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.standing)).collect(),
+            leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
@@ -75,15 +78,19 @@ impl Engine {
                 }
                 JobState::Allocated(attempt) => {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
-                    engine.ends.extend(latest_end(&job.spec, attempt.placed_at).map(|end| (end, job.id)));
+                    engine.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, job.id)));
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&job.spec.gang));
                     }
                 }
             }
+            engine.claimants.extend(job.claim.is_some().then_some(job.id));
             engine.attention.insert(job.id);
         }
         engine.jobs = jobs;
+        for (node, at) in snapshot.leaving {
+            engine.leave_by(node, Some(at));
+        }
         engine.is_placement_due = true;
         Ok(engine)
     }

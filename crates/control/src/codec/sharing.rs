@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, QueueName, Timestamp};
-use gangline_orchestration::{Configuration, QueueSpec, Resource, Usage, Usages};
+use gangline_orchestration::preemption::cost::RestartCosts;
+use gangline_orchestration::{Configuration, PreemptionRules, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
@@ -22,6 +23,46 @@ pub(super) struct ConfigurationV1 {
     health: Option<HealthPolicyV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     reservations: Vec<ReservationV1>,
+    #[serde(default)]
+    preemption: Option<PreemptionV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PreemptionV1 {
+    reclaim: bool,
+    by_priority: bool,
+    runtime_min_ms: u64,
+    save_ms: u64,
+    requeue_ms: u64,
+    restore_ms: u64,
+}
+
+impl From<PreemptionRules> for PreemptionV1 {
+    fn from(PreemptionRules { reclaim, by_priority, runtime_min, restart }: PreemptionRules) -> Self {
+        PreemptionV1 {
+            reclaim,
+            by_priority,
+            runtime_min_ms: millis(runtime_min),
+            save_ms: millis(restart.save),
+            requeue_ms: millis(restart.requeue),
+            restore_ms: millis(restart.restore),
+        }
+    }
+}
+
+impl From<PreemptionV1> for PreemptionRules {
+    fn from(disk: PreemptionV1) -> Self {
+        PreemptionRules {
+            reclaim: disk.reclaim,
+            by_priority: disk.by_priority,
+            runtime_min: Duration::from_millis(disk.runtime_min_ms),
+            restart: RestartCosts {
+                save: Duration::from_millis(disk.save_ms),
+                requeue: Duration::from_millis(disk.requeue_ms),
+                restore: Duration::from_millis(disk.restore_ms),
+            },
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -82,6 +123,7 @@ impl From<&Configuration> for ConfigurationV1 {
             fabric: configuration.fabric.as_ref().map(FabricV1::from),
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.iter().cloned().map(Into::into).collect(),
+            preemption: Some(configuration.preemption.into()),
         }
     }
 }
@@ -101,6 +143,8 @@ impl From<ConfigurationV1> for Configuration {
             fabric: configuration.fabric.map(Into::into),
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.into_iter().map(Into::into).collect(),
+            // Before there was preemption, nobody was stopped for another.
+            preemption: configuration.preemption.map_or(PreemptionRules::OFF, Into::into),
         }
     }
 }

@@ -23,6 +23,7 @@ impl Actor {
                 name: node.spec.name.to_string(),
                 status: self.status(now, node).to_owned(),
                 status_reason: self.status_reason(now, node),
+                leaves_at: self.engine.leaves_at(node.id).map(wire::Time),
                 pool: capacity.pool.to_string(),
                 faults: self.faults(now, node),
                 accelerator: capacity.accelerator.to_string(),

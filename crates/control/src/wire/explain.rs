@@ -81,6 +81,13 @@ pub enum Blocker {
         /// When it ends.
         until: Time,
     },
+    /// Other jobs are saving to make room for it.
+    Claimed {
+        /// Those.
+        victims: Vec<String>,
+        /// When they are gone at the latest.
+        until: Time,
+    },
     /// Other jobs hold the devices.
     NotEnoughFree {
         /// Nodes it wants.

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId,
-    NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, GpuSeconds, JobId, JobSpec, Launch, Level,
+    NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp,
     TopologyRequest,
 };
+use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
-    AdvanceReservation, Attempt, Closeness, Configuration, Decision, Entry, Event, Fabric, FabricKind, Fate,
-    FaultCause, Health, HealthPolicy, Job, JobState, Location, NodeCapacity, NodeSpec, PlaceReason, QueueSpec,
-    RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, Standing, StopReason, Usage, Usages,
+    AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry, Event,
+    Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Location, NodeCapacity, NodeSpec,
+    PlaceReason, PreemptionRules, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, Standing,
+    StopReason, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -124,6 +126,7 @@ impl Examples {
         Configuration {
             queues,
             half_life: self.duration(),
+            preemption: self.preemption_rules(),
             fabric: self.fabric(),
             health: self.health_policy(),
             reservations: self.reservations(),
@@ -176,6 +179,12 @@ impl Examples {
         }
         let domain = self.maybe(|examples| (examples.level(), examples.text()));
         Some(Closeness { domain, speedup_percent: self.maybe(Self::number) })
+    }
+
+    fn preemption_rules(&mut self) -> PreemptionRules {
+        let restart = RestartCosts { save: self.duration(), requeue: self.duration(), restore: self.duration() };
+        let (reclaim, by_priority) = (self.below(2) == 0, self.below(2) == 0);
+        PreemptionRules { reclaim, by_priority, runtime_min: self.duration(), restart }
     }
 
     fn usages(&mut self) -> Usages {
@@ -247,8 +256,15 @@ impl Examples {
         ends
     }
 
-    fn stops(&mut self) -> [StopReason; 3] {
-        [StopReason::Cancelled, StopReason::TimeLimit(self.duration()), StopReason::PeerEnded]
+    fn stops(&mut self) -> [StopReason; 5] {
+        let (by, _, node) = self.share_of();
+        [
+            StopReason::Cancelled,
+            StopReason::TimeLimit(self.duration()),
+            StopReason::PeerEnded,
+            StopReason::Preempted { by },
+            StopReason::NodeLeaves { node },
+        ]
     }
 
     pub(super) fn submitted(&mut self) -> Entry {
@@ -262,7 +278,7 @@ impl Examples {
         let mut events = vec![
             Event::NodeJoined(self.node()),
             Event::NodeLost { node },
-            Event::DrainRequested { node },
+            Event::DrainRequested { node, within: self.maybe(Self::duration) },
             Event::DrainCancelled { node },
             Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
@@ -290,8 +306,14 @@ impl Examples {
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
         decisions.extend(self.stops().map(|reason| Decision::Stop { job, attempt, reason }));
         let (cause, faults, max_faults) = (self.cause(), self.number(), self.number());
-        let requeues =
-            [RequeueReason::Fault { cause, faults, max_faults }, RequeueReason::Asked, RequeueReason::Orphaned];
+        let (by, _, node) = self.share_of();
+        let requeues = [
+            RequeueReason::Fault { cause, faults, max_faults },
+            RequeueReason::Asked,
+            RequeueReason::Orphaned,
+            RequeueReason::Preempted { by },
+            RequeueReason::NodeLeft { node },
+        ];
         decisions.extend(requeues.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
         let fates = [
             Fate::Succeeded,
@@ -302,8 +324,30 @@ impl Examples {
             Fate::NoProgress { cause, faults },
             Fate::RequeuesExhausted { requeues: self.number() },
         ];
+        decisions.extend([true, false].map(|has_priority| self.claim_decision(job, has_priority)));
         decisions.extend(fates.map(|fate| Decision::End { job, fate }));
         decisions
+    }
+
+    fn claim(&mut self) -> Claim {
+        let nodes = (0..self.below(4)).map(|_| NodeId(self.number())).collect();
+        let victims = (0..self.below(4)).map(|_| JobId(self.large())).collect();
+        Claim { nodes, victims, until: self.time() }
+    }
+
+    fn cost(&mut self) -> GpuSeconds {
+        GpuSeconds::of(self.number(), Duration::from_nanos(self.large() >> 8))
+    }
+
+    fn claim_decision(&mut self, job: JobId, has_priority: bool) -> Decision {
+        let (held, entitled) = (self.number(), self.number());
+        let entitlement = ClaimRight::Entitlement { queue: queue_name(), held, entitled };
+        let right = if has_priority { ClaimRight::Priority } else { entitlement };
+        let alternative =
+            |random: &mut Self| VictimAlternative { victims: random.claim().victims, cost: random.cost() };
+        let alternatives = (0..self.below(3)).map(|_| alternative(self)).collect();
+        let reason = ClaimReason { right, cost: self.cost(), is_cheapest: self.below(2) == 0, alternatives };
+        Decision::Claim { job, claim: self.claim(), reason }
     }
 
     fn attempt(&mut self) -> Attempt {
@@ -316,6 +360,7 @@ impl Examples {
             shares: states.iter().map(|_| self.share()).collect(),
             states,
             stop,
+            stop_at: self.maybe(Self::time),
             checkpoint_at_start: self.maybe(|random| Step(random.large())),
         }
     }
@@ -330,7 +375,10 @@ impl Examples {
             faults: self.number(),
             faults_without_progress: self.number(),
             requeues: self.number(),
+            preemptions: self.number(),
             checkpoint: self.maybe(|random| Step(random.large())),
+            checkpoint_at: self.maybe(Self::time),
+            claim: self.maybe(Self::claim),
             is_cancelled: self.below(2) == 0,
         }
     }
@@ -349,6 +397,7 @@ impl Examples {
                 .iter()
                 .map(|(is_lost, is_draining)| (self.node(), self.standing(*is_lost, *is_draining)))
                 .collect(),
+            leaving: vec![(NodeId(self.number()), self.time())],
             jobs: vec![self.job(queued), self.job(allocated)],
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
