@@ -11,6 +11,7 @@ mod cluster;
 mod configuration;
 mod decide;
 mod decision;
+mod elasticity;
 mod engine;
 mod entitlement;
 mod event;

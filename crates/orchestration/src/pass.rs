@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, JobSpec, Timestamp};
+use gangline_base::{AcceleratorKind, AttemptNumber, GangShape, JobSpec, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
@@ -151,7 +151,9 @@ impl Engine {
         reservation: Option<&Reservation>,
     ) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
-        let room = self.room_beside(now, &job.spec, claims, reservation)?;
+        let end = latest_end(&job.spec, now);
+        let find = |gang: &GangShape| self.room_until(end, gang, claims, reservation);
+        let room = self.widened(job, find(&job.spec.gang)?, &find);
         let backfills = reservation.map(|held| held.job);
         let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
         let attempt = AttemptNumber(job.attempts + 1);
@@ -166,9 +168,18 @@ impl Engine {
         claims: &[Reservation],
         reservation: Option<&Reservation>,
     ) -> Option<Room> {
-        let end = latest_end(spec, now);
+        self.room_until(latest_end(spec, now), &spec.gang, claims, reservation)
+    }
+
+    fn room_until(
+        &self,
+        end: Option<Timestamp>,
+        gang: &GangShape,
+        claims: &[Reservation],
+        reservation: Option<&Reservation>,
+    ) -> Option<Room> {
         let held = || claims.iter().chain(reservation);
         let usable = |node: &Node| held().map(|held| held.usable(node, end)).min();
-        placement::find_room(&self.cluster, &spec.gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
+        placement::find_room(&self.cluster, gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
     }
 }
