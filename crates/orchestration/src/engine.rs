@@ -140,6 +140,12 @@ impl Engine {
         order.into_iter().flat_map(|leaf| self.queues.pending(leaf)).map(|(_, job)| *job).collect()
     }
 
+    /// Every waiting job, in the order of its queue.
+    pub(crate) fn waiting_jobs(&self) -> impl Iterator<Item = &Job> {
+        let keys = self.queues.active().flat_map(|leaf| self.queues.pending(leaf));
+        keys.filter_map(|(_, job)| self.jobs.get(job))
+    }
+
     /// How many jobs wait.
     #[must_use]
     pub fn waiting_count(&self) -> usize {

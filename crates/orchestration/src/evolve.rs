@@ -1,12 +1,14 @@
 //! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
 
 use std::cmp::Reverse;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
 
 use crate::backfill::latest_end_of;
 use crate::cluster::Standing;
+use crate::elasticity::gang_of;
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
@@ -115,6 +117,8 @@ impl Engine {
             preemptions: 0,
             checkpoint: None,
             checkpoint_at: None,
+            resizes: 0,
+            width: None,
             claim: None,
             is_cancelled: false,
         };
@@ -153,8 +157,10 @@ impl Engine {
         }
         let Some(job) = self.jobs.get_mut(&id) else { return };
         self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), id));
-        self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang));
+        let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
+        self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
         job.attempts = number.0;
+        job.width = Some(width.get());
         job.claim = None;
         self.claimants.remove(&id);
         job.state = JobState::Allocated(Attempt {
@@ -184,6 +190,7 @@ impl Engine {
             self.ends.remove(&(before, id));
         }
         self.ends.extend(after.map(|end| (end, id)));
+        self.is_placement_due = true;
     }
 
     fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
@@ -197,6 +204,7 @@ impl Engine {
             }
             RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
             RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => job.preemptions += 1,
+            RequeueReason::Resized { .. } => job.resizes += 1,
         }
         job.state = JobState::Queued { since: now, not_before };
         self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), id));
@@ -212,7 +220,7 @@ impl Engine {
         for share in &attempt.shares {
             self.cluster.release(share);
         }
-        self.queues.give_back(now, &job.spec.queue, &held_by(&job.spec.gang));
+        self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
         if let Some(end) = latest_end_of(&job.spec, attempt) {
             self.ends.remove(&(end, id));
         }
@@ -226,9 +234,11 @@ impl Engine {
         self.cluster.review(now);
         self.queues.set_usages(past);
         for job in self.jobs.values() {
-            match job.state {
+            match &job.state {
                 JobState::Queued { .. } => self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id)),
-                JobState::Allocated(_) => self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang)),
+                JobState::Allocated(attempt) => {
+                    self.queues.take(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
+                }
             }
         }
         self.is_placement_due = true;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, JobSpec, Lane, Timestamp};
+use gangline_base::{AttemptNumber, GangShape, JobSpec, Lane, NodeId, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
@@ -54,6 +54,27 @@ impl Pass {
     fn note_failure(&mut self, spec: &Arc<JobSpec>, end: Option<Timestamp>) {
         let key = (spec.gang.nodes.get(), spec.gang.accelerators_per_node.get());
         self.failed.entry(key).or_default().push((spec.clone(), end));
+    }
+}
+
+/// What a job that starts now has to keep clear of.
+pub(crate) struct Beside<'a> {
+    /// When it is over at the latest.
+    end: Option<Timestamp>,
+    /// Nodes it may not use.
+    barred: BTreeSet<NodeId>,
+    claims: &'a [Reservation],
+    reservation: Option<&'a Reservation>,
+}
+
+impl Beside<'_> {
+    /// How many of a node's free accelerators it may have.
+    pub(crate) fn usable(&self, node: &Node) -> u32 {
+        if self.barred.contains(&node.id) {
+            return 0;
+        }
+        let held = self.claims.iter().chain(self.reservation).map(|held| held.usable(node, self.end));
+        held.min().unwrap_or_else(|| node.free_count())
     }
 }
 
@@ -151,7 +172,9 @@ impl Engine {
         reservation: Option<&Reservation>,
     ) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
-        let room = self.room_beside(now, &job.spec, claims, reservation)?;
+        let beside = self.beside(now, &job.spec, claims, reservation);
+        let find = |gang: &GangShape| self.room_for(gang, &beside);
+        let room = self.widened(job, find(&job.spec.gang)?, &find);
         let backfills = reservation.map(|held| held.job);
         let Room { shares, candidates, closeness } = room;
         let reason = PlaceReason { waited: now.since(since), backfills, candidates, closeness };
@@ -167,12 +190,20 @@ impl Engine {
         claims: &[Reservation],
         reservation: Option<&Reservation>,
     ) -> Option<Room> {
-        let (end, barred) = (latest_end(spec, now), self.barred_nodes(now, spec));
-        let held = || claims.iter().chain(reservation);
-        let usable = |node: &Node| match barred.contains(&node.id) {
-            true => 0,
-            false => held().map(|held| held.usable(node, end)).min().unwrap_or_else(|| node.free_count()),
-        };
-        placement::find_room(&self.cluster, &spec.gang, &usable)
+        self.room_for(&spec.gang, &self.beside(now, spec, claims, reservation))
+    }
+
+    fn room_for(&self, gang: &GangShape, beside: &Beside<'_>) -> Option<Room> {
+        placement::find_room(&self.cluster, gang, &|node| beside.usable(node))
+    }
+
+    pub(crate) fn beside<'a>(
+        &self,
+        now: Timestamp,
+        spec: &JobSpec,
+        claims: &'a [Reservation],
+        reservation: Option<&'a Reservation>,
+    ) -> Beside<'a> {
+        Beside { end: latest_end(spec, now), barred: self.barred_nodes(now, spec), claims, reservation }
     }
 }

@@ -7,6 +7,7 @@ use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
 use crate::backfill::latest_end_of;
 use crate::cluster::Standing;
+use crate::elasticity::gang_of;
 use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
@@ -80,7 +81,7 @@ impl Engine {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
                     engine.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, job.id)));
                     if !is_booked {
-                        engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&job.spec.gang));
+                        engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                     }
                 }
             }
