@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use gangline_base::{AcceleratorKind, Bytes, Level, NodeName};
+use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, PoolName};
 use gangline_control::config::Config;
 use gangline_control::history;
 use gangline_orchestration::simulator::{BadRows, TraceFormat, Workload, read_trace};
@@ -163,7 +163,8 @@ impl Shape {
     fn node(self, number: u32) -> Result<NodeSpec, Failure> {
         let name = NodeName::new(&format!("node-{number:05}")).map_err(|error| failed(&error))?;
         let accelerator = AcceleratorKind("GPU".to_owned());
-        let capacity = NodeCapacity { accelerator, accelerators: self.gpus, cpus: 0, memory: Bytes(0) };
+        let capacity =
+            NodeCapacity { pool: PoolName::default(), accelerator, accelerators: self.gpus, cpus: 0, memory: Bytes(0) };
         let domain = |level: Level, size: Option<u32>| size.map(|size| (level, format!("{level}-{}", number / size)));
         let domains = [domain(Level::Rack, self.rack), domain(Level::Block, self.block)];
         Ok(NodeSpec { name, capacity, location: domains.into_iter().flatten().collect::<Location>() })

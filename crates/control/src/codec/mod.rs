@@ -8,6 +8,7 @@ mod entry;
 mod sharing;
 mod snapshot;
 mod spec;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod topology;

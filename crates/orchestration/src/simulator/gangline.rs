@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, Program, QueueName,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, PoolName, Program, QueueName,
     RecoveryPolicy, Step, Submitter, Timestamp, TopologyRequest,
 };
 
@@ -55,6 +55,7 @@ impl Gangline {
         let count = |number: u32| NonZeroU32::new(number).expect("a trace job has an accelerator, and so has a node");
         let gang = GangShape {
             nodes: count(trace.gpus.div_ceil(whole)),
+            pool: PoolName::default(),
             accelerator,
             accelerators_per_node: count(trace.gpus.min(whole)),
             cpus_per_node: 0,

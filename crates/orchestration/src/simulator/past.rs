@@ -229,6 +229,7 @@ mod tests {
                 queue: QueueName::new("research").expect("it is a name"),
                 priority: Priority::NORMAL,
                 gang: GangShape {
+                    pool: gangline_base::PoolName::default(),
                     nodes: NonZeroU32::MIN,
                     accelerator: AcceleratorKind("GPU".to_owned()),
                     accelerators_per_node: NonZeroU32::new(gpus).expect("a gang has an accelerator"),

@@ -1,6 +1,6 @@
 //! Small workloads whose outcome is worked out by hand in each test.
 
-use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, QueueName};
+use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, PoolName, QueueName};
 
 use super::*;
 use crate::{NodeCapacity, QueueSpec};
@@ -9,6 +9,7 @@ pub(super) fn nodes(count: u32, gpus: u32) -> Vec<NodeSpec> {
     let node = |number: u32| NodeSpec {
         name: NodeName::new(&format!("n{number}")).expect("it is a name"),
         capacity: NodeCapacity {
+            pool: PoolName::default(),
             accelerator: AcceleratorKind("GPU".to_owned()),
             accelerators: gpus,
             cpus: 0,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId,
-    NodeName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
+    NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{Decision, Engine, Event, Limits, Location, NodeCapacity, NodeSpec, ShareEnd};
 
@@ -25,7 +25,13 @@ fn kind() -> AcceleratorKind {
 /// A node of racks and blocks of so many nodes.
 pub(super) fn node(index: u32, gpus: u32, rack: u32, block: u32) -> Result<NodeSpec> {
     let name = NodeName::new(&format!("n{index:06}"))?;
-    let capacity = NodeCapacity { accelerator: kind(), accelerators: gpus, cpus: 96, memory: Bytes(1 << 40) };
+    let capacity = NodeCapacity {
+        pool: PoolName::default(),
+        accelerator: kind(),
+        accelerators: gpus,
+        cpus: 96,
+        memory: Bytes(1 << 40),
+    };
     let location = [(Level::Rack, format!("r{}", index / rack)), (Level::Block, format!("b{}", index / block))];
     Ok(NodeSpec { name, capacity, location: location.into_iter().collect::<Location>() })
 }
@@ -63,6 +69,7 @@ impl Gang {
             queue: QueueName::new(&self.queue)?,
             priority: Priority::new(self.priority).context("a priority is at most 1000")?,
             gang: GangShape {
+                pool: PoolName::default(),
                 nodes: positive(self.nodes)?,
                 accelerator: kind(),
                 accelerators_per_node: positive(self.gpus)?,

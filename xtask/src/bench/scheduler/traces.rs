@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gangline_base::{AcceleratorKind, Bytes, NodeName, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, NodeName, PoolName, Timestamp};
 use gangline_orchestration::simulator::{
     BadRows, Charges, FaultSpec, Label, LimitModel, MuriQuirk, Options, PolicyName, TraceFormat, TraceJob, Workload,
     read_trace,
@@ -36,7 +36,8 @@ pub(super) fn nodes(count: u32, gpus: u32) -> Result<Vec<NodeSpec>> {
     let node = |number: u32| {
         let name = NodeName::new(&format!("n{number:05}"))?;
         let accelerator = AcceleratorKind("GPU".to_owned());
-        let capacity = NodeCapacity { accelerator, accelerators: gpus, cpus: 0, memory: Bytes(0) };
+        let capacity =
+            NodeCapacity { pool: PoolName::default(), accelerator, accelerators: gpus, cpus: 0, memory: Bytes(0) };
         Ok(NodeSpec { name, capacity, location: Location::default() })
     };
     (0..count).map(node).collect()
