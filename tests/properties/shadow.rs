@@ -102,6 +102,7 @@ impl Shadow {
                 job.checkpoint = job.checkpoint.max(Some(*step));
             }
             Event::Configured(_) => {}
+            Event::SweepSubmitted(_) | Event::SweepCancelRequested { .. } | Event::MetricReported { .. } => {}
             Event::IdsSkipped { .. } | Event::TimePassed => {}
         }
     }

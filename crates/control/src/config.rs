@@ -13,9 +13,16 @@
 //! [[queue]]
 //! name = "research"
 //! quota = { H100 = 4 }
+//!
+//! [[price]]
+//! accelerator = "H100"
+//! usd_per_hour = "2.50"
 //! ```
 
+mod prices;
 mod queues;
+
+pub use prices::{Prices, agree_on_prices};
 
 use std::collections::BTreeSet;
 
@@ -80,6 +87,14 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// A price makes no sense.
+    #[error("the price of {accelerator}: {message}")]
+    Price {
+        /// The kind of accelerator as written.
+        accelerator: String,
+        /// What is wrong.
+        message: String,
+    },
     /// The queues contradict each other.
     #[error(transparent)]
     Sharing(#[from] InvalidConfiguration),
@@ -106,6 +121,8 @@ struct FileV1 {
     #[serde(default)]
     queue: Vec<queues::QueueV1>,
     half_life_hours: Option<u32>,
+    #[serde(default)]
+    price: Vec<prices::PriceV1>,
 }
 
 #[derive(Deserialize)]
@@ -143,7 +160,9 @@ impl Config {
         }
         check(&nodes)?;
         let refused = |(queue, message)| ConfigError::Queue { queue, message };
-        let sharing = queues::read(file.queue, file.half_life_hours).map_err(refused)?;
+        let mut sharing = queues::read(file.queue, file.half_life_hours).map_err(refused)?;
+        let refused = |(accelerator, message)| ConfigError::Price { accelerator, message };
+        sharing.prices = prices::read(file.price).map_err(refused)?;
         sharing.check()?;
         Ok(Config { listen: file.listen, nodes, sharing })
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, QueueName};
+use gangline_base::{AcceleratorKind, Money, QueueName};
 
 /// Queues in one configuration.
 pub const QUEUES_MAX: usize = 10_000;
@@ -23,12 +23,14 @@ pub struct Configuration {
     pub queues: Vec<QueueSpec>,
     /// After this time, use counts half as much against a queue's share.
     pub half_life: Duration,
+    /// List prices of an accelerator-hour, by kind: what budgets are counted by.
+    pub prices: BTreeMap<AcceleratorKind, Money>,
 }
 
 impl Default for Configuration {
     fn default() -> Self {
         // Slurm's PriorityDecayHalfLife default (slurm.conf).
-        Configuration { queues: Vec::new(), half_life: Duration::from_hours(24 * 7) }
+        Configuration { queues: Vec::new(), half_life: Duration::from_hours(24 * 7), prices: BTreeMap::new() }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, Timestamp};
+use gangline_base::{AttemptNumber, JobId, Money, Timestamp};
 
-use crate::{FaultCause, Share};
+use crate::{FaultCause, MissedRung, Share};
 
 /// A decision with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +95,10 @@ pub enum StopReason {
     TimeLimit(Duration),
     /// Another node's share of the gang has ended without success.
     PeerEnded,
+    /// What is left of its budget pays for just its grace.
+    BudgetSpent,
+    /// Other jobs of its sweep do better.
+    EarlyStop(MissedRung),
 }
 
 impl fmt::Display for StopReason {
@@ -103,6 +107,8 @@ impl fmt::Display for StopReason {
             StopReason::Cancelled => f.write_str("cancelled by a user"),
             StopReason::TimeLimit(limit) => write!(f, "reached its time limit of {} s", limit.as_secs()),
             StopReason::PeerEnded => f.write_str("another node of the gang has ended"),
+            StopReason::BudgetSpent => f.write_str("its budget is spent but for the time to save"),
+            StopReason::EarlyStop(missed) => write!(f, "stopped early: {missed}"),
         }
     }
 }
@@ -167,6 +173,15 @@ pub enum Fate {
         /// How often.
         requeues: u32,
     },
+    /// Its budget doesn't pay for more.
+    BudgetSpent {
+        /// What it has spent (estimated, by list prices).
+        spent: Money,
+        /// What it was allowed.
+        budget: Money,
+    },
+    /// Other jobs of its sweep did better.
+    EarlyStop(MissedRung),
 }
 
 impl Fate {
@@ -189,6 +204,8 @@ impl fmt::Display for Fate {
                 write!(f, "{cause}; {faults} fault(s) in a row without a newer checkpoint")
             }
             Fate::RequeuesExhausted { requeues } => write!(f, "asked to be queued again {requeues} times"),
+            Fate::BudgetSpent { spent, budget } => write!(f, "spent {spent} (estimated) of its budget of {budget}"),
+            Fate::EarlyStop(missed) => write!(f, "stopped early: {missed}"),
         }
     }
 }

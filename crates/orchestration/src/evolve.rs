@@ -1,9 +1,10 @@
 //! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
 
 use crate::backfill::latest_end;
 use crate::cluster::NodeStatus;
@@ -11,7 +12,7 @@ use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
 use crate::share::held_by;
-use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd};
+use crate::{Account, Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, Sweep};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -34,7 +35,16 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::Configured(configuration) => self.configure(now, configuration),
-            Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone()),
+            Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone(), None),
+            Event::SweepSubmitted(sweep) => self.enqueue_sweep(now, sweep),
+            Event::SweepCancelRequested { sweep, .. } => {
+                let jobs: Vec<JobId> = self.sweep_jobs(*sweep).map(|job| job.id).collect();
+                jobs.into_iter().for_each(|job| self.attend(job, |job| job.is_cancelled = true));
+            }
+            Event::MetricReported { job, step, value, .. } => {
+                self.note_metric(*job, *step, *value);
+                self.attention.insert(*job);
+            }
             Event::CancelRequested { job, .. } => {
                 self.attend(*job, |job| job.is_cancelled = true);
             }
@@ -79,7 +89,16 @@ impl Engine {
         self.is_placement_due = true;
     }
 
-    fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>) {
+    fn enqueue_sweep(&mut self, now: Timestamp, spec: &SweepSpec) {
+        let id = SweepId(self.next_job_id());
+        let jobs = u32::try_from(spec.points.len()).expect("a sweep has at most a thousand jobs");
+        self.sweeps.insert(Sweep { id, jobs, rules: spec.rules.clone(), rungs: BTreeMap::new() });
+        for job in spec.jobs() {
+            self.enqueue_new(now, Arc::new(job), Some(id));
+        }
+    }
+
+    fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>, sweep: Option<SweepId>) {
         let id = self.next_job_id();
         self.next_job += 1;
         self.queues.insert(&spec.queue, (Reverse(spec.priority), id));
@@ -95,7 +114,10 @@ impl Engine {
             requeues: 0,
             checkpoint: None,
             is_cancelled: false,
+            sweep,
+            account: Account::default(),
         };
+        self.sweeps.joined(sweep);
         self.jobs.insert(id, job);
         self.attention.insert(id);
         self.is_placement_due = true;
@@ -114,6 +136,7 @@ impl Engine {
                 self.release(now, *job);
                 if let Some(job) = self.jobs.remove(job) {
                     self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), job.id));
+                    self.sweeps.left(job.sweep);
                 }
                 self.is_placement_due = true;
             }
@@ -141,6 +164,9 @@ impl Engine {
             self.timers.insert((now + limit, id));
         }
         self.ends.extend(latest_end(&job.spec, now).map(|end| (end, id)));
+        job.account.metered_to = now;
+        self.sweeps.took(job.sweep);
+        self.watch_budget(id);
     }
 
     fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
@@ -163,6 +189,7 @@ impl Engine {
     }
 
     fn release(&mut self, now: Timestamp, id: JobId) {
+        self.meter(now, id);
         let Some(job) = self.jobs.get(&id) else { return };
         let Some(attempt) = job.attempt() else { return };
         for share in &attempt.shares {
@@ -172,10 +199,12 @@ impl Engine {
         if let Some(end) = latest_end(&job.spec, attempt.placed_at) {
             self.ends.remove(&(end, id));
         }
+        self.sweeps.gave_back(job.sweep);
     }
 
     /// Sets the queues up anew: what they used stays, what jobs hold and wait for is booked in the new ones.
     fn configure(&mut self, now: Timestamp, configuration: &Configuration) {
+        let limited = self.meter_all(now);
         let past = self.queues.past(now);
         self.queues = Queues::new(configuration.clone());
         self.queues.set_usages(past);
@@ -184,6 +213,10 @@ impl Engine {
                 JobState::Queued { .. } => self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id)),
                 JobState::Allocated(_) => self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang)),
             }
+        }
+        for id in limited {
+            self.watch_budget(id);
+            self.attention.insert(id);
         }
         self.is_placement_due = true;
     }

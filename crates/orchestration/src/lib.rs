@@ -6,6 +6,9 @@
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
 mod backfill;
+mod budget;
+#[cfg(test)]
+mod budget_tests;
 mod cluster;
 mod configuration;
 mod decide;
@@ -24,10 +27,14 @@ mod refusal;
 mod share;
 pub mod simulator;
 mod snapshot;
+mod sweep;
+#[cfg(test)]
+mod sweep_tests;
 mod topology;
 #[cfg(test)]
 mod topology_tests;
 
+pub use budget::Account;
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
 pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
@@ -40,4 +47,5 @@ pub use queue::QueueStanding;
 pub use refusal::{DomainFit, Fit, Refusal};
 pub use share::{Resource, Usage, Usages};
 pub use snapshot::Snapshot;
+pub use sweep::{MissedRung, SWEEP_JOBS_MAX, Sweep};
 pub use topology::{Location, Misplaced, check_locations};

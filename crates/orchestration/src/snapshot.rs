@@ -11,7 +11,7 @@ use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
 use crate::share::held_by;
-use crate::{Configuration, NodeSpec, Refusal, Share, Usages};
+use crate::{Configuration, NodeSpec, Refusal, Share, Sweep, Usages};
 
 /// Everything a new engine needs to go on where another stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Snapshot {
     pub nodes: Vec<(NodeSpec, NodeStatus)>,
     /// Live jobs, by id.
     pub jobs: Vec<Job>,
+    /// Sweeps with a live job, by id.
+    pub sweeps: Vec<Sweep>,
     /// How the cluster is shared.
     pub configuration: Configuration,
     /// What each queue holds and used; all of them together under no name. Empty in a snapshot from before there were
@@ -40,6 +42,7 @@ impl Engine {
             next_job: self.next_job,
             nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.status)).collect(),
             jobs: self.jobs.values().cloned().collect(),
+            sweeps: self.sweeps.all().cloned().collect(),
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
         }
@@ -66,7 +69,9 @@ impl Engine {
         engine.queues = Queues::new(snapshot.configuration);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
+        snapshot.sweeps.into_iter().for_each(|sweep| engine.sweeps.insert(sweep));
         for job in jobs.values() {
+            engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {
                     engine.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id));
@@ -75,6 +80,7 @@ impl Engine {
                 JobState::Allocated(attempt) => {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
                     engine.ends.extend(latest_end(&job.spec, attempt.placed_at).map(|end| (end, job.id)));
+                    engine.sweeps.took(job.sweep);
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&job.spec.gang));
                     }
@@ -83,6 +89,9 @@ impl Engine {
             engine.attention.insert(job.id);
         }
         engine.jobs = jobs;
+        for id in engine.jobs.keys().copied().collect::<Vec<_>>() {
+            engine.watch_budget(id);
+        }
         engine.is_placement_due = true;
         Ok(engine)
     }

@@ -7,6 +7,7 @@ mod entry;
 mod sharing;
 mod snapshot;
 mod spec;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod topology;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, Money, QueueName, Timestamp};
 use gangline_orchestration::{Configuration, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ use super::spec::millis;
 pub(super) struct ConfigurationV1 {
     queues: Vec<QueueV1>,
     half_life_ms: u64,
+    /// Nano-dollars for an accelerator-hour.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    prices: BTreeMap<String, Money>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -71,6 +74,7 @@ impl From<&Configuration> for ConfigurationV1 {
         ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
             half_life_ms: millis(configuration.half_life),
+            prices: configuration.prices.iter().map(|(kind, price)| (kind.0.clone(), *price)).collect(),
         }
     }
 }
@@ -87,6 +91,7 @@ impl From<ConfigurationV1> for Configuration {
         Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
+            prices: configuration.prices.into_iter().map(|(kind, price)| (AcceleratorKind(kind), price)).collect(),
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, JobId, Step, Timestamp};
-use gangline_orchestration::{Attempt, Job, JobState, NodeStatus, Share, ShareState, Snapshot};
+use gangline_base::{AttemptNumber, JobId, Money, Step, SweepId, Timestamp};
+use gangline_orchestration::{Account, Attempt, Job, JobState, NodeStatus, Share, ShareState, Snapshot, Sweep};
 use serde::{Deserialize, Serialize};
 
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spec::SpecV1;
+use super::sweep::SweepV1;
 use super::{Error, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -17,6 +18,8 @@ struct SnapshotV1 {
     next_job: u64,
     nodes: Vec<(NodeV1, StatusV1)>,
     jobs: Vec<JobV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sweeps: Vec<SweepV1>,
     #[serde(default)]
     configuration: Option<ConfigurationV1>,
     #[serde(default)]
@@ -43,6 +46,11 @@ struct JobV1 {
     requeues: u32,
     checkpoint: Option<Step>,
     is_cancelled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sweep: Option<SweepId>,
+    /// What it has spent, and until when; of a job with a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    account: Option<(Money, Timestamp)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -81,6 +89,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         next_job: snapshot.next_job,
         nodes: snapshot.nodes.iter().map(|(spec, s)| (NodeV1::from(spec), status(*s))).collect(),
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
+        sweeps: snapshot.sweeps.iter().map(SweepV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
     })
@@ -99,6 +108,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         next_job: snapshot.next_job,
         nodes: snapshot.nodes.into_iter().map(|(node, s)| (node.into(), status(s))).collect(),
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
+        sweeps: snapshot.sweeps.into_iter().map(Sweep::try_from).collect::<Result<_, _>>()?,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
     })
@@ -120,6 +130,8 @@ impl From<&Job> for JobV1 {
             requeues: job.requeues,
             checkpoint: job.checkpoint,
             is_cancelled: job.is_cancelled,
+            sweep: job.sweep,
+            account: (job.account != Account::default()).then_some((job.account.spent, job.account.metered_to)),
         }
     }
 }
@@ -142,6 +154,8 @@ impl TryFrom<JobV1> for Job {
             requeues: job.requeues,
             checkpoint: job.checkpoint,
             is_cancelled: job.is_cancelled,
+            sweep: job.sweep,
+            account: job.account.map(|(spent, metered_to)| Account { spent, metered_to }).unwrap_or_default(),
         })
     }
 }

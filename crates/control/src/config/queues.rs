@@ -50,7 +50,7 @@ pub(super) fn read(queues: Vec<QueueV1>, half_life_hours: Option<u32>) -> Result
     let queues = queues.into_iter().map(queue).collect::<Result<_, _>>()?;
     let default = Configuration::default();
     let half_life = half_life_hours.map_or(default.half_life, |hours| Duration::from_hours(u64::from(hours)));
-    Ok(Configuration { queues, half_life })
+    Ok(Configuration { queues, half_life, ..default })
 }
 
 #[cfg(test)]

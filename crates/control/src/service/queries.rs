@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gangline_base::{JobId, JobSpec, NodeId, Timestamp};
+use gangline_base::{JobId, JobSpec, NodeId, SweepSpec, Timestamp};
 use gangline_orchestration::{Blocker, DryRun, Explanation, Job, NodeStatus, Share};
 
 use super::Error;
@@ -14,14 +14,22 @@ const WAIT_REASONS_MAX: usize = 200;
 
 impl Actor {
     pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<wire::DryRun, Error> {
-        Ok(match self.engine.dry_run(now, spec)? {
+        Ok(self.dry_run_to_wire(self.engine.dry_run(now, spec)?))
+    }
+
+    pub(super) fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<wire::DryRun, Error> {
+        Ok(self.dry_run_to_wire(self.engine.dry_run_sweep(now, sweep)?))
+    }
+
+    fn dry_run_to_wire(&self, dry_run: DryRun) -> wire::DryRun {
+        match dry_run {
             DryRun::WouldStart { shares } => {
                 wire::DryRun::WouldStart { placements: shares.iter().map(|share| self.placement(share)).collect() }
             }
             DryRun::WouldWait(explanation) => {
                 wire::DryRun::WouldWait { explanation: explanation_to_wire(&explanation) }
             }
-        })
+        }
     }
 
     pub(super) fn explain(&self, now: Timestamp, id: JobId) -> Result<wire::Explanation, Error> {
@@ -129,6 +137,9 @@ fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
     let names = |names: &[gangline_base::NodeName]| names.iter().map(ToString::to_string).collect();
     match blocker {
         Blocker::BackingOff { until } => wire::Blocker::BackingOff { until: Time(*until) },
+        Blocker::Parallel { sweep, holding, max_parallel } => {
+            wire::Blocker::Parallel { sweep: sweep.to_string(), holding: *holding, max_parallel: *max_parallel }
+        }
         Blocker::Behind { job, starts_by, because } => wire::Blocker::Behind {
             job: job.to_string(),
             starts_by: starts_by.map(Time),

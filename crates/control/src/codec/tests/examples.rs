@@ -1,18 +1,19 @@
 //! Random examples of everything in a journal.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId,
-    NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp, TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, GangShape, Goal, JobId, JobSpec, Launch, Level,
+    MetricValue, Money, NodeId, NodeName, Priority, Program, QueueName, RecoveryPolicy, Reduction, Segment, Step,
+    Submitter, SweepId, SweepPoint, SweepRules, SweepSpec, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
-    Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, Job, JobState, Location, NodeCapacity, NodeSpec,
-    NodeStatus, PlaceReason, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, StopReason,
-    Usage, Usages,
+    Account, Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, Job, JobState, MissedRung, NodeCapacity,
+    NodeSpec, NodeStatus, PlaceReason, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot,
+    StopReason, Sweep, Usage, Usages,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -26,17 +27,11 @@ fn queue_name() -> QueueName {
 
 pub(super) struct Examples {
     random: ChaCha8Rng,
-    has_network: bool,
 }
 
 impl Examples {
     pub(super) fn new(seed: u64) -> Examples {
-        Examples { random: ChaCha8Rng::seed_from_u64(seed), has_network: true }
-    }
-
-    /// As they were before nodes said where they are and jobs how close to each other.
-    pub(super) fn without_network(seed: u64) -> Examples {
-        Examples { has_network: false, ..Examples::new(seed) }
+        Examples { random: ChaCha8Rng::seed_from_u64(seed) }
     }
 
     fn below(&mut self, limit: u32) -> u32 {
@@ -82,10 +77,6 @@ impl Examples {
         let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
         let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
         let (cpus, memory) = (self.number(), Bytes(self.large()));
-        if !self.has_network {
-            let capacity = NodeCapacity { accelerator, accelerators, cpus, memory };
-            return NodeSpec { name, capacity, location: Location::default() };
-        }
         let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
         let location = levels.into_iter().map(|level| (level, self.text())).collect();
         NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory }, location }
@@ -96,9 +87,6 @@ impl Examples {
     }
 
     fn topology(&mut self) -> TopologyRequest {
-        if !self.has_network {
-            return TopologyRequest::default();
-        }
         let segment = self.maybe(|random| Segment { nodes: random.positive(), level: random.level() });
         TopologyRequest { require: self.maybe(Self::level), prefer: self.maybe(Self::level), segment }
     }
@@ -116,7 +104,8 @@ impl Examples {
             borrowing_limit: self.amounts(),
         };
         let queues = vec![queue(None), queue(Some(queue_name()))];
-        Configuration { queues, half_life: self.duration() }
+        let prices = (0..self.below(3)).map(|number| (AcceleratorKind(format!("kind-{number}")), self.money()));
+        Configuration { queues, prices: prices.collect(), half_life: self.duration() }
     }
 
     fn usages(&mut self) -> Usages {
@@ -157,8 +146,46 @@ impl Examples {
             checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
             recovery: RecoveryPolicy { max_faults: self.number(), no_progress_limit: self.number() },
             time_limit: self.maybe(Self::duration),
+            budget: self.maybe(Self::money),
             submitter: Submitter(self.text()),
         }
+    }
+
+    fn money(&mut self) -> Money {
+        Money::from_nano_dollars(self.large().cast_signed())
+    }
+
+    fn rules(&mut self) -> SweepRules {
+        let early_stop = self.maybe(|random| EarlyStop {
+            metric: random.text(),
+            goal: if random.below(2) == 0 { Goal::Minimize } else { Goal::Maximize },
+            min_steps: NonZeroU64::new(random.large().max(1)).expect("at least one"),
+            reduction: Reduction::new(random.number().max(2)).expect("at least two"),
+        });
+        SweepRules { max_parallel: self.maybe(Self::positive), early_stop }
+    }
+
+    fn sweep_spec(&mut self) -> SweepSpec {
+        let point =
+            |random: &mut Self| SweepPoint(vec![(random.text(), random.text()), ("B".to_owned(), random.text())]);
+        let points = (0..self.below(4)).map(|_| point(self)).collect();
+        SweepSpec { job: Arc::new(self.spec()), points, rules: self.rules() }
+    }
+
+    fn metric(&mut self) -> MetricValue {
+        if self.below(4) == 0 { MetricValue::Diverged } else { MetricValue::Nanos(self.large().cast_signed()) }
+    }
+
+    fn missed(&mut self) -> MissedRung {
+        let bar = self.maybe(|random| MetricValue::Nanos(random.large().cast_signed()));
+        let (step, value) = (Step(self.large()), self.metric());
+        MissedRung { step, value, bar, kept: self.number(), seen: self.number() }
+    }
+
+    fn sweep(&mut self) -> Sweep {
+        let rung = |random: &mut Self| (0..random.below(4)).map(|_| (JobId(random.large()), random.metric())).collect();
+        let rungs = (0..self.below(4)).map(|number| (number, rung(self))).collect();
+        Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), rules: self.rules(), rungs }
     }
 
     fn causes(&mut self) -> [FaultCause; 7] {
@@ -187,8 +214,15 @@ impl Examples {
         ends
     }
 
-    fn stops(&mut self) -> [StopReason; 3] {
-        [StopReason::Cancelled, StopReason::TimeLimit(self.duration()), StopReason::PeerEnded]
+    fn stops(&mut self) -> [StopReason; 5] {
+        let (limit, missed) = (self.duration(), self.missed());
+        [
+            StopReason::Cancelled,
+            StopReason::TimeLimit(limit),
+            StopReason::PeerEnded,
+            StopReason::BudgetSpent,
+            StopReason::EarlyStop(missed),
+        ]
     }
 
     pub(super) fn submitted(&mut self) -> Entry {
@@ -206,6 +240,9 @@ impl Examples {
             Event::DrainCancelled { node },
             Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
+            Event::SweepSubmitted(Arc::new(self.sweep_spec())),
+            Event::SweepCancelRequested { sweep: SweepId(job), by: by.clone() },
+            Event::MetricReported { job, attempt, step: Step(self.large()), value: self.metric() },
             Event::CancelRequested { job, by },
             Event::ShareStarted { job, attempt, node },
             Event::CheckpointCommitted { job, attempt, step: Step(self.large()) },
@@ -240,6 +277,8 @@ impl Examples {
             Fate::FaultsExhausted { cause, faults },
             Fate::NoProgress { cause, faults },
             Fate::RequeuesExhausted { requeues: self.number() },
+            Fate::BudgetSpent { spent: self.money(), budget: self.money() },
+            Fate::EarlyStop(self.missed()),
         ];
         decisions.extend(fates.map(|fate| Decision::End { job, fate }));
         decisions
@@ -248,7 +287,8 @@ impl Examples {
     fn attempt(&mut self) -> Attempt {
         let mut states = vec![ShareState::Launching, ShareState::Running];
         states.extend(self.ends().into_iter().map(ShareState::Ended));
-        let stop = self.maybe(Self::stops).map(|stops| stops[1]);
+        let place = usize::try_from(self.below(5)).expect("small");
+        let stop = self.maybe(Self::stops).map(|stops| stops[place]);
         Attempt {
             number: AttemptNumber(self.number()),
             placed_at: self.time(),
@@ -271,6 +311,8 @@ impl Examples {
             requeues: self.number(),
             checkpoint: self.maybe(|random| Step(random.large())),
             is_cancelled: self.below(2) == 0,
+            sweep: self.maybe(|random| SweepId(JobId(random.large()))),
+            account: Account { spent: self.money(), metered_to: self.time() },
         }
     }
 
@@ -284,6 +326,7 @@ impl Examples {
             next_job: self.large(),
             nodes: statuses.map(|status| (self.node(), status)).into(),
             jobs: vec![self.job(queued), self.job(allocated)],
+            sweeps: vec![self.sweep(), self.sweep()],
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
         }
