@@ -1,5 +1,6 @@
 //! Sweeps: show, cancel.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -28,8 +29,9 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) ->
     });
     let mut sweep = sweep_to_wire(id, &records.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
     let reasons = app.handle.wait_reasons().await?;
+    let reasons: BTreeMap<String, String> = reasons.into_iter().map(|(job, why)| (job.to_string(), why)).collect();
     for point in sweep.points.iter_mut().filter(|point| point.state == wire::JobState::Waiting) {
-        if let Some((_, reason)) = reasons.iter().find(|(job, _)| job.to_string() == point.job) {
+        if let Some(reason) = reasons.get(&point.job) {
             point.because.clone_from(reason);
         }
     }

@@ -39,7 +39,7 @@ impl Actor {
                 Ok(submitted)
             }
             Err(refusal) => {
-                self.records.retain(|job, _| !jobs.contains(job));
+                jobs.iter().for_each(|job| drop(self.records.remove(job)));
                 Err(refusal.into())
             }
         }
