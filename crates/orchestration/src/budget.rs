@@ -57,7 +57,7 @@ impl Engine {
     pub(crate) fn admit_budget(&self, spec: &JobSpec) -> Result<(), Refusal> {
         let Some(budget) = spec.budget else { return Ok(()) };
         let kind = spec.gang.accelerator.clone();
-        let price = self.hourly_price(spec).ok_or_else(|| Refusal::NoPrice { kind })?;
+        let price = self.hourly_price(spec).ok_or(Refusal::NoPrice { kind })?;
         let least = price.for_time(least_time(spec));
         if budget < least { Err(Refusal::BudgetTooSmall { budget, least }) } else { Ok(()) }
     }

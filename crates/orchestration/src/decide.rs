@@ -56,10 +56,8 @@ impl Engine {
             StopReason::PeerEnded
         } else if let Some(missed) = self.missed_rung(job) {
             StopReason::EarlyStop(missed)
-        } else if let Some(spent) = self.budget_stop(now, job) {
-            spent
         } else {
-            return None;
+            self.budget_stop(now, job)?
         };
         Some(Decision::Stop { job: job.id, attempt: attempt.number, reason })
     }
