@@ -14,11 +14,15 @@
 //! name = "research"
 //! quota = { H100 = 4 }
 //!
+//! [preemption]
+//! min_runtime = "10m"
+//!
 //! [[price]]
 //! accelerator = "H100"
 //! usd_per_hour = "2.50"
 //! ```
 
+mod preemption;
 mod prices;
 mod queues;
 
@@ -95,6 +99,12 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// A rule of preemption makes no sense.
+    #[error("preemption: {message}")]
+    Preemption {
+        /// What is wrong.
+        message: String,
+    },
     /// The queues contradict each other.
     #[error(transparent)]
     Sharing(#[from] InvalidConfiguration),
@@ -123,6 +133,7 @@ struct FileV1 {
     half_life_hours: Option<u32>,
     #[serde(default)]
     price: Vec<prices::PriceV1>,
+    preemption: Option<preemption::PreemptionV1>,
 }
 
 #[derive(Deserialize)]
@@ -163,6 +174,8 @@ impl Config {
         let mut sharing = queues::read(file.queue, file.half_life_hours).map_err(refused)?;
         let refused = |(accelerator, message)| ConfigError::Price { accelerator, message };
         sharing.prices = prices::read(file.price).map_err(refused)?;
+        let rules = file.preemption.unwrap_or_default();
+        sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.check()?;
         Ok(Config { listen: file.listen, nodes, sharing })
     }

@@ -8,10 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{GangShape, JobId, JobSpec, Level, NodeId, Timestamp};
+use gangline_base::{GangShape, JobId, JobSpec, NodeId, Timestamp};
 
 use crate::engine::Engine;
-use crate::job::Job;
+use crate::job::{Attempt, Job};
 use crate::{Cluster, Node, Share};
 
 /// Nodes held for a job that waits.
@@ -26,6 +26,10 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    pub(crate) fn new(job: JobId, at: Option<Timestamp>, spare: BTreeMap<NodeId, u32>) -> Self {
+        Reservation { job, at, spare }
+    }
+
     /// How many of a node's free accelerators a job that ends by `end` may have.
     pub(crate) fn usable(&self, node: &Node, end: Option<Timestamp>) -> u32 {
         let is_over_in_time = end.zip(self.at).is_some_and(|(end, at)| end <= at);
@@ -53,6 +57,13 @@ pub(crate) fn latest_end(spec: &JobSpec, start: Timestamp) -> Option<Timestamp> 
     spec.time_limit.map(|limit| start + limit + spec.checkpoint.grace)
 }
 
+/// When a running job is over at the latest: within its grace once it has been told to stop.
+pub(crate) fn latest_end_of(spec: &JobSpec, attempt: &Attempt) -> Option<Timestamp> {
+    let stopped = attempt.stop_at.map(|at| at + spec.checkpoint.grace);
+    let limited = latest_end(spec, attempt.placed_at);
+    stopped.into_iter().chain(limited).min()
+}
+
 /// What of a node will be free.
 struct Prospect {
     devices: u32,
@@ -64,6 +75,8 @@ struct Prospect {
 struct Outlook<'a> {
     cluster: &'a Cluster,
     gang: &'a GangShape,
+    /// Nodes that are out of the question.
+    claimed: BTreeSet<NodeId>,
     prospects: BTreeMap<NodeId, Prospect>,
     /// Nodes that can take a share by now, those that could first first; apart for each domain that has to hold the whole
     /// gang, if it requires one.
@@ -71,9 +84,9 @@ struct Outlook<'a> {
 }
 
 impl Engine {
-    /// The earliest promise that can be made to a waiting job.
+    /// The earliest promise that can be made to a waiting job, on nodes that nobody else has a claim to.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape) -> Reservation {
-        let mut outlook = Outlook::now(&self.cluster, gang);
+        let mut outlook = Outlook::now(&self.cluster, gang, self.claimed_nodes_beside(job));
         let mut at = outlook.room().map(|_| now);
         for (end, other) in &self.ends {
             if at.is_some() {
@@ -94,21 +107,17 @@ impl Engine {
 }
 
 impl<'a> Outlook<'a> {
-    fn now(cluster: &'a Cluster, gang: &'a GangShape) -> Self {
-        let mut outlook = Outlook { cluster, gang, prospects: BTreeMap::new(), fitting: BTreeMap::new() };
+    fn now(cluster: &'a Cluster, gang: &'a GangShape, claimed: BTreeSet<NodeId>) -> Self {
+        let mut outlook = Outlook { cluster, gang, claimed, prospects: BTreeMap::new(), fitting: BTreeMap::new() };
         for node in cluster.with_room_for(gang) {
             outlook.note(node);
         }
         outlook
     }
 
-    /// The domain that has to hold the whole gang if it is to have this node: everywhere, if it requires none.
+    /// The domain that would hold the whole gang if it had this node.
     fn domain_of(&self, node: &'a Node) -> Option<&'a str> {
-        match self.gang.topology.require {
-            None => Some(""),
-            Some(Level::Node) => Some(node.spec.name.as_str()),
-            Some(level) => node.spec.location.at(level),
-        }
+        if self.claimed.contains(&node.id) { None } else { node.domain_for(self.gang) }
     }
 
     fn note(&mut self, node: &'a Node) {

@@ -56,6 +56,8 @@ impl Engine {
             StopReason::PeerEnded
         } else if let Some(missed) = self.missed_rung(job) {
             StopReason::EarlyStop(missed)
+        } else if let Some(node) = self.leaving_node(now, job, attempt) {
+            StopReason::NodeLeaves { node }
         } else {
             self.budget_stop(now, job)?
         };
@@ -69,8 +71,17 @@ impl Engine {
         let end = |fate| Decision::End { job: job.id, fate };
         let requeue =
             |not_before, reason| Decision::Requeue { job: job.id, attempt: attempt.number, not_before, reason };
-        let faults =
-            ends().filter_map(|e| if let ShareEnd::Fault { cause, at } = e { Some((*at, *cause)) } else { None });
+        let making_room = match attempt.stop {
+            Some(StopReason::Preempted { by }) => Some(RequeueReason::Preempted { by }),
+            Some(StopReason::NodeLeaves { node }) => Some(RequeueReason::NodeLeft { node }),
+            _ => None,
+        };
+        // What fails after it was told to make room does so because of that: a node that goes, say.
+        let counts = |at: Timestamp| making_room.is_none() || attempt.stop_at.is_none_or(|stop_at| at < stop_at);
+        let faults = ends().filter_map(|e| match e {
+            ShareEnd::Fault { cause, at } if counts(*at) => Some((*at, *cause)),
+            _ => None,
+        });
         if ends().all(|e| *e == ShareEnd::Succeeded) {
             end(Fate::Succeeded)
         } else if job.is_cancelled {
@@ -91,6 +102,8 @@ impl Engine {
                     requeue(now + self.backoff(job), RequeueReason::Fault { cause, faults, max_faults })
                 }
             }
+        } else if let Some(reason) = making_room {
+            requeue(now, reason)
         } else if job.requeues >= self.limits.requeues_max {
             end(Fate::RequeuesExhausted { requeues: job.requeues })
         } else if ends().any(|e| *e == ShareEnd::Requeue) {

@@ -45,6 +45,10 @@ pub struct Engine {
     pub(crate) sweeps: Sweeps,
     /// When running jobs are over at the latest (`latest_end`); only those with a time limit.
     pub(crate) ends: BTreeSet<(Timestamp, JobId)>,
+    /// Nodes that go, and when.
+    pub(crate) leaving: BTreeMap<NodeId, Timestamp>,
+    /// Waiting jobs that have a claim.
+    pub(crate) claimants: BTreeSet<JobId>,
     /// When to look at a job again; entries may be stale, which costs a look.
     pub(crate) timers: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that something happened to since they were last decided on.
@@ -66,6 +70,8 @@ impl Engine {
             queues: Queues::new(Configuration::default()),
             sweeps: Sweeps::default(),
             ends: BTreeSet::new(),
+            leaving: BTreeMap::new(),
+            claimants: BTreeSet::new(),
             timers: BTreeSet::new(),
             attention: BTreeSet::new(),
             is_placement_due: false,
@@ -185,7 +191,7 @@ impl Engine {
                 self.cluster.admits(spec)
             }
             Event::NodeLost { node } => self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node)),
-            Event::DrainRequested { node } | Event::DrainCancelled { node } => {
+            Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => {
                 let status = self.cluster.node(*node).ok_or(Refusal::UnknownNode(*node))?.status;
                 if status == NodeStatus::Lost { Err(Refusal::LostNode(*node)) } else { Ok(()) }
             }

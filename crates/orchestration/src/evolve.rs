@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
 
-use crate::backfill::latest_end;
+use crate::backfill::latest_end_of;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
 use crate::share::held_by;
-use crate::{Account, Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, Sweep};
+use crate::{Account, Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason, Sweep};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -25,13 +25,15 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
-            Event::DrainRequested { node } => {
+            Event::DrainRequested { node, within } => {
                 self.cluster.set_status(*node, NodeStatus::Draining);
+                self.leave_by(*node, within.map(|within| now + within));
                 // The first in line may step aside now, which lets those behind it start.
                 self.is_placement_due = true;
             }
             Event::DrainCancelled { node } => {
                 self.cluster.set_status(*node, NodeStatus::Ready);
+                self.leave_by(*node, None);
                 self.is_placement_due = true;
             }
             Event::Configured(configuration) => self.configure(now, configuration),
@@ -52,7 +54,11 @@ impl Engine {
             Event::ShareEnded { job, node, end, .. } => self.set_share(*job, *node, ShareState::Ended(end.clone())),
             Event::IdsSkipped { below } => self.next_job = self.next_job.max(below.0),
             Event::CheckpointCommitted { job, step, .. } => {
-                self.attend(*job, |job| job.checkpoint = job.checkpoint.max(Some(*step)));
+                self.attend(*job, |job| {
+                    if job.checkpoint < Some(*step) {
+                        (job.checkpoint, job.checkpoint_at) = (Some(*step), Some(now));
+                    }
+                });
             }
         }
         self.now = now;
@@ -77,6 +83,7 @@ impl Engine {
 
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
         self.cluster.set_status(node, NodeStatus::Lost);
+        self.leave_by(node, None);
         let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
         let has_live_share = |job: &&Job| {
             let index = job.attempt().and_then(|attempt| attempt.share_index(node).map(|i| &attempt.states[i]));
@@ -112,7 +119,10 @@ impl Engine {
             faults: 0,
             faults_without_progress: 0,
             requeues: 0,
+            preemptions: 0,
             checkpoint: None,
+            checkpoint_at: None,
+            claim: None,
             is_cancelled: false,
             sweep,
             account: Account::default(),
@@ -126,14 +136,17 @@ impl Engine {
     pub(crate) fn evolve_decision(&mut self, now: Timestamp, decision: &Decision) {
         match decision {
             Decision::Place { job, attempt, shares, .. } => self.evolve_place(now, *job, *attempt, shares),
-            Decision::Stop { job, reason, .. } => {
-                if let Some(attempt) = self.jobs.get_mut(job).and_then(Job::attempt_mut) {
-                    attempt.stop = Some(*reason);
+            Decision::Claim { job, claim, .. } => {
+                if let Some(job) = self.jobs.get_mut(job) {
+                    job.claim = Some(claim.clone());
+                    self.claimants.insert(job.id);
                 }
             }
+            Decision::Stop { job, reason, .. } => self.evolve_stop(now, *job, *reason),
             Decision::Requeue { job, not_before, reason, .. } => self.evolve_requeue(now, *job, *not_before, *reason),
             Decision::End { job, .. } => {
                 self.release(now, *job);
+                self.claimants.remove(job);
                 if let Some(job) = self.jobs.remove(job) {
                     self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), job.id));
                     self.sweeps.left(job.sweep);
@@ -152,21 +165,38 @@ impl Engine {
         self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), id));
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang));
         job.attempts = number.0;
+        job.claim = None;
+        self.claimants.remove(&id);
         job.state = JobState::Allocated(Attempt {
             number,
             placed_at: now,
             shares: shares.to_vec(),
             states: vec![ShareState::Launching; shares.len()],
             stop: None,
+            stop_at: None,
             checkpoint_at_start: job.checkpoint,
         });
         if let Some(limit) = job.spec.time_limit {
             self.timers.insert((now + limit, id));
         }
-        self.ends.extend(latest_end(&job.spec, now).map(|end| (end, id)));
         job.account.metered_to = now;
         self.sweeps.took(job.sweep);
+        let attempt = job.attempt().expect("it has just been placed");
+        self.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, id)));
         self.watch_budget(id);
+    }
+
+    fn evolve_stop(&mut self, now: Timestamp, id: JobId, reason: StopReason) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let spec = job.spec.clone();
+        let Some(attempt) = job.attempt_mut() else { return };
+        let before = latest_end_of(&spec, attempt);
+        (attempt.stop, attempt.stop_at) = (Some(reason), Some(now));
+        let after = latest_end_of(&spec, attempt);
+        if let Some(before) = before {
+            self.ends.remove(&(before, id));
+        }
+        self.ends.extend(after.map(|end| (end, id)));
     }
 
     fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
@@ -179,6 +209,7 @@ impl Engine {
                 job.faults_without_progress = without_progress;
             }
             RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
+            RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => job.preemptions += 1,
         }
         job.state = JobState::Queued { since: now, not_before };
         self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), id));
@@ -196,7 +227,7 @@ impl Engine {
             self.cluster.release(share);
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&job.spec.gang));
-        if let Some(end) = latest_end(&job.spec, attempt.placed_at) {
+        if let Some(end) = latest_end_of(&job.spec, attempt) {
             self.ends.remove(&(end, id));
         }
         self.sweeps.gave_back(job.sweep);

@@ -5,11 +5,11 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
 
-use crate::backfill::{Reservation, latest_end};
+use crate::backfill::Reservation;
+use crate::claim::names;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::placement::Room;
 use crate::queue::{OverLimit, QueueKey};
 use crate::{DomainFit, Node, Refusal, Share, placement};
 
@@ -69,6 +69,13 @@ pub enum Blocker {
         /// What keeps that one.
         because: Box<Blocker>,
     },
+    /// Other jobs are saving to make room for it.
+    Claimed {
+        /// Those.
+        victims: Vec<JobId>,
+        /// When they are gone at the latest.
+        until: Timestamp,
+    },
     /// Other jobs hold the devices.
     NotEnoughFree {
         /// What it wants.
@@ -117,6 +124,7 @@ impl fmt::Display for Blocker {
             Blocker::Behind { job, because, .. } => {
                 write!(f, "there is room, but it would delay {job}, which is before it in line and {because}")
             }
+            Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
                 let kind = &wanted.accelerator;
                 write!(f, "wants {} node(s) with {kind}:{}", wanted.nodes, wanted.accelerators_per_node)?;
@@ -200,7 +208,8 @@ impl Engine {
             return Ok(DryRun::WouldWait(explanation));
         }
         let held = self.reservation_before(now, &candidate);
-        let shares = self.room_beside(now, spec, held.as_ref()).map(|room| room.shares).unwrap_or_default();
+        let claims = self.claims_beside(candidate.key.1);
+        let shares = self.room_beside(now, spec, &claims, held.as_ref()).map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
@@ -215,6 +224,7 @@ impl Engine {
             Blocker::NotEnoughFree { .. } if self.reservation_before(now, candidate).is_none() => {
                 self.reserve(now, candidate.key.1, &candidate.spec.gang).at
             }
+            Blocker::Claimed { until, .. } => Some(until),
             _ => None,
         };
         Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
@@ -242,14 +252,6 @@ impl Engine {
         None
     }
 
-    fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: Option<&Reservation>) -> Option<Room> {
-        let end = latest_end(spec, now);
-        match held {
-            None => placement::find_room(&self.cluster, &spec.gang, &Node::free_count),
-            Some(held) => placement::find_room(&self.cluster, &spec.gang, &|node| held.usable(node, end)),
-        }
-    }
-
     fn blocker_of(&self, now: Timestamp, candidate: &Candidate<'_>) -> Blocker {
         let gang = &candidate.spec.gang;
         if candidate.not_before > now {
@@ -263,16 +265,25 @@ impl Engine {
             return full;
         }
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
-            return self.lack(gang);
+            return self.jobs.get(&candidate.key.1).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
         }
+        let claims = self.claims_beside(candidate.key.1);
         let held = self.reservation_before(now, candidate);
-        match held {
-            Some(held) if self.room_beside(now, candidate.spec, Some(&held)).is_none() => {
-                let gang = self.jobs.get(&held.job).map(|first| &first.spec.gang);
-                let because = Box::new(gang.map_or(Blocker::Nothing, |gang| self.lack(gang)));
-                Blocker::Behind { job: held.job, starts_by: held.at, because }
-            }
-            _ => Blocker::Nothing,
+        if self.room_beside(now, candidate.spec, &claims, held.as_ref()).is_some() {
+            return Blocker::Nothing;
+        }
+        held.as_ref().or(claims.first()).map_or(Blocker::Nothing, |held| {
+            let first = self.jobs.get(&held.job);
+            let because = Box::new(first.map_or(Blocker::Nothing, |first| self.lack_of(first)));
+            Blocker::Behind { job: held.job, starts_by: held.at, because }
+        })
+    }
+
+    /// What a waiting job that is first in line lacks.
+    fn lack_of(&self, job: &Job) -> Blocker {
+        match self.live_claim(job) {
+            Some(claim) => Blocker::Claimed { victims: claim.victims.clone(), until: claim.until },
+            None => self.lack(&job.spec.gang),
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
 
+use crate::claim::Claim;
 use crate::{Account, ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Ended jobs leave the engine; their story is in the journal.
@@ -25,8 +26,14 @@ pub struct Job {
     pub faults_without_progress: u32,
     /// Times it was queued again without a fault.
     pub requeues: u32,
+    /// Times it was stopped for another job.
+    pub preemptions: u32,
     /// The newest durable checkpoint.
     pub checkpoint: Option<Step>,
+    /// When that became durable.
+    pub checkpoint_at: Option<Timestamp>,
+    /// Nodes that other jobs are leaving for it.
+    pub claim: Option<Claim>,
     /// A user wants it gone.
     pub is_cancelled: bool,
     /// The sweep it belongs to.
@@ -80,6 +87,8 @@ pub struct Attempt {
     pub states: Vec<ShareState>,
     /// It was told to stop.
     pub stop: Option<StopReason>,
+    /// When it was told to.
+    pub stop_at: Option<Timestamp>,
     /// The newest checkpoint when it was placed: an attempt that commits none beyond it has made no progress.
     pub checkpoint_at_start: Option<Step>,
 }
@@ -95,6 +104,12 @@ impl Attempt {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.states.iter().all(|state| matches!(state, ShareState::Ended(_)))
+    }
+
+    /// Whether it has been told to stop, and all it was asked to save is durable: nothing is left to wait for.
+    #[must_use]
+    pub fn has_saved(&self, checkpoint_at: Option<Timestamp>) -> bool {
+        self.stop_at.is_some_and(|stop_at| checkpoint_at.is_some_and(|saved| saved >= stop_at))
     }
 
     /// Where the share on `node` stands in `shares`.

@@ -9,16 +9,19 @@ mod backfill;
 mod budget;
 #[cfg(test)]
 mod budget_tests;
+mod claim;
 mod cluster;
 mod configuration;
 mod decide;
 mod decision;
 mod engine;
+mod entitlement;
 mod event;
 mod evolve;
 mod explain;
 mod invariant;
 mod job;
+mod leaving;
 mod pass;
 mod placement;
 pub mod preemption;
@@ -33,10 +36,12 @@ mod sweep_tests;
 mod topology;
 #[cfg(test)]
 mod topology_tests;
+mod victims;
 
 pub use budget::Account;
+pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
-pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
+pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};

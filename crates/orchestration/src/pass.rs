@@ -16,8 +16,9 @@ use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
+use crate::placement::{self, Room};
 use crate::queue::{QueueIndex, QueueKey};
-use crate::{Decision, Node, PlaceReason, placement};
+use crate::{Decision, Node, PlaceReason};
 
 /// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
 const SEARCHES_MAX: usize = 10_000;
@@ -28,6 +29,8 @@ type Failure = (Arc<JobSpec>, Option<Timestamp>);
 /// What a pass has found out so far.
 #[derive(Default)]
 struct Pass {
+    /// Nodes that running jobs are leaving for others.
+    claims: Vec<Reservation>,
     reservations: BTreeMap<AcceleratorKind, Reservation>,
     /// One that ends no earlier fares no better.
     failed: BTreeMap<(u32, u32), Vec<Failure>>,
@@ -57,7 +60,8 @@ impl Pass {
 impl Engine {
     pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         let totals = self.cluster.totals();
-        let mut pass = Pass::default();
+        self.place_claimants(now, decisions);
+        let mut pass = Pass { claims: self.live_claims(), ..Pass::default() };
         let standings = self.queues.active().map(|leaf| (self.queues.standing(leaf, now, &totals), leaf));
         let mut leaves: BinaryHeap<_> = standings.map(Reverse).collect();
         let mut open = self.cluster.kinds_with_free();
@@ -76,6 +80,7 @@ impl Engine {
             open = self.cluster.kinds_with_free();
             leaves.push(Reverse((current, leaf)));
         }
+        self.claim_for_waiting(now, decisions);
     }
 
     /// The next job of a leaf that starts.
@@ -116,25 +121,17 @@ impl Engine {
     }
 
     fn consider(&self, now: Timestamp, job: &Job, pass: &mut Pass) -> Option<Decision> {
-        let JobState::Queued { since, .. } = job.state else { return None };
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
         if pass.has_failed(&job.spec, end) {
             return None;
         }
         pass.searches += 1;
         let reservation = pass.reservations.get_mut(&gang.accelerator);
-        let room = match &reservation {
-            None => placement::find_room(&self.cluster, gang, &Node::free_count),
-            Some(held) => placement::find_room(&self.cluster, gang, &|node| held.usable(node, end)),
-        };
-        if let Some(room) = room {
-            let backfills = reservation.map(|held| {
-                held.take(&room.shares, end);
-                held.job
-            });
-            let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
-            let attempt = AttemptNumber(job.attempts + 1);
-            return Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason });
+        if let Some(decision) = self.place_beside(now, job, &pass.claims, reservation.as_deref()) {
+            if let Decision::Place { shares, .. } = &decision {
+                pass.claims.iter_mut().chain(reservation).for_each(|held| held.take(shares, end));
+            }
+            return Some(decision);
         }
         if reservation.is_some() {
             pass.note_failure(&job.spec, end);
@@ -145,5 +142,34 @@ impl Engine {
             pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
         }
         None
+    }
+    /// Places a job on what neither claims nor a reservation hold for others, if there is room.
+    pub(crate) fn place_beside(
+        &self,
+        now: Timestamp,
+        job: &Job,
+        claims: &[Reservation],
+        reservation: Option<&Reservation>,
+    ) -> Option<Decision> {
+        let JobState::Queued { since, .. } = job.state else { return None };
+        let room = self.room_beside(now, &job.spec, claims, reservation)?;
+        let backfills = reservation.map(|held| held.job);
+        let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
+        let attempt = AttemptNumber(job.attempts + 1);
+        Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason })
+    }
+
+    /// Room for a job that starts now.
+    pub(crate) fn room_beside(
+        &self,
+        now: Timestamp,
+        spec: &JobSpec,
+        claims: &[Reservation],
+        reservation: Option<&Reservation>,
+    ) -> Option<Room> {
+        let end = latest_end(spec, now);
+        let held = || claims.iter().chain(reservation);
+        let usable = |node: &Node| held().map(|held| held.usable(node, end)).min();
+        placement::find_room(&self.cluster, &spec.gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
     }
 }

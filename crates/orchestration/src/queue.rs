@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use gangline_base::{AcceleratorKind, GangShape, JobId, Priority, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QueueSpec};
+use crate::entitlement::Entitlement;
 use crate::share::{Resource, Usages};
 
 /// A place in a queue: higher priority first, then the older job. A job that is queued again keeps its place.
@@ -29,14 +30,15 @@ pub(crate) struct Queues {
     by_name: BTreeMap<QueueName, QueueIndex>,
     /// Leaves in which jobs wait.
     active: BTreeSet<QueueIndex>,
-    waiting: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Queue {
     spec: Option<QueueSpec>,
     parent: Option<QueueIndex>,
-    has_children: bool,
+    children: Vec<QueueIndex>,
+    /// Jobs that wait in it and below.
+    waiting: usize,
     usages: Usages,
     pending: BTreeSet<QueueKey>,
 }
@@ -50,12 +52,14 @@ pub(crate) struct OverLimit {
 }
 
 /// A configured queue and its share.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct QueueStanding<'a> {
     /// Its rules.
     pub spec: &'a QueueSpec,
     /// Its dominant share over its weight: of its siblings the one with the lowest is served first.
     pub share: f64,
+    /// Accelerators its jobs hold and it is entitled to (its quota, and its part by weight of what is left), by kind.
+    pub accelerators: BTreeMap<AcceleratorKind, (u32, u32)>,
 }
 
 /// How a leaf stands beside the others; less is served first.
@@ -78,7 +82,6 @@ impl Queues {
             queues: vec![Queue::new(None, None)],
             by_name: BTreeMap::new(),
             active: BTreeSet::new(),
-            waiting: 0,
         };
         for spec in queues.configuration.queues.clone() {
             queues.add(spec);
@@ -88,7 +91,7 @@ impl Queues {
             let parent = spec.parent.as_ref().and_then(|parent| queues.by_name.get(parent)).copied();
             let parent = parent.unwrap_or(ROOT);
             queues.queues[own.0].parent = Some(parent);
-            queues.queues[parent.0].has_children = true;
+            queues.queues[parent.0].children.push(own);
         }
         queues
     }
@@ -112,19 +115,19 @@ impl Queues {
     /// Whether jobs may be sent to a queue of this name.
     pub(crate) fn takes_jobs(&self, name: &QueueName) -> bool {
         self.configuration.queues.is_empty()
-            || self.by_name.get(name).is_some_and(|index| !self.queues[index.0].has_children)
+            || self.by_name.get(name).is_some_and(|index| self.queues[index.0].children.is_empty())
     }
 
     /// The names of the queues that take jobs.
     pub(crate) fn leaf_names(&self) -> Vec<QueueName> {
-        let leaves = self.by_name.iter().filter(|(_, index)| !self.queues[index.0].has_children);
+        let leaves = self.by_name.iter().filter(|(_, index)| self.queues[index.0].children.is_empty());
         leaves.map(|(name, _)| name.clone()).collect()
     }
 
     pub(crate) fn insert(&mut self, name: &QueueName, key: QueueKey) {
         let leaf = self.leaf(name);
         if self.queues[leaf.0].pending.insert(key) {
-            self.waiting += 1;
+            self.count_waiting(leaf, |waiting| waiting + 1);
         }
         self.active.insert(leaf);
     }
@@ -132,10 +135,19 @@ impl Queues {
     pub(crate) fn remove(&mut self, name: &QueueName, key: &QueueKey) {
         let leaf = self.leaf(name);
         if self.queues[leaf.0].pending.remove(key) {
-            self.waiting -= 1;
+            self.count_waiting(leaf, |waiting| waiting - 1);
         }
         if self.queues[leaf.0].pending.is_empty() {
             self.active.remove(&leaf);
+        }
+    }
+
+    fn count_waiting(&mut self, leaf: QueueIndex, change: fn(usize) -> usize) {
+        let mut at = Some(leaf);
+        while let Some(index) = at {
+            let queue = &mut self.queues[index.0];
+            queue.waiting = change(queue.waiting);
+            at = queue.parent;
         }
     }
 
@@ -145,7 +157,7 @@ impl Queues {
 
     /// How many jobs wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting
+        self.queues[ROOT.0].waiting
     }
 
     /// Leaves in which jobs wait.
@@ -201,8 +213,49 @@ impl Queues {
         })
     }
 
-    fn path_up(&self, leaf: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
+    pub(crate) fn path_up(&self, leaf: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
         std::iter::successors(Some(leaf), |index| self.queues[index.0].parent)
+    }
+
+    /// The queues directly in one.
+    pub(crate) fn children(&self, queue: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
+        self.queues[queue.0].children.iter().copied()
+    }
+
+    /// The queue above; none for the root.
+    pub(crate) fn parent(&self, queue: QueueIndex) -> Option<QueueIndex> {
+        self.queues[queue.0].parent
+    }
+
+    /// A configured queue's name.
+    pub(crate) fn name(&self, queue: QueueIndex) -> Option<&QueueName> {
+        self.queues[queue.0].spec.as_ref().map(|spec| &spec.name)
+    }
+
+    /// Accelerators of a kind that the jobs in and below a queue hold.
+    pub(crate) fn held(&self, queue: QueueIndex, kind: &AcceleratorKind) -> u32 {
+        self.queues[queue.0].held(kind)
+    }
+
+    /// Whether jobs in or below a queue hold accelerators of a kind, or wait.
+    pub(crate) fn is_in_demand(&self, queue: QueueIndex, kind: &AcceleratorKind) -> bool {
+        let queue = &self.queues[queue.0];
+        queue.waiting > 0 || queue.held(kind) > 0
+    }
+
+    /// The accelerators of a kind that a queue may always have.
+    pub(crate) fn quota(&self, queue: QueueIndex, kind: &AcceleratorKind) -> u32 {
+        self.queues[queue.0].spec.as_ref().map_or(0, |spec| spec.quota_of(kind))
+    }
+
+    /// The most accelerators of a kind a queue may have, if that is bounded.
+    pub(crate) fn limit(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Option<u32> {
+        self.queues[queue.0].spec.as_ref().and_then(|spec| spec.limit(kind))
+    }
+
+    /// A queue's weight beside its siblings'.
+    pub(crate) fn weight(&self, queue: QueueIndex) -> u32 {
+        self.queues[queue.0].spec.as_ref().map_or(1, |spec| spec.weight.get())
     }
 
     /// How a leaf stands now.
@@ -224,8 +277,16 @@ impl Queues {
     pub(crate) fn standings(&self, now: Timestamp, totals: &BTreeMap<Resource, u64>) -> Vec<QueueStanding<'_>> {
         let mut standings = Vec::with_capacity(self.queues.len());
         for (index, queue) in self.queues.iter().enumerate() {
-            let share = self.rank(QueueIndex(index), now, totals).share;
-            standings.extend(queue.spec.as_ref().map(|spec| QueueStanding { spec, share }));
+            let index = QueueIndex(index);
+            let Some(spec) = &queue.spec else { continue };
+            let of_kind = |(resource, total): (&Resource, &u64)| {
+                let Resource::Accelerator(kind) = resource else { return None };
+                let Entitlement { held, entitled } =
+                    self.entitlement(index, kind, u32::try_from(*total).unwrap_or(u32::MAX));
+                Some((kind.clone(), (held, entitled)))
+            };
+            let accelerators = totals.iter().filter_map(of_kind).collect();
+            standings.push(QueueStanding { spec, share: self.rank(index, now, totals).share, accelerators });
         }
         standings
     }
@@ -262,7 +323,7 @@ const ROOT: QueueIndex = QueueIndex(0);
 
 impl Queue {
     fn new(spec: Option<QueueSpec>, parent: Option<QueueIndex>) -> Self {
-        Queue { spec, parent, has_children: false, usages: Usages::default(), pending: BTreeSet::new() }
+        Queue { spec, parent, children: Vec::new(), waiting: 0, usages: Usages::default(), pending: BTreeSet::new() }
     }
 
     fn held(&self, kind: &AcceleratorKind) -> u32 {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
-use crate::backfill::latest_end;
+use crate::backfill::latest_end_of;
 use crate::cluster::NodeStatus;
 use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState};
@@ -22,6 +22,8 @@ pub struct Snapshot {
     pub next_job: u64,
     /// The nodes; a node's id is its place in this list.
     pub nodes: Vec<(NodeSpec, NodeStatus)>,
+    /// Nodes that go, and when.
+    pub leaving: Vec<(NodeId, Timestamp)>,
     /// Live jobs, by id.
     pub jobs: Vec<Job>,
     /// Sweeps with a live job, by id.
@@ -41,6 +43,7 @@ impl Engine {
             at: self.now,
             next_job: self.next_job,
             nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.status)).collect(),
+            leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
             sweeps: self.sweeps.all().cloned().collect(),
             configuration: self.queues.configuration().clone(),
@@ -79,18 +82,22 @@ impl Engine {
                 }
                 JobState::Allocated(attempt) => {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
-                    engine.ends.extend(latest_end(&job.spec, attempt.placed_at).map(|end| (end, job.id)));
+                    engine.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, job.id)));
                     engine.sweeps.took(job.sweep);
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&job.spec.gang));
                     }
                 }
             }
+            engine.claimants.extend(job.claim.is_some().then_some(job.id));
             engine.attention.insert(job.id);
         }
         engine.jobs = jobs;
         for id in engine.jobs.keys().copied().collect::<Vec<_>>() {
             engine.watch_budget(id);
+        }
+        for (node, at) in snapshot.leaving {
+            engine.leave_by(node, Some(at));
         }
         engine.is_placement_due = true;
         Ok(engine)

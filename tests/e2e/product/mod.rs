@@ -7,6 +7,7 @@ mod disk;
 mod equivalence;
 mod kills;
 mod page;
+mod preemption;
 mod sweeps;
 
 /// Options of tinygpt for a small job.

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, Money, QueueName, Timestamp};
-use gangline_orchestration::{Configuration, QueueSpec, Resource, Usage, Usages};
+use gangline_orchestration::preemption::cost::RestartCosts;
+use gangline_orchestration::{Configuration, PreemptionRules, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
@@ -17,6 +18,46 @@ pub(super) struct ConfigurationV1 {
     /// Nano-dollars for an accelerator-hour.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     prices: BTreeMap<String, Money>,
+    #[serde(default)]
+    preemption: Option<PreemptionV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PreemptionV1 {
+    reclaim: bool,
+    by_priority: bool,
+    runtime_min_ms: u64,
+    save_ms: u64,
+    requeue_ms: u64,
+    restore_ms: u64,
+}
+
+impl From<PreemptionRules> for PreemptionV1 {
+    fn from(PreemptionRules { reclaim, by_priority, runtime_min, restart }: PreemptionRules) -> Self {
+        PreemptionV1 {
+            reclaim,
+            by_priority,
+            runtime_min_ms: millis(runtime_min),
+            save_ms: millis(restart.save),
+            requeue_ms: millis(restart.requeue),
+            restore_ms: millis(restart.restore),
+        }
+    }
+}
+
+impl From<PreemptionV1> for PreemptionRules {
+    fn from(disk: PreemptionV1) -> Self {
+        PreemptionRules {
+            reclaim: disk.reclaim,
+            by_priority: disk.by_priority,
+            runtime_min: Duration::from_millis(disk.runtime_min_ms),
+            restart: RestartCosts {
+                save: Duration::from_millis(disk.save_ms),
+                requeue: Duration::from_millis(disk.requeue_ms),
+                restore: Duration::from_millis(disk.restore_ms),
+            },
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -75,6 +116,7 @@ impl From<&Configuration> for ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
             half_life_ms: millis(configuration.half_life),
             prices: configuration.prices.iter().map(|(kind, price)| (kind.0.clone(), *price)).collect(),
+            preemption: Some(configuration.preemption.into()),
         }
     }
 }
@@ -92,6 +134,8 @@ impl From<ConfigurationV1> for Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
             prices: configuration.prices.into_iter().map(|(kind, price)| (AcceleratorKind(kind), price)).collect(),
+            // Before there was preemption, nobody was stopped for another.
+            preemption: configuration.preemption.map_or(PreemptionRules::OFF, Into::into),
         }
     }
 }

@@ -95,8 +95,8 @@ impl Actor {
             Request::DryRunSweep { sweep, reply } => {
                 Self::answer_query(batch, reply, self.dry_run_sweep(now, &sweep));
             }
-            Request::Drain { node, is_wanted, reply } => {
-                self.change(batch, reply, |actor, batch| actor.drain(now, &node, is_wanted, batch));
+            Request::Drain { node, wish, reply } => {
+                self.change(batch, reply, |actor, batch| actor.drain(now, &node, wish, batch));
             }
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
             Request::Launched { spec, failure } => self.launched(now, &spec, failure, batch),

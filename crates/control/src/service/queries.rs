@@ -88,6 +88,7 @@ impl Actor {
                     NodeStatus::Lost => "lost",
                 }
                 .to_owned(),
+                leaves_at: self.engine.leaves_at(node.id).map(wire::Time),
                 accelerator: capacity.accelerator.to_string(),
                 cpus: capacity.cpus,
                 memory_bytes: capacity.memory.0,
@@ -136,6 +137,9 @@ fn explanation_to_wire(explanation: &Explanation) -> wire::Explanation {
 fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
     let names = |names: &[gangline_base::NodeName]| names.iter().map(ToString::to_string).collect();
     match blocker {
+        Blocker::Claimed { victims, until } => {
+            wire::Blocker::Claimed { victims: victims.iter().map(JobId::to_string).collect(), until: Time(*until) }
+        }
         Blocker::BackingOff { until } => wire::Blocker::BackingOff { until: Time(*until) },
         Blocker::Parallel { sweep, holding, max_parallel } => {
             wire::Blocker::Parallel { sweep: sweep.to_string(), holding: *holding, max_parallel: *max_parallel }

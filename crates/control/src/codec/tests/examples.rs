@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, GangShape, Goal, JobId, JobSpec, Launch, Level,
-    MetricValue, Money, NodeId, NodeName, Priority, Program, QueueName, RecoveryPolicy, Reduction, Segment, Step,
-    Submitter, SweepId, SweepPoint, SweepRules, SweepSpec, Timestamp, TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, GangShape, Goal, GpuSeconds, JobId, JobSpec,
+    Launch, Level, MetricValue, Money, NodeId, NodeName, Priority, Program, QueueName, RecoveryPolicy, Reduction,
+    Segment, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec, Timestamp, TopologyRequest,
 };
+use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
-    Account, Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, Job, JobState, MissedRung, NodeCapacity,
-    NodeSpec, NodeStatus, PlaceReason, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot,
-    StopReason, Sweep, Usage, Usages,
+    Account, Attempt, Claim, ClaimReason, ClaimRight, Configuration, Decision, Entry, Event, Fate, FaultCause, Job,
+    JobState, MissedRung, NodeCapacity, NodeSpec, NodeStatus, PlaceReason, PreemptionRules, QueueSpec, RequeueReason,
+    Resource, Share, ShareEnd, ShareState, Snapshot, StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -104,8 +105,15 @@ impl Examples {
             borrowing_limit: self.amounts(),
         };
         let queues = vec![queue(None), queue(Some(queue_name()))];
-        let prices = (0..self.below(3)).map(|number| (AcceleratorKind(format!("kind-{number}")), self.money()));
-        Configuration { queues, prices: prices.collect(), half_life: self.duration() }
+        let prices =
+            (0..self.below(3)).map(|number| (AcceleratorKind(format!("kind-{number}")), self.money())).collect();
+        Configuration { queues, prices, half_life: self.duration(), preemption: self.preemption_rules() }
+    }
+
+    fn preemption_rules(&mut self) -> PreemptionRules {
+        let restart = RestartCosts { save: self.duration(), requeue: self.duration(), restore: self.duration() };
+        let (reclaim, by_priority) = (self.below(2) == 0, self.below(2) == 0);
+        PreemptionRules { reclaim, by_priority, runtime_min: self.duration(), restart }
     }
 
     fn usages(&mut self) -> Usages {
@@ -214,12 +222,15 @@ impl Examples {
         ends
     }
 
-    fn stops(&mut self) -> [StopReason; 5] {
+    fn stops(&mut self) -> [StopReason; 7] {
+        let (by, _, node) = self.share_of();
         let (limit, missed) = (self.duration(), self.missed());
         [
             StopReason::Cancelled,
             StopReason::TimeLimit(limit),
             StopReason::PeerEnded,
+            StopReason::Preempted { by },
+            StopReason::NodeLeaves { node },
             StopReason::BudgetSpent,
             StopReason::EarlyStop(missed),
         ]
@@ -236,7 +247,7 @@ impl Examples {
         let mut events = vec![
             Event::NodeJoined(self.node()),
             Event::NodeLost { node },
-            Event::DrainRequested { node },
+            Event::DrainRequested { node, within: self.maybe(Self::duration) },
             Event::DrainCancelled { node },
             Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
@@ -266,8 +277,14 @@ impl Examples {
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
         decisions.extend(self.stops().map(|reason| Decision::Stop { job, attempt, reason }));
         let (cause, faults, max_faults) = (self.cause(), self.number(), self.number());
-        let requeues =
-            [RequeueReason::Fault { cause, faults, max_faults }, RequeueReason::Asked, RequeueReason::Orphaned];
+        let (by, _, node) = self.share_of();
+        let requeues = [
+            RequeueReason::Fault { cause, faults, max_faults },
+            RequeueReason::Asked,
+            RequeueReason::Orphaned,
+            RequeueReason::Preempted { by },
+            RequeueReason::NodeLeft { node },
+        ];
         decisions.extend(requeues.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
         let fates = [
             Fate::Succeeded,
@@ -280,14 +297,36 @@ impl Examples {
             Fate::BudgetSpent { spent: self.money(), budget: self.money() },
             Fate::EarlyStop(self.missed()),
         ];
+        decisions.extend([true, false].map(|has_priority| self.claim_decision(job, has_priority)));
         decisions.extend(fates.map(|fate| Decision::End { job, fate }));
         decisions
+    }
+
+    fn claim(&mut self) -> Claim {
+        let nodes = (0..self.below(4)).map(|_| NodeId(self.number())).collect();
+        let victims = (0..self.below(4)).map(|_| JobId(self.large())).collect();
+        Claim { nodes, victims, until: self.time() }
+    }
+
+    fn cost(&mut self) -> GpuSeconds {
+        GpuSeconds::of(self.number(), Duration::from_nanos(self.large() >> 8))
+    }
+
+    fn claim_decision(&mut self, job: JobId, has_priority: bool) -> Decision {
+        let (held, entitled) = (self.number(), self.number());
+        let entitlement = ClaimRight::Entitlement { queue: queue_name(), held, entitled };
+        let right = if has_priority { ClaimRight::Priority } else { entitlement };
+        let alternative =
+            |random: &mut Self| VictimAlternative { victims: random.claim().victims, cost: random.cost() };
+        let alternatives = (0..self.below(3)).map(|_| alternative(self)).collect();
+        let reason = ClaimReason { right, cost: self.cost(), is_cheapest: self.below(2) == 0, alternatives };
+        Decision::Claim { job, claim: self.claim(), reason }
     }
 
     fn attempt(&mut self) -> Attempt {
         let mut states = vec![ShareState::Launching, ShareState::Running];
         states.extend(self.ends().into_iter().map(ShareState::Ended));
-        let place = usize::try_from(self.below(5)).expect("small");
+        let place = usize::try_from(self.below(7)).expect("small");
         let stop = self.maybe(Self::stops).map(|stops| stops[place]);
         Attempt {
             number: AttemptNumber(self.number()),
@@ -295,6 +334,7 @@ impl Examples {
             shares: states.iter().map(|_| self.share()).collect(),
             states,
             stop,
+            stop_at: self.maybe(Self::time),
             checkpoint_at_start: self.maybe(|random| Step(random.large())),
         }
     }
@@ -309,7 +349,10 @@ impl Examples {
             faults: self.number(),
             faults_without_progress: self.number(),
             requeues: self.number(),
+            preemptions: self.number(),
             checkpoint: self.maybe(|random| Step(random.large())),
+            checkpoint_at: self.maybe(Self::time),
+            claim: self.maybe(Self::claim),
             is_cancelled: self.below(2) == 0,
             sweep: self.maybe(|random| SweepId(JobId(random.large()))),
             account: Account { spent: self.money(), metered_to: self.time() },
@@ -325,6 +368,7 @@ impl Examples {
             at: self.time(),
             next_job: self.large(),
             nodes: statuses.map(|status| (self.node(), status)).into(),
+            leaving: vec![(NodeId(self.number()), self.time())],
             jobs: vec![self.job(queued), self.job(allocated)],
             sweeps: vec![self.sweep(), self.sweep()],
             configuration: self.configuration(),
