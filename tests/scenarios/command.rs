@@ -3,11 +3,13 @@
 //! ```text
 //! cluster 4 nodes x 8 h100 [cpus=64 memory=512GiB]      nodes n1 to n4 join
 //! cluster 2 racks x 4 nodes x 8 h100 [in-a-block=2]     racks r1, r2 of nodes n1 to n8; blocks b1, ...
-//! node NAME 2 cpu [cpus=8 memory=16GiB rack=r1 block=b1] a node joins
+//! node NAME 2 cpu [cpus=8 memory=16GiB pool=inference rack=r1 block=b1] a node joins
+//! fabric node=3600 rack=400 block=100 [ports=8]         what a port carries within each level, in Gbit/s
+//! suspicion faults=3 half-life=24h                      when a node's own faults make it suspect
 //! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
 //! preemption [reclaim=on by-priority=on min-runtime=5m]  the administrator says who may be stopped for whom
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
-//!                        prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
+//!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
 //! sweep NAME points=6 gang=1 [parallel=2 goal=maximize early-stop=100/3 ...]
 //!                                                       jobs NAME/1 to NAME/6; the best third goes on at 100, 300, ...
 //! metric JOB 100 2.31                                   the job's metric at step 100; NaN if it has diverged
@@ -37,16 +39,18 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, Priority, QueueName, Reduction, Segment,
-    SweepRules, TopologyRequest,
+    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, PoolName, Priority, QueueName, Reduction,
+    Segment, SweepRules, TopologyRequest,
 };
-use gangline_orchestration::{Location, NodeCapacity, PreemptionRules, QueueSpec};
+use gangline_orchestration::{Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec};
 
 /// One command.
 #[derive(Debug)]
 pub(super) enum Command {
     Cluster { racks: Option<Racks>, nodes: u32, capacity: NodeCapacity },
     Node { name: String, capacity: NodeCapacity, location: Location },
+    Fabric(Fabric),
+    Suspicion(HealthPolicy),
     Queue(QueueSpec),
     Preemption(PreemptionRules),
     Submit { name: String, wanted: Wanted },
@@ -110,6 +114,7 @@ pub(super) struct Wanted {
     pub(super) no_progress: u32,
     pub(super) has_checkpoint: bool,
     pub(super) topology: TopologyRequest,
+    pub(super) pool: PoolName,
 }
 
 /// Reads one line.
@@ -128,6 +133,11 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
             let (name, location) = (words.name("a node")?, words.location());
             Command::Node { name, capacity: words.capacity()?, location }
         }
+        "fabric" => Command::Fabric(words.fabric()?),
+        "suspicion" => Command::Suspicion(HealthPolicy {
+            suspect_at: words.option("faults").ok_or("faults= is missing").map_err(str::to_owned).and_then(number)?,
+            half_life: words.option("half-life").map_or(Ok(HealthPolicy::DEFAULT.half_life), duration)?,
+        }),
         "submit" => Command::Submit { name: words.name("a name for the job")?, wanted: words.wanted()? },
         "sweep" => {
             let (name, points, rules) = (words.name("a name")?, words.option("points"), words.sweep_rules()?);
@@ -334,6 +344,23 @@ impl<'a> Words<'a> {
         Level::ALL.into_iter().filter_map(named).collect()
     }
 
+    fn fabric(&mut self) -> Result<Fabric, String> {
+        let mut gbps = BTreeMap::new();
+        for level in Level::ALL {
+            if let Some(text) = self.option(level.name()) {
+                gbps.insert(level, number(text)?);
+            }
+        }
+        let (core, ports) = (self.option("core"), self.option("ports"));
+        let kind = if gbps.contains_key(&Level::RailGroup) { FabricKind::RailOptimised } else { FabricKind::FatTree };
+        Ok(Fabric { kind, gbps, core_gbps: core.map(number).transpose()?, rails: ports.map(number).transpose()? })
+    }
+
+    fn pool(&mut self) -> Result<PoolName, String> {
+        let name = self.option("pool").unwrap_or(PoolName::DEFAULT);
+        PoolName::new(name).map_err(|error| error.to_string())
+    }
+
     fn topology(&mut self) -> Result<TopologyRequest, String> {
         let level = |text: &str| text.parse::<Level>().map_err(|error| error.to_string());
         let segment = |text: &str| {
@@ -349,6 +376,7 @@ impl<'a> Words<'a> {
 
     fn capacity(&mut self) -> Result<NodeCapacity, String> {
         Ok(NodeCapacity {
+            pool: self.pool()?,
             accelerators: self.number("how many accelerators")?,
             accelerator: AcceleratorKind(self.name("a kind of accelerator")?),
             cpus: self.option("cpus").map_or(Ok(64), number)?,
@@ -380,6 +408,7 @@ impl<'a> Words<'a> {
             no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,
             has_checkpoint,
             topology: self.topology()?,
+            pool: self.pool()?,
         })
     }
 

@@ -11,12 +11,12 @@ mod sweep;
 mod time;
 mod topology;
 
-pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, QueueName, SweepId};
+pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName, SweepId};
 pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
 pub use spec::{
-    AcceleratorKind, CheckpointPolicy, GangShape, JobSpec, Launch, Priority, Program, RecoveryPolicy, Submitter,
+    AcceleratorKind, CheckpointPolicy, GangShape, JobSpec, Lane, Launch, Priority, Program, RecoveryPolicy, Submitter,
 };
 pub use sweep::{EarlyStop, Goal, MetricValue, Reduction, SweepPoint, SweepRules, SweepSpec, grid};
 pub use time::Timestamp;

@@ -75,7 +75,7 @@ struct Prospect {
 struct Outlook<'a> {
     cluster: &'a Cluster,
     gang: &'a GangShape,
-    /// Nodes that are out of the question.
+    /// Nodes that are out of the question: reserved for others, or claimed by them.
     claimed: BTreeSet<NodeId>,
     prospects: BTreeMap<NodeId, Prospect>,
     /// Nodes that can take a share by now, those that could first first; apart for each domain that has to hold the whole
@@ -86,7 +86,9 @@ struct Outlook<'a> {
 impl Engine {
     /// The earliest promise that can be made to a waiting job, on nodes that nobody else has a claim to.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape) -> Reservation {
-        let mut outlook = Outlook::now(&self.cluster, gang, self.claimed_nodes_beside(job));
+        let barred = self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.spec)).unwrap_or_default();
+        let claimed = self.claimed_nodes_beside(job).into_iter().chain(barred).collect();
+        let mut outlook = Outlook::now(&self.cluster, gang, claimed);
         let mut at = outlook.room().map(|_| now);
         for (end, other) in &self.ends {
             if at.is_some() {
@@ -158,7 +160,7 @@ impl<'a> Outlook<'a> {
         let cluster = self.cluster;
         let mut domains: BTreeMap<&str, Vec<NodeId>> = self.fitting.clone();
         let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
-        let others = cluster.emptiest_of(&self.gang.accelerator).filter(|node| !taken.contains(&node.id));
+        let others = cluster.emptiest_of(&self.gang.lane()).filter(|node| !taken.contains(&node.id));
         for node in others.filter(|node| node.takes_shares_of(self.gang)) {
             if let Some(domain) = self.domain_of(node) {
                 domains.entry(domain).or_default().push(node.id);

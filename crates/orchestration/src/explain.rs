@@ -5,6 +5,7 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
 
+use crate::advance::AdvanceReservation;
 use crate::backfill::Reservation;
 use crate::claim::names;
 use crate::cluster::NodeStatus;
@@ -69,6 +70,17 @@ pub enum Blocker {
         /// What keeps that one.
         because: Box<Blocker>,
     },
+    /// There is room, but on nodes that an administrator has reserved for others, now or before this job would be over.
+    Reserved {
+        /// The reservation.
+        reservation: String,
+        /// When it begins.
+        from: Timestamp,
+        /// When it ends.
+        until: Timestamp,
+        /// Whether it has begun.
+        is_open: bool,
+    },
     /// Other jobs are saving to make room for it.
     Claimed {
         /// Those.
@@ -106,6 +118,8 @@ pub enum Blocker {
         draining: Vec<NodeName>,
         /// Nodes that could, but are lost.
         lost: Vec<NodeName>,
+        /// Nodes that could, but have had too many faults of their own.
+        suspect: Vec<NodeName>,
     },
     /// Nothing: it starts with the next decision.
     Nothing,
@@ -124,10 +138,23 @@ impl fmt::Display for Blocker {
             Blocker::Behind { job, because, .. } => {
                 write!(f, "there is room, but it would delay {job}, which is before it in line and {because}")
             }
+            Blocker::Reserved { reservation, is_open: true, .. } => {
+                write!(f, "there is room, but the nodes are in reservation \"{reservation}\" for others until it ends")
+            }
+            Blocker::Reserved { reservation, is_open: false, .. } => write!(
+                f,
+                "there is room, but it might run into reservation \"{reservation}\": set a time_limit that ends before it begins"
+            ),
             Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
                 let kind = &wanted.accelerator;
-                write!(f, "wants {} node(s) with {kind}:{}", wanted.nodes, wanted.accelerators_per_node)?;
+                write!(
+                    f,
+                    "wants {} node(s){} with {kind}:{}",
+                    wanted.nodes,
+                    of_pool(wanted),
+                    wanted.accelerators_per_node
+                )?;
                 if wanted.cpus_per_node > 0 {
                     write!(f, ", {} cpus", wanted.cpus_per_node)?;
                 }
@@ -144,12 +171,14 @@ impl fmt::Display for Blocker {
             }
             Blocker::Topology { wanted, best, nodes_with_room } => write!(
                 f,
-                "wants {} node(s) close to each other; {nodes_with_room} node(s) have room, but {best}",
-                wanted.nodes
+                "wants {} node(s){} close to each other; {nodes_with_room} node(s) have room, but {best}",
+                wanted.nodes,
+                of_pool(wanted)
             ),
-            Blocker::NodesUnavailable { wanted, ready, draining, lost } => {
-                write!(f, "wants {} node(s), only {ready} that could hold it are ready", wanted.nodes)?;
-                for (names, state) in [(draining, "draining"), (lost, "lost")] {
+            Blocker::NodesUnavailable { wanted, ready, draining, lost, suspect } => {
+                let pool = of_pool(wanted);
+                write!(f, "wants {} node(s){pool}, only {ready} that could hold it are ready", wanted.nodes)?;
+                for (names, state) in [(draining, "draining"), (lost, "lost"), (suspect, "suspect")] {
                     if !names.is_empty() {
                         let names: Vec<&str> = names.iter().map(NodeName::as_str).collect();
                         write!(f, "; {state}: {}", names.join(", "))?;
@@ -160,6 +189,11 @@ impl fmt::Display for Blocker {
             Blocker::Nothing => f.write_str("nothing is in its way"),
         }
     }
+}
+
+/// The pool, where it has to be said.
+pub(crate) fn of_pool(wanted: &GangShape) -> String {
+    if wanted.pool.is_default() { String::new() } else { format!(" of pool {}", wanted.pool) }
 }
 
 /// What would become of a job if it were submitted now.
@@ -240,7 +274,7 @@ impl Engine {
                     return None;
                 }
                 let Some(job) = self.jobs.get(&key.1) else { continue };
-                let competes = job.spec.gang.accelerator == candidate.spec.gang.accelerator;
+                let competes = job.spec.gang.lane() == candidate.spec.gang.lane();
                 if competes && self.may_start(now, leaf, job) && self.could_run(&job.spec) {
                     return Some(self.reserve(now, job.id, &job.spec.gang));
                 }
@@ -266,6 +300,12 @@ impl Engine {
         }
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
             return self.jobs.get(&candidate.key.1).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
+        }
+        if let Some(first) = self.barring(now, candidate.spec).first()
+            && self.room_beside(now, candidate.spec, &[], None).is_none()
+        {
+            let AdvanceReservation { name, from, until, .. } = (*first).clone();
+            return Blocker::Reserved { reservation: name, from, until, is_open: first.is_open(now) };
         }
         let claims = self.claims_beside(candidate.key.1);
         let held = self.reservation_before(now, candidate);
@@ -296,10 +336,10 @@ impl Engine {
                 nodes.filter(|n| n.could_hold_share_of(gang)).map(|n| n.spec.name.clone()).collect()
             };
             let (draining, lost) = (names(NodeStatus::Draining), names(NodeStatus::Lost));
-            return Blocker::NodesUnavailable { wanted: gang.clone(), ready, draining, lost };
+            let suspect = names(NodeStatus::Suspect);
+            return Blocker::NodesUnavailable { wanted: gang.clone(), ready, draining, lost, suspect };
         }
-        let competes =
-            |node: &Node| node.status == NodeStatus::Ready && node.spec.capacity.accelerator == gang.accelerator;
+        let competes = |node: &Node| node.status == NodeStatus::Ready && node.spec.capacity.is_for(gang);
         let holds_one = |job: &&Job| {
             let shares = job.attempt().map(|attempt| attempt.shares.as_slice()).unwrap_or_default();
             shares.iter().any(|share| self.cluster.node(share.node).is_some_and(competes))

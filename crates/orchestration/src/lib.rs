@@ -5,12 +5,15 @@
 //! [`Engine::replay`] takes them back in without deciding anew. No I/O, no clock, no randomness, so the
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
+mod advance;
 mod backfill;
 mod budget;
 #[cfg(test)]
 mod budget_tests;
 mod claim;
 mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 mod configuration;
 mod decide;
 mod decision;
@@ -19,6 +22,10 @@ mod entitlement;
 mod event;
 mod evolve;
 mod explain;
+mod fabric;
+#[cfg(test)]
+mod fabric_tests;
+mod health;
 mod invariant;
 mod job;
 mod leaving;
@@ -30,6 +37,7 @@ mod refusal;
 mod share;
 pub mod simulator;
 mod snapshot;
+mod standing;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;
@@ -38,14 +46,17 @@ mod topology;
 mod topology_tests;
 mod victims;
 
+pub use advance::{AdvanceReservation, InvalidReservation, LEAD, RESERVATIONS_MAX};
 pub use budget::Account;
 pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
-pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
+pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus, Standing};
 pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
+pub use fabric::{Closeness, Fabric, FabricKind, InvalidFabric};
+pub use health::{Health, HealthPolicy};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
 pub use queue::QueueStanding;

@@ -1,7 +1,7 @@
 //! The scheduling pass: who of those who wait starts now.
 //!
-//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each kind of accelerator
-//! that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
+//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each lane (kind
+//! of accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
 //! cannot run whatever becomes free (over its queue's limit, too few nodes ready, backing off) reserves nothing.
 //! Nothing starves within a queue: the first in line keeps its reservation until it starts.
 
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, JobSpec, Timestamp};
+use gangline_base::{AttemptNumber, JobSpec, Lane, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
@@ -31,7 +31,7 @@ type Failure = (Arc<JobSpec>, Option<Timestamp>);
 struct Pass {
     /// Nodes that running jobs are leaving for others.
     claims: Vec<Reservation>,
-    reservations: BTreeMap<AcceleratorKind, Reservation>,
+    reservations: BTreeMap<Lane, Reservation>,
     /// One that ends no earlier fares no better.
     failed: BTreeMap<(u32, u32), Vec<Failure>>,
     cursors: BTreeMap<QueueIndex, QueueKey>,
@@ -64,7 +64,7 @@ impl Engine {
         let mut pass = Pass { claims: self.live_claims(), ..Pass::default() };
         let standings = self.queues.active().map(|leaf| (self.queues.standing(leaf, now, &totals), leaf));
         let mut leaves: BinaryHeap<_> = standings.map(Reverse).collect();
-        let mut open = self.cluster.kinds_with_free();
+        let mut open = self.cluster.lanes_with_free();
         while let Some(Reverse((standing, leaf))) = leaves.pop() {
             if open.is_empty() || pass.searches >= SEARCHES_MAX {
                 break;
@@ -77,25 +77,19 @@ impl Engine {
             let Some(decision) = self.next_of(now, leaf, &open, &mut pass) else { continue };
             self.evolve_decision(now, &decision);
             decisions.push(decision);
-            open = self.cluster.kinds_with_free();
+            open = self.cluster.lanes_with_free();
             leaves.push(Reverse((current, leaf)));
         }
         self.claim_for_waiting(now, decisions);
     }
 
     /// The next job of a leaf that starts.
-    fn next_of(
-        &self,
-        now: Timestamp,
-        leaf: QueueIndex,
-        open: &BTreeSet<AcceleratorKind>,
-        pass: &mut Pass,
-    ) -> Option<Decision> {
+    fn next_of(&self, now: Timestamp, leaf: QueueIndex, open: &BTreeSet<Lane>, pass: &mut Pass) -> Option<Decision> {
         let from = pass.cursors.get(&leaf).map_or(Bound::Unbounded, |key| Bound::Excluded(*key));
         for key in self.queues.pending(leaf).range((from, Bound::Unbounded)) {
             pass.cursors.insert(leaf, *key);
             let Some(job) = self.jobs.get(&key.1) else { continue };
-            if !open.contains(&job.spec.gang.accelerator) || !self.may_start(now, leaf, job) {
+            if !open.contains(&job.spec.gang.lane()) || !self.may_start(now, leaf, job) {
                 continue;
             }
             if let Some(decision) = self.consider(now, job, pass) {
@@ -126,20 +120,26 @@ impl Engine {
             return None;
         }
         pass.searches += 1;
-        let reservation = pass.reservations.get_mut(&gang.accelerator);
+        let reservation = pass.reservations.get_mut(&gang.lane());
+        let is_first = reservation.is_none();
         if let Some(decision) = self.place_beside(now, job, &pass.claims, reservation.as_deref()) {
             if let Decision::Place { shares, .. } = &decision {
                 pass.claims.iter_mut().chain(reservation).for_each(|held| held.take(shares, end));
             }
             return Some(decision);
         }
-        if reservation.is_some() {
-            pass.note_failure(&job.spec, end);
-        } else if self.could_run(&job.spec) {
-            pass.reservations.insert(gang.accelerator.clone(), self.reserve(now, job.id, gang));
-            pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
-        } else {
-            pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
+        let is_barred = !self.barring(now, &job.spec).is_empty();
+        if is_barred && placement::find_room(&self.cluster, gang, &Node::free_count).is_some() {
+            // It waits for a window to end, and holds nothing meanwhile.
+            return None;
+        }
+        // Others may have what this one may not.
+        let failed_until = if is_first { Some(Timestamp::EPOCH) } else { end };
+        if is_first && self.could_run(&job.spec) {
+            pass.reservations.insert(gang.lane(), self.reserve(now, job.id, gang));
+        }
+        if !is_barred {
+            pass.note_failure(&job.spec, failed_until);
         }
         None
     }
@@ -154,9 +154,10 @@ impl Engine {
         let JobState::Queued { since, .. } = job.state else { return None };
         let room = self.room_beside(now, &job.spec, claims, reservation)?;
         let backfills = reservation.map(|held| held.job);
-        let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
+        let Room { shares, candidates, closeness } = room;
+        let reason = PlaceReason { waited: now.since(since), backfills, candidates, closeness };
         let attempt = AttemptNumber(job.attempts + 1);
-        Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason })
+        Some(Decision::Place { job: job.id, attempt, shares, reason })
     }
 
     /// Room for a job that starts now.
@@ -167,9 +168,12 @@ impl Engine {
         claims: &[Reservation],
         reservation: Option<&Reservation>,
     ) -> Option<Room> {
-        let end = latest_end(spec, now);
+        let (end, barred) = (latest_end(spec, now), self.barred_nodes(now, spec));
         let held = || claims.iter().chain(reservation);
-        let usable = |node: &Node| held().map(|held| held.usable(node, end)).min();
-        placement::find_room(&self.cluster, &spec.gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
+        let usable = |node: &Node| match barred.contains(&node.id) {
+            true => 0,
+            false => held().map(|held| held.usable(node, end)).min().unwrap_or_else(|| node.free_count()),
+        };
+        placement::find_room(&self.cluster, &spec.gang, &usable)
     }
 }

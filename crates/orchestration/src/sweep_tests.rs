@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, Bytes, CheckpointPolicy, EarlyStop, GangShape, Goal, JobId, JobSpec, Launch, MetricValue,
-    NodeName, Priority, Program, QueueName, RecoveryPolicy, Reduction, Step, Submitter, SweepId, SweepRules, SweepSpec,
-    Timestamp, TopologyRequest, grid,
+    NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Reduction, Step, Submitter, SweepId, SweepRules,
+    SweepSpec, Timestamp, TopologyRequest, grid,
 };
 
 use crate::{
@@ -35,6 +35,7 @@ pub(crate) fn spec(nodes: u32, devices: u32) -> JobSpec {
         queue: QueueName::new("default").expect("a name"),
         priority: Priority::NORMAL,
         gang: GangShape {
+            pool: PoolName::default(),
             nodes: positive(nodes),
             accelerator: h100(),
             accelerators_per_node: positive(devices),
@@ -59,7 +60,13 @@ impl World {
         let mut world = World { engine: Engine::new(limits), now: Timestamp::EPOCH, journal: Vec::new() };
         for number in 0..nodes {
             let name = NodeName::new(&format!("n{number}")).expect("a name");
-            let capacity = NodeCapacity { accelerator: h100(), accelerators, cpus: 64, memory: Bytes(0) };
+            let capacity = NodeCapacity {
+                pool: PoolName::default(),
+                accelerator: h100(),
+                accelerators,
+                cpus: 64,
+                memory: Bytes(0),
+            };
             world.apply(Event::NodeJoined(NodeSpec { name, capacity, location: Location::default() })).expect("room");
         }
         world

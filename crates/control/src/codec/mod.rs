@@ -8,6 +8,7 @@ mod entry;
 mod sharing;
 mod snapshot;
 mod spec;
+mod standing;
 mod sweep;
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,7 @@ mod topology;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use entry::{decode_entry, encode_entry};
+pub use entry::{decode_entry, encode_entry};
 pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
 
 /// The version written.

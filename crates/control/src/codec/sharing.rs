@@ -10,6 +10,8 @@ use gangline_orchestration::{Configuration, PreemptionRules, QueueSpec, Resource
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
+use super::standing::{HealthPolicyV1, ReservationV1};
+use super::topology::FabricV1;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct ConfigurationV1 {
@@ -18,6 +20,12 @@ pub(super) struct ConfigurationV1 {
     /// Nano-dollars for an accelerator-hour.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     prices: BTreeMap<String, Money>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fabric: Option<FabricV1>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    health: Option<HealthPolicyV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    reservations: Vec<ReservationV1>,
     #[serde(default)]
     preemption: Option<PreemptionV1>,
 }
@@ -116,6 +124,9 @@ impl From<&Configuration> for ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
             half_life_ms: millis(configuration.half_life),
             prices: configuration.prices.iter().map(|(kind, price)| (kind.0.clone(), *price)).collect(),
+            fabric: configuration.fabric.as_ref().map(FabricV1::from),
+            health: configuration.health.map(Into::into),
+            reservations: configuration.reservations.iter().cloned().map(Into::into).collect(),
             preemption: Some(configuration.preemption.into()),
         }
     }
@@ -134,6 +145,9 @@ impl From<ConfigurationV1> for Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
             prices: configuration.prices.into_iter().map(|(kind, price)| (AcceleratorKind(kind), price)).collect(),
+            fabric: configuration.fabric.map(Into::into),
+            health: configuration.health.map(Into::into),
+            reservations: configuration.reservations.into_iter().map(Into::into).collect(),
             // Before there was preemption, nobody was stopped for another.
             preemption: configuration.preemption.map_or(PreemptionRules::OFF, Into::into),
         }

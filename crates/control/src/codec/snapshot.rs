@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, JobId, Money, NodeId, Step, SweepId, Timestamp};
-use gangline_orchestration::{Account, Attempt, Job, JobState, NodeStatus, Share, ShareState, Snapshot, Sweep};
+use gangline_orchestration::{Account, Attempt, Job, JobState, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep};
 use serde::{Deserialize, Serialize};
 
 use super::claim::ClaimV1;
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spec::SpecV1;
+use super::standing::{HealthV1, StatusV1};
 use super::sweep::SweepV1;
 use super::{Error, decode, encode};
 
@@ -27,14 +28,8 @@ struct SnapshotV1 {
     configuration: Option<ConfigurationV1>,
     #[serde(default)]
     usages: Vec<QueueUsageV1>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum StatusV1 {
-    Ready,
-    Draining,
-    Lost,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    health: Vec<HealthV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -90,35 +85,32 @@ enum ShareStateV1 {
 
 /// The body of a snapshot.
 pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
-    let status = |status| match status {
-        NodeStatus::Ready => StatusV1::Ready,
-        NodeStatus::Draining => StatusV1::Draining,
-        NodeStatus::Lost => StatusV1::Lost,
-    };
     encode(SnapshotV1 {
         at: snapshot.at,
         next_job: snapshot.next_job,
-        nodes: snapshot.nodes.iter().map(|(spec, s)| (NodeV1::from(spec), status(*s))).collect(),
+        nodes: snapshot.nodes.iter().map(|(spec, standing)| (spec.into(), (*standing).into())).collect(),
         leaving: snapshot.leaving.clone(),
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
         sweeps: snapshot.sweeps.iter().map(SweepV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
+        health: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(HealthV1::of).collect(),
     })
 }
 
 /// A snapshot from its body.
 pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
-    let status = |status| match status {
-        StatusV1::Ready => NodeStatus::Ready,
-        StatusV1::Draining => NodeStatus::Draining,
-        StatusV1::Lost => NodeStatus::Lost,
-    };
     let snapshot: SnapshotV1 = decode(body)?;
+    let mut nodes: Vec<(NodeSpec, Standing)> =
+        snapshot.nodes.into_iter().map(|(node, status)| (node.into(), status.into())).collect();
+    for (node, health) in snapshot.health.into_iter().map(HealthV1::read) {
+        let place = usize::try_from(node.0).expect("a usize holds 32 bits");
+        nodes.get_mut(place).ok_or(Error::Impossible("node"))?.1.health = health;
+    }
     Ok(Snapshot {
         at: snapshot.at,
         next_job: snapshot.next_job,
-        nodes: snapshot.nodes.into_iter().map(|(node, s)| (node.into(), status(s))).collect(),
+        nodes,
         leaving: snapshot.leaving,
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
         sweeps: snapshot.sweeps.into_iter().map(Sweep::try_from).collect::<Result<_, _>>()?,

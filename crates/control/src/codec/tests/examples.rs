@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, GangShape, Goal, GpuSeconds, JobId, JobSpec,
-    Launch, Level, MetricValue, Money, NodeId, NodeName, Priority, Program, QueueName, RecoveryPolicy, Reduction,
-    Segment, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec, Timestamp, TopologyRequest,
+    Launch, Level, MetricValue, Money, NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy,
+    Reduction, Segment, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
-    Account, Attempt, Claim, ClaimReason, ClaimRight, Configuration, Decision, Entry, Event, Fate, FaultCause, Job,
-    JobState, MissedRung, NodeCapacity, NodeSpec, NodeStatus, PlaceReason, PreemptionRules, QueueSpec, RequeueReason,
-    Resource, Share, ShareEnd, ShareState, Snapshot, StopReason, Sweep, Usage, Usages, VictimAlternative,
+    Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
+    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Location, MissedRung,
+    NodeCapacity, NodeSpec, PlaceReason, PreemptionRules, QueueSpec, RequeueReason, Resource, Share, ShareEnd,
+    ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -28,11 +29,17 @@ fn queue_name() -> QueueName {
 
 pub(super) struct Examples {
     random: ChaCha8Rng,
+    has_network: bool,
 }
 
 impl Examples {
     pub(super) fn new(seed: u64) -> Examples {
-        Examples { random: ChaCha8Rng::seed_from_u64(seed) }
+        Examples { random: ChaCha8Rng::seed_from_u64(seed), has_network: true }
+    }
+
+    /// As they were before nodes said where they are and jobs how close to each other.
+    pub(super) fn without_network(seed: u64) -> Examples {
+        Examples { has_network: false, ..Examples::new(seed) }
     }
 
     fn below(&mut self, limit: u32) -> u32 {
@@ -78,9 +85,17 @@ impl Examples {
         let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
         let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
         let (cpus, memory) = (self.number(), Bytes(self.large()));
+        if !self.has_network {
+            let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators, cpus, memory };
+            return NodeSpec { name, capacity, location: Location::default() };
+        }
         let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
         let location = levels.into_iter().map(|level| (level, self.text())).collect();
-        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory }, location }
+        NodeSpec {
+            name,
+            capacity: NodeCapacity { pool: self.pool(), accelerator, accelerators, cpus, memory },
+            location,
+        }
     }
 
     fn level(&mut self) -> Level {
@@ -88,6 +103,9 @@ impl Examples {
     }
 
     fn topology(&mut self) -> TopologyRequest {
+        if !self.has_network {
+            return TopologyRequest::default();
+        }
         let segment = self.maybe(|random| Segment { nodes: random.positive(), level: random.level() });
         TopologyRequest { require: self.maybe(Self::level), prefer: self.maybe(Self::level), segment }
     }
@@ -107,7 +125,63 @@ impl Examples {
         let queues = vec![queue(None), queue(Some(queue_name()))];
         let prices =
             (0..self.below(3)).map(|number| (AcceleratorKind(format!("kind-{number}")), self.money())).collect();
-        Configuration { queues, prices, half_life: self.duration(), preemption: self.preemption_rules() }
+        Configuration {
+            queues,
+            prices,
+            half_life: self.duration(),
+            preemption: self.preemption_rules(),
+            fabric: self.fabric(),
+            health: self.health_policy(),
+            reservations: self.reservations(),
+        }
+    }
+
+    fn health_policy(&mut self) -> Option<HealthPolicy> {
+        let policy = |random: &mut Self| HealthPolicy { half_life: random.duration(), suspect_at: random.positive() };
+        if self.has_network { self.maybe(policy) } else { None }
+    }
+
+    fn reservations(&mut self) -> Vec<AdvanceReservation> {
+        let count = if self.has_network { self.below(3) } else { 0 };
+        let reservation = |_| AdvanceReservation {
+            name: self.text(),
+            nodes: (0..self.below(3)).map(|_| self.node().name).collect(),
+            from: self.time(),
+            until: self.time(),
+            queues: self.maybe(|_| queue_name()).into_iter().collect(),
+        };
+        (0..count).map(reservation).collect()
+    }
+
+    fn standing(&mut self, is_lost: bool, is_draining: bool) -> Standing {
+        if !self.has_network {
+            return Standing { is_lost, is_draining, health: Health::default() };
+        }
+        let last_failed = self.maybe(|random| JobId(random.large()));
+        let health = Health { score: self.number(), at: self.time(), is_suspect: self.below(2) == 0, last_failed };
+        Standing { is_lost, is_draining, health }
+    }
+
+    fn pool(&mut self) -> PoolName {
+        let name = if self.has_network && self.below(2) == 0 { "inference" } else { PoolName::DEFAULT };
+        PoolName::new(name).expect("a valid name")
+    }
+
+    fn fabric(&mut self) -> Option<Fabric> {
+        if !self.has_network {
+            return None;
+        }
+        let kind = if self.below(2) == 0 { FabricKind::FatTree } else { FabricKind::RailOptimised };
+        let gbps = (0..self.below(4)).map(|_| (self.level(), self.positive())).collect();
+        Some(Fabric { kind, gbps, core_gbps: self.maybe(Self::positive), rails: self.maybe(Self::positive) })
+    }
+
+    fn closeness(&mut self) -> Option<Closeness> {
+        if !self.has_network {
+            return None;
+        }
+        let domain = self.maybe(|examples| (examples.level(), examples.text()));
+        Some(Closeness { domain, speedup_percent: self.maybe(Self::number) })
     }
 
     fn preemption_rules(&mut self) -> PreemptionRules {
@@ -143,6 +217,7 @@ impl Examples {
             priority: Priority::new(value).expect("in range"),
             gang: GangShape {
                 nodes: self.positive(),
+                pool: self.pool(),
                 accelerator: AcceleratorKind(self.text()),
                 accelerators_per_node: self.positive(),
                 cpus_per_node: self.number(),
@@ -272,6 +347,7 @@ impl Examples {
             waited: self.duration(),
             backfills: self.maybe(|examples| JobId(examples.large())),
             candidates: self.number(),
+            closeness: self.closeness(),
         };
         let shares = (0..self.below(4)).map(|_| self.share()).collect();
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
@@ -363,11 +439,16 @@ impl Examples {
     pub(super) fn snapshot(&mut self) -> Snapshot {
         let queued = JobState::Queued { since: self.time(), not_before: self.time() };
         let allocated = JobState::Allocated(self.attempt());
-        let statuses = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
+        // Lost and drained at once: only since drains outlast a loss.
+        let standings = [(false, false), (false, true), (true, false), (true, true)];
+        let standings = &standings[..if self.has_network { 4 } else { 3 }];
         Snapshot {
             at: self.time(),
             next_job: self.large(),
-            nodes: statuses.map(|status| (self.node(), status)).into(),
+            nodes: standings
+                .iter()
+                .map(|(is_lost, is_draining)| (self.node(), self.standing(*is_lost, *is_draining)))
+                .collect(),
             leaving: vec![(NodeId(self.number()), self.time())],
             jobs: vec![self.job(queued), self.job(allocated)],
             sweeps: vec![self.sweep(), self.sweep()],

@@ -131,7 +131,7 @@ fn snapshots_read_back_as_written() {
 /// Proves A-9: what this version wrote, every later one reads, and understands in the same way.
 #[test]
 fn bodies_of_version_1_stay_readable() {
-    let mut examples = Examples::new(1);
+    let mut examples = Examples::without_network(1);
     let (entries, snapshot) = (examples.entries(), examples.snapshot());
     if FIXTURE.is_empty() {
         let bodies = entries.iter().map(encode_entry).chain([encode_snapshot(&snapshot)]);

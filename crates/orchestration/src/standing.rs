@@ -1,0 +1,102 @@
+//! Changes of a node's standing: lost, drained, trusted or not, and what follows for the indices.
+
+use gangline_base::{NodeId, Timestamp};
+
+use crate::cluster::{Cluster, NodeStatus, Standing};
+use crate::engine::Engine;
+use crate::health::{Health, HealthPolicy, NODES_PER_SUSPECT, first_fault};
+use crate::{Decision, Fate, Job, RequeueReason};
+
+impl Cluster {
+    /// When faults make a node suspect; never, if nobody said.
+    #[must_use]
+    pub fn health_policy(&self) -> Option<HealthPolicy> {
+        self.health
+    }
+
+    /// Changes what a node's status follows from.
+    pub(crate) fn change_standing(&mut self, now: Timestamp, id: NodeId, change: impl FnOnce(&mut Standing)) {
+        self.unindex(id);
+        self.leave_topology(id);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            change(&mut node.standing);
+            node.status = node.standing.status(now, self.health);
+            node.grade = self.health.map_or(0, |policy| node.standing.health.grade(now, policy));
+            if let Some(at) = node.checkup {
+                self.checkups.remove(&(at, id));
+            }
+            node.checkup = self.health.and_then(|policy| node.standing.health.changes_at(now, policy));
+            self.checkups.extend(node.checkup.map(|at| (at, id)));
+        }
+        self.enter_topology(id);
+        self.index(id);
+    }
+
+    /// Counts a fault of the node's own.
+    pub(crate) fn count_fault(&mut self, now: Timestamp, id: NodeId) {
+        let Some(policy) = self.health else { return };
+        let is_suspect = |node: &&crate::Node| node.standing.health.is_suspect_at(now, policy);
+        let suspects = self.nodes.values().filter(is_suspect).count();
+        let may_suspect = suspects < self.nodes.len() / NODES_PER_SUSPECT;
+        self.change_standing(now, id, |standing| standing.health.count(now, policy, may_suspect));
+    }
+
+    /// A node's faults, to change what depends on no time.
+    pub(crate) fn health_mut(&mut self, id: NodeId) -> Option<&mut Health> {
+        self.nodes.get_mut(&id).map(|node| &mut node.standing.health)
+    }
+
+    /// Looks again at nodes whose faults have faded, or whose reservation has ended, by now; whether one takes jobs again.
+    pub(crate) fn check_up(&mut self, now: Timestamp) -> bool {
+        let mut is_one_back = false;
+        while self.reopenings.first().is_some_and(|at| *at <= now) {
+            self.reopenings.pop_first();
+            is_one_back = true;
+        }
+        while let Some((at, id)) = self.checkups.first().copied().filter(|(at, _)| *at <= now) {
+            self.checkups.remove(&(at, id));
+            let status = |cluster: &Cluster| cluster.node(id).map(|node| node.status);
+            let before = status(self);
+            self.change_standing(now, id, |_| {});
+            is_one_back |= before == Some(NodeStatus::Suspect) && status(self) == Some(NodeStatus::Ready);
+        }
+        is_one_back
+    }
+
+    /// When to look at nodes again.
+    pub(crate) fn next_checkup(&self) -> Option<Timestamp> {
+        let checkup = self.checkups.first().map(|(at, _)| *at);
+        checkup.into_iter().chain(self.reopenings.first().copied()).min()
+    }
+
+    /// Looks at every node anew: the rules or the time have changed.
+    pub(crate) fn review(&mut self, now: Timestamp) {
+        let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.change_standing(now, id, |_| {}));
+    }
+}
+
+impl Engine {
+    /// What a decision about a job says of the nodes it ran on: its first fault may be a node's, and a success is forgiving.
+    pub(crate) fn note_health(&mut self, now: Timestamp, decision: &Decision) {
+        if self.cluster.health_policy().is_none() {
+            return;
+        }
+        let Some(attempt) = self.jobs.get(&decision.job()).and_then(Job::attempt) else { return };
+        match decision {
+            Decision::Requeue { job, reason: RequeueReason::Fault { .. }, .. }
+            | Decision::End { job, fate: Fate::FaultsExhausted { .. } | Fate::NoProgress { .. } } => {
+                let Some((node, cause)) = first_fault(attempt) else { return };
+                if self.cluster.health_mut(node).is_some_and(|health| health.blames(*job, cause)) {
+                    self.cluster.count_fault(now, node);
+                }
+            }
+            Decision::End { fate: Fate::Succeeded, .. } => {
+                for share in &attempt.shares {
+                    self.cluster.health_mut(share.node).into_iter().for_each(|health| health.last_failed = None);
+                }
+            }
+            _ => {}
+        }
+    }
+}
