@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, QueueName};
+use gangline_base::{AcceleratorKind, Money, QueueName};
 
 use crate::advance::{self, AdvanceReservation, InvalidReservation};
 use crate::fabric::{Fabric, InvalidFabric};
@@ -28,6 +28,8 @@ pub struct Configuration {
     pub queues: Vec<QueueSpec>,
     /// After this time, use counts half as much against a queue's share.
     pub half_life: Duration,
+    /// List prices of an accelerator-hour, by kind: what budgets are counted by.
+    pub prices: BTreeMap<AcceleratorKind, Money>,
     /// When running jobs are stopped for waiting ones.
     pub preemption: PreemptionRules,
     /// What the network carries; none: placements are compared by their domains alone.
@@ -44,6 +46,7 @@ impl Default for Configuration {
         Configuration {
             queues: Vec::new(),
             half_life: Duration::from_hours(24 * 7),
+            prices: BTreeMap::new(),
             preemption: PreemptionRules::default(),
             fabric: None,
             health: None,

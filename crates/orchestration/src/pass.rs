@@ -127,6 +127,7 @@ impl Engine {
     pub(crate) fn may_start(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> bool {
         matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
             && self.queues.over_limit(leaf, &job.spec.gang).is_none()
+            && self.sweeps.full(job.sweep).is_none()
     }
 
     /// Whether ready nodes could take it, were they empty.

@@ -12,7 +12,7 @@ use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
 use crate::share::held_by;
-use crate::{Configuration, NodeSpec, Refusal, Share, Usages};
+use crate::{Configuration, NodeSpec, Refusal, Share, Sweep, Usages};
 
 /// Everything a new engine needs to go on where another stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub leaving: Vec<(NodeId, Timestamp)>,
     /// Live jobs, by id.
     pub jobs: Vec<Job>,
+    /// Sweeps with a live job, by id.
+    pub sweeps: Vec<Sweep>,
     /// How the cluster is shared.
     pub configuration: Configuration,
     /// What each queue holds and used; all of them together under no name. Empty in a snapshot from before there were
@@ -44,6 +46,7 @@ impl Engine {
             nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.standing)).collect(),
             leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
+            sweeps: self.sweeps.all().cloned().collect(),
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
         }
@@ -71,7 +74,9 @@ impl Engine {
         engine.queues = Queues::new(snapshot.configuration);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
+        snapshot.sweeps.into_iter().for_each(|sweep| engine.sweeps.insert(sweep));
         for job in jobs.values() {
+            engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {
                     engine.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id));
@@ -80,6 +85,7 @@ impl Engine {
                 JobState::Allocated(attempt) => {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
                     engine.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, job.id)));
+                    engine.sweeps.took(job.sweep);
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                     }
@@ -89,6 +95,9 @@ impl Engine {
             engine.attention.insert(job.id);
         }
         engine.jobs = jobs;
+        for id in engine.jobs.keys().copied().collect::<Vec<_>>() {
+            engine.watch_budget(id);
+        }
         for (node, at) in snapshot.leaving {
             engine.leave_by(node, Some(at));
         }

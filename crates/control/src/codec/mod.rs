@@ -9,6 +9,7 @@ mod sharing;
 mod snapshot;
 mod spec;
 mod standing;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod topology;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, Money, QueueName, Timestamp};
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{Configuration, PreemptionRules, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,9 @@ use super::topology::FabricV1;
 pub(super) struct ConfigurationV1 {
     queues: Vec<QueueV1>,
     half_life_ms: u64,
+    /// Nano-dollars for an accelerator-hour.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    prices: BTreeMap<String, Money>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fabric: Option<FabricV1>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,6 +123,7 @@ impl From<&Configuration> for ConfigurationV1 {
         ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
             half_life_ms: millis(configuration.half_life),
+            prices: configuration.prices.iter().map(|(kind, price)| (kind.0.clone(), *price)).collect(),
             fabric: configuration.fabric.as_ref().map(FabricV1::from),
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.iter().cloned().map(Into::into).collect(),
@@ -140,6 +144,7 @@ impl From<ConfigurationV1> for Configuration {
         Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
+            prices: configuration.prices.into_iter().map(|(kind, price)| (AcceleratorKind(kind), price)).collect(),
             fabric: configuration.fabric.map(Into::into),
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.into_iter().map(Into::into).collect(),

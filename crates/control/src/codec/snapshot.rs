@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, JobId, NodeId, Step, Timestamp};
-use gangline_orchestration::{Attempt, Job, JobState, NodeSpec, Share, ShareState, Snapshot, Standing};
+use gangline_base::{AttemptNumber, JobId, Money, NodeId, Step, SweepId, Timestamp};
+use gangline_orchestration::{Account, Attempt, Job, JobState, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep};
 use serde::{Deserialize, Serialize};
 
 use super::claim::ClaimV1;
@@ -11,6 +11,7 @@ use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spec::SpecV1;
 use super::standing::{HealthV1, StatusV1};
+use super::sweep::SweepV1;
 use super::{Error, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -21,6 +22,8 @@ struct SnapshotV1 {
     #[serde(default)]
     leaving: Vec<(NodeId, Timestamp)>,
     jobs: Vec<JobV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sweeps: Vec<SweepV1>,
     #[serde(default)]
     configuration: Option<ConfigurationV1>,
     #[serde(default)]
@@ -51,6 +54,11 @@ struct JobV1 {
     #[serde(default)]
     width: Option<u32>,
     is_cancelled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sweep: Option<SweepId>,
+    /// What it has spent, and until when; of a job with a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    account: Option<(Money, Timestamp)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,6 +95,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         nodes: snapshot.nodes.iter().map(|(spec, standing)| (spec.into(), (*standing).into())).collect(),
         leaving: snapshot.leaving.clone(),
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
+        sweeps: snapshot.sweeps.iter().map(SweepV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
         health: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(HealthV1::of).collect(),
@@ -108,6 +117,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         nodes,
         leaving: snapshot.leaving,
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
+        sweeps: snapshot.sweeps.into_iter().map(Sweep::try_from).collect::<Result<_, _>>()?,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
     })
@@ -134,6 +144,8 @@ impl From<&Job> for JobV1 {
             resizes: job.resizes,
             width: job.width,
             is_cancelled: job.is_cancelled,
+            sweep: job.sweep,
+            account: (job.account != Account::default()).then_some((job.account.spent, job.account.metered_to)),
         }
     }
 }
@@ -161,6 +173,8 @@ impl TryFrom<JobV1> for Job {
             resizes: job.resizes,
             width: job.width,
             is_cancelled: job.is_cancelled,
+            sweep: job.sweep,
+            account: job.account.map(|(spent, metered_to)| Account { spent, metered_to }).unwrap_or_default(),
         })
     }
 }
