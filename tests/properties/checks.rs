@@ -98,8 +98,12 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
                 && *lost == names(NodeStatus::Lost)
                 && suspect.is_empty()
         }
-        // No job of the properties asks for a topology, and no node is reserved.
-        Blocker::Claimed { .. } | Blocker::Topology { .. } | Blocker::Reserved { .. } | Blocker::Nothing => false,
+        // No job of the properties asks for a topology, and no node is reserved or spare.
+        Blocker::Claimed { .. }
+        | Blocker::Topology { .. }
+        | Blocker::Reserved { .. }
+        | Blocker::Spares { .. }
+        | Blocker::Nothing => false,
     }
 }
 

@@ -8,8 +8,10 @@
 //! suspicion faults=3 half-life=24h                      when a node's own faults make it suspect
 //! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
 //! preemption [reclaim=on by-priority=on min-runtime=5m]  the administrator says who may be stopped for whom
+//! spares h100=2 | spares confidence=950 repair=24h      nodes kept for jobs that lose one; in thousandths how surely
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
 //!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
+//!                        spares=1                        standby nodes while it runs
 //!                        max-nodes=4                     it may be resized up to so many nodes
 //! sweep NAME points=6 gang=1 [parallel=2 goal=maximize early-stop=100/3 ...]
 //!                                                       jobs NAME/1 to NAME/6; the best third goes on at 100, 300, ...
@@ -43,7 +45,7 @@ use gangline_base::{
     AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, PoolName, Priority, QueueName, Reduction,
     Segment, SweepRules, TopologyRequest,
 };
-use gangline_orchestration::{Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec};
+use gangline_orchestration::{Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec, SpareRules, SpareSizing};
 
 /// One command.
 #[derive(Debug)]
@@ -54,6 +56,7 @@ pub(super) enum Command {
     Suspicion(HealthPolicy),
     Queue(QueueSpec),
     Preemption(PreemptionRules),
+    Spares(SpareRules),
     Submit { name: String, wanted: Wanted },
     Sweep { name: String, points: u32, rules: SweepRules, wanted: Wanted },
     Metric { job: String, step: u64, value: MetricValue },
@@ -112,6 +115,7 @@ pub(super) struct Wanted {
     pub(super) limit: Option<Duration>,
     pub(super) nodes_max: Option<NonZeroU32>,
     pub(super) budget: Option<Money>,
+    pub(super) spares: u32,
     pub(super) max_faults: u32,
     pub(super) no_progress: u32,
     pub(super) has_checkpoint: bool,
@@ -162,6 +166,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "fail" => Command::Fail { node: words.name("a node")? },
         "queue" => Command::Queue(words.queue()?),
         "preemption" => Command::Preemption(words.preemption()?),
+        "spares" => Command::Spares(words.spares()?),
         "drain" => {
             Command::Drain { within: words.option("within").map(duration).transpose()?, node: words.name("a node")? }
         }
@@ -341,6 +346,15 @@ impl<'a> Words<'a> {
         })
     }
 
+    fn spares(&mut self) -> Result<SpareRules, String> {
+        let repair = self.option("repair").map_or(Ok(Duration::from_hours(24)), duration)?;
+        let confidence = self.option("confidence").map(number).transpose()?;
+        let sizing = confidence.map(|confidence_milli| SpareSizing { confidence_milli, repair });
+        let named = std::mem::take(&mut self.options).into_iter();
+        let nodes = named.map(|(kind, nodes)| Ok((AcceleratorKind(kind.to_owned()), number(nodes)?)));
+        Ok(SpareRules { nodes: nodes.collect::<Result<_, String>>()?, sizing })
+    }
+
     fn location(&mut self) -> Location {
         let named = |level: Level| self.option(level.name()).map(|name| (level, name.to_owned()));
         Level::ALL.into_iter().filter_map(named).collect()
@@ -406,6 +420,7 @@ impl<'a> Words<'a> {
             priority: self.option("priority").map_or(Ok(Priority::NORMAL), priority)?,
             limit: self.option("limit").map(duration).transpose()?,
             nodes_max: self.option("max-nodes").map(number).transpose()?,
+            spares: self.option("spares").map_or(Ok(0), number)?,
             budget: self.option("budget").map(number).transpose()?,
             max_faults,
             no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,

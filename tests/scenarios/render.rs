@@ -104,6 +104,7 @@ impl Stage {
 
     fn node_line(&self, node: &Node) -> String {
         let status = match node.status {
+            NodeStatus::Ready if self.engine.spare_nodes(self.clock).contains(&node.id) => "spare",
             NodeStatus::Ready => "ready",
             NodeStatus::Suspect => "suspect",
             NodeStatus::Draining => "draining",

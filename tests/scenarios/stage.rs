@@ -86,6 +86,7 @@ impl Stage {
             }
             Command::Queue(queue) => self.configure(|sharing| sharing.queues.push(queue))?,
             Command::Preemption(rules) => self.configure(|sharing| sharing.preemption = rules)?,
+            Command::Spares(rules) => self.configure(|sharing| sharing.spares = rules)?,
             Command::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(&node)? })?,
             Command::Rejoin { node, capacity } => {
                 let id = self.node(&node)?;
@@ -228,6 +229,7 @@ impl Stage {
             recovery: RecoveryPolicy { max_faults: wanted.max_faults, no_progress_limit: wanted.no_progress },
             time_limit: wanted.limit,
             budget: wanted.budget,
+            spares: wanted.spares,
             submitter: Submitter("ada".to_owned()),
         })
     }

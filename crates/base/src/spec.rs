@@ -30,6 +30,8 @@ pub struct JobSpec {
     pub time_limit: Option<Duration>,
     /// The most it may cost, all attempts together, at the list price of its accelerators.
     pub budget: Option<Money>,
+    /// Standby nodes to keep while it runs, shared with other jobs' (0: none).
+    pub spares: u32,
     /// Who sent it.
     pub submitter: Submitter,
 }

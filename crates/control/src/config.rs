@@ -35,6 +35,7 @@ mod preemption;
 mod prices;
 mod queues;
 mod reservations;
+mod spares;
 mod suspicion;
 
 pub use prices::{Prices, agree_on_prices};
@@ -118,6 +119,12 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// The spares make no sense.
+    #[error("spares: {message}")]
+    Spares {
+        /// What is wrong.
+        message: String,
+    },
     /// The queues contradict each other.
     #[error(transparent)]
     Sharing(#[from] InvalidConfiguration),
@@ -153,6 +160,8 @@ struct FileV1 {
     reservation: Vec<reservations::ReservationV1>,
     #[serde(default)]
     suspicion: suspicion::SuspicionV1,
+    #[serde(default)]
+    spares: spares::SparesV1,
 }
 
 #[derive(Deserialize)]
@@ -199,6 +208,7 @@ impl Config {
         sharing.reservations = file.reservation.into_iter().map(Into::into).collect();
         let rules = file.preemption.unwrap_or_default();
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
+        sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
         sharing.check()?;
         Ok(Config { listen: file.listen, topology_file: file.topology_file, nodes, sharing })
     }

@@ -14,6 +14,7 @@ use gangline_base::{JobSpec, NodeId, NodeName, QueueName, Timestamp};
 use crate::backfill::latest_end;
 use crate::configuration::{Configuration, QUEUE_DEPTH_MAX};
 use crate::engine::Engine;
+use crate::spares::Applicant;
 
 /// Reservations in one configuration.
 pub const RESERVATIONS_MAX: usize = 1_000;
@@ -152,10 +153,11 @@ impl Engine {
         configuration.reservations.iter().filter(bars).collect()
     }
 
-    /// The nodes that reservations keep a job from now.
-    pub(crate) fn barred_nodes(&self, now: Timestamp, spec: &JobSpec) -> BTreeSet<NodeId> {
-        let nodes = self.barring(now, spec).into_iter().flat_map(|reservation| &reservation.nodes);
-        nodes.filter_map(|name| self.cluster.id_of(name)).collect()
+    /// The nodes that reservations, or being spares, keep a job from now.
+    pub(crate) fn barred_nodes(&self, now: Timestamp, applicant: &Applicant<'_>) -> BTreeSet<NodeId> {
+        let nodes = self.barring(now, applicant.spec).into_iter().flat_map(|reservation| &reservation.nodes);
+        let reserved = nodes.filter_map(|name| self.cluster.id_of(name));
+        reserved.chain(self.spares_kept_from(now, applicant)).collect()
     }
 
     /// The reservation in whose window a node is.

@@ -86,7 +86,7 @@ struct Outlook<'a> {
 impl Engine {
     /// The earliest promise that can be made to a waiting job, on nodes that nobody else has a claim to.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape) -> Reservation {
-        let barred = self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.spec)).unwrap_or_default();
+        let barred = self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.applicant())).unwrap_or_default();
         let claimed = self.claimed_nodes_beside(job).into_iter().chain(barred).collect();
         let mut outlook = Outlook::now(&self.cluster, gang, claimed);
         let mut at = outlook.room().map(|_| now);

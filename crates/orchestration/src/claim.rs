@@ -44,6 +44,8 @@ pub struct ClaimReason {
 pub enum ClaimRight {
     /// All victims are of lower priority in its own queue.
     Priority,
+    /// It has lost a node, and spares are kept for such: all victims are work of low priority on spares.
+    Recovery,
     /// It goes on with more nodes, which nobody waits for.
     Growth {
         /// So many before.
@@ -86,6 +88,7 @@ impl fmt::Display for ClaimRight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ClaimRight::Priority => f.write_str("by its higher priority"),
+            ClaimRight::Recovery => f.write_str("goes on after the loss of a node"),
             ClaimRight::Growth { from, to, speed_milli } => {
                 let (whole, part) = (speed_milli / 1_000, speed_milli % 1_000 / 10);
                 write!(f, "grows from {from} to {to} node(s), {whole}.{part:02} times as fast (estimated)")

@@ -5,12 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, Lane, Level, NodeId, NodeName, PoolName, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, JobSpec, Lane, Level, NodeId, NodeName, PoolName, Timestamp};
 
 use crate::fabric::Fabric;
 use crate::health::{Health, HealthPolicy};
 use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::share::{MIB_BITS, Resource};
+use crate::spares::{Unheld, is_ordinary};
 use crate::topology::{Location, Topology};
 use crate::{Configuration, Share, placement};
 
@@ -117,6 +118,8 @@ pub struct Node {
     pub(crate) grade: u32,
     /// When to look at its faults again.
     pub(crate) checkup: Option<Timestamp>,
+    /// Shares of ordinary jobs that are here.
+    ordinary: u32,
     /// Free accelerators.
     pub free: BTreeSet<u32>,
     /// Free CPU cores.
@@ -135,7 +138,20 @@ impl Node {
         let (free_cpus, free_memory) = (spec.capacity.cpus, spec.capacity.memory);
         let (held_cpus, held_memory) = (0, Bytes(0));
         let (status, grade) = (standing.status(Timestamp::EPOCH, None), 0);
-        Node { id, spec, status, standing, grade, checkup: None, free, free_cpus, free_memory, held_cpus, held_memory }
+        Node {
+            id,
+            spec,
+            status,
+            standing,
+            grade,
+            checkup: None,
+            ordinary: 0,
+            free,
+            free_cpus,
+            free_memory,
+            held_cpus,
+            held_memory,
+        }
     }
 
     /// Its place among the ready nodes of its kind: the fullest first, of those the ones with fewest faults.
@@ -197,6 +213,8 @@ pub struct Cluster {
     by_name: BTreeMap<NodeName, NodeId>,
     /// Ready nodes by kind and number of free accelerators: the fullest that fits is found without a scan.
     by_free: BTreeSet<FreePlace>,
+    /// Those of them that no ordinary job holds, in the order in which they are spares.
+    unheld: Unheld,
     /// Every kind there has been in every pool: an upper bound on what can be waited for.
     lanes: BTreeSet<Lane>,
     /// Where they are, and what could ever fit there, found without a scan.
@@ -320,8 +338,8 @@ impl Cluster {
         self.lanes.insert(spec.capacity.lane());
         let known = self.nodes.get(&id).map(|node| node.standing).unwrap_or_default();
         self.leave_topology(id);
-        let checkup = self.nodes.get(&id).and_then(|node| node.checkup);
-        self.nodes.insert(id, Node { checkup, ..Node::new(id, spec, Standing { is_lost: false, ..known }) });
+        let (checkup, ordinary) = self.nodes.get(&id).map_or((None, 0), |node| (node.checkup, node.ordinary));
+        self.nodes.insert(id, Node { checkup, ordinary, ..Node::new(id, spec, Standing { is_lost: false, ..known }) });
         self.enter_topology(id);
         self.index(id);
         for share in held.iter().filter(|share| share.node == id) {
@@ -353,6 +371,28 @@ impl Cluster {
         self.index(share.node);
     }
 
+    /// Ready nodes that no ordinary job holds.
+    pub(crate) fn unheld(&self) -> &Unheld {
+        &self.unheld
+    }
+
+    /// The shares of an attempt come, or leave: whether their nodes may be spares shows when their devices change hands,
+    /// which has to be next.
+    pub(crate) fn count_ordinary(&mut self, spec: &JobSpec, shares: &[Share], comes: bool) {
+        for share in shares.iter().filter(|_| is_ordinary(spec)) {
+            if let Some(node) = self.nodes.get_mut(&share.node) {
+                node.ordinary = if comes { node.ordinary + 1 } else { node.ordinary.saturating_sub(1) };
+            }
+        }
+    }
+
+    /// Counts shares whose devices are taken already.
+    pub(crate) fn recount_ordinary(&mut self, spec: &JobSpec, shares: &[Share]) {
+        shares.iter().for_each(|share| self.unindex(share.node));
+        self.count_ordinary(spec, shares, true);
+        shares.iter().for_each(|share| self.index(share.node));
+    }
+
     pub(crate) fn enter_topology(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get(&id) {
             self.topology.enter(node);
@@ -367,13 +407,19 @@ impl Cluster {
 
     pub(crate) fn unindex(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
-        self.by_free.remove(&node.place());
+        let place = node.place();
+        self.unheld.remove(&place);
+        self.by_free.remove(&place);
         self.topology.close(node);
     }
 
     pub(crate) fn index(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
-        self.by_free.insert(node.place());
+        let place = node.place();
+        if node.ordinary == 0 {
+            self.unheld.insert(place.clone());
+        }
+        self.by_free.insert(place);
         self.topology.open(node);
     }
 }

@@ -53,6 +53,7 @@ fn job_of(queue: &str, devices: u32, pool: PoolName, hours: Option<u64>) -> Even
         recovery: RecoveryPolicy { max_faults: 0, no_progress_limit: 1 },
         time_limit: hours.map(Duration::from_hours),
         budget: None,
+        spares: 0,
         submitter: Submitter("ada".to_owned()),
     }))
 }

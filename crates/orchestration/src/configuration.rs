@@ -15,6 +15,7 @@ use crate::advance::{self, AdvanceReservation, InvalidReservation};
 use crate::fabric::{Fabric, InvalidFabric};
 use crate::health::HealthPolicy;
 use crate::preemption::cost::RestartCosts;
+use crate::spares::{InvalidSpares, SpareRules};
 
 /// Queues in one configuration.
 pub const QUEUES_MAX: usize = 10_000;
@@ -38,6 +39,8 @@ pub struct Configuration {
     pub health: Option<HealthPolicy>,
     /// Nodes set apart for a time, in any order.
     pub reservations: Vec<AdvanceReservation>,
+    /// Nodes kept for jobs that lose one.
+    pub spares: SpareRules,
 }
 
 impl Default for Configuration {
@@ -51,6 +54,7 @@ impl Default for Configuration {
             fabric: None,
             health: None,
             reservations: Vec::new(),
+            spares: SpareRules::default(),
         }
     }
 }
@@ -165,6 +169,9 @@ pub enum InvalidConfiguration {
     /// Reservations contradict each other.
     #[error(transparent)]
     Reservation(#[from] InvalidReservation),
+    /// The rules for spares make no sense.
+    #[error(transparent)]
+    Spares(#[from] InvalidSpares),
     /// Use or faults would at once be forgotten.
     #[error("the half-life of use, and that of nodes' faults, has to be at least a second")]
     HalfLife,
@@ -200,6 +207,7 @@ impl Configuration {
             check_ancestors(queue, &by_name)?;
         }
         advance::check(self)?;
+        self.spares.check()?;
         self.queues.iter().try_for_each(|parent| self.check_children(parent))
     }
 

@@ -11,6 +11,7 @@ use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
 use crate::cluster::NodeStatus;
 use crate::job::{Job, ShareState};
 use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
+use crate::spares::Spares;
 use crate::sweep::Sweeps;
 use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
 
@@ -43,6 +44,7 @@ pub struct Engine {
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) queues: Queues,
     pub(crate) sweeps: Sweeps,
+    pub(crate) spares: Spares,
     /// When running jobs are over at the latest (`latest_end`); only those with a time limit.
     pub(crate) ends: BTreeSet<(Timestamp, JobId)>,
     /// Nodes that go, and when.
@@ -69,6 +71,7 @@ impl Engine {
             jobs: BTreeMap::new(),
             queues: Queues::new(Configuration::default()),
             sweeps: Sweeps::default(),
+            spares: Spares::default(),
             ends: BTreeSet::new(),
             leaving: BTreeMap::new(),
             claimants: BTreeSet::new(),

@@ -14,6 +14,7 @@ use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
 use crate::share::held_by;
+use crate::spares::lost_node;
 use crate::{Account, Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason, Sweep};
 
 impl Engine {
@@ -22,6 +23,7 @@ impl Engine {
             // Leaves no trace, so a tick that decides nothing needs no place in the journal.
             Event::TimePassed => return,
             Event::NodeJoined(spec) => {
+                self.observe_nodes(now);
                 let held: Vec<_> = self.jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
                 let id = self.cluster.join(spec.clone(), &held);
                 self.cluster.change_standing(now, id, |_| {});
@@ -87,9 +89,11 @@ impl Engine {
     }
 
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
+        self.observe_nodes(now);
         // One that is drained goes away as was to be expected.
         if self.cluster.node(node).is_some_and(|node| !node.standing.is_lost && !node.standing.is_draining) {
             self.cluster.count_fault(now, node);
+            self.count_loss(node);
         }
         // A drain by a deadline is over once the node has gone; any other only when its administrator says so.
         let is_due = self.leaving.contains_key(&node);
@@ -134,6 +138,7 @@ impl Engine {
             faults_without_progress: 0,
             requeues: 0,
             preemptions: 0,
+            is_recovering: false,
             checkpoint: None,
             checkpoint_at: None,
             resizes: 0,
@@ -165,6 +170,7 @@ impl Engine {
                 self.release(now, *job);
                 self.claimants.remove(job);
                 if let Some(job) = self.jobs.remove(job) {
+                    self.spares.forget(&job);
                     self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), job.id));
                     self.sweeps.left(job.sweep);
                 }
@@ -175,10 +181,11 @@ impl Engine {
     }
 
     fn evolve_place(&mut self, now: Timestamp, id: JobId, number: AttemptNumber, shares: &[Share]) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        self.cluster.count_ordinary(&job.spec, shares, true);
         for share in shares {
             self.cluster.take(share);
         }
-        let Some(job) = self.jobs.get_mut(&id) else { return };
         self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), id));
         let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
@@ -200,6 +207,7 @@ impl Engine {
         }
         job.account.metered_to = now;
         self.sweeps.took(job.sweep);
+        self.spares.note(job);
         let attempt = job.attempt().expect("it has just been placed");
         self.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, id)));
         self.watch_budget(id);
@@ -232,7 +240,9 @@ impl Engine {
             RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => job.preemptions += 1,
             RequeueReason::Resized { .. } => job.resizes += 1,
         }
+        job.is_recovering = lost_node(reason);
         job.state = JobState::Queued { since: now, not_before };
+        self.spares.note(job);
         self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), id));
         if not_before > now {
             self.timers.insert((not_before, id));
@@ -244,6 +254,7 @@ impl Engine {
         self.meter(now, id);
         let Some(job) = self.jobs.get(&id) else { return };
         let Some(attempt) = job.attempt() else { return };
+        self.cluster.count_ordinary(&job.spec, &attempt.shares, false);
         for share in &attempt.shares {
             self.cluster.release(share);
         }

@@ -12,6 +12,7 @@ use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::queue::{OverLimit, QueueKey};
+use crate::spares::{Applicant, SparePool};
 use crate::{DomainFit, Node, Refusal, Share, placement};
 
 /// Holders named in one explanation.
@@ -81,6 +82,13 @@ pub enum Blocker {
         /// Whether it has begun.
         is_open: bool,
     },
+    /// There is room, but on nodes that are kept for jobs that lose one.
+    Spares {
+        /// How many.
+        kept: u32,
+        /// Why.
+        pool: SparePool,
+    },
     /// Other jobs are saving to make room for it.
     Claimed {
         /// Those.
@@ -145,6 +153,13 @@ impl fmt::Display for Blocker {
                 f,
                 "there is room, but it might run into reservation \"{reservation}\": set a time_limit that ends before it begins"
             ),
+            Blocker::Spares { kept, pool } => {
+                let lane = &pool.lane;
+                write!(
+                    f,
+                    "there is room, but {kept} {lane} node(s) are kept as spares ({pool}): only work of low priority may start there"
+                )
+            }
             Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
                 let kind = &wanted.accelerator;
@@ -211,9 +226,16 @@ pub enum DryRun {
 /// A job that waits, or would.
 struct Candidate<'a> {
     spec: &'a JobSpec,
+    is_recovering: bool,
     key: QueueKey,
     not_before: Timestamp,
     sweep: Option<SweepId>,
+}
+
+impl<'a> Candidate<'a> {
+    fn applicant(&self) -> Applicant<'a> {
+        Applicant { spec: self.spec, is_recovering: self.is_recovering }
+    }
 }
 
 impl Engine {
@@ -235,15 +257,17 @@ impl Engine {
     /// The [`Refusal`] that submitting it would meet.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
         self.admit_job(spec)?;
-        let candidate =
-            Candidate { spec, key: (Reverse(spec.priority), self.next_job_id()), not_before: now, sweep: None };
+        let key = (Reverse(spec.priority), self.next_job_id());
+        let candidate = Candidate { spec, is_recovering: false, key, not_before: now, sweep: None };
         let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
         }
         let held = self.reservation_before(now, &candidate);
         let claims = self.claims_beside(candidate.key.1);
-        let shares = self.room_beside(now, spec, &claims, held.as_ref()).map(|room| room.shares).unwrap_or_default();
+        let applicant = candidate.applicant();
+        let shares =
+            self.room_beside(now, &applicant, &claims, held.as_ref()).map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
@@ -301,15 +325,21 @@ impl Engine {
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
             return self.jobs.get(&candidate.key.1).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
         }
+        let applicant = candidate.applicant();
         if let Some(first) = self.barring(now, candidate.spec).first()
-            && self.room_beside(now, candidate.spec, &[], None).is_none()
+            && self.room_beside(now, &applicant, &[], None).is_none()
         {
             let AdvanceReservation { name, from, until, .. } = (*first).clone();
             return Blocker::Reserved { reservation: name, from, until, is_open: first.is_open(now) };
         }
+        let spares = self.spares_kept_from(now, &applicant);
+        if !spares.is_empty() && self.room_beside(now, &applicant, &[], None).is_none() {
+            let kept = u32::try_from(spares.len()).unwrap_or(u32::MAX);
+            return Blocker::Spares { kept, pool: self.spare_pool(now, &gang.lane()) };
+        }
         let claims = self.claims_beside(candidate.key.1);
         let held = self.reservation_before(now, candidate);
-        if self.room_beside(now, candidate.spec, &claims, held.as_ref()).is_some() {
+        if self.room_beside(now, &applicant, &claims, held.as_ref()).is_some() {
             return Blocker::Nothing;
         }
         held.as_ref().or(claims.first()).map_or(Blocker::Nothing, |held| {
@@ -360,5 +390,12 @@ impl Engine {
 
 fn candidate(job: &Job) -> Option<Candidate<'_>> {
     let JobState::Queued { not_before, .. } = job.state else { return None };
-    Some(Candidate { spec: &job.spec, key: (Reverse(job.spec.priority), job.id), not_before, sweep: job.sweep })
+    let is_recovering = job.is_recovering;
+    Some(Candidate {
+        spec: &job.spec,
+        is_recovering,
+        key: (Reverse(job.spec.priority), job.id),
+        not_before,
+        sweep: job.sweep,
+    })
 }

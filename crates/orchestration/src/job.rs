@@ -28,6 +28,8 @@ pub struct Job {
     pub requeues: u32,
     /// Times it was stopped for another job.
     pub preemptions: u32,
+    /// Its last attempt ended with the loss of a node: spares are kept for such.
+    pub is_recovering: bool,
     /// The newest durable checkpoint.
     pub checkpoint: Option<Step>,
     /// When that became durable.

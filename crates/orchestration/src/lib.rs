@@ -38,6 +38,7 @@ mod refusal;
 mod share;
 pub mod simulator;
 mod snapshot;
+mod spares;
 mod standing;
 mod sweep;
 #[cfg(test)]
@@ -64,5 +65,6 @@ pub use queue::QueueStanding;
 pub use refusal::{DomainFit, Fit, Refusal};
 pub use share::{Resource, Usage, Usages};
 pub use snapshot::Snapshot;
+pub use spares::{InvalidSpares, LossHistory, LossRecord, SPARES_MAX, SparePool, SpareRules, SpareSizing};
 pub use sweep::{MissedRung, SWEEP_JOBS_MAX, Sweep};
 pub use topology::{Location, Misplaced, check_locations};

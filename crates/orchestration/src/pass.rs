@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::placement::{self, Room};
 use crate::queue::{QueueIndex, QueueKey};
+use crate::spares::Applicant;
 use crate::{Decision, Node, PlaceReason};
 
 /// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
@@ -32,15 +33,15 @@ struct Pass {
     /// Nodes that running jobs are leaving for others.
     claims: Vec<Reservation>,
     reservations: BTreeMap<Lane, Reservation>,
-    /// One that ends no earlier fares no better.
-    failed: BTreeMap<(u32, u32), Vec<Failure>>,
+    /// One that ends no earlier, and may use spares no more, fares no better.
+    failed: BTreeMap<(u32, u32, bool), Vec<Failure>>,
     cursors: BTreeMap<QueueIndex, QueueKey>,
     searches: usize,
 }
 
 impl Pass {
-    fn has_failed(&self, spec: &JobSpec, end: Option<Timestamp>) -> bool {
-        let alike = self.failed.get(&(spec.gang.nodes.get(), spec.gang.accelerators_per_node.get()));
+    fn has_failed(&self, job: &Job, end: Option<Timestamp>) -> bool {
+        let (spec, alike) = (&job.spec, self.failed.get(&shape_of(job)));
         let ends_no_earlier = |failed: &Option<Timestamp>| match (end, failed) {
             (_, Some(Timestamp::EPOCH)) => true,
             (Some(end), Some(failed)) => end >= *failed,
@@ -51,10 +52,15 @@ impl Pass {
             .is_some_and(|alike| alike.iter().any(|(other, failed)| other.gang == spec.gang && ends_no_earlier(failed)))
     }
 
-    fn note_failure(&mut self, spec: &Arc<JobSpec>, end: Option<Timestamp>) {
-        let key = (spec.gang.nodes.get(), spec.gang.accelerators_per_node.get());
-        self.failed.entry(key).or_default().push((spec.clone(), end));
+    fn note_failure(&mut self, job: &Job, end: Option<Timestamp>) {
+        self.failed.entry(shape_of(job)).or_default().push((job.spec.clone(), end));
     }
+}
+
+/// What decides where a job has room, in short: nodes, devices on each, whether spares are not for it.
+fn shape_of(job: &Job) -> (u32, u32, bool) {
+    let gang = &job.spec.gang;
+    (gang.nodes.get(), gang.accelerators_per_node.get(), job.applicant().is_kept_from_spares())
 }
 
 /// What a job that starts now has to keep clear of.
@@ -82,6 +88,7 @@ impl Engine {
     pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         let totals = self.cluster.totals();
         self.place_claimants(now, decisions);
+        self.place_recovering(now, decisions);
         let mut pass = Pass { claims: self.live_claims(), ..Pass::default() };
         let standings = self.queues.active().map(|leaf| (self.queues.standing(leaf, now, &totals), leaf));
         let mut leaves: BinaryHeap<_> = standings.map(Reverse).collect();
@@ -137,7 +144,7 @@ impl Engine {
 
     fn consider(&self, now: Timestamp, job: &Job, pass: &mut Pass) -> Option<Decision> {
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
-        if pass.has_failed(&job.spec, end) {
+        if pass.has_failed(job, end) {
             return None;
         }
         pass.searches += 1;
@@ -160,7 +167,7 @@ impl Engine {
             pass.reservations.insert(gang.lane(), self.reserve(now, job.id, gang));
         }
         if !is_barred {
-            pass.note_failure(&job.spec, failed_until);
+            pass.note_failure(job, failed_until);
         }
         None
     }
@@ -173,7 +180,7 @@ impl Engine {
         reservation: Option<&Reservation>,
     ) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
-        let beside = self.beside(now, &job.spec, claims, reservation);
+        let beside = self.beside(now, &job.applicant(), claims, reservation);
         let find = |gang: &GangShape| self.room_for(gang, &beside);
         let room = self.widened(job, find(&job.spec.gang)?, &find);
         let backfills = reservation.map(|held| held.job);
@@ -187,11 +194,11 @@ impl Engine {
     pub(crate) fn room_beside(
         &self,
         now: Timestamp,
-        spec: &JobSpec,
+        applicant: &Applicant<'_>,
         claims: &[Reservation],
         reservation: Option<&Reservation>,
     ) -> Option<Room> {
-        self.room_for(&spec.gang, &self.beside(now, spec, claims, reservation))
+        self.room_for(&applicant.spec.gang, &self.beside(now, applicant, claims, reservation))
     }
 
     fn room_for(&self, gang: &GangShape, beside: &Beside<'_>) -> Option<Room> {
@@ -201,10 +208,11 @@ impl Engine {
     pub(crate) fn beside<'a>(
         &self,
         now: Timestamp,
-        spec: &JobSpec,
+        applicant: &Applicant<'_>,
         claims: &'a [Reservation],
         reservation: Option<&'a Reservation>,
     ) -> Beside<'a> {
-        Beside { end: latest_end(spec, now), barred: self.barred_nodes(now, spec), claims, reservation }
+        let (end, barred) = (latest_end(applicant.spec, now), self.barred_nodes(now, applicant));
+        Beside { end, barred, claims, reservation }
     }
 }

@@ -12,7 +12,7 @@ use crate::engine::{Engine, Limits};
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
 use crate::share::held_by;
-use crate::{Configuration, NodeSpec, Refusal, Share, Sweep, Usages};
+use crate::{Configuration, LossHistory, NodeSpec, Refusal, Share, Sweep, Usages};
 
 /// Everything a new engine needs to go on where another stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct Snapshot {
     /// What each queue holds and used; all of them together under no name. Empty in a snapshot from before there were
     /// queues: then what jobs hold is booked anew, and nothing was used.
     pub usages: Vec<(Option<QueueName>, Usages)>,
+    /// How many nodes were lost, in which time.
+    pub losses: LossHistory,
 }
 
 impl Engine {
@@ -49,6 +51,7 @@ impl Engine {
             sweeps: self.sweeps.all().cloned().collect(),
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
+            losses: self.spares.history.clone(),
         }
     }
 
@@ -75,7 +78,9 @@ impl Engine {
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
         snapshot.sweeps.into_iter().for_each(|sweep| engine.sweeps.insert(sweep));
+        engine.spares.history = snapshot.losses;
         for job in jobs.values() {
+            engine.spares.note(job);
             engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {
@@ -86,6 +91,7 @@ impl Engine {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
                     engine.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, job.id)));
                     engine.sweeps.took(job.sweep);
+                    engine.cluster.recount_ordinary(&job.spec, &attempt.shares);
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                     }

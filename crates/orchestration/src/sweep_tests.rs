@@ -50,6 +50,7 @@ pub(crate) fn spec(nodes: u32, devices: u32) -> JobSpec {
         recovery: RecoveryPolicy { max_faults: 1_000, no_progress_limit: 1_000 },
         time_limit: None,
         budget: None,
+        spares: 0,
         submitter: Submitter("ann".to_owned()),
     }
 }

@@ -8,6 +8,9 @@
 //!
 //! No more is taken from a queue than it holds beyond its entitlement; only where no gangs add up to that, one may lose
 //! the rest of the gang that straddles the line, else a queue with one large gang would keep for ever what isn't its own.
+//! - A job that has lost a node stops work of low priority on the spares that are kept for such (`spares.rs`), whatever
+//!   else holds of that.
+//!
 //! Victims of the lowest priority are looked for first; among them the cheapest set by lost work. Nobody is a victim
 //! before its guaranteed run time is over, or while it is being stopped already. What is taken never swings back: the one
 //! has then no more than it is entitled to, and a lower priority never stops a higher one.
@@ -28,6 +31,7 @@ use crate::preemption::{
 };
 use crate::queue::QueueIndex;
 use crate::share::Resource;
+use crate::spares::is_ordinary;
 use crate::{Decision, Node, PreemptionRules, Share, StopReason, placement};
 
 /// Jobs that victims are looked for in one pass.
@@ -45,6 +49,8 @@ struct Rights<'a> {
     rules: PreemptionRules,
     /// Queues on the way from the leaf up that may take back from those beside them.
     reclaiming: BTreeMap<QueueIndex, Entitlement>,
+    /// It has lost a node, and takes spares.
+    is_recovery: bool,
 }
 
 /// A running job that may be stopped.
@@ -58,7 +64,7 @@ impl Engine {
     /// Makes claims for those who wait for devices that they have the better right to.
     pub(crate) fn claim_for_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         let rules = self.queues.configuration().preemption;
-        if !rules.reclaim && !rules.by_priority {
+        if !rules.reclaim && !rules.by_priority && !self.spares.has_recovering() {
             return;
         }
         for id in self.claimants_due(now) {
@@ -89,17 +95,20 @@ impl Engine {
 
     /// The first of each leaf that wants devices, has a right to some, and none on the way; best standing first.
     fn claimants_due(&self, now: Timestamp) -> Vec<JobId> {
+        let recovering = self.recovering_due(now).into_iter();
+        let recovering: Vec<JobId> =
+            recovering.filter(|id| self.jobs.get(id).is_some_and(|job| self.live_claim(job).is_none())).collect();
         let mut due = Vec::new();
         for leaf in self.queues.active() {
             let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.1));
             let Some(job) = first.take(1).find(|job| self.may_start(now, leaf, job)) else { continue };
-            if self.live_claim(job).is_none() && self.rights(leaf, job).is_some() {
+            if self.live_claim(job).is_none() && self.rights(leaf, job).is_some() && !recovering.contains(&job.id) {
                 due.push((leaf, job.id));
             }
         }
         let totals = self.cluster.totals();
         due.sort_by_cached_key(|(leaf, _)| self.queues.standing(*leaf, now, &totals));
-        due.into_iter().map(|(_, job)| job).take(CLAIMS_SOUGHT_MAX).collect()
+        recovering.into_iter().chain(due.into_iter().map(|(_, job)| job)).take(CLAIMS_SOUGHT_MAX).collect()
     }
 
     fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {
@@ -113,7 +122,13 @@ impl Engine {
                 reclaiming.insert(queue, entitlement);
             }
         }
-        (rules.by_priority || !reclaiming.is_empty()).then_some(Rights { leaf, job, rules, reclaiming })
+        (rules.by_priority || !reclaiming.is_empty()).then_some(Rights {
+            leaf,
+            job,
+            rules,
+            reclaiming,
+            is_recovery: false,
+        })
     }
 
     fn entitlement(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Entitlement {
@@ -125,14 +140,19 @@ impl Engine {
     /// jobs are still within their guaranteed run time.
     fn find_claim(&self, now: Timestamp, job: &Job) -> Result<Vec<Decision>, Timestamp> {
         let gang = &job.spec.gang;
-        let claims = self.claims_beside(job.id);
-        let usable = |node: &Node| claims.iter().map(|claim| claim.usable(node, None)).min();
-        let usable = |node: &Node| usable(node).unwrap_or_else(|| node.free_count());
+        let (claims, spares) = (self.claims_beside(job.id), self.spares_kept_from(now, &job.applicant()));
+        let usable = |node: &Node| {
+            let beside_claims = claims.iter().map(|claim| claim.usable(node, None)).min();
+            if spares.contains(&node.id) { 0 } else { beside_claims.unwrap_or_else(|| node.free_count()) }
+        };
         // What segments need is more than the search can tell.
         if gang.topology.segment.is_some() || placement::find_room(&self.cluster, gang, &usable).is_some() {
             return Ok(Vec::new());
         }
         let leaf = self.queues.leaf(&job.spec.queue);
+        if let Some(claims) = self.find_recovery(now, leaf, job) {
+            return Ok(claims);
+        }
         let Some(rights) = self.rights(leaf, job) else { return Ok(Vec::new()) };
         let (candidates, guaranteed_until) = self.candidates(now, &rights);
         let mut priorities: BTreeSet<Priority> = candidates.iter().map(|it| it.job.spec.priority).collect();
@@ -153,6 +173,23 @@ impl Engine {
             }
         }
         guaranteed_until.map_or(Ok(Vec::new()), Err)
+    }
+
+    /// A claim to spares for a job that has lost a node, at the cost of what of low priority runs there.
+    fn find_recovery(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> Option<Vec<Decision>> {
+        if !job.is_recovering || !is_ordinary(&job.spec) {
+            return None;
+        }
+        let spares: BTreeSet<NodeId> = self.spares_of(now, &job.spec.gang.lane()).into_iter().collect();
+        let rules = self.queues.configuration().preemption;
+        let rights = Rights { leaf, job, rules, reclaiming: BTreeMap::new(), is_recovery: true };
+        let running = self.jobs.values().filter(|other| !is_ordinary(&other.spec) && !spares.is_empty());
+        let running = running.filter_map(|job| Some((job, job.attempt().filter(|attempt| attempt.stop.is_none())?)));
+        let there = running.filter(|(_, attempt)| attempt.shares.iter().any(|share| spares.contains(&share.node)));
+        let candidates: Vec<Candidate<'_>> =
+            there.map(|(job, attempt)| Candidate { job, attempt, leaf: self.queues.leaf(&job.spec.queue) }).collect();
+        let (problem, offers) = self.problem(now, &rights, &candidates.iter().collect::<Vec<_>>(), true);
+        find_victims(&problem).ok().map(|victims| self.claims(now, &rights, victims, &offers))
     }
 
     /// Who may be stopped now, and when the first of the others may.
@@ -218,7 +255,7 @@ impl Engine {
                 let parent = self.queues.parent(queue).map(|parent| places[&parent]);
                 places.entry(queue).or_insert_with(|| {
                     let excess = self.entitlement(queue, &gang.accelerator).excess().saturating_add(beyond);
-                    let devices_max = if own.contains(&queue) { u32::MAX } else { excess };
+                    let devices_max = if rights.is_recovery || own.contains(&queue) { u32::MAX } else { excess };
                     bounds.push(QueueBound { parent, devices_max });
                     bounds.len() - 1
                 });
@@ -256,7 +293,7 @@ impl Engine {
     fn domains_for(&self, now: Timestamp, job: &Job) -> Vec<Vec<NodeResources>> {
         let gang = &job.spec.gang;
         let mut claimed = self.claimed_nodes_beside(job.id);
-        claimed.extend(self.barred_nodes(now, &job.spec));
+        claimed.extend(self.barred_nodes(now, &job.applicant()));
         let mut domains: BTreeMap<&str, Vec<NodeResources>> = BTreeMap::new();
         for node in self.cluster.emptiest_of(&gang.lane()) {
             if !node.takes_shares_of(gang) || claimed.contains(&node.id) {
@@ -281,6 +318,7 @@ impl Engine {
         };
         let outside = jobs.iter().find(is_outside);
         let right = outside.and_then(|_| self.right_to_reclaim(rights)).unwrap_or(ClaimRight::Priority);
+        let right = if rights.is_recovery { ClaimRight::Recovery } else { right };
         // Other ways to shrink the same jobs are no alternatives to anybody.
         let alternatives = found.alternatives.into_iter().filter(|other| other.jobs != jobs);
         let alternatives =

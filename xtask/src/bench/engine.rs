@@ -129,6 +129,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3 },
         time_limit: None,
         budget: None,
+        spares: 0,
         submitter: Submitter("bench".to_owned()),
     })
 }

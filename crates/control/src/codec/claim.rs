@@ -25,6 +25,7 @@ pub(super) struct ClaimV1 {
 #[serde(rename_all = "snake_case")]
 enum RightV1 {
     Priority,
+    Recovery,
     Entitlement { queue: QueueName, held: u32, entitled: u32 },
     Growth { from: u32, to: u32, speed_milli: u32 },
     Shrink { from: u32, to: u32, by: JobId },
@@ -60,6 +61,7 @@ impl ClaimDecisionV1 {
         let ClaimReason { right, cost, is_cheapest, alternatives } = reason;
         let right = match right {
             ClaimRight::Priority => RightV1::Priority,
+            ClaimRight::Recovery => RightV1::Recovery,
             ClaimRight::Entitlement { queue, held, entitled } => RightV1::Entitlement { queue, held, entitled },
             ClaimRight::Growth { from, to, speed_milli } => RightV1::Growth { from, to, speed_milli },
             ClaimRight::Shrink { from, to, by } => RightV1::Shrink { from, to, by },
@@ -75,6 +77,7 @@ impl From<ClaimDecisionV1> for Decision {
     fn from(disk: ClaimDecisionV1) -> Self {
         let right = match disk.right {
             RightV1::Priority => ClaimRight::Priority,
+            RightV1::Recovery => ClaimRight::Recovery,
             RightV1::Entitlement { queue, held, entitled } => ClaimRight::Entitlement { queue, held, entitled },
             RightV1::Growth { from, to, speed_milli } => ClaimRight::Growth { from, to, speed_milli },
             RightV1::Shrink { from, to, by } => ClaimRight::Shrink { from, to, by },

@@ -7,6 +7,7 @@ mod claim;
 mod entry;
 mod sharing;
 mod snapshot;
+mod spares;
 mod spec;
 mod standing;
 mod sweep;

@@ -9,6 +9,7 @@ use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{Configuration, PreemptionRules, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
+use super::spares::SpareRulesV1;
 use super::spec::millis;
 use super::standing::{HealthPolicyV1, ReservationV1};
 use super::topology::FabricV1;
@@ -26,6 +27,8 @@ pub(super) struct ConfigurationV1 {
     health: Option<HealthPolicyV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     reservations: Vec<ReservationV1>,
+    #[serde(default, skip_serializing_if = "SpareRulesV1::is_default")]
+    spares: SpareRulesV1,
     #[serde(default)]
     preemption: Option<PreemptionV1>,
 }
@@ -127,6 +130,7 @@ impl From<&Configuration> for ConfigurationV1 {
             fabric: configuration.fabric.as_ref().map(FabricV1::from),
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.iter().cloned().map(Into::into).collect(),
+            spares: (&configuration.spares).into(),
             preemption: Some(configuration.preemption.into()),
         }
     }
@@ -148,6 +152,7 @@ impl From<ConfigurationV1> for Configuration {
             fabric: configuration.fabric.map(Into::into),
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.into_iter().map(Into::into).collect(),
+            spares: configuration.spares.into(),
             // Before there was preemption, nobody was stopped for another.
             preemption: configuration.preemption.map_or(PreemptionRules::OFF, Into::into),
         }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, JobId, Money, NodeId, Step, SweepId, Timestamp};
-use gangline_orchestration::{Account, Attempt, Job, JobState, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep};
+use gangline_orchestration::{Account, Attempt, Job, JobState, LossHistory, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep};
 use serde::{Deserialize, Serialize};
 
 use super::claim::ClaimV1;
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
+use super::spares::LossHistoryV1;
 use super::spec::SpecV1;
 use super::standing::{HealthV1, StatusV1};
 use super::sweep::SweepV1;
@@ -30,6 +31,8 @@ struct SnapshotV1 {
     usages: Vec<QueueUsageV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     health: Vec<HealthV1>,
+    #[serde(default)]
+    losses: Option<LossHistoryV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -44,6 +47,8 @@ struct JobV1 {
     requeues: u32,
     #[serde(default)]
     preemptions: u32,
+    #[serde(default)]
+    is_recovering: bool,
     checkpoint: Option<Step>,
     #[serde(default)]
     checkpoint_at: Option<Timestamp>,
@@ -99,6 +104,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
         health: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(HealthV1::of).collect(),
+        losses: Some((&snapshot.losses).into()),
     })
 }
 
@@ -111,6 +117,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         let place = usize::try_from(node.0).expect("a usize holds 32 bits");
         nodes.get_mut(place).ok_or(Error::Impossible("node"))?.1.health = health;
     }
+    let new = LossHistory { at: snapshot.at, ..LossHistory::default() };
     Ok(Snapshot {
         at: snapshot.at,
         next_job: snapshot.next_job,
@@ -120,6 +127,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         sweeps: snapshot.sweeps.into_iter().map(Sweep::try_from).collect::<Result<_, _>>()?,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
+        losses: snapshot.losses.map_or(new, Into::into),
     })
 }
 
@@ -138,6 +146,7 @@ impl From<&Job> for JobV1 {
             faults_without_progress: job.faults_without_progress,
             requeues: job.requeues,
             preemptions: job.preemptions,
+            is_recovering: job.is_recovering,
             checkpoint: job.checkpoint,
             checkpoint_at: job.checkpoint_at,
             claim: job.claim.clone().map(ClaimV1::from),
@@ -167,6 +176,7 @@ impl TryFrom<JobV1> for Job {
             faults_without_progress: job.faults_without_progress,
             requeues: job.requeues,
             preemptions: job.preemptions,
+            is_recovering: job.is_recovering,
             checkpoint: job.checkpoint,
             checkpoint_at: job.checkpoint_at,
             claim: job.claim.map(Into::into),

@@ -41,7 +41,14 @@ pub(super) struct SpecV1 {
     time_limit_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Money>,
+    #[serde(default, skip_serializing_if = "is_none_kept")]
+    spares: u32,
     submitter: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_none_kept(spares: &u32) -> bool {
+    *spares == 0
 }
 
 /// Nodes at most; nodes and thousandths of the speed on the least.
@@ -94,6 +101,7 @@ impl From<&JobSpec> for SpecV1 {
             no_progress_limit: spec.recovery.no_progress_limit,
             time_limit_ms: spec.time_limit.map(millis),
             budget: spec.budget,
+            spares: spec.spares,
             submitter: spec.submitter.0.clone(),
         }
     }
@@ -131,6 +139,7 @@ impl TryFrom<SpecV1> for JobSpec {
             recovery: RecoveryPolicy { max_faults: spec.max_faults, no_progress_limit: spec.no_progress_limit },
             time_limit: spec.time_limit_ms.map(Duration::from_millis),
             budget: spec.budget,
+            spares: spec.spares,
             submitter: Submitter(spec.submitter),
         })
     }

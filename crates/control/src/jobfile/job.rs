@@ -10,13 +10,15 @@ use gangline_base::{
     QueueName, RecoveryPolicy,
 };
 
+use gangline_orchestration::SPARES_MAX;
+
 use super::Context;
 use super::elastic;
 use super::field::{Field, Section, scalar};
 use super::problem::{Code, Place, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
 use super::yaml::{Node, Value};
-use super::{not_yet, sweep, topology};
+use super::{sweep, topology};
 
 /// The most nodes of a gang.
 pub(super) const NODES_MAX: u32 = 16_384;
@@ -62,7 +64,7 @@ pub(super) fn read(
     let time_limit = top.get_or("time_limit", None, |field| time_limit(field, problems).map(Some));
     let budget = top.get_or("budget", None, |field| budget(field, problems).map(Some));
     let sweep = sweep::read(&top, problems);
-    not_yet::refuse(&top, problems);
+    let spares = top.get_or("spares", 0, |field| field.count(problems, 0..=SPARES_MAX));
     let job = JobSpec {
         name: name?,
         queue: queue?,
@@ -74,6 +76,7 @@ pub(super) fn read(
         recovery: recovery?,
         time_limit: time_limit?,
         budget: budget?,
+        spares: spares?,
         submitter: context.submitter.clone(),
     };
     Some((job, sweep?))

@@ -12,7 +12,6 @@ mod elastic;
 mod field;
 mod job;
 mod keys;
-mod not_yet;
 mod overrides;
 mod problem;
 mod sweep;

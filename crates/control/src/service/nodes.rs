@@ -16,13 +16,15 @@ impl Actor {
                 holders.extend(share.devices.iter().map(|device| ((share.node, *device), job.id)));
             }
         }
+        let spares = self.engine.spare_nodes(now);
         let nodes = self.engine.cluster().nodes().map(|node| {
+            let is_spare = spares.contains(&node.id);
             let capacity = &node.spec.capacity;
             let config = self.options.nodes.iter().find(|config| config.name == node.spec.name);
             wire::Node {
                 name: node.spec.name.to_string(),
-                status: self.status(now, node).to_owned(),
-                status_reason: self.status_reason(now, node),
+                status: self.status(now, node, is_spare).to_owned(),
+                status_reason: self.status_reason(now, node, is_spare),
                 leaves_at: self.engine.leaves_at(node.id).map(wire::Time),
                 pool: capacity.pool.to_string(),
                 faults: self.faults(now, node),
@@ -44,9 +46,13 @@ impl Actor {
         policy.map_or(0.0, |policy| f64::from(node.standing.health.score_at(now, policy)) / 1_000.0)
     }
 
-    fn status_reason(&self, now: Timestamp, node: &Node) -> Option<String> {
+    fn status_reason(&self, now: Timestamp, node: &Node, is_spare: bool) -> Option<String> {
         match node.status {
-            NodeStatus::Ready => self.engine.reservation_on(now, &node.spec.name).map(reserved),
+            NodeStatus::Ready => {
+                let pool = is_spare.then(|| self.engine.spare_pool(now, &node.spec.capacity.lane()));
+                let spare = pool.map(|pool| format!("kept for jobs that lose a node: {pool}"));
+                self.engine.reservation_on(now, &node.spec.name).map(reserved).or(spare)
+            }
             NodeStatus::Suspect => {
                 let until =
                     self.engine.cluster().health_policy().map(|policy| node.standing.health.suspect_until(policy));
@@ -61,9 +67,10 @@ impl Actor {
         }
     }
 
-    fn status(&self, now: Timestamp, node: &Node) -> &'static str {
+    fn status(&self, now: Timestamp, node: &Node, is_spare: bool) -> &'static str {
         match node.status {
             NodeStatus::Ready if self.engine.reservation_on(now, &node.spec.name).is_some() => "reserved",
+            NodeStatus::Ready if is_spare => "spare",
             NodeStatus::Ready => "ready",
             NodeStatus::Suspect => "suspect",
             NodeStatus::Draining => "draining",

@@ -126,6 +126,13 @@ fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
         Blocker::Reserved { reservation, from, until, .. } => {
             wire::Blocker::Reserved { reservation: reservation.clone(), from: Time(*from), until: Time(*until) }
         }
+        Blocker::Spares { kept, pool } => wire::Blocker::Spares {
+            accelerator: pool.lane.accelerator.to_string(),
+            nodes_kept: *kept,
+            nodes_by_rules: pool.by_rules,
+            nodes_by_jobs: pool.by_jobs,
+            because: pool.to_string(),
+        },
         Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
             wire::Blocker::NotEnoughFree {
                 nodes_wanted: wanted.nodes.get(),

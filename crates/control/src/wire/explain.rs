@@ -90,6 +90,19 @@ pub enum Blocker {
         /// When it ends.
         until: Time,
     },
+    /// There is room, but on nodes that are kept for jobs that lose one; only work of low priority may start there.
+    Spares {
+        /// The kind of accelerator.
+        accelerator: String,
+        /// How many nodes are kept from this job.
+        nodes_kept: u32,
+        /// Nodes to keep by the configuration.
+        nodes_by_rules: u32,
+        /// Nodes to keep for running jobs that ask for standby nodes.
+        nodes_by_jobs: u32,
+        /// Why so many.
+        because: String,
+    },
     /// Other jobs are saving to make room for it.
     Claimed {
         /// Those.

@@ -19,7 +19,7 @@ pub struct NodeList {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// `ready`, `reserved` (for some queues, or nobody), `suspect`, `draining` or `lost`.
+    /// `ready`, `spare` (kept for jobs that lose a node), `reserved` (for some queues, or nobody), `suspect`, `draining` or `lost`.
     pub status: String,
     /// Why, unless it is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]

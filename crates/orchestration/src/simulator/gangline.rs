@@ -75,6 +75,7 @@ impl Gangline {
             recovery: RecoveryPolicy { max_faults: u32::MAX, no_progress_limit: u32::MAX },
             time_limit: view.limit(job).map(|limit| limit + LIMIT_SLACK),
             budget: None,
+            spares: 0,
             submitter: Submitter(view.workload.label(trace.user).to_owned()),
         }
     }

@@ -244,6 +244,7 @@ mod tests {
                 recovery: RecoveryPolicy { max_faults: 9, no_progress_limit: 9 },
                 time_limit: Some(Duration::from_hours(5)),
                 budget: None,
+                spares: 0,
                 submitter: Submitter("ann".to_owned()),
             };
             self.happens(seconds_later, Event::JobSubmitted(Arc::new(spec)));

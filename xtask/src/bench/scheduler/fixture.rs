@@ -79,6 +79,7 @@ impl Gang {
                 topology: self.topology,
             },
             budget: None,
+            spares: 0,
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },

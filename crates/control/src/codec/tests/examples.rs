@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds, JobId,
-    JobSpec, Launch, Level, MetricValue, Money, NodeId, NodeName, PoolName, Priority, Program, QueueName,
+    JobSpec, Lane, Launch, Level, MetricValue, Money, NodeId, NodeName, PoolName, Priority, Program, QueueName,
     RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
     Timestamp, TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Location, MissedRung,
+    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Location, LossHistory,
+    LossRecord, MissedRung,
     NodeCapacity, NodeSpec, PlaceReason, PreemptionRules, QueueSpec, RequeueReason, Resource, Share, ShareEnd,
-    ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
+    ShareState, Snapshot, SpareRules, SpareSizing, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -134,7 +135,20 @@ impl Examples {
             fabric: self.fabric(),
             health: self.health_policy(),
             reservations: self.reservations(),
+            spares: self.spare_rules(),
         }
+    }
+
+    fn spare_rules(&mut self) -> SpareRules {
+        let sizing =
+            |random: &mut Self| SpareSizing { confidence_milli: random.number(), repair: random.duration() };
+        SpareRules { nodes: self.amounts(), sizing: self.maybe(sizing) }
+    }
+
+    fn losses(&mut self) -> LossHistory {
+        let lane = Lane { accelerator: AcceleratorKind(self.text()), pool: self.pool() };
+        let record = LossRecord { losses: self.number(), node_time: self.duration() };
+        LossHistory { at: self.time(), lanes: [(lane, record)].into() }
     }
 
     fn health_policy(&mut self) -> Option<HealthPolicy> {
@@ -242,6 +256,7 @@ impl Examples {
             recovery: RecoveryPolicy { max_faults: self.number(), no_progress_limit: self.number() },
             time_limit: self.maybe(Self::duration),
             budget: self.maybe(Self::money),
+            spares: self.number(),
             submitter: Submitter(self.text()),
         }
     }
@@ -402,10 +417,11 @@ impl Examples {
         GpuSeconds::of(self.number(), Duration::from_nanos(self.large() >> 8))
     }
 
-    fn rights(&mut self) -> [ClaimRight; 4] {
+    fn rights(&mut self) -> [ClaimRight; 5] {
         let (held, entitled, (by, ..)) = (self.number(), self.number(), self.share_of());
         [
             ClaimRight::Priority,
+            ClaimRight::Recovery,
             ClaimRight::Entitlement { queue: queue_name(), held, entitled },
             ClaimRight::Growth { from: held, to: entitled, speed_milli: self.number() },
             ClaimRight::Shrink { from: held, to: entitled, by },
@@ -447,6 +463,7 @@ impl Examples {
             faults_without_progress: self.number(),
             requeues: self.number(),
             preemptions: self.number(),
+            is_recovering: self.below(2) == 0,
             checkpoint: self.maybe(|random| Step(random.large())),
             checkpoint_at: self.maybe(Self::time),
             claim: self.maybe(Self::claim),
@@ -477,6 +494,7 @@ impl Examples {
             sweeps: vec![self.sweep(), self.sweep()],
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
+            losses: self.losses(),
         }
     }
 }

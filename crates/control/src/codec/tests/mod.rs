@@ -4,7 +4,7 @@
 mod examples;
 
 use gangline_orchestration::{
-    Account, Decision, Entry, Event, Fate, FaultCause, Job, PreemptionRules, RequeueReason, ShareEnd, Snapshot,
+    Account, Decision, Entry, Event, Fate, FaultCause, Job, LossHistory, PreemptionRules, RequeueReason, ShareEnd, Snapshot, SpareRules,
     StopReason,
 };
 use rand_chacha::ChaCha8Rng;
@@ -22,6 +22,8 @@ const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
 /// What version 1 wrote before there were sweeps and budgets.
 const FIXTURE_BEFORE_SWEEPS: &str = include_str!("../../../tests/fixtures/journal_v1_before_sweeps.txt");
+/// What version 1 wrote before there were spares.
+const FIXTURE_BEFORE_SPARES: &str = include_str!("../../../tests/fixtures/journal_v1_before_spares.txt");
 /// What version 1 wrote before there were queues.
 const FIXTURE_BEFORE_QUEUES: &str = include_str!("../../../tests/fixtures/journal_v1_before_queues.txt");
 /// What version 1 wrote before there was preemption.
@@ -167,6 +169,17 @@ fn bodies_from_before_sweeps_stay_readable() {
     let has_none = |job: &Job| job.sweep.is_none() && job.account == Account::default() && job.spec.budget.is_none();
     assert!(!snapshot.jobs.is_empty() && snapshot.jobs.iter().all(has_none));
     assert!(snapshot.sweeps.is_empty() && snapshot.configuration.prices.is_empty());
+}
+
+/// Proves A-9: what was written before there were spares reads: then none were kept, and nothing was known of losses.
+#[test]
+fn bodies_from_before_spares_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_SPARES);
+    assert_eq!(kinds, KINDS);
+    assert!(!snapshot.jobs.is_empty());
+    assert!(snapshot.jobs.iter().all(|job| !job.is_recovering && job.spec.spares == 0));
+    assert_eq!(snapshot.configuration.spares, SpareRules::default());
+    assert_eq!(snapshot.losses, LossHistory { at: snapshot.at, ..LossHistory::default() });
 }
 
 /// Proves A-9: what was written before there were queues reads, with the defaults of that time.

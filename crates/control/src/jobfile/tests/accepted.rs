@@ -16,7 +16,7 @@ name: llama-8b-sft
 queue: research
 priority: high
 num_nodes: {min: 2, max: 2}
-spares: 0
+spares: 2
 resources: {accelerators: "H100:8", cpus: 32, memory: 256GiB, pool: evaluation}
 workdir: ../data
 envs: {LR: 3e-4, DEBUG: true, EMPTY: "", COUNT: 007}

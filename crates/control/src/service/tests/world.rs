@@ -108,6 +108,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
         time_limit: None,
         budget: None,
+        spares: 0,
         submitter: Submitter("ada".to_owned()),
     }
 }

@@ -1,0 +1,1 @@
+//! Spares as the engine keeps and uses them.
