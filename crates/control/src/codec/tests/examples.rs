@@ -211,7 +211,7 @@ impl Examples {
 
     /// As many nodes again at most, at half their speed.
     fn elastic(&mut self, nodes: NonZeroU32) -> Option<Elastic> {
-        let nodes_max = NonZeroU32::new(nodes.get().saturating_mul(2))?;
+        let nodes_max = NonZeroU32::new(nodes.get().checked_mul(2)?)?;
         let given = SpeedUp::new(nodes, nodes_max, vec![(nodes_max.get(), 1_500)]).ok();
         let speed_up = if self.below(2) == 0 { given } else { None };
         let speed_up = speed_up.unwrap_or_else(|| SpeedUp::assumed(nodes, nodes_max));
