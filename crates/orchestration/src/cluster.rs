@@ -129,8 +129,6 @@ pub struct Cluster {
     by_name: BTreeMap<NodeName, NodeId>,
     /// Ready nodes by kind and number of free accelerators: the fullest that fits is found without a scan.
     by_free: BTreeSet<(AcceleratorKind, u32, NodeId)>,
-    /// Every kind there has been: an upper bound on what can be waited for.
-    kinds: BTreeSet<AcceleratorKind>,
     /// Where they are, and what could ever fit there, found without a scan.
     topology: Topology,
 }
@@ -168,13 +166,6 @@ impl Cluster {
             }
         }
         totals
-    }
-
-    /// Kinds of which an accelerator is free on a ready node.
-    pub(crate) fn kinds_with_free(&self) -> BTreeSet<AcceleratorKind> {
-        let has_free =
-            |kind: &&AcceleratorKind| self.emptiest_of(kind).next().is_some_and(|node| node.free_count() > 0);
-        self.kinds.iter().filter(has_free).cloned().collect()
     }
 
     /// Ready nodes of a kind, those with most free first.
@@ -231,7 +222,6 @@ impl Cluster {
         let next = NodeId(u32::try_from(self.nodes.len()).expect("a cluster has fewer than 2^32 nodes"));
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
-        self.kinds.insert(spec.capacity.accelerator.clone());
         let was_draining = self.nodes.get(&id).is_some_and(|node| node.status == NodeStatus::Draining);
         let status = if was_draining { NodeStatus::Draining } else { NodeStatus::Ready };
         self.leave_topology(id);

@@ -10,6 +10,7 @@ use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
 use crate::cluster::NodeStatus;
 use crate::job::{Job, ShareState};
+use crate::outlook::Outlook;
 use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
 
@@ -41,8 +42,8 @@ pub struct Engine {
     pub(crate) cluster: Cluster,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) queues: Queues,
-    /// When running jobs are over at the latest (`latest_end`); only those with a time limit.
-    pub(crate) ends: BTreeSet<(Timestamp, JobId)>,
+    /// When nodes will have devices free.
+    pub(crate) outlook: Outlook,
     /// When to look at a job again; entries may be stale, which costs a look.
     pub(crate) timers: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that something happened to since they were last decided on.
@@ -62,7 +63,7 @@ impl Engine {
             cluster: Cluster::default(),
             jobs: BTreeMap::new(),
             queues: Queues::new(Configuration::default()),
-            ends: BTreeSet::new(),
+            outlook: Outlook::default(),
             timers: BTreeSet::new(),
             attention: BTreeSet::new(),
             is_placement_due: false,
@@ -130,7 +131,7 @@ impl Engine {
     #[must_use]
     pub fn waiting(&self) -> Vec<JobId> {
         let order = self.leaves_in_order(self.now);
-        order.into_iter().flat_map(|leaf| self.queues.pending(leaf)).map(|(_, job)| *job).collect()
+        order.into_iter().flat_map(|leaf| self.queues.pending(leaf)).map(|key| key.job).collect()
     }
 
     /// How many jobs wait.

@@ -1,6 +1,5 @@
 //! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
@@ -20,7 +19,8 @@ impl Engine {
             Event::TimePassed => return,
             Event::NodeJoined(spec) => {
                 let held: Vec<_> = self.jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
-                self.cluster.join(spec.clone(), &held);
+                let id = self.cluster.join(spec.clone(), &held);
+                self.look_out_anew(id);
                 self.is_placement_due = true;
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
@@ -65,6 +65,18 @@ impl Engine {
         });
     }
 
+    /// Works out anew when a node, which has joined, will have what free.
+    pub(crate) fn look_out_anew(&mut self, id: NodeId) {
+        let Some(node) = self.cluster.node(id) else { return };
+        self.outlook.forget(node);
+        for (job, attempt) in self.jobs.values().filter_map(|job| Some((job, job.attempt()?))) {
+            let end = latest_end(&job.spec, attempt.placed_at);
+            for share in attempt.shares.iter().filter(|share| share.node == id) {
+                self.outlook.take(node, share, job.id, end);
+            }
+        }
+    }
+
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
         self.cluster.set_status(node, NodeStatus::Lost);
         let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
@@ -82,12 +94,12 @@ impl Engine {
     fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>) {
         let id = self.next_job_id();
         self.next_job += 1;
-        self.queues.insert(&spec.queue, (Reverse(spec.priority), id));
         let state = JobState::Queued { since: now, not_before: now };
         let job = Job {
             id,
             spec,
             submitted_at: now,
+            turn: now,
             state,
             attempts: 0,
             faults: 0,
@@ -96,6 +108,7 @@ impl Engine {
             checkpoint: None,
             is_cancelled: false,
         };
+        self.queues.insert(&job);
         self.jobs.insert(id, job);
         self.attention.insert(id);
         self.is_placement_due = true;
@@ -113,7 +126,7 @@ impl Engine {
             Decision::End { job, .. } => {
                 self.release(now, *job);
                 if let Some(job) = self.jobs.remove(job) {
-                    self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), job.id));
+                    self.queues.remove(&job);
                 }
                 self.is_placement_due = true;
             }
@@ -122,11 +135,15 @@ impl Engine {
     }
 
     fn evolve_place(&mut self, now: Timestamp, id: JobId, number: AttemptNumber, shares: &[Share]) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let end = latest_end(&job.spec, now);
         for share in shares {
             self.cluster.take(share);
+            if let Some(node) = self.cluster.node(share.node) {
+                self.outlook.take(node, share, id, end);
+            }
         }
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), id));
+        self.queues.remove(job);
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang));
         job.attempts = number.0;
         job.state = JobState::Allocated(Attempt {
@@ -140,7 +157,6 @@ impl Engine {
         if let Some(limit) = job.spec.time_limit {
             self.timers.insert((now + limit, id));
         }
-        self.ends.extend(latest_end(&job.spec, now).map(|end| (end, id)));
     }
 
     fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
@@ -155,7 +171,7 @@ impl Engine {
             RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
         }
         job.state = JobState::Queued { since: now, not_before };
-        self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), id));
+        self.queues.insert(job);
         if not_before > now {
             self.timers.insert((not_before, id));
         }
@@ -167,11 +183,11 @@ impl Engine {
         let Some(attempt) = job.attempt() else { return };
         for share in &attempt.shares {
             self.cluster.release(share);
+            if let Some(node) = self.cluster.node(share.node) {
+                self.outlook.release(node, id);
+            }
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&job.spec.gang));
-        if let Some(end) = latest_end(&job.spec, attempt.placed_at) {
-            self.ends.remove(&(end, id));
-        }
     }
 
     /// Sets the queues up anew: what they used stays, what jobs hold and wait for is booked in the new ones.
@@ -181,7 +197,7 @@ impl Engine {
         self.queues.set_usages(past);
         for job in self.jobs.values() {
             match job.state {
-                JobState::Queued { .. } => self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id)),
+                JobState::Queued { .. } => self.queues.insert(job),
                 JobState::Allocated(_) => self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang)),
             }
         }

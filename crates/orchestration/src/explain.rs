@@ -5,12 +5,12 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, Timestamp};
 
-use crate::backfill::{Reservation, latest_end};
+use crate::backfill::Reservation;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::placement::Room;
-use crate::queue::{OverLimit, QueueKey};
+use crate::line::QueueKey;
+use crate::queue::OverLimit;
 use crate::{DomainFit, Node, Refusal, Share, placement};
 
 /// Holders named in one explanation.
@@ -180,7 +180,11 @@ impl Engine {
     /// The [`Refusal`] that submitting it would meet.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
         self.admit_job(spec)?;
-        let candidate = Candidate { spec, key: (Reverse(spec.priority), self.next_job_id()), not_before: now };
+        let candidate = Candidate {
+            spec,
+            key: QueueKey { priority: Reverse(spec.priority), turn: now, job: self.next_job_id() },
+            not_before: now,
+        };
         let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
@@ -199,7 +203,7 @@ impl Engine {
         let is_new = !self.queues.contains(&candidate.spec.queue, &candidate.key);
         let starts_by = match blocker {
             Blocker::NotEnoughFree { .. } if self.reservation_before(now, candidate).is_none() => {
-                self.reserve(now, candidate.key.1, &candidate.spec.gang).at
+                self.reserve(now, candidate.key.job, &candidate.spec.gang).at
             }
             _ => None,
         };
@@ -215,7 +219,7 @@ impl Engine {
                 if is_own && *key >= candidate.key {
                     return None;
                 }
-                let Some(job) = self.jobs.get(&key.1) else { continue };
+                let Some(job) = self.jobs.get(&key.job) else { continue };
                 let competes = job.spec.gang.accelerator == candidate.spec.gang.accelerator;
                 if competes && self.may_start(now, leaf, job) && self.could_run(&job.spec) {
                     return Some(self.reserve(now, job.id, &job.spec.gang));
@@ -226,14 +230,6 @@ impl Engine {
             }
         }
         None
-    }
-
-    fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: Option<&Reservation>) -> Option<Room> {
-        let end = latest_end(spec, now);
-        match held {
-            None => placement::find_room(&self.cluster, &spec.gang, &Node::free_count),
-            Some(held) => placement::find_room(&self.cluster, &spec.gang, &|node| held.usable(node, end)),
-        }
     }
 
     fn blocker_of(&self, now: Timestamp, candidate: &Candidate<'_>) -> Blocker {
@@ -292,5 +288,5 @@ impl Engine {
 
 fn candidate(job: &Job) -> Option<Candidate<'_>> {
     let JobState::Queued { not_before, .. } = job.state else { return None };
-    Some(Candidate { spec: &job.spec, key: (Reverse(job.spec.priority), job.id), not_before })
+    Some(Candidate { spec: &job.spec, key: job.key(), not_before })
 }

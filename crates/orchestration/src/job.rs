@@ -1,9 +1,11 @@
 //! A job that waits or runs, and its attempts.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, Timestamp};
 
+use crate::line::QueueKey;
 use crate::{ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Ended jobs leave the engine; their story is in the journal.
@@ -15,6 +17,8 @@ pub struct Job {
     pub spec: Arc<JobSpec>,
     /// When it came.
     pub submitted_at: Timestamp,
+    /// Its turn among jobs of its priority in its queue: the earlier, the sooner.
+    pub turn: Timestamp,
     /// Where it stands.
     pub state: JobState,
     /// Attempts so far.
@@ -53,6 +57,11 @@ impl Job {
             JobState::Queued { .. } => None,
             JobState::Allocated(attempt) => Some(attempt),
         }
+    }
+
+    /// Its place in its queue.
+    pub(crate) fn key(&self) -> QueueKey {
+        QueueKey { priority: Reverse(self.spec.priority), turn: self.turn, job: self.id }
     }
 
     pub(crate) fn attempt_mut(&mut self) -> Option<&mut Attempt> {

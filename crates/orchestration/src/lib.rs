@@ -16,6 +16,8 @@ mod evolve;
 mod explain;
 mod invariant;
 mod job;
+mod line;
+mod outlook;
 mod pass;
 mod placement;
 pub mod preemption;
@@ -24,6 +26,7 @@ mod refusal;
 mod share;
 pub mod simulator;
 mod snapshot;
+mod standing;
 mod topology;
 #[cfg(test)]
 mod topology_tests;

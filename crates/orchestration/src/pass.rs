@@ -4,109 +4,153 @@
 //! that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
 //! cannot run whatever becomes free (over its queue's limit, too few nodes ready, backing off) reserves nothing.
 //! Nothing starves within a queue: the first in line keeps its reservation until it starts.
+//!
+//! A pass looks at each *request* (`line.rs`) until it fails, not at each job; leaves lines out that are over a limit;
+//! and ends when no gang that is waited for could have room, reservations or not. Because who is served first may change
+//! with what starts, rounds follow each other until one decides nothing: then another pass would decide nothing either,
+//! so that a restart changes nothing.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::ops::Bound;
 use std::sync::Arc;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, JobSpec, Timestamp};
+use gangline_base::{AcceleratorKind, AttemptNumber, GangShape, JobSpec, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::queue::{QueueIndex, QueueKey};
-use crate::{Decision, Node, PlaceReason, placement};
+use crate::line::{QueueKey, Span};
+use crate::placement::Room;
+use crate::queue::QueueIndex;
+use crate::{Decision, PlaceReason, placement};
 
 /// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
 const SEARCHES_MAX: usize = 10_000;
 
-/// A gang there was no room for, and when the job that asked for it would have ended at the latest.
-type Failure = (Arc<JobSpec>, Option<Timestamp>);
-
-/// What a pass has found out so far.
+/// What a round has found out so far.
 #[derive(Default)]
-struct Pass {
+struct Round {
     reservations: BTreeMap<AcceleratorKind, Reservation>,
-    /// One that ends no earlier fares no better.
-    failed: BTreeMap<(u32, u32), Vec<Failure>>,
-    cursors: BTreeMap<QueueIndex, QueueKey>,
-    searches: usize,
+    /// The earliest end with which a gang found no room; the beginning of time if none would help. One that ends no
+    /// earlier fares no better.
+    failed: BTreeMap<Arc<GangShape>, Option<Timestamp>>,
+    /// Gangs that are waited for and could have room somewhere.
+    hopes: BTreeSet<Arc<GangShape>>,
+    /// The first job of each request in a line, of those that haven't failed.
+    lines: BTreeMap<QueueIndex, BinaryHeap<Reverse<QueueKey>>>,
+    /// Lines that have nothing more to give.
+    done: Vec<QueueIndex>,
+    /// A job has passed another.
+    has_backfilled: bool,
 }
 
-impl Pass {
-    fn has_failed(&self, spec: &JobSpec, end: Option<Timestamp>) -> bool {
-        let alike = self.failed.get(&(spec.gang.nodes.get(), spec.gang.accelerators_per_node.get()));
-        let ends_no_earlier = |failed: &Option<Timestamp>| match (end, failed) {
-            (_, Some(Timestamp::EPOCH)) => true,
-            (Some(end), Some(failed)) => end >= *failed,
-            (None, _) => true,
-            (Some(_), None) => false,
-        };
-        alike
-            .is_some_and(|alike| alike.iter().any(|(other, failed)| other.gang == spec.gang && ends_no_earlier(failed)))
+impl Round {
+    fn has_failed(&self, gang: &GangShape, end: Option<Timestamp>) -> bool {
+        match (end, self.failed.get(gang)) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(end), Some(failed)) => failed.is_some_and(|failed| end >= failed),
+        }
     }
 
-    fn note_failure(&mut self, spec: &Arc<JobSpec>, end: Option<Timestamp>) {
-        let key = (spec.gang.nodes.get(), spec.gang.accelerators_per_node.get());
-        self.failed.entry(key).or_default().push((spec.clone(), end));
+    fn note_failure(&mut self, gang: &GangShape, end: Option<Timestamp>) {
+        if end == Some(Timestamp::EPOCH) {
+            self.hopes.remove(gang);
+        }
+        match self.failed.get_mut(gang) {
+            // Unknown ends are the latest.
+            Some(failed) => *failed = [*failed, end].into_iter().flatten().min(),
+            None => drop(self.failed.insert(Arc::new(gang.clone()), end)),
+        }
     }
 }
 
 impl Engine {
     pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
-        let totals = self.cluster.totals();
-        let mut pass = Pass::default();
-        let standings = self.queues.active().map(|leaf| (self.queues.standing(leaf, now, &totals), leaf));
-        let mut leaves: BinaryHeap<_> = standings.map(Reverse).collect();
-        let mut open = self.cluster.kinds_with_free();
-        while let Some(Reverse((standing, leaf))) = leaves.pop() {
-            if open.is_empty() || pass.searches >= SEARCHES_MAX {
-                break;
-            }
-            let current = self.queues.standing(leaf, now, &totals);
-            if current != standing {
-                leaves.push(Reverse((current, leaf)));
+        self.queues.bring_forward(now, self.cluster.totals());
+        let mut searches = 0;
+        while searches < SEARCHES_MAX && self.place_round(now, &mut searches, decisions) {}
+    }
+
+    /// Whether another round could decide more.
+    fn place_round(&mut self, now: Timestamp, searches: &mut usize, decisions: &mut Vec<Decision>) -> bool {
+        let hopes = self.queues.gangs().filter(|gang| self.has_devices_for(gang)).cloned().collect();
+        let mut round = Round { hopes, ..Round::default() };
+        while *searches < SEARCHES_MAX
+            && !round.hopes.is_empty()
+            && let Some(leaf) = self.queues.first_line()
+        {
+            let Some(decision) = self.next_of(now, leaf, &mut round, searches) else {
+                self.queues.put_aside(leaf);
+                round.done.push(leaf);
                 continue;
-            }
-            let Some(decision) = self.next_of(now, leaf, &open, &mut pass) else { continue };
+            };
             self.evolve_decision(now, &decision);
             decisions.push(decision);
-            open = self.cluster.kinds_with_free();
-            leaves.push(Reverse((current, leaf)));
+            round.hopes.retain(|gang| self.has_devices_for(gang));
+        }
+        for leaf in &round.done {
+            self.queues.put_back(*leaf);
+            self.block_if_over(*leaf);
+        }
+        round.has_backfilled
+    }
+
+    /// Whether as many nodes have devices free as a gang takes, wherever they are.
+    fn has_devices_for(&self, gang: &GangShape) -> bool {
+        self.cluster.topology().root().with_devices_for(gang) >= gang.nodes.get()
+    }
+
+    /// Leaves a line out whose jobs are all over a limit.
+    fn block_if_over(&mut self, leaf: QueueIndex) {
+        let limits = self.queues.line(leaf).gangs().map(|gang| self.queues.limited_by(leaf, gang));
+        let limits: Option<BTreeSet<QueueIndex>> = limits.collect();
+        if let Some(limits) = limits.filter(|limits| !limits.is_empty()) {
+            self.queues.block(leaf, &limits);
         }
     }
 
     /// The next job of a leaf that starts.
-    fn next_of(
-        &self,
-        now: Timestamp,
-        leaf: QueueIndex,
-        open: &BTreeSet<AcceleratorKind>,
-        pass: &mut Pass,
-    ) -> Option<Decision> {
-        let from = pass.cursors.get(&leaf).map_or(Bound::Unbounded, |key| Bound::Excluded(*key));
-        for key in self.queues.pending(leaf).range((from, Bound::Unbounded)) {
-            pass.cursors.insert(leaf, *key);
-            let Some(job) = self.jobs.get(&key.1) else { continue };
-            if !open.contains(&job.spec.gang.accelerator) || !self.may_start(now, leaf, job) {
+    fn next_of(&self, now: Timestamp, leaf: QueueIndex, round: &mut Round, searches: &mut usize) -> Option<Decision> {
+        let mut heads = round.lines.remove(&leaf).unwrap_or_else(|| self.heads(now, leaf, round));
+        let mut found = None;
+        while *searches < SEARCHES_MAX
+            && found.is_none()
+            && let Some(Reverse(key)) = heads.pop()
+        {
+            let Some(job) = self.jobs.get(&key.job) else { continue };
+            let gang = &job.spec.gang;
+            if round.has_failed(gang, latest_end(&job.spec, now)) || self.queues.limited_by(leaf, gang).is_some() {
                 continue;
             }
-            if let Some(decision) = self.consider(now, job, pass) {
-                return Some(decision);
+            if is_due(now, job) {
+                *searches += 1;
+                found = self.consider(now, job, round);
+                if found.is_none() {
+                    continue;
+                }
             }
-            if pass.searches >= SEARCHES_MAX {
-                return None;
-            }
+            heads.extend(self.queues.line(leaf).next_alike(&job.spec, &key).map(Reverse));
         }
-        None
+        round.lines.insert(leaf, heads);
+        found
+    }
+
+    /// The first job of each request in a line that hasn't failed.
+    fn heads(&self, now: Timestamp, leaf: QueueIndex, round: &Round) -> BinaryHeap<Reverse<QueueKey>> {
+        let line = self.queues.line(leaf);
+        let mut heads = BinaryHeap::new();
+        for gang in line.gangs().filter(|gang| self.queues.limited_by(leaf, gang).is_none()) {
+            let open = line.firsts(gang).take_while(|(span, _): &(Span, _)| !round.has_failed(gang, span.end(now)));
+            heads.extend(open.map(|(_, key)| Reverse(key)));
+        }
+        heads
     }
 
     /// Whether only devices could be in its way.
     pub(crate) fn may_start(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> bool {
-        matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
-            && self.queues.over_limit(leaf, &job.spec.gang).is_none()
+        is_due(now, job) && self.queues.limited_by(leaf, &job.spec.gang).is_none()
     }
 
     /// Whether ready nodes could take it, were they empty.
@@ -114,35 +158,40 @@ impl Engine {
         self.cluster.could_hold(&spec.gang, &[NodeStatus::Ready]) >= spec.gang.nodes.get()
     }
 
-    fn consider(&self, now: Timestamp, job: &Job, pass: &mut Pass) -> Option<Decision> {
+    /// Room beside a reservation.
+    pub(crate) fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: Option<&Reservation>) -> Option<Room> {
+        let end = latest_end(spec, now);
+        match held {
+            None => placement::find_room(&self.cluster, &spec.gang, &crate::Node::free_count),
+            Some(held) => placement::find_room(&self.cluster, &spec.gang, &|node| held.usable(node, end)),
+        }
+    }
+
+    fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
-        if pass.has_failed(&job.spec, end) {
-            return None;
-        }
-        pass.searches += 1;
-        let reservation = pass.reservations.get_mut(&gang.accelerator);
-        let room = match &reservation {
-            None => placement::find_room(&self.cluster, gang, &Node::free_count),
-            Some(held) => placement::find_room(&self.cluster, gang, &|node| held.usable(node, end)),
-        };
-        if let Some(room) = room {
+        let reservation = round.reservations.get_mut(&gang.accelerator);
+        if let Some(room) = self.room_beside(now, &job.spec, reservation.as_deref()) {
             let backfills = reservation.map(|held| {
                 held.take(&room.shares, end);
                 held.job
             });
+            round.has_backfilled |= backfills.is_some();
             let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
             let attempt = AttemptNumber(job.attempts + 1);
             return Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason });
         }
-        if reservation.is_some() {
-            pass.note_failure(&job.spec, end);
-        } else if self.could_run(&job.spec) {
-            pass.reservations.insert(gang.accelerator.clone(), self.reserve(now, job.id, gang));
-            pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
-        } else {
-            pass.note_failure(&job.spec, Some(Timestamp::EPOCH));
+        let is_first = reservation.is_none();
+        if is_first && self.could_run(&job.spec) {
+            round.reservations.insert(gang.accelerator.clone(), self.reserve(now, job.id, gang));
         }
+        let is_hopeless = is_first || !self.has_devices_for(gang);
+        round.note_failure(gang, if is_hopeless { Some(Timestamp::EPOCH) } else { end });
         None
     }
+}
+
+/// Whether it waits for nothing but its turn.
+fn is_due(now: Timestamp, job: &Job) -> bool {
+    matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
 }

@@ -3,42 +3,61 @@
 //! Invariants: what a queue holds is what the jobs in and below it hold; no queue holds more than its limit after a
 //! placement; within a queue jobs stand by priority, then by age. Which queue is served first: one below its quota before
 //! one that borrows, then the one with the lower dominant share over its weight (`share.rs`), compared level by level from
-//! the top, as in Slurm's Fair Tree.
+//! the top, as in Slurm's Fair Tree. Shares are brought forward once a minute, not at every look, so between changes the
+//! order stands still and is kept (`standing.rs`) rather than worked out.
 
-use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GangShape, JobId, Priority, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GangShape, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QueueSpec};
+use crate::job::Job;
+use crate::line::{Line, QueueKey};
 use crate::share::{Resource, Usages};
+use crate::standing::{Rank, Standing};
 
-/// A place in a queue: higher priority first, then the older job. A job that is queued again keeps its place.
-pub(crate) type QueueKey = (Reverse<Priority>, JobId);
+/// Shares are those of the last full minute. A half-life is at least a second and usually days, in which use decays by a
+/// ten-thousandth in a minute.
+const SHARE_PERIOD: Duration = Duration::from_mins(1);
 
 /// Where a queue is in [`Queues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct QueueIndex(usize);
+pub(crate) struct QueueIndex(pub(crate) usize);
 
 /// All queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
     configuration: Configuration,
     /// The first is the root, which has no name; without configured queues it is the one line that all jobs wait in.
-    queues: Vec<Queue>,
+    pub(crate) queues: Vec<Queue>,
     by_name: BTreeMap<QueueName, QueueIndex>,
     /// Leaves in which jobs wait.
     active: BTreeSet<QueueIndex>,
     waiting: usize,
+    /// The gangs that waiting jobs ask for, and in how many lines.
+    gangs: BTreeMap<Arc<GangShape>, usize>,
+    /// When shares were last brought forward, and what there was then.
+    pub(crate) as_of: Timestamp,
+    pub(crate) totals: BTreeMap<Resource, u64>,
 }
 
 #[derive(Clone, Debug)]
-struct Queue {
+pub(crate) struct Queue {
     spec: Option<QueueSpec>,
-    parent: Option<QueueIndex>,
+    pub(crate) parent: Option<QueueIndex>,
     has_children: bool,
     usages: Usages,
-    pending: BTreeSet<QueueKey>,
+    pub(crate) line: Line,
+    /// Its line is not to be looked at: its jobs are over a limit, or the pass is done with it.
+    pub(crate) is_aside: bool,
+    /// Lines that wait for this queue to hold less.
+    pub(crate) blocked: BTreeSet<QueueIndex>,
+    /// Those of its children that have a line to look at, in order.
+    pub(crate) ranked: BTreeSet<Rank>,
+    /// How it stands in its parent's `ranked`, if it is there.
+    pub(crate) rank: Option<Rank>,
 }
 
 /// A quota in the way of a gang.
@@ -58,19 +77,6 @@ pub struct QueueStanding<'a> {
     pub share: f64,
 }
 
-/// How a leaf stands beside the others; less is served first.
-#[derive(Clone, Debug)]
-pub(crate) struct Standing {
-    path: Vec<Rank>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Rank {
-    is_over_quota: bool,
-    share: f64,
-    index: QueueIndex,
-}
-
 impl Queues {
     pub(crate) fn new(configuration: Configuration) -> Self {
         let mut queues = Queues {
@@ -79,6 +85,9 @@ impl Queues {
             by_name: BTreeMap::new(),
             active: BTreeSet::new(),
             waiting: 0,
+            gangs: BTreeMap::new(),
+            as_of: Timestamp::EPOCH,
+            totals: BTreeMap::new(),
         };
         for spec in queues.configuration.queues.clone() {
             queues.add(spec);
@@ -121,26 +130,56 @@ impl Queues {
         leaves.map(|(name, _)| name.clone()).collect()
     }
 
-    pub(crate) fn insert(&mut self, name: &QueueName, key: QueueKey) {
-        let leaf = self.leaf(name);
-        if self.queues[leaf.0].pending.insert(key) {
+    /// A job waits.
+    pub(crate) fn insert(&mut self, job: &Job) {
+        let leaf = self.leaf(&job.spec.queue);
+        let line = &mut self.queues[leaf.0].line;
+        let asked_before = line.asks_for(&job.spec.gang);
+        if line.insert(&job.spec, job.key()) {
             self.waiting += 1;
         }
+        if !asked_before {
+            match self.gangs.get_mut(&job.spec.gang) {
+                Some(lines) => *lines += 1,
+                None => drop(self.gangs.insert(Arc::new(job.spec.gang.clone()), 1)),
+            }
+        }
         self.active.insert(leaf);
+        self.put_back(leaf);
     }
 
-    pub(crate) fn remove(&mut self, name: &QueueName, key: &QueueKey) {
-        let leaf = self.leaf(name);
-        if self.queues[leaf.0].pending.remove(key) {
+    /// A job waits no more.
+    pub(crate) fn remove(&mut self, job: &Job) {
+        let leaf = self.leaf(&job.spec.queue);
+        let line = &mut self.queues[leaf.0].line;
+        let asked_before = line.asks_for(&job.spec.gang);
+        if line.remove(&job.spec, &job.key()) {
             self.waiting -= 1;
         }
-        if self.queues[leaf.0].pending.is_empty() {
+        if asked_before && !self.queues[leaf.0].line.asks_for(&job.spec.gang) {
+            self.forget_gang(&job.spec.gang);
+        }
+        if self.queues[leaf.0].line.order().is_empty() {
             self.active.remove(&leaf);
+            self.rank_up(leaf);
+        }
+    }
+
+    fn forget_gang(&mut self, gang: &GangShape) {
+        let Some(lines) = self.gangs.get_mut(gang) else { return };
+        *lines -= 1;
+        if *lines == 0 {
+            self.gangs.remove(gang);
         }
     }
 
     pub(crate) fn contains(&self, name: &QueueName, key: &QueueKey) -> bool {
-        self.queues[self.leaf(name).0].pending.contains(key)
+        self.queues[self.leaf(name).0].line.order().contains(key)
+    }
+
+    /// The gangs that waiting jobs ask for.
+    pub(crate) fn gangs(&self) -> impl Iterator<Item = &Arc<GangShape>> {
+        self.gangs.keys()
     }
 
     /// How many jobs wait.
@@ -155,7 +194,12 @@ impl Queues {
 
     /// The jobs of a leaf, in order.
     pub(crate) fn pending(&self, leaf: QueueIndex) -> &BTreeSet<QueueKey> {
-        &self.queues[leaf.0].pending
+        self.line(leaf).order()
+    }
+
+    /// The line of a leaf.
+    pub(crate) fn line(&self, leaf: QueueIndex) -> &Line {
+        &self.queues[leaf.0].line
     }
 
     /// Books a gang's devices, cores and memory in its queue and all above.
@@ -166,6 +210,11 @@ impl Queues {
     /// Takes them out again.
     pub(crate) fn give_back(&mut self, now: Timestamp, name: &QueueName, held: &[(Resource, u64)]) {
         self.change(now, name, held, |before, amount| before - amount);
+        for index in self.path_up(self.leaf(name)).collect::<Vec<_>>() {
+            for leaf in std::mem::take(&mut self.queues[index.0].blocked) {
+                self.put_back(leaf);
+            }
+        }
     }
 
     fn change(&mut self, now: Timestamp, name: &QueueName, held: &[(Resource, u64)], change: fn(u64, u64) -> u64) {
@@ -178,17 +227,23 @@ impl Queues {
             }
             at = queue.parent;
         }
+        self.rank_up(self.leaf(name));
     }
 
     /// The first queue from the leaf up whose limit the gang would break.
     pub(crate) fn over_limit(&self, leaf: QueueIndex, gang: &GangShape) -> Option<OverLimit> {
-        self.path_up(leaf).find_map(|index| {
+        let queue = &self.queues[self.limited_by(leaf, gang)?.0];
+        let spec = queue.spec.as_ref()?;
+        let limit = spec.limit(&gang.accelerator)?;
+        Some(OverLimit { queue: spec.name.clone(), held: queue.held(&gang.accelerator), limit })
+    }
+
+    /// The same queue, by its place.
+    pub(crate) fn limited_by(&self, leaf: QueueIndex, gang: &GangShape) -> Option<QueueIndex> {
+        self.path_up(leaf).find(|index| {
             let queue = &self.queues[index.0];
-            let spec = queue.spec.as_ref()?;
-            let limit = spec.limit(&gang.accelerator)?;
-            let held = queue.held(&gang.accelerator);
-            let is_over = held.saturating_add(gang.devices()) > limit;
-            is_over.then(|| OverLimit { queue: spec.name.clone(), held, limit })
+            let limit = queue.spec.as_ref().and_then(|spec| spec.limit(&gang.accelerator));
+            limit.is_some_and(|limit| queue.held(&gang.accelerator).saturating_add(gang.devices()) > limit)
         })
     }
 
@@ -205,18 +260,20 @@ impl Queues {
         std::iter::successors(Some(leaf), |index| self.queues[index.0].parent)
     }
 
-    /// How a leaf stands now.
+    /// How a leaf stands at the time that shares are brought forward to at `now`.
     pub(crate) fn standing(&self, leaf: QueueIndex, now: Timestamp, totals: &BTreeMap<Resource, u64>) -> Standing {
-        let mut path: Vec<Rank> = self.path_up(leaf).map(|index| self.rank(index, now, totals)).collect();
+        let as_of = share_time(now);
+        let mut path: Vec<Rank> = self.path_up(leaf).map(|index| self.rank_of(index, as_of, totals)).collect();
         path.reverse();
-        Standing { path }
+        Standing::new(path)
     }
 
-    fn rank(&self, index: QueueIndex, now: Timestamp, totals: &BTreeMap<Resource, u64>) -> Rank {
+    /// How a queue stands beside its siblings.
+    pub(crate) fn rank_of(&self, index: QueueIndex, at: Timestamp, totals: &BTreeMap<Resource, u64>) -> Rank {
         let queue = &self.queues[index.0];
         let Some(spec) = &queue.spec else { return Rank { is_over_quota: true, share: 0.0, index } };
         let is_over_quota = spec.quota.iter().all(|(kind, quota)| queue.held(kind) >= *quota);
-        let share = queue.usages.dominant_share(now, self.configuration.half_life, totals);
+        let share = queue.usages.dominant_share(at, self.configuration.half_life, totals);
         Rank { is_over_quota, share: share / f64::from(spec.weight.get()), index }
     }
 
@@ -224,7 +281,7 @@ impl Queues {
     pub(crate) fn standings(&self, now: Timestamp, totals: &BTreeMap<Resource, u64>) -> Vec<QueueStanding<'_>> {
         let mut standings = Vec::with_capacity(self.queues.len());
         for (index, queue) in self.queues.iter().enumerate() {
-            let share = self.rank(QueueIndex(index), now, totals).share;
+            let share = self.rank_of(QueueIndex(index), now, totals).share;
             standings.extend(queue.spec.as_ref().map(|spec| QueueStanding { spec, share }));
         }
         standings
@@ -258,40 +315,31 @@ impl Queues {
     }
 }
 
-const ROOT: QueueIndex = QueueIndex(0);
+pub(crate) const ROOT: QueueIndex = QueueIndex(0);
+
+/// The time that shares are of at `now`.
+pub(crate) fn share_time(now: Timestamp) -> Timestamp {
+    let period = u64::try_from(SHARE_PERIOD.as_nanos()).expect("a minute is a few nanoseconds");
+    Timestamp::from_unix_nanos(now.unix_nanos() / period * period)
+}
 
 impl Queue {
     fn new(spec: Option<QueueSpec>, parent: Option<QueueIndex>) -> Self {
-        Queue { spec, parent, has_children: false, usages: Usages::default(), pending: BTreeSet::new() }
+        Queue {
+            spec,
+            parent,
+            has_children: false,
+            usages: Usages::default(),
+            line: Line::default(),
+            is_aside: false,
+            blocked: BTreeSet::new(),
+            ranked: BTreeSet::new(),
+            rank: None,
+        }
     }
 
     fn held(&self, kind: &AcceleratorKind) -> u32 {
         let held = self.usages.held(&Resource::Accelerator(kind.clone()));
         u32::try_from(held).unwrap_or(u32::MAX)
-    }
-}
-
-impl PartialEq for Standing {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Standing {}
-
-impl PartialOrd for Standing {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Standing {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_rank = |(a, b): (&Rank, &Rank)| {
-            let by_share = || a.share.total_cmp(&b.share);
-            a.is_over_quota.cmp(&b.is_over_quota).then_with(by_share).then_with(|| a.index.cmp(&b.index))
-        };
-        let ranks = self.path.iter().zip(&other.path).map(by_rank);
-        ranks.fold(Ordering::Equal, Ordering::then).then(self.path.len().cmp(&other.path.len()))
     }
 }

@@ -1,6 +1,5 @@
 //! The engine's state as plain data, for a snapshot in the journal. Indices are derived, not stored.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use gangline_base::{JobId, NodeId, QueueName, Timestamp};
@@ -69,12 +68,16 @@ impl Engine {
         for job in jobs.values() {
             match &job.state {
                 JobState::Queued { not_before, .. } => {
-                    engine.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id));
+                    engine.queues.insert(job);
                     engine.timers.insert((*not_before, job.id));
                 }
                 JobState::Allocated(attempt) => {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
-                    engine.ends.extend(latest_end(&job.spec, attempt.placed_at).map(|end| (end, job.id)));
+                    let end = latest_end(&job.spec, attempt.placed_at);
+                    for share in &attempt.shares {
+                        let node = engine.cluster.node(share.node);
+                        node.into_iter().for_each(|node| engine.outlook.take(node, share, job.id, end));
+                    }
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&job.spec.gang));
                     }

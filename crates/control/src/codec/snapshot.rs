@@ -36,6 +36,9 @@ struct JobV1 {
     id: JobId,
     spec: SpecV1,
     submitted_at: Timestamp,
+    /// Not there if it is when the job came, as it was before queues had an order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn: Option<Timestamp>,
     state: StateV1,
     attempts: u32,
     faults: u32,
@@ -110,6 +113,7 @@ impl From<&Job> for JobV1 {
             id: job.id,
             spec: SpecV1::from(&*job.spec),
             submitted_at: job.submitted_at,
+            turn: (job.turn != job.submitted_at).then_some(job.turn),
             state: match &job.state {
                 JobState::Queued { since, not_before } => StateV1::Queued { since: *since, not_before: *not_before },
                 JobState::Allocated(attempt) => StateV1::Allocated(attempt.into()),
@@ -132,6 +136,7 @@ impl TryFrom<JobV1> for Job {
             id: job.id,
             spec: Arc::new(job.spec.try_into()?),
             submitted_at: job.submitted_at,
+            turn: job.turn.unwrap_or(job.submitted_at),
             state: match job.state {
                 StateV1::Queued { since, not_before } => JobState::Queued { since, not_before },
                 StateV1::Allocated(attempt) => JobState::Allocated(attempt.into()),

@@ -264,6 +264,7 @@ impl Examples {
             id: JobId(self.large()),
             spec: Arc::new(self.spec()),
             submitted_at: self.time(),
+            turn: self.time(),
             state,
             attempts: self.number(),
             faults: self.number(),
