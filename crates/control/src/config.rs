@@ -106,6 +106,7 @@ struct FileV1 {
     #[serde(default)]
     queue: Vec<queues::QueueV1>,
     half_life_hours: Option<u32>,
+    order: Option<queues::OrderV1>,
 }
 
 #[derive(Deserialize)]
@@ -143,7 +144,7 @@ impl Config {
         }
         check(&nodes)?;
         let refused = |(queue, message)| ConfigError::Queue { queue, message };
-        let sharing = queues::read(file.queue, file.half_life_hours).map_err(refused)?;
+        let sharing = queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
         sharing.check()?;
         Ok(Config { listen: file.listen, nodes, sharing })
     }

@@ -57,13 +57,14 @@ pub(crate) fn latest_end(spec: &JobSpec, start: Timestamp) -> Option<Timestamp> 
 /// gang, if it requires one.
 struct Gathering<'a> {
     gang: &'a GangShape,
+    others: &'a [Reservation],
     domains: BTreeMap<&'a str, Vec<NodeId>>,
 }
 
 impl Engine {
-    /// The earliest promise that can be made to a waiting job.
-    pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape) -> Reservation {
-        let mut gathering = Gathering { gang, domains: BTreeMap::new() };
+    /// The earliest promise that can be made to a waiting job, of nodes that aren't promised to `others`.
+    pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape, others: &[Reservation]) -> Reservation {
+        let mut gathering = Gathering { gang, others, domains: BTreeMap::new() };
         let found = self.gather(now, &mut gathering);
         // Nobody works out when segments come together: a promise of nodes without a time.
         let at = found.as_ref().map(|(at, _)| *at).filter(|_| gang.topology.segment.is_none());
@@ -113,7 +114,7 @@ impl Engine {
         let mut domains: BTreeMap<&str, Vec<NodeId>> = gathering.domains.clone();
         let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
         let others = self.cluster.emptiest_of(&gang.accelerator).filter(|node| !taken.contains(&node.id));
-        for node in others.filter(|node| node.takes_shares_of(gang)) {
+        for node in others.filter(|node| node.takes_shares_of(gang) && !gathering.is_promised(node)) {
             if let Some(domain) = domain_of(gang, node) {
                 let nodes = domains.entry(domain).or_default();
                 nodes.push(node.id);
@@ -140,10 +141,17 @@ impl Engine {
 impl<'a> Gathering<'a> {
     /// Takes a node in; gives nodes for the whole gang when there are enough.
     fn add(&mut self, node: &'a Node) -> Option<Vec<NodeId>> {
+        if self.is_promised(node) {
+            return None;
+        }
         let wanted = self.wanted();
         let nodes = self.domains.entry(domain_of(self.gang, node)?).or_default();
         nodes.push(node.id);
         (nodes.len() >= wanted).then(|| nodes.clone())
+    }
+
+    fn is_promised(&self, node: &Node) -> bool {
+        self.others.iter().any(|other| other.spare.contains_key(&node.id))
     }
 
     fn wanted(&self) -> usize {

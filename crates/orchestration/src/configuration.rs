@@ -23,12 +23,24 @@ pub struct Configuration {
     pub queues: Vec<QueueSpec>,
     /// After this time, use counts half as much against a queue's share.
     pub half_life: Duration,
+    /// Who is first among jobs of one priority in one queue.
+    pub order: QueueOrder,
+}
+
+/// Who is first among jobs of one priority in one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueOrder {
+    /// The one that came first.
+    Fifo,
+    /// The one that is expected to be shortest, by what jobs like it took; the longer a job waits, the fewer pass it.
+    #[default]
+    ShortestExpected,
 }
 
 impl Default for Configuration {
     fn default() -> Self {
         // Slurm's PriorityDecayHalfLife default (slurm.conf).
-        Configuration { queues: Vec::new(), half_life: Duration::from_hours(24 * 7) }
+        Configuration { queues: Vec::new(), half_life: Duration::from_hours(24 * 7), order: QueueOrder::default() }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
 use crate::cluster::NodeStatus;
+use crate::estimate::Estimates;
 use crate::job::{Job, ShareState};
 use crate::outlook::Outlook;
 use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
@@ -44,6 +45,8 @@ pub struct Engine {
     pub(crate) queues: Queues,
     /// When nodes will have devices free.
     pub(crate) outlook: Outlook,
+    /// How long jobs ran.
+    pub(crate) estimates: Estimates,
     /// When to look at a job again; entries may be stale, which costs a look.
     pub(crate) timers: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that something happened to since they were last decided on.
@@ -64,6 +67,7 @@ impl Engine {
             jobs: BTreeMap::new(),
             queues: Queues::new(Configuration::default()),
             outlook: Outlook::default(),
+            estimates: Estimates::default(),
             timers: BTreeSet::new(),
             attention: BTreeSet::new(),
             is_placement_due: false,

@@ -1,6 +1,7 @@
 //! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
 
@@ -97,10 +98,11 @@ impl Engine {
         let state = JobState::Queued { since: now, not_before: now };
         let job = Job {
             id,
+            turn: self.turn_of(now, &spec),
             spec,
             submitted_at: now,
-            turn: now,
             state,
+            ran: Duration::ZERO,
             attempts: 0,
             faults: 0,
             faults_without_progress: 0,
@@ -127,6 +129,9 @@ impl Engine {
                 self.release(now, *job);
                 if let Some(job) = self.jobs.remove(job) {
                     self.queues.remove(&job);
+                    if job.attempts > 0 {
+                        self.estimates.learn(now, &job.spec, job.ran);
+                    }
                 }
                 self.is_placement_due = true;
             }
@@ -188,6 +193,10 @@ impl Engine {
             }
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&job.spec.gang));
+        let ran = now.since(attempt.placed_at);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.ran += ran;
+        }
     }
 
     /// Sets the queues up anew: what they used stays, what jobs hold and wait for is booked in the new ones.

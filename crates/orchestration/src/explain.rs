@@ -10,6 +10,7 @@ use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::line::QueueKey;
+use crate::pass::reserves;
 use crate::queue::OverLimit;
 use crate::{DomainFit, Node, Refusal, Share, placement};
 
@@ -182,15 +183,15 @@ impl Engine {
         self.admit_job(spec)?;
         let candidate = Candidate {
             spec,
-            key: QueueKey { priority: Reverse(spec.priority), turn: now, job: self.next_job_id() },
+            key: QueueKey { priority: Reverse(spec.priority), turn: self.turn_of(now, spec), job: self.next_job_id() },
             not_before: now,
         };
         let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
         }
-        let held = self.reservation_before(now, &candidate);
-        let shares = self.room_beside(now, spec, held.as_ref()).map(|room| room.shares).unwrap_or_default();
+        let held = self.reservations_before(now, &candidate);
+        let shares = self.room_beside(now, spec, &held).map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
@@ -202,34 +203,33 @@ impl Engine {
         let ahead = in_other_leaves + self.queues.pending(own_leaf).range(..candidate.key).count();
         let is_new = !self.queues.contains(&candidate.spec.queue, &candidate.key);
         let starts_by = match blocker {
-            Blocker::NotEnoughFree { .. } if self.reservation_before(now, candidate).is_none() => {
-                self.reserve(now, candidate.key.job, &candidate.spec.gang).at
+            Blocker::NotEnoughFree { .. } if self.reservations_before(now, candidate).is_empty() => {
+                self.reserve(now, candidate.key.job, &candidate.spec.gang, &[]).at
             }
             _ => None,
         };
         Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
     }
 
-    /// The reservation that the pass would have made when it came to this job.
-    fn reservation_before(&self, now: Timestamp, candidate: &Candidate<'_>) -> Option<Reservation> {
+    /// The reservations that the pass would have made when it came to this job.
+    fn reservations_before(&self, now: Timestamp, candidate: &Candidate<'_>) -> Vec<Reservation> {
         let own_leaf = self.queues.leaf(&candidate.spec.queue);
-        for leaf in self.leaves_in_order(now) {
-            let is_own = leaf == own_leaf;
-            for key in self.queues.pending(leaf) {
-                if is_own && *key >= candidate.key {
-                    return None;
-                }
+        let kind = &candidate.spec.gang.accelerator;
+        let leaves = self.leaves_in_order(now);
+        let until = leaves.iter().position(|leaf| *leaf == own_leaf).map_or(leaves.len(), |own| own + 1);
+        let mut held = Vec::new();
+        for leaf in &leaves[..until] {
+            let is_before = |key: &&QueueKey| *leaf != own_leaf || **key < candidate.key;
+            for key in self.queues.pending(*leaf).iter().take_while(is_before) {
                 let Some(job) = self.jobs.get(&key.job) else { continue };
-                let competes = job.spec.gang.accelerator == candidate.spec.gang.accelerator;
-                if competes && self.may_start(now, leaf, job) && self.could_run(&job.spec) {
-                    return Some(self.reserve(now, job.id, &job.spec.gang));
+                let gang = &job.spec.gang;
+                let competes = gang.accelerator == *kind && reserves(held.len(), gang);
+                if competes && self.may_start(now, *leaf, job) && self.could_run(&job.spec) {
+                    held.push(self.reserve(now, job.id, gang, &held));
                 }
-            }
-            if is_own {
-                return None;
             }
         }
-        None
+        held
     }
 
     fn blocker_of(&self, now: Timestamp, candidate: &Candidate<'_>) -> Blocker {
@@ -244,9 +244,13 @@ impl Engine {
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
             return self.lack(gang);
         }
-        let held = self.reservation_before(now, candidate);
-        match held {
-            Some(held) if self.room_beside(now, candidate.spec, Some(&held)).is_none() => {
+        let held = self.reservations_before(now, candidate);
+        match held.first() {
+            Some(first) if self.room_beside(now, candidate.spec, &held).is_none() => {
+                let held = held
+                    .iter()
+                    .find(|held| self.room_beside(now, candidate.spec, std::slice::from_ref(held)).is_none())
+                    .unwrap_or(first);
                 let gang = self.jobs.get(&held.job).map(|first| &first.spec.gang);
                 let because = Box::new(gang.map_or(Blocker::Nothing, |gang| self.lack(gang)));
                 Blocker::Behind { job: held.job, starts_by: held.at, because }

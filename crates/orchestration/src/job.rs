@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, Timestamp};
 
@@ -21,6 +22,8 @@ pub struct Job {
     pub turn: Timestamp,
     /// Where it stands.
     pub state: JobState,
+    /// How long it held devices in attempts that are over.
+    pub ran: Duration,
     /// Attempts so far.
     pub attempts: u32,
     /// Faults so far.

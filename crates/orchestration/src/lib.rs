@@ -11,14 +11,20 @@ mod configuration;
 mod decide;
 mod decision;
 mod engine;
+mod estimate;
 mod event;
 mod evolve;
 mod explain;
+#[cfg(test)]
+mod fixture;
 mod invariant;
 mod job;
 mod line;
+mod order;
 mod outlook;
 mod pass;
+#[cfg(test)]
+mod pass_tests;
 mod placement;
 pub mod preemption;
 mod queue;
@@ -32,9 +38,10 @@ mod topology;
 mod topology_tests;
 
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
-pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueSpec};
+pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueOrder, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
+pub use estimate::{History, Kin, Sample};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
 pub use invariant::Violation;

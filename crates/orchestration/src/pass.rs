@@ -23,18 +23,26 @@ use crate::job::{Job, JobState};
 use crate::line::{QueueKey, Span};
 use crate::placement::Room;
 use crate::queue::QueueIndex;
-use crate::{Decision, PlaceReason, placement};
+use crate::{Decision, Node, PlaceReason, placement};
 
 /// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
 const SEARCHES_MAX: usize = 10_000;
 
+/// A gang of so many nodes gets a reservation as soon as its turn comes, though it isn't first in line.
+const LARGE_NODES: u32 = 8;
+/// Reservations for such gangs at once, for each kind of accelerator.
+const LARGE_RESERVATIONS_MAX: usize = 4;
+
 /// What a round has found out so far.
 #[derive(Default)]
 struct Round {
-    reservations: BTreeMap<AcceleratorKind, Reservation>,
+    /// For each kind of accelerator: that of the first in line, then those of large gangs.
+    reservations: BTreeMap<AcceleratorKind, Vec<Reservation>>,
     /// The earliest end with which a gang found no room; the beginning of time if none would help. One that ends no
     /// earlier fares no better.
     failed: BTreeMap<Arc<GangShape>, Option<Timestamp>>,
+    /// Gangs that too few nodes are ready for.
+    unable: BTreeSet<Arc<GangShape>>,
     /// Gangs that are waited for and could have room somewhere.
     hopes: BTreeSet<Arc<GangShape>>,
     /// The first job of each request in a line, of those that haven't failed.
@@ -46,6 +54,12 @@ struct Round {
 }
 
 impl Round {
+    /// Whether nothing comes of looking at a job: it would find no room, and get no reservation.
+    fn is_settled(&self, gang: &GangShape, end: Option<Timestamp>) -> bool {
+        let held = self.reservations.get(&gang.accelerator).map_or(0, Vec::len);
+        self.has_failed(gang, end) && (self.unable.contains(gang) || !reserves(held.max(1), gang))
+    }
+
     fn has_failed(&self, gang: &GangShape, end: Option<Timestamp>) -> bool {
         match (end, self.failed.get(gang)) {
             (_, None) => false,
@@ -121,13 +135,14 @@ impl Engine {
         {
             let Some(job) = self.jobs.get(&key.job) else { continue };
             let gang = &job.spec.gang;
-            if round.has_failed(gang, latest_end(&job.spec, now)) || self.queues.limited_by(leaf, gang).is_some() {
+            let end = latest_end(&job.spec, now);
+            if round.is_settled(gang, end) || self.queues.limited_by(leaf, gang).is_some() {
                 continue;
             }
             if is_due(now, job) {
                 *searches += 1;
                 found = self.consider(now, job, round);
-                if found.is_none() {
+                if found.is_none() && round.is_settled(gang, end) {
                     continue;
                 }
             }
@@ -142,7 +157,7 @@ impl Engine {
         let line = self.queues.line(leaf);
         let mut heads = BinaryHeap::new();
         for gang in line.gangs().filter(|gang| self.queues.limited_by(leaf, gang).is_none()) {
-            let open = line.firsts(gang).take_while(|(span, _): &(Span, _)| !round.has_failed(gang, span.end(now)));
+            let open = line.firsts(gang).take_while(|(span, _): &(Span, _)| !round.is_settled(gang, span.end(now)));
             heads.extend(open.map(|(_, key)| Reverse(key)));
         }
         heads
@@ -158,37 +173,41 @@ impl Engine {
         self.cluster.could_hold(&spec.gang, &[NodeStatus::Ready]) >= spec.gang.nodes.get()
     }
 
-    /// Room beside a reservation.
-    pub(crate) fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: Option<&Reservation>) -> Option<Room> {
+    /// Room beside reservations.
+    pub(crate) fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: &[Reservation]) -> Option<Room> {
         let end = latest_end(spec, now);
-        match held {
-            None => placement::find_room(&self.cluster, &spec.gang, &crate::Node::free_count),
-            Some(held) => placement::find_room(&self.cluster, &spec.gang, &|node| held.usable(node, end)),
-        }
+        let usable = |node: &Node| held.iter().map(|held| held.usable(node, end)).min();
+        placement::find_room(&self.cluster, &spec.gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
     }
 
     fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
-        let reservation = round.reservations.get_mut(&gang.accelerator);
-        if let Some(room) = self.room_beside(now, &job.spec, reservation.as_deref()) {
-            let backfills = reservation.map(|held| {
-                held.take(&room.shares, end);
-                held.job
-            });
+        let held = round.reservations.entry(gang.accelerator.clone()).or_default();
+        if let Some(room) = self.room_beside(now, &job.spec, held) {
+            held.iter_mut().for_each(|held| held.take(&room.shares, end));
+            let backfills = held.first().map(|held| held.job);
             round.has_backfilled |= backfills.is_some();
             let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
             let attempt = AttemptNumber(job.attempts + 1);
             return Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason });
         }
-        let is_first = reservation.is_none();
-        if is_first && self.could_run(&job.spec) {
-            round.reservations.insert(gang.accelerator.clone(), self.reserve(now, job.id, gang));
+        let is_first = held.is_empty();
+        if !self.could_run(&job.spec) {
+            round.unable.insert(Arc::new(gang.clone()));
+        } else if reserves(held.len(), gang) {
+            held.push(self.reserve(now, job.id, gang, held));
         }
         let is_hopeless = is_first || !self.has_devices_for(gang);
         round.note_failure(gang, if is_hopeless { Some(Timestamp::EPOCH) } else { end });
         None
     }
+}
+
+/// Whether a gang that has no room gets a reservation, beside so many that there are.
+pub(crate) fn reserves(held: usize, gang: &GangShape) -> bool {
+    let is_large = gang.nodes.get() >= LARGE_NODES;
+    held == 0 || is_large && held <= LARGE_RESERVATIONS_MAX
 }
 
 /// Whether it waits for nothing but its turn.

@@ -7,6 +7,7 @@ use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 use crate::backfill::latest_end;
 use crate::cluster::NodeStatus;
 use crate::engine::{Engine, Limits};
+use crate::estimate::{Estimates, History, Kin};
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
 use crate::share::held_by;
@@ -28,6 +29,8 @@ pub struct Snapshot {
     /// What each queue holds and used; all of them together under no name. Empty in a snapshot from before there were
     /// queues: then what jobs hold is booked anew, and nothing was used.
     pub usages: Vec<(Option<QueueName>, Usages)>,
+    /// How long jobs ran, by kind.
+    pub histories: Vec<(Kin, History)>,
 }
 
 impl Engine {
@@ -41,6 +44,7 @@ impl Engine {
             jobs: self.jobs.values().cloned().collect(),
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
+            histories: self.estimates.histories(),
         }
     }
 
@@ -63,6 +67,7 @@ impl Engine {
             return Err(Refusal::UnknownNode(node));
         }
         engine.queues = Queues::new(snapshot.configuration);
+        engine.estimates = Estimates::restore(snapshot.histories);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
         for job in jobs.values() {

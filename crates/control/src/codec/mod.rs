@@ -4,6 +4,7 @@
 //! version adds a type and a conversion, and old records stay readable. Field names are part of the format.
 
 mod entry;
+mod history;
 mod sharing;
 mod snapshot;
 mod spec;

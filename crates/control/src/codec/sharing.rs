@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, QueueName, Timestamp};
-use gangline_orchestration::{Configuration, QueueSpec, Resource, Usage, Usages};
+use gangline_orchestration::{Configuration, QueueOrder, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
@@ -14,6 +14,17 @@ use super::spec::millis;
 pub(super) struct ConfigurationV1 {
     queues: Vec<QueueV1>,
     half_life_ms: u64,
+    /// Not there in journals from before there was a choice: then it was by age.
+    #[serde(default)]
+    order: OrderV1,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OrderV1 {
+    #[default]
+    Fifo,
+    ShortestExpected,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -71,6 +82,10 @@ impl From<&Configuration> for ConfigurationV1 {
         ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
             half_life_ms: millis(configuration.half_life),
+            order: match configuration.order {
+                QueueOrder::Fifo => OrderV1::Fifo,
+                QueueOrder::ShortestExpected => OrderV1::ShortestExpected,
+            },
         }
     }
 }
@@ -87,6 +102,10 @@ impl From<ConfigurationV1> for Configuration {
         Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
+            order: match configuration.order {
+                OrderV1::Fifo => QueueOrder::Fifo,
+                OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
+            },
         }
     }
 }

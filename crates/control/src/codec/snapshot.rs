@@ -1,12 +1,14 @@
 //! The engine's snapshot on disk.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, Step, Timestamp};
 use gangline_orchestration::{Attempt, Job, JobState, NodeStatus, Share, ShareState, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
+use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spec::SpecV1;
 use super::{Error, decode, encode};
@@ -21,6 +23,8 @@ struct SnapshotV1 {
     configuration: Option<ConfigurationV1>,
     #[serde(default)]
     usages: Vec<QueueUsageV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    histories: Vec<HistoryV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -40,6 +44,9 @@ struct JobV1 {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     turn: Option<Timestamp>,
     state: StateV1,
+    /// In nanoseconds; not there if it has had no devices, as it was before run times were learned.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    ran: u64,
     attempts: u32,
     faults: u32,
     faults_without_progress: u32,
@@ -86,6 +93,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
+        histories: snapshot.histories.iter().map(history_to_disk).collect(),
     })
 }
 
@@ -104,6 +112,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
+        histories: snapshot.histories.into_iter().map(history_from_disk).collect(),
     })
 }
 
@@ -118,6 +127,7 @@ impl From<&Job> for JobV1 {
                 JobState::Queued { since, not_before } => StateV1::Queued { since: *since, not_before: *not_before },
                 JobState::Allocated(attempt) => StateV1::Allocated(attempt.into()),
             },
+            ran: nanos(job.ran),
             attempts: job.attempts,
             faults: job.faults,
             faults_without_progress: job.faults_without_progress,
@@ -126,6 +136,11 @@ impl From<&Job> for JobV1 {
             is_cancelled: job.is_cancelled,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes a reference")]
+fn is_zero(nanos: &u64) -> bool {
+    *nanos == 0
 }
 
 impl TryFrom<JobV1> for Job {
@@ -141,6 +156,7 @@ impl TryFrom<JobV1> for Job {
                 StateV1::Queued { since, not_before } => JobState::Queued { since, not_before },
                 StateV1::Allocated(attempt) => JobState::Allocated(attempt.into()),
             },
+            ran: Duration::from_nanos(job.ran),
             attempts: job.attempts,
             faults: job.faults,
             faults_without_progress: job.faults_without_progress,

@@ -10,9 +10,9 @@ use gangline_base::{
     NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
-    Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, Job, JobState, Location, NodeCapacity, NodeSpec,
-    NodeStatus, PlaceReason, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, StopReason,
-    Usage, Usages,
+    Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, History, Job, JobState, Kin, Location,
+    NodeCapacity, NodeSpec, NodeStatus, PlaceReason, QueueOrder, QueueSpec, RequeueReason, Resource, Sample, Share,
+    ShareEnd, ShareState, Snapshot, StopReason, Usage, Usages,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -116,7 +116,8 @@ impl Examples {
             borrowing_limit: self.amounts(),
         };
         let queues = vec![queue(None), queue(Some(queue_name()))];
-        Configuration { queues, half_life: self.duration() }
+        let order = if self.below(2) == 0 { QueueOrder::Fifo } else { QueueOrder::ShortestExpected };
+        Configuration { queues, half_life: self.duration(), order }
     }
 
     fn usages(&mut self) -> Usages {
@@ -266,6 +267,7 @@ impl Examples {
             submitted_at: self.time(),
             turn: self.time(),
             state,
+            ran: Duration::from_nanos(self.large()),
             attempts: self.number(),
             faults: self.number(),
             faults_without_progress: self.number(),
@@ -273,6 +275,17 @@ impl Examples {
             checkpoint: self.maybe(|random| Step(random.large())),
             is_cancelled: self.below(2) == 0,
         }
+    }
+
+    fn history(&mut self) -> (Kin, History) {
+        let kin = Kin {
+            queue: self.maybe(|_| queue_name()),
+            submitter: self.maybe(|random| Submitter(random.text())),
+            name: self.maybe(Self::text),
+        };
+        let ran = Duration::from_nanos(self.large());
+        let sample = Sample { ran, of_limit: self.maybe(Self::number) };
+        (kin, History { at: self.time(), samples: vec![sample; 2] })
     }
 
     /// Of every status and state one at least.
@@ -287,6 +300,7 @@ impl Examples {
             jobs: vec![self.job(queued), self.job(allocated)],
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
+            histories: vec![self.history(), self.history()],
         }
     }
 }
