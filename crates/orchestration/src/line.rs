@@ -45,11 +45,6 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Whether a job here asks for `gang`.
-    pub(crate) fn asks_for(&self, gang: &GangShape) -> bool {
-        self.requests.contains_key(gang)
-    }
-
     /// Whether the job wasn't there yet.
     pub(crate) fn insert(&mut self, spec: &JobSpec, key: QueueKey) -> bool {
         if !self.requests.contains_key(&spec.gang) {

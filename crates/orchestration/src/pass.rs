@@ -49,6 +49,8 @@ struct Round {
     lines: BTreeMap<QueueIndex, BinaryHeap<Reverse<QueueKey>>>,
     /// Lines that have nothing more to give.
     done: Vec<QueueIndex>,
+    /// Something was reserved just now.
+    has_reserved: bool,
     /// A job has passed another.
     has_backfilled: bool,
 }
@@ -95,7 +97,9 @@ impl Engine {
             && !round.hopes.is_empty()
             && let Some(leaf) = self.queues.first_line()
         {
-            let Some(decision) = self.next_of(now, leaf, &mut round, searches) else {
+            let found = self.next_of(now, leaf, &mut round, searches);
+            self.drop_hopes(now, &mut round, searches);
+            let Some(decision) = found else {
                 self.queues.put_aside(leaf);
                 round.done.push(leaf);
                 continue;
@@ -114,6 +118,23 @@ impl Engine {
     /// Whether as many nodes have devices free as a gang takes, wherever they are.
     fn has_devices_for(&self, gang: &GangShape) -> bool {
         self.cluster.topology().root().with_devices_for(gang) >= gang.nodes.get()
+    }
+
+    /// Once something is reserved, looks at what is waited for as a whole: where the shortest request for a gang finds no
+    /// room beside that, none does, in whatever line.
+    fn drop_hopes(&self, now: Timestamp, round: &mut Round, searches: &mut usize) {
+        if !std::mem::take(&mut round.has_reserved) {
+            return;
+        }
+        for gang in round.hopes.clone() {
+            let held = round.reservations.get(&gang.accelerator).map(Vec::as_slice).unwrap_or_default();
+            let Some(shortest) = self.queues.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
+            *searches += 1;
+            if self.room_until(shortest.end(now), &gang, held).is_none() {
+                round.note_failure(&gang, shortest.end(now));
+                round.hopes.remove(&gang);
+            }
+        }
     }
 
     /// Leaves a line out whose jobs are all over a limit.
@@ -175,9 +196,12 @@ impl Engine {
 
     /// Room beside reservations.
     pub(crate) fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: &[Reservation]) -> Option<Room> {
-        let end = latest_end(spec, now);
+        self.room_until(latest_end(spec, now), &spec.gang, held)
+    }
+
+    fn room_until(&self, end: Option<Timestamp>, gang: &GangShape, held: &[Reservation]) -> Option<Room> {
         let usable = |node: &Node| held.iter().map(|held| held.usable(node, end)).min();
-        placement::find_room(&self.cluster, &spec.gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
+        placement::find_room(&self.cluster, gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
     }
 
     fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
@@ -197,6 +221,7 @@ impl Engine {
             round.unable.insert(Arc::new(gang.clone()));
         } else if reserves(held.len(), gang) {
             held.push(self.reserve(now, job.id, gang, held));
+            round.has_reserved = true;
         }
         let is_hopeless = is_first || !self.has_devices_for(gang);
         round.note_failure(gang, if is_hopeless { Some(Timestamp::EPOCH) } else { end });

@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GangShape, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GangShape, JobSpec, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QueueSpec};
 use crate::job::Job;
-use crate::line::{Line, QueueKey};
+use crate::line::{Line, QueueKey, Span};
 use crate::share::{Resource, Usages};
 use crate::standing::{Rank, Standing};
 
@@ -36,8 +36,8 @@ pub(crate) struct Queues {
     /// Leaves in which jobs wait.
     active: BTreeSet<QueueIndex>,
     waiting: usize,
-    /// The gangs that waiting jobs ask for, and in how many lines.
-    gangs: BTreeMap<Arc<GangShape>, usize>,
+    /// The gangs that waiting jobs ask for, for how long, and how many do.
+    gangs: BTreeMap<Arc<GangShape>, BTreeMap<Span, usize>>,
     /// When shares were last brought forward, and what there was then.
     pub(crate) as_of: Timestamp,
     pub(crate) totals: BTreeMap<Resource, u64>,
@@ -133,16 +133,9 @@ impl Queues {
     /// A job waits.
     pub(crate) fn insert(&mut self, job: &Job) {
         let leaf = self.leaf(&job.spec.queue);
-        let line = &mut self.queues[leaf.0].line;
-        let asked_before = line.asks_for(&job.spec.gang);
-        if line.insert(&job.spec, job.key()) {
+        if self.queues[leaf.0].line.insert(&job.spec, job.key()) {
             self.waiting += 1;
-        }
-        if !asked_before {
-            match self.gangs.get_mut(&job.spec.gang) {
-                Some(lines) => *lines += 1,
-                None => drop(self.gangs.insert(Arc::new(job.spec.gang.clone()), 1)),
-            }
+            self.count_request(&job.spec);
         }
         self.active.insert(leaf);
         self.put_back(leaf);
@@ -151,13 +144,9 @@ impl Queues {
     /// A job waits no more.
     pub(crate) fn remove(&mut self, job: &Job) {
         let leaf = self.leaf(&job.spec.queue);
-        let line = &mut self.queues[leaf.0].line;
-        let asked_before = line.asks_for(&job.spec.gang);
-        if line.remove(&job.spec, &job.key()) {
+        if self.queues[leaf.0].line.remove(&job.spec, &job.key()) {
             self.waiting -= 1;
-        }
-        if asked_before && !self.queues[leaf.0].line.asks_for(&job.spec.gang) {
-            self.forget_gang(&job.spec.gang);
+            self.discount_request(&job.spec);
         }
         if self.queues[leaf.0].line.order().is_empty() {
             self.active.remove(&leaf);
@@ -165,11 +154,25 @@ impl Queues {
         }
     }
 
-    fn forget_gang(&mut self, gang: &GangShape) {
-        let Some(lines) = self.gangs.get_mut(gang) else { return };
-        *lines -= 1;
-        if *lines == 0 {
-            self.gangs.remove(gang);
+    fn count_request(&mut self, spec: &JobSpec) {
+        if !self.gangs.contains_key(&spec.gang) {
+            self.gangs.insert(Arc::new(spec.gang.clone()), BTreeMap::new());
+        }
+        let spans = self.gangs.get_mut(&spec.gang).expect("the gang was inserted just now");
+        *spans.entry(Span::of(spec)).or_insert(0) += 1;
+    }
+
+    fn discount_request(&mut self, spec: &JobSpec) {
+        let span = Span::of(spec);
+        let Some(spans) = self.gangs.get_mut(&spec.gang) else { return };
+        if let Some(count) = spans.get_mut(&span) {
+            *count -= 1;
+        }
+        if spans.get(&span) == Some(&0) {
+            spans.remove(&span);
+        }
+        if spans.is_empty() {
+            self.gangs.remove(&spec.gang);
         }
     }
 
@@ -180,6 +183,11 @@ impl Queues {
     /// The gangs that waiting jobs ask for.
     pub(crate) fn gangs(&self) -> impl Iterator<Item = &Arc<GangShape>> {
         self.gangs.keys()
+    }
+
+    /// The shortest time that a gang is asked for.
+    pub(crate) fn shortest(&self, gang: &GangShape) -> Option<Span> {
+        self.gangs.get(gang).and_then(|spans| spans.keys().next().copied())
     }
 
     /// How many jobs wait.
