@@ -98,7 +98,7 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
                 && *lost == names(NodeStatus::Lost)
         }
         // No job of the properties asks for a topology.
-        Blocker::Topology { .. } | Blocker::Nothing => false,
+        Blocker::Claimed { .. } | Blocker::Topology { .. } | Blocker::Nothing => false,
     }
 }
 

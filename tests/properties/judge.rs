@@ -55,7 +55,7 @@ impl Shadow {
                 (!is_known && self.nodes.len() >= LIMITS.nodes_max).then_some(Refused::ClusterFull)
             }
             Event::NodeLost { node } => self.status(*node).is_none().then_some(Refused::UnknownNode),
-            Event::DrainRequested { node } | Event::DrainCancelled { node } => match self.status(*node) {
+            Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => match self.status(*node) {
                 None => Some(Refused::UnknownNode),
                 Some(NodeStatus::Lost) => Some(Refused::LostNode),
                 Some(NodeStatus::Ready | NodeStatus::Draining) => None,
@@ -305,7 +305,7 @@ fn pause_due(job: &Ours, holding: &Holding) -> Duration {
     let doublings = match requeue_due(job, holding) {
         RequeueReason::Fault { .. } => in_a_row.checked_sub(2),
         RequeueReason::Asked => (in_a_row > 0).then_some(job.requeues),
-        RequeueReason::Orphaned => None,
+        RequeueReason::Orphaned | RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => None,
     };
     let longest = LIMITS.backoff_max;
     let doubled = |times| (0..times).fold(Duration::from_secs(1), |pause, _| longest.min(pause * 2)).min(longest);

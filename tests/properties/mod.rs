@@ -11,6 +11,7 @@ mod action;
 mod checks;
 mod judge;
 mod network;
+mod preemption;
 mod regressions;
 mod shadow;
 mod shrink;

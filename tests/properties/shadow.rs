@@ -91,7 +91,7 @@ impl Shadow {
                 None => self.nodes.push((spec.clone(), NodeStatus::Ready)),
             },
             Event::NodeLost { node } => self.lose_node(now, *node),
-            Event::DrainRequested { node } => self.node_mut(*node).1 = NodeStatus::Draining,
+            Event::DrainRequested { node, .. } => self.node_mut(*node).1 = NodeStatus::Draining,
             Event::DrainCancelled { node } => self.node_mut(*node).1 = NodeStatus::Ready,
             Event::JobSubmitted(spec) => self.take_job(now, spec.clone()),
             Event::CancelRequested { job, .. } => self.job_mut(*job).is_cancelled = true,
@@ -162,6 +162,7 @@ impl Shadow {
                 job.place =
                     Place::Holding(Holding { attempt, placed_at: now, shares, stop: None, checkpoint_at_start });
             }
+            Decision::Claim { .. } => {}
             Decision::Stop { reason, .. } => {
                 if let Place::Holding(holding) = &mut job.place {
                     holding.stop = Some(*reason);
@@ -174,6 +175,7 @@ impl Shadow {
                         job.faults += 1;
                     }
                     RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
+                    RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => {}
                 }
                 job.place = Place::Waiting { since: now, not_before: *not_before };
             }

@@ -10,7 +10,8 @@ use gangline_base::{
     Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, Refusal, ShareEnd, Snapshot,
+    Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, PreemptionRules,
+    Refusal, ShareEnd, Snapshot,
 };
 
 use super::action::{Action, How, Machine, Shape};
@@ -84,6 +85,9 @@ pub(super) fn run(history: &[Action], check: Check) -> Result<World, Broken> {
 
 fn run_unguarded(history: &[Action], check: Check) -> Result<World, Broken> {
     let mut world = World::new(check);
+    // Who is stopped for whom is judged by `preemption.rs`.
+    let sharing = Configuration { preemption: PreemptionRules::OFF, ..Configuration::default() };
+    world.apply(&Event::Configured(Arc::new(sharing)))?;
     for action in history {
         world.step(*action)?;
     }
@@ -124,7 +128,7 @@ impl World {
         match action {
             Action::Join(machine) => self.apply(&Event::NodeJoined(node_spec(machine))),
             Action::Lose { node } => self.apply(&Event::NodeLost { node: self.node(node) }),
-            Action::Drain { node } => self.apply(&Event::DrainRequested { node: self.node(node) }),
+            Action::Drain { node } => self.apply(&Event::DrainRequested { node: self.node(node), within: None }),
             Action::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(node) }),
             Action::Submit(shape) => self.apply(&Event::JobSubmitted(Arc::new(job_spec(shape)))),
             Action::Start { share } => match pick(&self.shadow.live_shares(), share) {

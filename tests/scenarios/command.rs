@@ -4,7 +4,9 @@
 //! cluster 4 nodes x 8 h100 [cpus=64 memory=512GiB]      nodes n1 to n4 join
 //! cluster 2 racks x 4 nodes x 8 h100 [in-a-block=2]     racks r1, r2 of nodes n1 to n8; blocks b1, ...
 //! node NAME 2 cpu [cpus=8 memory=16GiB rack=r1 block=b1] a node joins
-//! submit NAME gang=16 [per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
+//! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
+//! preemption [reclaim=on by-priority=on min-runtime=5m]  the administrator says who may be stopped for whom
+//! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
 //!                        prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
 //! dry-run gang=16 [...]                                 where it would run, or why not
 //! advance 10m                                           time goes by; timers go off on the way
@@ -15,11 +17,11 @@
 //! signal JOB 9 [on NODE] [noticed=3s]                   a rank is killed by a signal; noticed so long ago
 //! checkpoint JOB 100                                    a checkpoint of step 100 is durable
 //! cancel JOB                                            a user wants it gone
-//! fail|drain|undrain NODE                               the node is lost, drained, no longer drained
+//! fail|drain|undrain NODE [within=10m]                  the node is lost, drained (perhaps by a deadline), no longer drained
 //! rejoin NODE [4 h100 cpus=8 memory=16GiB]              it comes back, perhaps with another capacity
 //! restart [losing 1] [after 2h]                         the control plane dies, perhaps before its last decisions reached the
 //!                                                       journal, and is back at once or later
-//! show queue|nodes|JOB, explain JOB
+//! show queue|queues|nodes|JOB, explain JOB
 //! ```
 //!
 //! `attempt=1` after a report about a job speaks of that attempt instead of the current one.
@@ -29,21 +31,23 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Bytes, Level, Priority, Segment, TopologyRequest};
-use gangline_orchestration::{Location, NodeCapacity};
+use gangline_base::{AcceleratorKind, Bytes, Level, Priority, QueueName, Segment, TopologyRequest};
+use gangline_orchestration::{Location, NodeCapacity, PreemptionRules, QueueSpec};
 
 /// One command.
 #[derive(Debug)]
 pub(super) enum Command {
     Cluster { racks: Option<Racks>, nodes: u32, capacity: NodeCapacity },
     Node { name: String, capacity: NodeCapacity, location: Location },
+    Queue(QueueSpec),
+    Preemption(PreemptionRules),
     Submit { name: String, wanted: Wanted },
     DryRun { wanted: Wanted },
     Advance(Duration),
     Report { job: String, on: Option<String>, attempt: Option<u32>, what: Report },
     Cancel { job: String },
     Fail { node: String },
-    Drain { node: String },
+    Drain { node: String, within: Option<Duration> },
     Undrain { node: String },
     Rejoin { node: String, capacity: Option<NodeCapacity> },
     Restart { losing: usize, after: Duration },
@@ -73,6 +77,7 @@ pub(super) enum Report {
 #[derive(Debug)]
 pub(super) enum Subject {
     Queue,
+    Queues,
     Nodes,
     Job(String),
 }
@@ -80,6 +85,7 @@ pub(super) enum Subject {
 /// What a job asks for.
 #[derive(Debug)]
 pub(super) struct Wanted {
+    pub(super) queue: QueueName,
     pub(super) nodes: u32,
     pub(super) per_node: u32,
     pub(super) kind: Option<AcceleratorKind>,
@@ -115,7 +121,11 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "start" | "finish" | "stopped" | "exit" | "signal" | "checkpoint" => report(verb, &mut words)?,
         "cancel" => Command::Cancel { job: words.name("a job")? },
         "fail" => Command::Fail { node: words.name("a node")? },
-        "drain" => Command::Drain { node: words.name("a node")? },
+        "queue" => Command::Queue(words.queue()?),
+        "preemption" => Command::Preemption(words.preemption()?),
+        "drain" => {
+            Command::Drain { within: words.option("within").map(duration).transpose()?, node: words.name("a node")? }
+        }
         "undrain" => Command::Undrain { node: words.name("a node")? },
         "rejoin" => {
             let node = words.name("a node")?;
@@ -128,6 +138,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         },
         "show" => Command::Show(match words.next("queue, nodes or a job")? {
             "queue" => Subject::Queue,
+            "queues" => Subject::Queues,
             "nodes" => Subject::Nodes,
             job => Subject::Job(job.to_owned()),
         }),
@@ -169,6 +180,18 @@ fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(format!("\"{text}\" is not a time: write it as 500ms, 30s, 10m or 2h")),
     };
     number::<u32>(count).map(|count| Duration::from_millis(u64::from(count) * millis))
+}
+
+fn queue_name(text: &str) -> Result<QueueName, String> {
+    QueueName::new(text).map_err(|error| error.to_string())
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("\"{text}\" is neither on nor off")),
+    }
 }
 
 fn priority(text: &str) -> Result<Priority, String> {
@@ -254,6 +277,31 @@ impl<'a> Words<'a> {
         Ok(Some(Racks { racks, in_a_block: self.option("in-a-block").map(number).transpose()? }))
     }
 
+    fn queue(&mut self) -> Result<QueueSpec, String> {
+        let kind = AcceleratorKind(self.option("kind").unwrap_or("h100").to_owned());
+        let mut amount = |key: &str| {
+            let count = self.option(key).map(number).transpose()?;
+            Ok::<_, String>(count.into_iter().map(|count| (kind.clone(), count)).collect())
+        };
+        Ok(QueueSpec {
+            quota: amount("quota")?,
+            borrowing_limit: amount("borrow")?,
+            weight: self.option("weight").map_or(Ok(NonZeroU32::MIN), number)?,
+            parent: self.option("parent").map(queue_name).transpose()?,
+            name: queue_name(self.next("a name for the queue")?)?,
+        })
+    }
+
+    fn preemption(&mut self) -> Result<PreemptionRules, String> {
+        let default = PreemptionRules::default();
+        Ok(PreemptionRules {
+            reclaim: self.option("reclaim").map_or(Ok(default.reclaim), switch)?,
+            by_priority: self.option("by-priority").map_or(Ok(default.by_priority), switch)?,
+            runtime_min: self.option("min-runtime").map_or(Ok(default.runtime_min), duration)?,
+            ..default
+        })
+    }
+
     fn location(&mut self) -> Location {
         let named = |level: Level| self.option(level.name()).map(|name| (level, name.to_owned()));
         Level::ALL.into_iter().filter_map(named).collect()
@@ -292,6 +340,7 @@ impl<'a> Words<'a> {
         // As in a job file: without a folder for checkpoints, only the budget ends a job unless more is asked for.
         let no_progress_default = if has_checkpoint { 3 } else { max_faults.saturating_add(1) };
         Ok(Wanted {
+            queue: queue_name(self.option("queue").unwrap_or("default"))?,
             nodes: gang / per_node,
             per_node,
             kind: self.option("kind").map(|kind| AcceleratorKind(kind.to_owned())),

@@ -1,7 +1,7 @@
 //! How a scenario's transcript puts decisions and state into words.
 
-use gangline_base::{JobId, JobSpec, Timestamp};
-use gangline_orchestration::{Decision, DryRun, Job, JobState, Node, NodeStatus, Share};
+use gangline_base::{AcceleratorKind, JobId, JobSpec, NodeId, Timestamp};
+use gangline_orchestration::{Decision, DryRun, Job, JobState, Node, NodeStatus, QueueStanding, Share};
 
 use super::command::Subject;
 use super::stage::Stage;
@@ -30,6 +30,11 @@ impl Stage {
                 let again = if attempt.0 > 1 { format!(" ({attempt})") } else { String::new() };
                 format!("{time} place {name}{again} on {}: {reason}", self.shares(shares))
             }
+            Decision::Claim { claim, reason, .. } => {
+                let victims: Vec<&str> = claim.victims.iter().map(|victim| self.name(*victim)).collect();
+                let nodes: Vec<&str> = claim.nodes.iter().map(|node| self.node_name(*node)).collect();
+                format!("{time} claim {name} gets {} from {}: {reason}", nodes.join(" "), victims.join(" "))
+            }
             Decision::Stop { reason, .. } => format!("{time} stop {name}: {reason}"),
             Decision::Requeue { not_before, reason, .. } => {
                 let pause = if *not_before > self.clock {
@@ -43,10 +48,13 @@ impl Stage {
         }
     }
 
+    fn node_name(&self, node: NodeId) -> &str {
+        self.engine.cluster().node(node).map_or("?", |node| node.spec.name.as_str())
+    }
+
     fn shares(&self, shares: &[Share]) -> String {
-        let node = |share: &Share| self.engine.cluster().node(share.node).map_or("?", |node| node.spec.name.as_str());
-        let texts: Vec<String> =
-            shares.iter().map(|share| format!("{}[{}]", node(share), ranges(&share.devices))).collect();
+        let text = |share: &Share| format!("{}[{}]", self.node_name(share.node), ranges(&share.devices));
+        let texts: Vec<String> = shares.iter().map(text).collect();
         texts.join(" ")
     }
 
@@ -71,6 +79,7 @@ impl Stage {
     pub(super) fn show_lines(&self, subject: &Subject) -> Result<Vec<String>, String> {
         match subject {
             Subject::Queue => Ok(self.queue_lines()),
+            Subject::Queues => Ok(self.engine.queues(self.clock).iter().map(standing_line).collect()),
             Subject::Nodes => Ok(self.engine.cluster().nodes().map(|node| self.node_line(node)).collect()),
             Subject::Job(name) => self.job_line(name).map(|line| vec![line]),
         }
@@ -140,10 +149,19 @@ impl Stage {
 
 fn counts(job: &Job) -> String {
     let checkpoint = job.checkpoint.map_or("none".to_owned(), |step| format!("step {step}"));
-    let Job { attempts, faults, faults_without_progress, requeues, .. } = job;
+    let Job { attempts, faults, faults_without_progress, requeues, preemptions, .. } = job;
+    let preempted = if *preemptions > 0 { format!("preempted {preemptions}, ") } else { String::new() };
     format!(
-        "attempts {attempts}, faults {faults} ({faults_without_progress} without progress), requeues {requeues}, checkpoint {checkpoint}"
+        "attempts {attempts}, faults {faults} ({faults_without_progress} without progress), requeues {requeues}, {preempted}checkpoint {checkpoint}"
     )
+}
+
+fn standing_line(queue: &QueueStanding<'_>) -> String {
+    let of_kind = |(kind, (held, entitled)): (&AcceleratorKind, &(u32, u32))| {
+        format!("holds {held} {kind} of the {entitled} it is entitled to")
+    };
+    let kinds: Vec<String> = queue.accelerators.iter().map(of_kind).collect();
+    format!("{}: {}; share {:.3}", queue.spec.name, kinds.join(", "), queue.share)
 }
 
 /// Ascending numbers as `0-3,6`.

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId, NodeName,
-    Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+    Program, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity, NodeSpec, Refusal,
-    ShareEnd, ShareState,
+    Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
+    NodeSpec, Refusal, ShareEnd, ShareState,
 };
 
 use super::command::{Command, Racks, Report, Wanted};
@@ -64,7 +64,11 @@ impl Stage {
                 self.apply(&event)?;
             }
             Command::Fail { node } => self.apply(&Event::NodeLost { node: self.node(&node)? })?,
-            Command::Drain { node } => self.apply(&Event::DrainRequested { node: self.node(&node)? })?,
+            Command::Drain { node, within } => {
+                self.apply(&Event::DrainRequested { node: self.node(&node)?, within })?;
+            }
+            Command::Queue(queue) => self.configure(|sharing| sharing.queues.push(queue))?,
+            Command::Preemption(rules) => self.configure(|sharing| sharing.preemption = rules)?,
             Command::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(&node)? })?,
             Command::Rejoin { node, capacity } => {
                 let id = self.node(&node)?;
@@ -118,6 +122,12 @@ impl Stage {
         self.engine.check_invariants().map_err(|violation| violation.to_string())
     }
 
+    fn configure(&mut self, change: impl FnOnce(&mut Configuration)) -> Result<(), String> {
+        let mut sharing = self.engine.configuration().clone();
+        change(&mut sharing);
+        self.apply(&Event::Configured(Arc::new(sharing)))
+    }
+
     /// So many nodes in each rack, numbered throughout.
     fn join_racks(&mut self, racks: Racks, nodes: u32, capacity: &NodeCapacity) -> Result<(), String> {
         (0..racks.racks.saturating_mul(nodes)).try_for_each(|number| {
@@ -159,7 +169,7 @@ impl Stage {
         let at_least_one = |count: u32| count.try_into().map_err(|_| "a gang needs a device".to_owned());
         Ok(JobSpec {
             name: name.to_owned(),
-            queue: QueueName::new("default").map_err(|e| e.to_string())?,
+            queue: wanted.queue,
             priority: wanted.priority,
             gang: GangShape {
                 nodes: at_least_one(wanted.nodes)?,

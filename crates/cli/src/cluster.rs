@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gangline_base::{Bytes, Money};
+use gangline_control::jobfile::parse_duration;
 use gangline_control::wire;
 
 use crate::client::{Client, path_segment};
@@ -23,6 +24,9 @@ pub(crate) struct DrainArgs {
     /// Take it back into use
     #[arg(long)]
     undo: bool,
+    /// The node goes after this time, as in 10m: what still runs there is asked to save and stop just before
+    #[arg(long, value_name = "TIME", conflicts_with = "undo", value_parser = parse_duration)]
+    within: Option<Duration>,
 }
 
 /// How to watch.
@@ -65,7 +69,8 @@ fn nodes_table(list: &wire::NodeList) -> String {
 pub(crate) fn drain(client: &Client, args: &DrainArgs, is_json: bool) -> Result<(), Failure> {
     let verb = if args.undo { "undrain" } else { "drain" };
     let path = format!("/nodes/{}/{verb}", path_segment(&args.node));
-    let node: wire::Node = client.post(&path, &serde_json::json!({}))?;
+    let within_seconds = args.within.map(|within| u32::try_from(within.as_secs()).unwrap_or(u32::MAX));
+    let node: wire::Node = client.post(&path, &wire::Drain { within_seconds })?;
     if is_json {
         return output::json(&node);
     }
@@ -91,6 +96,7 @@ fn queues_table(list: &wire::QueueList) -> String {
         "IN",
         "QUOTA",
         "LIMIT",
+        "ENTITLED",
         ">WEIGHT",
         ">SHARE",
         ">SLOTS HELD",
@@ -104,6 +110,7 @@ fn queues_table(list: &wire::QueueList) -> String {
             queue.parent.clone().unwrap_or_default(),
             by_kind(&queue.quota),
             by_kind(&queue.limit),
+            by_kind(&queue.entitled),
             queue.weight.map(|weight| weight.to_string()).unwrap_or_default(),
             queue.share.map(|share| format!("{share:.3}")).unwrap_or_default(),
             queue.accelerators_held.to_string(),

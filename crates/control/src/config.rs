@@ -13,8 +13,12 @@
 //! [[queue]]
 //! name = "research"
 //! quota = { H100 = 4 }
+//!
+//! [preemption]
+//! min_runtime = "10m"
 //! ```
 
+mod preemption;
 mod queues;
 
 use std::collections::BTreeSet;
@@ -80,6 +84,12 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// A rule of preemption makes no sense.
+    #[error("preemption: {message}")]
+    Preemption {
+        /// What is wrong.
+        message: String,
+    },
     /// The queues contradict each other.
     #[error(transparent)]
     Sharing(#[from] InvalidConfiguration),
@@ -107,6 +117,7 @@ struct FileV1 {
     queue: Vec<queues::QueueV1>,
     half_life_hours: Option<u32>,
     order: Option<queues::OrderV1>,
+    preemption: Option<preemption::PreemptionV1>,
 }
 
 #[derive(Deserialize)]
@@ -144,7 +155,9 @@ impl Config {
         }
         check(&nodes)?;
         let refused = |(queue, message)| ConfigError::Queue { queue, message };
-        let sharing = queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
+        let mut sharing = queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
+        let rules = file.preemption.unwrap_or_default();
+        sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.check()?;
         Ok(Config { listen: file.listen, nodes, sharing })
     }

@@ -8,9 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{GangShape, JobId, JobSpec, Level, NodeId, Timestamp};
+use gangline_base::{GangShape, JobId, JobSpec, NodeId, Timestamp};
 
 use crate::engine::Engine;
+use crate::job::Attempt;
 use crate::line::Span;
 use crate::{Node, Share};
 
@@ -26,6 +27,10 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    pub(crate) fn new(job: JobId, at: Option<Timestamp>, spare: BTreeMap<NodeId, u32>) -> Self {
+        Reservation { job, at, spare }
+    }
+
     /// How many of a node's free accelerators a job that ends by `end` may have.
     pub(crate) fn usable(&self, node: &Node, end: Option<Timestamp>) -> u32 {
         let is_over_in_time = end.zip(self.at).is_some_and(|(end, at)| end <= at);
@@ -53,18 +58,29 @@ pub(crate) fn latest_end(spec: &JobSpec, start: Timestamp) -> Option<Timestamp> 
     Span::of(spec).end(start)
 }
 
+/// When a running job is over at the latest: within its grace once it has been told to stop.
+pub(crate) fn latest_end_of(spec: &JobSpec, attempt: &Attempt) -> Option<Timestamp> {
+    let stopped = attempt.stop_at.map(|at| at + spec.checkpoint.grace);
+    let limited = latest_end(spec, attempt.placed_at);
+    stopped.into_iter().chain(limited).min()
+}
+
 /// Nodes that can take a share by now, those that could first first; apart for each domain that has to hold the whole
 /// gang, if it requires one.
 struct Gathering<'a> {
     gang: &'a GangShape,
-    others: &'a [Reservation],
+    /// Nodes that are out of the question.
+    promised: BTreeSet<NodeId>,
     domains: BTreeMap<&'a str, Vec<NodeId>>,
 }
 
 impl Engine {
-    /// The earliest promise that can be made to a waiting job, of nodes that aren't promised to `others`.
+    /// The earliest promise that can be made to a waiting job, of nodes that nobody else has a claim to and that aren't
+    /// promised to `others`.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape, others: &[Reservation]) -> Reservation {
-        let mut gathering = Gathering { gang, others, domains: BTreeMap::new() };
+        let mut promised = self.claimed_nodes_beside(job);
+        promised.extend(others.iter().flat_map(|other| other.spare.keys()));
+        let mut gathering = Gathering { gang, promised, domains: BTreeMap::new() };
         let found = self.gather(now, &mut gathering);
         // Nobody works out when segments come together: a promise of nodes without a time.
         let at = found.as_ref().map(|(at, _)| *at).filter(|_| gang.topology.segment.is_none());
@@ -115,7 +131,7 @@ impl Engine {
         let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
         let others = self.cluster.emptiest_of(&gang.accelerator).filter(|node| !taken.contains(&node.id));
         for node in others.filter(|node| node.takes_shares_of(gang) && !gathering.is_promised(node)) {
-            if let Some(domain) = domain_of(gang, node) {
+            if let Some(domain) = node.domain_for(gang) {
                 let nodes = domains.entry(domain).or_default();
                 nodes.push(node.id);
                 if gang.topology.require.is_none() && nodes.len() >= wanted {
@@ -145,25 +161,16 @@ impl<'a> Gathering<'a> {
             return None;
         }
         let wanted = self.wanted();
-        let nodes = self.domains.entry(domain_of(self.gang, node)?).or_default();
+        let nodes = self.domains.entry(node.domain_for(self.gang)?).or_default();
         nodes.push(node.id);
         (nodes.len() >= wanted).then(|| nodes.clone())
     }
 
     fn is_promised(&self, node: &Node) -> bool {
-        self.others.iter().any(|other| other.spare.contains_key(&node.id))
+        self.promised.contains(&node.id)
     }
 
     fn wanted(&self) -> usize {
         usize::try_from(self.gang.nodes.get()).expect("a usize holds 32 bits")
-    }
-}
-
-/// The domain that has to hold the whole gang if it is to have this node: everywhere, if it requires none.
-fn domain_of<'a>(gang: &GangShape, node: &'a Node) -> Option<&'a str> {
-    match gang.topology.require {
-        None => Some(""),
-        Some(Level::Node) => Some(node.spec.name.as_str()),
-        Some(level) => node.spec.location.at(level),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, NodeId, NodeName};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, Level, NodeId, NodeName};
 
 use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::share::{MIB_BITS, Resource};
@@ -113,6 +113,16 @@ impl Node {
     #[must_use]
     pub fn could_hold_share_of(&self, gang: &GangShape) -> bool {
         self.spec.capacity.can_hold_share_of(gang)
+    }
+
+    /// The name of the domain that has to hold the whole gang if it is to have this node: everywhere (empty), if it
+    /// requires none; none if the node doesn't say where it is at that level.
+    pub(crate) fn domain_for(&self, gang: &GangShape) -> Option<&str> {
+        match gang.topology.require {
+            None => Some(""),
+            Some(Level::Node) => Some(self.spec.name.as_str()),
+            Some(level) => self.spec.location.at(level),
+        }
     }
 
     /// How many accelerators are free.

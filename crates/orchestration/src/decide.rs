@@ -24,7 +24,8 @@ impl Engine {
                 decisions.push(decision);
             }
         }
-        if std::mem::take(&mut self.is_placement_due) {
+        // Stopping one for another is due once for each attempt, so this ends.
+        while std::mem::take(&mut self.is_placement_due) {
             self.place_waiting(now, &mut decisions);
         }
         decisions
@@ -51,6 +52,8 @@ impl Engine {
             StopReason::TimeLimit(limit)
         } else if attempt.states.iter().any(has_failed) {
             StopReason::PeerEnded
+        } else if let Some(node) = self.leaving_node(now, job, attempt) {
+            StopReason::NodeLeaves { node }
         } else {
             return None;
         };
@@ -64,8 +67,17 @@ impl Engine {
         let end = |fate| Decision::End { job: job.id, fate };
         let requeue =
             |not_before, reason| Decision::Requeue { job: job.id, attempt: attempt.number, not_before, reason };
-        let faults =
-            ends().filter_map(|e| if let ShareEnd::Fault { cause, at } = e { Some((*at, *cause)) } else { None });
+        let making_room = match attempt.stop {
+            Some(StopReason::Preempted { by }) => Some(RequeueReason::Preempted { by }),
+            Some(StopReason::NodeLeaves { node }) => Some(RequeueReason::NodeLeft { node }),
+            _ => None,
+        };
+        // What fails after it was told to make room does so because of that: a node that goes, say.
+        let counts = |at: Timestamp| making_room.is_none() || attempt.stop_at.is_none_or(|stop_at| at < stop_at);
+        let faults = ends().filter_map(|e| match e {
+            ShareEnd::Fault { cause, at } if counts(*at) => Some((*at, *cause)),
+            _ => None,
+        });
         if ends().all(|e| *e == ShareEnd::Succeeded) {
             end(Fate::Succeeded)
         } else if job.is_cancelled {
@@ -82,6 +94,8 @@ impl Engine {
                     requeue(now + self.backoff(job), RequeueReason::Fault { cause, faults, max_faults })
                 }
             }
+        } else if let Some(reason) = making_room {
+            requeue(now, reason)
         } else if job.requeues >= self.limits.requeues_max {
             end(Fate::RequeuesExhausted { requeues: job.requeues })
         } else if ends().any(|e| *e == ShareEnd::Requeue) {

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeId, Timestamp};
 
+use crate::claim::{Claim, ClaimReason};
 use crate::{FaultCause, Share};
 
 /// A decision with its reason.
@@ -20,6 +21,15 @@ pub enum Decision {
         shares: Vec<Share>,
         /// Why now and here.
         reason: PlaceReason,
+    },
+    /// Hold nodes for a waiting job until the jobs that are stopped for it have left them.
+    Claim {
+        /// The waiting job.
+        job: JobId,
+        /// What it gets and whom it takes it from; their stops follow.
+        claim: Claim,
+        /// Why these.
+        reason: ClaimReason,
     },
     /// Stop what still runs of an attempt.
     Stop {
@@ -56,6 +66,7 @@ impl Decision {
     pub fn job(&self) -> JobId {
         match self {
             Decision::Place { job, .. }
+            | Decision::Claim { job, .. }
             | Decision::Stop { job, .. }
             | Decision::Requeue { job, .. }
             | Decision::End { job, .. } => *job,
@@ -95,6 +106,16 @@ pub enum StopReason {
     TimeLimit(Duration),
     /// Another node's share of the gang has ended without success.
     PeerEnded,
+    /// Another job has the better right to its devices.
+    Preempted {
+        /// That job.
+        by: JobId,
+    },
+    /// One of its nodes is about to go.
+    NodeLeaves {
+        /// Which.
+        node: NodeId,
+    },
 }
 
 impl fmt::Display for StopReason {
@@ -103,6 +124,8 @@ impl fmt::Display for StopReason {
             StopReason::Cancelled => f.write_str("cancelled by a user"),
             StopReason::TimeLimit(limit) => write!(f, "reached its time limit of {} s", limit.as_secs()),
             StopReason::PeerEnded => f.write_str("another node of the gang has ended"),
+            StopReason::Preempted { by } => write!(f, "makes room for {by}; save first"),
+            StopReason::NodeLeaves { node } => write!(f, "{node} is about to go; save first"),
         }
     }
 }
@@ -123,6 +146,16 @@ pub enum RequeueReason {
     Asked,
     /// Its supervisors stopped it because they lost the control plane.
     Orphaned,
+    /// It made room for another job. Counted apart from faults, and without a limit: the job did nothing wrong.
+    Preempted {
+        /// That job.
+        by: JobId,
+    },
+    /// It left a node that was about to go. Counted as a preemption.
+    NodeLeft {
+        /// Which.
+        node: NodeId,
+    },
 }
 
 impl fmt::Display for RequeueReason {
@@ -133,6 +166,8 @@ impl fmt::Display for RequeueReason {
             }
             RequeueReason::Asked => f.write_str("it saved and asked to be queued again (exit code 94)"),
             RequeueReason::Orphaned => f.write_str("its supervisors had lost the control plane"),
+            RequeueReason::Preempted { by } => write!(f, "it made room for {by}"),
+            RequeueReason::NodeLeft { node } => write!(f, "it left {node}, which was about to go"),
         }
     }
 }

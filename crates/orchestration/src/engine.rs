@@ -47,6 +47,10 @@ pub struct Engine {
     pub(crate) outlook: Outlook,
     /// How long jobs ran.
     pub(crate) estimates: Estimates,
+    /// Nodes that go, and when.
+    pub(crate) leaving: BTreeMap<NodeId, Timestamp>,
+    /// Waiting jobs that have a claim.
+    pub(crate) claimants: BTreeSet<JobId>,
     /// When to look at a job again; entries may be stale, which costs a look.
     pub(crate) timers: BTreeSet<(Timestamp, JobId)>,
     /// Jobs that something happened to since they were last decided on.
@@ -68,6 +72,8 @@ impl Engine {
             queues: Queues::new(Configuration::default()),
             outlook: Outlook::default(),
             estimates: Estimates::default(),
+            leaving: BTreeMap::new(),
+            claimants: BTreeSet::new(),
             timers: BTreeSet::new(),
             attention: BTreeSet::new(),
             is_placement_due: false,
@@ -187,7 +193,7 @@ impl Engine {
                 self.cluster.admits(spec)
             }
             Event::NodeLost { node } => self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node)),
-            Event::DrainRequested { node } | Event::DrainCancelled { node } => {
+            Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => {
                 let status = self.cluster.node(*node).ok_or(Refusal::UnknownNode(*node))?.status;
                 if status == NodeStatus::Lost { Err(Refusal::LostNode(*node)) } else { Ok(()) }
             }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Step, Submitter, Timestamp};
 
@@ -18,10 +19,13 @@ pub enum Event {
         /// Which.
         node: NodeId,
     },
-    /// Nothing new is to start on a node; what runs there goes on.
+    /// Nothing new is to start on a node. What runs there goes on; if the node goes at a certain time (an administrator's
+    /// deadline, a cloud's spot notice), it is asked to save and stop just in time, and waits again.
     DrainRequested {
         /// Which.
         node: NodeId,
+        /// It goes after this time; none: it stays until what runs there is over.
+        within: Option<Duration>,
     },
     /// A draining node takes jobs again.
     DrainCancelled {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
 
-use crate::backfill::latest_end;
+use crate::backfill::{latest_end, latest_end_of};
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
 use crate::share::held_by;
-use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd};
+use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -25,13 +25,15 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
-            Event::DrainRequested { node } => {
+            Event::DrainRequested { node, within } => {
                 self.cluster.set_status(*node, NodeStatus::Draining);
+                self.leave_by(*node, within.map(|within| now + within));
                 // The first in line may step aside now, which lets those behind it start.
                 self.is_placement_due = true;
             }
             Event::DrainCancelled { node } => {
                 self.cluster.set_status(*node, NodeStatus::Ready);
+                self.leave_by(*node, None);
                 self.is_placement_due = true;
             }
             Event::Configured(configuration) => self.configure(now, configuration),
@@ -43,7 +45,11 @@ impl Engine {
             Event::ShareEnded { job, node, end, .. } => self.set_share(*job, *node, ShareState::Ended(end.clone())),
             Event::IdsSkipped { below } => self.next_job = self.next_job.max(below.0),
             Event::CheckpointCommitted { job, step, .. } => {
-                self.attend(*job, |job| job.checkpoint = job.checkpoint.max(Some(*step)));
+                self.attend(*job, |job| {
+                    if job.checkpoint < Some(*step) {
+                        (job.checkpoint, job.checkpoint_at) = (Some(*step), Some(now));
+                    }
+                });
             }
         }
         self.now = now;
@@ -67,11 +73,11 @@ impl Engine {
     }
 
     /// Works out anew when a node, which has joined, will have what free.
-    pub(crate) fn look_out_anew(&mut self, id: NodeId) {
+    fn look_out_anew(&mut self, id: NodeId) {
         let Some(node) = self.cluster.node(id) else { return };
         self.outlook.forget(node);
         for (job, attempt) in self.jobs.values().filter_map(|job| Some((job, job.attempt()?))) {
-            let end = latest_end(&job.spec, attempt.placed_at);
+            let end = latest_end_of(&job.spec, attempt);
             for share in attempt.shares.iter().filter(|share| share.node == id) {
                 self.outlook.take(node, share, job.id, end);
             }
@@ -80,6 +86,7 @@ impl Engine {
 
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
         self.cluster.set_status(node, NodeStatus::Lost);
+        self.leave_by(node, None);
         let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
         let has_live_share = |job: &&Job| {
             let index = job.attempt().and_then(|attempt| attempt.share_index(node).map(|i| &attempt.states[i]));
@@ -107,7 +114,10 @@ impl Engine {
             faults: 0,
             faults_without_progress: 0,
             requeues: 0,
+            preemptions: 0,
             checkpoint: None,
+            checkpoint_at: None,
+            claim: None,
             is_cancelled: false,
         };
         self.queues.insert(&job);
@@ -119,14 +129,17 @@ impl Engine {
     pub(crate) fn evolve_decision(&mut self, now: Timestamp, decision: &Decision) {
         match decision {
             Decision::Place { job, attempt, shares, .. } => self.evolve_place(now, *job, *attempt, shares),
-            Decision::Stop { job, reason, .. } => {
-                if let Some(attempt) = self.jobs.get_mut(job).and_then(Job::attempt_mut) {
-                    attempt.stop = Some(*reason);
+            Decision::Claim { job, claim, .. } => {
+                if let Some(job) = self.jobs.get_mut(job) {
+                    job.claim = Some(claim.clone());
+                    self.claimants.insert(job.id);
                 }
             }
+            Decision::Stop { job, reason, .. } => self.evolve_stop(now, *job, *reason),
             Decision::Requeue { job, not_before, reason, .. } => self.evolve_requeue(now, *job, *not_before, *reason),
             Decision::End { job, .. } => {
                 self.release(now, *job);
+                self.claimants.remove(job);
                 if let Some(job) = self.jobs.remove(job) {
                     self.queues.remove(&job);
                     if job.attempts > 0 {
@@ -151,17 +164,36 @@ impl Engine {
         self.queues.remove(job);
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang));
         job.attempts = number.0;
+        job.claim = None;
+        self.claimants.remove(&id);
         job.state = JobState::Allocated(Attempt {
             number,
             placed_at: now,
             shares: shares.to_vec(),
             states: vec![ShareState::Launching; shares.len()],
             stop: None,
+            stop_at: None,
             checkpoint_at_start: job.checkpoint,
         });
         if let Some(limit) = job.spec.time_limit {
             self.timers.insert((now + limit, id));
         }
+    }
+
+    fn evolve_stop(&mut self, now: Timestamp, id: JobId, reason: StopReason) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let spec = job.spec.clone();
+        let Some(attempt) = job.attempt_mut() else { return };
+        (attempt.stop, attempt.stop_at) = (Some(reason), Some(now));
+        let end = latest_end_of(&spec, attempt);
+        for share in &attempt.shares {
+            if let Some(node) = self.cluster.node(share.node) {
+                self.outlook.release(node, id);
+                self.outlook.take(node, share, id, end);
+            }
+        }
+        // What is promised to the first in line may come sooner now, which lets others start.
+        self.is_placement_due = true;
     }
 
     fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
@@ -174,6 +206,7 @@ impl Engine {
                 job.faults_without_progress = without_progress;
             }
             RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
+            RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => job.preemptions += 1,
         }
         job.state = JobState::Queued { since: now, not_before };
         self.queues.insert(job);

@@ -5,7 +5,8 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, Timestamp};
 
-use crate::backfill::Reservation;
+use crate::backfill::{Reservation, latest_end};
+use crate::claim::names;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
@@ -61,6 +62,13 @@ pub enum Blocker {
         /// What keeps that one.
         because: Box<Blocker>,
     },
+    /// Other jobs are saving to make room for it.
+    Claimed {
+        /// Those.
+        victims: Vec<JobId>,
+        /// When they are gone at the latest.
+        until: Timestamp,
+    },
     /// Other jobs hold the devices.
     NotEnoughFree {
         /// What it wants.
@@ -106,6 +114,7 @@ impl fmt::Display for Blocker {
             Blocker::Behind { job, because, .. } => {
                 write!(f, "there is room, but it would delay {job}, which is before it in line and {because}")
             }
+            Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
                 let kind = &wanted.accelerator;
                 write!(f, "wants {} node(s) with {kind}:{}", wanted.nodes, wanted.accelerators_per_node)?;
@@ -191,7 +200,9 @@ impl Engine {
             return Ok(DryRun::WouldWait(explanation));
         }
         let held = self.reservations_before(now, &candidate);
-        let shares = self.room_beside(now, spec, &held).map(|room| room.shares).unwrap_or_default();
+        let claims = self.claims_beside(candidate.key.job);
+        let room = self.room_until(latest_end(spec, now), &spec.gang, &claims, &held);
+        let shares = room.map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
@@ -206,6 +217,7 @@ impl Engine {
             Blocker::NotEnoughFree { .. } if self.reservations_before(now, candidate).is_empty() => {
                 self.reserve(now, candidate.key.job, &candidate.spec.gang, &[]).at
             }
+            Blocker::Claimed { until, .. } => Some(until),
             _ => None,
         };
         Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
@@ -242,20 +254,28 @@ impl Engine {
             return Blocker::Quota { queue, kind: gang.accelerator.clone(), wanted: gang.devices(), held, limit };
         }
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
-            return self.lack(gang);
+            return self.jobs.get(&candidate.key.job).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
         }
+        let claims = self.claims_beside(candidate.key.job);
         let held = self.reservations_before(now, candidate);
-        match held.first() {
-            Some(first) if self.room_beside(now, candidate.spec, &held).is_none() => {
-                let held = held
-                    .iter()
-                    .find(|held| self.room_beside(now, candidate.spec, std::slice::from_ref(held)).is_none())
-                    .unwrap_or(first);
-                let gang = self.jobs.get(&held.job).map(|first| &first.spec.gang);
-                let because = Box::new(gang.map_or(Blocker::Nothing, |gang| self.lack(gang)));
-                Blocker::Behind { job: held.job, starts_by: held.at, because }
-            }
-            _ => Blocker::Nothing,
+        let end = latest_end(candidate.spec, now);
+        if self.room_until(end, gang, &claims, &held).is_some() {
+            return Blocker::Nothing;
+        }
+        let is_in_the_way =
+            |held: &&Reservation| self.room_until(end, gang, &claims, std::slice::from_ref(held)).is_none();
+        held.iter().find(is_in_the_way).or(held.first()).or(claims.first()).map_or(Blocker::Nothing, |held| {
+            let first = self.jobs.get(&held.job);
+            let because = Box::new(first.map_or(Blocker::Nothing, |first| self.lack_of(first)));
+            Blocker::Behind { job: held.job, starts_by: held.at, because }
+        })
+    }
+
+    /// What a waiting job that is first in line lacks.
+    fn lack_of(&self, job: &Job) -> Blocker {
+        match self.live_claim(job) {
+            Some(claim) => Blocker::Claimed { victims: claim.victims.clone(), until: claim.until },
+            None => self.lack(&job.spec.gang),
         }
     }
 

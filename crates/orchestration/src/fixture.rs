@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, NodeName, Priority, Program, QueueName,
-    RecoveryPolicy, Submitter, TopologyRequest,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeName, Priority, Program,
+    QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
 };
 
-use crate::{Location, NodeCapacity, NodeSpec};
+use crate::{Job, JobState, Location, NodeCapacity, NodeSpec};
 
 pub(crate) fn kind() -> AcceleratorKind {
     AcceleratorKind("H100".to_owned())
@@ -50,6 +51,28 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
         time_limit: None,
         submitter: Submitter("ann".to_owned()),
+    }
+}
+
+/// A job that waits.
+pub(crate) fn waiting(spec: JobSpec) -> Job {
+    let now = Timestamp::EPOCH;
+    Job {
+        id: JobId(1),
+        spec: Arc::new(spec),
+        submitted_at: now,
+        turn: now,
+        state: JobState::Queued { since: now, not_before: now },
+        ran: Duration::ZERO,
+        attempts: 0,
+        faults: 0,
+        faults_without_progress: 0,
+        requeues: 0,
+        preemptions: 0,
+        checkpoint: None,
+        checkpoint_at: None,
+        claim: None,
+        is_cancelled: false,
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, Timestamp};
 
+use crate::claim::Claim;
 use crate::line::QueueKey;
 use crate::{ShareEnd, StopReason};
 
@@ -32,8 +33,14 @@ pub struct Job {
     pub faults_without_progress: u32,
     /// Times it was queued again without a fault.
     pub requeues: u32,
+    /// Times it was stopped for another job.
+    pub preemptions: u32,
     /// The newest durable checkpoint.
     pub checkpoint: Option<Step>,
+    /// When that became durable.
+    pub checkpoint_at: Option<Timestamp>,
+    /// Nodes that other jobs are leaving for it.
+    pub claim: Option<Claim>,
     /// A user wants it gone.
     pub is_cancelled: bool,
 }
@@ -88,6 +95,8 @@ pub struct Attempt {
     pub states: Vec<ShareState>,
     /// It was told to stop.
     pub stop: Option<StopReason>,
+    /// When it was told to.
+    pub stop_at: Option<Timestamp>,
     /// The newest checkpoint when it was placed: an attempt that commits none beyond it has made no progress.
     pub checkpoint_at_start: Option<Step>,
 }
@@ -103,6 +112,12 @@ impl Attempt {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.states.iter().all(|state| matches!(state, ShareState::Ended(_)))
+    }
+
+    /// Whether it has been told to stop, and all it was asked to save is durable: nothing is left to wait for.
+    #[must_use]
+    pub fn has_saved(&self, checkpoint_at: Option<Timestamp>) -> bool {
+        self.stop_at.is_some_and(|stop_at| checkpoint_at.is_some_and(|saved| saved >= stop_at))
     }
 
     /// Where the share on `node` stands in `shares`.

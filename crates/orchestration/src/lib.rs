@@ -6,11 +6,13 @@
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
 mod backfill;
+mod claim;
 mod cluster;
 mod configuration;
 mod decide;
 mod decision;
 mod engine;
+mod entitlement;
 mod estimate;
 mod event;
 mod evolve;
@@ -19,6 +21,7 @@ mod explain;
 mod fixture;
 mod invariant;
 mod job;
+mod leaving;
 mod line;
 mod order;
 mod outlook;
@@ -36,9 +39,11 @@ mod standing;
 mod topology;
 #[cfg(test)]
 mod topology_tests;
+mod victims;
 
+pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
-pub use configuration::{Configuration, InvalidConfiguration, QUEUES_MAX, QueueOrder, QueueSpec};
+pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use estimate::{History, Kin, Sample};
@@ -46,6 +51,7 @@ pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
+pub use order::QueueOrder;
 pub use queue::QueueStanding;
 pub use refusal::{DomainFit, Fit, Refusal};
 pub use share::{Resource, Usage, Usages};

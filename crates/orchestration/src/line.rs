@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use gangline_base::{GangShape, JobId, JobSpec, Priority, Timestamp};
 
+use crate::queue::QueueIndex;
+
 /// A place in a queue: higher priority first, then the earlier turn ([`crate::Job::turn`]), then the older job. A job
 /// that is queued again keeps its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +47,11 @@ pub(crate) struct Line {
 }
 
 impl Line {
+    /// Whether a job here asks for `gang`.
+    pub(crate) fn asks_for(&self, gang: &GangShape) -> bool {
+        self.requests.contains_key(gang)
+    }
+
     /// Whether the job wasn't there yet.
     pub(crate) fn insert(&mut self, spec: &JobSpec, key: QueueKey) -> bool {
         if !self.requests.contains_key(&spec.gang) {
@@ -90,5 +97,66 @@ impl Line {
     pub(crate) fn next_alike(&self, spec: &JobSpec, key: &QueueKey) -> Option<QueueKey> {
         let jobs = self.requests.get(&spec.gang)?.get(&Span::of(spec))?;
         jobs.range((std::ops::Bound::Excluded(*key), std::ops::Bound::Unbounded)).next().copied()
+    }
+}
+
+/// What waiting jobs ask for, in all lines together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Requests(BTreeMap<Arc<GangShape>, Asked>);
+
+#[derive(Clone, Debug, Default)]
+struct Asked {
+    /// For how long, and how many do.
+    spans: BTreeMap<Span, usize>,
+    /// Lines that ask for it and aren't known to be over a limit with it.
+    open: BTreeSet<QueueIndex>,
+}
+
+impl Requests {
+    /// The gangs that some line asks for that isn't known to be over a limit with it.
+    pub(crate) fn open(&self) -> impl Iterator<Item = &Arc<GangShape>> {
+        self.0.iter().filter(|(_, asked)| !asked.open.is_empty()).map(|(gang, _)| gang)
+    }
+
+    /// Those lines.
+    pub(crate) fn open_lines(&self, gang: &GangShape) -> impl Iterator<Item = QueueIndex> + '_ {
+        self.0.get(gang).into_iter().flat_map(|asked| asked.open.iter().copied())
+    }
+
+    /// The shortest time that a gang is asked for.
+    pub(crate) fn shortest(&self, gang: &GangShape) -> Option<Span> {
+        self.0.get(gang).and_then(|asked| asked.spans.keys().next().copied())
+    }
+
+    pub(crate) fn count(&mut self, spec: &JobSpec) {
+        if !self.0.contains_key(&spec.gang) {
+            self.0.insert(Arc::new(spec.gang.clone()), Asked::default());
+        }
+        let asked = self.0.get_mut(&spec.gang).expect("the gang was inserted just now");
+        *asked.spans.entry(Span::of(spec)).or_insert(0) += 1;
+    }
+
+    pub(crate) fn discount(&mut self, spec: &JobSpec) {
+        let span = Span::of(spec);
+        let Some(asked) = self.0.get_mut(&spec.gang) else { return };
+        if let Some(count) = asked.spans.get_mut(&span) {
+            *count -= 1;
+        }
+        if asked.spans.get(&span) == Some(&0) {
+            asked.spans.remove(&span);
+        }
+        if asked.spans.is_empty() {
+            self.0.remove(&spec.gang);
+        }
+    }
+
+    /// Whether the line wasn't open yet.
+    pub(crate) fn open_line(&mut self, gang: &GangShape, line: QueueIndex) -> bool {
+        self.0.get_mut(gang).is_some_and(|asked| asked.open.insert(line))
+    }
+
+    /// Whether the line was open.
+    pub(crate) fn close_line(&mut self, gang: &GangShape, line: QueueIndex) -> bool {
+        self.0.get_mut(gang).is_some_and(|asked| asked.open.remove(&line))
     }
 }

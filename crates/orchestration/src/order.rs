@@ -14,8 +14,17 @@ use std::time::Duration;
 
 use gangline_base::{JobSpec, Timestamp};
 
-use crate::QueueOrder;
 use crate::engine::Engine;
+
+/// Who is first among jobs of one priority in one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueOrder {
+    /// The one that came first.
+    Fifo,
+    /// The one that is expected to be shortest, by what jobs like it took; the longer a job waits, the fewer pass it.
+    #[default]
+    ShortestExpected,
+}
 
 /// How many times its expected run time a job may be passed by shorter ones that came later.
 const PATIENCE: u32 = 30;

@@ -23,6 +23,7 @@ use crate::job::{Job, JobState};
 use crate::line::{QueueKey, Span};
 use crate::placement::Room;
 use crate::queue::QueueIndex;
+use crate::standing::Standing;
 use crate::{Decision, Node, PlaceReason, placement};
 
 /// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
@@ -36,6 +37,8 @@ const LARGE_RESERVATIONS_MAX: usize = 4;
 /// What a round has found out so far.
 #[derive(Default)]
 struct Round {
+    /// Nodes that running jobs are leaving for others.
+    claims: Vec<Reservation>,
     /// For each kind of accelerator: that of the first in line, then those of large gangs.
     reservations: BTreeMap<AcceleratorKind, Vec<Reservation>>,
     /// The earliest end with which a gang found no room; the beginning of time if none would help. One that ends no
@@ -47,6 +50,10 @@ struct Round {
     hopes: BTreeSet<Arc<GangShape>>,
     /// The first job of each request in a line, of those that haven't failed.
     lines: BTreeMap<QueueIndex, BinaryHeap<Reverse<QueueKey>>>,
+    /// What the line that is looked at is over a limit with, and whose.
+    over: Vec<(Arc<GangShape>, QueueIndex)>,
+    /// The lines that are left to look at, once all that is hoped for waits behind a reservation.
+    rest: Option<BinaryHeap<Reverse<(Standing, QueueIndex)>>>,
     /// Lines that have nothing more to give.
     done: Vec<QueueIndex>,
     /// Something was reserved just now.
@@ -85,20 +92,25 @@ impl Round {
 impl Engine {
     pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         self.queues.bring_forward(now, self.cluster.totals());
+        self.place_claimants(now, decisions);
         let mut searches = 0;
         while searches < SEARCHES_MAX && self.place_round(now, &mut searches, decisions) {}
+        self.claim_for_waiting(now, decisions);
     }
 
     /// Whether another round could decide more.
     fn place_round(&mut self, now: Timestamp, searches: &mut usize, decisions: &mut Vec<Decision>) -> bool {
-        let hopes = self.queues.gangs().filter(|gang| self.has_devices_for(gang)).cloned().collect();
-        let mut round = Round { hopes, ..Round::default() };
+        let hopes = self.queues.requests.open().filter(|gang| self.has_devices_for(gang)).cloned().collect();
+        let mut round = Round { claims: self.live_claims(), hopes, ..Round::default() };
         while *searches < SEARCHES_MAX
             && !round.hopes.is_empty()
-            && let Some(leaf) = self.queues.first_line()
+            && let Some(leaf) = self.next_line(&mut round)
         {
             let found = self.next_of(now, leaf, &mut round, searches);
             self.drop_hopes(now, &mut round, searches);
+            for (gang, by) in std::mem::take(&mut round.over) {
+                self.queues.block(leaf, &gang, by);
+            }
             let Some(decision) = found else {
                 self.queues.put_aside(leaf);
                 round.done.push(leaf);
@@ -107,12 +119,42 @@ impl Engine {
             self.evolve_decision(now, &decision);
             decisions.push(decision);
             round.hopes.retain(|gang| self.has_devices_for(gang));
+            if let Some(rest) = &mut round.rest {
+                rest.push(Reverse((self.queues.kept_standing(leaf), leaf)));
+            }
         }
         for leaf in &round.done {
             self.queues.put_back(*leaf);
-            self.block_if_over(*leaf);
         }
         round.has_backfilled
+    }
+
+    /// The line to look at next. Once all that is hoped for waits behind a reservation, only lines are looked at that hope
+    /// for something, or could reserve more.
+    fn next_line(&self, round: &mut Round) -> Option<QueueIndex> {
+        let held = |gang: &GangShape| round.reservations.get(&gang.accelerator).map_or(0, Vec::len);
+        if round.rest.is_none() && round.hopes.iter().any(|gang| held(gang) == 0) {
+            return self.queues.first_line();
+        }
+        let rest = round.rest.get_or_insert_with(|| {
+            let requests = &self.queues.requests;
+            let counts = |gang: &&Arc<GangShape>| round.hopes.contains(*gang) || reserves(held(gang).max(1), gang);
+            let lines: BTreeSet<QueueIndex> =
+                requests.open().filter(counts).flat_map(|gang| requests.open_lines(gang)).collect();
+            let open = lines.into_iter().filter(|line| self.queues.is_looked_at(*line));
+            open.map(|line| Reverse((self.queues.kept_standing(line), line))).collect()
+        });
+        while let Some(Reverse((standing, line))) = rest.pop() {
+            if !self.queues.is_looked_at(line) {
+                continue;
+            }
+            let current = self.queues.kept_standing(line);
+            if current == standing {
+                return Some(line);
+            }
+            rest.push(Reverse((current, line)));
+        }
+        None
     }
 
     /// Whether as many nodes have devices free as a gang takes, wherever they are.
@@ -128,21 +170,12 @@ impl Engine {
         }
         for gang in round.hopes.clone() {
             let held = round.reservations.get(&gang.accelerator).map(Vec::as_slice).unwrap_or_default();
-            let Some(shortest) = self.queues.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
+            let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
-            if self.room_until(shortest.end(now), &gang, held).is_none() {
+            if self.room_until(shortest.end(now), &gang, &round.claims, held).is_none() {
                 round.note_failure(&gang, shortest.end(now));
                 round.hopes.remove(&gang);
             }
-        }
-    }
-
-    /// Leaves a line out whose jobs are all over a limit.
-    fn block_if_over(&mut self, leaf: QueueIndex) {
-        let limits = self.queues.line(leaf).gangs().map(|gang| self.queues.limited_by(leaf, gang));
-        let limits: Option<BTreeSet<QueueIndex>> = limits.collect();
-        if let Some(limits) = limits.filter(|limits| !limits.is_empty()) {
-            self.queues.block(leaf, &limits);
         }
     }
 
@@ -157,7 +190,7 @@ impl Engine {
             let Some(job) = self.jobs.get(&key.job) else { continue };
             let gang = &job.spec.gang;
             let end = latest_end(&job.spec, now);
-            if round.is_settled(gang, end) || self.queues.limited_by(leaf, gang).is_some() {
+            if round.is_settled(gang, end) || self.is_over(leaf, gang, round) {
                 continue;
             }
             if is_due(now, job) {
@@ -174,14 +207,24 @@ impl Engine {
     }
 
     /// The first job of each request in a line that hasn't failed.
-    fn heads(&self, now: Timestamp, leaf: QueueIndex, round: &Round) -> BinaryHeap<Reverse<QueueKey>> {
+    fn heads(&self, now: Timestamp, leaf: QueueIndex, round: &mut Round) -> BinaryHeap<Reverse<QueueKey>> {
         let line = self.queues.line(leaf);
         let mut heads = BinaryHeap::new();
-        for gang in line.gangs().filter(|gang| self.queues.limited_by(leaf, gang).is_none()) {
+        for gang in line.gangs() {
+            if self.is_over(leaf, gang, round) {
+                continue;
+            }
             let open = line.firsts(gang).take_while(|(span, _): &(Span, _)| !round.is_settled(gang, span.end(now)));
             heads.extend(open.map(|(_, key)| Reverse(key)));
         }
         heads
+    }
+
+    /// Whether a line is over a limit with a gang; notes so.
+    fn is_over(&self, leaf: QueueIndex, gang: &GangShape, round: &mut Round) -> bool {
+        let limited_by = self.queues.limited_by(leaf, gang);
+        round.over.extend(limited_by.map(|by| (Arc::new(gang.clone()), by)));
+        limited_by.is_some()
     }
 
     /// Whether only devices could be in its way.
@@ -194,38 +237,53 @@ impl Engine {
         self.cluster.could_hold(&spec.gang, &[NodeStatus::Ready]) >= spec.gang.nodes.get()
     }
 
-    /// Room beside reservations.
-    pub(crate) fn room_beside(&self, now: Timestamp, spec: &JobSpec, held: &[Reservation]) -> Option<Room> {
-        self.room_until(latest_end(spec, now), &spec.gang, held)
-    }
-
-    fn room_until(&self, end: Option<Timestamp>, gang: &GangShape, held: &[Reservation]) -> Option<Room> {
-        let usable = |node: &Node| held.iter().map(|held| held.usable(node, end)).min();
-        placement::find_room(&self.cluster, gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
-    }
-
     fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
-        let JobState::Queued { since, .. } = job.state else { return None };
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
         let held = round.reservations.entry(gang.accelerator.clone()).or_default();
-        if let Some(room) = self.room_beside(now, &job.spec, held) {
-            held.iter_mut().for_each(|held| held.take(&room.shares, end));
-            let backfills = held.first().map(|held| held.job);
-            round.has_backfilled |= backfills.is_some();
-            let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
-            let attempt = AttemptNumber(job.attempts + 1);
-            return Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason });
+        if let Some(decision) = self.place_beside(now, job, &round.claims, held) {
+            if let Decision::Place { shares, .. } = &decision {
+                round.claims.iter_mut().chain(held.iter_mut()).for_each(|held| held.take(shares, end));
+            }
+            round.has_backfilled |= !held.is_empty();
+            return Some(decision);
         }
-        let is_first = held.is_empty();
+        let has_no_room = held.is_empty() && round.claims.is_empty() || !self.has_devices_for(gang);
         if !self.could_run(&job.spec) {
             round.unable.insert(Arc::new(gang.clone()));
         } else if reserves(held.len(), gang) {
             held.push(self.reserve(now, job.id, gang, held));
             round.has_reserved = true;
         }
-        let is_hopeless = is_first || !self.has_devices_for(gang);
-        round.note_failure(gang, if is_hopeless { Some(Timestamp::EPOCH) } else { end });
+        round.note_failure(gang, if has_no_room { Some(Timestamp::EPOCH) } else { end });
         None
+    }
+
+    /// Places a job on what neither claims nor reservations hold for others, if there is room.
+    pub(crate) fn place_beside(
+        &self,
+        now: Timestamp,
+        job: &Job,
+        claims: &[Reservation],
+        held: &[Reservation],
+    ) -> Option<Decision> {
+        let JobState::Queued { since, .. } = job.state else { return None };
+        let room = self.room_until(latest_end(&job.spec, now), &job.spec.gang, claims, held)?;
+        let backfills = held.first().map(|held| held.job);
+        let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
+        let attempt = AttemptNumber(job.attempts + 1);
+        Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason })
+    }
+
+    /// Room for a gang from now until `end`.
+    pub(crate) fn room_until(
+        &self,
+        end: Option<Timestamp>,
+        gang: &GangShape,
+        claims: &[Reservation],
+        held: &[Reservation],
+    ) -> Option<Room> {
+        let usable = |node: &Node| claims.iter().chain(held).map(|held| held.usable(node, end)).min();
+        placement::find_room(&self.cluster, gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
     }
 }
 

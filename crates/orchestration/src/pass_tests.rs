@@ -6,13 +6,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Priority, Timestamp};
+use gangline_base::{JobId, JobSpec, NodeId, Priority, Timestamp};
 
 use crate::backfill::latest_end;
 use crate::engine::{Engine, Limits};
 use crate::fixture::{self, Dice};
 use crate::pass::reserves;
-use crate::{Configuration, Decision, Event, FaultCause, JobState, PlaceReason, QueueOrder, QueueSpec, ShareEnd};
+use crate::{Configuration, Decision, Event, FaultCause, PreemptionRules, QueueOrder, QueueSpec, ShareEnd};
 
 /// Rounds of [`plain_round`] until one passes nobody.
 fn plain_pass(engine: &mut Engine, now: Timestamp) -> Vec<Decision> {
@@ -34,19 +34,15 @@ fn plain_round(engine: &mut Engine, now: Timestamp, decisions: &mut Vec<Decision
             continue;
         }
         let held: &mut Vec<_> = reservations.entry(job.spec.gang.accelerator.clone()).or_default();
-        let Some(room) = engine.room_beside(now, &job.spec, held) else {
+        let Some(decision) = engine.place_beside(now, &job, &[], held) else {
             if reserves(held.len(), &job.spec.gang) && engine.could_run(&job.spec) {
                 held.push(engine.reserve(now, id, &job.spec.gang, held));
             }
             continue;
         };
-        held.iter_mut().for_each(|held| held.take(&room.shares, latest_end(&job.spec, now)));
+        let Decision::Place { shares, .. } = &decision else { continue };
+        held.iter_mut().for_each(|held| held.take(shares, latest_end(&job.spec, now)));
         has_backfilled |= !held.is_empty();
-        let JobState::Queued { since, .. } = job.state else { continue };
-        let backfills = held.first().map(|held| held.job);
-        let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
-        let attempt = AttemptNumber(job.attempts + 1);
-        let decision = Decision::Place { job: id, attempt, shares: room.shares, reason };
         engine.evolve_decision(now, &decision);
         decisions.push(decision);
     }
@@ -79,7 +75,7 @@ fn configuration(dice: &mut Dice) -> Configuration {
         ],
     };
     let order = dice.of(&[QueueOrder::Fifo, QueueOrder::ShortestExpected]);
-    Configuration { queues, half_life: Duration::from_hours(1), order }
+    Configuration { queues, half_life: Duration::from_hours(1), order, preemption: PreemptionRules::OFF }
 }
 
 fn random_job(dice: &mut Dice) -> JobSpec {
@@ -114,7 +110,7 @@ fn random_event(engine: &Engine, dice: &mut Dice, now: Timestamp) -> Vec<Event> 
         }
         90..92 => vec![Event::NodeLost { node }],
         92..95 => vec![Event::NodeJoined(fixture::node(node.0, dice.of(&[8, 8, 4])))],
-        95 => vec![Event::DrainRequested { node }],
+        95 => vec![Event::DrainRequested { node, within: None }],
         96 => vec![Event::DrainCancelled { node }],
         97 => vec![Event::Configured(Arc::new(configuration(dice)))],
         _ => vec![Event::TimePassed],

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GangShape, JobSpec, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GangShape, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QueueSpec};
+use crate::entitlement::Entitlement;
 use crate::job::Job;
-use crate::line::{Line, QueueKey, Span};
+use crate::line::{Line, QueueKey, Requests};
 use crate::share::{Resource, Usages};
 use crate::standing::{Rank, Standing};
 
@@ -35,9 +36,8 @@ pub(crate) struct Queues {
     by_name: BTreeMap<QueueName, QueueIndex>,
     /// Leaves in which jobs wait.
     active: BTreeSet<QueueIndex>,
-    waiting: usize,
-    /// The gangs that waiting jobs ask for, for how long, and how many do.
-    gangs: BTreeMap<Arc<GangShape>, BTreeMap<Span, usize>>,
+    /// What waiting jobs ask for, in all lines.
+    pub(crate) requests: Requests,
     /// When shares were last brought forward, and what there was then.
     pub(crate) as_of: Timestamp,
     pub(crate) totals: BTreeMap<Resource, u64>,
@@ -47,13 +47,17 @@ pub(crate) struct Queues {
 pub(crate) struct Queue {
     spec: Option<QueueSpec>,
     pub(crate) parent: Option<QueueIndex>,
-    has_children: bool,
+    children: Vec<QueueIndex>,
+    /// Jobs that wait in it and below.
+    waiting: usize,
     usages: Usages,
     pub(crate) line: Line,
-    /// Its line is not to be looked at: its jobs are over a limit, or the pass is done with it.
+    /// The pass is done with its line.
     pub(crate) is_aside: bool,
-    /// Lines that wait for this queue to hold less.
-    pub(crate) blocked: BTreeSet<QueueIndex>,
+    /// How many of the gangs that its line asks for aren't known to be over a limit.
+    pub(crate) open: usize,
+    /// Lines, and what they ask for, that wait for this queue to hold less.
+    pub(crate) blocked: BTreeSet<(QueueIndex, Arc<GangShape>)>,
     /// Those of its children that have a line to look at, in order.
     pub(crate) ranked: BTreeSet<Rank>,
     /// How it stands in its parent's `ranked`, if it is there.
@@ -69,12 +73,14 @@ pub(crate) struct OverLimit {
 }
 
 /// A configured queue and its share.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct QueueStanding<'a> {
     /// Its rules.
     pub spec: &'a QueueSpec,
     /// Its dominant share over its weight: of its siblings the one with the lowest is served first.
     pub share: f64,
+    /// Accelerators its jobs hold and it is entitled to (its quota, and its part by weight of what is left), by kind.
+    pub accelerators: BTreeMap<AcceleratorKind, (u32, u32)>,
 }
 
 impl Queues {
@@ -84,8 +90,7 @@ impl Queues {
             queues: vec![Queue::new(None, None)],
             by_name: BTreeMap::new(),
             active: BTreeSet::new(),
-            waiting: 0,
-            gangs: BTreeMap::new(),
+            requests: Requests::default(),
             as_of: Timestamp::EPOCH,
             totals: BTreeMap::new(),
         };
@@ -97,7 +102,7 @@ impl Queues {
             let parent = spec.parent.as_ref().and_then(|parent| queues.by_name.get(parent)).copied();
             let parent = parent.unwrap_or(ROOT);
             queues.queues[own.0].parent = Some(parent);
-            queues.queues[parent.0].has_children = true;
+            queues.queues[parent.0].children.push(own);
         }
         queues
     }
@@ -121,12 +126,12 @@ impl Queues {
     /// Whether jobs may be sent to a queue of this name.
     pub(crate) fn takes_jobs(&self, name: &QueueName) -> bool {
         self.configuration.queues.is_empty()
-            || self.by_name.get(name).is_some_and(|index| !self.queues[index.0].has_children)
+            || self.by_name.get(name).is_some_and(|index| self.queues[index.0].children.is_empty())
     }
 
     /// The names of the queues that take jobs.
     pub(crate) fn leaf_names(&self) -> Vec<QueueName> {
-        let leaves = self.by_name.iter().filter(|(_, index)| !self.queues[index.0].has_children);
+        let leaves = self.by_name.iter().filter(|(_, index)| self.queues[index.0].children.is_empty());
         leaves.map(|(name, _)| name.clone()).collect()
     }
 
@@ -134,45 +139,35 @@ impl Queues {
     pub(crate) fn insert(&mut self, job: &Job) {
         let leaf = self.leaf(&job.spec.queue);
         if self.queues[leaf.0].line.insert(&job.spec, job.key()) {
-            self.waiting += 1;
-            self.count_request(&job.spec);
+            self.count_waiting(leaf, |waiting| waiting + 1);
+            self.requests.count(&job.spec);
         }
         self.active.insert(leaf);
-        self.put_back(leaf);
+        self.open(leaf, &job.spec.gang);
     }
 
     /// A job waits no more.
     pub(crate) fn remove(&mut self, job: &Job) {
         let leaf = self.leaf(&job.spec.queue);
-        if self.queues[leaf.0].line.remove(&job.spec, &job.key()) {
-            self.waiting -= 1;
-            self.discount_request(&job.spec);
+        if !self.queues[leaf.0].line.remove(&job.spec, &job.key()) {
+            return;
         }
+        self.count_waiting(leaf, |waiting| waiting - 1);
+        if !self.queues[leaf.0].line.asks_for(&job.spec.gang) {
+            self.close(leaf, &job.spec.gang);
+        }
+        self.requests.discount(&job.spec);
         if self.queues[leaf.0].line.order().is_empty() {
             self.active.remove(&leaf);
-            self.rank_up(leaf);
         }
     }
 
-    fn count_request(&mut self, spec: &JobSpec) {
-        if !self.gangs.contains_key(&spec.gang) {
-            self.gangs.insert(Arc::new(spec.gang.clone()), BTreeMap::new());
-        }
-        let spans = self.gangs.get_mut(&spec.gang).expect("the gang was inserted just now");
-        *spans.entry(Span::of(spec)).or_insert(0) += 1;
-    }
-
-    fn discount_request(&mut self, spec: &JobSpec) {
-        let span = Span::of(spec);
-        let Some(spans) = self.gangs.get_mut(&spec.gang) else { return };
-        if let Some(count) = spans.get_mut(&span) {
-            *count -= 1;
-        }
-        if spans.get(&span) == Some(&0) {
-            spans.remove(&span);
-        }
-        if spans.is_empty() {
-            self.gangs.remove(&spec.gang);
+    fn count_waiting(&mut self, leaf: QueueIndex, change: fn(usize) -> usize) {
+        let mut at = Some(leaf);
+        while let Some(index) = at {
+            let queue = &mut self.queues[index.0];
+            queue.waiting = change(queue.waiting);
+            at = queue.parent;
         }
     }
 
@@ -180,19 +175,9 @@ impl Queues {
         self.queues[self.leaf(name).0].line.order().contains(key)
     }
 
-    /// The gangs that waiting jobs ask for.
-    pub(crate) fn gangs(&self) -> impl Iterator<Item = &Arc<GangShape>> {
-        self.gangs.keys()
-    }
-
-    /// The shortest time that a gang is asked for.
-    pub(crate) fn shortest(&self, gang: &GangShape) -> Option<Span> {
-        self.gangs.get(gang).and_then(|spans| spans.keys().next().copied())
-    }
-
     /// How many jobs wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting
+        self.queues[ROOT.0].waiting
     }
 
     /// Leaves in which jobs wait.
@@ -219,8 +204,10 @@ impl Queues {
     pub(crate) fn give_back(&mut self, now: Timestamp, name: &QueueName, held: &[(Resource, u64)]) {
         self.change(now, name, held, |before, amount| before - amount);
         for index in self.path_up(self.leaf(name)).collect::<Vec<_>>() {
-            for leaf in std::mem::take(&mut self.queues[index.0].blocked) {
-                self.put_back(leaf);
+            for (leaf, gang) in std::mem::take(&mut self.queues[index.0].blocked) {
+                if self.queues[leaf.0].line.asks_for(&gang) {
+                    self.open(leaf, &gang);
+                }
             }
         }
     }
@@ -264,8 +251,49 @@ impl Queues {
         })
     }
 
-    fn path_up(&self, leaf: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
+    pub(crate) fn path_up(&self, leaf: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
         std::iter::successors(Some(leaf), |index| self.queues[index.0].parent)
+    }
+
+    /// The queues directly in one.
+    pub(crate) fn children(&self, queue: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
+        self.queues[queue.0].children.iter().copied()
+    }
+
+    /// The queue above; none for the root.
+    pub(crate) fn parent(&self, queue: QueueIndex) -> Option<QueueIndex> {
+        self.queues[queue.0].parent
+    }
+
+    /// A configured queue's name.
+    pub(crate) fn name(&self, queue: QueueIndex) -> Option<&QueueName> {
+        self.queues[queue.0].spec.as_ref().map(|spec| &spec.name)
+    }
+
+    /// Accelerators of a kind that the jobs in and below a queue hold.
+    pub(crate) fn held(&self, queue: QueueIndex, kind: &AcceleratorKind) -> u32 {
+        self.queues[queue.0].held(kind)
+    }
+
+    /// Whether jobs in or below a queue hold accelerators of a kind, or wait.
+    pub(crate) fn is_in_demand(&self, queue: QueueIndex, kind: &AcceleratorKind) -> bool {
+        let queue = &self.queues[queue.0];
+        queue.waiting > 0 || queue.held(kind) > 0
+    }
+
+    /// The accelerators of a kind that a queue may always have.
+    pub(crate) fn quota(&self, queue: QueueIndex, kind: &AcceleratorKind) -> u32 {
+        self.queues[queue.0].spec.as_ref().map_or(0, |spec| spec.quota_of(kind))
+    }
+
+    /// The most accelerators of a kind a queue may have, if that is bounded.
+    pub(crate) fn limit(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Option<u32> {
+        self.queues[queue.0].spec.as_ref().and_then(|spec| spec.limit(kind))
+    }
+
+    /// A queue's weight beside its siblings'.
+    pub(crate) fn weight(&self, queue: QueueIndex) -> u32 {
+        self.queues[queue.0].spec.as_ref().map_or(1, |spec| spec.weight.get())
     }
 
     /// How a leaf stands at the time that shares are brought forward to at `now`.
@@ -289,8 +317,16 @@ impl Queues {
     pub(crate) fn standings(&self, now: Timestamp, totals: &BTreeMap<Resource, u64>) -> Vec<QueueStanding<'_>> {
         let mut standings = Vec::with_capacity(self.queues.len());
         for (index, queue) in self.queues.iter().enumerate() {
-            let share = self.rank_of(QueueIndex(index), now, totals).share;
-            standings.extend(queue.spec.as_ref().map(|spec| QueueStanding { spec, share }));
+            let index = QueueIndex(index);
+            let Some(spec) = &queue.spec else { continue };
+            let of_kind = |(resource, total): (&Resource, &u64)| {
+                let Resource::Accelerator(kind) = resource else { return None };
+                let Entitlement { held, entitled } =
+                    self.entitlement(index, kind, u32::try_from(*total).unwrap_or(u32::MAX));
+                Some((kind.clone(), (held, entitled)))
+            };
+            let accelerators = totals.iter().filter_map(of_kind).collect();
+            standings.push(QueueStanding { spec, share: self.rank_of(index, now, totals).share, accelerators });
         }
         standings
     }
@@ -336,10 +372,12 @@ impl Queue {
         Queue {
             spec,
             parent,
-            has_children: false,
+            children: Vec::new(),
+            waiting: 0,
             usages: Usages::default(),
             line: Line::default(),
             is_aside: false,
+            open: 0,
             blocked: BTreeSet::new(),
             ranked: BTreeSet::new(),
             rank: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
-use crate::backfill::latest_end;
+use crate::backfill::latest_end_of;
 use crate::cluster::NodeStatus;
 use crate::engine::{Engine, Limits};
 use crate::estimate::{Estimates, History, Kin};
@@ -22,6 +22,8 @@ pub struct Snapshot {
     pub next_job: u64,
     /// The nodes; a node's id is its place in this list.
     pub nodes: Vec<(NodeSpec, NodeStatus)>,
+    /// Nodes that go, and when.
+    pub leaving: Vec<(NodeId, Timestamp)>,
     /// Live jobs, by id.
     pub jobs: Vec<Job>,
     /// How the cluster is shared.
@@ -41,6 +43,7 @@ impl Engine {
             at: self.now,
             next_job: self.next_job,
             nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.status)).collect(),
+            leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
@@ -78,7 +81,7 @@ impl Engine {
                 }
                 JobState::Allocated(attempt) => {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
-                    let end = latest_end(&job.spec, attempt.placed_at);
+                    let end = latest_end_of(&job.spec, attempt);
                     for share in &attempt.shares {
                         let node = engine.cluster.node(share.node);
                         node.into_iter().for_each(|node| engine.outlook.take(node, share, job.id, end));
@@ -88,9 +91,13 @@ impl Engine {
                     }
                 }
             }
+            engine.claimants.extend(job.claim.is_some().then_some(job.id));
             engine.attention.insert(job.id);
         }
         engine.jobs = jobs;
+        for (node, at) in snapshot.leaving {
+            engine.leave_by(node, Some(at));
+        }
         engine.is_placement_due = true;
         Ok(engine)
     }

@@ -3,13 +3,14 @@
 //!
 //! Invariants: a queue is in its parent's order exactly if its own line or one below it is to be looked at, with the
 //! rank it had when it last changed; ranks are as of [`Queues::as_of`]. A change costs as much as the tree is deep, times
-//! the logarithm of how many siblings there are. What a pass is done with, and lines whose jobs are all over a limit,
-//! are put aside; a line over a limit comes back when the queue in its way gives something back or a job joins it.
+//! the logarithm of how many siblings there are. What a line asks for and is over a limit with is left out until the
+//! queue in its way gives something back, or a job asks for it anew.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use gangline_base::Timestamp;
+use gangline_base::{GangShape, Timestamp};
 
 use crate::queue::{QueueIndex, Queues, ROOT, share_time};
 use crate::share::Resource;
@@ -59,6 +60,11 @@ impl Queues {
         }
     }
 
+    /// Whether a line is to be looked at.
+    pub(crate) fn is_looked_at(&self, leaf: QueueIndex) -> bool {
+        self.queues[leaf.0].has_line_to_look_at()
+    }
+
     /// Leaves a line out until it is put back.
     pub(crate) fn put_aside(&mut self, leaf: QueueIndex) {
         self.queues[leaf.0].is_aside = true;
@@ -71,12 +77,33 @@ impl Queues {
         self.rank_up(leaf);
     }
 
-    /// Leaves a line out until one of these queues holds less, or a job joins it.
-    pub(crate) fn block(&mut self, leaf: QueueIndex, by: &BTreeSet<QueueIndex>) {
-        for index in by {
-            self.queues[index.0].blocked.insert(leaf);
+    /// A line asks for a gang that it may be within its limits with.
+    pub(crate) fn open(&mut self, leaf: QueueIndex, gang: &GangShape) {
+        if self.requests.open_line(gang, leaf) {
+            self.queues[leaf.0].open += 1;
         }
-        self.put_aside(leaf);
+        self.rank_up(leaf);
+    }
+
+    /// A line asks for a gang no more, or is over a limit with it.
+    pub(crate) fn close(&mut self, leaf: QueueIndex, gang: &GangShape) {
+        if self.requests.close_line(gang, leaf) {
+            self.queues[leaf.0].open -= 1;
+        }
+        self.rank_up(leaf);
+    }
+
+    /// Leaves what a line asks for out until `by` holds less.
+    pub(crate) fn block(&mut self, leaf: QueueIndex, gang: &Arc<GangShape>, by: QueueIndex) {
+        self.queues[by.0].blocked.insert((leaf, gang.clone()));
+        self.close(leaf, gang);
+    }
+
+    /// How a line that is looked at stands, by the ranks that are kept.
+    pub(crate) fn kept_standing(&self, leaf: QueueIndex) -> Standing {
+        let mut path: Vec<Rank> = self.path_up(leaf).filter_map(|index| self.queues[index.0].rank).collect();
+        path.reverse();
+        Standing { path }
     }
 
     /// Puts a queue and all above in their places.
@@ -98,8 +125,8 @@ impl Queues {
 }
 
 impl crate::queue::Queue {
-    fn has_line_to_look_at(&self) -> bool {
-        !self.is_aside && !self.line.order().is_empty()
+    pub(crate) fn has_line_to_look_at(&self) -> bool {
+        !self.is_aside && self.open > 0
     }
 }
 

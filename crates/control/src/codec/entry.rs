@@ -10,6 +10,7 @@ use gangline_orchestration::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::claim::ClaimDecisionV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
 use super::topology::LocationV1;
@@ -24,6 +25,8 @@ enum EntryV1 {
     },
     DrainRequested {
         node: NodeId,
+        #[serde(default)]
+        within_ms: Option<u64>,
     },
     DrainCancelled {
         node: NodeId,
@@ -63,6 +66,7 @@ enum EntryV1 {
         backfills: Option<JobId>,
         candidates: u32,
     },
+    Claim(ClaimDecisionV1),
     Stop {
         job: JobId,
         attempt: AttemptNumber,
@@ -127,6 +131,8 @@ pub(super) enum StopV1 {
     Cancelled,
     TimeLimit { limit_ms: u64 },
     PeerEnded,
+    Preempted { by: JobId },
+    NodeLeaves { node: NodeId },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -135,6 +141,8 @@ enum RequeueV1 {
     Fault { cause: CauseV1, faults: u32, max_faults: u32 },
     Asked,
     Orphaned,
+    Preempted { by: JobId },
+    NodeLeft { node: NodeId },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -166,7 +174,7 @@ fn event_to_disk(event: &Event) -> EntryV1 {
     match event.clone() {
         Event::NodeJoined(spec) => EntryV1::NodeJoined(NodeV1::from(&spec)),
         Event::NodeLost { node } => EntryV1::NodeLost { node },
-        Event::DrainRequested { node } => EntryV1::DrainRequested { node },
+        Event::DrainRequested { node, within } => EntryV1::DrainRequested { node, within_ms: within.map(millis) },
         Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
         Event::Configured(configuration) => EntryV1::Configured(ConfigurationV1::from(&*configuration)),
         Event::JobSubmitted(spec) => EntryV1::JobSubmitted(Box::new(SpecV1::from(&*spec))),
@@ -191,16 +199,10 @@ fn decision_to_disk(decision: &Decision) -> EntryV1 {
             backfills: reason.backfills,
             candidates: reason.candidates,
         },
+        Decision::Claim { job, claim, reason } => EntryV1::Claim(ClaimDecisionV1::new(job, claim, reason)),
         Decision::Stop { job, attempt, reason } => EntryV1::Stop { job, attempt, reason: StopV1::from(reason) },
         Decision::Requeue { job, attempt, not_before, reason } => {
-            let reason = match reason {
-                RequeueReason::Fault { cause, faults, max_faults } => {
-                    RequeueV1::Fault { cause: cause.into(), faults, max_faults }
-                }
-                RequeueReason::Asked => RequeueV1::Asked,
-                RequeueReason::Orphaned => RequeueV1::Orphaned,
-            };
-            EntryV1::Requeue { job, attempt, not_before, reason }
+            EntryV1::Requeue { job, attempt, not_before, reason: reason.into() }
         }
         Decision::End { job, fate } => EntryV1::End { job, fate: FateV1::from(fate) },
     }
@@ -210,7 +212,9 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
     let event = match entry {
         EntryV1::NodeJoined(node) => Event::NodeJoined(node.into()),
         EntryV1::NodeLost { node } => Event::NodeLost { node },
-        EntryV1::DrainRequested { node } => Event::DrainRequested { node },
+        EntryV1::DrainRequested { node, within_ms } => {
+            Event::DrainRequested { node, within: within_ms.map(Duration::from_millis) }
+        }
         EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
         EntryV1::Configured(configuration) => Event::Configured(Arc::new(configuration.into())),
         EntryV1::JobSubmitted(spec) => Event::JobSubmitted(Arc::new((*spec).try_into()?)),
@@ -225,17 +229,12 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
             let reason = PlaceReason { waited: Duration::from_millis(waited_ms), backfills, candidates };
             return Ok(Entry::Decision(Decision::Place { job, attempt, shares, reason }));
         }
+        EntryV1::Claim(claim) => return Ok(Entry::Decision(claim.into())),
         EntryV1::Stop { job, attempt, reason } => {
             return Ok(Entry::Decision(Decision::Stop { job, attempt, reason: reason.into() }));
         }
         EntryV1::Requeue { job, attempt, not_before, reason } => {
-            let reason = match reason {
-                RequeueV1::Fault { cause, faults, max_faults } => {
-                    RequeueReason::Fault { cause: cause.into(), faults, max_faults }
-                }
-                RequeueV1::Asked => RequeueReason::Asked,
-                RequeueV1::Orphaned => RequeueReason::Orphaned,
-            };
+            let reason = reason.into();
             return Ok(Entry::Decision(Decision::Requeue { job, attempt, not_before, reason }));
         }
         EntryV1::End { job, fate } => return Ok(Entry::Decision(Decision::End { job, fate: fate.into() })),
@@ -295,6 +294,9 @@ macro_rules! mirror {
 mirror!(CauseV1, FaultCause {
     Exit(code), Signal(signal), Setup(code), Start, Rendezvous, SupervisorLost, NodeLost,
 });
+mirror!(RequeueV1, RequeueReason {
+    Fault { cause, faults, max_faults }, Asked, Orphaned, Preempted { by }, NodeLeft { node },
+});
 mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, at }, Stopped });
 mirror!(FateV1, Fate {
     Succeeded, Cancelled, TimedOut, DoNotRestart,
@@ -313,6 +315,8 @@ impl From<StopReason> for StopV1 {
             StopReason::Cancelled => StopV1::Cancelled,
             StopReason::TimeLimit(limit) => StopV1::TimeLimit { limit_ms: millis(limit) },
             StopReason::PeerEnded => StopV1::PeerEnded,
+            StopReason::Preempted { by } => StopV1::Preempted { by },
+            StopReason::NodeLeaves { node } => StopV1::NodeLeaves { node },
         }
     }
 }
@@ -323,6 +327,8 @@ impl From<StopV1> for StopReason {
             StopV1::Cancelled => StopReason::Cancelled,
             StopV1::TimeLimit { limit_ms } => StopReason::TimeLimit(Duration::from_millis(limit_ms)),
             StopV1::PeerEnded => StopReason::PeerEnded,
+            StopV1::Preempted { by } => StopReason::Preempted { by },
+            StopV1::NodeLeaves { node } => StopReason::NodeLeaves { node },
         }
     }
 }

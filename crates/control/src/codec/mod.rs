@@ -3,6 +3,7 @@
 //! Every body is JSON `{"v":1,...}`. These types mirror the engine's and are free to stay when the engine's change: a new
 //! version adds a type and a conversion, and old records stay readable. Field names are part of the format.
 
+mod claim;
 mod entry;
 mod history;
 mod sharing;

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, QueueName, Timestamp};
-use gangline_orchestration::{Configuration, QueueOrder, QueueSpec, Resource, Usage, Usages};
+use gangline_orchestration::preemption::cost::RestartCosts;
+use gangline_orchestration::{Configuration, PreemptionRules, QueueOrder, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
@@ -17,6 +18,8 @@ pub(super) struct ConfigurationV1 {
     /// Not there in journals from before there was a choice: then it was by age.
     #[serde(default)]
     order: OrderV1,
+    #[serde(default)]
+    preemption: Option<PreemptionV1>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -25,6 +28,44 @@ enum OrderV1 {
     #[default]
     Fifo,
     ShortestExpected,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PreemptionV1 {
+    reclaim: bool,
+    by_priority: bool,
+    runtime_min_ms: u64,
+    save_ms: u64,
+    requeue_ms: u64,
+    restore_ms: u64,
+}
+
+impl From<PreemptionRules> for PreemptionV1 {
+    fn from(PreemptionRules { reclaim, by_priority, runtime_min, restart }: PreemptionRules) -> Self {
+        PreemptionV1 {
+            reclaim,
+            by_priority,
+            runtime_min_ms: millis(runtime_min),
+            save_ms: millis(restart.save),
+            requeue_ms: millis(restart.requeue),
+            restore_ms: millis(restart.restore),
+        }
+    }
+}
+
+impl From<PreemptionV1> for PreemptionRules {
+    fn from(disk: PreemptionV1) -> Self {
+        PreemptionRules {
+            reclaim: disk.reclaim,
+            by_priority: disk.by_priority,
+            runtime_min: Duration::from_millis(disk.runtime_min_ms),
+            restart: RestartCosts {
+                save: Duration::from_millis(disk.save_ms),
+                requeue: Duration::from_millis(disk.requeue_ms),
+                restore: Duration::from_millis(disk.restore_ms),
+            },
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,6 +127,7 @@ impl From<&Configuration> for ConfigurationV1 {
                 QueueOrder::Fifo => OrderV1::Fifo,
                 QueueOrder::ShortestExpected => OrderV1::ShortestExpected,
             },
+            preemption: Some(configuration.preemption.into()),
         }
     }
 }
@@ -106,6 +148,8 @@ impl From<ConfigurationV1> for Configuration {
                 OrderV1::Fifo => QueueOrder::Fifo,
                 OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
             },
+            // Before there was preemption, nobody was stopped for another.
+            preemption: configuration.preemption.map_or(PreemptionRules::OFF, Into::into),
         }
     }
 }

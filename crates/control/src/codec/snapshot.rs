@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, Step, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeId, Step, Timestamp};
 use gangline_orchestration::{Attempt, Job, JobState, NodeStatus, Share, ShareState, Snapshot};
 use serde::{Deserialize, Serialize};
 
+use super::claim::ClaimV1;
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
@@ -18,6 +19,8 @@ struct SnapshotV1 {
     at: Timestamp,
     next_job: u64,
     nodes: Vec<(NodeV1, StatusV1)>,
+    #[serde(default)]
+    leaving: Vec<(NodeId, Timestamp)>,
     jobs: Vec<JobV1>,
     #[serde(default)]
     configuration: Option<ConfigurationV1>,
@@ -51,7 +54,13 @@ struct JobV1 {
     faults: u32,
     faults_without_progress: u32,
     requeues: u32,
+    #[serde(default)]
+    preemptions: u32,
     checkpoint: Option<Step>,
+    #[serde(default)]
+    checkpoint_at: Option<Timestamp>,
+    #[serde(default)]
+    claim: Option<ClaimV1>,
     is_cancelled: bool,
 }
 
@@ -68,6 +77,8 @@ struct AttemptV1 {
     placed_at: Timestamp,
     shares: Vec<(ShareV1, ShareStateV1)>,
     stop: Option<StopV1>,
+    #[serde(default)]
+    stop_at: Option<Timestamp>,
     checkpoint_at_start: Option<Step>,
 }
 
@@ -90,6 +101,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         at: snapshot.at,
         next_job: snapshot.next_job,
         nodes: snapshot.nodes.iter().map(|(spec, s)| (NodeV1::from(spec), status(*s))).collect(),
+        leaving: snapshot.leaving.clone(),
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
@@ -109,6 +121,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         at: snapshot.at,
         next_job: snapshot.next_job,
         nodes: snapshot.nodes.into_iter().map(|(node, s)| (node.into(), status(s))).collect(),
+        leaving: snapshot.leaving,
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
@@ -132,7 +145,10 @@ impl From<&Job> for JobV1 {
             faults: job.faults,
             faults_without_progress: job.faults_without_progress,
             requeues: job.requeues,
+            preemptions: job.preemptions,
             checkpoint: job.checkpoint,
+            checkpoint_at: job.checkpoint_at,
+            claim: job.claim.clone().map(ClaimV1::from),
             is_cancelled: job.is_cancelled,
         }
     }
@@ -161,7 +177,10 @@ impl TryFrom<JobV1> for Job {
             faults: job.faults,
             faults_without_progress: job.faults_without_progress,
             requeues: job.requeues,
+            preemptions: job.preemptions,
             checkpoint: job.checkpoint,
+            checkpoint_at: job.checkpoint_at,
+            claim: job.claim.map(Into::into),
             is_cancelled: job.is_cancelled,
         })
     }
@@ -180,6 +199,7 @@ impl From<&Attempt> for AttemptV1 {
             placed_at: attempt.placed_at,
             shares: shares.map(|(share, s)| (ShareV1::from(share), state(s))).collect(),
             stop: attempt.stop.map(StopV1::from),
+            stop_at: attempt.stop_at,
             checkpoint_at_start: attempt.checkpoint_at_start,
         }
     }
@@ -199,6 +219,7 @@ impl From<AttemptV1> for Attempt {
             shares,
             states,
             stop: attempt.stop.map(Into::into),
+            stop_at: attempt.stop_at,
             checkpoint_at_start: attempt.checkpoint_at_start,
         }
     }

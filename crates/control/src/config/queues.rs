@@ -66,7 +66,7 @@ pub(super) fn read(
         OrderV1::Fifo => QueueOrder::Fifo,
         OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
     });
-    Ok(Configuration { queues, half_life, order })
+    Ok(Configuration { queues, half_life, order, ..default })
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Nodes, queues, health.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -9,6 +10,7 @@ use gangline_base::NodeName;
 use super::error::ApiError;
 use super::segment::Segment;
 use super::{App, ErrorBody};
+use crate::service::DrainWish;
 use crate::wire;
 
 /// The nodes, and who holds each of their accelerators.
@@ -17,12 +19,17 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Json<wire::NodeL
     Ok(Json(app.handle.nodes().await?))
 }
 
-/// Nothing new starts on a node; what runs there goes on.
+/// Nothing new starts on a node; what runs there goes on, or until a deadline.
 #[utoipa::path(post, path = "/api/v1/nodes/{node}/drain", params(("node" = String, Path, description = "its name")),
-    tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody),
+    request_body = wire::Drain, tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
-pub(super) async fn drain(State(app): State<Arc<App>>, Segment(node): Segment) -> Result<Json<wire::Node>, ApiError> {
-    set_drain(&app, &node, true).await
+pub(super) async fn drain(
+    State(app): State<Arc<App>>,
+    Segment(node): Segment,
+    Json(drain): Json<wire::Drain>,
+) -> Result<Json<wire::Node>, ApiError> {
+    let within = drain.within_seconds.map(|seconds| DrainWish::Within(Duration::from_secs(u64::from(seconds))));
+    set_drain(&app, &node, within.unwrap_or(DrainWish::WhenFree)).await
 }
 
 /// A draining node takes jobs again.
@@ -30,12 +37,12 @@ pub(super) async fn drain(State(app): State<Arc<App>>, Segment(node): Segment) -
     tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn undrain(State(app): State<Arc<App>>, Segment(node): Segment) -> Result<Json<wire::Node>, ApiError> {
-    set_drain(&app, &node, false).await
+    set_drain(&app, &node, DrainWish::Undo).await
 }
 
-async fn set_drain(app: &Arc<App>, node: &str, is_wanted: bool) -> Result<Json<wire::Node>, ApiError> {
+async fn set_drain(app: &Arc<App>, node: &str, wish: DrainWish) -> Result<Json<wire::Node>, ApiError> {
     let name = NodeName::new(node).map_err(|_| ApiError::no_node(node))?;
-    Ok(Json(app.handle.drain(name, is_wanted).await?))
+    Ok(Json(app.handle.drain(name, wish).await?))
 }
 
 /// The queues that have jobs.

@@ -21,6 +21,7 @@ mod values;
 mod yaml;
 
 use std::path::Path;
+use std::time::Duration;
 
 use gangline_base::{Bytes, JobSpec, Submitter};
 
@@ -32,6 +33,20 @@ use problem::Problems;
 pub const FILE_MAX: Bytes = Bytes(256 << 10);
 /// The most `--set` options for one job.
 pub const OVERRIDES_MAX: usize = 64;
+
+/// The longest time that is read: longer ones are mistakes.
+const DURATION_MAX: Duration = Duration::from_hours(24 * 365);
+
+/// A time as job files write it, `90s`, `10m`, `24h` or `7d`, for the command line and the configuration file.
+///
+/// # Errors
+/// A sentence that says what is wrong with it, to be put after its name.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    values::duration(text, DURATION_MAX).map_err(|refusal| match refusal.hint {
+        Some(hint) => format!("{}: {hint}", refusal.message),
+        None => refusal.message,
+    })
+}
 
 /// What a job file is read with besides its text.
 pub struct Context<'a> {

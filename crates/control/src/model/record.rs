@@ -1,8 +1,8 @@
 //! A job as the control plane remembers it: a document in the table `jobs`, version 1.
 
-use gangline_base::{JobId, JobSpec, Money, Timestamp};
+use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
-use gangline_orchestration::{Decision, Engine, Fate, Job, Share, StopReason};
+use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Share, StopReason};
 use serde::{Deserialize, Serialize};
 
 use crate::config::NodeConfig;
@@ -127,16 +127,32 @@ impl JobRecord {
             Decision::Place { attempt, shares, reason, .. } => {
                 self.begin_attempt(now, attempt.0, share_records(shares, engine), reason.to_string());
             }
+            Decision::Claim { claim, reason, .. } => {
+                let nodes: Vec<String> = claim.nodes.iter().map(|node| node_name(*node, engine)).collect();
+                let victims: Vec<String> = claim.victims.iter().map(JobId::to_string).collect();
+                self.note(now, format!("gets {} from {}: {reason}", nodes.join(", "), victims.join(", ")));
+            }
             Decision::Stop { reason, .. } => {
                 self.state = JobState::Stopping;
                 // A peer's end explains itself when the attempt closes; the root cause is the better reason to show.
-                let text = format!("told to stop: {reason}");
+                let text = match reason {
+                    StopReason::NodeLeaves { node } => {
+                        format!("told to save and stop: {} is about to go", node_name(*node, engine))
+                    }
+                    _ => format!("told to stop: {reason}"),
+                };
                 if *reason == StopReason::PeerEnded { self.history.push((now, text)) } else { self.note(now, text) }
             }
             Decision::Requeue { not_before, reason, .. } => {
                 let pause = not_before.since(now).as_secs();
                 let when = if pause > 0 { format!(" after a pause of {pause} s") } else { String::new() };
-                self.end_attempt(now, format!("queued again{when}: {reason}"));
+                let why = match reason {
+                    RequeueReason::NodeLeft { node } => {
+                        format!("it left {}, which was about to go", node_name(*node, engine))
+                    }
+                    _ => reason.to_string(),
+                };
+                self.end_attempt(now, format!("queued again{when}: {why}"));
                 self.state = JobState::Waiting;
             }
             Decision::End { fate, .. } => {
@@ -266,10 +282,13 @@ impl JobRecord {
     }
 }
 
+fn node_name(node: NodeId, engine: &Engine) -> String {
+    engine.cluster().node(node).map_or_else(|| node.to_string(), |node| node.spec.name.to_string())
+}
+
 fn share_records(shares: &[Share], engine: &Engine) -> Vec<ShareRecord> {
-    let name = |share: &Share| engine.cluster().node(share.node).map(|node| node.spec.name.to_string());
     let record = |share: &Share| ShareRecord {
-        node: name(share).unwrap_or_else(|| share.node.to_string()),
+        node: node_name(share.node, engine),
         devices: share.devices.clone(),
         report: None,
         samples_stored: 0,

@@ -86,8 +86,8 @@ impl Actor {
             Request::Cancel { job, by, reply } => {
                 self.change(batch, reply, |actor, batch| actor.cancel(now, job, by, batch));
             }
-            Request::Drain { node, is_wanted, reply } => {
-                self.change(batch, reply, |actor, batch| actor.drain(now, &node, is_wanted, batch));
+            Request::Drain { node, wish, reply } => {
+                self.change(batch, reply, |actor, batch| actor.drain(now, &node, wish, batch));
             }
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
             Request::Launched { spec, failure } => self.launched(now, &spec, failure, batch),

@@ -8,6 +8,7 @@ use gangline_orchestration::{Event, NodeStatus};
 use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
+use super::handle::DrainWish;
 use crate::model::JobRecord;
 use crate::wire;
 
@@ -58,16 +59,21 @@ impl Actor {
         &mut self,
         now: Timestamp,
         name: &NodeName,
-        is_wanted: bool,
+        wish: DrainWish,
         batch: &mut Batch,
     ) -> Result<wire::Node, Error> {
         let node = self.engine.node_id(name).ok_or_else(|| Error::NoNode(name.clone()))?;
-        if !is_wanted && !self.options.nodes.iter().any(|config| config.name == *name) {
+        if wish == DrainWish::Undo && !self.options.nodes.iter().any(|config| config.name == *name) {
             return Err(Error::NotConfigured(name.clone()));
         }
         let is_draining = self.engine.cluster().node(node).is_some_and(|node| node.status == NodeStatus::Draining);
-        if is_draining != is_wanted {
-            let event = if is_wanted { Event::DrainRequested { node } } else { Event::DrainCancelled { node } };
+        let event = match wish {
+            DrainWish::Undo if is_draining => Some(Event::DrainCancelled { node }),
+            DrainWish::WhenFree if !is_draining => Some(Event::DrainRequested { node, within: None }),
+            DrainWish::Within(within) => Some(Event::DrainRequested { node, within: Some(within) }),
+            DrainWish::Undo | DrainWish::WhenFree => None,
+        };
+        if let Some(event) = event {
             self.apply(now, event, batch)?;
         }
         let shown = self.node_list().nodes.into_iter().find(|node| node.name == name.as_str());

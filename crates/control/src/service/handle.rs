@@ -47,6 +47,17 @@ pub enum Error {
     Stopping,
 }
 
+/// What is to become of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainWish {
+    /// It takes jobs again.
+    Undo,
+    /// Nothing new starts there; what runs goes on.
+    WhenFree,
+    /// It goes after this time: what still runs is asked to save and stop just before.
+    Within(Duration),
+}
+
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// What can be asked of the service.
@@ -54,7 +65,7 @@ pub(super) enum Request {
     Submit { spec: Box<JobSpec>, reply: Reply<wire::Submitted> },
     DryRun { spec: Box<JobSpec>, reply: Reply<wire::DryRun> },
     Cancel { job: JobId, by: Submitter, reply: Reply<wire::CancelAnswer> },
-    Drain { node: NodeName, is_wanted: bool, reply: Reply<wire::Node> },
+    Drain { node: NodeName, wish: DrainWish, reply: Reply<wire::Node> },
     Explain { job: JobId, reply: Reply<wire::Explanation> },
     WaitReasons { reply: Reply<Vec<(JobId, String)>> },
     Nodes { reply: Reply<wire::NodeList> },
@@ -109,8 +120,8 @@ impl Handle {
     }
 
     /// Drains a node, or takes it back into use.
-    pub async fn drain(&self, node: NodeName, is_wanted: bool) -> Result<wire::Node, Error> {
-        self.ask(|reply| Request::Drain { node, is_wanted, reply }).await
+    pub async fn drain(&self, node: NodeName, wish: DrainWish) -> Result<wire::Node, Error> {
+        self.ask(|reply| Request::Drain { node, wish, reply }).await
     }
 
     /// Why a live job waits or runs where it does.

@@ -28,7 +28,7 @@ use gangline_base::{Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_orchestration::Configuration;
 
-pub use handle::{Error, Handle};
+pub use handle::{DrainWish, Error, Handle};
 pub(crate) use launch::share_folder;
 pub use start::{Service, StartError};
 

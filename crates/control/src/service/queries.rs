@@ -80,6 +80,7 @@ impl Actor {
                     NodeStatus::Lost => "lost",
                 }
                 .to_owned(),
+                leaves_at: self.engine.leaves_at(node.id).map(wire::Time),
                 accelerator: capacity.accelerator.to_string(),
                 cpus: capacity.cpus,
                 memory_bytes: capacity.memory.0,
@@ -128,6 +129,9 @@ fn explanation_to_wire(explanation: &Explanation) -> wire::Explanation {
 fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
     let names = |names: &[gangline_base::NodeName]| names.iter().map(ToString::to_string).collect();
     match blocker {
+        Blocker::Claimed { victims, until } => {
+            wire::Blocker::Claimed { victims: victims.iter().map(JobId::to_string).collect(), until: Time(*until) }
+        }
         Blocker::BackingOff { until } => wire::Blocker::BackingOff { until: Time(*until) },
         Blocker::Behind { job, starts_by, because } => wire::Blocker::Behind {
             job: job.to_string(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gangline_base::{AcceleratorKind, Timestamp};
-use gangline_orchestration::{QueueSpec, QueueStanding};
+use gangline_orchestration::QueueStanding;
 
 use super::actor::Actor;
 use crate::wire;
@@ -11,8 +11,8 @@ use crate::wire;
 impl Actor {
     pub(super) fn queue_list(&self, now: Timestamp) -> wire::QueueList {
         let mut queues: BTreeMap<String, wire::Queue> = BTreeMap::new();
-        for QueueStanding { spec, share } in self.engine.queues(now) {
-            queues.insert(spec.name.to_string(), configured(spec, share));
+        for standing in self.engine.queues(now) {
+            queues.insert(standing.spec.name.to_string(), configured(&standing));
         }
         let ordered = self.engine.waiting().into_iter().filter_map(|id| self.engine.job(id));
         let running = self.engine.jobs().filter(|job| job.attempt().is_some());
@@ -32,14 +32,16 @@ impl Actor {
     }
 }
 
-fn configured(spec: &QueueSpec, share: f64) -> wire::Queue {
+fn configured(QueueStanding { spec, share, accelerators }: &QueueStanding<'_>) -> wire::Queue {
     let limit = |(kind, _): (&AcceleratorKind, _)| Some((kind.to_string(), spec.limit(kind)?));
     wire::Queue {
         parent: spec.parent.as_ref().map(ToString::to_string),
         weight: Some(spec.weight.get()),
         quota: spec.quota.iter().map(|(kind, count)| (kind.to_string(), *count)).collect(),
         limit: spec.borrowing_limit.iter().filter_map(limit).collect(),
-        share: Some(share),
+        share: Some(*share),
+        entitled: accelerators.iter().map(|(kind, (_, entitled))| (kind.to_string(), *entitled)).collect(),
+        held: accelerators.iter().map(|(kind, (held, _))| (kind.to_string(), *held)).collect(),
         ..unconfigured(spec.name.to_string())
     }
 }
@@ -52,6 +54,8 @@ fn unconfigured(name: String) -> wire::Queue {
         quota: BTreeMap::new(),
         limit: BTreeMap::new(),
         share: None,
+        entitled: BTreeMap::new(),
+        held: BTreeMap::new(),
         waiting: Vec::new(),
         running: Vec::new(),
         accelerators_held: 0,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Step, Timestamp};
 use gangline_execution::protocol::{NodeState, Orders, PROTOCOL_VERSION, Report, StopOrder};
-use gangline_orchestration::{Event, ShareState};
+use gangline_orchestration::{Attempt, Event, Job, ShareState};
 use tracing::{debug, warn};
 
 use super::actor::Actor;
@@ -13,6 +13,8 @@ use super::batch::Batch;
 use super::handle::Reply;
 use crate::model::outcome_as_end;
 
+/// The grace that is left once all is saved: for the ranks to leave by themselves.
+const SAVED_GRACE: Duration = Duration::from_secs(2);
 /// The window over which tokens a second are measured.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 /// Between two points of that window: a large gang reports much more often.
@@ -127,7 +129,7 @@ impl Actor {
     fn orders(&self, job: JobId, attempt: AttemptNumber, report: &Report) -> Orders {
         let live = self.engine.job(job);
         let current = live.and_then(|job| job.attempt()).filter(|current| current.number == attempt);
-        let grace = live.map_or(Duration::ZERO, |job| job.spec.checkpoint.grace);
+        let grace = live.zip(current).map_or(Duration::ZERO, |(job, attempt)| self.grace_of(job, attempt));
         let record = self.records.get(&job).and_then(|record| record.last_attempt());
         let index = record.and_then(|attempt| attempt.shares.iter().position(|share| share.node == report.node));
         let taken = index.and_then(|index| record.map(|attempt| attempt.shares[index].samples_stored));
@@ -144,6 +146,20 @@ impl Actor {
             samples_stored: unsaved.or(taken).unwrap_or(report.samples_from),
             end_acknowledged: matches!(report.state, NodeState::Ended { .. }),
         }
+    }
+}
+
+impl Actor {
+    /// From being told to stop to SIGKILL: a job's own grace, unless a node of its goes before that, or what it was asked to
+    /// save is durable and nothing is left to wait for.
+    fn grace_of(&self, job: &Job, attempt: &Attempt) -> Duration {
+        let grace = job.spec.checkpoint.grace;
+        if attempt.has_saved(job.checkpoint_at) {
+            return grace.min(SAVED_GRACE);
+        }
+        let deadlines = attempt.shares.iter().filter_map(|share| self.engine.leaves_at(share.node));
+        let until = |deadline: Timestamp| deadline.since(attempt.stop_at.unwrap_or(deadline));
+        deadlines.map(until).min().map_or(grace, |left| left.min(grace))
     }
 }
 

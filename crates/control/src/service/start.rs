@@ -294,7 +294,7 @@ impl Actor {
                 && let Some(node) = self.engine.node_id(name)
             {
                 warn!(node = %name, "a node isn't in the configuration any more and is drained");
-                events.push(Event::DrainRequested { node });
+                events.push(Event::DrainRequested { node, within: None });
             }
         }
         for event in events {

@@ -72,6 +72,13 @@ pub enum Blocker {
         #[schema(no_recursion)]
         because: Box<Blocker>,
     },
+    /// Other jobs are saving to make room for it.
+    Claimed {
+        /// Those.
+        victims: Vec<String>,
+        /// When they are gone at the latest.
+        until: Time,
+    },
     /// Other jobs hold the devices.
     NotEnoughFree {
         /// Nodes it wants.

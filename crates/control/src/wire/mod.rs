@@ -16,6 +16,6 @@ pub use job::{
     Attempt, BucketLine, Checkpoints, Fault, Gang, Job, JobList, JobState, Point, Price, Progress, Rank, Recovery,
     RecoveryLine, Series, Share, Usage,
 };
-pub use node::{Health, Node, NodeList, Queue, QueueList, Slot};
+pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
 pub use submit::{Answer, CancelAnswer, DryRun, LogChunk, SubmitRequest, Submitted};
 pub use time::Time;

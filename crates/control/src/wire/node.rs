@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::Time;
+
 /// All nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeList {
@@ -19,6 +21,8 @@ pub struct Node {
     pub name: String,
     /// `ready`, `draining` or `lost`.
     pub status: String,
+    /// When it goes, if it is drained by a deadline: what runs there is asked to save and stop just before.
+    pub leaves_at: Option<Time>,
     /// The kind of its accelerators; `cpu` for CPU slots.
     pub accelerator: String,
     /// CPU cores for jobs.
@@ -29,6 +33,15 @@ pub struct Node {
     pub price_nano_dollars_per_hour: Option<i64>,
     /// Its accelerators and who holds each.
     pub slots: Vec<Slot>,
+}
+
+/// How a node is drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// The node goes after so many seconds: what still runs there is asked to save and stop just before. Absent: it goes on
+    /// until it is over.
+    pub within_seconds: Option<u32>,
 }
 
 /// One accelerator.
@@ -68,6 +81,11 @@ pub struct Queue {
     /// recent past, over its weight. The lower is served first. Absent if it isn't configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
+    /// Accelerators it is entitled to, by kind: its quota, and its part by weight of what no quota of a queue in demand
+    /// covers. What it holds beyond that others may take back. Empty if it isn't configured.
+    pub entitled: BTreeMap<String, u32>,
+    /// Accelerators that jobs in it and in queues below it hold, by kind. Empty if it isn't configured.
+    pub held: BTreeMap<String, u32>,
     /// Jobs waiting in it, in the order they are considered.
     pub waiting: Vec<String>,
     /// Its jobs that hold accelerators.

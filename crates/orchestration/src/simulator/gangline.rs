@@ -122,7 +122,7 @@ impl Gangline {
                 let preempt = Action::Preempt { job: index, manner: Manner::SaveFirst };
                 (view.is_running(index).then_some(preempt), Vec::new())
             }
-            Decision::Requeue { .. } | Decision::End { .. } => (None, Vec::new()),
+            Decision::Claim { .. } | Decision::Requeue { .. } | Decision::End { .. } => (None, Vec::new()),
         }
     }
 }

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId,
-    NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp, TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, GpuSeconds, JobId, JobSpec, Launch, Level,
+    NodeId, NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp,
+    TopologyRequest,
 };
+use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
-    Attempt, Configuration, Decision, Entry, Event, Fate, FaultCause, History, Job, JobState, Kin, Location,
-    NodeCapacity, NodeSpec, NodeStatus, PlaceReason, QueueOrder, QueueSpec, RequeueReason, Resource, Sample, Share,
-    ShareEnd, ShareState, Snapshot, StopReason, Usage, Usages,
+    Attempt, Claim, ClaimReason, ClaimRight, Configuration, Decision, Entry, Event, Fate, FaultCause, History, Job,
+    JobState, Kin, Location, NodeCapacity, NodeSpec, NodeStatus, PlaceReason, PreemptionRules, QueueOrder, QueueSpec,
+    RequeueReason, Resource, Sample, Share, ShareEnd, ShareState, Snapshot, StopReason, Usage, Usages,
+    VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -117,7 +120,13 @@ impl Examples {
         };
         let queues = vec![queue(None), queue(Some(queue_name()))];
         let order = if self.below(2) == 0 { QueueOrder::Fifo } else { QueueOrder::ShortestExpected };
-        Configuration { queues, half_life: self.duration(), order }
+        Configuration { queues, half_life: self.duration(), order, preemption: self.preemption_rules() }
+    }
+
+    fn preemption_rules(&mut self) -> PreemptionRules {
+        let restart = RestartCosts { save: self.duration(), requeue: self.duration(), restore: self.duration() };
+        let (reclaim, by_priority) = (self.below(2) == 0, self.below(2) == 0);
+        PreemptionRules { reclaim, by_priority, runtime_min: self.duration(), restart }
     }
 
     fn usages(&mut self) -> Usages {
@@ -188,8 +197,15 @@ impl Examples {
         ends
     }
 
-    fn stops(&mut self) -> [StopReason; 3] {
-        [StopReason::Cancelled, StopReason::TimeLimit(self.duration()), StopReason::PeerEnded]
+    fn stops(&mut self) -> [StopReason; 5] {
+        let (by, _, node) = self.share_of();
+        [
+            StopReason::Cancelled,
+            StopReason::TimeLimit(self.duration()),
+            StopReason::PeerEnded,
+            StopReason::Preempted { by },
+            StopReason::NodeLeaves { node },
+        ]
     }
 
     pub(super) fn submitted(&mut self) -> Entry {
@@ -203,7 +219,7 @@ impl Examples {
         let mut events = vec![
             Event::NodeJoined(self.node()),
             Event::NodeLost { node },
-            Event::DrainRequested { node },
+            Event::DrainRequested { node, within: self.maybe(Self::duration) },
             Event::DrainCancelled { node },
             Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
@@ -230,8 +246,14 @@ impl Examples {
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
         decisions.extend(self.stops().map(|reason| Decision::Stop { job, attempt, reason }));
         let (cause, faults, max_faults) = (self.cause(), self.number(), self.number());
-        let requeues =
-            [RequeueReason::Fault { cause, faults, max_faults }, RequeueReason::Asked, RequeueReason::Orphaned];
+        let (by, _, node) = self.share_of();
+        let requeues = [
+            RequeueReason::Fault { cause, faults, max_faults },
+            RequeueReason::Asked,
+            RequeueReason::Orphaned,
+            RequeueReason::Preempted { by },
+            RequeueReason::NodeLeft { node },
+        ];
         decisions.extend(requeues.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
         let fates = [
             Fate::Succeeded,
@@ -242,8 +264,30 @@ impl Examples {
             Fate::NoProgress { cause, faults },
             Fate::RequeuesExhausted { requeues: self.number() },
         ];
+        decisions.extend([true, false].map(|has_priority| self.claim_decision(job, has_priority)));
         decisions.extend(fates.map(|fate| Decision::End { job, fate }));
         decisions
+    }
+
+    fn claim(&mut self) -> Claim {
+        let nodes = (0..self.below(4)).map(|_| NodeId(self.number())).collect();
+        let victims = (0..self.below(4)).map(|_| JobId(self.large())).collect();
+        Claim { nodes, victims, until: self.time() }
+    }
+
+    fn cost(&mut self) -> GpuSeconds {
+        GpuSeconds::of(self.number(), Duration::from_nanos(self.large() >> 8))
+    }
+
+    fn claim_decision(&mut self, job: JobId, has_priority: bool) -> Decision {
+        let (held, entitled) = (self.number(), self.number());
+        let entitlement = ClaimRight::Entitlement { queue: queue_name(), held, entitled };
+        let right = if has_priority { ClaimRight::Priority } else { entitlement };
+        let alternative =
+            |random: &mut Self| VictimAlternative { victims: random.claim().victims, cost: random.cost() };
+        let alternatives = (0..self.below(3)).map(|_| alternative(self)).collect();
+        let reason = ClaimReason { right, cost: self.cost(), is_cheapest: self.below(2) == 0, alternatives };
+        Decision::Claim { job, claim: self.claim(), reason }
     }
 
     fn attempt(&mut self) -> Attempt {
@@ -256,6 +300,7 @@ impl Examples {
             shares: states.iter().map(|_| self.share()).collect(),
             states,
             stop,
+            stop_at: self.maybe(Self::time),
             checkpoint_at_start: self.maybe(|random| Step(random.large())),
         }
     }
@@ -272,7 +317,10 @@ impl Examples {
             faults: self.number(),
             faults_without_progress: self.number(),
             requeues: self.number(),
+            preemptions: self.number(),
             checkpoint: self.maybe(|random| Step(random.large())),
+            checkpoint_at: self.maybe(Self::time),
+            claim: self.maybe(Self::claim),
             is_cancelled: self.below(2) == 0,
         }
     }
@@ -297,6 +345,7 @@ impl Examples {
             at: self.time(),
             next_job: self.large(),
             nodes: statuses.map(|status| (self.node(), status)).into(),
+            leaving: vec![(NodeId(self.number()), self.time())],
             jobs: vec![self.job(queued), self.job(allocated)],
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],

@@ -3,7 +3,9 @@
 
 mod examples;
 
-use gangline_orchestration::{Decision, Entry, Event, Fate, FaultCause, RequeueReason, ShareEnd, StopReason};
+use gangline_orchestration::{
+    Decision, Entry, Event, Fate, FaultCause, PreemptionRules, RequeueReason, ShareEnd, StopReason,
+};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
@@ -19,6 +21,8 @@ const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
 /// What version 1 wrote before there were queues.
 const FIXTURE_BEFORE_QUEUES: &str = include_str!("../../../tests/fixtures/journal_v1_before_queues.txt");
+/// What version 1 wrote before there was preemption.
+const FIXTURE_BEFORE_PREEMPTION: &str = include_str!("../../../tests/fixtures/journal_v1_before_preemption.txt");
 
 /// A name for the kind of an entry. A new kind doesn't compile before it has a name here; `KINDS` has to count it.
 fn kind(entry: &Entry) -> &'static str {
@@ -45,15 +49,20 @@ fn kind(entry: &Entry) -> &'static str {
         },
         Entry::Decision(decision) => match decision {
             Decision::Place { .. } => "place",
+            Decision::Claim { .. } => "claim",
             Decision::Stop { reason, .. } => match reason {
                 StopReason::Cancelled => "stop: cancelled",
                 StopReason::TimeLimit(_) => "stop: time limit",
                 StopReason::PeerEnded => "stop: peer ended",
+                StopReason::Preempted { .. } => "stop: preempted",
+                StopReason::NodeLeaves { .. } => "stop: node leaves",
             },
             Decision::Requeue { reason, .. } => match reason {
                 RequeueReason::Fault { .. } => "requeue: fault",
                 RequeueReason::Asked => "requeue: asked",
                 RequeueReason::Orphaned => "requeue: orphaned",
+                RequeueReason::Preempted { .. } => "requeue: preempted",
+                RequeueReason::NodeLeft { .. } => "requeue: node left",
             },
             Decision::End { fate, .. } => match fate {
                 Fate::Succeeded => "end: succeeded",
@@ -81,7 +90,7 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 36;
+const KINDS: usize = 41;
 
 /// Proves A-9: the journal's types carry all that the engine's have.
 #[test]
@@ -134,7 +143,7 @@ fn bodies_from_before_queues_stay_readable() {
     let (last, bodies) = lines.split_last().expect("the fixture isn't empty");
     let entries: Vec<Entry> = bodies.iter().map(|body| decode_entry(body.as_bytes()).expect("it reads")).collect();
     let kinds: std::collections::BTreeSet<&str> = entries.iter().map(kind).collect();
-    assert_eq!(kinds.len(), KINDS - 1, "all kinds but \"configured\"");
+    assert_eq!(kinds.len(), 35, "all kinds of the time");
     let snapshot = decode_snapshot(last.as_bytes()).expect("it reads");
     assert!(!snapshot.jobs.is_empty() && snapshot.usages.is_empty() && snapshot.configuration.queues.is_empty());
 }
@@ -180,4 +189,17 @@ fn damaged_bodies_are_refused_without_a_panic() {
             }
         }
     }
+}
+
+/// Proves A-9: what was written before there was preemption reads: then nobody was stopped for another.
+#[test]
+fn bodies_from_before_preemption_stay_readable() {
+    let lines: Vec<&str> = FIXTURE_BEFORE_PREEMPTION.lines().collect();
+    let (last, bodies) = lines.split_last().expect("the fixture isn't empty");
+    let entries: Vec<Entry> = bodies.iter().map(|body| decode_entry(body.as_bytes()).expect("it reads")).collect();
+    let kinds: std::collections::BTreeSet<&str> = entries.iter().map(kind).collect();
+    assert_eq!(kinds.len(), 36, "all kinds of the time");
+    let snapshot = decode_snapshot(last.as_bytes()).expect("it reads");
+    assert!(!snapshot.jobs.is_empty() && snapshot.jobs.iter().all(|job| job.claim.is_none()));
+    assert_eq!(snapshot.configuration.preemption, PreemptionRules::OFF);
 }

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::super::Error;
-use super::super::handle::Request;
+use super::super::handle::{DrainWish, Request};
 use super::{Supervisor, World, fault, spec};
 use crate::db;
 use crate::wire::JobState;
@@ -44,7 +44,7 @@ fn a_full_journal_refuses_changes_and_hurts_no_running_job() {
     let refused = world.ask(|reply| Request::Submit { spec: Box::new(spec("small", 1, 1)), reply });
     assert!(matches!(refused, Err(Error::Poisoned { .. })));
     assert!(matches!(world.cancel(job), Err(Error::Poisoned { .. })));
-    assert!(matches!(world.drain("n1", true), Err(Error::Poisoned { .. })));
+    assert!(matches!(world.drain("n1", DrainWish::WhenFree), Err(Error::Poisoned { .. })));
     let health = world.ask(|reply| Request::Health { reply }).expect("questions are answered");
     assert_eq!((health.status.as_str(), health.reason.is_some()), ("poisoned", true));
     assert_eq!(world.ask(|reply| Request::Nodes { reply }).map(|list| list.nodes.len()), Ok(1));
@@ -196,7 +196,7 @@ fn a_job_whose_submission_was_lost_is_forgotten_with_all_its_rows() {
 #[test]
 fn a_drain_that_was_lost_is_not_shown() {
     let mut world = World::new(&[("n1", 1)]);
-    world.drain("n1", true).expect("the node is there");
+    world.drain("n1", DrainWish::WhenFree).expect("the node is there");
     world.crash();
     tear(&world);
     world.open().expect("a torn last record is put aside");

@@ -9,6 +9,7 @@ use gangline_execution::protocol::{FaultCause, NodeState, Outcome};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
+use super::super::DrainWish;
 use super::{Supervisor, World, fault, spec};
 
 /// Histories tried.
@@ -54,8 +55,12 @@ impl Chaos {
                 let _ = self.world.cancel(job);
             }
             3 => {
-                let is_wanted = self.below(2) == 0;
-                self.world.drain("n2", is_wanted).expect("the node is there");
+                let wish = match self.below(3) {
+                    0 => DrainWish::Undo,
+                    1 => DrainWish::WhenFree,
+                    _ => DrainWish::Within(Duration::from_secs(9)),
+                };
+                self.world.drain("n2", wish).expect("the node is there");
             }
             4 => self.world.crash_and_restart(),
             5 => {
@@ -144,7 +149,7 @@ fn random_histories_with_crashes_lose_repeat_and_double_book_nothing() {
             chaos.step();
             chaos.check();
         }
-        chaos.world.drain("n2", false).expect("the node is there");
+        chaos.world.drain("n2", DrainWish::Undo).expect("the node is there");
         for _ in 0..LAST_STEPS_MAX {
             chaos.launch();
             chaos.supervise(1, 1);

@@ -7,7 +7,7 @@ use gangline_execution::protocol::Outcome;
 
 use gangline_base::Level;
 
-use super::super::handle::Request;
+use super::super::handle::{DrainWish, Request};
 use super::super::{Error, StartError};
 use super::world::node;
 use super::{Supervisor, World, spec};
@@ -31,7 +31,7 @@ fn a_crash_leaves_the_state_as_it_was() {
     let mut supervisor = Supervisor::new(&world.launch()[0], now);
     started(&supervisor);
     supervisor.runs(now).saved(now, 3).tell(&mut world);
-    world.drain("n1", true).expect("the node is there");
+    world.drain("n1", DrainWish::WhenFree).expect("the node is there");
     let state = world.actor().engine.snapshot();
     let shown = world.show(first);
     world.crash_and_restart();
@@ -123,7 +123,7 @@ fn nodes_follow_the_configuration() {
     let shown: Vec<_> = list.iter().map(|n| (n.name.as_str(), n.status.as_str(), n.slots.len())).collect();
     assert_eq!(shown, [("n1", "draining", 1), ("n2", "ready", 4)]);
     assert_eq!(list[0].slots[0].job.as_deref(), Some("job-1"), "what runs there goes on");
-    let undrained = world.drain("n1", false);
+    let undrained = world.drain("n1", DrainWish::Undo);
     assert!(matches!(undrained, Err(Error::NotConfigured(_))), "nobody knows its address any more: {undrained:?}");
     supervisor.ends(now, Outcome::Succeeded).tell(&mut world);
     assert_eq!(world.show(job).state, JobState::Succeeded);
@@ -131,7 +131,7 @@ fn nodes_follow_the_configuration() {
     assert_eq!(world.launches()[0].node, "n2");
     world.nodes = vec![node("n1", 1), node("n2", 8)];
     world.crash_and_restart();
-    assert_eq!(world.drain("n1", false).map(|node| node.status), Ok("ready".to_owned()));
+    assert_eq!(world.drain("n1", DrainWish::Undo).map(|node| node.status), Ok("ready".to_owned()));
     let slots = world.ask(|reply| Request::Nodes { reply }).expect("an answer").nodes[1].slots.len();
     assert_eq!(slots, 8, "a node may grow");
 }

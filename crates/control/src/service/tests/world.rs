@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::super::actor::Actor;
-use super::super::handle::{Reply, Request};
+use super::super::handle::{DrainWish, Reply, Request};
 use super::super::launch::LAUNCHES_MAX;
 use super::super::{Error, Options, StartError, Timing};
 use crate::config::NodeConfig;
@@ -201,9 +201,9 @@ impl World {
         self.ask(|reply| Request::Cancel { job, by: Submitter("ada".to_owned()), reply })
     }
 
-    pub(super) fn drain(&mut self, name: &str, is_wanted: bool) -> Result<wire::Node, Error> {
+    pub(super) fn drain(&mut self, name: &str, wish: DrainWish) -> Result<wire::Node, Error> {
         let node = NodeName::new(name).expect("a valid name");
-        self.ask(|reply| Request::Drain { node, is_wanted, reply })
+        self.ask(|reply| Request::Drain { node, wish, reply })
     }
 
     pub(super) fn report(&mut self, report: &Report) -> Orders {

@@ -1,0 +1,160 @@
+//! Claims: what a waiting job is about to get from running ones that are stopped for it.
+//!
+//! A preemption takes as long as its victims take to save. Until the last of them is gone, the nodes they leave are held
+//! for the job they are stopped for: else a third job could take what was freed, and the victims would have been stopped
+//! in vain. A claim is made by a decision, so the journal holds it; it ends when the job is placed, and it is void once none
+//! of its victims is on its way out any more. Who may claim what from whom is `victims.rs`.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use gangline_base::{GpuSeconds, JobId, NodeId, QueueName, Timestamp};
+
+use crate::backfill::Reservation;
+use crate::engine::Engine;
+use crate::job::Job;
+use crate::{Decision, StopReason};
+
+/// What a waiting job is about to get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The nodes, by id.
+    pub nodes: Vec<NodeId>,
+    /// The jobs that are stopped for it.
+    pub victims: Vec<JobId>,
+    /// When the last of them is gone at the latest: by their graces.
+    pub until: Timestamp,
+}
+
+/// Why these victims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimReason {
+    /// By what right.
+    pub right: ClaimRight,
+    /// What it costs in all: devices times the work since each victim's last durable checkpoint and its restart. Estimated.
+    pub cost: GpuSeconds,
+    /// Whether no cheaper set exists, as proved by the search.
+    pub is_cheapest: bool,
+    /// The next best sets.
+    pub alternatives: Vec<VictimAlternative>,
+}
+
+/// By what right a job takes devices from running ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimRight {
+    /// All victims are of lower priority in its own queue.
+    Priority,
+    /// Its queue, or one above it, holds less than it is entitled to, and the victims' queues hold more.
+    Entitlement {
+        /// That queue.
+        queue: QueueName,
+        /// Devices it holds.
+        held: u32,
+        /// Devices it is entitled to.
+        entitled: u32,
+    },
+}
+
+/// Other victims that would have made room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VictimAlternative {
+    /// The jobs.
+    pub victims: Vec<JobId>,
+    /// What stopping them would have cost.
+    pub cost: GpuSeconds,
+}
+
+impl fmt::Display for ClaimRight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ClaimRight::Priority => f.write_str("by its higher priority"),
+            ClaimRight::Entitlement { queue, held, entitled } => {
+                write!(f, "queue \"{queue}\" holds {held} of the {entitled} it is entitled to")
+            }
+        }
+    }
+}
+
+impl fmt::Display for ClaimReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let proved = if self.is_cheapest { "the least possible" } else { "the least found" };
+        write!(f, "{}; costs {} (estimated), {proved}", self.right, hours(self.cost))?;
+        for other in &self.alternatives {
+            write!(f, "; {} would cost {}", names(&other.victims), hours(other.cost))?;
+        }
+        Ok(())
+    }
+}
+
+/// Jobs in words.
+pub(crate) fn names(jobs: &[JobId]) -> String {
+    let names: Vec<String> = jobs.iter().map(JobId::to_string).collect();
+    names.join(", ")
+}
+
+/// GPU-seconds in GPU-hours and hundredths, rounded down: integral, so that every machine prints the same.
+fn hours(cost: GpuSeconds) -> String {
+    const NANOS_PER_HUNDREDTH: u128 = 36 * 1_000_000_000;
+    let hundredths = cost.nanos() / NANOS_PER_HUNDREDTH;
+    format!("{}.{:02} GPU-h", hundredths / 100, hundredths % 100)
+}
+
+impl Engine {
+    /// The claim of a waiting job, while any of its victims is on its way out.
+    pub(crate) fn live_claim<'a>(&self, job: &'a Job) -> Option<&'a Claim> {
+        let leaves_for_it = |victim: &JobId| {
+            let attempt = self.jobs.get(victim).and_then(Job::attempt);
+            attempt.is_some_and(|attempt| attempt.stop == Some(StopReason::Preempted { by: job.id }))
+        };
+        job.claim.as_ref().filter(|claim| claim.victims.iter().any(leaves_for_it))
+    }
+
+    /// All live claims, as reservations of their nodes.
+    pub(crate) fn live_claims(&self) -> Vec<Reservation> {
+        self.claimants.iter().filter_map(|claimant| self.claim_as_reservation(self.jobs.get(claimant)?)).collect()
+    }
+
+    /// Those of all but one job.
+    pub(crate) fn claims_beside(&self, job: JobId) -> Vec<Reservation> {
+        let others = self.claimants.iter().filter(|claimant| **claimant != job);
+        others.filter_map(|claimant| self.claim_as_reservation(self.jobs.get(claimant)?)).collect()
+    }
+
+    fn claim_as_reservation(&self, job: &Job) -> Option<Reservation> {
+        let claim = self.live_claim(job)?;
+        let victims = || claim.victims.iter().filter_map(|victim| self.jobs.get(victim)).filter_map(Job::attempt);
+        let gang = &job.spec.gang;
+        let shares_more = gang.cpus_per_node > 0 || gang.memory_per_node.0 > 0;
+        let spare = |node: NodeId| {
+            let freed = victims().flat_map(|victim| &victim.shares).filter(|share| share.node == node);
+            let freed: usize = freed.map(|share| share.devices.len()).sum();
+            let free = self.cluster.node(node).map_or(0, |node| node.free.len());
+            let wanted = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
+            let spare = if shares_more { 0 } else { (free + freed).saturating_sub(wanted) };
+            u32::try_from(spare).expect("a node has fewer than 2^32 accelerators")
+        };
+        let spare = claim.nodes.iter().map(|node| (*node, spare(*node))).collect();
+        Some(Reservation::new(job.id, Some(claim.until), spare))
+    }
+
+    /// Nodes that are held by the live claims of others.
+    pub(crate) fn claimed_nodes_beside(&self, job: JobId) -> BTreeSet<NodeId> {
+        let others = self.claimants.iter().filter(|claimant| **claimant != job);
+        let claims = others.filter_map(|claimant| self.live_claim(self.jobs.get(claimant)?));
+        claims.flat_map(|claim| claim.nodes.iter().copied()).collect()
+    }
+
+    /// Starts those whose claims have come true, before anybody else can take what was freed for them.
+    pub(crate) fn place_claimants(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
+        for id in self.claimants.clone() {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            if !self.may_start(now, self.queues.leaf(&job.spec.queue), job) {
+                continue;
+            }
+            let claims = self.claims_beside(id);
+            let Some(decision) = self.place_beside(now, job, &claims, &[]) else { continue };
+            self.evolve_decision(now, &decision);
+            decisions.push(decision);
+        }
+    }
+}

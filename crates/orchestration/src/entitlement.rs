@@ -1,0 +1,126 @@
+//! What a queue is entitled to: its quota, and its part by weight of what is left.
+//!
+//! The part is counted among those siblings that hold or want something: an idle queue's quota is lent to the others until
+//! it wants it back, which is what makes reclaiming fair both ways. Quotas that add up to more than there is (nodes are
+//! lost) are cut in proportion. Integral, so that no rounding decides whom a gang is taken from. As KAI's deserved quota
+//! plus over-quota weight, and Kueue's nominal quota with fair sharing of what is borrowed.
+
+use gangline_base::AcceleratorKind;
+
+use crate::queue::{QueueIndex, Queues};
+
+/// A queue's share of a kind of accelerator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entitlement {
+    pub(crate) held: u32,
+    pub(crate) entitled: u32,
+}
+
+impl Entitlement {
+    /// What it holds beyond what it is entitled to.
+    pub(crate) fn excess(self) -> u32 {
+        self.held.saturating_sub(self.entitled)
+    }
+}
+
+impl Queues {
+    /// What a queue is entitled to of `total` accelerators of a kind, beside what it holds.
+    pub(crate) fn entitlement(&self, queue: QueueIndex, kind: &AcceleratorKind, total: u32) -> Entitlement {
+        let mut path: Vec<QueueIndex> = self.path_up(queue).collect();
+        path.reverse();
+        let entitled = path.windows(2).fold(total, |above, pair| self.part(pair[0], pair[1], kind, above));
+        Entitlement { held: self.held(queue, kind), entitled }
+    }
+
+    /// What a queue is entitled to of what its parent is.
+    fn part(&self, parent: QueueIndex, own: QueueIndex, kind: &AcceleratorKind, above: u32) -> u32 {
+        let counts = |queue: &QueueIndex| *queue == own || self.is_in_demand(*queue, kind);
+        let in_demand = || self.children(parent).filter(counts);
+        let quotas: u64 = in_demand().map(|queue| u64::from(self.quota(queue, kind))).sum();
+        let weights: u64 = in_demand().map(|queue| u64::from(self.weight(queue))).sum();
+        let (above, quota, weight) = (u64::from(above), u64::from(self.quota(own, kind)), u64::from(self.weight(own)));
+        let part = if quotas > above { above * quota / quotas } else { quota + (above - quotas) * weight / weights };
+        let part = u32::try_from(part).expect("no more than what the parent has");
+        self.limit(own, kind).map_or(part, |limit| part.min(limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::num::NonZeroU32;
+
+    use gangline_base::{JobSpec, QueueName, Timestamp};
+
+    use super::*;
+    use crate::fixture;
+    use crate::share::Resource;
+    use crate::{Configuration, QueueSpec};
+
+    fn kind() -> AcceleratorKind {
+        AcceleratorKind("h100".to_owned())
+    }
+
+    fn queue(name: &str, parent: Option<&str>, weight: u32, quota: u32) -> QueueSpec {
+        let named = |name: &str| QueueName::new(name).expect("a name");
+        QueueSpec {
+            name: named(name),
+            parent: parent.map(named),
+            weight: NonZeroU32::new(weight).expect("not zero"),
+            quota: BTreeMap::from([(kind(), quota)]),
+            borrowing_limit: BTreeMap::new(),
+        }
+    }
+
+    fn queues(specs: Vec<QueueSpec>, held: &[(&str, u64)]) -> Queues {
+        let mut queues = Queues::new(Configuration { queues: specs, ..Configuration::default() });
+        for (name, held) in held {
+            let name = QueueName::new(name).expect("a name");
+            queues.take(Timestamp::EPOCH, &name, &[(Resource::Accelerator(kind()), *held)]);
+        }
+        queues
+    }
+
+    fn check(queues: &Queues, name: &str, total: u32, expected: u32) {
+        let leaf = queues.leaf(&QueueName::new(name).expect("a name"));
+        assert_eq!(queues.entitlement(leaf, &kind(), total).entitled, expected, "{name} of {total}");
+    }
+
+    #[test]
+    fn what_no_quota_covers_is_shared_by_weight() {
+        let queues = queues(vec![queue("a", None, 1, 8), queue("b", None, 3, 0)], &[("a", 1), ("b", 1)]);
+        check(&queues, "a", 24, 8 + 4);
+        check(&queues, "b", 24, 12);
+    }
+
+    #[test]
+    fn an_idle_queue_lends_its_quota_until_it_wants_it() {
+        let specs = || vec![queue("a", None, 1, 8), queue("b", None, 1, 8)];
+        check(&queues(specs(), &[("b", 16)]), "b", 16, 16);
+        check(&queues(specs(), &[("b", 16)]), "a", 16, 8);
+        let mut wanted = queues(specs(), &[("b", 16)]);
+        wanted.insert(&fixture::waiting(JobSpec { queue: fixture::queue("a"), ..fixture::job(fixture::gang(1, 1)) }));
+        check(&wanted, "b", 16, 8);
+    }
+
+    #[test]
+    fn too_large_quotas_are_cut_in_proportion() {
+        let queues = queues(vec![queue("a", None, 1, 12), queue("b", None, 1, 4)], &[("a", 1), ("b", 1)]);
+        check(&queues, "a", 8, 6);
+        check(&queues, "b", 8, 2);
+    }
+
+    #[test]
+    fn a_child_is_entitled_to_a_part_of_its_parents() {
+        let specs = vec![
+            queue("lab", None, 1, 8),
+            queue("x", Some("lab"), 1, 2),
+            queue("y", Some("lab"), 1, 0),
+            queue("ops", None, 1, 0),
+        ];
+        let queues = queues(specs, &[("x", 1), ("y", 1), ("ops", 1)]);
+        check(&queues, "lab", 16, 12);
+        check(&queues, "x", 16, 2 + 5);
+        check(&queues, "y", 16, 5);
+    }
+}

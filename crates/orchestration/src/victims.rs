@@ -1,0 +1,278 @@
+//! Who may be stopped for whom: from the state of the queues and jobs to a [`Problem`], and from its answer to a claim.
+//!
+//! A waiting job may stop, if the rules allow it ([`crate::PreemptionRules`]),
+//! - running jobs of lower priority in its own queue;
+//! - jobs of a queue that holds more than it is entitled to (`entitlement.rs`), for a queue beside that one that would
+//!   hold no more than it is entitled to with the new gang. "Beside" is where the paths from the two leaves to the root
+//!   part, as in KAI's reclaim: inside a parent its children settle among themselves.
+//!
+//! No more is taken from a queue than it holds beyond its entitlement; only where no gangs add up to that, one may lose
+//! the rest of the gang that straddles the line, else a queue with one large gang would keep for ever what isn't its own.
+//! Victims of the lowest priority are looked for first; among them the cheapest set by lost work. Nobody is a victim
+//! before its guaranteed run time is over, or while it is being stopped already. What is taken never swings back: the one
+//! has then no more than it is entitled to, and a lower priority never stops a higher one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gangline_base::{AcceleratorKind, JobId, Priority, Timestamp};
+
+use crate::claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
+use crate::engine::Engine;
+use crate::entitlement::Entitlement;
+use crate::job::{Attempt, Job};
+use crate::preemption::cost::{since_durable, victim_cost};
+use crate::preemption::{
+    NoVictims, NodeResources, Problem, QueueBound, Resources, VictimSet, Victims, Wanted, find_victims,
+};
+use crate::queue::QueueIndex;
+use crate::share::Resource;
+use crate::{Decision, Node, PreemptionRules, StopReason, placement};
+
+/// Jobs that victims are looked for in one pass.
+const CLAIMS_SOUGHT_MAX: usize = 4;
+
+/// A right to take devices.
+struct Rights<'a> {
+    leaf: QueueIndex,
+    job: &'a Job,
+    rules: PreemptionRules,
+    /// Queues on the way from the leaf up that may take back from those beside them.
+    reclaiming: BTreeMap<QueueIndex, Entitlement>,
+}
+
+/// A running job that may be stopped.
+struct Candidate<'a> {
+    job: &'a Job,
+    attempt: &'a Attempt,
+    leaf: QueueIndex,
+}
+
+impl Engine {
+    /// Makes claims for those who wait for devices that they have the better right to.
+    pub(crate) fn claim_for_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
+        let rules = self.queues.configuration().preemption;
+        if !rules.reclaim && !rules.by_priority {
+            return;
+        }
+        for id in self.claimants_due(now) {
+            let Some(job) = self.jobs.get(&id) else { continue };
+            match self.find_claim(now, job) {
+                Ok(Some(claim)) => {
+                    let Decision::Claim { claim: Claim { victims, .. }, .. } = &claim else { continue };
+                    let stops: Vec<Decision> = victims.iter().filter_map(|victim| self.stop_for(*victim, id)).collect();
+                    for decision in std::iter::once(claim).chain(stops) {
+                        self.evolve_decision(now, &decision);
+                        decisions.push(decision);
+                    }
+                }
+                Ok(None) => {}
+                Err(eligible_at) => {
+                    self.timers.insert((eligible_at, id));
+                }
+            }
+        }
+    }
+
+    fn stop_for(&self, victim: JobId, by: JobId) -> Option<Decision> {
+        let attempt = self.jobs.get(&victim)?.attempt()?.number;
+        Some(Decision::Stop { job: victim, attempt, reason: StopReason::Preempted { by } })
+    }
+
+    /// The first of each leaf that wants devices, has a right to some, and none on the way; best standing first.
+    fn claimants_due(&self, now: Timestamp) -> Vec<JobId> {
+        let mut due = Vec::new();
+        for leaf in self.queues.active() {
+            let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.job));
+            let Some(job) = first.take(1).find(|job| self.may_start(now, leaf, job)) else { continue };
+            if self.live_claim(job).is_none() && self.rights(leaf, job).is_some() {
+                due.push((leaf, job.id));
+            }
+        }
+        let totals = self.cluster.totals();
+        due.sort_by_cached_key(|(leaf, _)| self.queues.standing(*leaf, now, &totals));
+        due.into_iter().map(|(_, job)| job).take(CLAIMS_SOUGHT_MAX).collect()
+    }
+
+    fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {
+        let rules = self.queues.configuration().preemption;
+        let kind = &job.spec.gang.accelerator;
+        let mut reclaiming = BTreeMap::new();
+        for queue in self.queues.path_up(leaf).filter(|queue| rules.reclaim && self.queues.name(*queue).is_some()) {
+            let entitlement = self.entitlement(queue, kind);
+            let with_gang = entitlement.held.saturating_add(job.spec.gang.devices());
+            if with_gang <= entitlement.entitled {
+                reclaiming.insert(queue, entitlement);
+            }
+        }
+        (rules.by_priority || !reclaiming.is_empty()).then_some(Rights { leaf, job, rules, reclaiming })
+    }
+
+    fn entitlement(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Entitlement {
+        let total = self.cluster.totals().get(&Resource::Accelerator(kind.clone())).copied().unwrap_or(0);
+        self.queues.entitlement(queue, kind, u32::try_from(total).unwrap_or(u32::MAX))
+    }
+
+    /// A claim for a job that has no room; or when one may be possible, if some jobs are still within their guaranteed
+    /// run time.
+    fn find_claim(&self, now: Timestamp, job: &Job) -> Result<Option<Decision>, Timestamp> {
+        let gang = &job.spec.gang;
+        let claims = self.claims_beside(job.id);
+        let usable = |node: &Node| claims.iter().map(|claim| claim.usable(node, None)).min();
+        let usable = |node: &Node| usable(node).unwrap_or_else(|| node.free_count());
+        // What segments need is more than the search can tell.
+        if gang.topology.segment.is_some() || placement::find_room(&self.cluster, gang, &usable).is_some() {
+            return Ok(None);
+        }
+        let leaf = self.queues.leaf(&job.spec.queue);
+        let Some(rights) = self.rights(leaf, job) else { return Ok(None) };
+        let (candidates, guaranteed_until) = self.candidates(now, &rights);
+        let mut priorities: BTreeSet<Priority> = candidates.iter().map(|it| it.job.spec.priority).collect();
+        while let Some(highest) = priorities.pop_first() {
+            let allowed: Vec<&Candidate<'_>> =
+                candidates.iter().filter(|candidate| candidate.job.spec.priority <= highest).collect();
+            for is_strict in [true, false] {
+                // Somebody's guaranteed time is about to end: better wait than take more than is too much.
+                if !is_strict && guaranteed_until.is_some() {
+                    break;
+                }
+                match find_victims(&self.problem(now, &rights, &allowed, is_strict)) {
+                    Ok(victims) => return Ok(Some(self.claim(now, &rights, victims))),
+                    Err(NoVictims::Bounded) => {}
+                    Err(NoVictims::TooFewNodes { .. } | NoVictims::Unproven) => break,
+                }
+            }
+        }
+        guaranteed_until.map_or(Ok(None), Err)
+    }
+
+    /// Who may be stopped now, and when the first of the others may.
+    fn candidates<'a>(&'a self, now: Timestamp, rights: &Rights<'_>) -> (Vec<Candidate<'a>>, Option<Timestamp>) {
+        let mut may_take_from: BTreeMap<QueueIndex, bool> = BTreeMap::new();
+        let mut guaranteed_until: Option<Timestamp> = None;
+        let mut candidates = Vec::new();
+        for job in self.jobs.values() {
+            let Some(attempt) = job.attempt().filter(|attempt| attempt.stop.is_none()) else { continue };
+            if job.spec.gang.accelerator != rights.job.spec.gang.accelerator {
+                continue;
+            }
+            let leaf = self.queues.leaf(&job.spec.queue);
+            let is_lower = leaf == rights.leaf && job.spec.priority < rights.job.spec.priority;
+            let is_allowed = rights.rules.by_priority && is_lower
+                || *may_take_from.entry(leaf).or_insert_with(|| self.may_reclaim(rights, leaf));
+            if !is_allowed {
+                continue;
+            }
+            let until = attempt.placed_at + rights.rules.runtime_min;
+            if until > now {
+                guaranteed_until = Some(guaranteed_until.map_or(until, |first| first.min(until)));
+            } else {
+                candidates.push(Candidate { job, attempt, leaf });
+            }
+        }
+        (candidates, guaranteed_until)
+    }
+
+    /// Whether the two leaves part below a queue on the way up from the waiting job's that may take back, and the other
+    /// side holds too much.
+    fn may_reclaim(&self, rights: &Rights<'_>, leaf: QueueIndex) -> bool {
+        if leaf == rights.leaf {
+            return false;
+        }
+        let own: Vec<QueueIndex> = self.queues.path_up(rights.leaf).collect();
+        let Some(other) = self.queues.path_up(leaf).take_while(|queue| !own.contains(queue)).last() else {
+            return false;
+        };
+        let meet = self.queues.parent(other);
+        let side = own.iter().find(|queue| self.queues.parent(**queue) == meet);
+        let kind = &rights.job.spec.gang.accelerator;
+        side.is_some_and(|side| rights.reclaiming.contains_key(side)) && self.entitlement(other, kind).excess() > 0
+    }
+
+    fn problem(&self, now: Timestamp, rights: &Rights<'_>, candidates: &[&Candidate<'_>], is_strict: bool) -> Problem {
+        let gang = &rights.job.spec.gang;
+        let largest = candidates.iter().map(|candidate| candidate.job.spec.gang.devices()).max().unwrap_or(0);
+        let beyond = if is_strict { 0 } else { largest.saturating_sub(1) };
+        let own: BTreeSet<QueueIndex> = self.queues.path_up(rights.leaf).collect();
+        let mut places: BTreeMap<QueueIndex, usize> = BTreeMap::new();
+        let mut bounds: Vec<QueueBound> = Vec::new();
+        for leaf in candidates.iter().map(|candidate| candidate.leaf).collect::<BTreeSet<_>>() {
+            let mut path: Vec<QueueIndex> = self.queues.path_up(leaf).collect();
+            path.reverse();
+            for queue in path {
+                let parent = self.queues.parent(queue).map(|parent| places[&parent]);
+                places.entry(queue).or_insert_with(|| {
+                    let excess = self.entitlement(queue, &gang.accelerator).excess().saturating_add(beyond);
+                    let devices_max = if own.contains(&queue) { u32::MAX } else { excess };
+                    bounds.push(QueueBound { parent, devices_max });
+                    bounds.len() - 1
+                });
+            }
+        }
+        let per_node = Resources {
+            devices: gang.accelerators_per_node.get(),
+            cpus: gang.cpus_per_node,
+            memory: gang.memory_per_node,
+        };
+        let mut problem = Problem::new(Wanted { nodes: gang.nodes.get(), per_node }, bounds);
+        for domain in self.domains_for(rights.job) {
+            problem.add_domain(domain);
+        }
+        for Candidate { job, attempt, leaf } in candidates {
+            let shares = attempt.shares.iter().map(|share| NodeResources {
+                node: share.node,
+                resources: Resources {
+                    devices: u32::try_from(share.devices.len()).expect("a node has fewer than 2^32 accelerators"),
+                    cpus: share.cpus,
+                    memory: share.memory,
+                },
+            });
+            let lost = since_durable(now, attempt.placed_at, job.checkpoint_at);
+            let cost = victim_cost(job.spec.gang.devices(), lost, &rights.rules.restart);
+            problem.add_offer(job.id, places[leaf], cost, shares);
+        }
+        problem
+    }
+
+    /// Nodes that could take a share of a gang and that nobody else has a claim to, apart by the domains that would have to
+    /// hold all of it.
+    fn domains_for(&self, job: &Job) -> Vec<Vec<NodeResources>> {
+        let gang = &job.spec.gang;
+        let claimed = self.claimed_nodes_beside(job.id);
+        let mut domains: BTreeMap<&str, Vec<NodeResources>> = BTreeMap::new();
+        for node in self.cluster.emptiest_of(&gang.accelerator) {
+            if !node.takes_shares_of(gang) || claimed.contains(&node.id) {
+                continue;
+            }
+            let (devices, cpus, memory) = (node.free_count(), node.free_cpus, node.free_memory);
+            let resources = Resources { devices, cpus, memory };
+            if let Some(domain) = node.domain_for(gang) {
+                domains.entry(domain).or_default().push(NodeResources { node: node.id, resources });
+            }
+        }
+        domains.into_values().collect()
+    }
+
+    fn claim(&self, now: Timestamp, rights: &Rights<'_>, found: Victims) -> Decision {
+        let VictimSet { jobs, cost, nodes, .. } = found.chosen;
+        let grace = jobs.iter().filter_map(|victim| self.jobs.get(victim)).map(|victim| victim.spec.checkpoint.grace);
+        let until = now + grace.max().unwrap_or_default();
+        let is_outside = |victim: &&JobId| {
+            self.jobs.get(victim).is_some_and(|victim| self.queues.leaf(&victim.spec.queue) != rights.leaf)
+        };
+        let outside = jobs.iter().find(is_outside);
+        let right = outside.and_then(|_| self.right_to_reclaim(rights)).unwrap_or(ClaimRight::Priority);
+        let alternatives = found.alternatives.into_iter();
+        let alternatives =
+            alternatives.map(|other| VictimAlternative { victims: other.jobs, cost: other.cost }).collect();
+        let reason = ClaimReason { right, cost, is_cheapest: found.is_exact, alternatives };
+        Decision::Claim { job: rights.job.id, claim: Claim { nodes, victims: jobs, until }, reason }
+    }
+
+    /// The highest queue that takes back.
+    fn right_to_reclaim(&self, rights: &Rights<'_>) -> Option<ClaimRight> {
+        let path = self.queues.path_up(rights.leaf);
+        let (queue, entitlement) = path.filter_map(|queue| Some((queue, rights.reclaiming.get(&queue)?))).last()?;
+        let queue = self.queues.name(queue)?.clone();
+        Some(ClaimRight::Entitlement { queue, held: entitlement.held, entitled: entitlement.entitled })
+    }
+}
