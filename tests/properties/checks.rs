@@ -89,16 +89,17 @@ fn is_true(shadow: &Shadow, now: Timestamp, id: JobId, blocker: &Blocker) -> boo
                 && !holders.is_empty()
                 && holders.iter().all(holds)
         }
-        Blocker::NodesUnavailable { wanted: theirs, ready, draining, lost } => {
+        Blocker::NodesUnavailable { wanted: theirs, ready, draining, lost, suspect } => {
             let fitting = shadow.fitting(gang, Some(NodeStatus::Ready)).len();
             theirs == gang
                 && u32::try_from(fitting) == Ok(*ready)
                 && fitting < wanted
                 && *draining == names(NodeStatus::Draining)
                 && *lost == names(NodeStatus::Lost)
+                && suspect.is_empty()
         }
-        // No job of the properties asks for a topology.
-        Blocker::Claimed { .. } | Blocker::Topology { .. } | Blocker::Nothing => false,
+        // No job of the properties asks for a topology, and no node is reserved.
+        Blocker::Claimed { .. } | Blocker::Topology { .. } | Blocker::Reserved { .. } | Blocker::Nothing => false,
     }
 }
 

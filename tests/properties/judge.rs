@@ -58,7 +58,7 @@ impl Shadow {
             Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => match self.status(*node) {
                 None => Some(Refused::UnknownNode),
                 Some(NodeStatus::Lost) => Some(Refused::LostNode),
-                Some(NodeStatus::Ready | NodeStatus::Draining) => None,
+                Some(NodeStatus::Ready | NodeStatus::Suspect | NodeStatus::Draining) => None,
             },
             Event::JobSubmitted(spec) => {
                 let wanted = usize::try_from(spec.gang.nodes.get()).expect("a usize holds 32 bits");
@@ -103,9 +103,9 @@ impl Shadow {
             (Decision::Place { attempt, shares, reason, .. }, Place::Waiting { since, not_before }) => {
                 let is_next = attempt.0 == job.attempts + 1;
                 ensure("a placed job was free to start", is_next && *not_before <= now && !job.is_cancelled, why)?;
-                self.judge_order(now, id, shares, *reason)?;
+                self.judge_order(now, id, shares, reason)?;
                 self.judge_shares(id, job, shares, reason.backfills.is_some())?;
-                self.judge_place_reason(now.since(*since), id, job, *reason)
+                self.judge_place_reason(now.since(*since), id, job, reason)
             }
             (Decision::Stop { attempt, reason, .. }, Place::Holding(holding)) => {
                 let is_due = stop_due(now, job, holding) == Some(*reason);
@@ -129,7 +129,7 @@ impl Shadow {
     }
 
     /// Only the first in line for a kind of accelerator starts, or one that doesn't delay it.
-    fn judge_order(&self, now: Timestamp, id: JobId, shares: &[Share], reason: PlaceReason) -> Verdict {
+    fn judge_order(&self, now: Timestamp, id: JobId, shares: &[Share], reason: &PlaceReason) -> Verdict {
         let kind = &self.jobs[&id].spec.gang.accelerator;
         let waits_for_it = |other: &JobId| {
             let theirs = &self.jobs[other];
@@ -217,7 +217,7 @@ impl Shadow {
         ensure("A-5 a gang is placed whole, best fit", shares == due, || format!("{id}: {shares:?} is not {due:?}"))
     }
 
-    fn judge_place_reason(&self, waited: Duration, id: JobId, job: &Ours, given: PlaceReason) -> Verdict {
+    fn judge_place_reason(&self, waited: Duration, id: JobId, job: &Ours, given: &PlaceReason) -> Verdict {
         let with_room = u32::try_from(self.with_room(&job.spec.gang).len()).expect("nodes are few");
         let is_counted = match given.backfills {
             None => given.candidates == with_room,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, PoolName, Timestamp};
 use gangline_orchestration::{DryRun, Engine, Event, Limits, NodeCapacity, NodeSpec};
 
 use super::checks::question;
@@ -16,7 +16,13 @@ fn engine(nodes: u32) -> Engine {
         let names = [(Level::Rack, format!("r{rack}")), (Level::Block, format!("b{}", rack / 8))];
         let spec = NodeSpec {
             name: NodeName::new(&format!("n{number}")).expect("a letter and a number make a name"),
-            capacity: NodeCapacity { accelerator, accelerators: 8, cpus: 96, memory: Bytes(2 << 40) },
+            capacity: NodeCapacity {
+                pool: PoolName::default(),
+                accelerator,
+                accelerators: 8,
+                cpus: 96,
+                memory: Bytes(2 << 40),
+            },
             location: names.into_iter().collect(),
         };
         engine.apply(Timestamp::EPOCH, &Event::NodeJoined(spec)).expect("the cluster has room");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, Priority, QueueName, Step, Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, PoolName, Priority, QueueName, Step, Timestamp,
 };
 use gangline_orchestration::{
     Claim, ClaimRight, Configuration, Decision, Engine, Entry, Event, Limits, Location, NodeCapacity, NodeSpec,
@@ -82,7 +82,13 @@ impl Stage {
         for number in 0..4 {
             stage.apply(&Event::NodeJoined(NodeSpec {
                 name: NodeName::new(&format!("n{number}")).expect("a name"),
-                capacity: NodeCapacity { accelerator: kind(), accelerators: 4, cpus: 16, memory: Bytes(64 << 30) },
+                capacity: NodeCapacity {
+                    pool: PoolName::default(),
+                    accelerator: kind(),
+                    accelerators: 4,
+                    cpus: 16,
+                    memory: Bytes(64 << 30),
+                },
                 location: Location::default(),
             }));
         }

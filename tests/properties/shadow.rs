@@ -19,6 +19,8 @@ pub(super) struct Shadow {
     /// The time of the last event or decision.
     pub(super) now: Timestamp,
     pub(super) nodes: Vec<(NodeSpec, NodeStatus)>,
+    /// Nodes whose drain nobody has taken back, lost ones too, and whether it is by a deadline.
+    drained: BTreeMap<NodeId, bool>,
     pub(super) jobs: BTreeMap<JobId, Ours>,
     pub(super) ended: BTreeMap<JobId, Fate>,
 }
@@ -85,14 +87,25 @@ impl Shadow {
     pub(super) fn take_event(&mut self, now: Timestamp, event: &Event) {
         self.now = now;
         match event {
-            Event::NodeJoined(spec) => match self.nodes.iter_mut().find(|(known, _)| known.name == spec.name) {
-                Some((known, NodeStatus::Draining)) => *known = spec.clone(),
-                Some(known) => *known = (spec.clone(), NodeStatus::Ready),
-                None => self.nodes.push((spec.clone(), NodeStatus::Ready)),
-            },
+            Event::NodeJoined(spec) => {
+                let known = (0..).map(NodeId).zip(&mut self.nodes).find(|(_, (known, _))| known.name == spec.name);
+                match known {
+                    Some((id, known)) if self.drained.contains_key(&id) => {
+                        *known = (spec.clone(), NodeStatus::Draining)
+                    }
+                    Some((_, known)) => *known = (spec.clone(), NodeStatus::Ready),
+                    None => self.nodes.push((spec.clone(), NodeStatus::Ready)),
+                }
+            }
             Event::NodeLost { node } => self.lose_node(now, *node),
-            Event::DrainRequested { node, .. } => self.node_mut(*node).1 = NodeStatus::Draining,
-            Event::DrainCancelled { node } => self.node_mut(*node).1 = NodeStatus::Ready,
+            Event::DrainRequested { node, within } => {
+                self.drained.insert(*node, within.is_some());
+                self.node_mut(*node).1 = NodeStatus::Draining;
+            }
+            Event::DrainCancelled { node } => {
+                self.drained.remove(node);
+                self.node_mut(*node).1 = NodeStatus::Ready;
+            }
             Event::JobSubmitted(spec) => self.take_job(now, spec.clone()),
             Event::CancelRequested { job, .. } => self.job_mut(*job).is_cancelled = true,
             Event::ShareStarted { job, node, .. } => self.set_share(*job, *node, ShareState::Running),
@@ -145,6 +158,9 @@ impl Shadow {
 
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
         self.node_mut(node).1 = NodeStatus::Lost;
+        if self.drained.get(&node) == Some(&true) {
+            self.drained.remove(&node);
+        }
         let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
         for (job, _, _) in self.live_shares().into_iter().filter(|(_, _, on)| *on == node) {
             self.set_share(job, node, ShareState::Ended(end.clone()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeId, NodeName,
-    Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+    PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, PreemptionRules,
@@ -297,7 +297,7 @@ fn node_spec(machine: Machine) -> NodeSpec {
     let Machine { name, kind: number, accelerators, cpus, gib } = machine;
     let name = NodeName::new(&format!("n{name}")).expect("a letter and a number make a name");
     let memory = Bytes(u64::from(gib) << 30);
-    let capacity = NodeCapacity { accelerator: kind(number), accelerators, cpus, memory };
+    let capacity = NodeCapacity { pool: PoolName::default(), accelerator: kind(number), accelerators, cpus, memory };
     NodeSpec { name, capacity, location: Default::default() }
 }
 
@@ -309,6 +309,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         queue: QueueName::new("default").expect("a plain word is a name"),
         priority: Priority::new(shape.priority).unwrap_or(Priority::NORMAL),
         gang: GangShape {
+            pool: PoolName::default(),
             nodes: at_least_one(shape.nodes),
             accelerator: kind(shape.kind),
             accelerators_per_node: at_least_one(shape.per_node),

@@ -3,11 +3,13 @@
 //! ```text
 //! cluster 4 nodes x 8 h100 [cpus=64 memory=512GiB]      nodes n1 to n4 join
 //! cluster 2 racks x 4 nodes x 8 h100 [in-a-block=2]     racks r1, r2 of nodes n1 to n8; blocks b1, ...
-//! node NAME 2 cpu [cpus=8 memory=16GiB rack=r1 block=b1] a node joins
+//! node NAME 2 cpu [cpus=8 memory=16GiB pool=inference rack=r1 block=b1] a node joins
+//! fabric node=3600 rack=400 block=100 [ports=8]         what a port carries within each level, in Gbit/s
+//! suspicion faults=3 half-life=24h                      when a node's own faults make it suspect
 //! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
 //! preemption [reclaim=on by-priority=on min-runtime=5m]  the administrator says who may be stopped for whom
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
-//!                        prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
+//!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
 //! dry-run gang=16 [...]                                 where it would run, or why not
 //! advance 10m                                           time goes by; timers go off on the way
 //! start JOB [on NODE]                                   the ranks run (on every node of the gang)
@@ -31,14 +33,16 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Bytes, Level, Priority, QueueName, Segment, TopologyRequest};
-use gangline_orchestration::{Location, NodeCapacity, PreemptionRules, QueueSpec};
+use gangline_base::{AcceleratorKind, Bytes, Level, PoolName, Priority, QueueName, Segment, TopologyRequest};
+use gangline_orchestration::{Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec};
 
 /// One command.
 #[derive(Debug)]
 pub(super) enum Command {
     Cluster { racks: Option<Racks>, nodes: u32, capacity: NodeCapacity },
     Node { name: String, capacity: NodeCapacity, location: Location },
+    Fabric(Fabric),
+    Suspicion(HealthPolicy),
     Queue(QueueSpec),
     Preemption(PreemptionRules),
     Submit { name: String, wanted: Wanted },
@@ -97,6 +101,7 @@ pub(super) struct Wanted {
     pub(super) no_progress: u32,
     pub(super) has_checkpoint: bool,
     pub(super) topology: TopologyRequest,
+    pub(super) pool: PoolName,
 }
 
 /// Reads one line.
@@ -115,6 +120,11 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
             let (name, location) = (words.name("a node")?, words.location());
             Command::Node { name, capacity: words.capacity()?, location }
         }
+        "fabric" => Command::Fabric(words.fabric()?),
+        "suspicion" => Command::Suspicion(HealthPolicy {
+            suspect_at: words.option("faults").ok_or("faults= is missing").map_err(str::to_owned).and_then(number)?,
+            half_life: words.option("half-life").map_or(Ok(HealthPolicy::DEFAULT.half_life), duration)?,
+        }),
         "submit" => Command::Submit { name: words.name("a name for the job")?, wanted: words.wanted()? },
         "dry-run" => Command::DryRun { wanted: words.wanted()? },
         "advance" => Command::Advance(duration(words.next("a time such as 10m")?)?),
@@ -307,6 +317,23 @@ impl<'a> Words<'a> {
         Level::ALL.into_iter().filter_map(named).collect()
     }
 
+    fn fabric(&mut self) -> Result<Fabric, String> {
+        let mut gbps = BTreeMap::new();
+        for level in Level::ALL {
+            if let Some(text) = self.option(level.name()) {
+                gbps.insert(level, number(text)?);
+            }
+        }
+        let (core, ports) = (self.option("core"), self.option("ports"));
+        let kind = if gbps.contains_key(&Level::RailGroup) { FabricKind::RailOptimised } else { FabricKind::FatTree };
+        Ok(Fabric { kind, gbps, core_gbps: core.map(number).transpose()?, rails: ports.map(number).transpose()? })
+    }
+
+    fn pool(&mut self) -> Result<PoolName, String> {
+        let name = self.option("pool").unwrap_or(PoolName::DEFAULT);
+        PoolName::new(name).map_err(|error| error.to_string())
+    }
+
     fn topology(&mut self) -> Result<TopologyRequest, String> {
         let level = |text: &str| text.parse::<Level>().map_err(|error| error.to_string());
         let segment = |text: &str| {
@@ -322,6 +349,7 @@ impl<'a> Words<'a> {
 
     fn capacity(&mut self) -> Result<NodeCapacity, String> {
         Ok(NodeCapacity {
+            pool: self.pool()?,
             accelerators: self.number("how many accelerators")?,
             accelerator: AcceleratorKind(self.name("a kind of accelerator")?),
             cpus: self.option("cpus").map_or(Ok(64), number)?,
@@ -352,6 +380,7 @@ impl<'a> Words<'a> {
             no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,
             has_checkpoint,
             topology: self.topology()?,
+            pool: self.pool()?,
         })
     }
 

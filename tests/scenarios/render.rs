@@ -105,6 +105,7 @@ impl Stage {
     fn node_line(&self, node: &Node) -> String {
         let status = match node.status {
             NodeStatus::Ready => "ready",
+            NodeStatus::Suspect => "suspect",
             NodeStatus::Draining => "draining",
             NodeStatus::Lost => "lost",
         };
@@ -118,7 +119,9 @@ impl Stage {
         let capacity = &node.spec.capacity;
         let (name, has) = (&node.spec.name, format!("{} {}", capacity.accelerators, capacity.accelerator));
         let beside = format!("{} cpus and {} free", node.free_cpus, node.free_memory);
-        format!("{name} {status}, {has}:{held}{free}; {beside}")
+        let pool = &capacity.pool;
+        let pool = if pool.is_default() { String::new() } else { format!(" for {pool}") };
+        format!("{name} {status}{pool}, {has}:{held}{free}; {beside}")
     }
 
     fn job_line(&self, name: &str) -> Result<String, String> {

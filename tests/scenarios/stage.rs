@@ -51,6 +51,8 @@ impl Stage {
                 .try_for_each(|number| self.join(&format!("n{number}"), capacity.clone(), Location::default()))?,
             Command::Cluster { racks: Some(racks), nodes, capacity } => self.join_racks(racks, nodes, &capacity)?,
             Command::Node { name, capacity, location } => self.join(&name, capacity, location)?,
+            Command::Fabric(fabric) => self.configure(|configuration| configuration.fabric = Some(fabric))?,
+            Command::Suspicion(policy) => self.configure(|configuration| configuration.health = Some(policy))?,
             Command::Submit { name, wanted } => self.submit(name, wanted)?,
             Command::DryRun { wanted } => {
                 let spec = self.spec("dry-run", wanted)?;
@@ -173,6 +175,7 @@ impl Stage {
             priority: wanted.priority,
             gang: GangShape {
                 nodes: at_least_one(wanted.nodes)?,
+                pool: wanted.pool,
                 accelerator,
                 accelerators_per_node: at_least_one(wanted.per_node)?,
                 cpus_per_node: wanted.cpus,

@@ -47,6 +47,9 @@ enum Command {
     Bench {
         /// Which one.
         name: Option<String>,
+        /// Its options; scheduler has --only right|fast|good and --quick.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
     },
 }
 
@@ -69,7 +72,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Test { filters } => test_command::test(&filters, tools::is_ci()),
         Command::Quick => ci::quick(),
         Command::Tidy => tidy(),
-        Command::Bench { name } => bench::bench(name.as_deref()),
+        Command::Bench { name, options } => bench::bench(name.as_deref(), &options),
     }
 }
 

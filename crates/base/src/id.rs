@@ -94,6 +94,28 @@ pub struct NodeName(String);
 #[serde(transparent)]
 pub struct QueueName(String);
 
+/// The name of a pool: nodes set apart for one purpose, which jobs for another never get.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct PoolName(String);
+
+impl PoolName {
+    /// The pool of nodes and jobs that name none.
+    pub const DEFAULT: &'static str = "training";
+
+    /// Whether it is the pool of those that name none.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.0 == PoolName::DEFAULT
+    }
+}
+
+impl Default for PoolName {
+    fn default() -> Self {
+        PoolName(PoolName::DEFAULT.to_owned())
+    }
+}
+
 macro_rules! name_type {
     ($name:ident, $what:literal) => {
         impl $name {
@@ -129,6 +151,7 @@ macro_rules! name_type {
 
 name_type!(NodeName, "node name");
 name_type!(QueueName, "queue name");
+name_type!(PoolName, "pool name");
 
 #[cfg(test)]
 mod tests {

@@ -10,12 +10,12 @@ mod spec;
 mod time;
 mod topology;
 
-pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, QueueName};
+pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName};
 pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
 pub use spec::{
-    AcceleratorKind, CheckpointPolicy, GangShape, JobSpec, Launch, Priority, Program, RecoveryPolicy, Submitter,
+    AcceleratorKind, CheckpointPolicy, GangShape, JobSpec, Lane, Launch, Priority, Program, RecoveryPolicy, Submitter,
 };
 pub use time::Timestamp;
 pub use topology::{InvalidLevel, Level, Segment, TopologyRequest};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::{Bytes, QueueName, TopologyRequest};
+use crate::{Bytes, PoolName, QueueName, TopologyRequest};
 
 /// A validated job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,11 +84,29 @@ impl fmt::Display for AcceleratorKind {
     }
 }
 
+/// Accelerators that jobs compete for: those of one type in one pool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    /// The type.
+    pub accelerator: AcceleratorKind,
+    /// The pool.
+    pub pool: PoolName,
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lane { accelerator, pool } = self;
+        if pool.is_default() { write!(f, "{accelerator}") } else { write!(f, "{accelerator} of pool {pool}") }
+    }
+}
+
 /// The nodes and devices a gang needs, all or nothing. The amounts are for each node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GangShape {
     /// How many nodes.
     pub nodes: NonZeroU32,
+    /// The pool they are in.
+    pub pool: PoolName,
     /// The type of accelerator.
     pub accelerator: AcceleratorKind,
     /// How many accelerators on each node.
@@ -104,6 +122,12 @@ pub struct GangShape {
 }
 
 impl GangShape {
+    /// What it competes for.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        Lane { accelerator: self.accelerator.clone(), pool: self.pool.clone() }
+    }
+
     /// Devices of the whole gang.
     #[must_use]
     pub fn devices(&self) -> u32 {

@@ -21,7 +21,7 @@ const IDS_SHOWN: usize = 8;
 pub(crate) struct DrainArgs {
     /// The node's name
     node: String,
-    /// Take it back into use
+    /// Take it back into use, and forget its faults
     #[arg(long)]
     undo: bool,
     /// The node goes after this time, as in 10m: what still runs there is asked to save and stop just before
@@ -42,11 +42,21 @@ pub(crate) struct TopArgs {
 
 pub(crate) fn nodes(client: &Client, is_json: bool) -> Result<(), Failure> {
     let list: wire::NodeList = client.get("/nodes")?;
-    if is_json { output::json(&list) } else { output::print(&nodes_table(&list)) }
+    if is_json { output::json(&list) } else { output::print(&(nodes_table(&list) + &reasons(&list))) }
+}
+
+/// Why nodes take no jobs, a line each.
+fn reasons(list: &wire::NodeList) -> String {
+    let reason = |node: &wire::Node| {
+        let reason = node.status_reason.as_ref()?;
+        Some(format!("{} is {}: {reason}\n", node.name, node.status))
+    };
+    list.nodes.iter().filter_map(reason).collect()
 }
 
 fn nodes_table(list: &wire::NodeList) -> String {
-    let headings = ["NODE", "STATUS", "SLOTS", ">HELD", ">CPUS", ">MEMORY", ">PRICE/SLOT-HOUR", "HOLDERS"];
+    let headings =
+        ["NODE", "POOL", "STATUS", ">FAULTS", "SLOTS", ">HELD", ">CPUS", ">MEMORY", ">PRICE/SLOT-HOUR", "HOLDERS"];
     let rows = list.nodes.iter().map(|node| {
         let held = node.slots.iter().filter(|slot| slot.job.is_some()).count();
         let mut holders: Vec<&str> = node.slots.iter().filter_map(|slot| slot.job.as_deref()).collect();
@@ -54,7 +64,9 @@ fn nodes_table(list: &wire::NodeList) -> String {
         let price = node.price_nano_dollars_per_hour.map(Money::from_nano_dollars);
         vec![
             node.name.clone(),
+            node.pool.clone(),
             node.status.clone(),
+            format!("{:.1}", node.faults),
             format!("{}:{}", node.accelerator, node.slots.len()),
             held.to_string(),
             node.cpus.to_string(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, Submitter};
+use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter};
 use gangline_control::ENDPOINT_FILE;
 use gangline_control::config::{Config, NodeConfig, parse_accelerators};
 use gangline_control::db::{self, Sequence};
@@ -14,7 +14,7 @@ use gangline_control::http::{self, App};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, StartError, Timing};
 use gangline_execution::inventory::{Inventory, this_machine};
-use gangline_execution::launcher::LocalLauncher;
+use gangline_execution::launcher::{LocalLauncher, read_topology};
 use gangline_orchestration::NodeCapacity;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -199,7 +199,20 @@ fn read_config(folder: &Path, args: &UpArgs) -> Result<Config, Failure> {
         Failure::coded("G0505", format!("{}: {error}", path.display()), hint)
     };
     let text = std::fs::read_to_string(&path).map_err(|error| failed(&error))?;
-    Config::parse(&text).map_err(|error| failed(&error))
+    let mut config = Config::parse(&text).map_err(|error| failed(&error))?;
+    if let Some(file) = config.topology_file.clone() {
+        // Named as it stands in the configuration: beside it, unless it says otherwise.
+        let file = path.parent().map_or_else(|| PathBuf::from(&file), |folder| folder.join(&file));
+        let text = std::fs::read_to_string(&file).map_err(|error| unread_topology(&file, &format!(" {error}")))?;
+        let places = read_topology(&text).map_err(|error| unread_topology(&file, &error.to_string()))?;
+        config.locate(&places).map_err(|error| failed(&error))?;
+    }
+    Ok(config)
+}
+
+fn unread_topology(file: &Path, error: &str) -> Failure {
+    let hint = "docs/configuration.md says what a topology_file may hold";
+    Failure::coded("G0505", format!("{}:{error}", file.display()), hint)
 }
 
 /// If the address is taken by a control plane on the same folder, that is what to say.
@@ -265,7 +278,13 @@ fn node(
 ) -> Result<NodeConfig, String> {
     Ok(NodeConfig {
         name: NodeName::new(name).map_err(|error| error.to_string())?,
-        capacity: NodeCapacity { accelerator, accelerators, cpus: machine.cpus, memory: machine.memory },
+        capacity: NodeCapacity {
+            pool: PoolName::default(),
+            accelerator,
+            accelerators,
+            cpus: machine.cpus,
+            memory: machine.memory,
+        },
         location: Default::default(),
         address: "127.0.0.1".to_owned(),
         price_per_hour: None,

@@ -16,14 +16,25 @@
 //!
 //! [preemption]
 //! min_runtime = "10m"
+//!
+//! [fabric]                               # what one port carries, in Gbit/s
+//! node_gbps = 3600
+//! rack_gbps = 400
+//!
+//! [suspicion]                            # of nodes that fail
+//! faults = 3
+//! half_life_hours = 24
 //! ```
 
+mod fabric;
 mod preemption;
 mod queues;
+mod reservations;
+mod suspicion;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, Level, Money, NodeName};
+use gangline_base::{AcceleratorKind, Bytes, Level, Money, NodeName, PoolName};
 use gangline_orchestration::{Configuration, InvalidConfiguration, Location, NodeCapacity, check_locations};
 use serde::Deserialize;
 
@@ -56,6 +67,8 @@ pub struct NodeConfig {
 pub struct Config {
     /// Address and port to listen on.
     pub listen: Option<String>,
+    /// The file that says where nodes are: a description of the network that a launcher reads; see [`Config::locate`].
+    pub topology_file: Option<String>,
     /// The nodes.
     pub nodes: Vec<NodeConfig>,
     /// How the cluster is shared.
@@ -111,6 +124,7 @@ pub enum ConfigError {
 #[serde(deny_unknown_fields)]
 struct FileV1 {
     listen: Option<String>,
+    topology_file: Option<String>,
     #[serde(default)]
     node: Vec<NodeV1>,
     #[serde(default)]
@@ -118,6 +132,11 @@ struct FileV1 {
     half_life_hours: Option<u32>,
     order: Option<queues::OrderV1>,
     preemption: Option<preemption::PreemptionV1>,
+    fabric: Option<fabric::FabricV1>,
+    #[serde(default)]
+    reservation: Vec<reservations::ReservationV1>,
+    #[serde(default)]
+    suspicion: suspicion::SuspicionV1,
 }
 
 #[derive(Deserialize)]
@@ -125,6 +144,7 @@ struct FileV1 {
 struct NodeV1 {
     name: String,
     accelerators: String,
+    pool: Option<String>,
     cpus: Option<u32>,
     memory: Option<String>,
     nvlink: Option<String>,
@@ -156,10 +176,31 @@ impl Config {
         check(&nodes)?;
         let refused = |(queue, message)| ConfigError::Queue { queue, message };
         let mut sharing = queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
+        sharing.fabric = file.fabric.map(Into::into);
+        sharing.health = file.suspicion.into();
+        sharing.reservations = file.reservation.into_iter().map(Into::into).collect();
         let rules = file.preemption.unwrap_or_default();
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.check()?;
-        Ok(Config { listen: file.listen, nodes, sharing })
+        Ok(Config { listen: file.listen, topology_file: file.topology_file, nodes, sharing })
+    }
+}
+
+impl Config {
+    /// Takes in where nodes are, for those that don't say themselves.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a node is in neither place, or the places contradict each other.
+    pub fn locate(&mut self, places: &BTreeMap<String, Vec<(Level, String)>>) -> Result<(), ConfigError> {
+        for node in self.nodes.iter_mut().filter(|node| node.location == Location::default()) {
+            let missing = || ConfigError::Node {
+                node: node.name.to_string(),
+                message: "the topology file doesn't name it, and it says nothing itself".to_owned(),
+            };
+            let domains = places.get(node.name.as_str()).ok_or_else(missing)?;
+            node.location = domains.iter().cloned().collect();
+        }
+        check(&self.nodes)
     }
 }
 
@@ -218,6 +259,7 @@ impl TryFrom<NodeV1> for NodeConfig {
     fn try_from(node: NodeV1) -> Result<Self, String> {
         let location = node.location()?;
         let (accelerator, accelerators) = parse_accelerators(&node.accelerators)?;
+        let pool = node.pool.map_or(Ok(PoolName::default()), |name| PoolName::new(&name)).map_err(|e| e.to_string())?;
         let memory = node
             .memory
             .map_or(Ok(Bytes(0)), |text| text.parse())
@@ -225,7 +267,7 @@ impl TryFrom<NodeV1> for NodeConfig {
         let price = node.price_per_accelerator_hour.map(|text| text.parse()).transpose();
         Ok(NodeConfig {
             name: NodeName::new(&node.name).map_err(|e| e.to_string())?,
-            capacity: NodeCapacity { accelerator, accelerators, cpus: node.cpus.unwrap_or(0), memory },
+            capacity: NodeCapacity { pool, accelerator, accelerators, cpus: node.cpus.unwrap_or(0), memory },
             location,
             address: node.address.unwrap_or_else(|| "127.0.0.1".to_owned()),
             price_per_hour: price.map_err(|e: gangline_base::InvalidMoney| e.to_string())?,
@@ -256,7 +298,23 @@ mod tests {
         let text = "listen = '127.0.0.1:0'\n[[node]]\nname = 'a'\naccelerators = 'H100:8'\nmemory = '2TiB'\nprice_per_accelerator_hour = '2.49'";
         let config = Config::parse(text).expect("a sound file");
         assert_eq!(config.nodes[0].capacity.accelerators, 8);
+        assert!(config.nodes[0].capacity.pool.is_default());
+        let serving = Config::parse(&text.replace("memory = '2TiB'", "pool = 'inference'")).expect("a sound file");
+        assert_eq!(serving.nodes[0].capacity.pool.as_str(), "inference");
         assert_eq!(config.nodes[0].price_per_hour.map(Money::nano_dollars), Some(2_490_000_000));
+    }
+
+    #[test]
+    fn nodes_that_do_not_say_where_they_are_are_found_in_the_topology_file() {
+        let text = "topology_file = 't.conf'\n[[node]]\nname='a'\naccelerators='cpu:1'\nrack='own'\n[[node]]\nname='b'\naccelerators='cpu:1'";
+        let mut config = Config::parse(text).expect("a sound file");
+        let missing = config.locate(&BTreeMap::new()).expect_err("b is nowhere").to_string();
+        assert_eq!(missing, "node \"b\": the topology file doesn't name it, and it says nothing itself");
+        let places =
+            [("a", "r1"), ("b", "r2")].map(|(node, rack)| (node.to_owned(), vec![(Level::Rack, rack.to_owned())]));
+        config.locate(&places.into()).expect("both are somewhere");
+        let racks: Vec<_> = config.nodes.iter().map(|node| node.location.at(Level::Rack)).collect();
+        assert_eq!(racks, [Some("own"), Some("r2")]);
     }
 
     #[test]
@@ -273,6 +331,7 @@ mod tests {
         check("[[node]]\nname = 'a'\naccelerators = 'cpu:1'\nprice_per_accelerator_hour = '-1'", "-1");
         check("[[node]]\nname='a'\naccelerators='cpu:1'\nprice_per_accelerator_hour='1000.01'", "mistake");
         check("[[node]]\nname='a'\naccelerators='cpu:1'\nrack='r 1'", "its rack");
+        check("[[node]]\nname='a'\naccelerators='cpu:1'\npool='a/b'", "pool name \"a/b\"");
         let two = "[[node]]\nname='a'\naccelerators='cpu:1'\nrack='r'\nblock='b'\n[[node]]\nname='c'\naccelerators='cpu:1'\nrack='r'";
         check(two, "c says that rack r lies in nothing wider, but a says in block b");
         check("[[node]]\nname='a'\naccelerators='cpu:1'\n[[node]]\nname='a'\naccelerators='cpu:1'", "two nodes");

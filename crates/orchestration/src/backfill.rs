@@ -69,7 +69,7 @@ pub(crate) fn latest_end_of(spec: &JobSpec, attempt: &Attempt) -> Option<Timesta
 /// gang, if it requires one.
 struct Gathering<'a> {
     gang: &'a GangShape,
-    /// Nodes that are out of the question.
+    /// Nodes that are out of the question: reserved for others, claimed by them or promised to them.
     promised: BTreeSet<NodeId>,
     domains: BTreeMap<&'a str, Vec<NodeId>>,
 }
@@ -79,6 +79,7 @@ impl Engine {
     /// promised to `others`.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape, others: &[Reservation]) -> Reservation {
         let mut promised = self.claimed_nodes_beside(job);
+        promised.extend(self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.spec)).unwrap_or_default());
         promised.extend(others.iter().flat_map(|other| other.spare.keys()));
         let mut gathering = Gathering { gang, promised, domains: BTreeMap::new() };
         let found = self.gather(now, &mut gathering);
@@ -115,7 +116,7 @@ impl Engine {
         }
         // Cores and memory come at times of their own: all nodes in question are put in order.
         let from = gang.accelerators_per_node.get();
-        let has_devices = self.cluster.emptiest_of(&gang.accelerator).take_while(move |node| node.free_count() >= from);
+        let has_devices = self.cluster.emptiest_of(&gang.lane()).take_while(move |node| node.free_count() >= from);
         let lack_others = has_devices.filter(suits).filter(|node| !node.has_room_for_share_of(gang));
         let nodes = with_devices.map(|(_, node)| node).chain(lack_others);
         let mut coming: Vec<_> =
@@ -129,7 +130,7 @@ impl Engine {
         let (gang, wanted) = (gathering.gang, gathering.wanted());
         let mut domains: BTreeMap<&str, Vec<NodeId>> = gathering.domains.clone();
         let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
-        let others = self.cluster.emptiest_of(&gang.accelerator).filter(|node| !taken.contains(&node.id));
+        let others = self.cluster.emptiest_of(&gang.lane()).filter(|node| !taken.contains(&node.id));
         for node in others.filter(|node| node.takes_shares_of(gang) && !gathering.is_promised(node)) {
             if let Some(domain) = node.domain_for(gang) {
                 let nodes = domains.entry(domain).or_default();

@@ -1,14 +1,18 @@
 //! Nodes, what they have, and who holds it. Keeps the no-double-booking half of A-5: a device is handed out only from
-//! its node's free set, and comes back only once.
+//! its node's free set, and comes back only once. Nodes are set apart in pools as in most batch systems (Slurm's partitions,
+//! PBS' queues of nodes), but a node is in one only: indices are kept for each kind of accelerator in each pool. What a node's
+//! status follows from changes in `standing.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, Level, NodeId, NodeName};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, Lane, Level, NodeId, NodeName, PoolName, Timestamp};
 
+use crate::fabric::Fabric;
+use crate::health::{Health, HealthPolicy};
 use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::share::{MIB_BITS, Resource};
 use crate::topology::{Location, Topology};
-use crate::{Share, placement};
+use crate::{Configuration, Share, placement};
 
 /// A node as it joins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +28,8 @@ pub struct NodeSpec {
 /// What a node has for jobs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NodeCapacity {
+    /// The pool of the jobs that it is for.
+    pub pool: PoolName,
     /// The type of its accelerators.
     pub accelerator: AcceleratorKind,
     /// How many; numbered from 0.
@@ -35,8 +41,19 @@ pub struct NodeCapacity {
 }
 
 impl NodeCapacity {
+    /// What its jobs compete for.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        Lane { accelerator: self.accelerator.clone(), pool: self.pool.clone() }
+    }
+
+    /// Whether it has the kind of accelerator, and is in the pool, that a gang asks for.
+    pub(crate) fn is_for(&self, gang: &GangShape) -> bool {
+        self.accelerator == gang.accelerator && self.pool == gang.pool
+    }
+
     pub(crate) fn can_hold_share_of(&self, gang: &GangShape) -> bool {
-        self.accelerator == gang.accelerator
+        self.is_for(gang)
             && self.accelerators >= gang.accelerators_per_node.get()
             && self.cpus >= gang.cpus_per_node
             && self.memory >= gang.memory_per_node
@@ -48,6 +65,8 @@ impl NodeCapacity {
 pub enum NodeStatus {
     /// It does.
     Ready,
+    /// It has had too many faults of its own; nothing new starts until they are forgotten, or an administrator takes it back.
+    Suspect,
     /// What runs there goes on; nothing new starts.
     Draining,
     /// It is gone.
@@ -56,7 +75,31 @@ pub enum NodeStatus {
 
 impl NodeStatus {
     /// Every status: what is asked of nodes that need not be there now.
-    pub(crate) const ANY: [NodeStatus; 3] = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
+    pub(crate) const ANY: [NodeStatus; 4] =
+        [NodeStatus::Ready, NodeStatus::Suspect, NodeStatus::Draining, NodeStatus::Lost];
+}
+
+/// What a node's status follows from. A drain outlasts the node's being lost: only its administrator takes it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// It is gone.
+    pub is_lost: bool,
+    /// Nothing new is to start there.
+    pub is_draining: bool,
+    /// Its faults.
+    pub health: Health,
+}
+
+impl Standing {
+    pub(crate) fn status(&self, now: Timestamp, policy: Option<HealthPolicy>) -> NodeStatus {
+        let is_suspect = policy.is_some_and(|policy| self.health.is_suspect_at(now, policy));
+        match self {
+            Standing { is_lost: true, .. } => NodeStatus::Lost,
+            Standing { is_draining: true, .. } => NodeStatus::Draining,
+            _ if is_suspect => NodeStatus::Suspect,
+            _ => NodeStatus::Ready,
+        }
+    }
 }
 
 /// A node and what of it is free.
@@ -66,8 +109,14 @@ pub struct Node {
     pub id: NodeId,
     /// Its name and capacity.
     pub spec: NodeSpec,
-    /// Whether it takes jobs.
+    /// Whether it takes jobs: what follows from its standing at the last look.
     pub status: NodeStatus,
+    /// Why.
+    pub standing: Standing,
+    /// Faults of its own, rounded, at the last look: the fewer the better.
+    pub(crate) grade: u32,
+    /// When to look at its faults again.
+    pub(crate) checkup: Option<Timestamp>,
     /// Free accelerators.
     pub free: BTreeSet<u32>,
     /// Free CPU cores.
@@ -81,11 +130,17 @@ pub struct Node {
 }
 
 impl Node {
-    fn new(id: NodeId, spec: NodeSpec) -> Self {
+    fn new(id: NodeId, spec: NodeSpec, standing: Standing) -> Self {
         let free = (0..spec.capacity.accelerators).collect();
         let (free_cpus, free_memory) = (spec.capacity.cpus, spec.capacity.memory);
         let (held_cpus, held_memory) = (0, Bytes(0));
-        Node { id, spec, status: NodeStatus::Ready, free, free_cpus, free_memory, held_cpus, held_memory }
+        let (status, grade) = (standing.status(Timestamp::EPOCH, None), 0);
+        Node { id, spec, status, standing, grade, checkup: None, free, free_cpus, free_memory, held_cpus, held_memory }
+    }
+
+    /// Its place among the ready nodes of its kind: the fullest first, of those the ones with fewest faults.
+    pub(crate) fn place(&self) -> FreePlace {
+        (self.spec.capacity.lane(), self.free_count(), self.grade, self.id)
     }
 
     fn set_held(&mut self, cpus: u32, memory: Bytes) {
@@ -98,7 +153,7 @@ impl Node {
     #[must_use]
     pub fn has_room_for_share_of(&self, gang: &GangShape) -> bool {
         self.status == NodeStatus::Ready
-            && self.spec.capacity.accelerator == gang.accelerator
+            && self.spec.capacity.is_for(gang)
             && self.free_count() >= gang.accelerators_per_node.get()
             && self.free_cpus >= gang.cpus_per_node
             && self.free_memory >= gang.memory_per_node
@@ -132,15 +187,26 @@ impl Node {
     }
 }
 
+/// Where a node stands among the ready ones: by what it is for, free accelerators, faults, id.
+pub(crate) type FreePlace = (Lane, u32, u32, NodeId);
+
 /// All nodes, indexed by how much is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
-    nodes: BTreeMap<NodeId, Node>,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
     by_name: BTreeMap<NodeName, NodeId>,
     /// Ready nodes by kind and number of free accelerators: the fullest that fits is found without a scan.
-    by_free: BTreeSet<(AcceleratorKind, u32, NodeId)>,
+    by_free: BTreeSet<FreePlace>,
     /// Where they are, and what could ever fit there, found without a scan.
     topology: Topology,
+    /// What its levels carry, if the administrator said.
+    fabric: Option<Fabric>,
+    /// When faults make a node suspect; never, if nobody said.
+    pub(crate) health: Option<HealthPolicy>,
+    /// When to look at a node's faults again.
+    pub(crate) checkups: BTreeSet<(Timestamp, NodeId)>,
+    /// When reservations end and their nodes are anyone's again.
+    pub(crate) reopenings: BTreeSet<Timestamp>,
 }
 
 impl Cluster {
@@ -178,20 +244,31 @@ impl Cluster {
         totals
     }
 
-    /// Ready nodes of a kind, those with most free first.
-    pub(crate) fn emptiest_of<'a>(&'a self, kind: &'a AcceleratorKind) -> impl Iterator<Item = &'a Node> + 'a {
-        let all = (kind.clone(), 0, NodeId(0))..=(kind.clone(), u32::MAX, NodeId(u32::MAX));
-        self.by_free.range(all).rev().filter_map(|(_, _, id)| self.nodes.get(id))
+    /// Ready nodes of a lane, those with most free first.
+    pub(crate) fn emptiest_of<'a>(&'a self, lane: &Lane) -> impl Iterator<Item = &'a Node> + 'a {
+        let all = (lane.clone(), 0, 0, NodeId(0))..=(lane.clone(), u32::MAX, u32::MAX, NodeId(u32::MAX));
+        self.by_free.range(all).rev().filter_map(|(.., id)| self.nodes.get(id))
     }
 
     /// Ready nodes of the gang's kind that can take a share now, fullest first.
     pub(crate) fn with_room_for<'a>(&'a self, gang: &'a GangShape) -> impl Iterator<Item = &'a Node> + 'a {
-        let from = (gang.accelerator.clone(), gang.accelerators_per_node.get(), NodeId(0));
+        let from = (gang.lane(), gang.accelerators_per_node.get(), 0, NodeId(0));
+        let to = (gang.lane(), u32::MAX, u32::MAX, NodeId(u32::MAX));
         self.by_free
-            .range(from..)
-            .take_while(|(kind, _, _)| *kind == gang.accelerator)
-            .filter_map(|(_, _, id)| self.nodes.get(id))
+            .range(from..=to)
+            .filter_map(|(.., id)| self.nodes.get(id))
             .filter(|node| node.has_room_for_share_of(gang))
+    }
+
+    /// What the network's levels carry, if the administrator said.
+    pub(crate) fn fabric(&self) -> Option<&Fabric> {
+        self.fabric.as_ref()
+    }
+
+    pub(crate) fn configure(&mut self, configuration: &Configuration) {
+        self.fabric.clone_from(&configuration.fabric);
+        self.health = configuration.health;
+        self.reopenings = configuration.reservations.iter().map(|reservation| reservation.until).collect();
     }
 
     /// The tree of domains.
@@ -212,9 +289,9 @@ impl Cluster {
 
     /// What `gang` wants beside what the cluster has.
     pub(crate) fn fit(&self, gang: &GangShape) -> Fit {
-        let of_kind = || self.nodes.values().map(|n| &n.spec.capacity).filter(|c| c.accelerator == gang.accelerator);
+        let of_kind = || self.nodes.values().map(|n| &n.spec.capacity).filter(|c| c.is_for(gang));
         let best = placement::most_in_one(self, gang, &|domain| domain.could_hold(gang, &NodeStatus::ANY));
-        let kinds: BTreeSet<&str> = self.nodes.values().map(|n| n.spec.capacity.accelerator.0.as_str()).collect();
+        let kinds: BTreeSet<String> = self.nodes.values().map(|n| n.spec.capacity.lane().to_string()).collect();
         Fit {
             wanted: gang.clone(),
             nodes_of_kind: u32::try_from(of_kind().count()).expect("a cluster has fewer than 2^32 nodes"),
@@ -222,7 +299,7 @@ impl Cluster {
             accelerators_per_node_max: of_kind().map(|c| c.accelerators).max().unwrap_or(0),
             cpus_per_node_max: of_kind().map(|c| c.cpus).max().unwrap_or(0),
             memory_per_node_max: of_kind().map(|c| c.memory).max().unwrap_or_default(),
-            kinds: kinds.into_iter().map(str::to_owned).collect(),
+            kinds: kinds.into_iter().collect(),
             closest: gang.topology.constrains().then(|| DomainFit::from(best)),
         }
     }
@@ -232,26 +309,16 @@ impl Cluster {
         let next = NodeId(u32::try_from(self.nodes.len()).expect("a cluster has fewer than 2^32 nodes"));
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
-        let was_draining = self.nodes.get(&id).is_some_and(|node| node.status == NodeStatus::Draining);
-        let status = if was_draining { NodeStatus::Draining } else { NodeStatus::Ready };
+        let known = self.nodes.get(&id).map(|node| node.standing).unwrap_or_default();
         self.leave_topology(id);
-        self.nodes.insert(id, Node { status, ..Node::new(id, spec) });
+        let checkup = self.nodes.get(&id).and_then(|node| node.checkup);
+        self.nodes.insert(id, Node { checkup, ..Node::new(id, spec, Standing { is_lost: false, ..known }) });
         self.enter_topology(id);
         self.index(id);
         for share in held.iter().filter(|share| share.node == id) {
             self.take(share);
         }
         id
-    }
-
-    pub(crate) fn set_status(&mut self, id: NodeId, status: NodeStatus) {
-        self.unindex(id);
-        self.leave_topology(id);
-        if let Some(node) = self.nodes.get_mut(&id) {
-            node.status = status;
-        }
-        self.enter_topology(id);
-        self.index(id);
     }
 
     /// Hands a share's devices out. Devices beyond a shrunken node's capacity are none of its business any more.
@@ -277,27 +344,27 @@ impl Cluster {
         self.index(share.node);
     }
 
-    fn enter_topology(&mut self, id: NodeId) {
+    pub(crate) fn enter_topology(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get(&id) {
             self.topology.enter(node);
         }
     }
 
-    fn leave_topology(&mut self, id: NodeId) {
+    pub(crate) fn leave_topology(&mut self, id: NodeId) {
         if let Some(node) = self.nodes.get(&id) {
             self.topology.leave(node);
         }
     }
 
-    fn unindex(&mut self, id: NodeId) {
+    pub(crate) fn unindex(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
-        self.by_free.remove(&(node.spec.capacity.accelerator.clone(), node.free_count(), id));
+        self.by_free.remove(&node.place());
         self.topology.close(node);
     }
 
-    fn index(&mut self, id: NodeId) {
+    pub(crate) fn index(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
-        self.by_free.insert((node.spec.capacity.accelerator.clone(), node.free_count(), id));
+        self.by_free.insert(node.place());
         self.topology.open(node);
     }
 }

@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, QueueName};
 
+use crate::advance::{self, AdvanceReservation, InvalidReservation};
+use crate::fabric::{Fabric, InvalidFabric};
+use crate::health::HealthPolicy;
 use crate::order::QueueOrder;
 use crate::preemption::cost::RestartCosts;
 
@@ -30,6 +33,12 @@ pub struct Configuration {
     pub order: QueueOrder,
     /// When running jobs are stopped for waiting ones.
     pub preemption: PreemptionRules,
+    /// What the network carries; none: placements are compared by their domains alone.
+    pub fabric: Option<Fabric>,
+    /// When faults make a node suspect; none: they never do.
+    pub health: Option<HealthPolicy>,
+    /// Nodes set apart for a time, in any order.
+    pub reservations: Vec<AdvanceReservation>,
 }
 
 impl Default for Configuration {
@@ -40,6 +49,9 @@ impl Default for Configuration {
             half_life: Duration::from_hours(24 * 7),
             order: QueueOrder::default(),
             preemption: PreemptionRules::default(),
+            fabric: None,
+            health: None,
+            reservations: Vec::new(),
         }
     }
 }
@@ -148,8 +160,14 @@ pub enum InvalidConfiguration {
         /// Its own.
         own: u32,
     },
-    /// Use would never or at once be forgotten.
-    #[error("the half-life of use has to be at least a second")]
+    /// The network's bandwidths contradict each other.
+    #[error(transparent)]
+    Fabric(#[from] InvalidFabric),
+    /// Reservations contradict each other.
+    #[error(transparent)]
+    Reservation(#[from] InvalidReservation),
+    /// Use or faults would at once be forgotten.
+    #[error("the half-life of use, and that of nodes' faults, has to be at least a second")]
     HalfLife,
     /// More queues than are supported.
     #[error("{count} queues are more than the {QUEUES_MAX} there may be")]
@@ -168,9 +186,11 @@ impl Configuration {
         if self.queues.len() > QUEUES_MAX {
             return Err(InvalidConfiguration::TooManyQueues { count: self.queues.len() });
         }
-        if self.half_life < Duration::from_secs(1) {
+        let forgetting = self.health.map(|policy| policy.half_life);
+        if forgetting.into_iter().chain([self.half_life]).any(|half_life| half_life < Duration::from_secs(1)) {
             return Err(InvalidConfiguration::HalfLife);
         }
+        self.fabric.as_ref().map_or(Ok(()), Fabric::check)?;
         let mut by_name: BTreeMap<&QueueName, &QueueSpec> = BTreeMap::new();
         for queue in &self.queues {
             if by_name.insert(&queue.name, queue).is_some() {
@@ -180,6 +200,7 @@ impl Configuration {
         for queue in &self.queues {
             check_ancestors(queue, &by_name)?;
         }
+        advance::check(self)?;
         self.queues.iter().try_for_each(|parent| self.check_children(parent))
     }
 

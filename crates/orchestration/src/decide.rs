@@ -17,6 +17,7 @@ impl Engine {
             self.attention.insert(job);
             self.is_placement_due = true;
         }
+        self.is_placement_due |= self.cluster.check_up(now);
         let mut decisions = Vec::new();
         for id in std::mem::take(&mut self.attention) {
             if let Some(decision) = self.jobs.get(&id).and_then(|job| self.decide_for(now, job)) {

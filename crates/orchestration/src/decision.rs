@@ -6,7 +6,7 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, NodeId, Timestamp};
 
 use crate::claim::{Claim, ClaimReason};
-use crate::{FaultCause, Share};
+use crate::{Closeness, FaultCause, Share};
 
 /// A decision with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Decision {
 }
 
 /// Why a gang was placed now and where it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceReason {
     /// How long it had waited since it was last queued.
     pub waited: Duration,
@@ -84,6 +84,8 @@ pub struct PlaceReason {
     pub backfills: Option<JobId>,
     /// Nodes that could have taken a share; the fullest of them were chosen, so that large holes stay whole.
     pub candidates: u32,
+    /// How close its nodes are; none for one node, and where the network isn't known.
+    pub closeness: Option<Closeness>,
 }
 
 impl fmt::Display for PlaceReason {
@@ -93,7 +95,8 @@ impl fmt::Display for PlaceReason {
             None => write!(f, "first in line after {waited:.1} s")?,
             Some(first) => write!(f, "backfilled after {waited:.1} s without delaying {first}")?,
         }
-        write!(f, "; fullest of {} node(s) with room", self.candidates)
+        write!(f, "; fullest of {} node(s) with room", self.candidates)?;
+        self.closeness.as_ref().map_or(Ok(()), |closeness| write!(f, "; {closeness}"))
     }
 }
 

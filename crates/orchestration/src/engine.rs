@@ -123,7 +123,8 @@ impl Engine {
     /// When to apply [`Event::TimePassed`] at the latest, if anything waits for a time.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.timers.first().map(|(at, _)| *at)
+        let of_job = self.timers.first().map(|(at, _)| *at);
+        of_job.into_iter().chain(self.cluster.next_checkup()).min()
     }
 
     /// A waiting or running job.

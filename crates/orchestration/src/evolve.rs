@@ -6,7 +6,7 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
 
 use crate::backfill::{latest_end, latest_end_of};
-use crate::cluster::NodeStatus;
+use crate::cluster::Standing;
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
@@ -21,18 +21,21 @@ impl Engine {
             Event::NodeJoined(spec) => {
                 let held: Vec<_> = self.jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
                 let id = self.cluster.join(spec.clone(), &held);
+                self.cluster.change_standing(now, id, |_| {});
                 self.look_out_anew(id);
                 self.is_placement_due = true;
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
             Event::DrainRequested { node, within } => {
-                self.cluster.set_status(*node, NodeStatus::Draining);
+                self.cluster.change_standing(now, *node, |standing| standing.is_draining = true);
                 self.leave_by(*node, within.map(|within| now + within));
                 // The first in line may step aside now, which lets those behind it start.
                 self.is_placement_due = true;
             }
             Event::DrainCancelled { node } => {
-                self.cluster.set_status(*node, NodeStatus::Ready);
+                let trusted =
+                    |standing: &mut Standing| *standing = Standing { is_lost: standing.is_lost, ..Standing::default() };
+                self.cluster.change_standing(now, *node, trusted);
                 self.leave_by(*node, None);
                 self.is_placement_due = true;
             }
@@ -85,7 +88,16 @@ impl Engine {
     }
 
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
-        self.cluster.set_status(node, NodeStatus::Lost);
+        // One that is drained goes away as was to be expected.
+        if self.cluster.node(node).is_some_and(|node| !node.standing.is_lost && !node.standing.is_draining) {
+            self.cluster.count_fault(now, node);
+        }
+        // A drain by a deadline is over once the node has gone; any other only when its administrator says so.
+        let is_due = self.leaving.contains_key(&node);
+        let lost = |standing: &mut Standing| {
+            (standing.is_lost, standing.is_draining) = (true, standing.is_draining && !is_due)
+        };
+        self.cluster.change_standing(now, node, lost);
         self.leave_by(node, None);
         let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
         let has_live_share = |job: &&Job| {
@@ -127,6 +139,7 @@ impl Engine {
     }
 
     pub(crate) fn evolve_decision(&mut self, now: Timestamp, decision: &Decision) {
+        self.note_health(now, decision);
         match decision {
             Decision::Place { job, attempt, shares, .. } => self.evolve_place(now, *job, *attempt, shares),
             Decision::Claim { job, claim, .. } => {
@@ -236,6 +249,8 @@ impl Engine {
     fn configure(&mut self, now: Timestamp, configuration: &Configuration) {
         let past = self.queues.past(now);
         self.queues = Queues::new(configuration.clone());
+        self.cluster.configure(configuration);
+        self.cluster.review(now);
         self.queues.set_usages(past);
         for job in self.jobs.values() {
             match job.state {

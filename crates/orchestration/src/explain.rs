@@ -5,7 +5,8 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, Timestamp};
 
-use crate::backfill::{Reservation, latest_end};
+use crate::advance::AdvanceReservation;
+use crate::backfill::Reservation;
 use crate::claim::names;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
@@ -62,6 +63,17 @@ pub enum Blocker {
         /// What keeps that one.
         because: Box<Blocker>,
     },
+    /// There is room, but on nodes that an administrator has reserved for others, now or before this job would be over.
+    Reserved {
+        /// The reservation.
+        reservation: String,
+        /// When it begins.
+        from: Timestamp,
+        /// When it ends.
+        until: Timestamp,
+        /// Whether it has begun.
+        is_open: bool,
+    },
     /// Other jobs are saving to make room for it.
     Claimed {
         /// Those.
@@ -99,6 +111,8 @@ pub enum Blocker {
         draining: Vec<NodeName>,
         /// Nodes that could, but are lost.
         lost: Vec<NodeName>,
+        /// Nodes that could, but have had too many faults of their own.
+        suspect: Vec<NodeName>,
     },
     /// Nothing: it starts with the next decision.
     Nothing,
@@ -114,10 +128,23 @@ impl fmt::Display for Blocker {
             Blocker::Behind { job, because, .. } => {
                 write!(f, "there is room, but it would delay {job}, which is before it in line and {because}")
             }
+            Blocker::Reserved { reservation, is_open: true, .. } => {
+                write!(f, "there is room, but the nodes are in reservation \"{reservation}\" for others until it ends")
+            }
+            Blocker::Reserved { reservation, is_open: false, .. } => write!(
+                f,
+                "there is room, but it might run into reservation \"{reservation}\": set a time_limit that ends before it begins"
+            ),
             Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
                 let kind = &wanted.accelerator;
-                write!(f, "wants {} node(s) with {kind}:{}", wanted.nodes, wanted.accelerators_per_node)?;
+                write!(
+                    f,
+                    "wants {} node(s){} with {kind}:{}",
+                    wanted.nodes,
+                    of_pool(wanted),
+                    wanted.accelerators_per_node
+                )?;
                 if wanted.cpus_per_node > 0 {
                     write!(f, ", {} cpus", wanted.cpus_per_node)?;
                 }
@@ -134,12 +161,14 @@ impl fmt::Display for Blocker {
             }
             Blocker::Topology { wanted, best, nodes_with_room } => write!(
                 f,
-                "wants {} node(s) close to each other; {nodes_with_room} node(s) have room, but {best}",
-                wanted.nodes
+                "wants {} node(s){} close to each other; {nodes_with_room} node(s) have room, but {best}",
+                wanted.nodes,
+                of_pool(wanted)
             ),
-            Blocker::NodesUnavailable { wanted, ready, draining, lost } => {
-                write!(f, "wants {} node(s), only {ready} that could hold it are ready", wanted.nodes)?;
-                for (names, state) in [(draining, "draining"), (lost, "lost")] {
+            Blocker::NodesUnavailable { wanted, ready, draining, lost, suspect } => {
+                let pool = of_pool(wanted);
+                write!(f, "wants {} node(s){pool}, only {ready} that could hold it are ready", wanted.nodes)?;
+                for (names, state) in [(draining, "draining"), (lost, "lost"), (suspect, "suspect")] {
                     if !names.is_empty() {
                         let names: Vec<&str> = names.iter().map(NodeName::as_str).collect();
                         write!(f, "; {state}: {}", names.join(", "))?;
@@ -150,6 +179,11 @@ impl fmt::Display for Blocker {
             Blocker::Nothing => f.write_str("nothing is in its way"),
         }
     }
+}
+
+/// The pool, where it has to be said.
+pub(crate) fn of_pool(wanted: &GangShape) -> String {
+    if wanted.pool.is_default() { String::new() } else { format!(" of pool {}", wanted.pool) }
 }
 
 /// What would become of a job if it were submitted now.
@@ -190,19 +224,16 @@ impl Engine {
     /// The [`Refusal`] that submitting it would meet.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
         self.admit_job(spec)?;
-        let candidate = Candidate {
-            spec,
-            key: QueueKey { priority: Reverse(spec.priority), turn: self.turn_of(now, spec), job: self.next_job_id() },
-            not_before: now,
-        };
+        let (turn, job) = (self.turn_of(now, spec), self.next_job_id());
+        let key = QueueKey { priority: Reverse(spec.priority), turn, job };
+        let candidate = Candidate { spec, key, not_before: now };
         let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
         }
         let held = self.reservations_before(now, &candidate);
         let claims = self.claims_beside(candidate.key.job);
-        let room = self.room_until(latest_end(spec, now), &spec.gang, &claims, &held);
-        let shares = room.map(|room| room.shares).unwrap_or_default();
+        let shares = self.room_beside(now, spec, &claims, &held).map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
@@ -226,7 +257,7 @@ impl Engine {
     /// The reservations that the pass would have made when it came to this job.
     fn reservations_before(&self, now: Timestamp, candidate: &Candidate<'_>) -> Vec<Reservation> {
         let own_leaf = self.queues.leaf(&candidate.spec.queue);
-        let kind = &candidate.spec.gang.accelerator;
+        let lane = candidate.spec.gang.lane();
         let leaves = self.leaves_in_order(now);
         let until = leaves.iter().position(|leaf| *leaf == own_leaf).map_or(leaves.len(), |own| own + 1);
         let mut held = Vec::new();
@@ -235,7 +266,7 @@ impl Engine {
             for key in self.queues.pending(*leaf).iter().take_while(is_before) {
                 let Some(job) = self.jobs.get(&key.job) else { continue };
                 let gang = &job.spec.gang;
-                let competes = gang.accelerator == *kind && reserves(held.len(), gang);
+                let competes = gang.lane() == lane && reserves(held.len(), gang);
                 if competes && self.may_start(now, *leaf, job) && self.could_run(&job.spec) {
                     held.push(self.reserve(now, job.id, gang, &held));
                 }
@@ -256,14 +287,19 @@ impl Engine {
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
             return self.jobs.get(&candidate.key.job).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
         }
+        if let Some(first) = self.barring(now, candidate.spec).first()
+            && self.room_beside(now, candidate.spec, &[], &[]).is_none()
+        {
+            let AdvanceReservation { name, from, until, .. } = (*first).clone();
+            return Blocker::Reserved { reservation: name, from, until, is_open: first.is_open(now) };
+        }
         let claims = self.claims_beside(candidate.key.job);
         let held = self.reservations_before(now, candidate);
-        let end = latest_end(candidate.spec, now);
-        if self.room_until(end, gang, &claims, &held).is_some() {
+        if self.room_beside(now, candidate.spec, &claims, &held).is_some() {
             return Blocker::Nothing;
         }
         let is_in_the_way =
-            |held: &&Reservation| self.room_until(end, gang, &claims, std::slice::from_ref(held)).is_none();
+            |held: &&Reservation| self.room_beside(now, candidate.spec, &claims, std::slice::from_ref(held)).is_none();
         held.iter().find(is_in_the_way).or(held.first()).or(claims.first()).map_or(Blocker::Nothing, |held| {
             let first = self.jobs.get(&held.job);
             let because = Box::new(first.map_or(Blocker::Nothing, |first| self.lack_of(first)));
@@ -288,10 +324,10 @@ impl Engine {
                 nodes.filter(|n| n.could_hold_share_of(gang)).map(|n| n.spec.name.clone()).collect()
             };
             let (draining, lost) = (names(NodeStatus::Draining), names(NodeStatus::Lost));
-            return Blocker::NodesUnavailable { wanted: gang.clone(), ready, draining, lost };
+            let suspect = names(NodeStatus::Suspect);
+            return Blocker::NodesUnavailable { wanted: gang.clone(), ready, draining, lost, suspect };
         }
-        let competes =
-            |node: &Node| node.status == NodeStatus::Ready && node.spec.capacity.accelerator == gang.accelerator;
+        let competes = |node: &Node| node.status == NodeStatus::Ready && node.spec.capacity.is_for(gang);
         let holds_one = |job: &&Job| {
             let shares = job.attempt().map(|attempt| attempt.shares.as_slice()).unwrap_or_default();
             shares.iter().any(|share| self.cluster.node(share.node).is_some_and(competes))

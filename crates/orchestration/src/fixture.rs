@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeName, Priority, Program,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeName, PoolName, Priority, Program,
     QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
 };
 
@@ -17,7 +17,8 @@ pub(crate) fn kind() -> AcceleratorKind {
 }
 
 pub(crate) fn node(number: u32, accelerators: u32) -> NodeSpec {
-    let capacity = NodeCapacity { accelerator: kind(), accelerators, cpus: 64, memory: Bytes(0) };
+    let capacity =
+        NodeCapacity { pool: PoolName::default(), accelerator: kind(), accelerators, cpus: 64, memory: Bytes(0) };
     let name = NodeName::new(&format!("node-{number:05}")).expect("this is a name");
     NodeSpec { name, capacity, location: Location::default() }
 }
@@ -26,6 +27,7 @@ pub(crate) fn gang(nodes: u32, per_node: u32) -> GangShape {
     let count = |count| NonZeroU32::new(count).expect("a gang has nodes and devices");
     GangShape {
         nodes: count(nodes),
+        pool: PoolName::default(),
         accelerator: kind(),
         accelerators_per_node: count(per_node),
         cpus_per_node: 0,

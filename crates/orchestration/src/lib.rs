@@ -5,9 +5,12 @@
 //! [`Engine::replay`] takes them back in without deciding anew. No I/O, no clock, no randomness, so the
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
+mod advance;
 mod backfill;
 mod claim;
 mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 mod configuration;
 mod decide;
 mod decision;
@@ -17,8 +20,12 @@ mod estimate;
 mod event;
 mod evolve;
 mod explain;
+mod fabric;
+#[cfg(test)]
+mod fabric_tests;
 #[cfg(test)]
 mod fixture;
+mod health;
 mod invariant;
 mod job;
 mod leaving;
@@ -31,6 +38,7 @@ mod pass_tests;
 mod placement;
 pub mod preemption;
 mod queue;
+mod rank;
 mod refusal;
 mod share;
 pub mod simulator;
@@ -41,14 +49,17 @@ mod topology;
 mod topology_tests;
 mod victims;
 
+pub use advance::{AdvanceReservation, InvalidReservation, LEAD, RESERVATIONS_MAX};
 pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
-pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus};
+pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus, Standing};
 pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use estimate::{History, Kin, Sample};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
+pub use fabric::{Closeness, Fabric, FabricKind, InvalidFabric};
+pub use health::{Health, HealthPolicy};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
 pub use order::QueueOrder;

@@ -19,11 +19,22 @@ use crate::engine::Engine;
 /// Who is first among jobs of one priority in one queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueOrder {
-    /// The one that came first.
+    /// The one that came first: what everybody expects until an administrator says otherwise.
+    #[default]
     Fifo,
     /// The one that is expected to be shortest, by what jobs like it took; the longer a job waits, the fewer pass it.
-    #[default]
     ShortestExpected,
+}
+
+impl QueueOrder {
+    /// What administrators write.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            QueueOrder::Fifo => "fifo",
+            QueueOrder::ShortestExpected => "shortest-expected",
+        }
+    }
 }
 
 /// How many times its expected run time a job may be passed by shorter ones that came later.

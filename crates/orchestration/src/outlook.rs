@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, GangShape, JobId, NodeId, Timestamp};
+use gangline_base::{GangShape, JobId, Lane, NodeId, Timestamp};
 
 use crate::{Node, Share};
 
@@ -27,7 +27,7 @@ struct Held {
 struct Book {
     /// By end, those that nobody knows last.
     held: Vec<Held>,
-    kind: Option<AcceleratorKind>,
+    lane: Option<Lane>,
     /// How many devices will be free from when on, beyond those that are free now.
     steps: Vec<(u32, Timestamp)>,
 }
@@ -36,8 +36,8 @@ struct Book {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outlook {
     books: BTreeMap<NodeId, Book>,
-    /// By kind: a number of devices, and when a node will have that many.
-    steps: BTreeMap<AcceleratorKind, BTreeSet<(u32, Timestamp, NodeId)>>,
+    /// By lane: a number of devices, and when a node will have that many.
+    steps: BTreeMap<Lane, BTreeSet<(u32, Timestamp, NodeId)>>,
 }
 
 impl Outlook {
@@ -73,23 +73,21 @@ impl Outlook {
     fn refresh(&mut self, node: &Node) {
         let Some(book) = self.books.get_mut(&node.id) else { return };
         let old = std::mem::take(&mut book.steps);
-        let old_kind = book.kind.replace(node.spec.capacity.accelerator.clone());
+        let lane = node.spec.capacity.lane();
+        let old_lane = book.lane.replace(lane.clone());
         let mut free = node.free_count();
         for (end, held) in book.held.iter().filter_map(|held| held.end.map(|end| (end, held))) {
             book.steps.extend((free + 1..=free + held.devices).map(|count| (count, end)));
             free += held.devices;
         }
-        let is_same_kind = old_kind == book.kind;
-        if let Some(steps) = old_kind.and_then(|kind| self.steps.get_mut(&kind)) {
-            for (count, at) in old.iter().filter(|step| !is_same_kind || !book.steps.contains(step)) {
+        let is_same_lane = old_lane.as_ref() == Some(&lane);
+        if let Some(steps) = old_lane.and_then(|lane| self.steps.get_mut(&lane)) {
+            for (count, at) in old.iter().filter(|step| !is_same_lane || !book.steps.contains(step)) {
                 steps.remove(&(*count, *at, node.id));
             }
         }
-        if !self.steps.contains_key(&node.spec.capacity.accelerator) {
-            self.steps.insert(node.spec.capacity.accelerator.clone(), BTreeSet::new());
-        }
-        let steps = self.steps.get_mut(&node.spec.capacity.accelerator).expect("the kind was inserted just now");
-        for (count, at) in book.steps.iter().filter(|step| !is_same_kind || !old.contains(step)) {
+        let steps = self.steps.entry(lane).or_default();
+        for (count, at) in book.steps.iter().filter(|step| !is_same_lane || !old.contains(step)) {
             steps.insert((*count, *at, node.id));
         }
         if book.held.is_empty() {
@@ -104,7 +102,7 @@ impl Outlook {
     ) -> impl Iterator<Item = (Timestamp, NodeId)> + use<'a> {
         let count = gang.accelerators_per_node.get();
         let range = (count, Timestamp::EPOCH, NodeId(0))..(count + 1, Timestamp::EPOCH, NodeId(0));
-        let steps = self.steps.get(&gang.accelerator).into_iter();
+        let steps = self.steps.get(&gang.lane()).into_iter();
         steps.flat_map(move |steps| steps.range(range.clone()).map(|(_, at, node)| (*at, *node)))
     }
 

@@ -1,7 +1,7 @@
 //! The scheduling pass: who of those who wait starts now.
 //!
-//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each kind of accelerator
-//! that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
+//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each lane (kind of
+//! accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
 //! cannot run whatever becomes free (over its queue's limit, too few nodes ready, backing off) reserves nothing.
 //! Nothing starves within a queue: the first in line keeps its reservation until it starts.
 //!
@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, GangShape, JobSpec, Timestamp};
+use gangline_base::{AttemptNumber, GangShape, JobSpec, Lane, NodeId, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
@@ -23,7 +23,7 @@ use crate::job::{Job, JobState};
 use crate::line::{QueueKey, Span};
 use crate::placement::Room;
 use crate::queue::QueueIndex;
-use crate::standing::Standing;
+use crate::rank::Standing;
 use crate::{Decision, Node, PlaceReason, placement};
 
 /// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
@@ -39,8 +39,8 @@ const LARGE_RESERVATIONS_MAX: usize = 4;
 struct Round {
     /// Nodes that running jobs are leaving for others.
     claims: Vec<Reservation>,
-    /// For each kind of accelerator: that of the first in line, then those of large gangs.
-    reservations: BTreeMap<AcceleratorKind, Vec<Reservation>>,
+    /// For each lane (kind of accelerator in a pool): that of the first in line, then those of large gangs.
+    reservations: BTreeMap<Lane, Vec<Reservation>>,
     /// The earliest end with which a gang found no room; the beginning of time if none would help. One that ends no
     /// earlier fares no better.
     failed: BTreeMap<Arc<GangShape>, Option<Timestamp>>,
@@ -65,7 +65,7 @@ struct Round {
 impl Round {
     /// Whether nothing comes of looking at a job: it would find no room, and get no reservation.
     fn is_settled(&self, gang: &GangShape, end: Option<Timestamp>) -> bool {
-        let held = self.reservations.get(&gang.accelerator).map_or(0, Vec::len);
+        let held = self.reservations.get(&gang.lane()).map_or(0, Vec::len);
         self.has_failed(gang, end) && (self.unable.contains(gang) || !reserves(held.max(1), gang))
     }
 
@@ -132,7 +132,7 @@ impl Engine {
     /// The line to look at next. Once all that is hoped for waits behind a reservation, only lines are looked at that hope
     /// for something, or could reserve more.
     fn next_line(&self, round: &mut Round) -> Option<QueueIndex> {
-        let held = |gang: &GangShape| round.reservations.get(&gang.accelerator).map_or(0, Vec::len);
+        let held = |gang: &GangShape| round.reservations.get(&gang.lane()).map_or(0, Vec::len);
         if round.rest.is_none() && round.hopes.iter().any(|gang| held(gang) == 0) {
             return self.queues.first_line();
         }
@@ -169,10 +169,10 @@ impl Engine {
             return;
         }
         for gang in round.hopes.clone() {
-            let held = round.reservations.get(&gang.accelerator).map(Vec::as_slice).unwrap_or_default();
+            let held = round.reservations.get(&gang.lane()).map(Vec::as_slice).unwrap_or_default();
             let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
-            if self.room_until(shortest.end(now), &gang, &round.claims, held).is_none() {
+            if self.room_until(shortest.end(now), &gang, &BTreeSet::new(), &holds(&round.claims, held)).is_none() {
                 round.note_failure(&gang, shortest.end(now));
                 round.hopes.remove(&gang);
             }
@@ -239,13 +239,18 @@ impl Engine {
 
     fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
-        let held = round.reservations.entry(gang.accelerator.clone()).or_default();
+        let held = round.reservations.entry(gang.lane()).or_default();
         if let Some(decision) = self.place_beside(now, job, &round.claims, held) {
             if let Decision::Place { shares, .. } = &decision {
                 round.claims.iter_mut().chain(held.iter_mut()).for_each(|held| held.take(shares, end));
             }
             round.has_backfilled |= !held.is_empty();
             return Some(decision);
+        }
+        let is_barred = !self.barring(now, &job.spec).is_empty();
+        if is_barred && placement::find_room(&self.cluster, gang, &Node::free_count).is_some() {
+            // It waits for a window to end, and holds nothing meanwhile.
+            return None;
         }
         let has_no_room = held.is_empty() && round.claims.is_empty() || !self.has_devices_for(gang);
         if !self.could_run(&job.spec) {
@@ -254,7 +259,10 @@ impl Engine {
             held.push(self.reserve(now, job.id, gang, held));
             round.has_reserved = true;
         }
-        round.note_failure(gang, if has_no_room { Some(Timestamp::EPOCH) } else { end });
+        // Others may have what this one may not.
+        if !is_barred {
+            round.note_failure(gang, if has_no_room { Some(Timestamp::EPOCH) } else { end });
+        }
         None
     }
 
@@ -267,24 +275,42 @@ impl Engine {
         held: &[Reservation],
     ) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
-        let room = self.room_until(latest_end(&job.spec, now), &job.spec.gang, claims, held)?;
+        let Room { shares, candidates, closeness } = self.room_beside(now, &job.spec, claims, held)?;
         let backfills = held.first().map(|held| held.job);
-        let reason = PlaceReason { waited: now.since(since), backfills, candidates: room.candidates };
+        let reason = PlaceReason { waited: now.since(since), backfills, candidates, closeness };
         let attempt = AttemptNumber(job.attempts + 1);
-        Some(Decision::Place { job: job.id, attempt, shares: room.shares, reason })
+        Some(Decision::Place { job: job.id, attempt, shares, reason })
     }
 
-    /// Room for a gang from now until `end`.
-    pub(crate) fn room_until(
+    /// Room for a job that starts now.
+    pub(crate) fn room_beside(
         &self,
-        end: Option<Timestamp>,
-        gang: &GangShape,
+        now: Timestamp,
+        spec: &JobSpec,
         claims: &[Reservation],
         held: &[Reservation],
     ) -> Option<Room> {
-        let usable = |node: &Node| claims.iter().chain(held).map(|held| held.usable(node, end)).min();
-        placement::find_room(&self.cluster, gang, &|node| usable(node).unwrap_or_else(|| node.free_count()))
+        self.room_until(latest_end(spec, now), &spec.gang, &self.barred_nodes(now, spec), &holds(claims, held))
     }
+
+    /// Room for a gang from now until `end`, but for nodes that are barred.
+    fn room_until(
+        &self,
+        end: Option<Timestamp>,
+        gang: &GangShape,
+        barred: &BTreeSet<NodeId>,
+        holds: &[&Reservation],
+    ) -> Option<Room> {
+        let usable = |node: &Node| match barred.contains(&node.id) {
+            true => 0,
+            false => holds.iter().map(|held| held.usable(node, end)).min().unwrap_or_else(|| node.free_count()),
+        };
+        placement::find_room(&self.cluster, gang, &usable)
+    }
+}
+
+fn holds<'a>(claims: &'a [Reservation], held: &'a [Reservation]) -> Vec<&'a Reservation> {
+    claims.iter().chain(held).collect()
 }
 
 /// Whether a gang that has no room gets a reservation, beside so many that there are.

@@ -33,7 +33,7 @@ fn plain_round(engine: &mut Engine, now: Timestamp, decisions: &mut Vec<Decision
         if !engine.may_start(now, leaf, &job) {
             continue;
         }
-        let held: &mut Vec<_> = reservations.entry(job.spec.gang.accelerator.clone()).or_default();
+        let held: &mut Vec<_> = reservations.entry(job.spec.gang.lane()).or_default();
         let Some(decision) = engine.place_beside(now, &job, &[], held) else {
             if reserves(held.len(), &job.spec.gang) && engine.could_run(&job.spec) {
                 held.push(engine.reserve(now, id, &job.spec.gang, held));
@@ -75,7 +75,13 @@ fn configuration(dice: &mut Dice) -> Configuration {
         ],
     };
     let order = dice.of(&[QueueOrder::Fifo, QueueOrder::ShortestExpected]);
-    Configuration { queues, half_life: Duration::from_hours(1), order, preemption: PreemptionRules::OFF }
+    Configuration {
+        queues,
+        half_life: Duration::from_hours(1),
+        order,
+        preemption: PreemptionRules::OFF,
+        ..Configuration::default()
+    }
 }
 
 fn random_job(dice: &mut Dice) -> JobSpec {

@@ -2,7 +2,8 @@
 //!
 //! The narrowest domain that fits is taken, since a gang's all-reduce runs at the speed of the widest level it spans
 //! (Patarasuk and Yuan 2009), and of several the one that has least left over, so that large holes stay whole for large gangs.
-//! A gang that spans domains takes as few as it can: the emptiest whole, and for the rest the one it fits most tightly.
+//! A gang that spans domains takes as few as it can: the emptiest whole, and for the rest the one it fits most tightly;
+//! unless the fabric's bandwidths are known and equal parts are much faster (`fabric.rs`).
 //! Inside a domain, and in a cluster whose network isn't known, the fullest nodes with room are taken; ties go to the
 //! lower name or id. Devices are taken from the lowest number up. A gang never shares a node with itself, and its shares,
 //! so its ranks, come out in the order of the tree: neighbours in rank are neighbours in the network.
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 
 use gangline_base::{GangShape, Level, NodeId, Segment};
 
+use crate::fabric::{Closeness, Fabric};
 use crate::refusal::{DomainFit, Refusal};
 use crate::topology::{Domain, Topology};
 use crate::{Cluster, Node, Share};
@@ -25,10 +27,17 @@ pub(crate) struct Room {
     pub(crate) shares: Vec<Share>,
     /// Nodes that had room, counted up to [`CANDIDATES_COUNTED_MAX`] beyond those needed.
     pub(crate) candidates: u32,
+    /// How close its nodes are; none for one node, and where the network isn't known.
+    pub(crate) closeness: Option<Closeness>,
 }
 
 /// Candidates beyond the gang's own that are counted for the reason; the count says "at least" from there.
 const CANDIDATES_COUNTED_MAX: usize = 64;
+
+/// The most parts that a gang is cut into for the sake of a faster all-reduce.
+const PARTS_MAX: usize = 8;
+/// How much faster that has to be, since equal parts leave more holes than a gang in as few domains as can be.
+const GAIN_MIN: f64 = 1.1;
 
 /// Room for the whole gang, or none. `usable` says how many of a node's free accelerators this gang may have: fewer than
 /// are free where some are held for a job with a better place in line.
@@ -37,13 +46,14 @@ pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&No
         return None;
     }
     let search = Search { cluster, gang, usable, segment: segment(gang) };
-    let (nodes, candidates) = search.fullest();
-    let nodes = if search.is_indifferent() { nodes } else { search.closest()? };
+    let (fullest, candidates) = search.fullest();
+    let nodes = if search.is_indifferent() { fullest.clone() } else { search.closest()? };
     if nodes.len() < search.wanted() {
         return None;
     }
+    let closeness = Closeness::of(gang, &nodes, &fullest, cluster.fabric());
     let shares = rank_order(nodes).into_iter().map(|node| share_on(node, gang)).collect();
-    Some(Room { shares, candidates })
+    Some(Room { shares, candidates, closeness })
 }
 
 /// Whether a gang's segments are of equal size.
@@ -154,12 +164,15 @@ impl<'a> Search<'a> {
         let preferred = self.gang.topology.prefer.unwrap_or(Level::Node);
         let from = widest.map_or(preferred, |widest| preferred.min(widest));
         let levels = Level::ALL.into_iter().filter(|level| *level >= from && widest.is_none_or(|w| *level <= w));
+        let levels = levels.filter(|level| self.cluster.fabric().is_none_or(|fabric| fabric.has(*level)));
         let levels = levels.map(Some).chain(widest.is_none().then_some(None));
-        levels.into_iter().find_map(|level| self.tightest(level))
+        let (domain, nodes) = levels.into_iter().find_map(|level| self.tightest(level))?;
+        let even = self.cluster.fabric().and_then(|fabric| self.faster_in_equal_parts(fabric, domain, &nodes));
+        Some(even.unwrap_or(nodes))
     }
 
-    /// All nodes in the domain of this level that has least left over.
-    fn tightest(&self, level: Option<Level>) -> Option<Vec<&'a Node>> {
+    /// All nodes in the domain of this level that has least left over, and that domain.
+    fn tightest(&self, level: Option<Level>) -> Option<(&'a Domain, Vec<&'a Node>)> {
         let topology = self.cluster.topology();
         let mut fitting: Vec<(u32, &Domain)> =
             topology.domains(level).map(|domain| (self.room_in(domain), domain)).collect();
@@ -168,8 +181,30 @@ impl<'a> Search<'a> {
         fitting.into_iter().find_map(|(_, domain)| {
             let mut nodes = Vec::with_capacity(self.wanted());
             self.fill(domain, self.wanted(), &mut nodes);
-            (nodes.len() == self.wanted()).then_some(nodes)
+            (nodes.len() == self.wanted()).then_some((domain, nodes))
         })
+    }
+
+    /// Nodes in equal parts of a domain's own domains, if an all-reduce would be so much faster there than on `nodes` that
+    /// the holes are worth it: each part reduces its data before it is exchanged, and the smallest part has most to exchange.
+    fn faster_in_equal_parts(&self, fabric: &Fabric, domain: &'a Domain, nodes: &[&'a Node]) -> Option<Vec<&'a Node>> {
+        if self.segment.is_some() {
+            return None;
+        }
+        let topology = self.cluster.topology();
+        let mut children: Vec<(u32, &Domain)> =
+            topology.children(domain).map(|child| (self.room_in(child), child)).collect();
+        children.sort_by_key(|(room, _)| *room);
+        let divisors = (2..=PARTS_MAX).filter(|parts| self.wanted().is_multiple_of(*parts));
+        let even = divisors.into_iter().find_map(|parts| {
+            let size = self.wanted() / parts;
+            let fitting = children.iter().filter(|(room, _)| usize::try_from(*room).is_ok_and(|room| room >= size));
+            let mut nodes = Vec::with_capacity(self.wanted());
+            fitting.take(parts).for_each(|(_, child)| self.fill(child, size, &mut nodes));
+            (nodes.len() == self.wanted()).then_some(nodes)
+        })?;
+        let (faster, slower) = (fabric.all_reduce(self.gang, &even), fabric.all_reduce(self.gang, nodes));
+        (faster * GAIN_MIN < slower).then_some(even)
     }
 
     /// Nodes with enough devices free for whole segments: at most so many have room.

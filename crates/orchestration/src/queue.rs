@@ -16,8 +16,8 @@ use crate::configuration::{Configuration, QueueSpec};
 use crate::entitlement::Entitlement;
 use crate::job::Job;
 use crate::line::{Line, QueueKey, Requests};
+use crate::rank::{Rank, Standing};
 use crate::share::{Resource, Usages};
-use crate::standing::{Rank, Standing};
 
 /// Shares are those of the last full minute. A half-life is at least a second and usually days, in which use decays by a
 /// ten-thousandth in a minute.

@@ -5,6 +5,7 @@ use std::fmt;
 use gangline_base::{AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, Level, NodeId, QueueName};
 
 use crate::configuration::InvalidConfiguration;
+use crate::explain::of_pool;
 use crate::topology::Misplaced;
 
 /// A refused event. The state is as before.
@@ -93,7 +94,7 @@ pub struct Fit {
     pub cpus_per_node_max: u32,
     /// The most memory a node of that kind has.
     pub memory_per_node_max: Bytes,
-    /// All kinds there are.
+    /// All kinds there are, with their pools.
     pub kinds: Vec<String>,
     /// The domain that could hold most of it, if it wants its nodes close to each other.
     pub closest: Option<DomainFit>,
@@ -149,7 +150,8 @@ impl Fit {
 impl fmt::Display for Fit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wanted = &self.wanted;
-        write!(f, "it wants {} node(s) with {}:{}", wanted.nodes, wanted.accelerator, wanted.accelerators_per_node)?;
+        let (pool, kind) = (of_pool(wanted), &wanted.accelerator);
+        write!(f, "it wants {} node(s){pool} with {kind}:{}", wanted.nodes, wanted.accelerators_per_node)?;
         if wanted.cpus_per_node > 0 {
             write!(f, ", {} cpus", wanted.cpus_per_node)?;
         }
@@ -158,8 +160,8 @@ impl fmt::Display for Fit {
         }
         write!(
             f,
-            " each; {} of {} node(s) with {} could take a share",
-            self.nodes_that_fit, self.nodes_of_kind, wanted.accelerator
+            " each; {} of {} node(s){pool} with {kind} could take a share",
+            self.nodes_that_fit, self.nodes_of_kind
         )?;
         match &self.closest {
             Some(closest) => write!(f, "; {closest}"),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
 use crate::backfill::latest_end_of;
-use crate::cluster::NodeStatus;
+use crate::cluster::Standing;
 use crate::engine::{Engine, Limits};
 use crate::estimate::{Estimates, History, Kin};
 use crate::job::{Job, JobState};
@@ -21,7 +21,7 @@ pub struct Snapshot {
     /// The number of the next job.
     pub next_job: u64,
     /// The nodes; a node's id is its place in this list.
-    pub nodes: Vec<(NodeSpec, NodeStatus)>,
+    pub nodes: Vec<(NodeSpec, Standing)>,
     /// Nodes that go, and when.
     pub leaving: Vec<(NodeId, Timestamp)>,
     /// Live jobs, by id.
@@ -42,7 +42,7 @@ impl Engine {
         Snapshot {
             at: self.now,
             next_job: self.next_job,
-            nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.status)).collect(),
+            nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.standing)).collect(),
             leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
             configuration: self.queues.configuration().clone(),
@@ -61,9 +61,10 @@ impl Engine {
         engine.next_job = snapshot.next_job;
         let jobs: BTreeMap<JobId, Job> = snapshot.jobs.into_iter().map(|job| (job.id, job)).collect();
         let shares: Vec<&Share> = jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
-        for (spec, status) in snapshot.nodes {
+        engine.cluster.configure(&snapshot.configuration);
+        for (spec, standing) in snapshot.nodes {
             let id = engine.cluster.join(spec, &shares);
-            engine.cluster.set_status(id, status);
+            engine.cluster.change_standing(snapshot.at, id, |fresh| *fresh = standing);
         }
         let is_unknown = |node: &NodeId| engine.cluster.node(*node).is_none();
         if let Some(node) = shares.iter().map(|share| share.node).find(is_unknown) {

@@ -1,152 +1,102 @@
-//! Which line is looked at next: the tree of queues with, for each, those of its children that have a line to look at,
-//! in order.
-//!
-//! Invariants: a queue is in its parent's order exactly if its own line or one below it is to be looked at, with the
-//! rank it had when it last changed; ranks are as of [`Queues::as_of`]. A change costs as much as the tree is deep, times
-//! the logarithm of how many siblings there are. What a line asks for and is over a limit with is left out until the
-//! queue in its way gives something back, or a job asks for it anew.
+//! Changes of a node's standing: lost, drained, trusted or not, and what follows for the indices.
 
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use gangline_base::{NodeId, Timestamp};
 
-use gangline_base::{GangShape, Timestamp};
+use crate::cluster::{Cluster, NodeStatus, Standing};
+use crate::engine::Engine;
+use crate::health::{Health, HealthPolicy, NODES_PER_SUSPECT, first_fault};
+use crate::{Decision, Fate, Job, RequeueReason};
 
-use crate::queue::{QueueIndex, Queues, ROOT, share_time};
-use crate::share::Resource;
+impl Cluster {
+    /// When faults make a node suspect; never, if nobody said.
+    #[must_use]
+    pub fn health_policy(&self) -> Option<HealthPolicy> {
+        self.health
+    }
 
-/// How a queue stands beside its siblings; less is served first.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rank {
-    pub(crate) is_over_quota: bool,
-    pub(crate) share: f64,
-    pub(crate) index: QueueIndex,
-}
+    /// Changes what a node's status follows from.
+    pub(crate) fn change_standing(&mut self, now: Timestamp, id: NodeId, change: impl FnOnce(&mut Standing)) {
+        self.unindex(id);
+        self.leave_topology(id);
+        if let Some(node) = self.nodes.get_mut(&id) {
+            change(&mut node.standing);
+            node.status = node.standing.status(now, self.health);
+            node.grade = self.health.map_or(0, |policy| node.standing.health.grade(now, policy));
+            if let Some(at) = node.checkup {
+                self.checkups.remove(&(at, id));
+            }
+            node.checkup = self.health.and_then(|policy| node.standing.health.changes_at(now, policy));
+            self.checkups.extend(node.checkup.map(|at| (at, id)));
+        }
+        self.enter_topology(id);
+        self.index(id);
+    }
 
-/// How a leaf stands beside the others; less is served first.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Standing {
-    path: Vec<Rank>,
-}
+    /// Counts a fault of the node's own.
+    pub(crate) fn count_fault(&mut self, now: Timestamp, id: NodeId) {
+        let Some(policy) = self.health else { return };
+        let is_suspect = |node: &&crate::Node| node.standing.health.is_suspect_at(now, policy);
+        let suspects = self.nodes.values().filter(is_suspect).count();
+        let may_suspect = suspects < self.nodes.len() / NODES_PER_SUSPECT;
+        self.change_standing(now, id, |standing| standing.health.count(now, policy, may_suspect));
+    }
 
-impl Standing {
-    pub(crate) fn new(path: Vec<Rank>) -> Self {
-        Standing { path }
+    /// A node's faults, to change what depends on no time.
+    pub(crate) fn health_mut(&mut self, id: NodeId) -> Option<&mut Health> {
+        self.nodes.get_mut(&id).map(|node| &mut node.standing.health)
+    }
+
+    /// Looks again at nodes whose faults have faded, or whose reservation has ended, by now; whether one takes jobs again.
+    pub(crate) fn check_up(&mut self, now: Timestamp) -> bool {
+        let mut is_one_back = false;
+        while self.reopenings.first().is_some_and(|at| *at <= now) {
+            self.reopenings.pop_first();
+            is_one_back = true;
+        }
+        while let Some((at, id)) = self.checkups.first().copied().filter(|(at, _)| *at <= now) {
+            self.checkups.remove(&(at, id));
+            let status = |cluster: &Cluster| cluster.node(id).map(|node| node.status);
+            let before = status(self);
+            self.change_standing(now, id, |_| {});
+            is_one_back |= before == Some(NodeStatus::Suspect) && status(self) == Some(NodeStatus::Ready);
+        }
+        is_one_back
+    }
+
+    /// When to look at nodes again.
+    pub(crate) fn next_checkup(&self) -> Option<Timestamp> {
+        let checkup = self.checkups.first().map(|(at, _)| *at);
+        checkup.into_iter().chain(self.reopenings.first().copied()).min()
+    }
+
+    /// Looks at every node anew: the rules or the time have changed.
+    pub(crate) fn review(&mut self, now: Timestamp) {
+        let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.change_standing(now, id, |_| {}));
     }
 }
 
-impl Queues {
-    /// Brings shares forward, if they are to be or what there is has changed.
-    pub(crate) fn bring_forward(&mut self, now: Timestamp, totals: BTreeMap<Resource, u64>) {
-        let as_of = share_time(now);
-        if as_of == self.as_of && totals == self.totals {
+impl Engine {
+    /// What a decision about a job says of the nodes it ran on: its first fault may be a node's, and a success is forgiving.
+    pub(crate) fn note_health(&mut self, now: Timestamp, decision: &Decision) {
+        if self.cluster.health_policy().is_none() {
             return;
         }
-        (self.as_of, self.totals) = (as_of, totals);
-        for leaf in self.active().collect::<Vec<_>>() {
-            self.rank_up(leaf);
-        }
-    }
-
-    /// The line to look at next.
-    pub(crate) fn first_line(&self) -> Option<QueueIndex> {
-        let mut at = ROOT;
-        loop {
-            let queue = &self.queues[at.0];
-            if queue.has_line_to_look_at() {
-                return Some(at);
+        let Some(attempt) = self.jobs.get(&decision.job()).and_then(Job::attempt) else { return };
+        match decision {
+            Decision::Requeue { job, reason: RequeueReason::Fault { .. }, .. }
+            | Decision::End { job, fate: Fate::FaultsExhausted { .. } | Fate::NoProgress { .. } } => {
+                let Some((node, cause)) = first_fault(attempt) else { return };
+                if self.cluster.health_mut(node).is_some_and(|health| health.blames(*job, cause)) {
+                    self.cluster.count_fault(now, node);
+                }
             }
-            at = queue.ranked.first()?.index;
-        }
-    }
-
-    /// Whether a line is to be looked at.
-    pub(crate) fn is_looked_at(&self, leaf: QueueIndex) -> bool {
-        self.queues[leaf.0].has_line_to_look_at()
-    }
-
-    /// Leaves a line out until it is put back.
-    pub(crate) fn put_aside(&mut self, leaf: QueueIndex) {
-        self.queues[leaf.0].is_aside = true;
-        self.rank_up(leaf);
-    }
-
-    /// Looks at a line again.
-    pub(crate) fn put_back(&mut self, leaf: QueueIndex) {
-        self.queues[leaf.0].is_aside = false;
-        self.rank_up(leaf);
-    }
-
-    /// A line asks for a gang that it may be within its limits with.
-    pub(crate) fn open(&mut self, leaf: QueueIndex, gang: &GangShape) {
-        if self.requests.open_line(gang, leaf) {
-            self.queues[leaf.0].open += 1;
-        }
-        self.rank_up(leaf);
-    }
-
-    /// A line asks for a gang no more, or is over a limit with it.
-    pub(crate) fn close(&mut self, leaf: QueueIndex, gang: &GangShape) {
-        if self.requests.close_line(gang, leaf) {
-            self.queues[leaf.0].open -= 1;
-        }
-        self.rank_up(leaf);
-    }
-
-    /// Leaves what a line asks for out until `by` holds less.
-    pub(crate) fn block(&mut self, leaf: QueueIndex, gang: &Arc<GangShape>, by: QueueIndex) {
-        self.queues[by.0].blocked.insert((leaf, gang.clone()));
-        self.close(leaf, gang);
-    }
-
-    /// How a line that is looked at stands, by the ranks that are kept.
-    pub(crate) fn kept_standing(&self, leaf: QueueIndex) -> Standing {
-        let mut path: Vec<Rank> = self.path_up(leaf).filter_map(|index| self.queues[index.0].rank).collect();
-        path.reverse();
-        Standing { path }
-    }
-
-    /// Puts a queue and all above in their places.
-    pub(crate) fn rank_up(&mut self, from: QueueIndex) {
-        let mut at = from;
-        while let Some(parent) = self.queues[at.0].parent {
-            let queue = &self.queues[at.0];
-            let has_any = queue.has_line_to_look_at() || !queue.ranked.is_empty();
-            let rank = has_any.then(|| self.rank_of(at, self.as_of, &self.totals));
-            let old = std::mem::replace(&mut self.queues[at.0].rank, rank);
-            if old != rank {
-                let ranked = &mut self.queues[parent.0].ranked;
-                old.map(|old| ranked.remove(&old));
-                ranked.extend(rank);
+            Decision::End { fate: Fate::Succeeded, .. } => {
+                for share in &attempt.shares {
+                    self.cluster.health_mut(share.node).into_iter().for_each(|health| health.last_failed = None);
+                }
             }
-            at = parent;
+            _ => {}
         }
-    }
-}
-
-impl crate::queue::Queue {
-    pub(crate) fn has_line_to_look_at(&self) -> bool {
-        !self.is_aside && self.open > 0
-    }
-}
-
-impl PartialEq for Rank {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Rank {}
-
-impl PartialOrd for Rank {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Rank {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_quota = self.is_over_quota.cmp(&other.is_over_quota);
-        by_quota.then_with(|| self.share.total_cmp(&other.share)).then_with(|| self.index.cmp(&other.index))
     }
 }

@@ -11,9 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use gangline_base::{AcceleratorKind, GangShape, Level, NodeId, NodeName};
+use gangline_base::{GangShape, Lane, Level, NodeId, NodeName};
 
-use crate::cluster::{Node, NodeCapacity, NodeSpec, NodeStatus};
+use crate::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, NodeStatus};
 use crate::refusal::Refusal;
 
 /// The name of the domain that a node is in, for each level whose domain is known. A node is its own domain of
@@ -69,17 +69,17 @@ pub(crate) struct Domain {
     children: BTreeSet<(Level, String)>,
     /// How many nodes there are of each capacity and status, at any depth: what could ever fit.
     pub(crate) classes: BTreeMap<(NodeCapacity, NodeStatus), u32>,
-    /// For each kind, ready nodes with at least so many free accelerators (the index), at any depth.
-    at_least: BTreeMap<AcceleratorKind, Vec<u32>>,
-    /// Ready nodes that lie in no narrower domain, by kind and free accelerators.
-    direct: BTreeSet<(AcceleratorKind, u32, NodeId)>,
+    /// For each lane, ready nodes with at least so many free accelerators (the index), at any depth.
+    at_least: BTreeMap<Lane, Vec<u32>>,
+    /// Ready nodes that lie in no narrower domain.
+    direct: BTreeSet<FreePlace>,
 }
 
 impl Domain {
     /// Ready nodes with as many free accelerators as a share of `gang` takes. CPUs and memory are not looked at.
     pub(crate) fn with_devices_for(&self, gang: &GangShape) -> u32 {
         let count = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
-        self.at_least.get(&gang.accelerator).and_then(|counts| counts.get(count)).copied().unwrap_or(0)
+        self.at_least.get(&gang.lane()).and_then(|counts| counts.get(count)).copied().unwrap_or(0)
     }
 
     /// Nodes that could take a share of `gang` if they were empty, of those with one of these statuses.
@@ -91,9 +91,10 @@ impl Domain {
     }
 
     /// Ready nodes in no narrower domain with enough free accelerators for a share of `gang`, fullest first.
-    pub(crate) fn direct_for<'a>(&'a self, gang: &'a GangShape) -> impl Iterator<Item = NodeId> + 'a {
-        let from = (gang.accelerator.clone(), gang.accelerators_per_node.get(), NodeId(0));
-        self.direct.range(from..).take_while(|(kind, _, _)| *kind == gang.accelerator).map(|(_, _, node)| *node)
+    pub(crate) fn direct_for<'a>(&'a self, gang: &GangShape) -> impl Iterator<Item = NodeId> + use<'a> {
+        let from = (gang.lane(), gang.accelerators_per_node.get(), 0, NodeId(0));
+        let to = (gang.lane(), u32::MAX, u32::MAX, NodeId(u32::MAX));
+        self.direct.range(from..=to).map(|(.., node)| *node)
     }
 
     /// Whether it is wider than any domain of `level`.
@@ -101,25 +102,25 @@ impl Domain {
         self.level.is_none_or(|own| own > level)
     }
 
-    fn open(&mut self, kind: &AcceleratorKind, free: u32) {
+    fn open(&mut self, lane: &Lane, free: u32) {
         let length = usize::try_from(free).expect("a usize holds 32 bits") + 1;
-        let counts = match self.at_least.get_mut(kind) {
+        let counts = match self.at_least.get_mut(lane) {
             Some(counts) => counts,
-            None => self.at_least.entry(kind.clone()).or_default(),
+            None => self.at_least.entry(lane.clone()).or_default(),
         };
         counts.resize(counts.len().max(length), 0);
         counts[..length].iter_mut().for_each(|count| *count += 1);
     }
 
-    fn close(&mut self, kind: &AcceleratorKind, free: u32) {
+    fn close(&mut self, lane: &Lane, free: u32) {
         let length = usize::try_from(free).expect("a usize holds 32 bits") + 1;
-        let Some(counts) = self.at_least.get_mut(kind) else { return };
+        let Some(counts) = self.at_least.get_mut(lane) else { return };
         counts[..length].iter_mut().for_each(|count| *count -= 1);
         while counts.last() == Some(&0) {
             counts.pop();
         }
         if counts.is_empty() {
-            self.at_least.remove(kind);
+            self.at_least.remove(lane);
         }
     }
 }
@@ -230,19 +231,19 @@ impl Topology {
 
     /// Counts a ready node's free accelerators in.
     pub(crate) fn open(&mut self, node: &Node) {
-        let (kind, free) = (&node.spec.capacity.accelerator, node.free_count());
-        self.each_of(&node.spec.location, |domain| domain.open(kind, free));
+        let (lane, free) = (node.spec.capacity.lane(), node.free_count());
+        self.each_of(&node.spec.location, |domain| domain.open(&lane, free));
         if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
-            domain.direct.insert((kind.clone(), free, node.id));
+            domain.direct.insert(node.place());
         }
     }
 
     /// Takes them out again.
     pub(crate) fn close(&mut self, node: &Node) {
-        let (kind, free) = (&node.spec.capacity.accelerator, node.free_count());
-        self.each_of(&node.spec.location, |domain| domain.close(kind, free));
+        let (lane, free) = (node.spec.capacity.lane(), node.free_count());
+        self.each_of(&node.spec.location, |domain| domain.close(&lane, free));
         if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
-            domain.direct.remove(&(kind.clone(), free, node.id));
+            domain.direct.remove(&node.place());
         }
     }
 

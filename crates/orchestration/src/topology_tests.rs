@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, Launch, Level, NodeId, NodeName, Segment, TopologyRequest};
+use gangline_base::{
+    AcceleratorKind, Bytes, GangShape, Launch, Level, NodeId, NodeName, PoolName, Segment, Timestamp, TopologyRequest,
+};
 
-use crate::cluster::NodeStatus;
-use crate::{Cluster, Location, Node, NodeCapacity, NodeSpec, Refusal, Share, placement};
+use crate::{Cluster, Location, Node, NodeCapacity, NodeSpec, Refusal, Share, Standing, placement};
 
 /// Xorshift (Marsaglia 2003).
 struct Random(u64);
@@ -21,8 +22,13 @@ impl Random {
 }
 
 fn spec(name: u32, location: Location) -> NodeSpec {
-    let capacity =
-        NodeCapacity { accelerator: AcceleratorKind("h100".to_owned()), accelerators: 8, cpus: 64, memory: Bytes(0) };
+    let capacity = NodeCapacity {
+        pool: PoolName::default(),
+        accelerator: AcceleratorKind("h100".to_owned()),
+        accelerators: 8,
+        cpus: 64,
+        memory: Bytes(0),
+    };
     NodeSpec { name: NodeName::new(&format!("n{name}")).expect("a name"), capacity, location }
 }
 
@@ -41,6 +47,7 @@ fn gang(nodes: u32, devices: u32, topology: TopologyRequest) -> GangShape {
     let positive = |number| NonZeroU32::new(number).expect("at least one");
     GangShape {
         nodes: positive(nodes),
+        pool: PoolName::default(),
         accelerator: AcceleratorKind("h100".to_owned()),
         accelerators_per_node: positive(devices),
         cpus_per_node: 0,
@@ -136,9 +143,12 @@ fn placements_keep_their_promise_and_counts_equal_a_recount() {
                 let ended = held.swap_remove(usize::try_from(random.below(8)).expect("small") % held.len());
                 ended.iter().for_each(|share| cluster.release(share));
             }
-            let statuses = [NodeStatus::Ready, NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
-            let status = statuses[usize::try_from(random.below(4)).expect("small")];
-            cluster.set_status(NodeId(random.below(24)), status);
+            let (node, change) = (NodeId(random.below(24)), random.below(4));
+            cluster.change_standing(Timestamp::EPOCH, node, |standing| match change {
+                0 => standing.is_draining = true,
+                1 => standing.is_lost = true,
+                _ => *standing = Standing::default(),
+            });
         }
         assert_eq!(cluster, rebuilt(&cluster, &held.concat()), "the indices follow from the nodes alone (seed {seed})");
     }
@@ -149,7 +159,7 @@ fn rebuilt(cluster: &Cluster, held: &[Share]) -> Cluster {
     let held: Vec<&Share> = held.iter().collect();
     for node in cluster.nodes() {
         let id = other.join(node.spec.clone(), &held);
-        other.set_status(id, node.status);
+        other.change_standing(Timestamp::EPOCH, id, |standing| *standing = node.standing);
     }
     other
 }

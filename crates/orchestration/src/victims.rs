@@ -152,7 +152,7 @@ impl Engine {
         let mut candidates = Vec::new();
         for job in self.jobs.values() {
             let Some(attempt) = job.attempt().filter(|attempt| attempt.stop.is_none()) else { continue };
-            if job.spec.gang.accelerator != rights.job.spec.gang.accelerator {
+            if job.spec.gang.lane() != rights.job.spec.gang.lane() {
                 continue;
             }
             let leaf = self.queues.leaf(&job.spec.queue);
@@ -214,7 +214,7 @@ impl Engine {
             memory: gang.memory_per_node,
         };
         let mut problem = Problem::new(Wanted { nodes: gang.nodes.get(), per_node }, bounds);
-        for domain in self.domains_for(rights.job) {
+        for domain in self.domains_for(now, rights.job) {
             problem.add_domain(domain);
         }
         for Candidate { job, attempt, leaf } in candidates {
@@ -233,13 +233,14 @@ impl Engine {
         problem
     }
 
-    /// Nodes that could take a share of a gang and that nobody else has a claim to, apart by the domains that would have to
+    /// Nodes that could take a share of a gang and that nobody else has a claim to or reserved, apart by the domains that would have to
     /// hold all of it.
-    fn domains_for(&self, job: &Job) -> Vec<Vec<NodeResources>> {
+    fn domains_for(&self, now: Timestamp, job: &Job) -> Vec<Vec<NodeResources>> {
         let gang = &job.spec.gang;
-        let claimed = self.claimed_nodes_beside(job.id);
+        let mut claimed = self.claimed_nodes_beside(job.id);
+        claimed.extend(self.barred_nodes(now, &job.spec));
         let mut domains: BTreeMap<&str, Vec<NodeResources>> = BTreeMap::new();
-        for node in self.cluster.emptiest_of(&gang.accelerator) {
+        for node in self.cluster.emptiest_of(&gang.lane()) {
             if !node.takes_shares_of(gang) || claimed.contains(&node.id) {
                 continue;
             }

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, NodeName, Priority, Program, QueueName,
-    RecoveryPolicy, Submitter, Timestamp,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, NodeName, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_control::db::{Batch, Entry, Journal, Options};
 use gangline_orchestration::{Decision, Engine, Event, Limits, NodeCapacity, NodeSpec, ShareEnd};
@@ -31,7 +31,8 @@ const WAITING_MAX: usize = 1_024;
 const TARGET: f64 = 20.0;
 
 /// Measures and prints; whether group commit reached its target.
-pub(super) fn run() -> Result<bool> {
+pub(super) fn run(options: &[String]) -> Result<bool> {
+    anyhow::ensure!(options.is_empty(), "bench engine takes no options");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench-engine");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).context("make target/bench-engine")?;
@@ -72,7 +73,8 @@ fn engine_rate(nodes: u32) -> Result<f64> {
     for index in 0..nodes {
         let name = NodeName::new(&format!("n{index}"))?;
         let accelerator = AcceleratorKind("H100".to_owned());
-        let capacity = NodeCapacity { accelerator, accelerators: 8, cpus: 96, memory: Bytes(1 << 40) };
+        let capacity =
+            NodeCapacity { pool: PoolName::default(), accelerator, accelerators: 8, cpus: 96, memory: Bytes(1 << 40) };
         engine.apply(now, &Event::NodeJoined(NodeSpec { name, capacity, location: Default::default() }))?;
     }
     let specs: Vec<Arc<JobSpec>> = [(1, 1), (1, 2), (1, 8), (2, 8), (8, 8)]
@@ -113,6 +115,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         priority: Priority::NORMAL,
         gang: GangShape {
             nodes: positive(nodes)?,
+            pool: PoolName::default(),
             accelerator: AcceleratorKind("H100".to_owned()),
             accelerators_per_node: positive(devices)?,
             cpus_per_node: 0,

@@ -4,44 +4,46 @@
 
 #[cfg(feature = "bench")]
 mod engine;
+#[cfg(feature = "bench")]
+mod scheduler;
 
 /// Runs the named benchmark; without a name, lists them. What goes wrong, the inner command has said.
 ///
 /// # Errors
 /// When cargo can't be started.
 #[cfg(not(feature = "bench"))]
-pub(crate) fn bench(name: Option<&str>) -> anyhow::Result<bool> {
+pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let mut command =
         crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", "xtask/bench"]);
-    crate::command::succeeds(command.args(["--", "bench"]).args(name))
+    crate::command::succeeds(command.args(["--", "bench"]).args(name).args(options))
 }
 
-/// A benchmark prints what it measured and returns whether its targets were met.
+/// A benchmark takes its options, prints what it measured and returns whether its targets were met.
 #[cfg(any(test, feature = "bench"))]
-type Bench = fn() -> anyhow::Result<bool>;
+type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
 #[cfg(feature = "bench")]
-const BENCHES: &[(&str, Bench)] = &[("engine", engine::run)];
+const BENCHES: &[(&str, Bench)] = &[("engine", engine::run), ("scheduler", scheduler::run)];
 
 /// Runs the named benchmark; without a name, lists them.
 ///
 /// # Errors
 /// When the name isn't known or the benchmark fails.
 #[cfg(feature = "bench")]
-pub(crate) fn bench(name: Option<&str>) -> anyhow::Result<bool> {
-    run(BENCHES, name)
+pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
+    run(BENCHES, name, options)
 }
 
 #[cfg(any(test, feature = "bench"))]
-fn run(benches: &[(&str, Bench)], name: Option<&str>) -> anyhow::Result<bool> {
+fn run(benches: &[(&str, Bench)], name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let names: Vec<&str> = benches.iter().map(|(name, _)| *name).collect();
     let Some(name) = name else {
         names.iter().for_each(|name| println!("{name}"));
         return Ok(true);
     };
     match benches.iter().find(|(known, _)| *known == name) {
-        Some((_, bench)) => bench(),
+        Some((_, bench)) => bench(options),
         None if names.is_empty() => anyhow::bail!("no benchmark \"{name}\": there are none yet"),
         None => anyhow::bail!("no benchmark \"{name}\": there are {}", names.join(", ")),
     }
@@ -51,17 +53,18 @@ fn run(benches: &[(&str, Bench)], name: Option<&str>) -> anyhow::Result<bool> {
 mod tests {
     use super::*;
 
-    const TWO: &[(&str, Bench)] = &[("fast", || Ok(true)), ("slow", || Ok(false))];
+    const TWO: &[(&str, Bench)] = &[("fast", |_| Ok(true)), ("slow", |options| Ok(options == ["--quick"]))];
 
     #[test]
     fn a_benchmark_runs_by_name_and_says_whether_it_met_its_target() {
-        assert!(run(TWO, Some("fast")).unwrap());
-        assert!(!run(TWO, Some("slow")).unwrap());
+        assert!(run(TWO, Some("fast"), &[]).unwrap());
+        assert!(!run(TWO, Some("slow"), &[]).unwrap());
+        assert!(run(TWO, Some("slow"), &["--quick".to_owned()]).unwrap());
     }
 
     #[test]
     fn an_unknown_name_is_refused_with_the_known_ones() {
-        let error = run(TWO, Some("fsat")).unwrap_err().to_string();
+        let error = run(TWO, Some("fsat"), &[]).unwrap_err().to_string();
         assert_eq!(error, "no benchmark \"fsat\": there are fast, slow");
     }
 }

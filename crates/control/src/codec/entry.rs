@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, Step, Submitter, Timestamp};
+use gangline_base::{
+    AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, PoolName, Step, Submitter, Timestamp,
+};
 use gangline_orchestration::{
     Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, PlaceReason, RequeueReason, Share, ShareEnd,
     StopReason,
@@ -13,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::claim::ClaimDecisionV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
-use super::topology::LocationV1;
+use super::topology::{ClosenessV1, LocationV1};
 use super::{Error, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -65,6 +67,8 @@ enum EntryV1 {
         #[serde(default)]
         backfills: Option<JobId>,
         candidates: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        closeness: Option<ClosenessV1>,
     },
     Claim(ClaimDecisionV1),
     Stop {
@@ -93,6 +97,8 @@ pub(super) struct NodeV1 {
     memory: Bytes,
     #[serde(default, skip_serializing_if = "LocationV1::is_empty")]
     location: LocationV1,
+    #[serde(default, skip_serializing_if = "PoolName::is_default")]
+    pool: PoolName,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -158,7 +164,8 @@ enum FateV1 {
 }
 
 /// The body of a journal record.
-pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
+#[must_use]
+pub fn encode_entry(entry: &Entry) -> Vec<u8> {
     encode(match entry {
         Entry::Event(event) => event_to_disk(event),
         Entry::Decision(decision) => decision_to_disk(decision),
@@ -166,7 +173,10 @@ pub(crate) fn encode_entry(entry: &Entry) -> Vec<u8> {
 }
 
 /// An entry from the body of a journal record.
-pub(crate) fn decode_entry(body: &[u8]) -> Result<Entry, Error> {
+///
+/// # Errors
+/// An [`Error`] for a body that this version can't read.
+pub fn decode_entry(body: &[u8]) -> Result<Entry, Error> {
     entry_from_disk(decode(body)?)
 }
 
@@ -198,6 +208,7 @@ fn decision_to_disk(decision: &Decision) -> EntryV1 {
             waited_ms: millis(reason.waited),
             backfills: reason.backfills,
             candidates: reason.candidates,
+            closeness: reason.closeness.map(ClosenessV1::from),
         },
         Decision::Claim { job, claim, reason } => EntryV1::Claim(ClaimDecisionV1::new(job, claim, reason)),
         Decision::Stop { job, attempt, reason } => EntryV1::Stop { job, attempt, reason: StopV1::from(reason) },
@@ -224,9 +235,10 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::CheckpointCommitted { job, attempt, step } => Event::CheckpointCommitted { job, attempt, step },
         EntryV1::IdsSkipped { below } => Event::IdsSkipped { below },
         EntryV1::TimePassed => Event::TimePassed,
-        EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates } => {
+        EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates, closeness } => {
             let shares = shares.into_iter().map(Share::from).collect();
-            let reason = PlaceReason { waited: Duration::from_millis(waited_ms), backfills, candidates };
+            let (waited, closeness) = (Duration::from_millis(waited_ms), closeness.map(Into::into));
+            let reason = PlaceReason { waited, backfills, candidates, closeness };
             return Ok(Entry::Decision(Decision::Place { job, attempt, shares, reason }));
         }
         EntryV1::Claim(claim) => return Ok(Entry::Decision(claim.into())),
@@ -244,17 +256,17 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
 
 impl From<&NodeSpec> for NodeV1 {
     fn from(spec: &NodeSpec) -> Self {
-        let NodeCapacity { accelerator, accelerators, cpus, memory } = spec.capacity.clone();
+        let NodeCapacity { pool, accelerator, accelerators, cpus, memory } = spec.capacity.clone();
         let location = LocationV1::from(&spec.location);
-        NodeV1 { name: spec.name.clone(), accelerator: accelerator.0, accelerators, cpus, memory, location }
+        NodeV1 { name: spec.name.clone(), accelerator: accelerator.0, accelerators, cpus, memory, location, pool }
     }
 }
 
 impl From<NodeV1> for NodeSpec {
     fn from(node: NodeV1) -> Self {
-        let NodeV1 { name, accelerator, accelerators, cpus, memory, location } = node;
+        let NodeV1 { name, accelerator, accelerators, cpus, memory, location, pool } = node;
         let accelerator = AcceleratorKind(accelerator);
-        let capacity = NodeCapacity { accelerator, accelerators, cpus, memory };
+        let capacity = NodeCapacity { pool, accelerator, accelerators, cpus, memory };
         NodeSpec { name, capacity, location: location.into() }
     }
 }

@@ -9,13 +9,14 @@ mod history;
 mod sharing;
 mod snapshot;
 mod spec;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod topology;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use entry::{decode_entry, encode_entry};
+pub use entry::{decode_entry, encode_entry};
 pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
 
 /// The version written.

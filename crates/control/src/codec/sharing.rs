@@ -10,6 +10,8 @@ use gangline_orchestration::{Configuration, PreemptionRules, QueueOrder, QueueSp
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
+use super::standing::{HealthPolicyV1, ReservationV1};
+use super::topology::FabricV1;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct ConfigurationV1 {
@@ -18,6 +20,12 @@ pub(super) struct ConfigurationV1 {
     /// Not there in journals from before there was a choice: then it was by age.
     #[serde(default)]
     order: OrderV1,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fabric: Option<FabricV1>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    health: Option<HealthPolicyV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    reservations: Vec<ReservationV1>,
     #[serde(default)]
     preemption: Option<PreemptionV1>,
 }
@@ -127,6 +135,9 @@ impl From<&Configuration> for ConfigurationV1 {
                 QueueOrder::Fifo => OrderV1::Fifo,
                 QueueOrder::ShortestExpected => OrderV1::ShortestExpected,
             },
+            fabric: configuration.fabric.as_ref().map(FabricV1::from),
+            health: configuration.health.map(Into::into),
+            reservations: configuration.reservations.iter().cloned().map(Into::into).collect(),
             preemption: Some(configuration.preemption.into()),
         }
     }
@@ -148,6 +159,9 @@ impl From<ConfigurationV1> for Configuration {
                 OrderV1::Fifo => QueueOrder::Fifo,
                 OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
             },
+            fabric: configuration.fabric.map(Into::into),
+            health: configuration.health.map(Into::into),
+            reservations: configuration.reservations.into_iter().map(Into::into).collect(),
             // Before there was preemption, nobody was stopped for another.
             preemption: configuration.preemption.map_or(PreemptionRules::OFF, Into::into),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeId, Step, Timestamp};
-use gangline_orchestration::{Attempt, Job, JobState, NodeStatus, Share, ShareState, Snapshot};
+use gangline_orchestration::{Attempt, Job, JobState, NodeSpec, Share, ShareState, Snapshot, Standing};
 use serde::{Deserialize, Serialize};
 
 use super::claim::ClaimV1;
@@ -12,6 +12,7 @@ use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spec::SpecV1;
+use super::standing::{HealthV1, StatusV1};
 use super::{Error, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -28,14 +29,8 @@ struct SnapshotV1 {
     usages: Vec<QueueUsageV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     histories: Vec<HistoryV1>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum StatusV1 {
-    Ready,
-    Draining,
-    Lost,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    health: Vec<HealthV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -92,35 +87,32 @@ enum ShareStateV1 {
 
 /// The body of a snapshot.
 pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
-    let status = |status| match status {
-        NodeStatus::Ready => StatusV1::Ready,
-        NodeStatus::Draining => StatusV1::Draining,
-        NodeStatus::Lost => StatusV1::Lost,
-    };
     encode(SnapshotV1 {
         at: snapshot.at,
         next_job: snapshot.next_job,
-        nodes: snapshot.nodes.iter().map(|(spec, s)| (NodeV1::from(spec), status(*s))).collect(),
+        nodes: snapshot.nodes.iter().map(|(spec, standing)| (spec.into(), (*standing).into())).collect(),
         leaving: snapshot.leaving.clone(),
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
         histories: snapshot.histories.iter().map(history_to_disk).collect(),
+        health: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(HealthV1::of).collect(),
     })
 }
 
 /// A snapshot from its body.
 pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
-    let status = |status| match status {
-        StatusV1::Ready => NodeStatus::Ready,
-        StatusV1::Draining => NodeStatus::Draining,
-        StatusV1::Lost => NodeStatus::Lost,
-    };
     let snapshot: SnapshotV1 = decode(body)?;
+    let mut nodes: Vec<(NodeSpec, Standing)> =
+        snapshot.nodes.into_iter().map(|(node, status)| (node.into(), status.into())).collect();
+    for (node, health) in snapshot.health.into_iter().map(HealthV1::read) {
+        let place = usize::try_from(node.0).expect("a usize holds 32 bits");
+        nodes.get_mut(place).ok_or(Error::Impossible("node"))?.1.health = health;
+    }
     Ok(Snapshot {
         at: snapshot.at,
         next_job: snapshot.next_job,
-        nodes: snapshot.nodes.into_iter().map(|(node, s)| (node.into(), status(s))).collect(),
+        nodes,
         leaving: snapshot.leaving,
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, Priority, Program, QueueName, RecoveryPolicy,
-    Submitter,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, PoolName, Priority, Program, QueueName,
+    RecoveryPolicy, Submitter,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,8 @@ pub(super) struct SpecV1 {
     launch: LaunchV1,
     #[serde(default, skip_serializing_if = "TopologyV1::is_default")]
     topology: TopologyV1,
+    #[serde(default, skip_serializing_if = "PoolName::is_default")]
+    pool: PoolName,
     workdir: String,
     envs: BTreeMap<String, String>,
     setup: Option<String>,
@@ -66,6 +68,7 @@ impl From<&JobSpec> for SpecV1 {
                 Launch::PerNode => LaunchV1::PerNode,
             },
             topology: gang.topology.into(),
+            pool: gang.pool.clone(),
             workdir: program.workdir.clone(),
             envs: program.envs.clone(),
             setup: program.setup.clone(),
@@ -90,6 +93,7 @@ impl TryFrom<SpecV1> for JobSpec {
             priority: Priority::new(spec.priority).ok_or(Error::Impossible("priority"))?,
             gang: GangShape {
                 nodes: spec.nodes,
+                pool: spec.pool,
                 accelerator: AcceleratorKind(spec.accelerator),
                 accelerators_per_node: spec.accelerators_per_node,
                 cpus_per_node: spec.cpus_per_node,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use gangline_base::{Level, Segment, TopologyRequest};
-use gangline_orchestration::Location;
+use gangline_orchestration::{Closeness, Fabric, FabricKind, Location};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -36,6 +36,22 @@ struct SegmentV1 {
 #[derive(Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct LocationV1(BTreeMap<LevelV1, String>);
+
+/// What the levels carry.
+#[derive(Serialize, Deserialize)]
+pub(super) struct FabricV1 {
+    is_rail_optimised: bool,
+    gbps: BTreeMap<LevelV1, NonZeroU32>,
+    core_gbps: Option<NonZeroU32>,
+    rails: Option<NonZeroU32>,
+}
+
+/// How close to each other a gang was placed.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ClosenessV1 {
+    domain: Option<(LevelV1, String)>,
+    speedup_percent: Option<u32>,
+}
 
 impl TopologyV1 {
     pub(super) fn is_default(&self) -> bool {
@@ -100,5 +116,41 @@ impl From<&Location> for LocationV1 {
 impl From<LocationV1> for Location {
     fn from(location: LocationV1) -> Self {
         location.0.into_iter().map(|(level, name)| (level.into(), name)).collect()
+    }
+}
+
+impl From<&Fabric> for FabricV1 {
+    fn from(fabric: &Fabric) -> Self {
+        FabricV1 {
+            is_rail_optimised: fabric.kind == FabricKind::RailOptimised,
+            gbps: fabric.gbps.iter().map(|(level, gbps)| ((*level).into(), *gbps)).collect(),
+            core_gbps: fabric.core_gbps,
+            rails: fabric.rails,
+        }
+    }
+}
+
+impl From<FabricV1> for Fabric {
+    fn from(fabric: FabricV1) -> Self {
+        Fabric {
+            kind: if fabric.is_rail_optimised { FabricKind::RailOptimised } else { FabricKind::FatTree },
+            gbps: fabric.gbps.into_iter().map(|(level, gbps)| (level.into(), gbps)).collect(),
+            core_gbps: fabric.core_gbps,
+            rails: fabric.rails,
+        }
+    }
+}
+
+impl From<Closeness> for ClosenessV1 {
+    fn from(closeness: Closeness) -> Self {
+        let Closeness { domain, speedup_percent } = closeness;
+        ClosenessV1 { domain: domain.map(|(level, name)| (level.into(), name)), speedup_percent }
+    }
+}
+
+impl From<ClosenessV1> for Closeness {
+    fn from(closeness: ClosenessV1) -> Self {
+        let ClosenessV1 { domain, speedup_percent } = closeness;
+        Closeness { domain: domain.map(|(level, name)| (level.into(), name)), speedup_percent }
     }
 }

@@ -90,9 +90,9 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_read_and_short_jobs_first_is_the_default() {
+    fn the_order_is_read_and_first_come_first_served_is_the_default() {
         let order = |text: &str| Config::parse(text).expect("a sound file").sharing.order;
-        assert_eq!(order(""), QueueOrder::ShortestExpected);
+        assert_eq!(order(""), QueueOrder::Fifo);
         assert_eq!(order("order = 'shortest-expected'"), QueueOrder::ShortestExpected);
         assert_eq!(order("order = 'fifo'"), QueueOrder::Fifo);
         let refused = Config::parse("order = 'random'").expect_err("a refusal").to_string();

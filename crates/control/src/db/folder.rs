@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::{Error, schema};
 
-const DATABASE: &str = "journal.sqlite";
+pub(super) const DATABASE: &str = "journal.sqlite";
 const WRITE_AHEAD_LOG: &str = "journal.sqlite-wal";
 const NEW_DATABASE: &str = "journal.sqlite.new";
 const LOCK: &str = "lock";

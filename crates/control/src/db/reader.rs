@@ -1,11 +1,12 @@
 //! Read-only connections for everyone but the writer. They run beside it and see only what is durable.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
 
+use super::folder::DATABASE;
 use super::record::{Checksum, Head};
 use super::recovery::stored_record;
 use super::{Error, Record, Sequence};
@@ -31,6 +32,18 @@ struct Pool {
 impl Reader {
     pub(super) fn new(database: PathBuf) -> Reader {
         Reader { pool: Arc::new(Pool { database, idle: Mutex::default() }) }
+    }
+
+    /// Reads the journal of a data folder, whoever holds it.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] if there is none.
+    pub fn open(folder: &Path) -> Result<Reader, Error> {
+        let database = folder.join(DATABASE);
+        match std::fs::metadata(&database) {
+            Ok(_) => Ok(Reader::new(database)),
+            Err(source) => Err(Error::Folder { path: database, source }),
+        }
     }
 
     /// Runs `query` in a read transaction: all its statements see the same, durable state.

@@ -32,7 +32,7 @@ pub(super) async fn drain(
     set_drain(&app, &node, within.unwrap_or(DrainWish::WhenFree)).await
 }
 
-/// A draining node takes jobs again.
+/// A draining or suspect node takes jobs again, and its faults are forgotten.
 #[utoipa::path(post, path = "/api/v1/nodes/{node}/undrain", params(("node" = String, Path, description = "its name")),
     tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]

@@ -6,7 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, Priority, Program, QueueName, RecoveryPolicy,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, PoolName, Priority, Program, QueueName,
+    RecoveryPolicy,
 };
 
 use super::Context;
@@ -78,18 +79,20 @@ fn gang(top: &Section<'_>, problems: &mut Problems) -> Option<GangShape> {
     let launch = top.get_or("launch", Launch::PerAccelerator, |field| field.parsed(problems, values::launch));
     let one_cpu = (AcceleratorKind(AcceleratorKind::CPU.to_owned()), NonZeroU32::MIN);
     let resources = match top.get("resources") {
-        None => Some((Some(one_cpu), Some(0), Some(Bytes(0)))),
+        None => Some((Some(one_cpu), Some(0), Some(Bytes(0)), Some(PoolName::default()))),
         Some(field) => field.section(problems, "resources").map(|section| {
             let accelerators = section.get_or("accelerators", one_cpu, |field| accelerators(field, problems));
             let cpus = section.get_or("cpus", 0, |field| field.count(problems, 0..=CPUS_MAX));
             let memory = section.get_or("memory", Bytes(0), |field| field.parsed(problems, values::bytes));
-            (accelerators, cpus, memory)
+            let pool = section.get_or("pool", PoolName::default(), |field| field.parsed(problems, values::pool));
+            (accelerators, cpus, memory, pool)
         }),
     };
-    let (accelerators, cpus, memory) = resources?;
+    let (accelerators, cpus, memory, pool) = resources?;
     let (accelerator, accelerators_per_node) = accelerators?;
     Some(GangShape {
         nodes: nodes?,
+        pool: pool?,
         accelerator,
         accelerators_per_node,
         cpus_per_node: cpus?,

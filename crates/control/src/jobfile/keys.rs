@@ -25,7 +25,7 @@ const LEVELS: [(&str, &[&str]); 8] = [
         ],
     ),
     ("num_nodes", &["min", "max"]),
-    ("resources", &["accelerators", "cpus", "memory"]),
+    ("resources", &["accelerators", "cpus", "memory", "pool"]),
     ("topology", &["require", "prefer", "segment"]),
     ("topology.segment", &["nodes", "level"]),
     ("checkpoint", &["path", "grace"]),

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Bytes, Launch, Priority, QueueName};
+use gangline_base::{AcceleratorKind, Bytes, Launch, PoolName, Priority, QueueName};
 
 use super::keys::nearest;
 use super::problem::{Code, Refusal, shown};
@@ -152,10 +152,17 @@ pub(super) fn name(text: &str) -> Result<String, Refusal> {
 
 /// A queue's name.
 pub(super) fn queue(text: &str) -> Result<QueueName, Refusal> {
-    QueueName::new(text).map_err(|_| {
-        Refusal::new(Code::BadValue, format!("is not a valid name: {}", shown(text)))
-            .hint("use 1 to 63 of a-z, A-Z, 0-9, '-', '_', '.', and start with a letter or digit")
-    })
+    QueueName::new(text).map_err(|_| not_a_name(text))
+}
+
+/// A pool's name.
+pub(super) fn pool(text: &str) -> Result<PoolName, Refusal> {
+    PoolName::new(text).map_err(|_| not_a_name(text))
+}
+
+fn not_a_name(text: &str) -> Refusal {
+    Refusal::new(Code::BadValue, format!("is not a valid name: {}", shown(text)))
+        .hint("use 1 to 63 of a-z, A-Z, 0-9, '-', '_', '.', and start with a letter or digit")
 }
 
 /// A variable's name that Gangline does not set itself.

@@ -66,9 +66,11 @@ impl Actor {
         if wish == DrainWish::Undo && !self.options.nodes.iter().any(|config| config.name == *name) {
             return Err(Error::NotConfigured(name.clone()));
         }
-        let is_draining = self.engine.cluster().node(node).is_some_and(|node| node.status == NodeStatus::Draining);
+        let shown = self.engine.cluster().node(node);
+        let is_draining = shown.is_some_and(|node| node.standing.is_draining);
+        let is_suspect = shown.is_some_and(|node| node.status == NodeStatus::Suspect);
         let event = match wish {
-            DrainWish::Undo if is_draining => Some(Event::DrainCancelled { node }),
+            DrainWish::Undo if is_draining || is_suspect => Some(Event::DrainCancelled { node }),
             DrainWish::WhenFree if !is_draining => Some(Event::DrainRequested { node, within: None }),
             DrainWish::Within(within) => Some(Event::DrainRequested { node, within: Some(within) }),
             DrainWish::Undo | DrainWish::WhenFree => None,
@@ -76,7 +78,7 @@ impl Actor {
         if let Some(event) = event {
             self.apply(now, event, batch)?;
         }
-        let shown = self.node_list().nodes.into_iter().find(|node| node.name == name.as_str());
+        let shown = self.node_list(now).nodes.into_iter().find(|node| node.name == name.as_str());
         shown.ok_or_else(|| Error::NoNode(name.clone()))
     }
 }

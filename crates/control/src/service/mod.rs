@@ -11,6 +11,7 @@ mod changes;
 mod clock;
 mod handle;
 mod launch;
+mod nodes;
 mod queries;
 mod queues;
 mod reports;

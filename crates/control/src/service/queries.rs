@@ -1,9 +1,7 @@
 //! What is answered from the engine's state.
 
-use std::collections::BTreeMap;
-
 use gangline_base::{JobId, JobSpec, NodeId, Timestamp};
-use gangline_orchestration::{Blocker, DryRun, Explanation, Job, NodeStatus, Share};
+use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
 
 use super::Error;
 use super::actor::Actor;
@@ -62,37 +60,6 @@ impl Actor {
         waiting.filter_map(reason).collect()
     }
 
-    pub(super) fn node_list(&self) -> wire::NodeList {
-        let mut holders: BTreeMap<(NodeId, u32), JobId> = BTreeMap::new();
-        for job in self.engine.jobs() {
-            for share in job.attempt().map(|attempt| attempt.shares.as_slice()).unwrap_or_default() {
-                holders.extend(share.devices.iter().map(|device| ((share.node, *device), job.id)));
-            }
-        }
-        let nodes = self.engine.cluster().nodes().map(|node| {
-            let capacity = &node.spec.capacity;
-            let config = self.options.nodes.iter().find(|config| config.name == node.spec.name);
-            wire::Node {
-                name: node.spec.name.to_string(),
-                status: match node.status {
-                    NodeStatus::Ready => "ready",
-                    NodeStatus::Draining => "draining",
-                    NodeStatus::Lost => "lost",
-                }
-                .to_owned(),
-                leaves_at: self.engine.leaves_at(node.id).map(wire::Time),
-                accelerator: capacity.accelerator.to_string(),
-                cpus: capacity.cpus,
-                memory_bytes: capacity.memory.0,
-                price_nano_dollars_per_hour: config.and_then(|c| c.price_per_hour).map(|price| price.nano_dollars()),
-                slots: (0..capacity.accelerators)
-                    .map(|device| wire::Slot { device, job: holders.get(&(node.id, device)).map(JobId::to_string) })
-                    .collect(),
-            }
-        });
-        wire::NodeList { nodes: nodes.collect() }
-    }
-
     pub(super) fn health(&self) -> wire::Health {
         let poison = self.journal.poison();
         wire::Health {
@@ -145,6 +112,9 @@ fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
             accelerators_held: *held,
             limit: *limit,
         },
+        Blocker::Reserved { reservation, from, until, .. } => {
+            wire::Blocker::Reserved { reservation: reservation.clone(), from: Time(*from), until: Time(*until) }
+        }
         Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
             wire::Blocker::NotEnoughFree {
                 nodes_wanted: wanted.nodes.get(),
@@ -162,11 +132,12 @@ fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
             nodes_close: best.nodes,
             nodes_with_room: *nodes_with_room,
         },
-        Blocker::NodesUnavailable { wanted, ready, draining, lost } => wire::Blocker::NodesUnavailable {
+        Blocker::NodesUnavailable { wanted, ready, draining, lost, suspect } => wire::Blocker::NodesUnavailable {
             nodes_wanted: wanted.nodes.get(),
             nodes_ready: *ready,
             draining: names(draining),
             lost: names(lost),
+            suspect: names(suspect),
         },
         Blocker::Nothing => wire::Blocker::Nothing,
     }

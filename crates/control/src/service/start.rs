@@ -290,7 +290,7 @@ impl Actor {
                 info!(node = %name, "a node is still draining; gangline drain --undo takes it back into use");
             }
             if !is_configured
-                && *status == NodeStatus::Ready
+                && matches!(status, NodeStatus::Ready | NodeStatus::Suspect)
                 && let Some(node) = self.engine.node_id(name)
             {
                 warn!(node = %name, "a node isn't in the configuration any more and is drained");

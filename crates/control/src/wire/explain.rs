@@ -72,6 +72,15 @@ pub enum Blocker {
         #[schema(no_recursion)]
         because: Box<Blocker>,
     },
+    /// There is room, but on nodes that an administrator has reserved for others, now or before this job would be over.
+    Reserved {
+        /// The reservation.
+        reservation: String,
+        /// When it begins.
+        from: Time,
+        /// When it ends.
+        until: Time,
+    },
     /// Other jobs are saving to make room for it.
     Claimed {
         /// Those.
@@ -118,6 +127,9 @@ pub enum Blocker {
         draining: Vec<String>,
         /// Nodes that could but are lost.
         lost: Vec<String>,
+        /// Nodes that could but have had too many faults of their own.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        suspect: Vec<String>,
     },
     /// Nothing: it starts with the next decision.
     Nothing,

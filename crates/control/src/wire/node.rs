@@ -8,19 +8,26 @@ use utoipa::ToSchema;
 use super::Time;
 
 /// All nodes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeList {
     /// By order of joining.
     pub nodes: Vec<Node>,
 }
 
 /// A node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// `ready`, `draining` or `lost`.
+    /// `ready`, `reserved` (for some queues, or nobody), `suspect`, `draining` or `lost`.
     pub status: String,
+    /// Why, unless it is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status_reason: Option<String>,
+    /// The pool of the jobs that it is for.
+    pub pool: String,
+    /// Faults of its own, the older the less: those with fewer are taken first, and one with too many is suspect.
+    pub faults: f64,
     /// When it goes, if it is drained by a deadline: what runs there is asked to save and stop just before.
     pub leaves_at: Option<Time>,
     /// The kind of its accelerators; `cpu` for CPU slots.

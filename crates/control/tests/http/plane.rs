@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, Submitter, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, Timestamp};
 use gangline_control::config::NodeConfig;
 use gangline_control::http::{App, serve};
 use gangline_control::secret::Secrets;
@@ -94,6 +94,7 @@ impl Answer {
 
 fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) -> Options {
     let capacity = NodeCapacity {
+        pool: PoolName::default(),
         accelerator: AcceleratorKind("cpu".to_owned()),
         accelerators: 2,
         cpus: 8,

@@ -2,11 +2,13 @@
 
 mod fence;
 mod local;
+mod slurm;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use local::LocalLauncher;
+pub use slurm::{InvalidTopology, Places, read_topology};
 
 use crate::protocol::SupervisorSpec;
 pub use crate::supervisor::{END_FILE as FINAL_REPORT_FILE, IDENTITY_FILE};

@@ -199,17 +199,24 @@ impl World<'_> {
         }
         happenings.push(Happening::NodeLost(node));
         self.faults.is_down[node.0 as usize] = true;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.went_down(node, self.now);
+        }
         self.meter.node_losses += 1;
         self.meter.down += self.capacity[node.0 as usize];
         let repair = self.faults.repair(node);
         self.plan(self.now + repair, Due::NodeBack(node));
     }
 
-    /// The jobs of a spot node save before it goes, if the notice is long enough.
-    pub(crate) fn spot_notice(&mut self, node: NodeId) {
+    /// The jobs of a spot node save before it goes, if the notice is long enough: because the policy tells them to, if it
+    /// follows notices, or by themselves.
+    pub(crate) fn spot_notice(&mut self, node: NodeId, happenings: &mut Vec<Happening>) {
         let notice = self.faults.spec.spot_notice;
         self.plan(self.now + notice, Due::SpotReclaim(node));
-        if notice < self.charges.save {
+        if self.follows_notices && !self.faults.is_down[node.0 as usize] {
+            happenings.push(Happening::NodeLeaves(node, self.now + notice));
+        }
+        if self.follows_notices || notice < self.charges.save {
             return;
         }
         for job in self.jobs_on(node) {
@@ -227,6 +234,9 @@ impl World<'_> {
 
     pub(crate) fn node_back(&mut self, node: NodeId, happenings: &mut Vec<Happening>) {
         self.faults.is_down[node.0 as usize] = false;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.came_back(node, self.now);
+        }
         self.meter.down -= self.capacity[node.0 as usize];
         happenings.push(Happening::NodeBack(node));
         self.plan_next_of(node);

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Priority, Program, QueueName,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, PoolName, Program, QueueName,
     RecoveryPolicy, Step, Submitter, Timestamp, TopologyRequest,
 };
 
 use super::policy::{Action, Happening, Manner, Place, Policy, View};
 use super::workload::JobIndex;
-use crate::{Decision, Engine, Event, FaultCause, Limits, NodeSpec, ShareEnd};
+use crate::{Configuration, Decision, Engine, Event, FaultCause, Limits, NodeSpec, ShareEnd};
 
 /// What a limit is stretched by for the engine, so that restoring and a fault's time-out don't end a job that would
 /// have kept within it.
@@ -28,17 +28,23 @@ pub(crate) struct Gangline {
     ids: BTreeMap<JobIndex, JobId>,
     indices: BTreeMap<JobId, JobIndex>,
     steps: u64,
+    /// The narrowest level whose domains nodes name: gangs are to be in one of them if they can.
+    level_preferred: Option<Level>,
 }
 
 impl Gangline {
-    pub(crate) fn new(nodes: &[NodeSpec]) -> Self {
+    pub(crate) fn new(nodes: &[NodeSpec], sharing: &Configuration) -> Self {
         let limits = Limits { waiting_max: usize::MAX, requeues_max: u32::MAX, ..Limits::default() };
         let mut engine = Engine::new(limits);
         for node in nodes {
             // A refusal leaves the node out: the jobs that needed it are reported as stuck.
             let _ = engine.apply(Timestamp::EPOCH, &Event::NodeJoined(node.clone()));
         }
-        Gangline { engine, nodes: nodes.to_vec(), ids: BTreeMap::new(), indices: BTreeMap::new(), steps: 0 }
+        // As with a refused node: one that contradicts itself leaves jobs without a queue stuck.
+        let _ = engine.apply(Timestamp::EPOCH, &Event::Configured(Arc::new(sharing.clone())));
+        let level_preferred = nodes.iter().filter_map(|node| node.location.iter().next()).map(|(level, _)| level).min();
+        let (ids, indices) = (BTreeMap::new(), BTreeMap::new());
+        Gangline { engine, nodes: nodes.to_vec(), ids, indices, steps: 0, level_preferred }
     }
 
     /// A gang on one node, or of whole nodes.
@@ -49,18 +55,19 @@ impl Gangline {
         let count = |number: u32| NonZeroU32::new(number).expect("a trace job has an accelerator, and so has a node");
         let gang = GangShape {
             nodes: count(trace.gpus.div_ceil(whole)),
+            pool: PoolName::default(),
             accelerator,
             accelerators_per_node: count(trace.gpus.min(whole)),
             cpus_per_node: 0,
             memory_per_node: Bytes(0),
             launch: Launch::PerAccelerator,
-            topology: TopologyRequest::default(),
+            topology: TopologyRequest { prefer: self.level_preferred, ..TopologyRequest::default() },
         };
         let queue = QueueName::new(view.workload.label(trace.queue)).or_else(|_| QueueName::new("default"));
         JobSpec {
             name: format!("line-{}", trace.line),
             queue: queue.expect("\"default\" is a name"),
-            priority: Priority::NORMAL,
+            priority: view.priority(job),
             gang,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
             checkpoint: CheckpointPolicy { path: Some("/".to_owned()), grace: Duration::from_mins(5) },
@@ -83,8 +90,12 @@ impl Gangline {
             Happening::Failed(job) => self.shares_end(job, &fault),
             Happening::Freed(job) => self.shares_end(job, &ShareEnd::Stopped),
             Happening::NodeLost(node) => vec![Event::NodeLost { node }],
+            Happening::NodeLeaves(node, at) => {
+                vec![Event::DrainRequested { node, within: Some(at.since(view.now)) }]
+            }
             Happening::NodeBack(node) => {
-                self.nodes.get(node.0 as usize).map(|spec| Event::NodeJoined(spec.clone())).into_iter().collect()
+                let joined = self.nodes.get(node.0 as usize).map(|spec| Event::NodeJoined(spec.clone()));
+                joined.into_iter().chain([Event::DrainCancelled { node }]).collect()
             }
             Happening::CheckpointDurable(job) => {
                 self.steps += 1;
@@ -165,6 +176,10 @@ impl Policy for Gangline {
     }
 
     fn follows_checkpoints(&self) -> bool {
+        true
+    }
+
+    fn follows_notices(&self) -> bool {
         true
     }
 }

@@ -19,11 +19,14 @@ pub enum Waste {
     Restart,
     /// Saving because a preemption asked for it.
     Saving,
+    /// Accelerators held beyond those asked for: a policy that gives only equal shares of nodes rounds up.
+    Unasked,
 }
 
 impl Waste {
     /// Every cause.
-    pub const ALL: [Waste; 5] = [Waste::Preemption, Waste::Fault, Waste::Undetected, Waste::Restart, Waste::Saving];
+    pub const ALL: [Waste; 6] =
+        [Waste::Preemption, Waste::Fault, Waste::Undetected, Waste::Restart, Waste::Saving, Waste::Unasked];
 
     /// Its name in reports.
     #[must_use]
@@ -34,6 +37,7 @@ impl Waste {
             Waste::Undetected => "undetected",
             Waste::Restart => "restart",
             Waste::Saving => "saving",
+            Waste::Unasked => "unasked",
         }
     }
 }
@@ -52,10 +56,15 @@ pub(crate) struct Meter {
     /// The integral of max(1, demand / capacity).
     pub(crate) contention: f64,
     pub(crate) busy_gpu_seconds: f64,
+    /// What [`Self::busy_gpu_seconds`] was at the last submission.
+    pub(crate) busy_at_last_arrival: f64,
     pub(crate) fragmented_gpu_seconds: f64,
     pub(crate) down_gpu_seconds: f64,
     pub(crate) useful_gpu_seconds: f64,
     pub(crate) wasted_gpu_seconds: [f64; Waste::ALL.len()],
+    /// Starts on several nodes, where racks are known.
+    pub(crate) gang_starts: u64,
+    pub(crate) gang_starts_in_one_rack: u64,
     pub(crate) preemptions: u64,
     pub(crate) migrations: u64,
     pub(crate) faults: u64,
@@ -89,8 +98,10 @@ impl Meter {
         }
     }
 
-    /// Books a run that ended.
-    pub(crate) fn book(&mut self, end: RunEnd, ending: Ending, gpus: u32) {
+    /// Books a run that ended, of a job that asked for so many accelerators and held so many.
+    pub(crate) fn book(&mut self, end: RunEnd, ending: Ending, gpus: u32, held: u32) {
+        self.wasted_gpu_seconds[Waste::Unasked as usize] +=
+            end.held.as_secs_f64() * f64::from(held.saturating_sub(gpus));
         let gpus = f64::from(gpus);
         let mut waste = |cause: Waste, time: Duration| {
             self.wasted_gpu_seconds[cause as usize] += time.as_secs_f64() * gpus;

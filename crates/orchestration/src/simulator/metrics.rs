@@ -55,6 +55,8 @@ pub struct Summary {
     pub makespan_seconds: f64,
     /// The share of the cluster's accelerator-time, over the makespan, that jobs held.
     pub utilisation: f64,
+    /// The same while jobs arrive, to the last submission: what runs on afterwards says little about a policy.
+    pub utilisation_of_arrivals: f64,
     /// The share that became work that counts.
     pub goodput: f64,
     /// The share that was free, in sum enough for the oldest waiting job, and yet not given to it.
@@ -75,6 +77,9 @@ pub struct Summary {
     pub lost_gpu_hours: Vec<(Waste, f64)>,
     /// GPU-hours of nodes that were down.
     pub down_gpu_hours: f64,
+    /// Starts on several nodes, and how many of them were within one rack (or other narrowest domain); zero if the
+    /// cluster names none.
+    pub gang_starts: (u64, u64),
     /// Preemptions.
     pub preemptions: u64,
     /// Moves to other nodes, free of charge, by policies that place everything anew.
@@ -111,6 +116,8 @@ impl World<'_> {
         let large: Vec<f64> = jobs.iter().filter(|job| trace(job).gpus >= large_gpus).map(waited).collect();
         let rho = Distribution::of(jobs.iter().map(|job| self.rho[job.index()]).collect());
         let meter = &self.meter;
+        let last_arrival = jobs.iter().map(|job| trace(job).submitted).max().unwrap_or(first);
+        let arriving = last_arrival.since(first).as_secs_f64() * f64::from(capacity);
         let causes = Waste::ALL.into_iter().zip(meter.wasted_gpu_seconds);
         Summary {
             jobs: jobs.len(),
@@ -122,6 +129,7 @@ impl World<'_> {
             large_queue_seconds: (large.len(), Distribution::of(large)),
             makespan_seconds: makespan,
             utilisation: of_capacity(meter.busy_gpu_seconds),
+            utilisation_of_arrivals: if arriving > 0.0 { meter.busy_at_last_arrival / arriving } else { 0.0 },
             goodput: of_capacity(meter.useful_gpu_seconds),
             fragmentation: of_capacity(meter.fragmented_gpu_seconds),
             rho_worst: jobs.iter().map(|job| self.rho[job.index()]).fold(0.0, f64::max),
@@ -131,6 +139,7 @@ impl World<'_> {
             held_gpu_hours: meter.busy_gpu_seconds / 3_600.0,
             lost_gpu_hours: causes.map(|(cause, seconds)| (cause, seconds / 3_600.0)).collect(),
             down_gpu_hours: meter.down_gpu_seconds / 3_600.0,
+            gang_starts: (meter.gang_starts, meter.gang_starts_in_one_rack),
             preemptions: meter.preemptions,
             migrations: meter.migrations,
             resizes: 0,

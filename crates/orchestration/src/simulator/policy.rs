@@ -6,7 +6,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use gangline_base::{NodeId, Timestamp};
+use gangline_base::{NodeId, Priority, Timestamp};
 
 use super::floor::Shares;
 use super::progress::{Phase, Progress};
@@ -25,6 +25,8 @@ pub(crate) enum Happening {
     NodeLost(NodeId),
     /// A node is back, idle.
     NodeBack(NodeId),
+    /// A node will be taken then (told only to policies that ask; for the others its jobs save by themselves).
+    NodeLeaves(NodeId, Timestamp),
     /// A job came.
     Submitted(JobIndex),
     /// A running job's periodic checkpoint became durable (told only to policies that ask).
@@ -63,6 +65,16 @@ pub(crate) enum Place {
     Counted,
 }
 
+impl Place {
+    /// Accelerators held there by a job that asked for so many.
+    pub(crate) fn gpus(&self, asked: u32) -> u32 {
+        match self {
+            Place::Nodes(shares) => shares.iter().map(|(_, gpus)| gpus).sum(),
+            Place::Counted => asked,
+        }
+    }
+}
+
 /// How a job is preempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
@@ -76,6 +88,11 @@ pub(crate) enum Manner {
 pub(crate) trait Policy {
     /// What to do now.
     fn decide(&mut self, view: &View<'_>, happenings: &[Happening]) -> Vec<Action>;
+
+    /// Whether it is to be told of nodes that are about to go.
+    fn follows_notices(&self) -> bool {
+        false
+    }
 
     /// Whether it is to be told of checkpoints.
     fn follows_checkpoints(&self) -> bool {
@@ -98,19 +115,22 @@ pub enum PolicyName {
     Las,
     /// FIFO with a reservation for its head and backfill around it.
     EasyBackfill,
+    /// By priority, killing whatever is lower without regard to checkpoints.
+    Priority,
     /// The product's own engine.
     Gangline,
 }
 
 impl PolicyName {
     /// Every policy.
-    pub const ALL: [PolicyName; 7] = [
+    pub const ALL: [PolicyName; 8] = [
         PolicyName::Fifo,
         PolicyName::Sjf,
         PolicyName::Srtf,
         PolicyName::Srsf,
         PolicyName::Las,
         PolicyName::EasyBackfill,
+        PolicyName::Priority,
         PolicyName::Gangline,
     ];
 
@@ -124,6 +144,7 @@ impl PolicyName {
             PolicyName::Srsf => "srsf",
             PolicyName::Las => "las",
             PolicyName::EasyBackfill => "easy-backfill",
+            PolicyName::Priority => "priority",
             PolicyName::Gangline => "gangline",
         }
     }
@@ -143,7 +164,7 @@ impl PolicyName {
 
 /// A policy nobody knows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no policy is called {0:?}; there are fifo, sjf, srtf, srsf, las, easy-backfill and gangline")]
+#[error("no policy is called {0:?}; there are fifo, sjf, srtf, srsf, las, easy-backfill, priority and gangline")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyName {
@@ -161,6 +182,8 @@ pub(crate) struct View<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) progress: &'a [Progress],
     pub(crate) limits: &'a [Option<Duration>],
+    /// The jobs of high priority.
+    pub(crate) is_high: &'a [bool],
     pub(crate) is_clairvoyant: bool,
 }
 
@@ -168,6 +191,11 @@ impl View<'_> {
     /// The accelerators a job asks for.
     pub(crate) fn gpus(&self, job: JobIndex) -> u32 {
         self.workload.jobs[job.index()].gpus
+    }
+
+    /// Its priority.
+    pub(crate) fn priority(&self, job: JobIndex) -> Priority {
+        if self.is_high[job.index()] { Priority::HIGH } else { Priority::NORMAL }
     }
 
     /// The time limit its user typed.

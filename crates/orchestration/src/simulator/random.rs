@@ -13,6 +13,7 @@ pub(crate) enum Purpose {
     SilentFaults,
     SpotNodes,
     SpotReclaims,
+    Priorities,
 }
 
 /// A stream of draws.

@@ -1,14 +1,15 @@
 //! Small workloads whose outcome is worked out by hand in each test.
 
-use gangline_base::{AcceleratorKind, Bytes, NodeName};
+use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, PoolName, QueueName};
 
 use super::*;
-use crate::NodeCapacity;
+use crate::{NodeCapacity, QueueSpec};
 
-fn nodes(count: u32, gpus: u32) -> Vec<NodeSpec> {
+pub(super) fn nodes(count: u32, gpus: u32) -> Vec<NodeSpec> {
     let node = |number: u32| NodeSpec {
         name: NodeName::new(&format!("n{number}")).expect("it is a name"),
         capacity: NodeCapacity {
+            pool: PoolName::default(),
             accelerator: AcceleratorKind("GPU".to_owned()),
             accelerators: gpus,
             cpus: 0,
@@ -33,10 +34,12 @@ fn options(policy: PolicyName) -> Options {
         policy,
         charges: Charges::FREE,
         limits: LimitModel::Users,
+        high_share: 0.0,
         faults: FaultSpec::NONE,
         seed: 1,
         oversized: BadRows::Refuse,
         quirk: MuriQuirk::Without,
+        sharing: Configuration::default(),
     }
 }
 
@@ -61,16 +64,6 @@ fn fifo_lets_nobody_pass_its_head() {
 #[test]
 fn easy_backfills_what_leaves_the_head_its_place() {
     check(PolicyName::EasyBackfill, &BLOCKED, 219.0 / 3.0, 110.0);
-}
-
-/// With 4 GPUs for the head, C's limit of 15 minutes or more would hold one of them beyond A's end (A's limit is at
-/// most 30 minutes and C's is no shorter than A's duration suggests): whichever it is, B starts no later than FIFO's.
-#[test]
-fn easy_never_delays_its_head_beyond_fifo() {
-    let rows = [(0, 100, 3), (1, 10, 4), (2, 890, 1)];
-    let run = |policy| simulate(&workload(&rows[..2]), &nodes(1, 4), &options(policy)).expect("it has an end");
-    let (fifo, easy) = (run(PolicyName::Fifo), run(PolicyName::EasyBackfill));
-    assert_eq!(fifo.queue_seconds, easy.queue_seconds);
 }
 
 /// At 0 the job of 50 starts on 4 GPUs. Then the queue is 100 s, 10 s: the 10 s go first. (50 + 159 + 58) / 3 with
@@ -130,6 +123,17 @@ fn a_charged_preemption_loses_the_work_since_the_last_checkpoint() {
     assert_eq!(summary.preemptions, 1);
 }
 
+/// 12 accelerators are two whole nodes to the engine, whose gangs have equal shares: 16 are held for the 3,600 s, 4 of
+/// them unasked for. Half of what 4 nodes have.
+#[test]
+fn accelerators_held_beyond_those_asked_for_count_as_held_and_lost() {
+    let summary = simulate(&workload(&[(0, 3_600, 12)]), &nodes(4, 8), &options(PolicyName::Gangline));
+    let summary = summary.expect("it has an end");
+    assert!((summary.utilisation - 0.5).abs() < 1e-9 && (summary.goodput - 0.375).abs() < 1e-9);
+    let lost: f64 = summary.lost_gpu_hours.iter().map(|(_, hours)| hours).sum();
+    assert!((lost - 4.0).abs() < 1e-9 && (summary.held_gpu_hours - summary.useful_gpu_hours - lost).abs() < 1e-9);
+}
+
 #[test]
 fn what_cannot_be_simulated_is_refused_with_a_sentence() {
     let refusal = |rows: &[(u32, u32, u32)], options: &Options| {
@@ -145,6 +149,93 @@ fn what_cannot_be_simulated_is_refused_with_a_sentence() {
     let summary = simulate(&workload(&[(0, 1, 1), (0, 1, 5)]), &nodes(1, 4), &skipping).map(|s| (s.jobs, s.skipped));
     assert_eq!(summary, Ok((1, 1)));
     assert!(simulate(&workload(&[]), &[], &skipping).is_err());
+}
+
+#[test]
+fn a_job_for_a_queue_that_is_not_there_and_a_cluster_of_two_kinds_are_refused() {
+    let queue = |name: &str, parent: Option<&str>| QueueSpec {
+        name: QueueName::new(name).expect("it is a name"),
+        parent: parent.map(|parent| QueueName::new(parent).expect("it is a name")),
+        weight: std::num::NonZeroU32::MIN,
+        quota: BTreeMap::new(),
+        borrowing_limit: BTreeMap::new(),
+    };
+    let queues = vec![queue("lab", None), queue("a", Some("lab")), queue("b", Some("lab"))];
+    let sharing = Configuration { queues, ..Configuration::default() };
+    let text = "job_id,submit_s,duration_s,gpus,vc\nj,0,1,1,a\nj,0,1,1,lab\n";
+    let workload = read_trace("t.csv", text, TraceFormat::Csv, BadRows::Refuse).expect("the rows are well formed");
+    let shared = Options { sharing, ..options(PolicyName::Gangline) };
+    let refusal = simulate(&workload, &nodes(1, 4), &shared).expect_err("lab is a parent").to_string();
+    assert!(refusal.starts_with("simulate line 3: its queue \"lab\" is none of the cluster's (a, b)"), "{refusal}");
+    let skipping = Options { oversized: BadRows::Skip, ..shared };
+    let counts = simulate(&workload, &nodes(1, 4), &skipping).map(|summary| (summary.jobs, summary.skipped));
+    assert_eq!(counts, Ok((1, 1)));
+    let mut mixed = nodes(2, 4);
+    mixed[1].capacity.accelerator = AcceleratorKind("H100".to_owned());
+    let refusal = simulate(&workload, &mixed, &skipping).expect_err("there are two kinds").to_string();
+    assert!(refusal.starts_with("simulate nodes of GPU and H100 together"), "{refusal}");
+}
+
+/// Half of the jobs are of high priority. All of 8,000 s on the whole of the cluster: those of high priority preempt the
+/// first normal one that runs, and then go one after the other; no normal one ever preempts.
+#[test]
+fn priority_preempts_lower_jobs_only_and_loses_their_work() {
+    let mut options = options(PolicyName::Priority);
+    options.charges = Charges::USUAL;
+    let rows: Vec<_> = (0..40).map(|row| (row * 700, 8_000, 4)).collect();
+    let even = simulate(&workload(&rows), &nodes(1, 4), &options).expect("it has an end");
+    assert_eq!(even.preemptions, 0, "jobs of one priority don't preempt each other");
+    options.high_share = 0.5;
+    let summary = simulate(&workload(&rows), &nodes(1, 4), &options).expect("it has an end");
+    let lost = summary.lost_gpu_hours.iter().find(|(cause, _)| *cause == Waste::Preemption).map_or(0.0, |(_, it)| *it);
+    assert!(summary.preemptions > 0 && lost > 0.0, "{} preemptions lost {lost}", summary.preemptions);
+    assert!(summary.first_start_seconds.p50 < even.first_start_seconds.p50, "half of the jobs go before the others");
+}
+
+/// Spot nodes go with a notice of 10 minutes: what runs there saves, and nothing is lost. With one of 10 s there is no
+/// time for it.
+#[test]
+fn a_spot_notice_saves_the_work_if_it_comes_in_time() {
+    let lost = |notice: &str| {
+        let mut options = options(PolicyName::Gangline);
+        options.charges = Charges::USUAL;
+        options.faults = format!("spot=100%:{notice}:6h,repair=1h").parse().expect("it is a specification");
+        let summary = simulate(&workload(&[(0, 200_000, 4), (0, 200_000, 4)]), &nodes(2, 4), &options);
+        let summary = summary.expect("it has an end");
+        assert!(summary.node_losses > 5, "{}", summary.node_losses);
+        summary.lost_gpu_hours.iter().find(|(cause, _)| *cause == Waste::Fault).map_or(0.0, |(_, hours)| *hours)
+    };
+    assert!(lost("10m") < 1e-9 && lost("10s") > 1.0, "{} {}", lost("10m"), lost("10s"));
+}
+
+/// One of 4 GPUs is held until the second job comes at 50, and then all of them until 150.
+#[test]
+fn utilisation_while_jobs_arrive_ends_with_the_last_arrival() {
+    let summary = simulate(&workload(&[(0, 50, 1), (50, 100, 4)]), &nodes(1, 4), &options(PolicyName::Fifo));
+    let summary = summary.expect("it has an end");
+    assert!((summary.utilisation_of_arrivals - 0.25).abs() < 1e-9 && (summary.utilisation - 0.75).abs() < 1e-9);
+}
+
+/// Two racks of two nodes, their nodes in turns: the first two nodes are in different racks.
+#[test]
+fn the_engine_keeps_a_gang_in_one_rack_where_it_can() {
+    let mut nodes = nodes(4, 4);
+    for (number, node) in nodes.iter_mut().enumerate() {
+        node.location = [(Level::Rack, format!("r{}", number % 2))].into_iter().collect();
+    }
+    let summary = simulate(&workload(&[(0, 50, 8), (100, 50, 8)]), &nodes, &options(PolicyName::Gangline));
+    assert_eq!(summary.map(|summary| summary.gang_starts), Ok((2, 2)));
+    let summary = simulate(&workload(&[(0, 50, 8), (100, 50, 8)]), &nodes, &options(PolicyName::Fifo));
+    assert_eq!(summary.map(|summary| summary.gang_starts), Ok((2, 0)), "FIFO takes the first nodes");
+}
+
+#[test]
+fn a_picture_needs_to_know_where_jobs_run() {
+    let workload = workload(&BLOCKED);
+    let draw = |options| simulate_and_draw(&workload, &nodes(1, 4), &options, "blocked");
+    let (summary, picture) = draw(options(PolicyName::Fifo)).expect("it has an end");
+    assert!(summary.jobs == 3 && picture.starts_with("<svg") && picture.contains("blocked"));
+    assert_eq!(draw(options(PolicyName::Las)), Err(SimulationError::NoPlaces(PolicyName::Las)));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use gangline_base::{NodeId, Timestamp};
 use super::meter::{Ending, Meter};
 use super::policy::{Action, Happening, Manner, Place, Policy, View};
 use super::progress::{Phase, Progress};
+use super::timeline::Recorder;
 use super::workload::{JobIndex, Workload};
 use super::{Charges, SimulationError, quirk};
 
@@ -52,9 +53,11 @@ pub(crate) struct World<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) charges: Charges,
     pub(crate) limits: Vec<Option<Duration>>,
+    pub(crate) is_high: Vec<bool>,
     pub(crate) has_quirk: bool,
     pub(crate) is_clairvoyant: bool,
     pub(crate) capacity: Vec<u32>,
+    pub(crate) racks: Vec<u32>,
     pub(crate) free: Vec<u32>,
     pub(crate) now: Timestamp,
     pub(crate) due: BinaryHeap<Reverse<(Timestamp, Due)>>,
@@ -65,7 +68,10 @@ pub(crate) struct World<'a> {
     pub(crate) faults: super::faults::Faults,
     pub(crate) ended_at: Vec<Timestamp>,
     pub(crate) rho: Vec<f64>,
+    /// What happened where, if it is to be drawn.
+    pub(crate) recorder: Option<Recorder>,
     follows_checkpoints: bool,
+    pub(crate) follows_notices: bool,
     wake_at: Option<Timestamp>,
 }
 
@@ -74,15 +80,19 @@ pub(crate) struct Setting<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) charges: Charges,
     pub(crate) limits: Vec<Option<Duration>>,
+    pub(crate) is_high: Vec<bool>,
     pub(crate) has_quirk: bool,
     pub(crate) is_clairvoyant: bool,
     pub(crate) capacity: Vec<u32>,
+    /// For each node, its rack (or other narrowest domain) by number; empty if none is named.
+    pub(crate) racks: Vec<u32>,
     pub(crate) faults: super::faults::Faults,
 }
 
 impl<'a> World<'a> {
     pub(crate) fn new(setting: Setting<'a>) -> Self {
-        let Setting { workload, charges, limits, has_quirk, is_clairvoyant, capacity, faults } = setting;
+        let Setting { workload, charges, limits, is_high, has_quirk, is_clairvoyant, capacity, racks, faults } =
+            setting;
         let duration = |duration| if has_quirk { quirk::stretched(duration) } else { duration };
         let jobs = &workload.jobs;
         World {
@@ -95,14 +105,18 @@ impl<'a> World<'a> {
             waiting: BTreeSet::new(),
             ended_at: vec![Timestamp::EPOCH; jobs.len()],
             rho: vec![0.0; jobs.len()],
+            recorder: None,
             follows_checkpoints: false,
+            follows_notices: false,
             wake_at: None,
             workload,
             charges,
             limits,
+            is_high,
             has_quirk,
             is_clairvoyant,
             capacity,
+            racks,
             faults,
         }
     }
@@ -110,6 +124,7 @@ impl<'a> World<'a> {
     /// Runs the given jobs, in order of submission, to the end of the last.
     pub(crate) fn run(&mut self, jobs: &[JobIndex], policy: &mut dyn Policy) -> Result<(), SimulationError> {
         self.follows_checkpoints = policy.follows_checkpoints();
+        self.follows_notices = policy.follows_notices();
         self.plan_node_faults();
         let mut submissions = jobs.iter().copied().peekable();
         let mut left = jobs.len();
@@ -157,6 +172,7 @@ impl<'a> World<'a> {
             workload: self.workload,
             progress: &self.progress,
             limits: &self.limits,
+            is_high: &self.is_high,
             is_clairvoyant: self.is_clairvoyant,
         }
     }
@@ -171,6 +187,7 @@ impl<'a> World<'a> {
 
     fn submit(&mut self, job: JobIndex) {
         self.meter.demand += u64::from(self.gpus(job));
+        self.meter.busy_at_last_arrival = self.meter.busy_gpu_seconds;
         let progress = &mut self.progress[job.index()];
         progress.contention_at_submission = self.meter.contention;
         progress.wait(self.now);
@@ -205,7 +222,7 @@ impl<'a> World<'a> {
             }
             Due::NodeFault(node) => self.node_fault(node, happenings),
             Due::NodeFound(node) => self.node_found(node, happenings),
-            Due::SpotNotice(node) => self.spot_notice(node),
+            Due::SpotNotice(node) => self.spot_notice(node, happenings),
             Due::SpotReclaim(node) => self.spot_reclaim(node, happenings),
             Due::NodeBack(node) => self.node_back(node, happenings),
             // Due for a run that is over, or for a time at which the policy no longer wants to be woken.
@@ -221,12 +238,17 @@ impl<'a> World<'a> {
             Ending::Finished | Ending::Saved => Duration::ZERO,
             Ending::Killed | Ending::Faulted => self.charges.checkpoint_every,
         };
+        let since = self.progress[job.index()].current().map(|run| run.since);
         let (end, place) = self.progress[job.index()].stop(self.now, interval).expect("only a run that runs is ended");
-        self.meter.book(end, ending, gpus);
-        self.meter.busy -= gpus;
+        let held = place.gpus(gpus);
+        self.meter.book(end, ending, gpus, held);
+        self.meter.busy -= held;
         if let Place::Nodes(shares) = &place {
             for (node, share) in shares {
                 self.free[node.0 as usize] += share;
+            }
+            if let (Some(recorder), Some(since)) = (&mut self.recorder, since) {
+                recorder.ran(job, since, self.now, shares);
             }
         }
         self.running.remove(&job);
@@ -271,8 +293,14 @@ impl<'a> World<'a> {
                 let free = &mut self.free[node.0 as usize];
                 *free = free.checked_sub(*share).expect("a policy hands out only accelerators that are free (A-5)");
             }
+            if shares.len() > 1 && !self.racks.is_empty() {
+                let mut racks = shares.iter().map(|(node, _)| self.racks[node.0 as usize]);
+                let first = racks.next();
+                self.meter.gang_starts += 1;
+                self.meter.gang_starts_in_one_rack += u64::from(racks.all(|rack| Some(rack) == first));
+            }
         }
-        self.meter.busy += gpus;
+        self.meter.busy += place.gpus(gpus);
         assert!(self.meter.busy <= self.capacity.iter().sum(), "a policy hands out each accelerator once (A-5)");
         self.running.insert(job);
         let progress = &mut self.progress[job.index()];

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, GpuSeconds, JobId, JobSpec, Launch, Level,
-    NodeId, NodeName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp,
+    NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp,
     TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
-    Attempt, Claim, ClaimReason, ClaimRight, Configuration, Decision, Entry, Event, Fate, FaultCause, History, Job,
-    JobState, Kin, Location, NodeCapacity, NodeSpec, NodeStatus, PlaceReason, PreemptionRules, QueueOrder, QueueSpec,
-    RequeueReason, Resource, Sample, Share, ShareEnd, ShareState, Snapshot, StopReason, Usage, Usages,
-    VictimAlternative,
+    AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry, Event,
+    Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, History, Job, JobState, Kin, Location, NodeCapacity,
+    NodeSpec, PlaceReason, PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Sample, Share, ShareEnd,
+    ShareState, Snapshot, Standing, StopReason, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -86,12 +86,16 @@ impl Examples {
         let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
         let (cpus, memory) = (self.number(), Bytes(self.large()));
         if !self.has_network {
-            let capacity = NodeCapacity { accelerator, accelerators, cpus, memory };
+            let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators, cpus, memory };
             return NodeSpec { name, capacity, location: Location::default() };
         }
         let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
         let location = levels.into_iter().map(|level| (level, self.text())).collect();
-        NodeSpec { name, capacity: NodeCapacity { accelerator, accelerators, cpus, memory }, location }
+        NodeSpec {
+            name,
+            capacity: NodeCapacity { pool: self.pool(), accelerator, accelerators, cpus, memory },
+            location,
+        }
     }
 
     fn level(&mut self) -> Level {
@@ -120,7 +124,63 @@ impl Examples {
         };
         let queues = vec![queue(None), queue(Some(queue_name()))];
         let order = if self.below(2) == 0 { QueueOrder::Fifo } else { QueueOrder::ShortestExpected };
-        Configuration { queues, half_life: self.duration(), order, preemption: self.preemption_rules() }
+        Configuration {
+            queues,
+            half_life: self.duration(),
+            order,
+            preemption: self.preemption_rules(),
+            fabric: self.fabric(),
+            health: self.health_policy(),
+            reservations: self.reservations(),
+        }
+    }
+
+    fn health_policy(&mut self) -> Option<HealthPolicy> {
+        let policy = |random: &mut Self| HealthPolicy { half_life: random.duration(), suspect_at: random.positive() };
+        if self.has_network { self.maybe(policy) } else { None }
+    }
+
+    fn reservations(&mut self) -> Vec<AdvanceReservation> {
+        let count = if self.has_network { self.below(3) } else { 0 };
+        let reservation = |_| AdvanceReservation {
+            name: self.text(),
+            nodes: (0..self.below(3)).map(|_| self.node().name).collect(),
+            from: self.time(),
+            until: self.time(),
+            queues: self.maybe(|_| queue_name()).into_iter().collect(),
+        };
+        (0..count).map(reservation).collect()
+    }
+
+    fn standing(&mut self, is_lost: bool, is_draining: bool) -> Standing {
+        if !self.has_network {
+            return Standing { is_lost, is_draining, health: Health::default() };
+        }
+        let last_failed = self.maybe(|random| JobId(random.large()));
+        let health = Health { score: self.number(), at: self.time(), is_suspect: self.below(2) == 0, last_failed };
+        Standing { is_lost, is_draining, health }
+    }
+
+    fn pool(&mut self) -> PoolName {
+        let name = if self.has_network && self.below(2) == 0 { "inference" } else { PoolName::DEFAULT };
+        PoolName::new(name).expect("a valid name")
+    }
+
+    fn fabric(&mut self) -> Option<Fabric> {
+        if !self.has_network {
+            return None;
+        }
+        let kind = if self.below(2) == 0 { FabricKind::FatTree } else { FabricKind::RailOptimised };
+        let gbps = (0..self.below(4)).map(|_| (self.level(), self.positive())).collect();
+        Some(Fabric { kind, gbps, core_gbps: self.maybe(Self::positive), rails: self.maybe(Self::positive) })
+    }
+
+    fn closeness(&mut self) -> Option<Closeness> {
+        if !self.has_network {
+            return None;
+        }
+        let domain = self.maybe(|examples| (examples.level(), examples.text()));
+        Some(Closeness { domain, speedup_percent: self.maybe(Self::number) })
     }
 
     fn preemption_rules(&mut self) -> PreemptionRules {
@@ -156,6 +216,7 @@ impl Examples {
             priority: Priority::new(value).expect("in range"),
             gang: GangShape {
                 nodes: self.positive(),
+                pool: self.pool(),
                 accelerator: AcceleratorKind(self.text()),
                 accelerators_per_node: self.positive(),
                 cpus_per_node: self.number(),
@@ -241,6 +302,7 @@ impl Examples {
             waited: self.duration(),
             backfills: self.maybe(|examples| JobId(examples.large())),
             candidates: self.number(),
+            closeness: self.closeness(),
         };
         let shares = (0..self.below(4)).map(|_| self.share()).collect();
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
@@ -340,11 +402,16 @@ impl Examples {
     pub(super) fn snapshot(&mut self) -> Snapshot {
         let queued = JobState::Queued { since: self.time(), not_before: self.time() };
         let allocated = JobState::Allocated(self.attempt());
-        let statuses = [NodeStatus::Ready, NodeStatus::Draining, NodeStatus::Lost];
+        // Lost and drained at once: only since drains outlast a loss.
+        let standings = [(false, false), (false, true), (true, false), (true, true)];
+        let standings = &standings[..if self.has_network { 4 } else { 3 }];
         Snapshot {
             at: self.time(),
             next_job: self.large(),
-            nodes: statuses.map(|status| (self.node(), status)).into(),
+            nodes: standings
+                .iter()
+                .map(|(is_lost, is_draining)| (self.node(), self.standing(*is_lost, *is_draining)))
+                .collect(),
             leaving: vec![(NodeId(self.number()), self.time())],
             jobs: vec![self.job(queued), self.job(allocated)],
             configuration: self.configuration(),

@@ -15,7 +15,7 @@ queue: research
 priority: high
 num_nodes: {min: 2, max: 2}
 spares: 0
-resources: {accelerators: "H100:8", cpus: 32, memory: 256GiB}
+resources: {accelerators: "H100:8", cpus: 32, memory: 256GiB, pool: evaluation}
 workdir: ../data
 envs: {LR: 3e-4, DEBUG: true, EMPTY: "", COUNT: 007}
 setup: pip install -r requirements.txt
@@ -43,6 +43,7 @@ fn every_key_reaches_the_specification() {
     assert_eq!((job.gang.nodes.get(), job.gang.accelerators_per_node.get()), (2, 8));
     assert_eq!((job.gang.accelerator.0.as_str(), job.gang.launch), ("H100", Launch::PerNode));
     assert_eq!((job.gang.cpus_per_node, job.gang.memory_per_node), (32, Bytes(256 << 30)));
+    assert_eq!(job.gang.pool.as_str(), "evaluation");
     let segment = Some(Segment { nodes: NonZeroU32::MIN, level: Level::Nvlink });
     let topology = TopologyRequest { require: Some(Level::Block), prefer: Some(Level::Rack), segment };
     assert_eq!(job.gang.topology, topology);
@@ -67,6 +68,7 @@ fn only_run_is_required() {
     assert_eq!((job.gang.nodes, job.gang.accelerators_per_node), (NonZeroU32::MIN, NonZeroU32::MIN));
     assert_eq!((job.gang.accelerator.0.as_str(), job.gang.launch), (AcceleratorKind::CPU, Launch::PerAccelerator));
     assert_eq!((job.gang.cpus_per_node, job.gang.memory_per_node), (0, Bytes(0)));
+    assert!(job.gang.pool.is_default());
     assert_eq!((job.program.workdir.as_str(), job.program.setup), ("/work/project", None));
     assert_eq!((job.checkpoint.path, job.checkpoint.grace), (None, Duration::from_secs(30)));
     assert_eq!((job.recovery.max_faults, job.recovery.no_progress_limit, job.time_limit), (10, 11, None));

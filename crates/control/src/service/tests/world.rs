@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Money, NodeName, Priority, Program,
-    QueueName, RecoveryPolicy, Submitter, Timestamp,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Money, NodeName, PoolName, Priority,
+    Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_execution::launcher::{LaunchError, Launcher};
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
@@ -67,6 +67,7 @@ pub(super) fn node(name: &str, slots: u32) -> NodeConfig {
     NodeConfig {
         name: NodeName::new(name).expect("a valid name"),
         capacity: NodeCapacity {
+            pool: PoolName::default(),
             accelerator: AcceleratorKind("cpu".to_owned()),
             accelerators: slots,
             cpus: 0,
@@ -87,6 +88,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         priority: Priority::NORMAL,
         gang: GangShape {
             nodes: positive(nodes),
+            pool: PoolName::default(),
             accelerator: AcceleratorKind("cpu".to_owned()),
             accelerators_per_node: positive(slots),
             cpus_per_node: 0,

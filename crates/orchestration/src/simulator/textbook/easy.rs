@@ -117,3 +117,90 @@ impl Policy for EasyBackfill {
         actions
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulator::faults::{FaultSpec, Faults};
+    use crate::simulator::random::{Draws, Purpose};
+    use crate::simulator::workload::{Label, TraceJob, Workload};
+    use crate::simulator::world::{Setting, World};
+    use crate::simulator::{Charges, LimitModel};
+
+    /// EASY, and the earliest start it ever had a reservation for, for each head.
+    struct Watched {
+        inner: EasyBackfill,
+        promises: Vec<Option<Timestamp>>,
+        kept: usize,
+        passed: usize,
+    }
+
+    impl Policy for Watched {
+        fn decide(&mut self, view: &View<'_>, happenings: &[Happening]) -> Vec<Action> {
+            let actions = self.inner.decide(view, happenings);
+            for action in &actions {
+                let Action::Start { job, .. } = action else { panic!("EASY only starts jobs") };
+                if let Some(promise) = self.promises[job.index()] {
+                    assert!(view.now <= promise, "{job:?} was promised {promise:?} and started at {:?}", view.now);
+                    self.kept += 1;
+                }
+                self.passed += usize::from(self.inner.queue.first().is_some_and(|head| head < job));
+            }
+            if let Some(head) = self.inner.queue.first().copied() {
+                let promise = self.inner.reserve(view, head).map(|reservation| reservation.at);
+                let promise = promise.expect("nothing is down, so the head fits once all limits are over");
+                let best = self.promises[head.index()].get_or_insert(promise);
+                *best = promise.min(*best);
+            }
+            actions
+        }
+    }
+
+    /// Up to 60 jobs of up to 24 accelerators on 4 nodes of 8, in a hurry.
+    fn workload(seed: u64) -> Workload {
+        let mut at = Duration::ZERO;
+        let job = |line: u32| {
+            let mut draws = Draws::new(seed, Purpose::Limits, line);
+            at += draws.exponential(600.0);
+            let share = 12.0 * draws.uniform();
+            let size = (1..).zip([1, 1, 1, 2, 3, 4, 6, 8, 8, 11, 16, 24]).find(|(place, _)| share < f64::from(*place));
+            TraceJob {
+                line,
+                submitted: Timestamp::EPOCH + at,
+                duration: draws.exponential(4_000.0),
+                gpus: size.map_or(1, |(_, gpus)| gpus),
+                user: Label::default(),
+                queue: Label::default(),
+                model: Label::default(),
+                limit: None,
+            }
+        };
+        Workload { jobs: (1..=60).map(job).collect(), ..Workload::default() }
+    }
+
+    #[test]
+    fn the_head_never_starts_later_than_any_reservation_it_had() {
+        let (mut kept, mut passed) = (0, 0);
+        for seed in 0..200 {
+            let workload = workload(seed);
+            let capacity = vec![8; 4];
+            let setting = Setting {
+                workload: &workload,
+                charges: Charges::FREE,
+                limits: LimitModel::Users.limits(&workload, seed),
+                is_high: vec![false; workload.jobs.len()],
+                has_quirk: false,
+                is_clairvoyant: false,
+                faults: Faults::new(FaultSpec::NONE, seed, 4),
+                capacity: capacity.clone(),
+                racks: Vec::new(),
+            };
+            let jobs: Vec<JobIndex> = workload.indices().collect();
+            let inner = EasyBackfill::new(&capacity, jobs.len());
+            let mut watched = Watched { inner, promises: vec![None; jobs.len()], kept: 0, passed: 0 };
+            World::new(setting).run(&jobs, &mut watched).expect("it has an end");
+            (kept, passed) = (kept + watched.kept, passed + watched.passed);
+        }
+        assert!(kept > 1_000 && passed > 1_000, "{kept} promises and {passed} backfilled jobs say little");
+    }
+}

@@ -57,7 +57,11 @@ impl LeastAttainedService {
                 self.queues[self.level[job.index()]].retain(|other| *other != job);
             }
             Happening::Freed(job) | Happening::Failed(job) => self.is_on[job.index()] = false,
-            Happening::NodeLost(_) | Happening::NodeBack(_) | Happening::CheckpointDurable(_) | Happening::Timer => {}
+            Happening::NodeLost(_)
+            | Happening::NodeBack(_)
+            | Happening::CheckpointDurable(_)
+            | Happening::NodeLeaves(..)
+            | Happening::Timer => {}
         }
     }
 

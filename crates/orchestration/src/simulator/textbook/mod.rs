@@ -6,13 +6,16 @@
 //! | sjf | duration | no | yes | Helios, its SJF |
 //! | srtf, srsf | remaining time (x accelerators) | yes | yes | Tiresias (Gu et al., NSDI'19), Muri (Zhao et al., SIGCOMM'22) |
 //! | las | attained service x accelerators, in three queues | yes | no | Tiresias, as in Muri's simulator |
+//! | priority | priority, submission | yes | no | Slurm's PreemptMode=REQUEUE, preempt_youngest_first |
 //! | easy-backfill | submission, with backfill | no | no | Lifka, JSSPP'95; Mu'alem and Feitelson, TPDS'01 |
 
 mod easy;
 mod las;
 mod nonpreemptive;
 mod preemptive;
+mod priority;
 mod remaining;
+mod ties;
 
 use super::floor::{Floor, Shares};
 use super::policy::{Action, Happening, Manner, Place};
@@ -22,6 +25,7 @@ pub(crate) use easy::EasyBackfill;
 pub(crate) use las::LeastAttainedService;
 pub(crate) use nonpreemptive::{InOrder, Order};
 pub(crate) use preemptive::Placing;
+pub(crate) use priority::PriorityPreemption;
 pub(crate) use remaining::{Measure, ShortestRemaining};
 
 /// The floor with who stands where on it: the bookkeeping that all textbook policies share.
@@ -69,7 +73,10 @@ impl Occupancy {
             }
             Happening::NodeLost(node) => self.floor.take_down(node),
             Happening::NodeBack(node) => self.floor.bring_up(node),
-            Happening::Submitted(_) | Happening::CheckpointDurable(_) | Happening::Timer => {}
+            Happening::Submitted(_)
+            | Happening::CheckpointDurable(_)
+            | Happening::NodeLeaves(..)
+            | Happening::Timer => {}
         }
     }
 

@@ -1,13 +1,14 @@
 //! FIFO and SJF without preemption, as in Helios (Hu et al., SC'21): the queue in order, each job consolidated (the
-//! fullest node that fits, or whole idle nodes and the rest), stopping at the first that doesn't fit.
+//! fullest node that fits, or whole idle nodes and the rest), stopping at the first that doesn't fit. Submissions of one
+//! second stand in the order that `ties.rs` describes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::Occupancy;
+use super::{Occupancy, ties};
 use crate::simulator::floor::NodeChoice;
 use crate::simulator::policy::{Action, Happening, Policy, View};
-use crate::simulator::workload::JobIndex;
+use crate::simulator::workload::{JobIndex, Workload};
 
 /// What the queue is ordered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +24,15 @@ pub(crate) enum Order {
 pub(crate) struct InOrder {
     order: Order,
     occupancy: Occupancy,
-    queue: BTreeSet<(Duration, JobIndex)>,
+    /// Every job's place in the order of submission.
+    places: Vec<u32>,
+    queue: BTreeSet<(Duration, u32, JobIndex)>,
 }
 
 impl InOrder {
-    pub(crate) fn new(order: Order, capacity: &[u32], jobs: usize) -> Self {
-        InOrder { order, occupancy: Occupancy::new(capacity, jobs), queue: BTreeSet::new() }
+    pub(crate) fn new(order: Order, capacity: &[u32], workload: &Workload) -> Self {
+        let occupancy = Occupancy::new(capacity, workload.jobs.len());
+        InOrder { order, occupancy, places: ties::places(workload), queue: BTreeSet::new() }
     }
 }
 
@@ -41,13 +45,13 @@ impl Policy for InOrder {
                     Order::Submission => Duration::ZERO,
                     Order::Duration => view.remaining(*job),
                 };
-                self.queue.insert((key, *job));
+                self.queue.insert((key, self.places[job.index()], *job));
             }
         }
         let mut actions = Vec::new();
-        while let Some((key, job)) = self.queue.first().copied() {
+        while let Some((_, _, job)) = self.queue.first().copied() {
             let Some(shares) = self.occupancy.floor.find(view.gpus(job), NodeChoice::Fullest) else { break };
-            self.queue.remove(&(key, job));
+            self.queue.pop_first();
             actions.push(self.occupancy.start(job, shares));
         }
         actions

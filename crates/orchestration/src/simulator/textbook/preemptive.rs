@@ -59,7 +59,7 @@ fn place_sticky(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) 
             actions.push(occupancy.start(job, shares));
         } else if behind > 0 {
             let before = actions.len();
-            actions.extend(take_place_of(view, occupancy, job, &order[place + 1..]));
+            actions.extend(take_place_of(view, occupancy, job, order[place + 1..].iter().rev().copied()));
             let victims = actions[before..].iter().filter_map(|action| match action {
                 Action::Preempt { job, .. } => Some(view.gpus(*job)),
                 Action::Start { .. } | Action::WakeAt(_) => None,
@@ -70,12 +70,17 @@ fn place_sticky(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) 
     actions
 }
 
-/// Takes running jobs away from the back until `job` fits, gives back those whose place it doesn't need, and starts
-/// it. Nothing happens if it doesn't fit even so.
-fn take_place_of(view: &View<'_>, occupancy: &mut Occupancy, job: JobIndex, candidates: &[JobIndex]) -> Vec<Action> {
+/// Takes running jobs away, the first of `candidates` first, until `job` fits, gives back those whose place it doesn't
+/// need, and starts it. Nothing happens if it doesn't fit even so.
+pub(super) fn take_place_of(
+    view: &View<'_>,
+    occupancy: &mut Occupancy,
+    job: JobIndex,
+    candidates: impl Iterator<Item = JobIndex>,
+) -> Vec<Action> {
     let mut taken: Vec<(JobIndex, Shares)> = Vec::new();
     let mut found = None;
-    for candidate in candidates.iter().rev().copied().filter(|candidate| view.is_running(*candidate)) {
+    for candidate in candidates.filter(|candidate| view.is_running(*candidate)) {
         let Some(shares) = occupancy.leave(candidate) else { continue };
         taken.push((candidate, shares));
         found = occupancy.floor.find(view.gpus(job), NodeChoice::Fullest);

@@ -1,0 +1,80 @@
+//! What is said of nodes.
+
+use std::collections::BTreeMap;
+
+use gangline_base::{JobId, NodeId, Timestamp};
+use gangline_orchestration::{AdvanceReservation, Node, NodeStatus};
+
+use super::actor::Actor;
+use crate::wire;
+
+impl Actor {
+    pub(super) fn node_list(&self, now: Timestamp) -> wire::NodeList {
+        let mut holders: BTreeMap<(NodeId, u32), JobId> = BTreeMap::new();
+        for job in self.engine.jobs() {
+            for share in job.attempt().map(|attempt| attempt.shares.as_slice()).unwrap_or_default() {
+                holders.extend(share.devices.iter().map(|device| ((share.node, *device), job.id)));
+            }
+        }
+        let nodes = self.engine.cluster().nodes().map(|node| {
+            let capacity = &node.spec.capacity;
+            let config = self.options.nodes.iter().find(|config| config.name == node.spec.name);
+            wire::Node {
+                name: node.spec.name.to_string(),
+                status: self.status(now, node).to_owned(),
+                status_reason: self.status_reason(now, node),
+                leaves_at: self.engine.leaves_at(node.id).map(wire::Time),
+                pool: capacity.pool.to_string(),
+                faults: self.faults(now, node),
+                accelerator: capacity.accelerator.to_string(),
+                cpus: capacity.cpus,
+                memory_bytes: capacity.memory.0,
+                price_nano_dollars_per_hour: config.and_then(|c| c.price_per_hour).map(|price| price.nano_dollars()),
+                slots: (0..capacity.accelerators)
+                    .map(|device| wire::Slot { device, job: holders.get(&(node.id, device)).map(JobId::to_string) })
+                    .collect(),
+            }
+        });
+        wire::NodeList { nodes: nodes.collect() }
+    }
+
+    /// Faults of its own by now, each counting less the older it is.
+    fn faults(&self, now: Timestamp, node: &Node) -> f64 {
+        let policy = self.engine.cluster().health_policy();
+        policy.map_or(0.0, |policy| f64::from(node.standing.health.score_at(now, policy)) / 1_000.0)
+    }
+
+    fn status_reason(&self, now: Timestamp, node: &Node) -> Option<String> {
+        match node.status {
+            NodeStatus::Ready => self.engine.reservation_on(now, &node.spec.name).map(reserved),
+            NodeStatus::Suspect => {
+                let until =
+                    self.engine.cluster().health_policy().map(|policy| node.standing.health.suspect_until(policy));
+                let until = wire::Time(until.unwrap_or(now));
+                let faults = self.faults(now, node);
+                Some(format!(
+                    "{faults:.1} recent faults of its own; takes jobs again at {until}, or with gangline drain --undo"
+                ))
+            }
+            NodeStatus::Draining => Some("drained by an administrator; gangline drain --undo takes it back".to_owned()),
+            NodeStatus::Lost => Some("it is gone; it takes jobs again when it joins".to_owned()),
+        }
+    }
+
+    fn status(&self, now: Timestamp, node: &Node) -> &'static str {
+        match node.status {
+            NodeStatus::Ready if self.engine.reservation_on(now, &node.spec.name).is_some() => "reserved",
+            NodeStatus::Ready => "ready",
+            NodeStatus::Suspect => "suspect",
+            NodeStatus::Draining => "draining",
+            NodeStatus::Lost => "lost",
+        }
+    }
+}
+
+fn reserved(reservation: &AdvanceReservation) -> String {
+    let AdvanceReservation { name, until, queues, .. } = reservation;
+    let queues: Vec<&str> = queues.iter().map(|queue| queue.as_str()).collect();
+    let whom = if queues.is_empty() { "nobody".to_owned() } else { format!("queue {}", queues.join(", ")) };
+    format!("reservation \"{name}\" for {whom} until {}", wire::Time(*until))
+}

@@ -1,0 +1,216 @@
+//! How much a node is to be trusted: a score of the faults that are its own, halving with time.
+//!
+//! A fault counts as the node's if nothing a user writes causes it (the node or its supervisor is lost), or if it hits one
+//! job after another there: a rank that is killed or can't be started counts unless the last fault there was the same job's;
+//! one that exits with an error, only if the last was another job's. Only the first fault of an attempt counts, since the
+//! gang's other nodes fail because of it. A few nodes cause most of such faults ("lemon nodes": Kokolis et al., HPCA 2025).
+//!
+//! A node whose score reaches the limit is suspect, and takes nothing new until the score is down to half of it, or an
+//! administrator takes it back. At most a quarter of the nodes are suspect at once, as in Kubernetes' MachineHealthCheck
+//! (maxUnhealthy): when all nodes fail, it isn't the nodes. A score is a function of past faults and the time alone, in whole
+//! numbers; what is indexed by it is refreshed when its time comes, so replay and restart see what was seen.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use gangline_base::{JobId, NodeId, Timestamp};
+
+use crate::job::{Attempt, ShareState};
+use crate::{FaultCause, ShareEnd};
+
+/// One fault, in units of the score.
+const FAULT: u32 = 1_000;
+/// The highest score: more faults at once make no difference.
+const SCORE_MAX: u32 = 100 * FAULT;
+/// The highest grade: nodes with still more faults are equally little liked.
+const GRADE_MAX: u32 = 7;
+/// One of so many nodes may be suspect.
+pub(crate) const NODES_PER_SUSPECT: usize = 4;
+
+/// When faults make a node suspect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthPolicy {
+    /// After this time, a fault counts half.
+    pub half_life: Duration,
+    /// Faults that make a node suspect.
+    pub suspect_at: NonZeroU32,
+}
+
+impl HealthPolicy {
+    /// What holds unless the administrator says otherwise: three faults within a day or so.
+    pub const DEFAULT: HealthPolicy =
+        HealthPolicy { half_life: Duration::from_hours(24), suspect_at: NonZeroU32::MIN.saturating_add(2) };
+
+    fn limit(self) -> u32 {
+        self.suspect_at.get().saturating_mul(FAULT).min(SCORE_MAX)
+    }
+}
+
+/// A node's faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Thousandths of a fault, as of `at`.
+    pub score: u32,
+    /// When the last fault was counted.
+    pub at: Timestamp,
+    /// The score had reached the limit, and was not below half of it before that.
+    pub is_suspect: bool,
+    /// The job that failed here last, if none has succeeded since.
+    pub last_failed: Option<JobId>,
+}
+
+impl Health {
+    /// Thousandths of a fault by now: halved after each half-life, evenly in between.
+    #[must_use]
+    pub fn score_at(&self, now: Timestamp, policy: HealthPolicy) -> u32 {
+        let (half_life, passed) = (policy.half_life.as_nanos().max(1), now.since(self.at).as_nanos());
+        let halvings = u32::try_from(passed / half_life).unwrap_or(u32::MAX);
+        let score = self.score.checked_shr(halvings).unwrap_or(0);
+        let lost = u128::from(score) * (passed % half_life) / (2 * half_life);
+        score - u32::try_from(lost).expect("it is at most half of the score")
+    }
+
+    /// When the score is down to `level`; at once if it never was higher.
+    fn reaches(&self, level: u32, policy: HealthPolicy) -> Timestamp {
+        let halvings = (0..u32::BITS).find(|halvings| self.score >> (halvings + 1) <= level).unwrap_or(u32::BITS - 1);
+        let score = self.score >> halvings;
+        if score <= level {
+            return self.at;
+        }
+        let half_life = policy.half_life.as_nanos().max(1);
+        let rest = (2 * half_life * u128::from(score - level)).div_ceil(u128::from(score));
+        let nanos = half_life.saturating_mul(u128::from(halvings)).saturating_add(rest);
+        self.at + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Whether it takes nothing new.
+    #[must_use]
+    pub fn is_suspect_at(&self, now: Timestamp, policy: HealthPolicy) -> bool {
+        self.is_suspect && self.score_at(now, policy) > policy.limit() / 2
+    }
+
+    /// When it is no longer suspect unless it fails again.
+    #[must_use]
+    pub fn suspect_until(&self, policy: HealthPolicy) -> Timestamp {
+        self.reaches(policy.limit() / 2, policy)
+    }
+
+    /// Whole faults by now, rounded: nodes are taken in this order where nothing else tells them apart.
+    pub(crate) fn grade(&self, now: Timestamp, policy: HealthPolicy) -> u32 {
+        ((self.score_at(now, policy) + FAULT / 2) / FAULT).min(GRADE_MAX)
+    }
+
+    /// When its grade or its being suspect changes next, if it does.
+    pub(crate) fn changes_at(&self, now: Timestamp, policy: HealthPolicy) -> Option<Timestamp> {
+        let grade = self.grade(now, policy);
+        let next_grade = (grade > 0).then(|| self.reaches(grade * FAULT - FAULT / 2 - 1, policy));
+        let cleared = self.is_suspect_at(now, policy).then(|| self.suspect_until(policy));
+        next_grade.into_iter().chain(cleared).min()
+    }
+
+    /// Counts a fault. `may_suspect`: few enough nodes are suspect.
+    pub(crate) fn count(&mut self, now: Timestamp, policy: HealthPolicy, may_suspect: bool) {
+        let was_suspect = self.is_suspect_at(now, policy);
+        self.score = self.score_at(now, policy).saturating_add(FAULT).min(SCORE_MAX);
+        self.at = now;
+        self.is_suspect = was_suspect || may_suspect && self.score >= policy.limit();
+    }
+
+    /// Notes a job's fault and says whether it is the node's.
+    pub(crate) fn blames(&mut self, job: JobId, cause: FaultCause) -> bool {
+        let last = self.last_failed.replace(job);
+        match cause {
+            FaultCause::SupervisorLost => true,
+            FaultCause::Signal(_) | FaultCause::Start => last != Some(job),
+            FaultCause::Exit(_) | FaultCause::Setup(_) => last.is_some_and(|last| last != job),
+            // A lost node is counted when it is lost; that a gang didn't meet says nothing of this node.
+            FaultCause::NodeLost | FaultCause::Rendezvous => false,
+        }
+    }
+}
+
+/// The first fault of an attempt, and where it was.
+pub(crate) fn first_fault(attempt: &Attempt) -> Option<(NodeId, FaultCause)> {
+    let faults = attempt.shares.iter().zip(&attempt.states).filter_map(|(share, state)| match state {
+        ShareState::Ended(ShareEnd::Fault { cause, at }) => Some((*at, share.node, *cause)),
+        _ => None,
+    });
+    faults.min_by_key(|(at, _, _)| *at).map(|(_, node, cause)| (node, cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: HealthPolicy = HealthPolicy::DEFAULT;
+
+    fn after(hours: u64) -> Timestamp {
+        Timestamp::EPOCH + Duration::from_hours(hours)
+    }
+
+    fn faults(count: u32) -> Health {
+        let mut health = Health::default();
+        (0..count).for_each(|_| health.count(after(0), POLICY, true));
+        health
+    }
+
+    #[test]
+    fn a_score_halves_in_a_half_life_and_never_grows() {
+        let health = faults(2);
+        let check = |hours: u64, expected: u32| assert_eq!(health.score_at(after(hours), POLICY), expected);
+        check(0, 2_000);
+        check(12, 1_500);
+        check(24, 1_000);
+        check(48, 500);
+        check(24 * 365, 0);
+        let scores: Vec<u32> = (0..500).map(|hour| health.score_at(after(hour), POLICY)).collect();
+        assert!(scores.is_sorted_by(|a, b| a >= b), "{scores:?}");
+    }
+
+    #[test]
+    fn a_node_is_suspect_from_the_limit_until_half_of_it() {
+        assert!(!faults(2).is_suspect_at(after(0), POLICY));
+        let health = faults(3);
+        assert!(health.is_suspect_at(after(23), POLICY));
+        assert_eq!(health.suspect_until(POLICY), after(24));
+        assert!(!health.is_suspect_at(after(24), POLICY));
+        let mut again = health;
+        again.count(after(24), POLICY, true);
+        assert!(!again.is_suspect_at(after(24), POLICY), "2.5 faults are below 3");
+        again.count(after(24), POLICY, true);
+        assert!(again.is_suspect_at(after(24), POLICY));
+    }
+
+    #[test]
+    fn it_is_looked_at_again_exactly_when_something_changes() {
+        for count in 1..12 {
+            let (health, mut now) = (faults(count), after(0));
+            for _ in 0..20 {
+                let seen = |at| (health.grade(at, POLICY), health.is_suspect_at(at, POLICY));
+                let Some(next) = health.changes_at(now, POLICY) else { break };
+                let just_before = Timestamp::from_unix_nanos(next.unix_nanos() - 1);
+                assert_eq!(seen(now), seen(just_before), "{count} faults: nothing changes before {next:?}");
+                assert_ne!(seen(now), seen(next), "{count} faults: something changes at {next:?}");
+                now = next;
+            }
+            assert_eq!(health.grade(now, POLICY), 0, "{count} faults are forgotten in 20 steps");
+        }
+    }
+
+    #[test]
+    fn a_fault_is_the_nodes_if_it_hits_one_job_after_another() {
+        let check = |causes: &[(u64, FaultCause)], expected: bool| {
+            let mut health = Health::default();
+            let blamed: Vec<bool> = causes.iter().map(|(job, cause)| health.blames(JobId(*job), *cause)).collect();
+            assert_eq!(blamed.last(), Some(&expected), "{causes:?}");
+        };
+        let (exit, killed) = (FaultCause::Exit(1), FaultCause::Signal(9));
+        check(&[(1, exit)], false);
+        check(&[(1, exit), (1, exit)], false);
+        check(&[(1, exit), (2, exit)], true);
+        check(&[(1, killed)], true);
+        check(&[(1, killed), (1, killed)], false);
+        check(&[(1, FaultCause::SupervisorLost), (1, FaultCause::SupervisorLost)], true);
+        check(&[(1, exit), (2, FaultCause::Rendezvous)], false);
+    }
+}

@@ -1,0 +1,67 @@
+//! Making room, with real training: save first, leave, come back, lose nothing.
+
+use std::time::Duration;
+
+use crate::fixtures::product::{Product, assert_booked_exactly};
+use crate::fixtures::wait_for;
+
+const STEPS: &str = "--steps 200 --checkpoint-every 1000 --step-time-min 20";
+
+fn with_priority(job: &str, priority: &str) -> String {
+    format!("priority: {priority}\n{job}")
+}
+
+fn history(job: &serde_json::Value) -> String {
+    job["history"].to_string()
+}
+
+/// The job of lower priority saves when it is asked to, though its next checkpoint isn't due for long, and goes on from
+/// there after the urgent one: no step is done again, no fault is counted.
+#[test]
+fn an_urgent_job_takes_the_devices_of_one_that_saves_first() {
+    let mut product = Product::down(&["a=cpu:1"]);
+    let config = product.job_file("gangline.toml", "[preemption]\nmin_runtime = \"0s\"\n");
+    product.option("--config", &config);
+    product.start();
+    let folder = product.path("ckpt").to_str().expect("text").to_owned();
+    let training = product.submit(&with_priority(&super::training(STEPS, 1, &folder), "low"));
+    product.wait_step(&training, 20);
+    let urgent = product.submit("name: urgent\nqueue: research\npriority: urgent\nrun: sleep 0.5\n");
+    product.wait_state(&urgent, "succeeded");
+
+    let job = product.wait_state(&training, "succeeded");
+    assert_eq!(job["attempts"].as_array().map(Vec::len), Some(2), "{job:#}");
+    assert_eq!(job["faults"], 0, "{job:#}");
+    assert!(history(&job).contains(&format!("it made room for {urgent}")), "{job:#}");
+    let claimed = history(&product.job(&urgent));
+    assert!(claimed.contains(&format!("gets a from {training}: by its higher priority")), "{claimed}");
+    let lost = job["usage"]["buckets"].as_array().expect("buckets").iter().find(|line| line["bucket"] == "lost_work");
+    let lost = lost.and_then(|line| line["gpu_seconds"].as_f64()).unwrap_or_default();
+    assert!(lost < 0.5, "it saved first, yet {lost} GPU-seconds are done again: {job:#}");
+    assert_booked_exactly(&job);
+}
+
+/// A node that goes in a while: the job there saves just in time and goes on elsewhere.
+#[test]
+fn a_node_is_left_before_its_deadline() {
+    let product = Product::up(&["a=cpu:1", "b=cpu:1"]);
+    let folder = product.path("ckpt").to_str().expect("text").to_owned();
+    let id = product.submit(&super::training(STEPS, 1, &folder));
+    let job = product.wait_step(&id, 20);
+    let node = job["attempts"][0]["shares"][0]["node"].as_str().expect("a node").to_owned();
+    // The grace is five seconds: it is asked at once, and has left before the six are over.
+    let drained = product.json(&["drain", &node, "--within", "6s"]);
+    assert_eq!(drained["status"], "draining");
+    assert!(drained["leaves_at"].is_string(), "{drained:#}");
+    let began = std::time::Instant::now();
+    wait_for("the node to be left", || {
+        let nodes = product.json(&["nodes"]);
+        let left = nodes["nodes"].as_array()?.iter().find(|it| it["name"] == *node)?.clone();
+        left["slots"].as_array()?.iter().all(|slot| slot["job"].is_null()).then_some(())
+    });
+    assert!(began.elapsed() < Duration::from_secs(7), "{:?}", began.elapsed());
+    let job = product.wait_state(&id, "succeeded");
+    assert!(history(&job).contains(&format!("it left {node}, which was about to go")), "{job:#}");
+    assert_eq!(job["faults"], 0, "{job:#}");
+    assert_booked_exactly(&job);
+}
