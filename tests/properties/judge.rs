@@ -158,7 +158,9 @@ impl Shadow {
         let mut held: Vec<(Option<Timestamp>, Share)> = Vec::new();
         for job in self.jobs.values() {
             let Some(holding) = job.holding() else { continue };
-            let end = job.spec.time_limit.map(|limit| now.max(holding.placed_at + limit + job.spec.checkpoint.grace));
+            let limited = job.spec.time_limit.map(|limit| holding.placed_at + limit);
+            let end = limited.into_iter().chain(holding.stop_at).min();
+            let end = end.map(|end| now.max(end + job.spec.checkpoint.grace));
             held.extend(holding.shares.iter().map(|(share, _)| (end, share.clone())));
         }
         if let Some((id, shares)) = more {
@@ -305,7 +307,10 @@ fn pause_due(job: &Ours, holding: &Holding) -> Duration {
     let doublings = match requeue_due(job, holding) {
         RequeueReason::Fault { .. } => in_a_row.checked_sub(2),
         RequeueReason::Asked => (in_a_row > 0).then_some(job.requeues),
-        RequeueReason::Orphaned | RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => None,
+        RequeueReason::Orphaned
+        | RequeueReason::Preempted { .. }
+        | RequeueReason::Resized { .. }
+        | RequeueReason::NodeLeft { .. } => None,
     };
     let longest = LIMITS.backoff_max;
     let doubled = |times| (0..times).fold(Duration::from_secs(1), |pause, _| longest.min(pause * 2)).min(longest);

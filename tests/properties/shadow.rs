@@ -52,6 +52,7 @@ pub(super) struct Holding {
     pub(super) placed_at: Timestamp,
     pub(super) shares: Vec<(Share, ShareState)>,
     pub(super) stop: Option<StopReason>,
+    pub(super) stop_at: Option<Timestamp>,
     pub(super) checkpoint_at_start: Option<Step>,
 }
 
@@ -175,13 +176,19 @@ impl Shadow {
                 let shares = shares.iter().map(|share| (share.clone(), ShareState::Launching)).collect();
                 let (attempt, checkpoint_at_start) = (*attempt, job.checkpoint);
                 job.attempts = attempt.0;
-                job.place =
-                    Place::Holding(Holding { attempt, placed_at: now, shares, stop: None, checkpoint_at_start });
+                job.place = Place::Holding(Holding {
+                    attempt,
+                    placed_at: now,
+                    shares,
+                    stop: None,
+                    stop_at: None,
+                    checkpoint_at_start,
+                });
             }
             Decision::Claim { .. } => {}
             Decision::Stop { reason, .. } => {
                 if let Place::Holding(holding) = &mut job.place {
-                    holding.stop = Some(*reason);
+                    (holding.stop, holding.stop_at) = (Some(*reason), Some(now));
                 }
             }
             Decision::Requeue { not_before, reason, .. } => {
@@ -191,7 +198,9 @@ impl Shadow {
                         job.faults += 1;
                     }
                     RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
-                    RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => {}
+                    RequeueReason::Preempted { .. }
+                    | RequeueReason::Resized { .. }
+                    | RequeueReason::NodeLeft { .. } => {}
                 }
                 job.place = Place::Waiting { since: now, not_before: *not_before };
             }

@@ -10,6 +10,7 @@
 //! preemption [reclaim=on by-priority=on min-runtime=5m]  the administrator says who may be stopped for whom
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
 //!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
+//!                        max-nodes=4                     it may be resized up to so many nodes
 //! dry-run gang=16 [...]                                 where it would run, or why not
 //! advance 10m                                           time goes by; timers go off on the way
 //! start JOB [on NODE]                                   the ranks run (on every node of the gang)
@@ -97,6 +98,7 @@ pub(super) struct Wanted {
     pub(super) memory: Bytes,
     pub(super) priority: Priority,
     pub(super) limit: Option<Duration>,
+    pub(super) nodes_max: Option<NonZeroU32>,
     pub(super) max_faults: u32,
     pub(super) no_progress: u32,
     pub(super) has_checkpoint: bool,
@@ -376,6 +378,7 @@ impl<'a> Words<'a> {
             memory: self.memory(Bytes(0))?,
             priority: self.option("priority").map_or(Ok(Priority::NORMAL), priority)?,
             limit: self.option("limit").map(duration).transpose()?,
+            nodes_max: self.option("max-nodes").map(number).transpose()?,
             max_faults,
             no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,
             has_checkpoint,

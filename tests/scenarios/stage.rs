@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId, NodeName,
-    Program, RecoveryPolicy, Step, Submitter, Timestamp,
+    AcceleratorKind, AttemptNumber, CheckpointPolicy, Elastic, GangShape, JobId, JobSpec, Launch, Level, NodeId,
+    NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
@@ -169,12 +169,13 @@ impl Stage {
     fn spec(&self, name: &str, wanted: Wanted) -> Result<JobSpec, String> {
         let accelerator = wanted.kind.or(self.default_kind.clone()).ok_or("no node has joined yet: say kind=")?;
         let at_least_one = |count: u32| count.try_into().map_err(|_| "a gang needs a device".to_owned());
+        let nodes = at_least_one(wanted.nodes)?;
         Ok(JobSpec {
             name: name.to_owned(),
             queue: wanted.queue,
             priority: wanted.priority,
             gang: GangShape {
-                nodes: at_least_one(wanted.nodes)?,
+                nodes,
                 pool: wanted.pool,
                 accelerator,
                 accelerators_per_node: at_least_one(wanted.per_node)?,
@@ -183,6 +184,10 @@ impl Stage {
                 launch: Launch::PerAccelerator,
                 topology: wanted.topology,
             },
+            elastic: wanted.nodes_max.map(|nodes_max| {
+                let speed_up = SpeedUp::assumed(nodes, nodes_max);
+                Elastic { nodes_max, speed_up }
+            }),
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy {
                 path: wanted.has_checkpoint.then(|| format!("/checkpoints/{name}")),

@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O, no clock, no randomness. Everything here is a value with a unit.
 
+mod elastic;
 mod id;
 mod money;
 mod phase;
@@ -10,6 +11,7 @@ mod spec;
 mod time;
 mod topology;
 
+pub use elastic::{Elastic, InvalidSpeedUp, SPEED_ONE, SpeedUp};
 pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName};
 pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::{Bytes, PoolName, QueueName, TopologyRequest};
+use crate::{Bytes, Elastic, PoolName, QueueName, TopologyRequest};
 
 /// A validated job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct JobSpec {
     pub priority: Priority,
     /// The devices it needs, all at once.
     pub gang: GangShape,
+    /// The widths it may have beyond its gang's; none: it has that one always.
+    pub elastic: Option<Elastic>,
     /// What its ranks run.
     pub program: Program,
     /// Where it saves, and how long it may take to do so when asked to stop.
@@ -132,6 +134,12 @@ impl GangShape {
     #[must_use]
     pub fn devices(&self) -> u32 {
         self.nodes.get().saturating_mul(self.accelerators_per_node.get())
+    }
+
+    /// The same on another number of nodes.
+    #[must_use]
+    pub fn of_nodes(&self, nodes: NonZeroU32) -> GangShape {
+        GangShape { nodes, ..self.clone() }
     }
 
     /// Ranks on each node.

@@ -74,7 +74,11 @@ fn step(job: &wire::Job) -> String {
 
 fn slots(gang: &wire::Gang) -> String {
     let per_node = format!("{}:{}", gang.accelerator, gang.accelerators_per_node);
-    if gang.nodes == 1 { per_node } else { format!("{}x{per_node}", gang.nodes) }
+    match gang.nodes_max {
+        Some(most) => format!("{}-{most}x{per_node}", gang.nodes),
+        None if gang.nodes == 1 => per_node,
+        None => format!("{}x{per_node}", gang.nodes),
+    }
 }
 
 pub(crate) fn show(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {

@@ -44,6 +44,24 @@ pub struct ClaimReason {
 pub enum ClaimRight {
     /// All victims are of lower priority in its own queue.
     Priority,
+    /// It goes on with more nodes, which nobody waits for.
+    Growth {
+        /// So many before.
+        from: u32,
+        /// So many then.
+        to: u32,
+        /// Its speed then, in thousandths of that before.
+        speed_milli: u32,
+    },
+    /// It goes on with fewer nodes, for another.
+    Shrink {
+        /// So many before.
+        from: u32,
+        /// So many then.
+        to: u32,
+        /// That other.
+        by: JobId,
+    },
     /// Its queue, or one above it, holds less than it is entitled to, and the victims' queues hold more.
     Entitlement {
         /// That queue.
@@ -68,6 +86,11 @@ impl fmt::Display for ClaimRight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ClaimRight::Priority => f.write_str("by its higher priority"),
+            ClaimRight::Growth { from, to, speed_milli } => {
+                let (whole, part) = (speed_milli / 1_000, speed_milli % 1_000 / 10);
+                write!(f, "grows from {from} to {to} node(s), {whole}.{part:02} times as fast (estimated)")
+            }
+            ClaimRight::Shrink { from, to, by } => write!(f, "shrinks from {from} to {to} node(s) for {by}"),
             ClaimRight::Entitlement { queue, held, entitled } => {
                 write!(f, "queue \"{queue}\" holds {held} of the {entitled} it is entitled to")
             }
@@ -104,7 +127,11 @@ impl Engine {
     pub(crate) fn live_claim<'a>(&self, job: &'a Job) -> Option<&'a Claim> {
         let leaves_for_it = |victim: &JobId| {
             let attempt = self.jobs.get(victim).and_then(Job::attempt);
-            attempt.is_some_and(|attempt| attempt.stop == Some(StopReason::Preempted { by: job.id }))
+            attempt.is_some_and(|attempt| match attempt.stop {
+                Some(StopReason::Preempted { by }) => by == job.id || *victim == job.id,
+                // One that grows has its own nodes until it starts again; the idle ones are anybody's meanwhile.
+                _ => false,
+            })
         };
         job.claim.as_ref().filter(|claim| claim.victims.iter().any(leaves_for_it))
     }
@@ -121,7 +148,10 @@ impl Engine {
     }
 
     fn claim_as_reservation(&self, job: &Job) -> Option<Reservation> {
-        let claim = self.live_claim(job)?;
+        self.live_claim(job).map(|claim| self.as_reservation(job, claim))
+    }
+
+    fn as_reservation(&self, job: &Job, claim: &Claim) -> Reservation {
         let victims = || claim.victims.iter().filter_map(|victim| self.jobs.get(victim)).filter_map(Job::attempt);
         let gang = &job.spec.gang;
         let shares_more = gang.cpus_per_node > 0 || gang.memory_per_node.0 > 0;
@@ -134,7 +164,7 @@ impl Engine {
             u32::try_from(spare).expect("a node has fewer than 2^32 accelerators")
         };
         let spare = claim.nodes.iter().map(|node| (*node, spare(*node))).collect();
-        Some(Reservation::new(job.id, Some(claim.until), spare))
+        Reservation::new(job.id, Some(claim.until), spare)
     }
 
     /// Nodes that are held by the live claims of others.
@@ -144,14 +174,18 @@ impl Engine {
         claims.flat_map(|claim| claim.nodes.iter().copied()).collect()
     }
 
-    /// Starts those whose claims have come true, before anybody else can take what was freed for them.
+    /// Starts those whose claims have come true, before anybody else can take what was freed for them: each beside all other
+    /// claims, for one whose victims are all gone is about to be met.
     pub(crate) fn place_claimants(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         for id in self.claimants.clone() {
             let Some(job) = self.jobs.get(&id) else { continue };
             if !self.may_start(now, self.queues.leaf(&job.spec.queue), job) {
                 continue;
             }
-            let claims = self.claims_beside(id);
+            let others = self.claimants.iter().filter(|claimant| **claimant != id);
+            let waiting = others.filter_map(|claimant| self.jobs.get(claimant)).filter(|job| job.attempt().is_none());
+            let claims = waiting.filter_map(|other| Some(self.as_reservation(other, other.claim.as_ref()?)));
+            let claims: Vec<Reservation> = claims.collect();
             let Some(decision) = self.place_beside(now, job, &claims, &[]) else { continue };
             self.evolve_decision(now, &decision);
             decisions.push(decision);

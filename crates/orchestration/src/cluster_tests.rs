@@ -47,6 +47,7 @@ fn job_of(queue: &str, devices: u32, pool: PoolName, hours: Option<u64>) -> Even
             launch: Launch::PerAccelerator,
             topology: TopologyRequest::default(),
         },
+        elastic: None,
         program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(60) },
         recovery: RecoveryPolicy { max_faults: 0, no_progress_limit: 1 },

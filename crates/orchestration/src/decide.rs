@@ -23,9 +23,11 @@ impl Engine {
             if let Some(decision) = self.jobs.get(&id).and_then(|job| self.decide_for(now, job)) {
                 self.evolve_decision(now, &decision);
                 decisions.push(decision);
+            } else {
+                self.grow(now, id, &mut decisions);
             }
         }
-        // Stopping one for another is due once for each attempt, so this ends.
+        // A stop brings an end forward, which may let others start: each of these passes stops somebody, or is the last.
         while std::mem::take(&mut self.is_placement_due) {
             self.place_waiting(now, &mut decisions);
         }
@@ -70,6 +72,7 @@ impl Engine {
             |not_before, reason| Decision::Requeue { job: job.id, attempt: attempt.number, not_before, reason };
         let making_room = match attempt.stop {
             Some(StopReason::Preempted { by }) => Some(RequeueReason::Preempted { by }),
+            Some(StopReason::Resized { to }) => Some(RequeueReason::Resized { to }),
             Some(StopReason::NodeLeaves { node }) => Some(RequeueReason::NodeLeft { node }),
             _ => None,
         };

@@ -114,6 +114,11 @@ pub enum StopReason {
         /// That job.
         by: JobId,
     },
+    /// It goes on with more or fewer nodes.
+    Resized {
+        /// So many.
+        to: u32,
+    },
     /// One of its nodes is about to go.
     NodeLeaves {
         /// Which.
@@ -128,6 +133,7 @@ impl fmt::Display for StopReason {
             StopReason::TimeLimit(limit) => write!(f, "reached its time limit of {} s", limit.as_secs()),
             StopReason::PeerEnded => f.write_str("another node of the gang has ended"),
             StopReason::Preempted { by } => write!(f, "makes room for {by}; save first"),
+            StopReason::Resized { to } => write!(f, "goes on with {to} node(s); save first"),
             StopReason::NodeLeaves { node } => write!(f, "{node} is about to go; save first"),
         }
     }
@@ -154,6 +160,11 @@ pub enum RequeueReason {
         /// That job.
         by: JobId,
     },
+    /// It goes on with more or fewer nodes. Counted apart from faults and preemptions.
+    Resized {
+        /// So many.
+        to: u32,
+    },
     /// It left a node that was about to go. Counted as a preemption.
     NodeLeft {
         /// Which.
@@ -170,6 +181,7 @@ impl fmt::Display for RequeueReason {
             RequeueReason::Asked => f.write_str("it saved and asked to be queued again (exit code 94)"),
             RequeueReason::Orphaned => f.write_str("its supervisors had lost the control plane"),
             RequeueReason::Preempted { by } => write!(f, "it made room for {by}"),
+            RequeueReason::Resized { to } => write!(f, "it goes on with {to} node(s)"),
             RequeueReason::NodeLeft { node } => write!(f, "it left {node}, which was about to go"),
         }
     }

@@ -145,6 +145,12 @@ impl Engine {
         order.into_iter().flat_map(|leaf| self.queues.pending(leaf)).map(|key| key.job).collect()
     }
 
+    /// Every waiting job, in the order of its queue.
+    pub(crate) fn waiting_jobs(&self) -> impl Iterator<Item = &Job> {
+        let keys = self.queues.active().flat_map(|leaf| self.queues.pending(leaf));
+        keys.filter_map(|key| self.jobs.get(&key.job))
+    }
+
     /// How many jobs wait.
     #[must_use]
     pub fn waiting_count(&self) -> usize {

@@ -1,5 +1,6 @@
 //! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
 
 use crate::backfill::{latest_end, latest_end_of};
 use crate::cluster::Standing;
+use crate::elasticity::gang_of;
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
@@ -129,6 +131,8 @@ impl Engine {
             preemptions: 0,
             checkpoint: None,
             checkpoint_at: None,
+            resizes: 0,
+            width: None,
             claim: None,
             is_cancelled: false,
         };
@@ -174,9 +178,11 @@ impl Engine {
                 self.outlook.take(node, share, id, end);
             }
         }
+        let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
         self.queues.remove(job);
-        self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang));
+        self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
         job.attempts = number.0;
+        job.width = Some(width.get());
         job.claim = None;
         self.claimants.remove(&id);
         job.state = JobState::Allocated(Attempt {
@@ -220,6 +226,7 @@ impl Engine {
             }
             RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
             RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => job.preemptions += 1,
+            RequeueReason::Resized { .. } => job.resizes += 1,
         }
         job.state = JobState::Queued { since: now, not_before };
         self.queues.insert(job);
@@ -238,7 +245,7 @@ impl Engine {
                 self.outlook.release(node, id);
             }
         }
-        self.queues.give_back(now, &job.spec.queue, &held_by(&job.spec.gang));
+        self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
         let ran = now.since(attempt.placed_at);
         if let Some(job) = self.jobs.get_mut(&id) {
             job.ran += ran;
@@ -253,9 +260,11 @@ impl Engine {
         self.cluster.review(now);
         self.queues.set_usages(past);
         for job in self.jobs.values() {
-            match job.state {
+            match &job.state {
                 JobState::Queued { .. } => self.queues.insert(job),
-                JobState::Allocated(_) => self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang)),
+                JobState::Allocated(attempt) => {
+                    self.queues.take(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
+                }
             }
         }
         self.is_placement_due = true;

@@ -52,6 +52,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
         recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
         time_limit: None,
+        elastic: None,
         submitter: Submitter("ann".to_owned()),
     }
 }
@@ -71,6 +72,8 @@ pub(crate) fn waiting(spec: JobSpec) -> Job {
         faults_without_progress: 0,
         requeues: 0,
         preemptions: 0,
+        resizes: 0,
+        width: None,
         checkpoint: None,
         checkpoint_at: None,
         claim: None,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::{JobId, NodeId, QueueName};
 
+use crate::elasticity::{gang_of, nodes_max};
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
@@ -80,8 +81,9 @@ impl Engine {
     /// What a queue holds is what the jobs in and below it hold, and within its limit.
     fn check_queues(&self) -> Result<(), Violation> {
         let mut counted = Queues::new(self.queues.configuration().clone());
-        for job in self.jobs.values().filter(|job| job.attempt().is_some()) {
-            counted.take(self.now, &job.spec.queue, &held_by(&job.spec.gang));
+        for job in self.jobs.values() {
+            let Some(attempt) = job.attempt() else { continue };
+            counted.take(self.now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
         }
         for ((spec, booked), (_, expected)) in self.queues.used().zip(counted.used()) {
             let is_same = |resource: &Resource| booked.held(resource) == expected.held(resource);
@@ -113,7 +115,7 @@ impl Engine {
 fn is_placed_whole(job: &Job, attempt: &crate::Attempt) -> bool {
     let gang = &job.spec.gang;
     let nodes: BTreeSet<NodeId> = attempt.shares.iter().map(|share| share.node).collect();
-    u32::try_from(nodes.len()) == Ok(gang.nodes.get())
+    u32::try_from(nodes.len()).is_ok_and(|width| (gang.nodes.get()..=nodes_max(&job.spec).get()).contains(&width))
         && attempt.shares.len() == nodes.len()
         && attempt.states.len() == nodes.len()
         && attempt.shares.iter().all(|s| u32::try_from(s.devices.len()) == Ok(gang.accelerators_per_node.get()))

@@ -39,7 +39,11 @@ pub struct Job {
     pub checkpoint: Option<Step>,
     /// When that became durable.
     pub checkpoint_at: Option<Timestamp>,
-    /// Nodes that other jobs are leaving for it.
+    /// Times it was restarted on more or fewer nodes.
+    pub resizes: u32,
+    /// On how many nodes its last attempt ran.
+    pub width: Option<u32>,
+    /// Nodes that other jobs are leaving for it, or that it goes on with after a resize.
     pub claim: Option<Claim>,
     /// A user wants it gone.
     pub is_cancelled: bool,

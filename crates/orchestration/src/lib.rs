@@ -14,6 +14,7 @@ mod cluster_tests;
 mod configuration;
 mod decide;
 mod decision;
+mod elasticity;
 mod engine;
 mod entitlement;
 mod estimate;

@@ -89,6 +89,27 @@ impl Round {
     }
 }
 
+/// What a job that starts now has to keep clear of.
+pub(crate) struct Beside<'a> {
+    /// When it is over at the latest.
+    end: Option<Timestamp>,
+    /// Nodes it may not use.
+    barred: BTreeSet<NodeId>,
+    claims: &'a [Reservation],
+    held: &'a [Reservation],
+}
+
+impl Beside<'_> {
+    /// How many of a node's free accelerators it may have.
+    pub(crate) fn usable(&self, node: &Node) -> u32 {
+        if self.barred.contains(&node.id) {
+            return 0;
+        }
+        let held = self.claims.iter().chain(self.held).map(|held| held.usable(node, self.end));
+        held.min().unwrap_or_else(|| node.free_count())
+    }
+}
+
 impl Engine {
     pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         self.queues.bring_forward(now, self.cluster.totals());
@@ -172,7 +193,8 @@ impl Engine {
             let held = round.reservations.get(&gang.lane()).map(Vec::as_slice).unwrap_or_default();
             let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
-            if self.room_until(shortest.end(now), &gang, &BTreeSet::new(), &holds(&round.claims, held)).is_none() {
+            let beside = Beside { end: shortest.end(now), barred: BTreeSet::new(), claims: &round.claims, held };
+            if self.room_for(&gang, &beside).is_none() {
                 round.note_failure(&gang, shortest.end(now));
                 round.hopes.remove(&gang);
             }
@@ -275,7 +297,9 @@ impl Engine {
         held: &[Reservation],
     ) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
-        let Room { shares, candidates, closeness } = self.room_beside(now, &job.spec, claims, held)?;
+        let beside = self.beside(now, &job.spec, claims, held);
+        let find = |gang: &GangShape| self.room_for(gang, &beside);
+        let Room { shares, candidates, closeness } = self.widened(job, find(&job.spec.gang)?, &find);
         let backfills = held.first().map(|held| held.job);
         let reason = PlaceReason { waited: now.since(since), backfills, candidates, closeness };
         let attempt = AttemptNumber(job.attempts + 1);
@@ -290,27 +314,22 @@ impl Engine {
         claims: &[Reservation],
         held: &[Reservation],
     ) -> Option<Room> {
-        self.room_until(latest_end(spec, now), &spec.gang, &self.barred_nodes(now, spec), &holds(claims, held))
+        self.room_for(&spec.gang, &self.beside(now, spec, claims, held))
     }
 
-    /// Room for a gang from now until `end`, but for nodes that are barred.
-    fn room_until(
+    fn room_for(&self, gang: &GangShape, beside: &Beside<'_>) -> Option<Room> {
+        placement::find_room(&self.cluster, gang, &|node| beside.usable(node))
+    }
+
+    pub(crate) fn beside<'a>(
         &self,
-        end: Option<Timestamp>,
-        gang: &GangShape,
-        barred: &BTreeSet<NodeId>,
-        holds: &[&Reservation],
-    ) -> Option<Room> {
-        let usable = |node: &Node| match barred.contains(&node.id) {
-            true => 0,
-            false => holds.iter().map(|held| held.usable(node, end)).min().unwrap_or_else(|| node.free_count()),
-        };
-        placement::find_room(&self.cluster, gang, &usable)
+        now: Timestamp,
+        spec: &JobSpec,
+        claims: &'a [Reservation],
+        held: &'a [Reservation],
+    ) -> Beside<'a> {
+        Beside { end: latest_end(spec, now), barred: self.barred_nodes(now, spec), claims, held }
     }
-}
-
-fn holds<'a>(claims: &'a [Reservation], held: &'a [Reservation]) -> Vec<&'a Reservation> {
-    claims.iter().chain(held).collect()
 }
 
 /// Whether a gang that has no room gets a reservation, beside so many that there are.

@@ -255,6 +255,12 @@ impl Queues {
         std::iter::successors(Some(leaf), |index| self.queues[index.0].parent)
     }
 
+    /// How many accelerators of a kind a leaf may still have, if a limit on the way up bounds that.
+    pub(crate) fn left_of(&self, leaf: QueueIndex, kind: &AcceleratorKind) -> Option<u32> {
+        let left = |queue: QueueIndex| Some(self.limit(queue, kind)?.saturating_sub(self.held(queue, kind)));
+        self.path_up(leaf).filter_map(left).min()
+    }
+
     /// The queues directly in one.
     pub(crate) fn children(&self, queue: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
         self.queues[queue.0].children.iter().copied()

@@ -6,6 +6,7 @@ use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
 use crate::backfill::latest_end_of;
 use crate::cluster::Standing;
+use crate::elasticity::gang_of;
 use crate::engine::{Engine, Limits};
 use crate::estimate::{Estimates, History, Kin};
 use crate::job::{Job, JobState};
@@ -88,7 +89,7 @@ impl Engine {
                         node.into_iter().for_each(|node| engine.outlook.take(node, share, job.id, end));
                     }
                     if !is_booked {
-                        engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&job.spec.gang));
+                        engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                     }
                 }
             }

@@ -13,23 +13,30 @@
 //! has then no more than it is entitled to, and a lower priority never stops a higher one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, JobId, Priority, Timestamp};
+use gangline_base::{AcceleratorKind, GpuSeconds, JobId, NodeId, Priority, Timestamp};
 
 use crate::claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
+use crate::elasticity::width_of;
 use crate::engine::Engine;
 use crate::entitlement::Entitlement;
 use crate::job::{Attempt, Job};
-use crate::preemption::cost::{since_durable, victim_cost};
+use crate::preemption::cost::{RestartCosts, since_durable, victim_cost};
 use crate::preemption::{
     NoVictims, NodeResources, Problem, QueueBound, Resources, VictimSet, Victims, Wanted, find_victims,
 };
 use crate::queue::QueueIndex;
 use crate::share::Resource;
-use crate::{Decision, Node, PreemptionRules, StopReason, placement};
+use crate::{Decision, Node, PreemptionRules, Share, StopReason, placement};
 
 /// Jobs that victims are looked for in one pass.
 const CLAIMS_SOUGHT_MAX: usize = 4;
+
+/// Ways to shrink one job by a single node that are offered.
+const SHRINKS_BY_ONE_MAX: usize = 16;
+/// Ways to shrink it by more that are offered.
+const SHRINKS_BY_MORE_MAX: usize = 16;
 
 /// A right to take devices.
 struct Rights<'a> {
@@ -57,15 +64,17 @@ impl Engine {
         for id in self.claimants_due(now) {
             let Some(job) = self.jobs.get(&id) else { continue };
             match self.find_claim(now, job) {
-                Ok(Some(claim)) => {
-                    let Decision::Claim { claim: Claim { victims, .. }, .. } = &claim else { continue };
+                Ok(claims) => {
+                    let victims = claims.first().map_or(Vec::new(), |first| match first {
+                        Decision::Claim { claim, .. } => claim.victims.clone(),
+                        _ => Vec::new(),
+                    });
                     let stops: Vec<Decision> = victims.iter().filter_map(|victim| self.stop_for(*victim, id)).collect();
-                    for decision in std::iter::once(claim).chain(stops) {
+                    for decision in claims.into_iter().chain(stops) {
                         self.evolve_decision(now, &decision);
                         decisions.push(decision);
                     }
                 }
-                Ok(None) => {}
                 Err(eligible_at) => {
                     self.timers.insert((eligible_at, id));
                 }
@@ -112,19 +121,19 @@ impl Engine {
         self.queues.entitlement(queue, kind, u32::try_from(total).unwrap_or(u32::MAX))
     }
 
-    /// A claim for a job that has no room; or when one may be possible, if some jobs are still within their guaranteed
-    /// run time.
-    fn find_claim(&self, now: Timestamp, job: &Job) -> Result<Option<Decision>, Timestamp> {
+    /// A claim for a job that has no room, and those of victims that shrink for it; or when one may be possible, if some
+    /// jobs are still within their guaranteed run time.
+    fn find_claim(&self, now: Timestamp, job: &Job) -> Result<Vec<Decision>, Timestamp> {
         let gang = &job.spec.gang;
         let claims = self.claims_beside(job.id);
         let usable = |node: &Node| claims.iter().map(|claim| claim.usable(node, None)).min();
         let usable = |node: &Node| usable(node).unwrap_or_else(|| node.free_count());
         // What segments need is more than the search can tell.
         if gang.topology.segment.is_some() || placement::find_room(&self.cluster, gang, &usable).is_some() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let leaf = self.queues.leaf(&job.spec.queue);
-        let Some(rights) = self.rights(leaf, job) else { return Ok(None) };
+        let Some(rights) = self.rights(leaf, job) else { return Ok(Vec::new()) };
         let (candidates, guaranteed_until) = self.candidates(now, &rights);
         let mut priorities: BTreeSet<Priority> = candidates.iter().map(|it| it.job.spec.priority).collect();
         while let Some(highest) = priorities.pop_first() {
@@ -135,14 +144,15 @@ impl Engine {
                 if !is_strict && guaranteed_until.is_some() {
                     break;
                 }
-                match find_victims(&self.problem(now, &rights, &allowed, is_strict)) {
-                    Ok(victims) => return Ok(Some(self.claim(now, &rights, victims))),
+                let (problem, offers) = self.problem(now, &rights, &allowed, is_strict);
+                match find_victims(&problem) {
+                    Ok(victims) => return Ok(self.claims(now, &rights, victims, &offers)),
                     Err(NoVictims::Bounded) => {}
                     Err(NoVictims::TooFewNodes { .. } | NoVictims::Unproven) => break,
                 }
             }
         }
-        guaranteed_until.map_or(Ok(None), Err)
+        guaranteed_until.map_or(Ok(Vec::new()), Err)
     }
 
     /// Who may be stopped now, and when the first of the others may.
@@ -188,9 +198,15 @@ impl Engine {
         side.is_some_and(|side| rights.reclaiming.contains_key(side)) && self.entitlement(other, kind).excess() > 0
     }
 
-    fn problem(&self, now: Timestamp, rights: &Rights<'_>, candidates: &[&Candidate<'_>], is_strict: bool) -> Problem {
+    fn problem(
+        &self,
+        now: Timestamp,
+        rights: &Rights<'_>,
+        candidates: &[&Candidate<'_>],
+        is_strict: bool,
+    ) -> (Problem, Vec<Option<Shrink>>) {
         let gang = &rights.job.spec.gang;
-        let largest = candidates.iter().map(|candidate| candidate.job.spec.gang.devices()).max().unwrap_or(0);
+        let largest = candidates.iter().map(|candidate| devices_of(candidate.attempt)).max().unwrap_or(0);
         let beyond = if is_strict { 0 } else { largest.saturating_sub(1) };
         let own: BTreeSet<QueueIndex> = self.queues.path_up(rights.leaf).collect();
         let mut places: BTreeMap<QueueIndex, usize> = BTreeMap::new();
@@ -217,20 +233,22 @@ impl Engine {
         for domain in self.domains_for(now, rights.job) {
             problem.add_domain(domain);
         }
+        let mut offers = Vec::new();
         for Candidate { job, attempt, leaf } in candidates {
-            let shares = attempt.shares.iter().map(|share| NodeResources {
-                node: share.node,
-                resources: Resources {
-                    devices: u32::try_from(share.devices.len()).expect("a node has fewer than 2^32 accelerators"),
-                    cpus: share.cpus,
-                    memory: share.memory,
-                },
-            });
             let lost = since_durable(now, attempt.placed_at, job.checkpoint_at);
-            let cost = victim_cost(job.spec.gang.devices(), lost, &rights.rules.restart);
-            problem.add_offer(job.id, places[leaf], cost, shares);
+            let restart = rights.rules.restart;
+            let cost = victim_cost(devices_of(attempt), lost, &restart);
+            problem.add_offer(job.id, places[leaf], cost, attempt.shares.iter().map(resources_of));
+            offers.push(None);
+            // One that shrinks goes on at once.
+            let cost = victim_cost(devices_of(attempt), lost, &RestartCosts { requeue: Duration::ZERO, ..restart });
+            for shrink in shrinks(job, attempt) {
+                let freed = attempt.shares.iter().filter(|share| !shrink.stays.contains(&share.node));
+                problem.add_offer(job.id, places[leaf], cost, freed.map(resources_of));
+                offers.push(Some(shrink));
+            }
         }
-        problem
+        (problem, offers)
     }
 
     /// Nodes that could take a share of a gang and that nobody else has a claim to or reserved, apart by the domains that would have to
@@ -253,8 +271,9 @@ impl Engine {
         domains.into_values().collect()
     }
 
-    fn claim(&self, now: Timestamp, rights: &Rights<'_>, found: Victims) -> Decision {
-        let VictimSet { jobs, cost, nodes, .. } = found.chosen;
+    /// The claim of the waiting job, then those of victims that shrink to the nodes they go on with.
+    fn claims(&self, now: Timestamp, rights: &Rights<'_>, found: Victims, offers: &[Option<Shrink>]) -> Vec<Decision> {
+        let VictimSet { jobs, offers: taken, cost, nodes, .. } = found.chosen;
         let grace = jobs.iter().filter_map(|victim| self.jobs.get(victim)).map(|victim| victim.spec.checkpoint.grace);
         let until = now + grace.max().unwrap_or_default();
         let is_outside = |victim: &&JobId| {
@@ -262,11 +281,21 @@ impl Engine {
         };
         let outside = jobs.iter().find(is_outside);
         let right = outside.and_then(|_| self.right_to_reclaim(rights)).unwrap_or(ClaimRight::Priority);
-        let alternatives = found.alternatives.into_iter();
+        // Other ways to shrink the same jobs are no alternatives to anybody.
+        let alternatives = found.alternatives.into_iter().filter(|other| other.jobs != jobs);
         let alternatives =
             alternatives.map(|other| VictimAlternative { victims: other.jobs, cost: other.cost }).collect();
         let reason = ClaimReason { right, cost, is_cheapest: found.is_exact, alternatives };
-        Decision::Claim { job: rights.job.id, claim: Claim { nodes, victims: jobs, until }, reason }
+        let shrunk = jobs.iter().zip(&taken).filter_map(|(job, offer)| Some((*job, offers[offer.0].as_ref()?)));
+        let shrunk = shrunk.map(|(job, Shrink { from, stays })| {
+            let to = u32::try_from(stays.len()).unwrap_or(u32::MAX);
+            let right = ClaimRight::Shrink { from: *from, to, by: rights.job.id };
+            let reason = ClaimReason { right, cost: GpuSeconds::ZERO, is_cheapest: true, alternatives: Vec::new() };
+            Decision::Claim { job, claim: Claim { nodes: stays.clone(), victims: vec![job], until }, reason }
+        });
+        let shrunk: Vec<Decision> = shrunk.collect();
+        let claim = Claim { nodes, victims: jobs, until };
+        std::iter::once(Decision::Claim { job: rights.job.id, claim, reason }).chain(shrunk).collect()
     }
 
     /// The highest queue that takes back.
@@ -276,4 +305,36 @@ impl Engine {
         let queue = self.queues.name(queue)?.clone();
         Some(ClaimRight::Entitlement { queue, held: entitlement.held, entitled: entitlement.entitled })
     }
+}
+
+/// A job that gives some of its nodes up.
+struct Shrink {
+    from: u32,
+    stays: Vec<NodeId>,
+}
+
+/// The ways in which an elastic job can shrink: by any one node, or by the last ones.
+fn shrinks(job: &Job, attempt: &Attempt) -> Vec<Shrink> {
+    let from = width_of(attempt).get();
+    let spare = from.saturating_sub(job.spec.gang.nodes.get());
+    if job.spec.elastic.is_none() || spare == 0 {
+        return Vec::new();
+    }
+    let nodes: Vec<NodeId> = attempt.shares.iter().map(|share| share.node).collect();
+    let one = (0..nodes.len().min(SHRINKS_BY_ONE_MAX)).map(|gone| {
+        let stays = nodes.iter().enumerate().filter(|(place, _)| *place != gone).map(|(_, node)| *node);
+        Shrink { from, stays: stays.collect() }
+    });
+    let several = (2..=usize::try_from(spare).unwrap_or(usize::MAX))
+        .map(|gone| Shrink { from, stays: nodes[..nodes.len() - gone].to_vec() });
+    one.chain(several.take(SHRINKS_BY_MORE_MAX)).collect()
+}
+
+fn devices_of(attempt: &Attempt) -> u32 {
+    u32::try_from(attempt.devices()).unwrap_or(u32::MAX)
+}
+
+fn resources_of(share: &Share) -> NodeResources {
+    let devices = u32::try_from(share.devices.len()).expect("a node has fewer than 2^32 accelerators");
+    NodeResources { node: share.node, resources: Resources { devices, cpus: share.cpus, memory: share.memory } }
 }

@@ -123,6 +123,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
             launch: Launch::PerAccelerator,
             topology: Default::default(),
         },
+        elastic: None,
         program: Program { workdir: "/".to_owned(), envs: Default::default(), setup: None, run: "true".to_owned() },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
         recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3 },

@@ -26,6 +26,8 @@ pub(super) struct ClaimV1 {
 enum RightV1 {
     Priority,
     Entitlement { queue: QueueName, held: u32, entitled: u32 },
+    Growth { from: u32, to: u32, speed_milli: u32 },
+    Shrink { from: u32, to: u32, by: JobId },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -59,6 +61,8 @@ impl ClaimDecisionV1 {
         let right = match right {
             ClaimRight::Priority => RightV1::Priority,
             ClaimRight::Entitlement { queue, held, entitled } => RightV1::Entitlement { queue, held, entitled },
+            ClaimRight::Growth { from, to, speed_milli } => RightV1::Growth { from, to, speed_milli },
+            ClaimRight::Shrink { from, to, by } => RightV1::Shrink { from, to, by },
         };
         let alternatives = alternatives.into_iter();
         let alternatives =
@@ -72,6 +76,8 @@ impl From<ClaimDecisionV1> for Decision {
         let right = match disk.right {
             RightV1::Priority => ClaimRight::Priority,
             RightV1::Entitlement { queue, held, entitled } => ClaimRight::Entitlement { queue, held, entitled },
+            RightV1::Growth { from, to, speed_milli } => ClaimRight::Growth { from, to, speed_milli },
+            RightV1::Shrink { from, to, by } => ClaimRight::Shrink { from, to, by },
         };
         let alternatives = disk.alternatives.into_iter();
         let alternatives =

@@ -139,6 +139,7 @@ pub(super) enum StopV1 {
     PeerEnded,
     Preempted { by: JobId },
     NodeLeaves { node: NodeId },
+    Resized { to: u32 },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -149,6 +150,7 @@ enum RequeueV1 {
     Orphaned,
     Preempted { by: JobId },
     NodeLeft { node: NodeId },
+    Resized { to: u32 },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -307,7 +309,7 @@ mirror!(CauseV1, FaultCause {
     Exit(code), Signal(signal), Setup(code), Start, Rendezvous, SupervisorLost, NodeLost,
 });
 mirror!(RequeueV1, RequeueReason {
-    Fault { cause, faults, max_faults }, Asked, Orphaned, Preempted { by }, NodeLeft { node },
+    Fault { cause, faults, max_faults }, Asked, Orphaned, Preempted { by }, NodeLeft { node }, Resized { to },
 });
 mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, at }, Stopped });
 mirror!(FateV1, Fate {
@@ -328,6 +330,7 @@ impl From<StopReason> for StopV1 {
             StopReason::TimeLimit(limit) => StopV1::TimeLimit { limit_ms: millis(limit) },
             StopReason::PeerEnded => StopV1::PeerEnded,
             StopReason::Preempted { by } => StopV1::Preempted { by },
+            StopReason::Resized { to } => StopV1::Resized { to },
             StopReason::NodeLeaves { node } => StopV1::NodeLeaves { node },
         }
     }
@@ -340,6 +343,7 @@ impl From<StopV1> for StopReason {
             StopV1::TimeLimit { limit_ms } => StopReason::TimeLimit(Duration::from_millis(limit_ms)),
             StopV1::PeerEnded => StopReason::PeerEnded,
             StopV1::Preempted { by } => StopReason::Preempted { by },
+            StopV1::Resized { to } => StopReason::Resized { to },
             StopV1::NodeLeaves { node } => StopReason::NodeLeaves { node },
         }
     }

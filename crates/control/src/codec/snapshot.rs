@@ -56,6 +56,10 @@ struct JobV1 {
     checkpoint_at: Option<Timestamp>,
     #[serde(default)]
     claim: Option<ClaimV1>,
+    #[serde(default)]
+    resizes: u32,
+    #[serde(default)]
+    width: Option<u32>,
     is_cancelled: bool,
 }
 
@@ -141,6 +145,8 @@ impl From<&Job> for JobV1 {
             checkpoint: job.checkpoint,
             checkpoint_at: job.checkpoint_at,
             claim: job.claim.clone().map(ClaimV1::from),
+            resizes: job.resizes,
+            width: job.width,
             is_cancelled: job.is_cancelled,
         }
     }
@@ -173,6 +179,8 @@ impl TryFrom<JobV1> for Job {
             checkpoint: job.checkpoint,
             checkpoint_at: job.checkpoint_at,
             claim: job.claim.map(Into::into),
+            resizes: job.resizes,
+            width: job.width,
             is_cancelled: job.is_cancelled,
         })
     }

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, PoolName, Priority, Program, QueueName,
-    RecoveryPolicy, Submitter,
+    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, JobSpec, Launch, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy, SpeedUp, Submitter,
 };
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +28,8 @@ pub(super) struct SpecV1 {
     topology: TopologyV1,
     #[serde(default, skip_serializing_if = "PoolName::is_default")]
     pool: PoolName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    elastic: Option<ElasticV1>,
     workdir: String,
     envs: BTreeMap<String, String>,
     setup: Option<String>,
@@ -38,6 +40,13 @@ pub(super) struct SpecV1 {
     no_progress_limit: u32,
     time_limit_ms: Option<u64>,
     submitter: String,
+}
+
+/// Nodes at most; nodes and thousandths of the speed on the least.
+#[derive(Serialize, Deserialize)]
+struct ElasticV1 {
+    nodes_max: NonZeroU32,
+    speed_up: Vec<(u32, u32)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -69,6 +78,10 @@ impl From<&JobSpec> for SpecV1 {
             },
             topology: gang.topology.into(),
             pool: gang.pool.clone(),
+            elastic: spec.elastic.as_ref().map(|elastic| ElasticV1 {
+                nodes_max: elastic.nodes_max,
+                speed_up: elastic.speed_up.points().to_vec(),
+            }),
             workdir: program.workdir.clone(),
             envs: program.envs.clone(),
             setup: program.setup.clone(),
@@ -87,6 +100,11 @@ impl TryFrom<SpecV1> for JobSpec {
     type Error = Error;
 
     fn try_from(spec: SpecV1) -> Result<Self, Error> {
+        let elastic = |elastic: ElasticV1| {
+            let speed_up = SpeedUp::new(spec.nodes, elastic.nodes_max, elastic.speed_up);
+            let speed_up = speed_up.map_err(|_| Error::Impossible("speed_up"))?;
+            Ok::<_, Error>(Elastic { nodes_max: elastic.nodes_max, speed_up })
+        };
         Ok(JobSpec {
             name: spec.name,
             queue: spec.queue,
@@ -104,6 +122,7 @@ impl TryFrom<SpecV1> for JobSpec {
                 },
                 topology: spec.topology.into(),
             },
+            elastic: spec.elastic.map(elastic).transpose()?,
             program: Program { workdir: spec.workdir, envs: spec.envs, setup: spec.setup, run: spec.run },
             checkpoint: CheckpointPolicy { path: spec.checkpoint_path, grace: Duration::from_millis(spec.grace_ms) },
             recovery: RecoveryPolicy { max_faults: spec.max_faults, no_progress_limit: spec.no_progress_limit },

@@ -11,6 +11,7 @@ use gangline_base::{
 };
 
 use super::Context;
+use super::elastic;
 use super::field::{Field, Section, scalar};
 use super::problem::{Code, Place, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
@@ -48,7 +49,8 @@ pub(super) fn read(root: &Node, context: &Context<'_>, problems: &mut Problems) 
         Some(field) => field.parsed(problems, values::queue),
     };
     let priority = top.get_or("priority", Priority::NORMAL, |field| field.parsed(problems, values::priority));
-    let gang = gang(&top, problems);
+    let width = elastic::read(&top, problems);
+    let gang = gang(&top, width.as_ref().map(|width| width.nodes), problems);
     let program = program(&top, root, context, problems);
     let checkpoint = checkpoint(&top, context, problems);
     let has_path = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.path.is_some());
@@ -60,6 +62,7 @@ pub(super) fn read(root: &Node, context: &Context<'_>, problems: &mut Problems) 
         queue: queue?,
         priority: priority?,
         gang: gang?,
+        elastic: width?.elastic,
         program: program?,
         checkpoint: checkpoint?,
         recovery: recovery?,
@@ -73,8 +76,7 @@ fn name_from_file(file_name: &str) -> String {
     stem.and_then(|stem| values::name(stem).ok()).unwrap_or_else(|| NAME_DEFAULT.to_owned())
 }
 
-fn gang(top: &Section<'_>, problems: &mut Problems) -> Option<GangShape> {
-    let nodes = top.get_or("num_nodes", NonZeroU32::MIN, |field| num_nodes(field, problems));
+fn gang(top: &Section<'_>, nodes: Option<NonZeroU32>, problems: &mut Problems) -> Option<GangShape> {
     let topology = topology::read(top, nodes, problems);
     let launch = top.get_or("launch", Launch::PerAccelerator, |field| field.parsed(problems, values::launch));
     let one_cpu = (AcceleratorKind(AcceleratorKind::CPU.to_owned()), NonZeroU32::MIN);
@@ -110,33 +112,6 @@ fn accelerators(field: Field<'_>, problems: &mut Problems) -> Option<(Accelerato
     let refusal = Refusal::new(Code::WrongType, "expects one kind and a count").hint("write \"H100:8\"");
     field.refuse(problems, refusal);
     None
-}
-
-/// A number, or `{min, max}`, of which the Engine honours only equal ones so far.
-fn num_nodes(field: Field<'_>, problems: &mut Problems) -> Option<NonZeroU32> {
-    if !matches!(field.node.value, Value::Mapping(_)) {
-        return field.count(problems, 1..=NODES_MAX).and_then(NonZeroU32::new);
-    }
-    let section = field.section(problems, "num_nodes")?;
-    let mut bound = |key: &str| match section.get(key) {
-        Some(bound) => bound.count(problems, 1..=NODES_MAX),
-        None => {
-            let refusal = Refusal::new(Code::MissingKey, format!("has no \"{key}\"")).hint("write {min: 2, max: 8}");
-            field.refuse(problems, refusal);
-            None
-        }
-    };
-    let (min, max) = (bound("min"), bound("max"));
-    let (min, max) = (min?, max?);
-    if min > max {
-        field.refuse(problems, Refusal::new(Code::OutOfRange, format!("has min {min} over max {max}")));
-        return None;
-    }
-    if min < max {
-        let hint = format!("write num_nodes: {min} or num_nodes: {max}");
-        problems.add(field.place(), not_yet::refusal("a \"num_nodes\" that may be resized", hint));
-    }
-    NonZeroU32::new(min)
 }
 
 fn program(top: &Section<'_>, root: &Node, context: &Context<'_>, problems: &mut Problems) -> Option<Program> {

@@ -24,7 +24,7 @@ const LEVELS: [(&str, &[&str]); 8] = [
             "sweep",
         ],
     ),
-    ("num_nodes", &["min", "max"]),
+    ("num_nodes", &["min", "max", "speedup"]),
     ("resources", &["accelerators", "cpus", "memory", "pool"]),
     ("topology", &["require", "prefer", "segment"]),
     ("topology.segment", &["nodes", "level"]),

@@ -78,6 +78,7 @@ impl JobRecord {
     pub(crate) fn new(id: JobId, spec: &JobSpec, now: Timestamp) -> Self {
         let gang = Gang {
             nodes: spec.gang.nodes.get(),
+            nodes_max: spec.elastic.as_ref().map(|elastic| elastic.nodes_max.get()),
             accelerator: spec.gang.accelerator.0.clone(),
             accelerators_per_node: spec.gang.accelerators_per_node.get(),
             ranks_per_node: spec.gang.ranks_per_node(),

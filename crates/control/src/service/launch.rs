@@ -59,7 +59,7 @@ impl Actor {
         let spec = &live.spec;
         let timing = &self.options.timing;
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let node_count = spec.gang.nodes.get();
+        let node_count = u32::try_from(shares.len()).expect("a gang has fewer than 2^32 nodes");
         (0..)
             .zip(shares)
             .map(|(node_rank, share)| {

@@ -107,8 +107,11 @@ pub struct Job {
 /// The devices a job asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gang {
-    /// Nodes.
+    /// Nodes; the least, if it may be resized.
     pub nodes: u32,
+    /// The most nodes of a job that may be resized.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes_max: Option<u32>,
     /// The kind of accelerator.
     pub accelerator: String,
     /// Accelerators on each node.

@@ -69,6 +69,7 @@ impl Gangline {
             queue: queue.expect("\"default\" is a name"),
             priority: view.priority(job),
             gang,
+            elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
             checkpoint: CheckpointPolicy { path: Some("/".to_owned()), grace: Duration::from_mins(5) },
             recovery: RecoveryPolicy { max_faults: u32::MAX, no_progress_limit: u32::MAX },

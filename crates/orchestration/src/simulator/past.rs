@@ -238,6 +238,7 @@ mod tests {
                     launch: Launch::PerAccelerator,
                     topology: TopologyRequest::default(),
                 },
+                elastic: None,
                 program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
                 checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
                 recovery: RecoveryPolicy { max_faults: 9, no_progress_limit: 9 },

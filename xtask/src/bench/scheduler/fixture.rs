@@ -78,6 +78,7 @@ impl Gang {
                 launch: Launch::PerAccelerator,
                 topology: self.topology,
             },
+            elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
             recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3 },

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, GpuSeconds, JobId, JobSpec, Launch, Level,
-    NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, Step, Submitter, Timestamp,
-    TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, Elastic, GangShape, GpuSeconds, JobId, JobSpec, Launch,
+    Level, NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, SpeedUp, Step, Submitter,
+    Timestamp, TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
@@ -207,15 +207,25 @@ impl Examples {
         NonZeroU32::new(self.number().max(1)).expect("at least one")
     }
 
+    /// As many nodes again at most, at half their speed.
+    fn elastic(&mut self, nodes: NonZeroU32) -> Option<Elastic> {
+        let nodes_max = NonZeroU32::new(nodes.get().saturating_mul(2))?;
+        let given = SpeedUp::new(nodes, nodes_max, vec![(nodes_max.get(), 1_500)]).ok();
+        let speed_up = if self.below(2) == 0 { given } else { None };
+        let speed_up = speed_up.unwrap_or_else(|| SpeedUp::assumed(nodes, nodes_max));
+        self.maybe(|_| Elastic { nodes_max, speed_up })
+    }
+
     fn spec(&mut self) -> JobSpec {
         let value = u16::try_from(self.below(u32::from(Priority::MAX) + 1)).expect("small");
+        let nodes = self.positive();
         let envs = (0..self.below(4)).map(|number| (format!("KEY_{number}"), self.text())).collect();
         JobSpec {
             name: self.text(),
             queue: queue_name(),
             priority: Priority::new(value).expect("in range"),
             gang: GangShape {
-                nodes: self.positive(),
+                nodes,
                 pool: self.pool(),
                 accelerator: AcceleratorKind(self.text()),
                 accelerators_per_node: self.positive(),
@@ -224,6 +234,7 @@ impl Examples {
                 launch: if self.below(2) == 0 { Launch::PerAccelerator } else { Launch::PerNode },
                 topology: self.topology(),
             },
+            elastic: self.elastic(nodes),
             program: Program { workdir: self.text(), envs, setup: self.maybe(Self::text), run: self.text() },
             checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
             recovery: RecoveryPolicy { max_faults: self.number(), no_progress_limit: self.number() },
@@ -258,7 +269,7 @@ impl Examples {
         ends
     }
 
-    fn stops(&mut self) -> [StopReason; 5] {
+    fn stops(&mut self) -> [StopReason; 6] {
         let (by, _, node) = self.share_of();
         [
             StopReason::Cancelled,
@@ -266,6 +277,7 @@ impl Examples {
             StopReason::PeerEnded,
             StopReason::Preempted { by },
             StopReason::NodeLeaves { node },
+            StopReason::Resized { to: self.number() },
         ]
     }
 
@@ -315,6 +327,7 @@ impl Examples {
             RequeueReason::Orphaned,
             RequeueReason::Preempted { by },
             RequeueReason::NodeLeft { node },
+            RequeueReason::Resized { to: self.number() },
         ];
         decisions.extend(requeues.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
         let fates = [
@@ -326,7 +339,7 @@ impl Examples {
             Fate::NoProgress { cause, faults },
             Fate::RequeuesExhausted { requeues: self.number() },
         ];
-        decisions.extend([true, false].map(|has_priority| self.claim_decision(job, has_priority)));
+        decisions.extend(self.rights().map(|right| self.claim_decision(job, right)));
         decisions.extend(fates.map(|fate| Decision::End { job, fate }));
         decisions
     }
@@ -341,10 +354,17 @@ impl Examples {
         GpuSeconds::of(self.number(), Duration::from_nanos(self.large() >> 8))
     }
 
-    fn claim_decision(&mut self, job: JobId, has_priority: bool) -> Decision {
-        let (held, entitled) = (self.number(), self.number());
-        let entitlement = ClaimRight::Entitlement { queue: queue_name(), held, entitled };
-        let right = if has_priority { ClaimRight::Priority } else { entitlement };
+    fn rights(&mut self) -> [ClaimRight; 4] {
+        let (held, entitled, (by, ..)) = (self.number(), self.number(), self.share_of());
+        [
+            ClaimRight::Priority,
+            ClaimRight::Entitlement { queue: queue_name(), held, entitled },
+            ClaimRight::Growth { from: held, to: entitled, speed_milli: self.number() },
+            ClaimRight::Shrink { from: held, to: entitled, by },
+        ]
+    }
+
+    fn claim_decision(&mut self, job: JobId, right: ClaimRight) -> Decision {
         let alternative =
             |random: &mut Self| VictimAlternative { victims: random.claim().victims, cost: random.cost() };
         let alternatives = (0..self.below(3)).map(|_| alternative(self)).collect();
@@ -383,6 +403,8 @@ impl Examples {
             checkpoint: self.maybe(|random| Step(random.large())),
             checkpoint_at: self.maybe(Self::time),
             claim: self.maybe(Self::claim),
+            resizes: self.number(),
+            width: self.maybe(Self::number),
             is_cancelled: self.below(2) == 0,
         }
     }

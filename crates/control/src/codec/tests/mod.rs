@@ -56,6 +56,7 @@ fn kind(entry: &Entry) -> &'static str {
                 StopReason::PeerEnded => "stop: peer ended",
                 StopReason::Preempted { .. } => "stop: preempted",
                 StopReason::NodeLeaves { .. } => "stop: node leaves",
+                StopReason::Resized { .. } => "stop: resized",
             },
             Decision::Requeue { reason, .. } => match reason {
                 RequeueReason::Fault { .. } => "requeue: fault",
@@ -63,6 +64,7 @@ fn kind(entry: &Entry) -> &'static str {
                 RequeueReason::Orphaned => "requeue: orphaned",
                 RequeueReason::Preempted { .. } => "requeue: preempted",
                 RequeueReason::NodeLeft { .. } => "requeue: node left",
+                RequeueReason::Resized { .. } => "requeue: resized",
             },
             Decision::End { fate, .. } => match fate {
                 Fate::Succeeded => "end: succeeded",
@@ -90,7 +92,7 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 41;
+const KINDS: usize = 43;
 
 /// Proves A-9: the journal's types carry all that the engine's have.
 #[test]

@@ -96,6 +96,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
             launch: Launch::PerAccelerator,
             topology: Default::default(),
         },
+        elastic: None,
         program: Program {
             workdir: "/work".to_owned(),
             envs: [("LR".to_owned(), "3e-4".to_owned())].into(),
