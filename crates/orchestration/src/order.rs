@@ -3,7 +3,7 @@
 //! Under [`QueueOrder::ShortestExpected`] a job's *turn* is when it came, and [`PATIENCE`] times its expected run time
 //! (`estimate.rs`) later, but at most [`AGE_MAX`]; a gang's time is divided by its nodes, since it can't use what is free
 //! here and there. The earlier turn goes first. So short jobs pass long ones, but a job of an hour is passed only by what
-//! came within the next thirty, and nothing at all is passed by what came a month after it: none starves. The key is
+//! came within the next thirty, and nothing at all is passed by what came two months after it: none starves. The key is
 //! fixed when the job comes, so lines stay sorted, and it says in one sentence why a job is where it is.
 //!
 //! Shortest job first with aging is as old as operating systems (Kleinrock, Queueing Systems II, 1976); ordering by
@@ -39,8 +39,8 @@ impl QueueOrder {
 
 /// How many times its expected run time a job may be passed by shorter ones that came later.
 const PATIENCE: u32 = 30;
-/// The longest that a job may be passed by ones that came later: thirty days.
-const AGE_MAX: Duration = Duration::from_hours(24 * 30);
+/// The longest that a job may be passed by ones that came later: sixty days.
+const AGE_MAX: Duration = Duration::from_hours(24 * 60);
 
 impl Engine {
     /// When the turn of a job is that comes now.
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_jobs_and_large_gangs_come_sooner_and_none_later_than_a_month() {
+    fn short_jobs_and_large_gangs_come_sooner_and_none_later_than_two_months() {
         let hour = Duration::from_hours(1);
         assert_eq!(patience(hour, 1), hour * 30);
         assert_eq!(patience(hour, 15), hour * 2);
