@@ -22,6 +22,8 @@ pub(super) enum Refused {
     QueueFull,
     ClusterFull,
     Sharing,
+    /// The properties have neither sweeps nor budgets, which orchestration's own tests try: never due.
+    Sweep,
     /// The properties have no network: never due.
     Network,
 }
@@ -37,6 +39,12 @@ fn kind_of(refusal: &Refusal) -> Refused {
         Refusal::ClusterFull { .. } => Refused::ClusterFull,
         Refusal::UnknownQueue { .. } | Refusal::BeyondLimit { .. } | Refusal::Configuration(_) => Refused::Sharing,
         Refusal::Misplaced(_) | Refusal::UnevenSegments { .. } => Refused::Network,
+        Refusal::UnknownSweep(_)
+        | Refusal::SweepSize { .. }
+        | Refusal::SweepPoint { .. }
+        | Refusal::MetricNotDue { .. }
+        | Refusal::NoPrice { .. }
+        | Refusal::BudgetTooSmall { .. } => Refused::Sweep,
     }
 }
 
@@ -76,6 +84,9 @@ impl Shadow {
             Event::CheckpointCommitted { job, attempt, .. } => {
                 let holding = self.jobs.get(job).and_then(Ours::holding);
                 self.stale_unless(*job, holding.is_some_and(|holding| holding.attempt == *attempt))
+            }
+            Event::SweepSubmitted(_) | Event::SweepCancelRequested { .. } | Event::MetricReported { .. } => {
+                Some(Refused::Sweep)
             }
             Event::Configured(_) | Event::IdsSkipped { .. } | Event::TimePassed => None,
         }

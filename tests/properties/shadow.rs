@@ -116,6 +116,7 @@ impl Shadow {
                 job.checkpoint = job.checkpoint.max(Some(*step));
             }
             Event::Configured(_) => {}
+            Event::SweepSubmitted(_) | Event::SweepCancelRequested { .. } | Event::MetricReported { .. } => {}
             Event::IdsSkipped { .. } | Event::TimePassed => {}
         }
     }

@@ -326,6 +326,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         },
         recovery: RecoveryPolicy { max_faults: shape.max_faults, no_progress_limit: shape.no_progress_limit },
         time_limit: shape.limit_seconds.map(|seconds| Duration::from_secs(u64::from(seconds))),
+        budget: None,
         submitter: Submitter("someone".to_owned()),
     }
 }

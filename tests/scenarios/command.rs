@@ -11,6 +11,11 @@
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
 //!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
 //!                        max-nodes=4                     it may be resized up to so many nodes
+//! sweep NAME points=6 gang=1 [parallel=2 goal=maximize early-stop=100/3 ...]
+//!                                                       jobs NAME/1 to NAME/6; the best third goes on at 100, 300, ...
+//! metric JOB 100 2.31                                   the job's metric at step 100; NaN if it has diverged
+//! cancel-sweep NAME                                     a user wants all its jobs gone
+//! price h100 2.50                                       what an accelerator-hour costs; submit NAME budget=100 ...
 //! dry-run gang=16 [...]                                 where it would run, or why not
 //! advance 10m                                           time goes by; timers go off on the way
 //! start JOB [on NODE]                                   the ranks run (on every node of the gang)
@@ -34,7 +39,10 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Bytes, Level, PoolName, Priority, QueueName, Segment, TopologyRequest};
+use gangline_base::{
+    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, PoolName, Priority, QueueName, Reduction,
+    Segment, SweepRules, TopologyRequest,
+};
 use gangline_orchestration::{Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec};
 
 /// One command.
@@ -47,6 +55,10 @@ pub(super) enum Command {
     Queue(QueueSpec),
     Preemption(PreemptionRules),
     Submit { name: String, wanted: Wanted },
+    Sweep { name: String, points: u32, rules: SweepRules, wanted: Wanted },
+    Metric { job: String, step: u64, value: MetricValue },
+    CancelSweep { name: String },
+    Price { kind: AcceleratorKind, price: Money },
     DryRun { wanted: Wanted },
     Advance(Duration),
     Report { job: String, on: Option<String>, attempt: Option<u32>, what: Report },
@@ -99,6 +111,7 @@ pub(super) struct Wanted {
     pub(super) priority: Priority,
     pub(super) limit: Option<Duration>,
     pub(super) nodes_max: Option<NonZeroU32>,
+    pub(super) budget: Option<Money>,
     pub(super) max_faults: u32,
     pub(super) no_progress: u32,
     pub(super) has_checkpoint: bool,
@@ -128,6 +141,20 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
             half_life: words.option("half-life").map_or(Ok(HealthPolicy::DEFAULT.half_life), duration)?,
         }),
         "submit" => Command::Submit { name: words.name("a name for the job")?, wanted: words.wanted()? },
+        "sweep" => {
+            let (name, points, rules) = (words.name("a name")?, words.option("points"), words.sweep_rules()?);
+            let points = points.ok_or("points=COUNT is missing").map_err(str::to_owned).and_then(number)?;
+            Command::Sweep { name, points, rules, wanted: words.wanted()? }
+        }
+        "metric" => {
+            let (job, step) = (words.name("a job")?, words.number("a step")?);
+            Command::Metric { job, step, value: MetricValue::from_reported(words.number("a value")?) }
+        }
+        "cancel-sweep" => Command::CancelSweep { name: words.name("a sweep")? },
+        "price" => {
+            let kind = AcceleratorKind(words.name("a kind of accelerator")?);
+            Command::Price { kind, price: words.number("dollars")? }
+        }
         "dry-run" => Command::DryRun { wanted: words.wanted()? },
         "advance" => Command::Advance(duration(words.next("a time such as 10m")?)?),
         "start" | "finish" | "stopped" | "exit" | "signal" | "checkpoint" => report(verb, &mut words)?,
@@ -379,11 +406,29 @@ impl<'a> Words<'a> {
             priority: self.option("priority").map_or(Ok(Priority::NORMAL), priority)?,
             limit: self.option("limit").map(duration).transpose()?,
             nodes_max: self.option("max-nodes").map(number).transpose()?,
+            budget: self.option("budget").map(number).transpose()?,
             max_faults,
             no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,
             has_checkpoint,
             topology: self.topology()?,
             pool: self.pool()?,
+        })
+    }
+
+    fn sweep_rules(&mut self) -> Result<SweepRules, String> {
+        let goal = match self.option("goal") {
+            None | Some("minimize") => Goal::Minimize,
+            Some("maximize") => Goal::Maximize,
+            Some(other) => return Err(format!("\"{other}\" is not minimize or maximize")),
+        };
+        let early_stop = |text: &str| {
+            let (min_steps, reduction) = text.split_once('/').ok_or_else(|| format!("\"{text}\" is not like 100/3"))?;
+            let reduction = Reduction::new(number(reduction)?).ok_or("a reduction is at least 2")?;
+            Ok::<_, String>(EarlyStop { metric: "loss".to_owned(), goal, min_steps: number(min_steps)?, reduction })
+        };
+        Ok(SweepRules {
+            max_parallel: self.option("parallel").map(number).transpose()?,
+            early_stop: self.option("early-stop").map(early_stop).transpose()?,
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, CheckpointPolicy, Elastic, GangShape, JobId, JobSpec, Launch, Level, NodeId,
-    NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, Timestamp,
+    NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp, grid,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
@@ -58,6 +58,21 @@ impl Stage {
                 let spec = self.spec("dry-run", wanted)?;
                 let lines = self.dry_run_lines(&spec);
                 self.output.extend(lines);
+            }
+            Command::Sweep { name, points, rules, wanted } => self.sweep(&name, points, rules, wanted)?,
+            Command::Metric { job, step, value } => {
+                let job = self.job(&job)?;
+                let attempt = self.engine.job(job).and_then(|job| job.attempt()).ok_or("it isn't running")?.number;
+                self.apply(&Event::MetricReported { job, attempt, step: Step(step), value })?;
+            }
+            Command::CancelSweep { name } => {
+                let sweep = SweepId(self.job(&format!("{name}/1"))?);
+                self.apply(&Event::SweepCancelRequested { sweep, by: Submitter("ada".to_owned()) })?;
+            }
+            Command::Price { kind, price } => {
+                let mut configuration = self.engine.configuration().clone();
+                configuration.prices.insert(kind, price);
+                self.apply(&Event::Configured(Arc::new(configuration)))?;
             }
             Command::Advance(duration) => self.advance(duration)?,
             Command::Report { job, on, attempt, what } => self.report(&job, on.as_deref(), attempt, what)?,
@@ -166,6 +181,23 @@ impl Stage {
         Ok(())
     }
 
+    fn sweep(&mut self, name: &str, points: u32, rules: SweepRules, wanted: Wanted) -> Result<(), String> {
+        let (job, first) = (Arc::new(self.spec(name, wanted)?), self.engine.next_job_id());
+        let numbers: Vec<String> = (1..=points).map(|number| number.to_string()).collect();
+        let ids = (first.0..).map(JobId);
+        let named: Vec<_> = numbers.iter().map(|number| format!("{name}/{number}")).zip(ids).collect();
+        self.names.extend(named.iter().map(|(name, id)| (*id, name.clone())));
+        let points = grid(&[("N".to_owned(), numbers)]);
+        self.apply(&Event::SweepSubmitted(Arc::new(SweepSpec { job, points, rules })))?;
+        if self.engine.next_job_id() == first {
+            self.names.retain(|id, _| *id < first);
+            return Ok(());
+        }
+        self.output.insert(0, format!("{} {name} is {}, {} jobs", self.time(self.clock), SweepId(first), named.len()));
+        self.jobs.extend(named);
+        Ok(())
+    }
+
     fn spec(&self, name: &str, wanted: Wanted) -> Result<JobSpec, String> {
         let accelerator = wanted.kind.or(self.default_kind.clone()).ok_or("no node has joined yet: say kind=")?;
         let at_least_one = |count: u32| count.try_into().map_err(|_| "a gang needs a device".to_owned());
@@ -195,6 +227,7 @@ impl Stage {
             },
             recovery: RecoveryPolicy { max_faults: wanted.max_faults, no_progress_limit: wanted.no_progress },
             time_limit: wanted.limit,
+            budget: wanted.budget,
             submitter: Submitter("ada".to_owned()),
         })
     }

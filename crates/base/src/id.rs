@@ -26,6 +26,28 @@ impl FromStr for JobId {
     }
 }
 
+/// A sweep. Its number is that of its first job, whose successors are its other jobs; printed `sweep-42`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SweepId(pub JobId);
+
+impl fmt::Display for SweepId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sweep-{}", self.0.0)
+    }
+}
+
+impl FromStr for SweepId {
+    type Err = InvalidName;
+
+    /// Accepts `sweep-42`.
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let refused = || InvalidName { what: "sweep id", text: text.to_owned() };
+        let digits = text.strip_prefix("sweep-").ok_or_else(refused)?;
+        digits.parse().map(|number| SweepId(JobId(number))).map_err(|_| refused())
+    }
+}
+
 /// A node, numbered by the engine in order of joining; people see its [`NodeName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -163,6 +185,14 @@ mod tests {
         assert_eq!("42".parse(), Ok(JobId(42)));
         assert!("job-".parse::<JobId>().is_err());
         assert!("job--1".parse::<JobId>().is_err());
+    }
+
+    #[test]
+    fn a_sweep_is_not_taken_for_a_job() {
+        assert_eq!(SweepId(JobId(3)).to_string().parse(), Ok(SweepId(JobId(3))));
+        assert!("3".parse::<SweepId>().is_err());
+        assert!("job-3".parse::<SweepId>().is_err());
+        assert!("sweep-3".parse::<JobId>().is_err());
     }
 
     #[test]

@@ -8,16 +8,18 @@ mod money;
 mod phase;
 mod quantity;
 mod spec;
+mod sweep;
 mod time;
 mod topology;
 
 pub use elastic::{Elastic, InvalidSpeedUp, SPEED_ONE, SpeedUp};
-pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName};
+pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName, SweepId};
 pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
 pub use spec::{
     AcceleratorKind, CheckpointPolicy, GangShape, JobSpec, Lane, Launch, Priority, Program, RecoveryPolicy, Submitter,
 };
+pub use sweep::{EarlyStop, Goal, MetricValue, Reduction, SweepPoint, SweepRules, SweepSpec, grid};
 pub use time::Timestamp;
 pub use topology::{InvalidLevel, Level, Segment, TopologyRequest};

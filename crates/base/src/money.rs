@@ -4,6 +4,7 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, Sub};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +47,45 @@ impl Money {
         let nanos = i128::try_from(time.nanos()).expect("device time fits in 127 bits");
         let cost = i128::from(self.nano_dollars) * nanos / NANOS_PER_HOUR;
         Money { nano_dollars: i64::try_from(cost).expect("a cost stays below 9.2 billion dollars") }
+    }
+}
+
+impl Money {
+    /// The sum, or the most there can be.
+    #[must_use]
+    pub const fn saturating_add(self, other: Money) -> Money {
+        Money { nano_dollars: self.nano_dollars.saturating_add(other.nano_dollars) }
+    }
+
+    /// What is left of it after `other`; nothing, if that is more.
+    #[must_use]
+    pub fn less(self, other: Money) -> Money {
+        Money { nano_dollars: self.nano_dollars.saturating_sub(other.nano_dollars).max(0) }
+    }
+
+    /// So many times as much, or the most there can be.
+    #[must_use]
+    pub fn times(self, count: u32) -> Money {
+        Money { nano_dollars: self.nano_dollars.saturating_mul(i64::from(count)) }
+    }
+
+    /// What `time` costs at `self` for an hour, rounded down to a nano-dollar, or the most there can be.
+    #[must_use]
+    pub fn for_time(self, time: Duration) -> Money {
+        let nanos = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
+        let cost = i128::from(self.nano_dollars).saturating_mul(nanos) / NANOS_PER_HOUR;
+        Money { nano_dollars: i64::try_from(cost).unwrap_or(i64::MAX) }
+    }
+
+    /// How long it pays for what costs `price` an hour, rounded down to a nanosecond; none if that is free.
+    #[must_use]
+    pub fn pays_for(self, price: Money) -> Option<Duration> {
+        let price = i128::from(price.nano_dollars);
+        if price <= 0 {
+            return None;
+        }
+        let nanos = i128::from(self.nano_dollars.max(0)) * NANOS_PER_HOUR / price;
+        Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 }
 
@@ -131,6 +171,22 @@ mod tests {
         for bad in ["", ".", "-1", "1e3", "0.0000000001", "99999999999", "1,5"] {
             assert!(bad.parse::<Money>().is_err(), "{bad:?} was accepted");
         }
+    }
+
+    #[test]
+    fn what_money_pays_for_costs_no_more_than_it() {
+        let check = |money: &str, price: &str, nanos: u64| {
+            let (money, price): (Money, Money) = (money.parse().expect("money"), price.parse().expect("a price"));
+            let time = money.pays_for(price).expect("it isn't free");
+            assert_eq!(time, Duration::from_nanos(nanos));
+            assert!(price.for_time(time) <= money && price.for_time(time + Duration::from_micros(10)) >= money);
+        };
+        check("5", "2.5", 2 * 3_600_000_000_000);
+        check("1", "3", 1_200_000_000_000);
+        check("0.000001", "7", 514_285);
+        assert_eq!(Money::ZERO.pays_for(Money::ZERO), None);
+        assert_eq!(Money::ZERO.less("1".parse().expect("money")), Money::ZERO);
+        assert_eq!(Money::from_nano_dollars(i64::MAX).for_time(Duration::MAX), Money::from_nano_dollars(i64::MAX));
     }
 
     #[test]

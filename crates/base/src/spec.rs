@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use crate::{Bytes, Elastic, PoolName, QueueName, TopologyRequest};
+use crate::{Bytes, Elastic, Money, PoolName, QueueName, TopologyRequest};
 
 /// A validated job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub struct JobSpec {
     pub recovery: RecoveryPolicy,
     /// The longest one attempt may run.
     pub time_limit: Option<Duration>,
+    /// The most it may cost, all attempts together, at the list price of its accelerators.
+    pub budget: Option<Money>,
     /// Who sent it.
     pub submitter: Submitter,
 }

@@ -5,11 +5,13 @@ use gangline_control::wire;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
-use crate::{output, report};
+use crate::{output, report, sweeps};
 
 /// Which jobs.
 #[derive(Args, Debug)]
 pub(crate) struct PsArgs {
+    /// Only the jobs of this sweep, as sweep-3, ended ones too
+    sweep: Option<String>,
     /// Ended ones too
     #[arg(short, long)]
     all: bool,
@@ -21,11 +23,14 @@ pub(crate) struct PsArgs {
 /// Which job.
 #[derive(Args, Debug)]
 pub(crate) struct JobArgs {
-    /// Its id, as job-3 or 3
+    /// Its id, as job-3 or 3; show, explain and cancel take a sweep's as well, as sweep-3
     job: String,
 }
 
 pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), Failure> {
+    if let Some(sweep) = &args.sweep {
+        return sweeps::show(client, sweep, is_json);
+    }
     let mut list: wire::JobList = client.get(&format!("/jobs?limit={}", args.limit))?;
     if !args.all {
         list.jobs.retain(|job| !job.state.is_final());
@@ -82,11 +87,17 @@ fn slots(gang: &wire::Gang) -> String {
 }
 
 pub(crate) fn show(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
+    if sweeps::is_sweep(&args.job) {
+        return sweeps::show(client, &args.job, is_json);
+    }
     let job = client.job(&args.job)?;
     if is_json { output::json(&job) } else { output::print(&report::job(&job)) }
 }
 
 pub(crate) fn explain(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
+    if sweeps::is_sweep(&args.job) {
+        return sweeps::show(client, &args.job, is_json);
+    }
     let explanation: wire::Explanation = client.get(&format!("/jobs/{}/explain", path_segment(&args.job)))?;
     if is_json { output::json(&explanation) } else { output::print(&explanation_text(&explanation)) }
 }
@@ -110,6 +121,9 @@ pub(crate) fn explanation_text(explanation: &wire::Explanation) -> String {
 }
 
 pub(crate) fn cancel(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
+    if sweeps::is_sweep(&args.job) {
+        return sweeps::cancel(client, &args.job, is_json);
+    }
     let path = format!("/jobs/{}/cancel", path_segment(&args.job));
     let answer: wire::CancelAnswer = client.post(&path, &serde_json::json!({}))?;
     if is_json { output::json(&answer) } else { output::say(&format!("{} is {}", answer.job, answer.state.name())) }

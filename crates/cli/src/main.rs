@@ -14,6 +14,7 @@ mod output;
 mod report;
 mod simulate;
 mod submit;
+mod sweeps;
 mod up;
 
 use std::path::PathBuf;
@@ -66,13 +67,13 @@ enum Command {
     Submit(submit::SubmitArgs),
     /// List jobs
     Ps(jobs::PsArgs),
-    /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost
+    /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
     Show(jobs::JobArgs),
     /// Print a rank's log
     Logs(logs::LogsArgs),
     /// Say why a job waits, or runs where it does
     Explain(jobs::JobArgs),
-    /// End a job
+    /// End a job, or all jobs of a sweep
     Cancel(jobs::JobArgs),
     /// List nodes and who holds their accelerators
     Nodes,

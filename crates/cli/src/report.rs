@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use gangline_base::{Bytes, Money};
-use gangline_control::wire::{Attempt, Job, Recovery, Usage};
+use gangline_control::wire::{Attempt, Budget, Job, Recovery, Usage};
 
-use crate::output;
+use crate::{output, sweeps};
 
 /// The report as text.
 pub(crate) fn job(job: &Job) -> String {
@@ -41,10 +41,24 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
         };
         writeln!(text, "  progress     step {step}{total}{loss} (measured)")?;
     }
+    if let Some(budget) = &job.budget {
+        writeln!(text, "  budget       {}", spent(budget))?;
+    }
+    if let Some(sweep) = &job.sweep {
+        let metric = sweep.metric.map(|metric| format!(", {}", sweeps::metric(metric))).unwrap_or_default();
+        writeln!(text, "  sweep        {}: {}{metric}", sweep.id, sweeps::parameters(&sweep.parameters))?;
+    }
     let saved = &job.checkpoints;
     let last = saved.last_step.map(|step| format!(", last at step {step}")).unwrap_or_default();
     writeln!(text, "  checkpoints  {}, {} written{last} (measured)", saved.count, Bytes(saved.bytes))?;
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
+}
+
+fn spent(budget: &Budget) -> String {
+    let money = Money::from_nano_dollars;
+    let (spent, limit) = (money(budget.spent_nano_dollars), money(budget.limit_nano_dollars));
+    let ends = budget.ends_at.map(|at| format!(", asked to save and stop at {}", output::time(at)));
+    format!("{spent} of {limit} spent (estimated, by list prices){}", ends.unwrap_or_default())
 }
 
 fn attempts(text: &mut String, attempts: &[Attempt]) -> std::fmt::Result {

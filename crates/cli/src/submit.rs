@@ -9,7 +9,7 @@ use gangline_control::wire;
 
 use crate::client::{Client, absolute};
 use crate::failure::Failure;
-use crate::{follow, jobs, output};
+use crate::{follow, jobs, output, sweeps};
 
 /// The largest job file that is read, in bytes; the control plane's own limit is lower.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -37,6 +37,15 @@ pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<E
     match answer {
         wire::Answer::DryRun(dry_run) => {
             if is_json { output::json(&dry_run) } else { output::print(&dry_run_text(&dry_run)) }?;
+            Ok(ExitCode::SUCCESS)
+        }
+        wire::Answer::SweepSubmitted(submitted) => {
+            let (jobs, queue) = (submitted.jobs.len(), &submitted.queue);
+            output::tell(&format!("{}: {jobs} job(s) submitted to queue {queue}", submitted.sweep));
+            if args.wait {
+                return sweeps::to_the_end(client, &submitted.sweep, is_json);
+            }
+            if is_json { output::json(&submitted) } else { output::say(&submitted.sweep) }?;
             Ok(ExitCode::SUCCESS)
         }
         wire::Answer::Submitted(submitted) if args.wait => {

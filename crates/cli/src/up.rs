@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter};
 use gangline_control::ENDPOINT_FILE;
-use gangline_control::config::{Config, NodeConfig, parse_accelerators};
+use gangline_control::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_control::db::{self, Sequence};
 use gangline_control::http::{self, App};
 use gangline_control::secret::Secrets;
@@ -109,10 +109,12 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let secrets = Secrets::open(&folder).map_err(|error| {
         Failure::coded("G0502", format!("the secrets in {} can't be used: {error}", folder.display()), "")
     })?;
+    let (mut nodes, mut sharing) = (nodes(&config, args)?, config.sharing.clone());
+    agree_on_prices(&mut nodes, &mut sharing.prices);
     let options = Options {
         folder: folder.clone(),
-        nodes: nodes(&config, args)?,
-        sharing: config.sharing.clone(),
+        nodes,
+        sharing,
         launcher: Arc::new(LocalLauncher::new(std::env::current_exe()?)),
         clock: output::now,
         user: Submitter(user_name()),

@@ -17,6 +17,10 @@
 //! [preemption]
 //! min_runtime = "10m"
 //!
+//! [[price]]
+//! accelerator = "H100"
+//! usd_per_hour = "2.50"
+//!
 //! [fabric]                               # what one port carries, in Gbit/s
 //! node_gbps = 3600
 //! rack_gbps = 400
@@ -28,9 +32,12 @@
 
 mod fabric;
 mod preemption;
+mod prices;
 mod queues;
 mod reservations;
 mod suspicion;
+
+pub use prices::{Prices, agree_on_prices};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,6 +104,14 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// A price makes no sense.
+    #[error("the price of {accelerator}: {message}")]
+    Price {
+        /// The kind of accelerator as written.
+        accelerator: String,
+        /// What is wrong.
+        message: String,
+    },
     /// A rule of preemption makes no sense.
     #[error("preemption: {message}")]
     Preemption {
@@ -131,6 +146,8 @@ struct FileV1 {
     queue: Vec<queues::QueueV1>,
     half_life_hours: Option<u32>,
     order: Option<queues::OrderV1>,
+    #[serde(default)]
+    price: Vec<prices::PriceV1>,
     preemption: Option<preemption::PreemptionV1>,
     fabric: Option<fabric::FabricV1>,
     #[serde(default)]
@@ -176,6 +193,8 @@ impl Config {
         check(&nodes)?;
         let refused = |(queue, message)| ConfigError::Queue { queue, message };
         let mut sharing = queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
+        let refused = |(accelerator, message)| ConfigError::Price { accelerator, message };
+        sharing.prices = prices::read(file.price).map_err(refused)?;
         sharing.fabric = file.fabric.map(Into::into);
         sharing.health = file.suspicion.into();
         sharing.reservations = file.reservation.into_iter().map(Into::into).collect();

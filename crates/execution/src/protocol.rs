@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
+use gangline_base::{Bucket, Buckets, GpuSeconds, MetricValue, Phase};
 
 /// The version both sides send; a report or spec with another is refused with an error that says so.
 pub const PROTOCOL_VERSION: u32 = 1;
@@ -63,6 +63,9 @@ pub struct SupervisorSpec {
     pub faults: u32,
     /// Its fault budget (TORCHELASTIC_MAX_RESTARTS).
     pub max_faults: u32,
+    /// The metric that samples carry, if the job's sweep compares its jobs by one.
+    #[serde(default)]
+    pub metric: Option<String>,
     /// The highest step an earlier attempt reached: steps up to it are done again and booked as lost work.
     pub high_water_step: u64,
     /// The attempt's own token.
@@ -272,6 +275,37 @@ pub struct Sample {
     pub loss: Option<f64>,
     /// Tokens of this node's ranks since the attempt started.
     pub tokens: u64,
+    /// The metric of [`SupervisorSpec::metric`], if it was reported with this step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<SampleMetric>,
+}
+
+/// A metric of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SampleMetric {
+    /// The value in billionths.
+    Nanos(i64),
+    /// Not a number, or infinite.
+    Diverged,
+}
+
+impl From<MetricValue> for SampleMetric {
+    fn from(value: MetricValue) -> Self {
+        match value {
+            MetricValue::Nanos(nanos) => SampleMetric::Nanos(nanos),
+            MetricValue::Diverged => SampleMetric::Diverged,
+        }
+    }
+}
+
+impl From<SampleMetric> for MetricValue {
+    fn from(metric: SampleMetric) -> Self {
+        match metric {
+            SampleMetric::Nanos(nanos) => MetricValue::Nanos(nanos),
+            SampleMetric::Diverged => MetricValue::Diverged,
+        }
+    }
 }
 
 /// Device time by bucket in nano-GPU-seconds, by [`Bucket::name`].

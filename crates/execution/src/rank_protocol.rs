@@ -5,14 +5,23 @@
 //! Keeps A-9 (wire types at the border) and A-10 (lines are bounded); what doesn't fit is dropped and counted, and never
 //! hurts the supervisor.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use gangline_base::{Bytes, Phase, Step, Tokens};
+use gangline_base::{Bytes, MetricValue, Phase, Step, Tokens};
 
 /// The longest line a rank may send, its line end included.
 pub const RANK_LINE_BYTES_MAX: usize = 64 << 10;
 /// Steps, bytes and tokens beyond this are taken for mistakes (and would not survive a JSON number everywhere).
 pub const COUNT_MAX: u64 = 1 << 53;
+
+/// Metrics beyond so many in one line are dropped.
+pub const METRICS_MAX: usize = 64;
+/// The metric that is called by a key of its own.
+const LOSS: &str = "loss";
+/// What stands for a number that JSON can't write; no metric is this large and means it.
+const NO_NUMBER: f64 = f64::MAX;
 
 /// One line of a rank, checked.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,6 +32,8 @@ pub struct RankMessage {
     pub step: Option<Step>,
     /// The step's loss, if finite.
     pub loss: Option<f64>,
+    /// The step's metrics by name, its loss among them; those that aren't finite too.
+    pub metrics: BTreeMap<String, MetricValue>,
     /// The step's tokens.
     pub tokens: Option<Tokens>,
     /// A checkpoint is durable.
@@ -64,6 +75,8 @@ struct Wire {
     phase: Option<String>,
     step: Option<u64>,
     loss: Option<f64>,
+    #[serde(default)]
+    metrics: BTreeMap<String, Option<f64>>,
     tokens: Option<u64>,
     checkpoint: Option<WireCheckpoint>,
     total_steps: Option<u64>,
@@ -76,8 +89,8 @@ struct WireCheckpoint {
 }
 
 impl RankMessage {
-    /// Reads one line. Python writes a diverged loss as `NaN` or `Infinity`, which JSON doesn't know: these are read as
-    /// `null`, because a step whose loss is lost is better than a step that is lost.
+    /// Reads one line. Python writes a diverged loss as `NaN` or `Infinity`, which JSON doesn't know: the loss is absent
+    /// then, because a step whose loss is lost is better than a step that is lost.
     ///
     /// # Errors
     /// [`RefusedLine`] if it isn't a message or has an absurd number.
@@ -97,10 +110,15 @@ impl RankMessage {
                 bytes: Bytes(bounded("checkpoint.bytes", saved.bytes)?),
             }),
         };
+        let of_loss = wire.loss.map(|loss| (LOSS.to_owned(), loss));
+        let others = wire.metrics.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        let reported = |value: f64| MetricValue::from_reported(if value.abs() < NO_NUMBER { value } else { f64::NAN });
+        let metrics = others.take(METRICS_MAX).chain(of_loss).map(|(name, value)| (name, reported(value)));
         Ok(RankMessage {
+            metrics: metrics.collect(),
             phase: phase.flatten(),
             step: wire.step.map(|step| bounded("step", step)).transpose()?.map(Step),
-            loss: wire.loss.filter(|loss| loss.is_finite()),
+            loss: wire.loss.filter(|loss| loss.abs() < NO_NUMBER),
             tokens: wire.tokens.map(|tokens| bounded("tokens", tokens)).transpose()?.map(Tokens),
             checkpoint,
             total_steps: wire.total_steps.map(|steps| bounded("total_steps", steps)).transpose()?.map(Step),
@@ -117,10 +135,11 @@ fn phase_named(name: &str) -> Option<Phase> {
     serde_json::from_value(serde_json::Value::from(name)).ok()
 }
 
-/// The line with what JSON doesn't allow as a number made `null`; none if it has no such thing.
+/// The line with what JSON doesn't allow as a number made [`NO_NUMBER`]; none if it has no such thing.
 fn without_non_numbers(line: &[u8]) -> Option<String> {
     let text = str::from_utf8(line).ok()?;
-    let clean = text.replace("-Infinity", "null").replace("Infinity", "null").replace("NaN", "null");
+    let stand_in = format!("{NO_NUMBER:e}");
+    let clean = ["-Infinity", "Infinity", "NaN"].iter().fold(text.to_owned(), |text, it| text.replace(it, &stand_in));
     (clean != text).then_some(clean)
 }
 
@@ -199,6 +218,7 @@ mod tests {
         let step = RankMessage {
             step: Some(Step(7)),
             loss: Some(2.5),
+            metrics: [("loss".to_owned(), MetricValue::Nanos(2_500_000_000))].into(),
             tokens: Some(Tokens(512)),
             phase: Some(Phase::Data),
             ..nothing.clone()
@@ -217,6 +237,28 @@ mod tests {
         }
         let message = RankMessage::parse(br#"{"step":1,"phase":"napping"}"#).expect("a message");
         assert_eq!((message.step, message.phase, message.refused_values), (Some(Step(1)), None, 1));
+    }
+
+    #[test]
+    fn metrics_are_read_by_name_and_those_that_are_no_numbers_are_kept_as_such() {
+        let check = |line: &str, expected: &[(&str, MetricValue)]| {
+            let message = RankMessage::parse(line.as_bytes()).expect(line);
+            let expected = expected.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+            assert_eq!(message.metrics, expected, "{line}");
+        };
+        check(r#"{"step":1,"loss":0.5}"#, &[("loss", MetricValue::Nanos(500_000_000))]);
+        check(r#"{"step":1,"loss":null,"metrics":{"f1":null}}"#, &[]);
+        check(
+            r#"{"step":1,"loss":NaN,"metrics":{"f1":-Infinity,"em":1}}"#,
+            &[
+                ("loss", MetricValue::Diverged),
+                ("f1", MetricValue::Diverged),
+                ("em", MetricValue::Nanos(1_000_000_000)),
+            ],
+        );
+        let many: Vec<String> = (0..METRICS_MAX + 9).map(|number| format!("\"m{number}\":1")).collect();
+        let line = format!("{{\"step\":1,\"metrics\":{{{}}}}}", many.join(","));
+        assert_eq!(RankMessage::parse(line.as_bytes()).expect("a message").metrics.len(), METRICS_MAX);
     }
 
     #[test]

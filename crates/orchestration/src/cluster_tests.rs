@@ -52,6 +52,7 @@ fn job_of(queue: &str, devices: u32, pool: PoolName, hours: Option<u64>) -> Even
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(60) },
         recovery: RecoveryPolicy { max_faults: 0, no_progress_limit: 1 },
         time_limit: hours.map(Duration::from_hours),
+        budget: None,
         submitter: Submitter("ada".to_owned()),
     }))
 }

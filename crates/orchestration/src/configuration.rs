@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, QueueName};
+use gangline_base::{AcceleratorKind, Money, QueueName};
 
 use crate::advance::{self, AdvanceReservation, InvalidReservation};
 use crate::fabric::{Fabric, InvalidFabric};
@@ -31,6 +31,8 @@ pub struct Configuration {
     pub half_life: Duration,
     /// Who is first among jobs of one priority in one queue.
     pub order: QueueOrder,
+    /// List prices of an accelerator-hour, by kind: what budgets are counted by.
+    pub prices: BTreeMap<AcceleratorKind, Money>,
     /// When running jobs are stopped for waiting ones.
     pub preemption: PreemptionRules,
     /// What the network carries; none: placements are compared by their domains alone.
@@ -48,6 +50,7 @@ impl Default for Configuration {
             queues: Vec::new(),
             half_life: Duration::from_hours(24 * 7),
             order: QueueOrder::default(),
+            prices: BTreeMap::new(),
             preemption: PreemptionRules::default(),
             fabric: None,
             health: None,

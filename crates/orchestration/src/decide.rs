@@ -36,10 +36,13 @@ impl Engine {
 
     fn decide_for(&self, now: Timestamp, job: &Job) -> Option<Decision> {
         let Some(attempt) = job.attempt() else {
-            return job.is_cancelled.then_some(Decision::End { job: job.id, fate: Fate::Cancelled });
+            let cancelled = job.is_cancelled.then_some(Fate::Cancelled);
+            let fate = cancelled.or_else(|| self.budget_fate(now, job))?;
+            return Some(Decision::End { job: job.id, fate });
         };
         if attempt.has_ended() {
-            return Some(self.decide_close(now, job, attempt));
+            let decision = self.decide_close(now, job, attempt);
+            return Some(self.within_budget(now, job, decision));
         }
         if attempt.stop.is_some() {
             return None;
@@ -55,10 +58,12 @@ impl Engine {
             StopReason::TimeLimit(limit)
         } else if attempt.states.iter().any(has_failed) {
             StopReason::PeerEnded
+        } else if let Some(missed) = self.missed_rung(job) {
+            StopReason::EarlyStop(missed)
         } else if let Some(node) = self.leaving_node(now, job, attempt) {
             StopReason::NodeLeaves { node }
         } else {
-            return None;
+            self.budget_stop(now, job)?
         };
         Some(Decision::Stop { job: job.id, attempt: attempt.number, reason })
     }
@@ -88,6 +93,10 @@ impl Engine {
             end(Fate::Cancelled)
         } else if matches!(attempt.stop, Some(StopReason::TimeLimit(_))) {
             end(Fate::TimedOut)
+        } else if let Some(missed) = self.missed_rung(job) {
+            end(Fate::EarlyStop(missed))
+        } else if let Some(fate) = self.stopped_for_budget(now, job, attempt) {
+            end(fate)
         } else if ends().any(|e| *e == ShareEnd::DoNotRestart) {
             end(Fate::DoNotRestart)
         } else if let Some((_, cause)) = faults.min_by_key(|(at, _)| *at) {

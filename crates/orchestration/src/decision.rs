@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, JobId, Money, NodeId, Timestamp};
 
 use crate::claim::{Claim, ClaimReason};
-use crate::{Closeness, FaultCause, Share};
+use crate::{Closeness, FaultCause, MissedRung, Share};
 
 /// A decision with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +109,10 @@ pub enum StopReason {
     TimeLimit(Duration),
     /// Another node's share of the gang has ended without success.
     PeerEnded,
+    /// What is left of its budget pays for just its grace.
+    BudgetSpent,
+    /// Other jobs of its sweep do better.
+    EarlyStop(MissedRung),
     /// Another job has the better right to its devices.
     Preempted {
         /// That job.
@@ -132,6 +136,8 @@ impl fmt::Display for StopReason {
             StopReason::Cancelled => f.write_str("cancelled by a user"),
             StopReason::TimeLimit(limit) => write!(f, "reached its time limit of {} s", limit.as_secs()),
             StopReason::PeerEnded => f.write_str("another node of the gang has ended"),
+            StopReason::BudgetSpent => f.write_str("its budget is spent but for the time to save"),
+            StopReason::EarlyStop(missed) => write!(f, "stopped early: {missed}"),
             StopReason::Preempted { by } => write!(f, "makes room for {by}; save first"),
             StopReason::Resized { to } => write!(f, "goes on with {to} node(s); save first"),
             StopReason::NodeLeaves { node } => write!(f, "{node} is about to go; save first"),
@@ -217,6 +223,15 @@ pub enum Fate {
         /// How often.
         requeues: u32,
     },
+    /// Its budget doesn't pay for more.
+    BudgetSpent {
+        /// What it has spent (estimated, by list prices).
+        spent: Money,
+        /// What it was allowed.
+        budget: Money,
+    },
+    /// Other jobs of its sweep did better.
+    EarlyStop(MissedRung),
 }
 
 impl Fate {
@@ -239,6 +254,8 @@ impl fmt::Display for Fate {
                 write!(f, "{cause}; {faults} fault(s) in a row without a newer checkpoint")
             }
             Fate::RequeuesExhausted { requeues } => write!(f, "asked to be queued again {requeues} times"),
+            Fate::BudgetSpent { spent, budget } => write!(f, "spent {spent} (estimated) of its budget of {budget}"),
+            Fate::EarlyStop(missed) => write!(f, "stopped early: {missed}"),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::estimate::Estimates;
 use crate::job::{Job, ShareState};
 use crate::outlook::Outlook;
 use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
+use crate::sweep::Sweeps;
 use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
 
 /// Limits of the engine.
@@ -47,6 +48,7 @@ pub struct Engine {
     pub(crate) outlook: Outlook,
     /// How long jobs ran.
     pub(crate) estimates: Estimates,
+    pub(crate) sweeps: Sweeps,
     /// Nodes that go, and when.
     pub(crate) leaving: BTreeMap<NodeId, Timestamp>,
     /// Waiting jobs that have a claim.
@@ -72,6 +74,7 @@ impl Engine {
             queues: Queues::new(Configuration::default()),
             outlook: Outlook::default(),
             estimates: Estimates::default(),
+            sweeps: Sweeps::default(),
             leaving: BTreeMap::new(),
             claimants: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -206,6 +209,13 @@ impl Engine {
             }
             Event::Configured(configuration) => Ok(configuration.check()?),
             Event::JobSubmitted(spec) => self.admit_job(spec),
+            Event::SweepSubmitted(sweep) => self.admit_sweep(sweep),
+            Event::SweepCancelRequested { sweep, .. } => {
+                self.sweeps.get(*sweep).map(|_| ()).ok_or(Refusal::UnknownSweep(*sweep))
+            }
+            Event::MetricReported { job, attempt, step, .. } => {
+                self.admit_share(*job, *attempt, None).and_then(|()| self.admit_metric(*job, *step))
+            }
             Event::CancelRequested { job, .. } => self.jobs.get(job).map(|_| ()).ok_or(Refusal::UnknownJob(*job)),
             Event::ShareStarted { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
             Event::ShareEnded { job, attempt, node, .. } => self.admit_share(*job, *attempt, Some(*node)),
@@ -215,8 +225,14 @@ impl Engine {
     }
 
     pub(crate) fn admit_job(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        if self.queues.waiting() >= self.limits.waiting_max {
-            return Err(Refusal::QueueFull { waiting: self.queues.waiting() });
+        self.admit_job_after(0, spec)
+    }
+
+    /// Whether a job may come in once `before` others of its sweep have.
+    pub(crate) fn admit_job_after(&self, before: usize, spec: &JobSpec) -> Result<(), Refusal> {
+        let waiting = self.queues.waiting().saturating_add(before);
+        if waiting >= self.limits.waiting_max {
+            return Err(Refusal::QueueFull { waiting });
         }
         if !self.queues.takes_jobs(&spec.queue) {
             return Err(Refusal::UnknownQueue { queue: spec.queue.clone(), queues: self.queues.leaf_names() });
@@ -229,7 +245,7 @@ impl Engine {
         if self.cluster.could_hold(&spec.gang, &NodeStatus::ANY) < spec.gang.nodes.get() {
             return Err(Refusal::NeverFits(Box::new(self.cluster.fit(&spec.gang))));
         }
-        Ok(())
+        self.admit_budget(spec)
     }
 
     fn admit_share(&self, job: JobId, attempt: AttemptNumber, node: Option<NodeId>) -> Result<(), Refusal> {
@@ -246,6 +262,7 @@ impl Engine {
 /// What was let in once is let in again, though limits have been lowered since.
 fn capacity_was_enough(refusal: Refusal) -> Result<(), Refusal> {
     match refusal {
+        Refusal::SweepPoint { because, .. } => capacity_was_enough(*because),
         Refusal::QueueFull { .. } | Refusal::ClusterFull { .. } => Ok(()),
         other => Err(other),
     }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Step, Submitter, Timestamp};
+use gangline_base::{
+    AttemptNumber, JobId, JobSpec, MetricValue, NodeId, Step, Submitter, SweepId, SweepSpec, Timestamp,
+};
 
 use crate::{Configuration, Decision, NodeSpec};
 
@@ -36,6 +38,26 @@ pub enum Event {
     Configured(Arc<Configuration>),
     /// A user sent a job; it gets the next id ([`crate::Engine::next_job_id`]).
     JobSubmitted(Arc<JobSpec>),
+    /// A user sent a sweep: its points get the next ids, all or none of them, and it gets that of the first.
+    SweepSubmitted(Arc<SweepSpec>),
+    /// A user wants what is left of a sweep gone.
+    SweepCancelRequested {
+        /// Which.
+        sweep: SweepId,
+        /// Who.
+        by: Submitter,
+    },
+    /// A job of a sweep with early stopping reported its metric at a rung it had not reported at before.
+    MetricReported {
+        /// The job.
+        job: JobId,
+        /// Its attempt.
+        attempt: AttemptNumber,
+        /// The step it was measured at.
+        step: Step,
+        /// The value.
+        value: MetricValue,
+    },
     /// A user wants a job gone.
     CancelRequested {
         /// Which.

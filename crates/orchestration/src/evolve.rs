@@ -1,10 +1,11 @@
 //! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
 
 use crate::backfill::{latest_end, latest_end_of};
 use crate::cluster::Standing;
@@ -13,7 +14,7 @@ use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
 use crate::share::held_by;
-use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason};
+use crate::{Account, Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason, Sweep};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -42,7 +43,16 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::Configured(configuration) => self.configure(now, configuration),
-            Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone()),
+            Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone(), None),
+            Event::SweepSubmitted(sweep) => self.enqueue_sweep(now, sweep),
+            Event::SweepCancelRequested { sweep, .. } => {
+                let jobs: Vec<JobId> = self.sweep_jobs(*sweep).map(|job| job.id).collect();
+                jobs.into_iter().for_each(|job| self.attend(job, |job| job.is_cancelled = true));
+            }
+            Event::MetricReported { job, step, value, .. } => {
+                self.note_metric(*job, *step, *value);
+                self.attention.insert(*job);
+            }
             Event::CancelRequested { job, .. } => {
                 self.attend(*job, |job| job.is_cancelled = true);
             }
@@ -113,7 +123,16 @@ impl Engine {
         self.is_placement_due = true;
     }
 
-    fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>) {
+    fn enqueue_sweep(&mut self, now: Timestamp, spec: &SweepSpec) {
+        let id = SweepId(self.next_job_id());
+        let jobs = u32::try_from(spec.points.len()).expect("a sweep has at most a thousand jobs");
+        self.sweeps.insert(Sweep { id, jobs, rules: spec.rules.clone(), rungs: BTreeMap::new() });
+        for job in spec.jobs() {
+            self.enqueue_new(now, Arc::new(job), Some(id));
+        }
+    }
+
+    fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>, sweep: Option<SweepId>) {
         let id = self.next_job_id();
         self.next_job += 1;
         let state = JobState::Queued { since: now, not_before: now };
@@ -135,8 +154,11 @@ impl Engine {
             width: None,
             claim: None,
             is_cancelled: false,
+            sweep,
+            account: Account::default(),
         };
         self.queues.insert(&job);
+        self.sweeps.joined(sweep);
         self.jobs.insert(id, job);
         self.attention.insert(id);
         self.is_placement_due = true;
@@ -162,6 +184,7 @@ impl Engine {
                     if job.attempts > 0 {
                         self.estimates.learn(now, &job.spec, job.ran);
                     }
+                    self.sweeps.left(job.sweep);
                 }
                 self.is_placement_due = true;
             }
@@ -197,6 +220,9 @@ impl Engine {
         if let Some(limit) = job.spec.time_limit {
             self.timers.insert((now + limit, id));
         }
+        job.account.metered_to = now;
+        self.sweeps.took(job.sweep);
+        self.watch_budget(id);
     }
 
     fn evolve_stop(&mut self, now: Timestamp, id: JobId, reason: StopReason) {
@@ -237,6 +263,7 @@ impl Engine {
     }
 
     fn release(&mut self, now: Timestamp, id: JobId) {
+        self.meter(now, id);
         let Some(job) = self.jobs.get(&id) else { return };
         let Some(attempt) = job.attempt() else { return };
         for share in &attempt.shares {
@@ -246,6 +273,7 @@ impl Engine {
             }
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
+        self.sweeps.gave_back(job.sweep);
         let ran = now.since(attempt.placed_at);
         if let Some(job) = self.jobs.get_mut(&id) {
             job.ran += ran;
@@ -254,6 +282,7 @@ impl Engine {
 
     /// Sets the queues up anew: what they used stays, what jobs hold and wait for is booked in the new ones.
     fn configure(&mut self, now: Timestamp, configuration: &Configuration) {
+        let limited = self.meter_all(now);
         let past = self.queues.past(now);
         self.queues = Queues::new(configuration.clone());
         self.cluster.configure(configuration);
@@ -266,6 +295,10 @@ impl Engine {
                     self.queues.take(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                 }
             }
+        }
+        for id in limited {
+            self.watch_budget(id);
+            self.attention.insert(id);
         }
         self.is_placement_due = true;
     }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
 
 use crate::advance::AdvanceReservation;
 use crate::backfill::Reservation;
@@ -53,6 +53,15 @@ pub enum Blocker {
         held: u32,
         /// How many they may: quota and borrowing together.
         limit: u32,
+    },
+    /// As many jobs of its sweep hold devices as may at once.
+    Parallel {
+        /// The sweep.
+        sweep: SweepId,
+        /// How many of its jobs hold devices.
+        holding: u32,
+        /// How many may.
+        max_parallel: u32,
     },
     /// There is room, but it is held for a job with a better place in line, which this one would delay.
     Behind {
@@ -124,6 +133,9 @@ impl fmt::Display for Blocker {
             Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
             Blocker::Quota { queue, kind, wanted, held, limit } => {
                 write!(f, "queue \"{queue}\" holds {held} of at most {limit} {kind}, and it wants {wanted}")
+            }
+            Blocker::Parallel { sweep, holding, max_parallel } => {
+                write!(f, "{holding} job(s) of {sweep} run, and at most {max_parallel} may at once (max_parallel)")
             }
             Blocker::Behind { job, because, .. } => {
                 write!(f, "there is room, but it would delay {job}, which is before it in line and {because}")
@@ -203,6 +215,7 @@ struct Candidate<'a> {
     spec: &'a JobSpec,
     key: QueueKey,
     not_before: Timestamp,
+    sweep: Option<SweepId>,
 }
 
 impl Engine {
@@ -226,7 +239,7 @@ impl Engine {
         self.admit_job(spec)?;
         let (turn, job) = (self.turn_of(now, spec), self.next_job_id());
         let key = QueueKey { priority: Reverse(spec.priority), turn, job };
-        let candidate = Candidate { spec, key, not_before: now };
+        let candidate = Candidate { spec, key, not_before: now, sweep: None };
         let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
@@ -283,6 +296,9 @@ impl Engine {
         let leaf = self.queues.leaf(&candidate.spec.queue);
         if let Some(OverLimit { queue, held, limit }) = self.queues.over_limit(leaf, gang) {
             return Blocker::Quota { queue, kind: gang.accelerator.clone(), wanted: gang.devices(), held, limit };
+        }
+        if let Some(full) = self.sweeps.full(candidate.sweep) {
+            return full;
         }
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
             return self.jobs.get(&candidate.key.job).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
@@ -348,5 +364,5 @@ impl Engine {
 
 fn candidate(job: &Job) -> Option<Candidate<'_>> {
     let JobState::Queued { not_before, .. } = job.state else { return None };
-    Some(Candidate { spec: &job.spec, key: job.key(), not_before })
+    Some(Candidate { spec: &job.spec, key: job.key(), not_before, sweep: job.sweep })
 }

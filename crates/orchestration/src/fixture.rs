@@ -10,7 +10,7 @@ use gangline_base::{
     QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
 };
 
-use crate::{Job, JobState, Location, NodeCapacity, NodeSpec};
+use crate::{Account, Job, JobState, Location, NodeCapacity, NodeSpec};
 
 pub(crate) fn kind() -> AcceleratorKind {
     AcceleratorKind("H100".to_owned())
@@ -53,6 +53,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
         time_limit: None,
         elastic: None,
+        budget: None,
         submitter: Submitter("ann".to_owned()),
     }
 }
@@ -78,6 +79,8 @@ pub(crate) fn waiting(spec: JobSpec) -> Job {
         checkpoint_at: None,
         claim: None,
         is_cancelled: false,
+        sweep: None,
+        account: Account::default(),
     }
 }
 

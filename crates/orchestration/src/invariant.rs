@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{JobId, NodeId, QueueName};
+use gangline_base::{JobId, NodeId, QueueName, SweepId};
 
 use crate::elasticity::{gang_of, nodes_max};
 use crate::engine::Engine;
@@ -43,6 +43,12 @@ pub enum Violation {
         /// The queue.
         queue: QueueName,
     },
+    /// More of a sweep's jobs hold devices than may, or they are counted wrongly.
+    #[error("the live jobs of {sweep}, or those that hold devices, are more than may be or not what was counted")]
+    SweepWrong {
+        /// The sweep.
+        sweep: SweepId,
+    },
     /// A waiting job isn't in the queue, or one that doesn't wait is.
     #[error("the queue and the state of {job} disagree")]
     QueueWrong {
@@ -75,7 +81,28 @@ impl Engine {
         }
         let gone = self.waiting().into_iter().find(|job| !self.jobs.contains_key(job));
         gone.map_or(Ok(()), |job| Err(Violation::QueueWrong { job }))?;
+        self.check_sweeps()?;
         self.check_queues()
+    }
+
+    /// No more jobs of a sweep hold devices than may, and the counts are right.
+    fn check_sweeps(&self) -> Result<(), Violation> {
+        let mut counted: BTreeMap<SweepId, (u32, u32)> = BTreeMap::new();
+        for job in self.jobs.values() {
+            if let Some(sweep) = job.sweep {
+                let (live, holding) = counted.entry(sweep).or_default();
+                *live += 1;
+                *holding += u32::from(job.attempt().is_some());
+            }
+        }
+        let booked = self.sweeps.counts();
+        let is_beyond = |id: &SweepId| {
+            let max_parallel = self.sweeps.get(*id).and_then(|sweep| sweep.rules.max_parallel);
+            max_parallel.is_some_and(|max| counted.get(id).is_some_and(|(_, holding)| *holding > max.get()))
+        };
+        let wrong = booked.keys().chain(counted.keys());
+        let wrong = wrong.copied().find(|id| booked.get(id) != counted.get(id) || is_beyond(id));
+        wrong.map_or(Ok(()), |sweep| Err(Violation::SweepWrong { sweep }))
     }
 
     /// What a queue holds is what the jobs in and below it hold, and within its limit.

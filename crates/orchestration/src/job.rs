@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
 
 use crate::claim::Claim;
 use crate::line::QueueKey;
-use crate::{ShareEnd, StopReason};
+use crate::{Account, ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Ended jobs leave the engine; their story is in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +47,10 @@ pub struct Job {
     pub claim: Option<Claim>,
     /// A user wants it gone.
     pub is_cancelled: bool,
+    /// The sweep it belongs to.
+    pub sweep: Option<SweepId>,
+    /// What it has spent, if it has a budget.
+    pub account: Account,
 }
 
 /// Where a live job stands.

@@ -7,6 +7,9 @@
 
 mod advance;
 mod backfill;
+mod budget;
+#[cfg(test)]
+mod budget_tests;
 mod claim;
 mod cluster;
 #[cfg(test)]
@@ -45,12 +48,16 @@ mod share;
 pub mod simulator;
 mod snapshot;
 mod standing;
+mod sweep;
+#[cfg(test)]
+mod sweep_tests;
 mod topology;
 #[cfg(test)]
 mod topology_tests;
 mod victims;
 
 pub use advance::{AdvanceReservation, InvalidReservation, LEAD, RESERVATIONS_MAX};
+pub use budget::Account;
 pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
 pub use cluster::{Cluster, Node, NodeCapacity, NodeSpec, NodeStatus, Standing};
 pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
@@ -68,4 +75,5 @@ pub use queue::QueueStanding;
 pub use refusal::{DomainFit, Fit, Refusal};
 pub use share::{Resource, Usage, Usages};
 pub use snapshot::Snapshot;
+pub use sweep::{MissedRung, SWEEP_JOBS_MAX, Sweep};
 pub use topology::{Location, Misplaced, check_locations};

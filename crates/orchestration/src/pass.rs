@@ -215,7 +215,7 @@ impl Engine {
             if round.is_settled(gang, end) || self.is_over(leaf, gang, round) {
                 continue;
             }
-            if is_due(now, job) {
+            if self.is_due(now, job) {
                 *searches += 1;
                 found = self.consider(now, job, round);
                 if found.is_none() && round.is_settled(gang, end) {
@@ -251,7 +251,13 @@ impl Engine {
 
     /// Whether only devices could be in its way.
     pub(crate) fn may_start(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> bool {
-        is_due(now, job) && self.queues.limited_by(leaf, &job.spec.gang).is_none()
+        self.is_due(now, job) && self.queues.limited_by(leaf, &job.spec.gang).is_none()
+    }
+
+    /// Whether it waits for nothing but its turn.
+    fn is_due(&self, now: Timestamp, job: &Job) -> bool {
+        matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
+            && self.sweeps.full(job.sweep).is_none()
     }
 
     /// Whether ready nodes could take it, were they empty.
@@ -336,9 +342,4 @@ impl Engine {
 pub(crate) fn reserves(held: usize, gang: &GangShape) -> bool {
     let is_large = gang.nodes.get() >= LARGE_NODES;
     held == 0 || is_large && held <= LARGE_RESERVATIONS_MAX
-}
-
-/// Whether it waits for nothing but its turn.
-fn is_due(now: Timestamp, job: &Job) -> bool {
-    matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
 }

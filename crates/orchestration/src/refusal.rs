@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-use gangline_base::{AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, Level, NodeId, QueueName};
+use gangline_base::{
+    AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, Level, Money, NodeId, QueueName, Step, SweepId,
+};
 
+use crate::SWEEP_JOBS_MAX;
 use crate::configuration::InvalidConfiguration;
 use crate::explain::of_pool;
 use crate::topology::Misplaced;
@@ -70,6 +73,47 @@ pub enum Refusal {
         nodes: u32,
         /// A segment's nodes.
         segment: u32,
+    },
+    /// No sweep of this id has a job that is waiting or running.
+    #[error("{0} has no job that is waiting or running")]
+    UnknownSweep(SweepId),
+    /// A sweep without a point, or with too many.
+    #[error("a sweep of {points} job(s) can't be taken; it may have 1 to {SWEEP_JOBS_MAX}")]
+    SweepSize {
+        /// How many.
+        points: usize,
+    },
+    /// A point of a sweep can't be taken, so none is.
+    #[error("\"{point}\" of a sweep of {points} can't be taken, so none is: {because}")]
+    SweepPoint {
+        /// The point's name.
+        point: String,
+        /// How many there are.
+        points: usize,
+        /// Why not.
+        because: Box<Refusal>,
+    },
+    /// Nothing depends on the job's metric at this step.
+    #[error("step {step} of {job} is not the first at a rung of a sweep with early stopping")]
+    MetricNotDue {
+        /// The job.
+        job: JobId,
+        /// The step.
+        step: Step,
+    },
+    /// A budget for accelerators that nobody has said the price of.
+    #[error("it has a budget, but nobody has said what an hour of {kind} costs")]
+    NoPrice {
+        /// The kind of accelerator.
+        kind: AcceleratorKind,
+    },
+    /// A budget that doesn't pay for a start.
+    #[error("its budget of {budget} does not pay for a minute and the grace to save, which cost {least}")]
+    BudgetTooSmall {
+        /// The budget.
+        budget: Money,
+        /// What has to be paid for at least.
+        least: Money,
     },
     /// The cluster is at its limit.
     #[error("{nodes} nodes are known, the most there may be")]

@@ -12,7 +12,7 @@ use crate::estimate::{Estimates, History, Kin};
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
 use crate::share::held_by;
-use crate::{Configuration, NodeSpec, Refusal, Share, Usages};
+use crate::{Configuration, NodeSpec, Refusal, Share, Sweep, Usages};
 
 /// Everything a new engine needs to go on where another stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub leaving: Vec<(NodeId, Timestamp)>,
     /// Live jobs, by id.
     pub jobs: Vec<Job>,
+    /// Sweeps with a live job, by id.
+    pub sweeps: Vec<Sweep>,
     /// How the cluster is shared.
     pub configuration: Configuration,
     /// What each queue holds and used; all of them together under no name. Empty in a snapshot from before there were
@@ -46,6 +48,7 @@ impl Engine {
             nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.standing)).collect(),
             leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
+            sweeps: self.sweeps.all().cloned().collect(),
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
             histories: self.estimates.histories(),
@@ -75,7 +78,9 @@ impl Engine {
         engine.estimates = Estimates::restore(snapshot.histories);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
+        snapshot.sweeps.into_iter().for_each(|sweep| engine.sweeps.insert(sweep));
         for job in jobs.values() {
+            engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {
                     engine.queues.insert(job);
@@ -88,6 +93,7 @@ impl Engine {
                         let node = engine.cluster.node(share.node);
                         node.into_iter().for_each(|node| engine.outlook.take(node, share, job.id, end));
                     }
+                    engine.sweeps.took(job.sweep);
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                     }
@@ -97,6 +103,9 @@ impl Engine {
             engine.attention.insert(job.id);
         }
         engine.jobs = jobs;
+        for id in engine.jobs.keys().copied().collect::<Vec<_>>() {
+            engine.watch_budget(id);
+        }
         for (node, at) in snapshot.leaving {
             engine.leave_by(node, Some(at));
         }

@@ -8,6 +8,7 @@ mod equivalence;
 mod kills;
 mod page;
 mod preemption;
+mod sweeps;
 
 /// Options of tinygpt for a small job.
 const SMALL: &str = "--width 16 --layers 1 --heads 2 --context 16 --batch 2 --corpus-bytes-max 200000 --log-every 10";

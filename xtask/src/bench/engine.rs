@@ -128,6 +128,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
         recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3 },
         time_limit: None,
+        budget: None,
         submitter: Submitter("bench".to_owned()),
     })
 }

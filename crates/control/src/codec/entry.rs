@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, PoolName, Step, Submitter, Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, JobId, Money, NodeId, NodeName, PoolName, Step, Submitter, SweepId,
+    Timestamp,
 };
 use gangline_orchestration::{
     Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, PlaceReason, RequeueReason, Share, ShareEnd,
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::claim::ClaimDecisionV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
+use super::sweep::{MetricV1, MissedV1, SweepSpecV1};
 use super::topology::{ClosenessV1, LocationV1};
 use super::{Error, decode, encode};
 
@@ -35,6 +37,17 @@ enum EntryV1 {
     },
     Configured(ConfigurationV1),
     JobSubmitted(Box<SpecV1>),
+    SweepSubmitted(Box<SweepSpecV1>),
+    SweepCancelRequested {
+        sweep: SweepId,
+        by: String,
+    },
+    MetricReported {
+        job: JobId,
+        attempt: AttemptNumber,
+        step: Step,
+        value: MetricV1,
+    },
     CancelRequested {
         job: JobId,
         by: String,
@@ -137,6 +150,8 @@ pub(super) enum StopV1 {
     Cancelled,
     TimeLimit { limit_ms: u64 },
     PeerEnded,
+    BudgetSpent,
+    EarlyStop(MissedV1),
     Preempted { by: JobId },
     NodeLeaves { node: NodeId },
     Resized { to: u32 },
@@ -163,6 +178,8 @@ enum FateV1 {
     FaultsExhausted { cause: CauseV1, faults: u32 },
     NoProgress { cause: CauseV1, faults: u32 },
     RequeuesExhausted { requeues: u32 },
+    BudgetSpent { spent: Money, budget: Money },
+    EarlyStop(MissedV1),
 }
 
 /// The body of a journal record.
@@ -190,6 +207,11 @@ fn event_to_disk(event: &Event) -> EntryV1 {
         Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
         Event::Configured(configuration) => EntryV1::Configured(ConfigurationV1::from(&*configuration)),
         Event::JobSubmitted(spec) => EntryV1::JobSubmitted(Box::new(SpecV1::from(&*spec))),
+        Event::SweepSubmitted(sweep) => EntryV1::SweepSubmitted(Box::new(SweepSpecV1::from(&*sweep))),
+        Event::SweepCancelRequested { sweep, by } => EntryV1::SweepCancelRequested { sweep, by: by.0 },
+        Event::MetricReported { job, attempt, step, value } => {
+            EntryV1::MetricReported { job, attempt, step, value: value.into() }
+        }
         Event::CancelRequested { job, by } => EntryV1::CancelRequested { job, by: by.0 },
         Event::ShareStarted { job, attempt, node } => EntryV1::ShareStarted { job, attempt, node },
         Event::ShareEnded { job, attempt, node, end } => {
@@ -231,6 +253,11 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
         EntryV1::Configured(configuration) => Event::Configured(Arc::new(configuration.into())),
         EntryV1::JobSubmitted(spec) => Event::JobSubmitted(Arc::new((*spec).try_into()?)),
+        EntryV1::SweepSubmitted(sweep) => Event::SweepSubmitted(Arc::new((*sweep).try_into()?)),
+        EntryV1::SweepCancelRequested { sweep, by } => Event::SweepCancelRequested { sweep, by: Submitter(by) },
+        EntryV1::MetricReported { job, attempt, step, value } => {
+            Event::MetricReported { job, attempt, step, value: value.into() }
+        }
         EntryV1::CancelRequested { job, by } => Event::CancelRequested { job, by: Submitter(by) },
         EntryV1::ShareStarted { job, attempt, node } => Event::ShareStarted { job, attempt, node },
         EntryV1::ShareEnded { job, attempt, node, end } => Event::ShareEnded { job, attempt, node, end: end.into() },
@@ -293,13 +320,13 @@ macro_rules! mirror {
         impl From<$core> for $disk {
             fn from(value: $core) -> Self {
                 match value { $( $core::$variant $( ($field) )? $( { $($name),+ } )? =>
-                    $disk::$variant $( ($field) )? $( { $($name: $name.into()),+ } )? ),+ }
+                    $disk::$variant $( ($field.into()) )? $( { $($name: $name.into()),+ } )? ),+ }
             }
         }
         impl From<$disk> for $core {
             fn from(value: $disk) -> Self {
                 match value { $( $disk::$variant $( ($field) )? $( { $($name),+ } )? =>
-                    $core::$variant $( ($field) )? $( { $($name: $name.into()),+ } )? ),+ }
+                    $core::$variant $( ($field.into()) )? $( { $($name: $name.into()),+ } )? ),+ }
             }
         }
     };
@@ -315,6 +342,7 @@ mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, at },
 mirror!(FateV1, Fate {
     Succeeded, Cancelled, TimedOut, DoNotRestart,
     FaultsExhausted { cause, faults }, NoProgress { cause, faults }, RequeuesExhausted { requeues },
+    BudgetSpent { spent, budget }, EarlyStop(missed),
 });
 
 impl From<&ShareEnd> for EndV1 {
@@ -329,6 +357,8 @@ impl From<StopReason> for StopV1 {
             StopReason::Cancelled => StopV1::Cancelled,
             StopReason::TimeLimit(limit) => StopV1::TimeLimit { limit_ms: millis(limit) },
             StopReason::PeerEnded => StopV1::PeerEnded,
+            StopReason::BudgetSpent => StopV1::BudgetSpent,
+            StopReason::EarlyStop(missed) => StopV1::EarlyStop(missed.into()),
             StopReason::Preempted { by } => StopV1::Preempted { by },
             StopReason::Resized { to } => StopV1::Resized { to },
             StopReason::NodeLeaves { node } => StopV1::NodeLeaves { node },
@@ -342,6 +372,8 @@ impl From<StopV1> for StopReason {
             StopV1::Cancelled => StopReason::Cancelled,
             StopV1::TimeLimit { limit_ms } => StopReason::TimeLimit(Duration::from_millis(limit_ms)),
             StopV1::PeerEnded => StopReason::PeerEnded,
+            StopV1::BudgetSpent => StopReason::BudgetSpent,
+            StopV1::EarlyStop(missed) => StopReason::EarlyStop(missed.into()),
             StopV1::Preempted { by } => StopReason::Preempted { by },
             StopV1::Resized { to } => StopReason::Resized { to },
             StopV1::NodeLeaves { node } => StopReason::NodeLeaves { node },

@@ -10,6 +10,7 @@ mod sharing;
 mod snapshot;
 mod spec;
 mod standing;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod topology;

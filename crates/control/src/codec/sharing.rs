@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, Money, QueueName, Timestamp};
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{Configuration, PreemptionRules, QueueOrder, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ pub(super) struct ConfigurationV1 {
     /// Not there in journals from before there was a choice: then it was by age.
     #[serde(default)]
     order: OrderV1,
+    /// Nano-dollars for an accelerator-hour.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    prices: BTreeMap<String, Money>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fabric: Option<FabricV1>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -135,6 +138,7 @@ impl From<&Configuration> for ConfigurationV1 {
                 QueueOrder::Fifo => OrderV1::Fifo,
                 QueueOrder::ShortestExpected => OrderV1::ShortestExpected,
             },
+            prices: configuration.prices.iter().map(|(kind, price)| (kind.0.clone(), *price)).collect(),
             fabric: configuration.fabric.as_ref().map(FabricV1::from),
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.iter().cloned().map(Into::into).collect(),
@@ -159,6 +163,7 @@ impl From<ConfigurationV1> for Configuration {
                 OrderV1::Fifo => QueueOrder::Fifo,
                 OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
             },
+            prices: configuration.prices.into_iter().map(|(kind, price)| (AcceleratorKind(kind), price)).collect(),
             fabric: configuration.fabric.map(Into::into),
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.into_iter().map(Into::into).collect(),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, NodeId, Step, Timestamp};
-use gangline_orchestration::{Attempt, Job, JobState, NodeSpec, Share, ShareState, Snapshot, Standing};
+use gangline_base::{AttemptNumber, JobId, Money, NodeId, Step, SweepId, Timestamp};
+use gangline_orchestration::{Account, Attempt, Job, JobState, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep};
 use serde::{Deserialize, Serialize};
 
 use super::claim::ClaimV1;
@@ -13,6 +13,7 @@ use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spec::SpecV1;
 use super::standing::{HealthV1, StatusV1};
+use super::sweep::SweepV1;
 use super::{Error, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -23,6 +24,8 @@ struct SnapshotV1 {
     #[serde(default)]
     leaving: Vec<(NodeId, Timestamp)>,
     jobs: Vec<JobV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sweeps: Vec<SweepV1>,
     #[serde(default)]
     configuration: Option<ConfigurationV1>,
     #[serde(default)]
@@ -61,6 +64,11 @@ struct JobV1 {
     #[serde(default)]
     width: Option<u32>,
     is_cancelled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sweep: Option<SweepId>,
+    /// What it has spent, and until when; of a job with a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    account: Option<(Money, Timestamp)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -97,6 +105,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         nodes: snapshot.nodes.iter().map(|(spec, standing)| (spec.into(), (*standing).into())).collect(),
         leaving: snapshot.leaving.clone(),
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
+        sweeps: snapshot.sweeps.iter().map(SweepV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
         histories: snapshot.histories.iter().map(history_to_disk).collect(),
@@ -119,6 +128,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         nodes,
         leaving: snapshot.leaving,
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
+        sweeps: snapshot.sweeps.into_iter().map(Sweep::try_from).collect::<Result<_, _>>()?,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
         histories: snapshot.histories.into_iter().map(history_from_disk).collect(),
@@ -148,6 +158,8 @@ impl From<&Job> for JobV1 {
             resizes: job.resizes,
             width: job.width,
             is_cancelled: job.is_cancelled,
+            sweep: job.sweep,
+            account: (job.account != Account::default()).then_some((job.account.spent, job.account.metered_to)),
         }
     }
 }
@@ -182,6 +194,8 @@ impl TryFrom<JobV1> for Job {
             resizes: job.resizes,
             width: job.width,
             is_cancelled: job.is_cancelled,
+            sweep: job.sweep,
+            account: job.account.map(|(spent, metered_to)| Account { spent, metered_to }).unwrap_or_default(),
         })
     }
 }

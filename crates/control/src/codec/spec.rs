@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, JobSpec, Launch, PoolName, Priority, Program,
+    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, JobSpec, Launch, Money, PoolName, Priority, Program,
     QueueName, RecoveryPolicy, SpeedUp, Submitter,
 };
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ pub(super) struct SpecV1 {
     max_faults: u32,
     no_progress_limit: u32,
     time_limit_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    budget: Option<Money>,
     submitter: String,
 }
 
@@ -91,6 +93,7 @@ impl From<&JobSpec> for SpecV1 {
             max_faults: spec.recovery.max_faults,
             no_progress_limit: spec.recovery.no_progress_limit,
             time_limit_ms: spec.time_limit.map(millis),
+            budget: spec.budget,
             submitter: spec.submitter.0.clone(),
         }
     }
@@ -127,6 +130,7 @@ impl TryFrom<SpecV1> for JobSpec {
             checkpoint: CheckpointPolicy { path: spec.checkpoint_path, grace: Duration::from_millis(spec.grace_ms) },
             recovery: RecoveryPolicy { max_faults: spec.max_faults, no_progress_limit: spec.no_progress_limit },
             time_limit: spec.time_limit_ms.map(Duration::from_millis),
+            budget: spec.budget,
             submitter: Submitter(spec.submitter),
         })
     }

@@ -34,6 +34,11 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "G0302", format!("there is no job \"{id}\""), "gangline ps lists the jobs")
     }
 
+    pub(super) fn no_sweep(id: &str) -> Self {
+        let message = format!("there is no sweep \"{id}\"");
+        ApiError::new(StatusCode::NOT_FOUND, "G0302", message, "gangline show JOB names the sweep of a job")
+    }
+
     fn job_ended(id: impl std::fmt::Display) -> Self {
         ApiError::new(StatusCode::CONFLICT, "G0303", format!("{id} has already ended"), "gangline show tells how")
     }
@@ -129,6 +134,24 @@ fn refused(refusal: &Refusal) -> ApiError {
         Refusal::NeverFits(fit) => {
             let hint = format!("what would fit: {}", fit.what_would_fit());
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)
+        }
+        Refusal::UnknownSweep(id) => ApiError::job_ended(id),
+        Refusal::MetricNotDue { job, .. } => ApiError::job_ended(job),
+        Refusal::SweepPoint { because, .. } => {
+            let mut error = refused(because);
+            error.detail.message = message;
+            error
+        }
+        Refusal::SweepSize { .. } => {
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0402", message, "split it into several sweeps")
+        }
+        Refusal::NoPrice { .. } => {
+            let hint = "leave the budget out, or have a [[price]] put into the control plane's configuration";
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0410", message, hint)
+        }
+        Refusal::BudgetTooSmall { .. } => {
+            let hint = "raise the budget, or ask for less or for a shorter checkpoint.grace";
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0411", message, hint)
         }
         Refusal::UnknownQueue { queues, .. } => {
             let names: Vec<&str> = queues.iter().map(gangline_base::QueueName::as_str).take(QUEUES_NAMED_MAX).collect();

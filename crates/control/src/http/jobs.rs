@@ -6,14 +6,14 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
-use gangline_base::{JobId, JobSpec, Submitter};
+use gangline_base::{JobId, Submitter};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
-use crate::jobfile;
+use crate::jobfile::{self, Submission};
 use crate::model::{JOBS_PER_PAGE_MAX, JobRecord, history_to_wire, read_job, read_jobs, read_series, to_wire};
 use crate::service;
 use crate::wire;
@@ -91,16 +91,16 @@ pub(super) async fn submit(
     let (is_dry, user) = (request.dry_run, app.user.clone());
     // Looks at the disk, which may be slow.
     let read = tokio::task::spawn_blocking(move || read_job_file(&request, user)).await;
-    let spec = read.map_err(|_| ApiError::internal("reading a job file panicked"))??;
-    let answer = if is_dry {
-        wire::Answer::DryRun(app.handle.dry_run(spec).await?)
-    } else {
-        wire::Answer::Submitted(app.handle.submit(spec).await?)
-    };
-    Ok(Json(answer))
+    let submission = read.map_err(|_| ApiError::internal("reading a job file panicked"))??;
+    Ok(Json(match submission {
+        Submission::Job(spec) if is_dry => wire::Answer::DryRun(app.handle.dry_run(*spec).await?),
+        Submission::Job(spec) => wire::Answer::Submitted(app.handle.submit(*spec).await?),
+        Submission::Sweep(sweep) if is_dry => wire::Answer::DryRun(app.handle.dry_run_sweep(*sweep).await?),
+        Submission::Sweep(sweep) => wire::Answer::SweepSubmitted(app.handle.submit_sweep(*sweep).await?),
+    }))
 }
 
-fn read_job_file(request: &wire::SubmitRequest, user: Submitter) -> Result<JobSpec, ApiError> {
+fn read_job_file(request: &wire::SubmitRequest, user: Submitter) -> Result<Submission, ApiError> {
     let base = FsPath::new(&request.directory);
     if !base.is_absolute() {
         return Err(ApiError::malformed(format!("directory \"{}\" is not absolute", request.directory)));

@@ -12,6 +12,7 @@ mod openapi;
 mod page;
 mod segment;
 mod supervisors;
+mod sweeps;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,6 +69,8 @@ pub fn router(app: App) -> Router {
         .route("/jobs/{job}/explain", get(jobs::explain))
         .route("/jobs/{job}/series", get(jobs::series))
         .route("/jobs/{job}/logs", get(logs::read))
+        .route("/sweeps/{sweep}", get(sweeps::show))
+        .route("/sweeps/{sweep}/cancel", post(sweeps::cancel))
         .route("/nodes", get(nodes::list))
         .route("/nodes/{node}/drain", post(nodes::drain))
         .route("/nodes/{node}/undrain", post(nodes::undrain))

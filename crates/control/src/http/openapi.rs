@@ -7,7 +7,7 @@ use utoipa::openapi::schema::Ref;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{Modify, OpenApi};
 
-use super::{jobs, logs, nodes};
+use super::{jobs, logs, nodes, sweeps};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -27,6 +27,8 @@ use super::{jobs, logs, nodes};
         jobs::cancel,
         jobs::explain,
         jobs::series,
+        sweeps::show,
+        sweeps::cancel,
         logs::read,
         nodes::list,
         nodes::drain,
@@ -81,7 +83,7 @@ fn describe(status: &str) -> &'static str {
         "400" => "the request is malformed, or the job file has problems",
         "401" => "a valid token is required",
         "403" => "the request names a host that isn't this machine",
-        "404" => "there is no such job, node or log",
+        "404" => "there is no such job, sweep, node or log",
         "409" => "what it names is not in a state for that",
         "413" => "the request's body is too large",
         "422" => "the job could never fit",

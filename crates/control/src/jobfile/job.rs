@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, PoolName, Priority, Program, QueueName,
-    RecoveryPolicy,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, Money, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy,
 };
 
 use super::Context;
@@ -16,7 +16,7 @@ use super::field::{Field, Section, scalar};
 use super::problem::{Code, Place, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
 use super::yaml::{Node, Value};
-use super::{not_yet, topology};
+use super::{not_yet, sweep, topology};
 
 /// The most nodes of a gang.
 pub(super) const NODES_MAX: u32 = 16_384;
@@ -40,7 +40,11 @@ const NO_PROGRESS_LIMIT_DEFAULT: u32 = 3;
 const NAME_DEFAULT: &str = "job";
 
 /// Reads everything before it gives up, so that all problems are told at once.
-pub(super) fn read(root: &Node, context: &Context<'_>, problems: &mut Problems) -> Option<JobSpec> {
+pub(super) fn read(
+    root: &Node,
+    context: &Context<'_>,
+    problems: &mut Problems,
+) -> Option<(JobSpec, Option<sweep::Sweep>)> {
     let Value::Mapping(entries) = &root.value else { return None };
     let top = Section::open("", entries, problems);
     let name = top.get_or("name", name_from_file(context.file_name), |field| field.parsed(problems, values::name));
@@ -56,8 +60,10 @@ pub(super) fn read(root: &Node, context: &Context<'_>, problems: &mut Problems) 
     let has_path = checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.path.is_some());
     let recovery = recovery(&top, has_path, problems);
     let time_limit = top.get_or("time_limit", None, |field| time_limit(field, problems).map(Some));
+    let budget = top.get_or("budget", None, |field| budget(field, problems).map(Some));
+    let sweep = sweep::read(&top, problems);
     not_yet::refuse(&top, problems);
-    Some(JobSpec {
+    let job = JobSpec {
         name: name?,
         queue: queue?,
         priority: priority?,
@@ -67,8 +73,10 @@ pub(super) fn read(root: &Node, context: &Context<'_>, problems: &mut Problems) 
         checkpoint: checkpoint?,
         recovery: recovery?,
         time_limit: time_limit?,
+        budget: budget?,
         submitter: context.submitter.clone(),
-    })
+    };
+    Some((job, sweep?))
 }
 
 fn name_from_file(file_name: &str) -> String {
@@ -191,7 +199,7 @@ fn envs(field: Field<'_>, problems: &mut Problems) -> Option<BTreeMap<String, St
     envs
 }
 
-fn within_argument<'t>(name: &str, text: &'t str) -> Result<&'t str, Refusal> {
+pub(super) fn within_argument<'t>(name: &str, text: &'t str) -> Result<&'t str, Refusal> {
     if name.len() + 1 + text.len() <= ARGUMENT_BYTES_MAX {
         return Ok(text);
     }
@@ -232,6 +240,21 @@ fn recovery(top: &Section<'_>, has_path: bool, problems: &mut Problems) -> Optio
     let given = section.get_or("no_progress_limit", None, |field| field.count(problems, 1..=FAULTS_MAX).map(Some));
     let (max_faults, given) = (max_faults?, given?);
     Some(RecoveryPolicy { max_faults, no_progress_limit: given.unwrap_or_else(|| unless_given(max_faults)) })
+}
+
+fn budget(field: Field<'_>, problems: &mut Problems) -> Option<Money> {
+    let section = field.section(problems, "budget")?;
+    let Some(usd) = section.get("usd") else {
+        field.refuse(problems, Refusal::new(Code::MissingKey, "has no \"usd\"").hint("write {usd: \"500\"}"));
+        return None;
+    };
+    usd.parsed(problems, |text| {
+        let wrong = || {
+            let message = format!("expects an amount of dollars, not {}", shown(text));
+            Refusal::new(Code::BadValue, message).hint("write \"500\" or \"0.50\"")
+        };
+        text.parse::<Money>().map_err(|_| wrong())
+    })
 }
 
 fn time_limit(field: Field<'_>, problems: &mut Problems) -> Option<Duration> {

@@ -1,7 +1,8 @@
 //! The keys a job file may have, and what a wrong one may have been meant to be.
 
-/// The mappings of a job file and their keys. `envs` and `sweep` take any variable's name and are not here.
-const LEVELS: [(&str, &[&str]); 8] = [
+/// The mappings of a job file and their keys. `envs`, `sweep.parameters` and the short form of
+/// `sweep` take any variable's name and are not here.
+const LEVELS: [(&str, &[&str]); 10] = [
     (
         "",
         &[
@@ -31,10 +32,12 @@ const LEVELS: [(&str, &[&str]); 8] = [
     ("checkpoint", &["path", "grace"]),
     ("recovery", &["max_faults", "no_progress_limit"]),
     ("budget", &["usd"]),
+    ("sweep", &["parameters", "max_parallel", "early_stop"]),
+    ("sweep.early_stop", &["metric", "goal", "min_steps", "reduction"]),
 ];
 
 /// What other tools call the same things.
-const OTHER_WORDS: [(&str, &str); 16] = [
+const OTHER_WORDS: [(&str, &str); 26] = [
     ("nodes", "num_nodes"),
     ("replicas", "num_nodes"),
     ("command", "run"),
@@ -51,6 +54,17 @@ const OTHER_WORDS: [(&str, &str); 16] = [
     ("cwd", "workdir"),
     ("partition", "queue"),
     ("max_restarts", "recovery.max_faults"),
+    // Ray Tune's, W&B's and Optuna's words.
+    ("max_concurrent", "sweep.max_parallel"),
+    ("max_concurrent_trials", "sweep.max_parallel"),
+    ("parallelism", "sweep.max_parallel"),
+    ("early_terminate", "sweep.early_stop"),
+    ("scheduler", "sweep.early_stop"),
+    ("mode", "sweep.early_stop.goal"),
+    ("grace_period", "sweep.early_stop.min_steps"),
+    ("min_iter", "sweep.early_stop.min_steps"),
+    ("reduction_factor", "sweep.early_stop.reduction"),
+    ("eta", "sweep.early_stop.reduction"),
 ];
 
 /// The keys of the mapping at `path`.

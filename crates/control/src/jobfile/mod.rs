@@ -15,6 +15,7 @@ mod keys;
 mod not_yet;
 mod overrides;
 mod problem;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -22,9 +23,10 @@ mod values;
 mod yaml;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{Bytes, JobSpec, Submitter};
+use gangline_base::{Bytes, JobSpec, Submitter, SweepSpec};
 
 pub use problem::{Code, Place, Problem};
 
@@ -63,12 +65,21 @@ pub struct Context<'a> {
     pub is_folder: &'a dyn Fn(&Path) -> bool,
 }
 
+/// What a job file asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Submission {
+    /// One job.
+    Job(Box<JobSpec>),
+    /// One for each point of a grid.
+    Sweep(Box<SweepSpec>),
+}
+
 /// Reads a job file.
 ///
 /// # Errors
 /// Every problem found, in the file's order, at most [`Problem::COUNT_MAX`]. Text that is not YAML is one problem, because
 /// nothing after it can be trusted.
-pub fn parse(text: &str, context: &Context<'_>) -> Result<JobSpec, Vec<Problem>> {
+pub fn parse(text: &str, context: &Context<'_>) -> Result<Submission, Vec<Problem>> {
     let mut problems = Problems::new(context.file_name);
     let job = yaml::read(text, &mut problems).and_then(|mut root| {
         overrides::apply(&mut root, context.overrides, &mut problems);
@@ -76,7 +87,10 @@ pub fn parse(text: &str, context: &Context<'_>) -> Result<JobSpec, Vec<Problem>>
     });
     let found = problems.into_sorted();
     match job {
-        Some(job) if found.is_empty() => Ok(job),
+        Some((job, None)) if found.is_empty() => Ok(Submission::Job(Box::new(job))),
+        Some((job, Some((points, rules)))) if found.is_empty() => {
+            Ok(Submission::Sweep(Box::new(SweepSpec { job: Arc::new(job), points, rules })))
+        }
         _ => {
             assert!(!found.is_empty(), "a job is refused only for a reason (A-4)");
             Err(found)

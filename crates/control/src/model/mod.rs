@@ -9,6 +9,7 @@ mod recovery;
 mod report;
 mod series;
 mod store;
+mod sweep;
 mod view;
 
 pub(crate) use booking::book_attempt;
@@ -16,8 +17,10 @@ pub(crate) use record::{JobRecord, ShareRecord};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use series::read_series;
 pub(crate) use store::{
-    JOBS_PER_PAGE_MAX, Repair, last_job, live_jobs, read_job, read_jobs, repair, write_job, write_ledger, write_sample,
+    JOBS_PER_PAGE_MAX, Repair, last_job, live_jobs, read_job, read_jobs, read_records, repair, write_job, write_ledger,
+    write_sample,
 };
+pub(crate) use sweep::{PointRecord, sweep_to_wire};
 #[cfg(test)]
 pub(crate) use view::Booked;
 pub(crate) use view::{history_to_wire, to_wire};

@@ -5,6 +5,7 @@ use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Share, StopReason};
 use serde::{Deserialize, Serialize};
 
+use super::sweep::{BudgetRecord, PointRecord};
 use crate::config::NodeConfig;
 use crate::wire::{Checkpoints, Gang, JobState, Progress};
 
@@ -45,6 +46,10 @@ pub(crate) struct JobRecord {
     pub(crate) checkpoints_before: Checkpoints,
     pub(crate) attempts: Vec<AttemptRecord>,
     pub(crate) history: Vec<(Timestamp, String)>,
+    #[serde(default)]
+    pub(crate) budget: Option<BudgetRecord>,
+    #[serde(default)]
+    pub(crate) sweep: Option<PointRecord>,
 }
 
 /// One allocation.
@@ -106,6 +111,8 @@ impl JobRecord {
             checkpoints_before: Checkpoints::default(),
             attempts: Vec::new(),
             history: vec![(now, format!("submitted by {}", spec.submitter))],
+            budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
+            sweep: None,
         }
     }
 
@@ -124,6 +131,7 @@ impl JobRecord {
 
     /// Takes in a decision. `engine` has it applied already, and names the nodes.
     pub(crate) fn follow(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) {
+        self.follow_budget(now, decision, engine);
         match decision {
             Decision::Place { attempt, shares, reason, .. } => {
                 self.begin_attempt(now, attempt.0, share_records(shares, engine), reason.to_string());
@@ -162,6 +170,7 @@ impl JobRecord {
                 self.state = match fate {
                     Fate::Succeeded => JobState::Succeeded,
                     Fate::Cancelled => JobState::Cancelled,
+                    Fate::BudgetSpent { .. } | Fate::EarlyStop(_) => JobState::Stopped,
                     _ => JobState::Failed,
                 };
             }

@@ -1,5 +1,7 @@
 //! The read models' SQL.
 
+use std::ops::Range;
+
 use gangline_accounting::LedgerEntry;
 use gangline_base::{Bucket, JobId, Money, Timestamp};
 use rusqlite::types::Type;
@@ -139,6 +141,13 @@ pub(crate) fn read_job(
     let doc: Option<String> =
         transaction.query_row("SELECT doc FROM jobs WHERE job = ?1", [to_sql(job.0)], |row| row.get(0)).optional()?;
     doc.map(|doc| Ok((record_from(&doc)?, read_ledger(transaction, job)?))).transpose()
+}
+
+/// The records of these jobs, by id, without their ledger rows.
+pub(crate) fn read_records(transaction: &Transaction<'_>, jobs: Range<JobId>) -> rusqlite::Result<Vec<JobRecord>> {
+    let mut statement = transaction.prepare_cached("SELECT doc FROM jobs WHERE job >= ?1 AND job < ?2 ORDER BY job")?;
+    let docs = statement.query_map([to_sql(jobs.start.0), to_sql(jobs.end.0)], |row| row.get::<_, String>(0))?;
+    docs.map(|doc| record_from(&doc?)).collect()
 }
 
 /// Jobs before `before`, newest first, with their ledger rows.

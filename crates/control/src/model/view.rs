@@ -7,6 +7,7 @@ use gangline_execution::protocol::{FaultCause, NodeState};
 
 use super::record::{AttemptRecord, JobRecord, ShareRecord};
 use super::recovery::recoveries;
+use super::sweep::PointRecord;
 use crate::wire::{Attempt, BucketLine, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
 
 /// A row of the ledger.
@@ -42,6 +43,8 @@ pub(crate) fn to_wire(record: &JobRecord, booked: &[Booked]) -> Job {
         max_faults: record.max_faults,
         progress: record.progress,
         checkpoints: record.checkpoints,
+        budget: record.budget.as_ref().map(|budget| budget.to_wire()),
+        sweep: record.sweep.as_ref().map(PointRecord::to_wire),
         attempts: record.attempts.iter().map(attempt_to_wire).collect(),
         recoveries: recoveries(record),
         usage: usage(record, booked),

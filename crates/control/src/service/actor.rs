@@ -86,6 +86,15 @@ impl Actor {
             Request::Cancel { job, by, reply } => {
                 self.change(batch, reply, |actor, batch| actor.cancel(now, job, by, batch));
             }
+            Request::SubmitSweep { sweep, reply } => {
+                self.change(batch, reply, |actor, batch| actor.submit_sweep(now, *sweep, batch));
+            }
+            Request::CancelSweep { sweep, by, reply } => {
+                self.change(batch, reply, |actor, batch| actor.cancel_sweep(now, sweep, by, batch));
+            }
+            Request::DryRunSweep { sweep, reply } => {
+                Self::answer_query(batch, reply, self.dry_run_sweep(now, &sweep));
+            }
             Request::Drain { node, wish, reply } => {
                 self.change(batch, reply, |actor, batch| actor.drain(now, &node, wish, batch));
             }

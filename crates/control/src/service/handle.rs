@@ -1,6 +1,6 @@
 //! How the rest of the control plane talks to the service's thread.
 
-use gangline_base::{JobId, JobSpec, NodeName, Submitter};
+use gangline_base::{JobId, JobSpec, NodeName, Submitter, SweepId, SweepSpec};
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
 use gangline_orchestration::Refusal;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -65,6 +65,9 @@ pub(super) enum Request {
     Submit { spec: Box<JobSpec>, reply: Reply<wire::Submitted> },
     DryRun { spec: Box<JobSpec>, reply: Reply<wire::DryRun> },
     Cancel { job: JobId, by: Submitter, reply: Reply<wire::CancelAnswer> },
+    SubmitSweep { sweep: Box<SweepSpec>, reply: Reply<wire::SweepSubmitted> },
+    DryRunSweep { sweep: Box<SweepSpec>, reply: Reply<wire::DryRun> },
+    CancelSweep { sweep: SweepId, by: Submitter, reply: Reply<wire::CancelSweepAnswer> },
     Drain { node: NodeName, wish: DrainWish, reply: Reply<wire::Node> },
     Explain { job: JobId, reply: Reply<wire::Explanation> },
     WaitReasons { reply: Reply<Vec<(JobId, String)>> },
@@ -117,6 +120,21 @@ impl Handle {
     /// Asks for a job's end.
     pub async fn cancel(&self, job: JobId, by: Submitter) -> Result<wire::CancelAnswer, Error> {
         self.ask(|reply| Request::Cancel { job, by, reply }).await
+    }
+
+    /// Takes a sweep in, with all its jobs or not at all.
+    pub async fn submit_sweep(&self, sweep: SweepSpec) -> Result<wire::SweepSubmitted, Error> {
+        self.ask(|reply| Request::SubmitSweep { sweep: Box::new(sweep), reply }).await
+    }
+
+    /// What would become of a sweep's first job.
+    pub async fn dry_run_sweep(&self, sweep: SweepSpec) -> Result<wire::DryRun, Error> {
+        self.ask(|reply| Request::DryRunSweep { sweep: Box::new(sweep), reply }).await
+    }
+
+    /// Asks for the end of what is left of a sweep.
+    pub async fn cancel_sweep(&self, sweep: SweepId, by: Submitter) -> Result<wire::CancelSweepAnswer, Error> {
+        self.ask(|reply| Request::CancelSweep { sweep, by, reply }).await
     }
 
     /// Drains a node, or takes it back into use.

@@ -82,6 +82,7 @@ impl Actor {
                     checkpoint_dir: Some(self.checkpoint_folder(job, spec)),
                     faults: live.faults,
                     max_faults: spec.recovery.max_faults,
+                    metric: self.engine.metric_of(live).map(str::to_owned),
                     high_water_step: record.high_water_step,
                     token: self.options.secrets.attempt_token(job, attempt),
                     endpoint_file: self.options.folder.join(ENDPOINT_FILE),

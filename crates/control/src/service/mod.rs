@@ -16,6 +16,7 @@ mod queries;
 mod queues;
 mod reports;
 mod start;
+mod sweeps;
 #[cfg(test)]
 mod tests;
 mod watch;

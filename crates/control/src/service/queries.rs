@@ -1,6 +1,6 @@
 //! What is answered from the engine's state.
 
-use gangline_base::{JobId, JobSpec, NodeId, Timestamp};
+use gangline_base::{JobId, JobSpec, NodeId, SweepSpec, Timestamp};
 use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
 
 use super::Error;
@@ -12,14 +12,22 @@ const WAIT_REASONS_MAX: usize = 200;
 
 impl Actor {
     pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<wire::DryRun, Error> {
-        Ok(match self.engine.dry_run(now, spec)? {
+        Ok(self.dry_run_to_wire(self.engine.dry_run(now, spec)?))
+    }
+
+    pub(super) fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<wire::DryRun, Error> {
+        Ok(self.dry_run_to_wire(self.engine.dry_run_sweep(now, sweep)?))
+    }
+
+    fn dry_run_to_wire(&self, dry_run: DryRun) -> wire::DryRun {
+        match dry_run {
             DryRun::WouldStart { shares } => {
                 wire::DryRun::WouldStart { placements: shares.iter().map(|share| self.placement(share)).collect() }
             }
             DryRun::WouldWait(explanation) => {
                 wire::DryRun::WouldWait { explanation: explanation_to_wire(&explanation) }
             }
-        })
+        }
     }
 
     pub(super) fn explain(&self, now: Timestamp, id: JobId) -> Result<wire::Explanation, Error> {
@@ -100,6 +108,9 @@ fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
             wire::Blocker::Claimed { victims: victims.iter().map(JobId::to_string).collect(), until: Time(*until) }
         }
         Blocker::BackingOff { until } => wire::Blocker::BackingOff { until: Time(*until) },
+        Blocker::Parallel { sweep, holding, max_parallel } => {
+            wire::Blocker::Parallel { sweep: sweep.to_string(), holding: *holding, max_parallel: *max_parallel }
+        }
         Blocker::Behind { job, starts_by, because } => wire::Blocker::Behind {
             job: job.to_string(),
             starts_by: starts_by.map(Time),

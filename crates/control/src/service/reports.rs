@@ -75,7 +75,11 @@ impl Actor {
         let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(report.clone())) else {
             return stale(&report);
         };
+        self.report_metrics(now, (job, attempt), &samples, batch);
         self.rows.add_samples(samples);
+        if let Some(record) = self.records.get_mut(&job) {
+            record.meter(now, &self.engine);
+        }
         self.rows.jobs.insert(job);
         if let Ok(name) = NodeName::new(&report.node) {
             self.contacts.insert((job, name), now);

@@ -247,7 +247,11 @@ impl Actor {
         }
         let event = Event::Configured(Arc::new(self.options.sharing.clone()));
         if let Err(refusal) = self.apply(now, event, batch) {
-            warn!(%refusal, "the queues stay as they were");
+            warn!(%refusal, "the queues and prices stay as they were");
+        }
+        for record in self.records.values_mut().filter(|record| record.budget.is_some()) {
+            record.meter(now, &self.engine);
+            self.rows.jobs.insert(record.id);
         }
     }
 

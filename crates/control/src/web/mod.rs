@@ -205,6 +205,7 @@ fn mark(state: JobState) -> &'static str {
         JobState::Succeeded => "✓",
         JobState::Failed => "✗",
         JobState::Cancelled => "–",
+        JobState::Stopped => "■",
     }
 }
 

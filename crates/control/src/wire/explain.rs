@@ -61,6 +61,15 @@ pub enum Blocker {
         /// How many they may: quota and borrowing together.
         limit: u32,
     },
+    /// As many jobs of its sweep hold devices as may at once.
+    Parallel {
+        /// The sweep.
+        sweep: String,
+        /// How many of its jobs hold devices.
+        holding: u32,
+        /// How many may.
+        max_parallel: u32,
+    },
     /// There is room, but it is held for a job with a better place in line, which this one would delay.
     Behind {
         /// That job.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::sweep::{Budget, JobSweep};
 use super::{HistoryLine, Time};
 
 /// Jobs, newest first.
@@ -32,13 +33,15 @@ pub enum JobState {
     Failed,
     /// A user cancelled it.
     Cancelled,
+    /// Its budget was spent, or other jobs of its sweep did better.
+    Stopped,
 }
 
 impl JobState {
     /// Whether it will never change again.
     #[must_use]
     pub fn is_final(self) -> bool {
-        matches!(self, JobState::Succeeded | JobState::Failed | JobState::Cancelled)
+        matches!(self, JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::Stopped)
     }
 
     /// The word users see.
@@ -52,6 +55,7 @@ impl JobState {
             JobState::Succeeded => "succeeded",
             JobState::Failed => "failed",
             JobState::Cancelled => "cancelled",
+            JobState::Stopped => "stopped",
         }
     }
 }
@@ -94,6 +98,12 @@ pub struct Job {
     pub progress: Progress,
     /// What it saved.
     pub checkpoints: Checkpoints,
+    /// What it may cost and has, if it has a budget.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// Its place in its sweep, if it belongs to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sweep: Option<JobSweep>,
     /// Its attempts, oldest first; at most the last 50.
     pub attempts: Vec<Attempt>,
     /// Its recoveries from faults, oldest first.

@@ -8,6 +8,7 @@ mod explain;
 mod job;
 mod node;
 mod submit;
+mod sweep;
 mod time;
 
 pub use error::{ErrorBody, ErrorDetail, Problem};
@@ -18,4 +19,7 @@ pub use job::{
 };
 pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
 pub use submit::{Answer, CancelAnswer, DryRun, LogChunk, SubmitRequest, Submitted};
+pub use sweep::{
+    Budget, CancelSweepAnswer, EarlyStop, JobSweep, MetricPoint, Parameter, Sweep, SweepPoint, SweepSubmitted,
+};
 pub use time::Time;

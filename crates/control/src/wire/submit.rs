@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::explain::{Explanation, Placement};
+use super::sweep::SweepSubmitted;
 
 /// A job to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -30,6 +31,8 @@ pub struct SubmitRequest {
 pub enum Answer {
     /// The job is in the journal, and on disk.
     Submitted(Submitted),
+    /// The sweep is, with all its jobs.
+    SweepSubmitted(SweepSubmitted),
     /// What would happen.
     DryRun(DryRun),
 }

@@ -8,3 +8,4 @@ mod page;
 mod plane;
 mod refusals;
 mod reports;
+mod sweeps;

@@ -362,7 +362,9 @@ impl Course {
         {
             self.last_sampled = Some(step);
             let tokens = self.ranks.iter().fold(0_u64, |sum, rank| sum.saturating_add(rank.tokens));
-            self.samples.push(Sample { at: now.unix_nanos(), step: step.0, loss: message.loss, tokens });
+            let metric = self.spec.metric.as_ref().and_then(|name| message.metrics.get(name).copied());
+            let metric = metric.map(Into::into);
+            self.samples.push(Sample { at: now.unix_nanos(), step: step.0, loss: message.loss, tokens, metric });
         }
     }
 

@@ -11,7 +11,8 @@ use gangline_base::{Buckets, GpuSeconds, Step, Timestamp, Tokens};
 use super::course::{Action, Course, Input, Kept, RENDEZVOUS_WAIT_MAX, Stage};
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{
-    FaultCause, Orders, Outcome, PROTOCOL_VERSION, Rendezvous, SAMPLES_PER_REPORT_MAX, StopOrder, SupervisorSpec,
+    FaultCause, Orders, Outcome, PROTOCOL_VERSION, Rendezvous, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder,
+    SupervisorSpec,
 };
 use crate::rank_protocol::{RankMessage, RankOrder};
 
@@ -36,6 +37,7 @@ fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         checkpoint_dir: None,
         faults: 0,
         max_faults: 0,
+        metric: Some("accuracy".to_owned()),
         high_water_step: 0,
         token: String::new(),
         endpoint_file: PathBuf::from("/"),
@@ -203,6 +205,18 @@ fn the_end_waits_for_an_acknowledgement_that_can_mean_it() {
     course.sent();
     course.apply(at(3), acknowledged());
     assert!(course.is_over(at(3)) && course.is_acknowledged());
+}
+
+#[test]
+fn samples_carry_the_metric_that_the_sweep_asks_for() {
+    let mut course = running(1);
+    for (step, metrics) in [(1, r#"{"accuracy":0.5,"f1":0.1}"#), (2, r#"{"f1":0.2}"#), (3, r#"{"accuracy":NaN}"#)] {
+        let line = format!("{{\"step\":{step},\"loss\":9,\"metrics\":{metrics}}}");
+        let message = RankMessage::parse(line.as_bytes()).expect("a message");
+        course.apply(at(step), Input::Message(0, message));
+    }
+    let metrics: Vec<_> = course.report(at(4)).samples.iter().map(|sample| sample.metric).collect();
+    assert_eq!(metrics, [Some(SampleMetric::Nanos(500_000_000)), None, Some(SampleMetric::Diverged)]);
 }
 
 #[test]

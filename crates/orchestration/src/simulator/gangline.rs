@@ -74,6 +74,7 @@ impl Gangline {
             checkpoint: CheckpointPolicy { path: Some("/".to_owned()), grace: Duration::from_mins(5) },
             recovery: RecoveryPolicy { max_faults: u32::MAX, no_progress_limit: u32::MAX },
             time_limit: view.limit(job).map(|limit| limit + LIMIT_SLACK),
+            budget: None,
             submitter: Submitter(view.workload.label(trace.user).to_owned()),
         }
     }

@@ -243,6 +243,7 @@ mod tests {
                 checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
                 recovery: RecoveryPolicy { max_faults: 9, no_progress_limit: 9 },
                 time_limit: Some(Duration::from_hours(5)),
+                budget: None,
                 submitter: Submitter("ann".to_owned()),
             };
             self.happens(seconds_later, Event::JobSubmitted(Arc::new(spec)));

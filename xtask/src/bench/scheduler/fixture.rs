@@ -78,6 +78,7 @@ impl Gang {
                 launch: Launch::PerAccelerator,
                 topology: self.topology,
             },
+            budget: None,
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },

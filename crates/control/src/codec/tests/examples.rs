@@ -1,21 +1,22 @@
 //! Random examples of everything in a journal.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, Elastic, GangShape, GpuSeconds, JobId, JobSpec, Launch,
-    Level, NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Segment, SpeedUp, Step, Submitter,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds, JobId,
+    JobSpec, Launch, Level, MetricValue, Money, NodeId, NodeName, PoolName, Priority, Program, QueueName,
+    RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
     Timestamp, TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
-    AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry, Event,
-    Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, History, Job, JobState, Kin, Location, NodeCapacity,
-    NodeSpec, PlaceReason, PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Sample, Share, ShareEnd,
-    ShareState, Snapshot, Standing, StopReason, Usage, Usages, VictimAlternative,
+    Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
+    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, History, Job, JobState, Kin, Location,
+    MissedRung, NodeCapacity, NodeSpec, PlaceReason, PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource,
+    Sample, Share, ShareEnd, ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -124,8 +125,11 @@ impl Examples {
         };
         let queues = vec![queue(None), queue(Some(queue_name()))];
         let order = if self.below(2) == 0 { QueueOrder::Fifo } else { QueueOrder::ShortestExpected };
+        let prices =
+            (0..self.below(3)).map(|number| (AcceleratorKind(format!("kind-{number}")), self.money())).collect();
         Configuration {
             queues,
+            prices,
             half_life: self.duration(),
             order,
             preemption: self.preemption_rules(),
@@ -239,8 +243,46 @@ impl Examples {
             checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
             recovery: RecoveryPolicy { max_faults: self.number(), no_progress_limit: self.number() },
             time_limit: self.maybe(Self::duration),
+            budget: self.maybe(Self::money),
             submitter: Submitter(self.text()),
         }
+    }
+
+    fn money(&mut self) -> Money {
+        Money::from_nano_dollars(self.large().cast_signed())
+    }
+
+    fn rules(&mut self) -> SweepRules {
+        let early_stop = self.maybe(|random| EarlyStop {
+            metric: random.text(),
+            goal: if random.below(2) == 0 { Goal::Minimize } else { Goal::Maximize },
+            min_steps: NonZeroU64::new(random.large().max(1)).expect("at least one"),
+            reduction: Reduction::new(random.number().max(2)).expect("at least two"),
+        });
+        SweepRules { max_parallel: self.maybe(Self::positive), early_stop }
+    }
+
+    fn sweep_spec(&mut self) -> SweepSpec {
+        let point =
+            |random: &mut Self| SweepPoint(vec![(random.text(), random.text()), ("B".to_owned(), random.text())]);
+        let points = (0..self.below(4)).map(|_| point(self)).collect();
+        SweepSpec { job: Arc::new(self.spec()), points, rules: self.rules() }
+    }
+
+    fn metric(&mut self) -> MetricValue {
+        if self.below(4) == 0 { MetricValue::Diverged } else { MetricValue::Nanos(self.large().cast_signed()) }
+    }
+
+    fn missed(&mut self) -> MissedRung {
+        let bar = self.maybe(|random| MetricValue::Nanos(random.large().cast_signed()));
+        let (step, value) = (Step(self.large()), self.metric());
+        MissedRung { step, value, bar, kept: self.number(), seen: self.number() }
+    }
+
+    fn sweep(&mut self) -> Sweep {
+        let rung = |random: &mut Self| (0..random.below(4)).map(|_| (JobId(random.large()), random.metric())).collect();
+        let rungs = (0..self.below(4)).map(|number| (number, rung(self))).collect();
+        Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), rules: self.rules(), rungs }
     }
 
     fn causes(&mut self) -> [FaultCause; 7] {
@@ -269,15 +311,18 @@ impl Examples {
         ends
     }
 
-    fn stops(&mut self) -> [StopReason; 6] {
+    fn stops(&mut self) -> [StopReason; 8] {
         let (by, _, node) = self.share_of();
+        let (limit, missed) = (self.duration(), self.missed());
         [
             StopReason::Cancelled,
-            StopReason::TimeLimit(self.duration()),
+            StopReason::TimeLimit(limit),
             StopReason::PeerEnded,
             StopReason::Preempted { by },
             StopReason::NodeLeaves { node },
             StopReason::Resized { to: self.number() },
+            StopReason::BudgetSpent,
+            StopReason::EarlyStop(missed),
         ]
     }
 
@@ -296,6 +341,9 @@ impl Examples {
             Event::DrainCancelled { node },
             Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
+            Event::SweepSubmitted(Arc::new(self.sweep_spec())),
+            Event::SweepCancelRequested { sweep: SweepId(job), by: by.clone() },
+            Event::MetricReported { job, attempt, step: Step(self.large()), value: self.metric() },
             Event::CancelRequested { job, by },
             Event::ShareStarted { job, attempt, node },
             Event::CheckpointCommitted { job, attempt, step: Step(self.large()) },
@@ -338,6 +386,8 @@ impl Examples {
             Fate::FaultsExhausted { cause, faults },
             Fate::NoProgress { cause, faults },
             Fate::RequeuesExhausted { requeues: self.number() },
+            Fate::BudgetSpent { spent: self.money(), budget: self.money() },
+            Fate::EarlyStop(self.missed()),
         ];
         decisions.extend(self.rights().map(|right| self.claim_decision(job, right)));
         decisions.extend(fates.map(|fate| Decision::End { job, fate }));
@@ -375,7 +425,8 @@ impl Examples {
     fn attempt(&mut self) -> Attempt {
         let mut states = vec![ShareState::Launching, ShareState::Running];
         states.extend(self.ends().into_iter().map(ShareState::Ended));
-        let stop = self.maybe(Self::stops).map(|stops| stops[1]);
+        let place = usize::try_from(self.below(7)).expect("small");
+        let stop = self.maybe(Self::stops).map(|stops| stops[place]);
         Attempt {
             number: AttemptNumber(self.number()),
             placed_at: self.time(),
@@ -406,6 +457,8 @@ impl Examples {
             resizes: self.number(),
             width: self.maybe(Self::number),
             is_cancelled: self.below(2) == 0,
+            sweep: self.maybe(|random| SweepId(JobId(random.large()))),
+            account: Account { spent: self.money(), metered_to: self.time() },
         }
     }
 
@@ -436,6 +489,7 @@ impl Examples {
                 .collect(),
             leaving: vec![(NodeId(self.number()), self.time())],
             jobs: vec![self.job(queued), self.job(allocated)],
+            sweeps: vec![self.sweep(), self.sweep()],
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
             histories: vec![self.history(), self.history()],

@@ -4,7 +4,8 @@
 mod examples;
 
 use gangline_orchestration::{
-    Decision, Entry, Event, Fate, FaultCause, PreemptionRules, QueueOrder, RequeueReason, ShareEnd, StopReason,
+    Account, Decision, Entry, Event, Fate, FaultCause, Job, PreemptionRules, QueueOrder, RequeueReason, ShareEnd,
+    Snapshot, StopReason,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -19,6 +20,8 @@ const SEEDS: u64 = 50;
 const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 /// Where it is. It is written once, by a run that finds it empty.
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
+/// What version 1 wrote before there were sweeps and budgets.
+const FIXTURE_BEFORE_SWEEPS: &str = include_str!("../../../tests/fixtures/journal_v1_before_sweeps.txt");
 /// What version 1 wrote before there were queues.
 const FIXTURE_BEFORE_QUEUES: &str = include_str!("../../../tests/fixtures/journal_v1_before_queues.txt");
 /// What version 1 wrote before there was preemption.
@@ -34,6 +37,9 @@ fn kind(entry: &Entry) -> &'static str {
             Event::DrainCancelled { .. } => "drain cancelled",
             Event::Configured(_) => "configured",
             Event::JobSubmitted(_) => "job submitted",
+            Event::SweepSubmitted(_) => "sweep submitted",
+            Event::SweepCancelRequested { .. } => "sweep cancel requested",
+            Event::MetricReported { .. } => "metric reported",
             Event::CancelRequested { .. } => "cancel requested",
             Event::ShareStarted { .. } => "share started",
             Event::ShareEnded { end, .. } => match end {
@@ -54,6 +60,8 @@ fn kind(entry: &Entry) -> &'static str {
                 StopReason::Cancelled => "stop: cancelled",
                 StopReason::TimeLimit(_) => "stop: time limit",
                 StopReason::PeerEnded => "stop: peer ended",
+                StopReason::BudgetSpent => "stop: budget spent",
+                StopReason::EarlyStop(_) => "stop: early stop",
                 StopReason::Preempted { .. } => "stop: preempted",
                 StopReason::NodeLeaves { .. } => "stop: node leaves",
                 StopReason::Resized { .. } => "stop: resized",
@@ -74,6 +82,8 @@ fn kind(entry: &Entry) -> &'static str {
                 Fate::FaultsExhausted { .. } => "end: faults exhausted",
                 Fate::NoProgress { .. } => "end: no progress",
                 Fate::RequeuesExhausted { .. } => "end: requeues exhausted",
+                Fate::BudgetSpent { .. } => "end: budget spent",
+                Fate::EarlyStop(_) => "end: early stop",
             },
         },
     }
@@ -92,7 +102,9 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 43;
+const KINDS: usize = 50;
+/// How many of them there were before sweeps and budgets.
+const KINDS_BEFORE_SWEEPS: usize = 41;
 
 /// Proves A-9: the journal's types carry all that the engine's have.
 #[test]
@@ -118,7 +130,7 @@ fn snapshots_read_back_as_written() {
     }
 }
 
-/// Proves A-9: what this version wrote before there was a topology, every later one reads, and understands in the same way.
+/// Proves A-9: what this version wrote, every later one reads, and understands in the same way.
 #[test]
 fn bodies_of_version_1_stay_readable() {
     let mut examples = Examples::without_network(1);
@@ -138,15 +150,30 @@ fn bodies_of_version_1_stay_readable() {
     assert_eq!(decode_snapshot(last.as_bytes()).expect("it reads"), snapshot);
 }
 
-/// Proves A-9: what was written before there were queues reads, with the defaults of that time.
-#[test]
-fn bodies_from_before_queues_stay_readable() {
-    let lines: Vec<&str> = FIXTURE_BEFORE_QUEUES.lines().collect();
+/// The kinds of entry in a fixture, all readable, and its snapshot.
+fn read_fixture(fixture: &str) -> (usize, Snapshot) {
+    let lines: Vec<&str> = fixture.lines().collect();
     let (last, bodies) = lines.split_last().expect("the fixture isn't empty");
     let entries: Vec<Entry> = bodies.iter().map(|body| decode_entry(body.as_bytes()).expect("it reads")).collect();
     let kinds: std::collections::BTreeSet<&str> = entries.iter().map(kind).collect();
-    assert_eq!(kinds.len(), 35, "all kinds of the time");
-    let snapshot = decode_snapshot(last.as_bytes()).expect("it reads");
+    (kinds.len(), decode_snapshot(last.as_bytes()).expect("it reads"))
+}
+
+/// Proves A-9: what was written before there were sweeps and budgets reads, with none of them.
+#[test]
+fn bodies_from_before_sweeps_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_SWEEPS);
+    assert_eq!(kinds, KINDS_BEFORE_SWEEPS);
+    let has_none = |job: &Job| job.sweep.is_none() && job.account == Account::default() && job.spec.budget.is_none();
+    assert!(!snapshot.jobs.is_empty() && snapshot.jobs.iter().all(has_none));
+    assert!(snapshot.sweeps.is_empty() && snapshot.configuration.prices.is_empty());
+}
+
+/// Proves A-9: what was written before there were queues reads, with the defaults of that time.
+#[test]
+fn bodies_from_before_queues_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_QUEUES);
+    assert_eq!(kinds, 35, "all kinds of the time");
     assert!(!snapshot.jobs.is_empty() && snapshot.usages.is_empty() && snapshot.configuration.queues.is_empty());
 }
 

@@ -5,7 +5,9 @@ use std::fs;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Bytes, Launch, Level, Priority, Segment, TopologyRequest};
+use gangline_base::{
+    AcceleratorKind, Bytes, Goal, Launch, Level, Money, Priority, Reduction, Segment, SweepRules, TopologyRequest,
+};
 
 use super::*;
 
@@ -135,4 +137,37 @@ fn the_examples_are_right() {
     }
     names.sort();
     assert_eq!(names, ["counting-gang", "hello", "llama-8b-sft"]);
+}
+
+#[test]
+fn a_sweep_is_a_grid_with_or_without_rules() {
+    let short = sweep("run: x\nname: sft\nenvs: {LR: 1e-3, KEEP: me}\nsweep: {LR: [1e-4, 3e-4], BATCH: [8]}");
+    assert_eq!(short.rules, SweepRules::default());
+    let jobs: Vec<JobSpec> = short.jobs().collect();
+    assert_eq!(
+        jobs.iter().map(|job| job.name.as_str()).collect::<Vec<_>>(),
+        ["sft/LR=1e-4,BATCH=8", "sft/LR=3e-4,BATCH=8"]
+    );
+    let envs = [("LR", "3e-4"), ("BATCH", "8"), ("KEEP", "me")];
+    assert_eq!(jobs[1].program.envs, BTreeMap::from(envs.map(|(name, text)| (name.to_owned(), text.to_owned()))));
+    let long = sweep(
+        "run: x\nsweep: {parameters: {LR: [1, 2]}, max_parallel: 4, early_stop: {metric: accuracy, goal: maximize, min_steps: 100, reduction: 4}}",
+    );
+    let rules = long.rules.early_stop.expect("it was given");
+    assert_eq!(long.rules.max_parallel, NonZeroU32::new(4));
+    assert_eq!(
+        (rules.metric.as_str(), rules.goal, rules.min_steps.get(), rules.reduction.get()),
+        ("accuracy", Goal::Maximize, 100, 4)
+    );
+    let defaults = sweep("run: x\nsweep: {parameters: {LR: [1, 2]}, early_stop: {min_steps: 5}}");
+    let rules = defaults.rules.early_stop.expect("it was given");
+    assert_eq!((rules.metric.as_str(), rules.goal, rules.reduction), ("loss", Goal::Minimize, Reduction::DEFAULT));
+    // A list under a rule's name is a parameter of that name.
+    assert_eq!(sweep("run: x\nsweep: {max_parallel: [1, 2]}").points.len(), 2);
+}
+
+#[test]
+fn a_budget_is_read_exactly() {
+    assert_eq!(accepted("run: x\nbudget: {usd: \"0.50\"}", &[]).budget, Some(Money::from_nano_dollars(500_000_000)));
+    assert_eq!(accepted("run: x", &[]).budget, None);
 }

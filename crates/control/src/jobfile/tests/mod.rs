@@ -5,14 +5,28 @@ mod hostile;
 
 use std::path::Path;
 
-use gangline_base::{JobSpec, Submitter};
+use gangline_base::{JobSpec, Submitter, SweepSpec};
 
-use super::{Code, Context, Problem, parse};
+use super::{Code, Context, Problem, Submission, parse};
 
 const REFUSALS: &str = include_str!("refusals.txt");
 
 /// Reads a job file called `job.yaml` in `/work/project`, beside which only `data` exists.
 fn read(text: &str, overrides: &[String]) -> Result<JobSpec, Vec<Problem>> {
+    read_any(text, overrides).map(|submission| match submission {
+        Submission::Job(job) => *job,
+        Submission::Sweep(sweep) => JobSpec::clone(&sweep.job),
+    })
+}
+
+pub(super) fn sweep(text: &str) -> SweepSpec {
+    match read_any(text, &[]) {
+        Ok(Submission::Sweep(sweep)) => *sweep,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+fn read_any(text: &str, overrides: &[String]) -> Result<Submission, Vec<Problem>> {
     let is_folder =
         |path: &Path| ["/work/project", "/work/project/../data"].iter().any(|folder| path == Path::new(folder));
     let context = Context {

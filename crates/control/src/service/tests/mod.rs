@@ -9,6 +9,7 @@ mod random;
 mod restart;
 mod started;
 mod supervisor;
+mod sweeps;
 mod world;
 
 use supervisor::{BUSY, Supervisor, fault};

@@ -3,7 +3,7 @@
 use gangline_base::{Bucket, Timestamp};
 use gangline_execution::protocol::{
     CheckpointReport, Fault, FaultCause, Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report,
-    Sample, SupervisorSpec, UsageReport,
+    Sample, SampleMetric, SupervisorSpec, UsageReport,
 };
 
 use super::World;
@@ -76,7 +76,22 @@ impl Supervisor {
             (rank.step, rank.tokens) = (Some(step), step * 10);
         }
         let loss = f64::from(u32::try_from(step).expect("a small step")).mul_add(-0.01, 5.0);
-        self.report.samples.push(Sample { at: now.unix_nanos(), step, loss: Some(loss), tokens: step * 10 });
+        self.report.samples.push(Sample {
+            at: now.unix_nanos(),
+            step,
+            loss: Some(loss),
+            tokens: step * 10,
+            metric: None,
+        });
+        self
+    }
+
+    /// A step with the metric of the job's sweep.
+    pub(super) fn measures(&mut self, now: Timestamp, step: u64, metric: SampleMetric) -> &mut Self {
+        self.steps(now, step);
+        if let Some(sample) = self.report.samples.last_mut() {
+            sample.metric = Some(metric);
+        }
         self
     }
 

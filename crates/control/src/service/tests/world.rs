@@ -13,7 +13,7 @@ use gangline_base::{
 };
 use gangline_execution::launcher::{LaunchError, Launcher};
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
-use gangline_orchestration::NodeCapacity;
+use gangline_orchestration::{Configuration, NodeCapacity};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -55,6 +55,7 @@ pub(super) struct World {
     pub(super) folder: TempDir,
     pub(super) machines: Arc<Machines>,
     pub(super) nodes: Vec<NodeConfig>,
+    pub(super) sharing: Configuration,
     pub(super) journal: db::Options,
     pub(super) now: Timestamp,
     /// None while the control plane is down.
@@ -106,6 +107,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(7) },
         recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
         time_limit: None,
+        budget: None,
         submitter: Submitter("ada".to_owned()),
     }
 }
@@ -121,6 +123,7 @@ impl World {
             folder: tempfile::tempdir().expect("the temporary folder is writable"),
             machines: Arc::default(),
             nodes: nodes.iter().map(|(name, slots)| node(name, *slots)).collect(),
+            sharing: Configuration::default(),
             journal,
             now: Timestamp::from_unix_nanos(1_700_000_000_000_000_000),
             actor: None,
@@ -134,7 +137,7 @@ impl World {
         Options {
             folder: self.folder.path().to_owned(),
             nodes: self.nodes.clone(),
-            sharing: gangline_orchestration::Configuration::default(),
+            sharing: self.sharing.clone(),
             launcher: self.machines.clone(),
             clock: || unreachable!("the tests say what time it is"),
             user: Submitter("ada".to_owned()),

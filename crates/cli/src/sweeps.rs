@@ -1,0 +1,132 @@
+//! Sweeps: their jobs as a table, cancelling them, following them to their end.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use gangline_control::wire::{CancelSweepAnswer, JobState, MetricPoint, Parameter, Sweep, SweepPoint};
+
+use crate::client::{Client, path_segment};
+use crate::failure::Failure;
+use crate::output;
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long an unreachable control plane is waited for: a restart shouldn't end a --wait.
+const UNREACHABLE_MAX: Duration = Duration::from_mins(2);
+
+/// Whether an id is a sweep's.
+pub(crate) fn is_sweep(id: &str) -> bool {
+    id.starts_with("sweep-")
+}
+
+fn get(client: &Client, id: &str) -> Result<Sweep, Failure> {
+    client.get(&format!("/sweeps/{}", path_segment(id)))
+}
+
+pub(crate) fn show(client: &Client, id: &str, is_json: bool) -> Result<(), Failure> {
+    let sweep = get(client, id)?;
+    if is_json { output::json(&sweep) } else { output::print(&text(&sweep)) }
+}
+
+pub(crate) fn cancel(client: &Client, id: &str, is_json: bool) -> Result<(), Failure> {
+    let path = format!("/sweeps/{}/cancel", path_segment(id));
+    let answer: CancelSweepAnswer = client.post(&path, &serde_json::json!({}))?;
+    if is_json {
+        return output::json(&answer);
+    }
+    let lines = answer.jobs.iter().map(|job| format!("{} is {}\n", job.job, job.state.name()));
+    output::print(&lines.collect::<String>())
+}
+
+/// Waits until every job has ended. The exit code is 0 if each succeeded or was stopped early for better ones.
+pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
+    let mut last_said = String::new();
+    let mut unreachable = Duration::ZERO;
+    let sweep = loop {
+        let sweep = match get(client, id) {
+            Err(Failure::Unreachable { .. }) if unreachable < UNREACHABLE_MAX => {
+                unreachable += INTERVAL;
+                std::thread::sleep(INTERVAL);
+                continue;
+            }
+            other => other?,
+        };
+        unreachable = Duration::ZERO;
+        let said = format!("{} {}", sweep.id, counts(&sweep.points));
+        if said != last_said {
+            output::tell(&said);
+            last_said = said;
+        }
+        if sweep.points.iter().all(|point| point.state.is_final()) {
+            break sweep;
+        }
+        std::thread::sleep(INTERVAL);
+    };
+    if is_json { output::json(&sweep) } else { output::print(&text(&sweep)) }?;
+    let is_well = |point: &SweepPoint| matches!(point.state, JobState::Succeeded | JobState::Stopped);
+    Ok(if sweep.points.iter().all(is_well) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The sweep as text.
+fn text(sweep: &Sweep) -> String {
+    let mut text = format!("{} {} (queue {}): {}\n", sweep.id, sweep.name, sweep.queue, counts(&sweep.points));
+    if let Some(max_parallel) = sweep.max_parallel {
+        text.push_str(&format!("  at most {max_parallel} at once\n"));
+    }
+    if let Some(rules) = &sweep.early_stop {
+        let (goal, metric, reduction, step) = (&rules.goal, &rules.metric, rules.reduction, rules.min_steps);
+        let rungs = format!(
+            "at steps {step}, {}, {}, ...",
+            step.saturating_mul(u64::from(reduction)),
+            step.saturating_mul(u64::from(reduction).pow(2))
+        );
+        text.push_str(&format!("  {goal} {metric}: {rungs} the best 1 in {reduction} go on\n"));
+    }
+    text.push_str(&table(&sweep.points));
+    text
+}
+
+fn table(points: &[SweepPoint]) -> String {
+    let headings = ["JOB", "PARAMETERS", "STATE", ">STEP", ">LOSS", "LAST RUNG", "WHY"];
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let rows = points.iter().map(|point| {
+        vec![
+            point.job.clone(),
+            output::shorten(&parameters(&point.parameters), 48),
+            point.state.name().to_owned(),
+            or_dash(point.step.map(|step| step.to_string())),
+            or_dash(point.loss.map(|loss| format!("{loss:.4}"))),
+            or_dash(point.metric.map(metric)),
+            output::shorten(&point.because, 80),
+        ]
+    });
+    output::table(&headings, rows.collect())
+}
+
+/// How many jobs are in which state: `2 running, 3 waiting`.
+fn counts(points: &[SweepPoint]) -> String {
+    let states = [
+        JobState::Waiting,
+        JobState::Starting,
+        JobState::Running,
+        JobState::Stopping,
+        JobState::Succeeded,
+        JobState::Stopped,
+        JobState::Failed,
+        JobState::Cancelled,
+    ];
+    let count = |state: JobState| points.iter().filter(|point| point.state == state).count();
+    let counted = states.into_iter().map(|state| (count(state), state.name())).filter(|(count, _)| *count > 0);
+    counted.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// `LR=3e-4 BATCH=8`.
+pub(crate) fn parameters(parameters: &[Parameter]) -> String {
+    parameters.iter().map(|it| format!("{}={}", it.name, it.value)).collect::<Vec<_>>().join(" ")
+}
+
+/// `2.31 at step 300`.
+pub(crate) fn metric(point: MetricPoint) -> String {
+    let value = point.value.map_or_else(|| "not a number".to_owned(), |value| format!("{value:.4}"));
+    format!("{value} at step {}", point.step)
+}

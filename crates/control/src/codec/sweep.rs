@@ -1,0 +1,177 @@
+//! Sweeps on disk: as submitted, as they stand, and why a job of one is stopped.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
+
+use gangline_base::{EarlyStop, Goal, JobId, MetricValue, Reduction, Step, SweepId, SweepPoint, SweepRules, SweepSpec};
+use gangline_orchestration::{MissedRung, Sweep};
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use super::spec::SpecV1;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct SweepSpecV1 {
+    job: SpecV1,
+    points: Vec<Vec<(String, String)>>,
+    rules: RulesV1,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RulesV1 {
+    max_parallel: Option<NonZeroU32>,
+    early_stop: Option<EarlyStopV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct EarlyStopV1 {
+    metric: String,
+    goal: GoalV1,
+    min_steps: NonZeroU64,
+    reduction: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum GoalV1 {
+    Minimize,
+    Maximize,
+}
+
+/// A sweep in a snapshot.
+#[derive(Serialize, Deserialize)]
+pub(super) struct SweepV1 {
+    id: SweepId,
+    jobs: u32,
+    rules: RulesV1,
+    rungs: Vec<(u32, Vec<(JobId, MetricV1)>)>,
+}
+
+/// In billionths; none if the job had diverged.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct MetricV1(Option<i64>);
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct MissedV1 {
+    step: Step,
+    value: MetricV1,
+    bar: Option<i64>,
+    kept: u32,
+    seen: u32,
+}
+
+impl From<&SweepSpec> for SweepSpecV1 {
+    fn from(sweep: &SweepSpec) -> Self {
+        SweepSpecV1 {
+            job: SpecV1::from(&*sweep.job),
+            points: sweep.points.iter().map(|point| point.0.clone()).collect(),
+            rules: RulesV1::from(&sweep.rules),
+        }
+    }
+}
+
+impl TryFrom<SweepSpecV1> for SweepSpec {
+    type Error = Error;
+
+    fn try_from(sweep: SweepSpecV1) -> Result<Self, Error> {
+        Ok(SweepSpec {
+            job: Arc::new(sweep.job.try_into()?),
+            points: sweep.points.into_iter().map(SweepPoint).collect(),
+            rules: sweep.rules.try_into()?,
+        })
+    }
+}
+
+impl From<&SweepRules> for RulesV1 {
+    fn from(rules: &SweepRules) -> Self {
+        let early_stop = rules.early_stop.as_ref().map(|rules| EarlyStopV1 {
+            metric: rules.metric.clone(),
+            goal: match rules.goal {
+                Goal::Minimize => GoalV1::Minimize,
+                Goal::Maximize => GoalV1::Maximize,
+            },
+            min_steps: rules.min_steps,
+            reduction: rules.reduction.get(),
+        });
+        RulesV1 { max_parallel: rules.max_parallel, early_stop }
+    }
+}
+
+impl TryFrom<RulesV1> for SweepRules {
+    type Error = Error;
+
+    fn try_from(rules: RulesV1) -> Result<Self, Error> {
+        let early_stop = |rules: EarlyStopV1| -> Result<EarlyStop, Error> {
+            Ok(EarlyStop {
+                metric: rules.metric,
+                goal: match rules.goal {
+                    GoalV1::Minimize => Goal::Minimize,
+                    GoalV1::Maximize => Goal::Maximize,
+                },
+                min_steps: rules.min_steps,
+                reduction: Reduction::new(rules.reduction).ok_or(Error::Impossible("reduction"))?,
+            })
+        };
+        Ok(SweepRules { max_parallel: rules.max_parallel, early_stop: rules.early_stop.map(early_stop).transpose()? })
+    }
+}
+
+impl From<&Sweep> for SweepV1 {
+    fn from(sweep: &Sweep) -> Self {
+        let rung = |(rung, values): (&u32, &Vec<(JobId, MetricValue)>)| {
+            (*rung, values.iter().map(|(job, value)| (*job, (*value).into())).collect())
+        };
+        SweepV1 {
+            id: sweep.id,
+            jobs: sweep.jobs,
+            rules: RulesV1::from(&sweep.rules),
+            rungs: sweep.rungs.iter().map(rung).collect(),
+        }
+    }
+}
+
+impl TryFrom<SweepV1> for Sweep {
+    type Error = Error;
+
+    fn try_from(sweep: SweepV1) -> Result<Self, Error> {
+        let rung = |(rung, values): (u32, Vec<(JobId, MetricV1)>)| {
+            (rung, values.into_iter().map(|(job, value)| (job, value.into())).collect())
+        };
+        Ok(Sweep {
+            id: sweep.id,
+            jobs: sweep.jobs,
+            rules: sweep.rules.try_into()?,
+            rungs: sweep.rungs.into_iter().map(rung).collect(),
+        })
+    }
+}
+
+impl From<MetricValue> for MetricV1 {
+    fn from(value: MetricValue) -> Self {
+        match value {
+            MetricValue::Nanos(nanos) => MetricV1(Some(nanos)),
+            MetricValue::Diverged => MetricV1(None),
+        }
+    }
+}
+
+impl From<MetricV1> for MetricValue {
+    fn from(value: MetricV1) -> Self {
+        value.0.map_or(MetricValue::Diverged, MetricValue::Nanos)
+    }
+}
+
+impl From<MissedRung> for MissedV1 {
+    fn from(missed: MissedRung) -> Self {
+        let MissedRung { step, value, bar, kept, seen } = missed;
+        MissedV1 { step, value: value.into(), bar: bar.and_then(|bar| MetricV1::from(bar).0), kept, seen }
+    }
+}
+
+impl From<MissedV1> for MissedRung {
+    fn from(missed: MissedV1) -> Self {
+        let MissedV1 { step, value, bar, kept, seen } = missed;
+        MissedRung { step, value: value.into(), bar: bar.map(MetricValue::Nanos), kept, seen }
+    }
+}

@@ -1,0 +1,53 @@
+//! Sweeps: show, cancel.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use gangline_base::{JobId, SweepId};
+
+use super::error::ApiError;
+use super::segment::Segment;
+use super::{App, ErrorBody, read};
+use crate::model::{JobRecord, read_records, sweep_to_wire};
+use crate::wire;
+
+fn parse_sweep(text: &str) -> Result<SweepId, ApiError> {
+    text.parse().map_err(|_| ApiError::no_sweep(text))
+}
+
+/// A sweep and its jobs.
+#[utoipa::path(get, path = "/api/v1/sweeps/{sweep}", params(("sweep" = String, Path, description = "its id")),
+    tag = "sweeps", responses((status = 200, body = wire::Sweep), (status = 404, body = ErrorBody)))]
+pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) -> Result<Json<wire::Sweep>, ApiError> {
+    let id = parse_sweep(&text)?;
+    let records = read(&app, move |transaction| {
+        let first = read_records(transaction, id.0..JobId(id.0.0.saturating_add(1)))?;
+        let jobs = first.first().and_then(|record: &JobRecord| record.sweep.as_ref()).map_or(0, |sweep| sweep.jobs);
+        read_records(transaction, id.0..JobId(id.0.0.saturating_add(u64::from(jobs))))
+    });
+    let mut sweep = sweep_to_wire(id, &records.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
+    let reasons = app.handle.wait_reasons().await?;
+    let reasons: BTreeMap<String, String> = reasons.into_iter().map(|(job, why)| (job.to_string(), why)).collect();
+    for point in sweep.points.iter_mut().filter(|point| point.state == wire::JobState::Waiting) {
+        if let Some(reason) = reasons.get(&point.job) {
+            point.because.clone_from(reason);
+        }
+    }
+    Ok(Json(sweep))
+}
+
+/// Asks for the end of what is left of a sweep. Waiting jobs end at once, running ones within their grace.
+#[utoipa::path(post, path = "/api/v1/sweeps/{sweep}/cancel", params(("sweep" = String, Path, description = "its id")),
+    tag = "sweeps", responses((status = 200, body = wire::CancelSweepAnswer), (status = 404, body = ErrorBody),
+    (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    Segment(text): Segment,
+) -> Result<Json<wire::CancelSweepAnswer>, ApiError> {
+    let id = parse_sweep(&text)?;
+    let records = read(&app, move |transaction| read_records(transaction, id.0..JobId(id.0.0.saturating_add(1))));
+    sweep_to_wire(id, &records.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
+    Ok(Json(app.handle.cancel_sweep(id, app.user.clone()).await?))
+}

@@ -1,0 +1,94 @@
+//! Sweeps: submitted and cancelled whole, and their jobs' metrics.
+
+use std::sync::Arc;
+
+use gangline_base::{AttemptNumber, JobId, Step, Submitter, SweepId, SweepSpec, Timestamp};
+use gangline_orchestration::Event;
+use tracing::debug;
+
+use super::Error;
+use super::actor::Actor;
+use super::batch::Batch;
+use crate::model::{JobRecord, PointRecord, SampleRow};
+use crate::wire;
+
+impl Actor {
+    /// Takes all its jobs in, or none.
+    pub(super) fn submit_sweep(
+        &mut self,
+        now: Timestamp,
+        sweep: SweepSpec,
+        batch: &mut Batch,
+    ) -> Result<wire::SweepSubmitted, Error> {
+        let id = SweepId(self.engine.next_job_id());
+        let jobs: Vec<JobId> = (id.0.0..).map(JobId).take(sweep.points.len()).collect();
+        for ((job, spec), point) in jobs.iter().zip(sweep.jobs()).zip(&sweep.points) {
+            let mut record = JobRecord::new(*job, &spec, now);
+            record.sweep = Some(PointRecord::new(id, &sweep, point));
+            self.records.insert(*job, record);
+        }
+        let submitted = wire::SweepSubmitted {
+            sweep: id.to_string(),
+            name: sweep.job.name.clone(),
+            queue: sweep.job.queue.to_string(),
+            jobs: jobs.iter().map(JobId::to_string).collect(),
+        };
+        match self.apply(now, Event::SweepSubmitted(Arc::new(sweep)), batch) {
+            Ok(_) => {
+                self.rows.jobs.extend(jobs);
+                Ok(submitted)
+            }
+            Err(refusal) => {
+                jobs.iter().for_each(|job| drop(self.records.remove(job)));
+                Err(refusal.into())
+            }
+        }
+    }
+
+    /// Cancels what is left of a sweep.
+    pub(super) fn cancel_sweep(
+        &mut self,
+        now: Timestamp,
+        sweep: SweepId,
+        by: Submitter,
+        batch: &mut Batch,
+    ) -> Result<wire::CancelSweepAnswer, Error> {
+        let jobs: Vec<JobId> = self.engine.sweep_jobs(sweep).map(|job| job.id).collect();
+        for job in &jobs {
+            if let Some(record) = self.records.get_mut(job) {
+                record.note(now, format!("cancel of {sweep} requested by {by}"));
+            }
+        }
+        self.apply(now, Event::SweepCancelRequested { sweep, by }, batch)?;
+        self.rows.jobs.extend(jobs.iter().copied());
+        let answer = |job: JobId| wire::CancelAnswer {
+            job: job.to_string(),
+            state: self.records.get(&job).map_or(wire::JobState::Cancelled, |record| record.state),
+        };
+        Ok(wire::CancelSweepAnswer { sweep: sweep.to_string(), jobs: jobs.into_iter().map(answer).collect() })
+    }
+
+    /// Tells the engine what the gang's first node measured at rungs that the job had not reported at.
+    pub(super) fn report_metrics(
+        &mut self,
+        now: Timestamp,
+        (job, attempt): (JobId, AttemptNumber),
+        samples: &[SampleRow],
+        batch: &mut Batch,
+    ) {
+        let next_rung = |actor: &Actor| actor.engine.job(job).and_then(|job| actor.engine.next_rung(job));
+        let mut due = next_rung(self);
+        for row in samples.iter().filter(|row| row.node_rank == 0) {
+            let step = Step(row.sample.step);
+            let Some(value) = row.sample.metric.filter(|_| due.is_some_and(|due| step >= due)) else { continue };
+            let value = value.into();
+            if let Some(record) = self.records.get_mut(&job) {
+                record.note_metric(step, value);
+            }
+            if let Err(refusal) = self.apply(now, Event::MetricReported { job, attempt, step, value }, batch) {
+                debug!(%job, %refusal, "a metric came too late");
+            }
+            due = next_rung(self);
+        }
+    }
+}

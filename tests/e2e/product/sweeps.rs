@@ -1,0 +1,69 @@
+//! Sweeps and budgets with real trainers.
+
+use super::SMALL;
+use crate::fixtures::gangline;
+use crate::fixtures::product::Product;
+
+fn sweep(rates: &str, rules: &str, options: &str) -> String {
+    format!(
+        "name: lr\nsweep: {{parameters: {{RATE: [{rates}]}}, max_parallel: 1{rules}}}\n\
+         run: exec '{}' tinygpt {SMALL} {options} --lr $RATE\ncheckpoint: {{grace: 5s}}\n",
+        gangline().display()
+    )
+}
+
+#[test]
+fn a_learning_rate_that_learns_nothing_is_stopped_early() {
+    let product = Product::up(&["a=cpu:2"]);
+    let rules = ", early_stop: {min_steps: 20, reduction: 2}";
+    let file = product.job_file("sweep.yaml", &sweep("3e-3, 1e-7", rules, "--steps 60 --step-time-min 50"));
+    let ran = product.run(&["submit", "--wait", &file]);
+    assert_eq!(ran.code, 0, "{}\n{}", ran.stdout, ran.stderr);
+    let shown = product.json(&["show", "sweep-1"]);
+    assert_eq!(
+        (shown["points"][0]["state"].as_str(), shown["points"][1]["state"].as_str()),
+        (Some("succeeded"), Some("stopped"))
+    );
+    assert_eq!(shown["points"][1]["parameters"][0]["value"], "1e-7");
+    assert_eq!(shown["points"][1]["metric"]["step"], 20, "{shown:#}");
+    let stopped = product.job("job-2");
+    assert!(stopped["because"].as_str().is_some_and(|why| why.contains("the best 1 of 2 so far go on")), "{stopped:#}");
+    assert!(stopped["progress"]["step"].as_u64() < Some(60), "{stopped:#}");
+    let table = product.run(&["ps", "sweep-1"]);
+    assert!(table.stdout.contains("1 succeeded, 1 stopped") && table.stdout.contains("RATE=1e-7"), "{}", table.stdout);
+}
+
+#[test]
+fn a_sweep_is_cancelled_whole() {
+    let product = Product::up(&["a=cpu:2"]);
+    let file = product.job_file("sweep.yaml", &sweep("1e-3, 2e-3, 3e-3", "", "--steps 100000 --step-time-min 20"));
+    let submitted = product.json(&["submit", &file]);
+    assert_eq!(submitted["jobs"].as_array().map(Vec::len), Some(3), "{submitted:#}");
+    let waits = product.json(&["explain", "job-3"]);
+    assert_eq!(
+        (waits["blocker"]["is"].as_str(), waits["blocker"]["sweep"].as_str()),
+        (Some("parallel"), Some("sweep-1"))
+    );
+    product.wait_step("job-1", 1);
+    let cancelled = product.run(&["cancel", "sweep-1"]);
+    assert_eq!((cancelled.code, cancelled.stdout.lines().count()), (0, 3), "{}", cancelled.stderr);
+    for job in ["job-1", "job-2", "job-3"] {
+        product.wait_state(job, "cancelled");
+    }
+    assert_eq!(product.run(&["cancel", "sweep-1"]).code, 1);
+    assert_eq!(product.run(&["show", "sweep-9"]).code, 3);
+}
+
+#[test]
+fn a_budget_that_pays_for_no_start_is_refused_and_another_is_counted() {
+    // A slot costs four cents an hour.
+    let product = Product::up(&["a=cpu:1"]);
+    let file = product.job_file("poor.yaml", "name: poor\nrun: sleep 60\nbudget: {usd: \"0.0001\"}\n");
+    let refused = product.run(&["submit", &file]);
+    assert!(refused.code == 4 && refused.stderr.contains("G0411"), "{}", refused.stderr);
+    let job = product.submit("name: rich\nrun: sleep 1\nbudget: {usd: \"1\"}\n");
+    let done = product.wait_state(&job, "succeeded");
+    assert!(done["budget"]["spent_nano_dollars"].as_i64() > Some(10_000), "{done:#}");
+    let text = product.run(&["show", &job]);
+    assert!(text.stdout.contains("of $1.00 spent (estimated, by list prices)"), "{}", text.stdout);
+}
