@@ -45,7 +45,9 @@ use gangline_base::{
     AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, PoolName, Priority, QueueName, Reduction,
     Segment, SweepRules, TopologyRequest,
 };
-use gangline_orchestration::{Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec, SpareRules, SpareSizing};
+use gangline_orchestration::{
+    Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec, SpareRules, SpareSizing,
+};
 
 /// One command.
 #[derive(Debug)]

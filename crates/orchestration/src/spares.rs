@@ -285,7 +285,7 @@ impl Engine {
     pub(crate) fn place_recovering(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         for id in self.recovering_due(now) {
             let Some(job) = self.jobs.get(&id) else { continue };
-            let Some(decision) = self.place_beside(now, job, &self.claims_beside(id), None) else { continue };
+            let Some(decision) = self.place_beside(now, job, &self.claims_beside(id), &[]) else { continue };
             self.evolve_decision(now, &decision);
             decisions.push(decision);
         }

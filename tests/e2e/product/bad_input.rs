@@ -20,7 +20,7 @@ fn a_bad_job_file_is_refused_with_its_places() {
     check("run: x\nnum_nodes: -1\n", &["bad.yaml:2:12", "G0108"]);
     check("run: x\ntime_limit: 5 parsecs\n", &["bad.yaml:2:", "G0107"]);
     check("run: x\nworkdir: /no/such/folder\n", &["bad.yaml:2:", "G0109", "/no/such/folder"]);
-    check("run: x\nspares: 1\n", &["bad.yaml:2:", "G0150", "not yet supported"]);
+    check("run: x\nspares: 1025\n", &["bad.yaml:2:", "G0108", "over the limit of 1024"]);
     check("name: x\n", &["G0105", "run"]);
     check("run: [\n", &["G0101"]);
     assert_eq!(product.json(&["ps", "--all"])["jobs"].as_array().map(Vec::len), Some(0), "nothing was taken");

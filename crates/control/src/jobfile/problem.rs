@@ -25,13 +25,11 @@ pub enum Code {
     NoFolder,
     /// A `--set` that is not `key=value` or leads nowhere.
     BadOverride,
-    /// Understood and correct, but Gangline cannot honour it yet.
-    NotYetSupported,
 }
 
 impl Code {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Code; 11] = [
+    pub const ALL: [Code; 10] = [
         Code::Syntax,
         Code::Restricted,
         Code::UnknownKey,
@@ -42,7 +40,6 @@ impl Code {
         Code::OutOfRange,
         Code::NoFolder,
         Code::BadOverride,
-        Code::NotYetSupported,
     ];
 
     /// The stable code.
@@ -59,7 +56,6 @@ impl Code {
             Code::OutOfRange => "G0108",
             Code::NoFolder => "G0109",
             Code::BadOverride => "G0110",
-            Code::NotYetSupported => "G0150",
         }
     }
 }
