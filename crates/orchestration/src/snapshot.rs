@@ -94,6 +94,7 @@ impl Engine {
                         node.into_iter().for_each(|node| engine.outlook.take(node, share, job.id, end));
                     }
                     engine.sweeps.took(job.sweep);
+                    engine.queues.started(job);
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                     }

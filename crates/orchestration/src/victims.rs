@@ -33,10 +33,15 @@ use crate::{Decision, Node, PreemptionRules, Share, StopReason, placement};
 /// Jobs that victims are looked for in one pass.
 const CLAIMS_SOUGHT_MAX: usize = 4;
 
+/// Jobs of a line that are looked at for the first that could start.
+const HEADS_LOOKED_AT_MAX: usize = 8;
 /// Ways to shrink one job by a single node that are offered.
 const SHRINKS_BY_ONE_MAX: usize = 16;
 /// Ways to shrink it by more that are offered.
 const SHRINKS_BY_MORE_MAX: usize = 16;
+
+/// Whether a queue below this one holds too many accelerators of a kind.
+type Excess = (QueueIndex, AcceleratorKind);
 
 /// A right to take devices.
 struct Rights<'a> {
@@ -61,7 +66,7 @@ impl Engine {
         if !rules.reclaim && !rules.by_priority {
             return;
         }
-        for id in self.claimants_due(now) {
+        for id in self.take_claimants_due(now) {
             let Some(job) = self.jobs.get(&id) else { continue };
             match self.find_claim(now, job) {
                 Ok(claims) => {
@@ -88,18 +93,37 @@ impl Engine {
     }
 
     /// The first of each leaf that wants devices, has a right to some, and none on the way; best standing first.
-    fn claimants_due(&self, now: Timestamp) -> Vec<JobId> {
-        let mut due = Vec::new();
-        for leaf in self.queues.active() {
-            let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.job));
-            let Some(job) = first.take(1).find(|job| self.may_start(now, leaf, job)) else { continue };
-            if self.live_claim(job).is_none() && self.rights(leaf, job).is_some() {
-                due.push((leaf, job.id));
+    fn take_claimants_due(&mut self, now: Timestamp) -> Vec<JobId> {
+        let (mut due, mut known) = (Vec::new(), BTreeMap::new());
+        for leaf in self.queues.seeking() {
+            match self.seeker_of(now, leaf) {
+                Some(job) if self.has_victims(leaf, job, &mut known) => due.push((leaf, job)),
+                Some(_) => {}
+                None if self.is_sure_of(now, leaf) => self.queues.give_up(leaf),
+                None => {}
             }
         }
         let totals = self.cluster.totals();
         due.sort_by_cached_key(|(leaf, _)| self.queues.standing(*leaf, now, &totals));
         due.into_iter().map(|(_, job)| job).take(CLAIMS_SOUGHT_MAX).collect()
+    }
+
+    /// The first in a line that only devices could be in the way of.
+    fn first_of(&self, now: Timestamp, leaf: QueueIndex) -> Option<&Job> {
+        let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.job));
+        first.take(HEADS_LOOKED_AT_MAX).find(|job| self.may_start(now, leaf, job))
+    }
+
+    /// The first in a line, if it has a right and nothing on the way.
+    pub(crate) fn seeker_of(&self, now: Timestamp, leaf: QueueIndex) -> Option<JobId> {
+        let job = self.first_of(now, leaf)?;
+        let is_due = self.live_claim(job).is_none() && self.rights(leaf, job).is_some();
+        is_due.then_some(job.id)
+    }
+
+    /// Whether nothing but what puts a line on the list can give it a right: time can, to those that back off.
+    fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
+        self.first_of(now, leaf).is_some_and(|job| self.live_claim(job).is_none())
     }
 
     fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {
@@ -113,7 +137,23 @@ impl Engine {
                 reclaiming.insert(queue, entitlement);
             }
         }
-        (rules.by_priority || !reclaiming.is_empty()).then_some(Rights { leaf, job, rules, reclaiming })
+        let has_lower = rules.by_priority && self.queues.runs_below(leaf, job.spec.priority);
+        (has_lower || !reclaiming.is_empty()).then_some(Rights { leaf, job, rules, reclaiming })
+    }
+
+    /// Whether anybody runs whom a job with a right could stop. What is known of queues is asked once.
+    fn has_victims(&self, leaf: QueueIndex, job: JobId, known: &mut BTreeMap<Excess, bool>) -> bool {
+        let Some(rights) = self.jobs.get(&job).and_then(|job| self.rights(leaf, job)) else { return false };
+        let kind = &rights.job.spec.gang.accelerator;
+        let has_lower = rights.rules.by_priority && self.queues.runs_below(leaf, rights.job.spec.priority);
+        let parents = || rights.reclaiming.keys().filter_map(|queue| self.queues.parent(*queue));
+        has_lower
+            || parents().any(|parent| {
+                *known.entry((parent, kind.clone())).or_insert_with(|| {
+                    let above = self.entitlement(parent, kind).entitled;
+                    self.queues.has_excess_below(parent, kind, above)
+                })
+            })
     }
 
     fn entitlement(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Entitlement {
