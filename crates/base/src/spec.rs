@@ -105,7 +105,7 @@ impl fmt::Display for Lane {
 }
 
 /// The nodes and devices a gang needs, all or nothing. The amounts are for each node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GangShape {
     /// How many nodes.
     pub nodes: NonZeroU32,
@@ -155,7 +155,7 @@ impl GangShape {
 }
 
 /// How a node's ranks are started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Launch {
     /// One rank for each accelerator; each sees its own device.
     PerAccelerator,

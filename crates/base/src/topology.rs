@@ -62,7 +62,7 @@ impl FromStr for Level {
 }
 
 /// Where a gang's nodes may and should be. The default asks for nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TopologyRequest {
     /// All nodes are in one domain of this level, or the gang waits.
     pub require: Option<Level>,
@@ -81,7 +81,7 @@ impl TopologyRequest {
 }
 
 /// Groups of nodes that talk more with each other than with the rest: a tensor or pipeline parallel group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Segment {
     /// Nodes in each; divides those of the gang.
     pub nodes: NonZeroU32,

@@ -94,9 +94,17 @@ pub(crate) fn run(args: &SimulateArgs, is_json: bool) -> Result<(), Failure> {
     let text = if is_json {
         return crate::output::json(&as_json(args, &summary));
     } else {
-        as_table(args, &cluster.name, &summary, took)
+        as_table(args, &with_rules(&cluster.name, &options), &summary, took)
     };
     crate::output::print(&text)
+}
+
+/// The cluster, and the rules that the engine goes by there.
+fn with_rules(cluster: &str, options: &Options) -> String {
+    match options.policy {
+        PolicyName::Gangline => format!("{cluster}; order {}", options.sharing.order.name()),
+        _ => cluster.to_owned(),
+    }
 }
 
 fn percent(text: &str) -> Result<f64, String> {

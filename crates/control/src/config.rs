@@ -145,6 +145,7 @@ struct FileV1 {
     #[serde(default)]
     queue: Vec<queues::QueueV1>,
     half_life_hours: Option<u32>,
+    order: Option<queues::OrderV1>,
     #[serde(default)]
     price: Vec<prices::PriceV1>,
     preemption: Option<preemption::PreemptionV1>,
@@ -191,7 +192,7 @@ impl Config {
         }
         check(&nodes)?;
         let refused = |(queue, message)| ConfigError::Queue { queue, message };
-        let mut sharing = queues::read(file.queue, file.half_life_hours).map_err(refused)?;
+        let mut sharing = queues::read(file.queue, file.half_life_hours, file.order).map_err(refused)?;
         let refused = |(accelerator, message)| ConfigError::Price { accelerator, message };
         sharing.prices = prices::read(file.price).map_err(refused)?;
         sharing.fabric = file.fabric.map(Into::into);

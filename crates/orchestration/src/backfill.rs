@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use gangline_base::{GangShape, JobId, JobSpec, NodeId, Timestamp};
 
 use crate::engine::Engine;
-use crate::job::{Attempt, Job};
-use crate::{Cluster, Node, Share};
+use crate::job::Attempt;
+use crate::line::Span;
+use crate::{Node, Share};
 
 /// Nodes held for a job that waits.
 #[derive(Clone, Debug)]
@@ -54,7 +55,7 @@ impl Reservation {
 
 /// When a job that starts at `start` is over at the latest; unknown without a time limit.
 pub(crate) fn latest_end(spec: &JobSpec, start: Timestamp) -> Option<Timestamp> {
-    spec.time_limit.map(|limit| start + limit + spec.checkpoint.grace)
+    Span::of(spec).end(start)
 }
 
 /// When a running job is over at the latest: within its grace once it has been told to stop.
@@ -64,130 +65,113 @@ pub(crate) fn latest_end_of(spec: &JobSpec, attempt: &Attempt) -> Option<Timesta
     stopped.into_iter().chain(limited).min()
 }
 
-/// What of a node will be free.
-struct Prospect {
-    devices: u32,
-    cpus: u32,
-    memory: u64,
-}
-
-/// Nodes as running jobs end, one after another.
-struct Outlook<'a> {
-    cluster: &'a Cluster,
+/// Nodes that can take a share by now, those that could first first; apart for each domain that has to hold the whole
+/// gang, if it requires one.
+struct Gathering<'a> {
     gang: &'a GangShape,
-    /// Nodes that are out of the question: reserved for others, or claimed by them.
-    claimed: BTreeSet<NodeId>,
-    prospects: BTreeMap<NodeId, Prospect>,
-    /// Nodes that can take a share by now, those that could first first; apart for each domain that has to hold the whole
-    /// gang, if it requires one.
-    fitting: BTreeMap<&'a str, Vec<NodeId>>,
+    /// Nodes that are out of the question: reserved for others, claimed by them or promised to them.
+    promised: BTreeSet<NodeId>,
+    domains: BTreeMap<&'a str, Vec<NodeId>>,
 }
 
 impl Engine {
-    /// The earliest promise that can be made to a waiting job, on nodes that nobody else has a claim to.
-    pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape) -> Reservation {
-        let barred = self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.spec)).unwrap_or_default();
-        let claimed = self.claimed_nodes_beside(job).into_iter().chain(barred).collect();
-        let mut outlook = Outlook::now(&self.cluster, gang, claimed);
-        let mut at = outlook.room().map(|_| now);
-        for (end, other) in &self.ends {
-            if at.is_some() {
-                break;
-            }
-            let shares = self.jobs.get(other).and_then(Job::attempt).map(|attempt| attempt.shares.as_slice());
-            outlook.free(shares.unwrap_or_default());
-            at = outlook.room().map(|_| now.max(*end));
-        }
+    /// The earliest promise that can be made to a waiting job, of nodes that nobody else has a claim to and that aren't
+    /// promised to `others`.
+    pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape, others: &[Reservation]) -> Reservation {
+        let mut promised = self.claimed_nodes_beside(job);
+        promised.extend(self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.spec)).unwrap_or_default());
+        promised.extend(others.iter().flat_map(|other| other.spare.keys()));
+        let mut gathering = Gathering { gang, promised, domains: BTreeMap::new() };
+        let found = self.gather(now, &mut gathering);
         // Nobody works out when segments come together: a promise of nodes without a time.
-        if gang.topology.segment.is_some() {
-            at = None;
-        }
-        let nodes = outlook.room().unwrap_or_else(|| outlook.filled_up());
-        let spare = nodes.into_iter().map(|node| (node, if at.is_some() { outlook.spare(node) } else { 0 })).collect();
+        let at = found.as_ref().map(|(at, _)| *at).filter(|_| gang.topology.segment.is_none());
+        let nodes = found.map_or_else(|| self.filled_up(&gathering), |(_, nodes)| nodes);
+        let spare = nodes.into_iter().map(|node| (node, at.map_or(0, |at| self.spare(node, gang, at)))).collect();
         Reservation { job, at, spare }
+    }
+
+    /// Takes nodes together until enough fit, and says when that is; none if nobody knows.
+    fn gather<'a>(&'a self, now: Timestamp, gathering: &mut Gathering<'a>) -> Option<(Timestamp, Vec<NodeId>)> {
+        let gang = gathering.gang;
+        for node in self.cluster.with_room_for(gang) {
+            if let Some(nodes) = gathering.add(node) {
+                return Some((now, nodes));
+            }
+        }
+        for (at, node) in self.coming(gang) {
+            if let Some(nodes) = gathering.add(node) {
+                return Some((now.max(at), nodes));
+            }
+        }
+        None
+    }
+
+    /// Nodes that have no room for a share now and will have, the first first.
+    fn coming<'a>(&'a self, gang: &'a GangShape) -> Box<dyn Iterator<Item = (Timestamp, &'a Node)> + 'a> {
+        let suits = |node: &&Node| node.takes_shares_of(gang);
+        let with_devices = self.outlook.with_devices_for(gang);
+        let with_devices = with_devices.filter_map(move |(at, id)| Some((at, self.cluster.node(id).filter(suits)?)));
+        if gang.cpus_per_node == 0 && gang.memory_per_node.0 == 0 {
+            return Box::new(with_devices);
+        }
+        // Cores and memory come at times of their own: all nodes in question are put in order.
+        let from = gang.accelerators_per_node.get();
+        let has_devices = self.cluster.emptiest_of(&gang.lane()).take_while(move |node| node.free_count() >= from);
+        let lack_others = has_devices.filter(suits).filter(|node| !node.has_room_for_share_of(gang));
+        let nodes = with_devices.map(|(_, node)| node).chain(lack_others);
+        let mut coming: Vec<_> =
+            nodes.filter_map(|node| Some((self.outlook.fits_from(node, gang)?, node.id, node))).collect();
+        coming.sort_unstable_by_key(|(at, id, _)| (*at, *id));
+        Box::new(coming.into_iter().map(|(at, _, node)| (at, node)))
+    }
+
+    /// The domain that lacks fewest nodes, filled up with those that lack least, though nothing says when they will have it.
+    fn filled_up(&self, gathering: &Gathering<'_>) -> Vec<NodeId> {
+        let (gang, wanted) = (gathering.gang, gathering.wanted());
+        let mut domains: BTreeMap<&str, Vec<NodeId>> = gathering.domains.clone();
+        let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
+        let others = self.cluster.emptiest_of(&gang.lane()).filter(|node| !taken.contains(&node.id));
+        for node in others.filter(|node| node.takes_shares_of(gang) && !gathering.is_promised(node)) {
+            if let Some(domain) = node.domain_for(gang) {
+                let nodes = domains.entry(domain).or_default();
+                nodes.push(node.id);
+                if gang.topology.require.is_none() && nodes.len() >= wanted {
+                    break;
+                }
+            }
+        }
+        let fitting = |domain: &str| gathering.domains.get(domain).map_or(0, Vec::len);
+        let large_enough = domains.into_iter().filter(|(_, nodes)| nodes.len() >= wanted);
+        let best = large_enough.max_by_key(|(domain, _)| fitting(domain));
+        best.map(|(_, nodes)| nodes.into_iter().take(wanted).collect()).unwrap_or_default()
+    }
+
+    /// What the gang leaves of a node's accelerators when it starts at `at`. None where it shares cores or memory as well:
+    /// those are not counted apart.
+    fn spare(&self, node: NodeId, gang: &GangShape, at: Timestamp) -> u32 {
+        let shares_more = gang.cpus_per_node > 0 || gang.memory_per_node.0 > 0;
+        let devices = self.cluster.node(node).map_or(0, |node| self.outlook.free_at(node, at));
+        if shares_more { 0 } else { devices.saturating_sub(gang.accelerators_per_node.get()) }
     }
 }
 
-impl<'a> Outlook<'a> {
-    fn now(cluster: &'a Cluster, gang: &'a GangShape, claimed: BTreeSet<NodeId>) -> Self {
-        let mut outlook = Outlook { cluster, gang, claimed, prospects: BTreeMap::new(), fitting: BTreeMap::new() };
-        for node in cluster.with_room_for(gang) {
-            outlook.note(node);
+impl<'a> Gathering<'a> {
+    /// Takes a node in; gives nodes for the whole gang when there are enough.
+    fn add(&mut self, node: &'a Node) -> Option<Vec<NodeId>> {
+        if self.is_promised(node) {
+            return None;
         }
-        outlook
+        let wanted = self.wanted();
+        let nodes = self.domains.entry(node.domain_for(self.gang)?).or_default();
+        nodes.push(node.id);
+        (nodes.len() >= wanted).then(|| nodes.clone())
     }
 
-    /// The domain that would hold the whole gang if it had this node.
-    fn domain_of(&self, node: &'a Node) -> Option<&'a str> {
-        if self.claimed.contains(&node.id) { None } else { node.domain_for(self.gang) }
-    }
-
-    fn note(&mut self, node: &'a Node) {
-        if let Some(domain) = self.domain_of(node) {
-            self.fitting.entry(domain).or_default().push(node.id);
-        }
+    fn is_promised(&self, node: &Node) -> bool {
+        self.promised.contains(&node.id)
     }
 
     fn wanted(&self) -> usize {
         usize::try_from(self.gang.nodes.get()).expect("a usize holds 32 bits")
-    }
-
-    /// Nodes for the whole gang, if enough fit by now.
-    fn room(&self) -> Option<Vec<NodeId>> {
-        let enough = self.fitting.values().find(|nodes| nodes.len() >= self.wanted())?;
-        Some(enough.iter().copied().take(self.wanted()).collect())
-    }
-
-    fn free(&mut self, shares: &[Share]) {
-        for share in shares {
-            let Some(node) = self.cluster.node(share.node).filter(|node| node.takes_shares_of(self.gang)) else {
-                continue;
-            };
-            let fresh = || Prospect { devices: node.free_count(), cpus: node.free_cpus, memory: node.free_memory.0 };
-            let prospect = self.prospects.entry(node.id).or_insert_with(fresh);
-            let did_fit = prospect.fits(self.gang);
-            prospect.devices += u32::try_from(share.devices.len()).unwrap_or(u32::MAX);
-            prospect.cpus += share.cpus;
-            prospect.memory += share.memory.0;
-            if !did_fit && prospect.fits(self.gang) {
-                self.note(node);
-            }
-        }
-    }
-
-    /// The domain that lacks fewest nodes, filled up with those that lack least, though nothing says when they will have it.
-    fn filled_up(&self) -> Vec<NodeId> {
-        let cluster = self.cluster;
-        let mut domains: BTreeMap<&str, Vec<NodeId>> = self.fitting.clone();
-        let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
-        let others = cluster.emptiest_of(&self.gang.lane()).filter(|node| !taken.contains(&node.id));
-        for node in others.filter(|node| node.takes_shares_of(self.gang)) {
-            if let Some(domain) = self.domain_of(node) {
-                domains.entry(domain).or_default().push(node.id);
-            }
-        }
-        let fitting = |domain: &str| self.fitting.get(domain).map_or(0, Vec::len);
-        let large_enough = domains.into_iter().filter(|(_, nodes)| nodes.len() >= self.wanted());
-        let best = large_enough.max_by_key(|(domain, _)| fitting(domain));
-        best.map(|(_, nodes)| nodes.into_iter().take(self.wanted()).collect()).unwrap_or_default()
-    }
-
-    /// What the gang leaves of a node's accelerators when it starts. None where it shares cores or memory as well: those
-    /// are not counted apart.
-    fn spare(&self, id: NodeId) -> u32 {
-        let devices = match self.prospects.get(&id) {
-            Some(prospect) => prospect.devices,
-            None => self.cluster.node(id).map_or(0, Node::free_count),
-        };
-        let shares_more = self.gang.cpus_per_node > 0 || self.gang.memory_per_node.0 > 0;
-        if shares_more { 0 } else { devices.saturating_sub(self.gang.accelerators_per_node.get()) }
-    }
-}
-
-impl Prospect {
-    fn fits(&self, gang: &GangShape) -> bool {
-        self.devices >= gang.accelerators_per_node.get()
-            && self.cpus >= gang.cpus_per_node
-            && self.memory >= gang.memory_per_node.0
     }
 }

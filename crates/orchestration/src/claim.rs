@@ -186,7 +186,7 @@ impl Engine {
             let waiting = others.filter_map(|claimant| self.jobs.get(claimant)).filter(|job| job.attempt().is_none());
             let claims = waiting.filter_map(|other| Some(self.as_reservation(other, other.claim.as_ref()?)));
             let claims: Vec<Reservation> = claims.collect();
-            let Some(decision) = self.place_beside(now, job, &claims, None) else { continue };
+            let Some(decision) = self.place_beside(now, job, &claims, &[]) else { continue };
             self.evolve_decision(now, &decision);
             decisions.push(decision);
         }

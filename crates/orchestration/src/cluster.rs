@@ -197,8 +197,6 @@ pub struct Cluster {
     by_name: BTreeMap<NodeName, NodeId>,
     /// Ready nodes by kind and number of free accelerators: the fullest that fits is found without a scan.
     by_free: BTreeSet<FreePlace>,
-    /// Every kind there has been in every pool: an upper bound on what can be waited for.
-    lanes: BTreeSet<Lane>,
     /// Where they are, and what could ever fit there, found without a scan.
     topology: Topology,
     /// What its levels carry, if the administrator said.
@@ -244,12 +242,6 @@ impl Cluster {
             }
         }
         totals
-    }
-
-    /// Lanes of which an accelerator is free on a ready node.
-    pub(crate) fn lanes_with_free(&self) -> BTreeSet<Lane> {
-        let has_free = |lane: &&Lane| self.emptiest_of(lane).next().is_some_and(|node| node.free_count() > 0);
-        self.lanes.iter().filter(has_free).cloned().collect()
     }
 
     /// Ready nodes of a lane, those with most free first.
@@ -317,7 +309,6 @@ impl Cluster {
         let next = NodeId(u32::try_from(self.nodes.len()).expect("a cluster has fewer than 2^32 nodes"));
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
-        self.lanes.insert(spec.capacity.lane());
         let known = self.nodes.get(&id).map(|node| node.standing).unwrap_or_default();
         self.leave_topology(id);
         let checkup = self.nodes.get(&id).and_then(|node| node.checkup);

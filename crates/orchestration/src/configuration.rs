@@ -14,6 +14,7 @@ use gangline_base::{AcceleratorKind, Money, QueueName};
 use crate::advance::{self, AdvanceReservation, InvalidReservation};
 use crate::fabric::{Fabric, InvalidFabric};
 use crate::health::HealthPolicy;
+use crate::order::QueueOrder;
 use crate::preemption::cost::RestartCosts;
 
 /// Queues in one configuration.
@@ -28,6 +29,8 @@ pub struct Configuration {
     pub queues: Vec<QueueSpec>,
     /// After this time, use counts half as much against a queue's share.
     pub half_life: Duration,
+    /// Who is first among jobs of one priority in one queue.
+    pub order: QueueOrder,
     /// List prices of an accelerator-hour, by kind: what budgets are counted by.
     pub prices: BTreeMap<AcceleratorKind, Money>,
     /// When running jobs are stopped for waiting ones.
@@ -46,6 +49,7 @@ impl Default for Configuration {
         Configuration {
             queues: Vec::new(),
             half_life: Duration::from_hours(24 * 7),
+            order: QueueOrder::default(),
             prices: BTreeMap::new(),
             preemption: PreemptionRules::default(),
             fabric: None,

@@ -169,7 +169,7 @@ impl Engine {
         let mut cluster = self.cluster.clone();
         attempt.shares.iter().for_each(|share| cluster.release(share));
         let claims = self.claims_beside(job.id);
-        let beside = self.beside(now, &job.spec, &claims, None);
+        let beside = self.beside(now, &job.spec, &claims, &[]);
         let from = width_of(attempt).get();
         let (mut least, mut most, mut best) = (from, most, None);
         while least < most {

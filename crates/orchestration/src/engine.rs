@@ -9,7 +9,9 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
 use crate::cluster::NodeStatus;
+use crate::estimate::Estimates;
 use crate::job::{Job, ShareState};
+use crate::outlook::Outlook;
 use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::sweep::Sweeps;
 use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
@@ -42,9 +44,11 @@ pub struct Engine {
     pub(crate) cluster: Cluster,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) queues: Queues,
+    /// When nodes will have devices free.
+    pub(crate) outlook: Outlook,
+    /// How long jobs ran.
+    pub(crate) estimates: Estimates,
     pub(crate) sweeps: Sweeps,
-    /// When running jobs are over at the latest (`latest_end`); only those with a time limit.
-    pub(crate) ends: BTreeSet<(Timestamp, JobId)>,
     /// Nodes that go, and when.
     pub(crate) leaving: BTreeMap<NodeId, Timestamp>,
     /// Waiting jobs that have a claim.
@@ -68,8 +72,9 @@ impl Engine {
             cluster: Cluster::default(),
             jobs: BTreeMap::new(),
             queues: Queues::new(Configuration::default()),
+            outlook: Outlook::default(),
+            estimates: Estimates::default(),
             sweeps: Sweeps::default(),
-            ends: BTreeSet::new(),
             leaving: BTreeMap::new(),
             claimants: BTreeSet::new(),
             timers: BTreeSet::new(),
@@ -140,13 +145,13 @@ impl Engine {
     #[must_use]
     pub fn waiting(&self) -> Vec<JobId> {
         let order = self.leaves_in_order(self.now);
-        order.into_iter().flat_map(|leaf| self.queues.pending(leaf)).map(|(_, job)| *job).collect()
+        order.into_iter().flat_map(|leaf| self.queues.pending(leaf)).map(|key| key.job).collect()
     }
 
     /// Every waiting job, in the order of its queue.
     pub(crate) fn waiting_jobs(&self) -> impl Iterator<Item = &Job> {
         let keys = self.queues.active().flat_map(|leaf| self.queues.pending(leaf));
-        keys.filter_map(|(_, job)| self.jobs.get(job))
+        keys.filter_map(|key| self.jobs.get(&key.job))
     }
 
     /// How many jobs wait.

@@ -50,9 +50,10 @@ mod tests {
     use std::collections::BTreeMap;
     use std::num::NonZeroU32;
 
-    use gangline_base::{JobId, Priority, QueueName, Timestamp};
+    use gangline_base::{JobSpec, QueueName, Timestamp};
 
     use super::*;
+    use crate::fixture;
     use crate::share::Resource;
     use crate::{Configuration, QueueSpec};
 
@@ -98,7 +99,7 @@ mod tests {
         check(&queues(specs(), &[("b", 16)]), "b", 16, 16);
         check(&queues(specs(), &[("b", 16)]), "a", 16, 8);
         let mut wanted = queues(specs(), &[("b", 16)]);
-        wanted.insert(&QueueName::new("a").expect("a name"), (std::cmp::Reverse(Priority::NORMAL), JobId(1)));
+        wanted.insert(&fixture::waiting(JobSpec { queue: fixture::queue("a"), ..fixture::job(fixture::gang(1, 1)) }));
         check(&wanted, "b", 16, 8);
     }
 

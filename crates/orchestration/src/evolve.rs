@@ -1,13 +1,13 @@
 //! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
 
-use crate::backfill::latest_end_of;
+use crate::backfill::{latest_end, latest_end_of};
 use crate::cluster::Standing;
 use crate::elasticity::gang_of;
 use crate::engine::Engine;
@@ -25,6 +25,7 @@ impl Engine {
                 let held: Vec<_> = self.jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
                 let id = self.cluster.join(spec.clone(), &held);
                 self.cluster.change_standing(now, id, |_| {});
+                self.look_out_anew(id);
                 self.is_placement_due = true;
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
@@ -86,6 +87,18 @@ impl Engine {
         });
     }
 
+    /// Works out anew when a node, which has joined, will have what free.
+    fn look_out_anew(&mut self, id: NodeId) {
+        let Some(node) = self.cluster.node(id) else { return };
+        self.outlook.forget(node);
+        for (job, attempt) in self.jobs.values().filter_map(|job| Some((job, job.attempt()?))) {
+            let end = latest_end_of(&job.spec, attempt);
+            for share in attempt.shares.iter().filter(|share| share.node == id) {
+                self.outlook.take(node, share, job.id, end);
+            }
+        }
+    }
+
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
         // One that is drained goes away as was to be expected.
         if self.cluster.node(node).is_some_and(|node| !node.standing.is_lost && !node.standing.is_draining) {
@@ -122,13 +135,14 @@ impl Engine {
     fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>, sweep: Option<SweepId>) {
         let id = self.next_job_id();
         self.next_job += 1;
-        self.queues.insert(&spec.queue, (Reverse(spec.priority), id));
         let state = JobState::Queued { since: now, not_before: now };
         let job = Job {
             id,
+            turn: self.turn_of(now, &spec),
             spec,
             submitted_at: now,
             state,
+            ran: Duration::ZERO,
             attempts: 0,
             faults: 0,
             faults_without_progress: 0,
@@ -143,6 +157,7 @@ impl Engine {
             sweep,
             account: Account::default(),
         };
+        self.queues.insert(&job);
         self.sweeps.joined(sweep);
         self.jobs.insert(id, job);
         self.attention.insert(id);
@@ -165,7 +180,10 @@ impl Engine {
                 self.release(now, *job);
                 self.claimants.remove(job);
                 if let Some(job) = self.jobs.remove(job) {
-                    self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), job.id));
+                    self.queues.remove(&job);
+                    if job.attempts > 0 {
+                        self.estimates.learn(now, &job.spec, job.ran);
+                    }
                     self.sweeps.left(job.sweep);
                 }
                 self.is_placement_due = true;
@@ -175,12 +193,16 @@ impl Engine {
     }
 
     fn evolve_place(&mut self, now: Timestamp, id: JobId, number: AttemptNumber, shares: &[Share]) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let end = latest_end(&job.spec, now);
         for share in shares {
             self.cluster.take(share);
+            if let Some(node) = self.cluster.node(share.node) {
+                self.outlook.take(node, share, id, end);
+            }
         }
-        let Some(job) = self.jobs.get_mut(&id) else { return };
-        self.queues.remove(&job.spec.queue, &(Reverse(job.spec.priority), id));
         let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
+        self.queues.remove(job);
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
         job.attempts = number.0;
         job.width = Some(width.get());
@@ -200,8 +222,6 @@ impl Engine {
         }
         job.account.metered_to = now;
         self.sweeps.took(job.sweep);
-        let attempt = job.attempt().expect("it has just been placed");
-        self.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, id)));
         self.watch_budget(id);
     }
 
@@ -209,13 +229,15 @@ impl Engine {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let spec = job.spec.clone();
         let Some(attempt) = job.attempt_mut() else { return };
-        let before = latest_end_of(&spec, attempt);
         (attempt.stop, attempt.stop_at) = (Some(reason), Some(now));
-        let after = latest_end_of(&spec, attempt);
-        if let Some(before) = before {
-            self.ends.remove(&(before, id));
+        let end = latest_end_of(&spec, attempt);
+        for share in &attempt.shares {
+            if let Some(node) = self.cluster.node(share.node) {
+                self.outlook.release(node, id);
+                self.outlook.take(node, share, id, end);
+            }
         }
-        self.ends.extend(after.map(|end| (end, id)));
+        // What is promised to the first in line may come sooner now, which lets others start.
         self.is_placement_due = true;
     }
 
@@ -233,7 +255,7 @@ impl Engine {
             RequeueReason::Resized { .. } => job.resizes += 1,
         }
         job.state = JobState::Queued { since: now, not_before };
-        self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), id));
+        self.queues.insert(job);
         if not_before > now {
             self.timers.insert((not_before, id));
         }
@@ -246,12 +268,16 @@ impl Engine {
         let Some(attempt) = job.attempt() else { return };
         for share in &attempt.shares {
             self.cluster.release(share);
+            if let Some(node) = self.cluster.node(share.node) {
+                self.outlook.release(node, id);
+            }
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
-        if let Some(end) = latest_end_of(&job.spec, attempt) {
-            self.ends.remove(&(end, id));
-        }
         self.sweeps.gave_back(job.sweep);
+        let ran = now.since(attempt.placed_at);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.ran += ran;
+        }
     }
 
     /// Sets the queues up anew: what they used stays, what jobs hold and wait for is booked in the new ones.
@@ -264,7 +290,7 @@ impl Engine {
         self.queues.set_usages(past);
         for job in self.jobs.values() {
             match &job.state {
-                JobState::Queued { .. } => self.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id)),
+                JobState::Queued { .. } => self.queues.insert(job),
                 JobState::Allocated(attempt) => {
                     self.queues.take(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                 }

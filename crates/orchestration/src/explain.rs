@@ -11,7 +11,9 @@ use crate::claim::names;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::queue::{OverLimit, QueueKey};
+use crate::line::QueueKey;
+use crate::pass::reserves;
+use crate::queue::OverLimit;
 use crate::{DomainFit, Node, Refusal, Share, placement};
 
 /// Holders named in one explanation.
@@ -235,15 +237,16 @@ impl Engine {
     /// The [`Refusal`] that submitting it would meet.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
         self.admit_job(spec)?;
-        let candidate =
-            Candidate { spec, key: (Reverse(spec.priority), self.next_job_id()), not_before: now, sweep: None };
+        let (turn, job) = (self.turn_of(now, spec), self.next_job_id());
+        let key = QueueKey { priority: Reverse(spec.priority), turn, job };
+        let candidate = Candidate { spec, key, not_before: now, sweep: None };
         let explanation = self.explain_candidate(now, &candidate);
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
         }
-        let held = self.reservation_before(now, &candidate);
-        let claims = self.claims_beside(candidate.key.1);
-        let shares = self.room_beside(now, spec, &claims, held.as_ref()).map(|room| room.shares).unwrap_or_default();
+        let held = self.reservations_before(now, &candidate);
+        let claims = self.claims_beside(candidate.key.job);
+        let shares = self.room_beside(now, spec, &claims, &held).map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
@@ -255,8 +258,8 @@ impl Engine {
         let ahead = in_other_leaves + self.queues.pending(own_leaf).range(..candidate.key).count();
         let is_new = !self.queues.contains(&candidate.spec.queue, &candidate.key);
         let starts_by = match blocker {
-            Blocker::NotEnoughFree { .. } if self.reservation_before(now, candidate).is_none() => {
-                self.reserve(now, candidate.key.1, &candidate.spec.gang).at
+            Blocker::NotEnoughFree { .. } if self.reservations_before(now, candidate).is_empty() => {
+                self.reserve(now, candidate.key.job, &candidate.spec.gang, &[]).at
             }
             Blocker::Claimed { until, .. } => Some(until),
             _ => None,
@@ -264,26 +267,25 @@ impl Engine {
         Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
     }
 
-    /// The reservation that the pass would have made when it came to this job.
-    fn reservation_before(&self, now: Timestamp, candidate: &Candidate<'_>) -> Option<Reservation> {
+    /// The reservations that the pass would have made when it came to this job.
+    fn reservations_before(&self, now: Timestamp, candidate: &Candidate<'_>) -> Vec<Reservation> {
         let own_leaf = self.queues.leaf(&candidate.spec.queue);
-        for leaf in self.leaves_in_order(now) {
-            let is_own = leaf == own_leaf;
-            for key in self.queues.pending(leaf) {
-                if is_own && *key >= candidate.key {
-                    return None;
+        let lane = candidate.spec.gang.lane();
+        let leaves = self.leaves_in_order(now);
+        let until = leaves.iter().position(|leaf| *leaf == own_leaf).map_or(leaves.len(), |own| own + 1);
+        let mut held = Vec::new();
+        for leaf in &leaves[..until] {
+            let is_before = |key: &&QueueKey| *leaf != own_leaf || **key < candidate.key;
+            for key in self.queues.pending(*leaf).iter().take_while(is_before) {
+                let Some(job) = self.jobs.get(&key.job) else { continue };
+                let gang = &job.spec.gang;
+                let competes = gang.lane() == lane && reserves(held.len(), gang);
+                if competes && self.may_start(now, *leaf, job) && self.could_run(&job.spec) {
+                    held.push(self.reserve(now, job.id, gang, &held));
                 }
-                let Some(job) = self.jobs.get(&key.1) else { continue };
-                let competes = job.spec.gang.lane() == candidate.spec.gang.lane();
-                if competes && self.may_start(now, leaf, job) && self.could_run(&job.spec) {
-                    return Some(self.reserve(now, job.id, &job.spec.gang));
-                }
-            }
-            if is_own {
-                return None;
             }
         }
-        None
+        held
     }
 
     fn blocker_of(&self, now: Timestamp, candidate: &Candidate<'_>) -> Blocker {
@@ -299,20 +301,22 @@ impl Engine {
             return full;
         }
         if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
-            return self.jobs.get(&candidate.key.1).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
+            return self.jobs.get(&candidate.key.job).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
         }
         if let Some(first) = self.barring(now, candidate.spec).first()
-            && self.room_beside(now, candidate.spec, &[], None).is_none()
+            && self.room_beside(now, candidate.spec, &[], &[]).is_none()
         {
             let AdvanceReservation { name, from, until, .. } = (*first).clone();
             return Blocker::Reserved { reservation: name, from, until, is_open: first.is_open(now) };
         }
-        let claims = self.claims_beside(candidate.key.1);
-        let held = self.reservation_before(now, candidate);
-        if self.room_beside(now, candidate.spec, &claims, held.as_ref()).is_some() {
+        let claims = self.claims_beside(candidate.key.job);
+        let held = self.reservations_before(now, candidate);
+        if self.room_beside(now, candidate.spec, &claims, &held).is_some() {
             return Blocker::Nothing;
         }
-        held.as_ref().or(claims.first()).map_or(Blocker::Nothing, |held| {
+        let is_in_the_way =
+            |held: &&Reservation| self.room_beside(now, candidate.spec, &claims, std::slice::from_ref(held)).is_none();
+        held.iter().find(is_in_the_way).or(held.first()).or(claims.first()).map_or(Blocker::Nothing, |held| {
             let first = self.jobs.get(&held.job);
             let because = Box::new(first.map_or(Blocker::Nothing, |first| self.lack_of(first)));
             Blocker::Behind { job: held.job, starts_by: held.at, because }
@@ -360,5 +364,5 @@ impl Engine {
 
 fn candidate(job: &Job) -> Option<Candidate<'_>> {
     let JobState::Queued { not_before, .. } = job.state else { return None };
-    Some(Candidate { spec: &job.spec, key: (Reverse(job.spec.priority), job.id), not_before, sweep: job.sweep })
+    Some(Candidate { spec: &job.spec, key: job.key(), not_before, sweep: job.sweep })
 }

@@ -1,6 +1,5 @@
 //! What must hold of the state at all times; the tests ask after every event.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::{JobId, NodeId, QueueName, SweepId};
@@ -76,7 +75,7 @@ impl Engine {
         }
         for job in self.jobs.values() {
             let is_waiting = matches!(job.state, JobState::Queued { .. });
-            if self.queues.contains(&job.spec.queue, &(Reverse(job.spec.priority), job.id)) != is_waiting {
+            if self.queues.contains(&job.spec.queue, &job.key()) != is_waiting {
                 return Err(Violation::QueueWrong { job: job.id });
             }
         }

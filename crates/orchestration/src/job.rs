@@ -1,10 +1,13 @@
 //! A job that waits or runs, and its attempts.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
 
 use crate::claim::Claim;
+use crate::line::QueueKey;
 use crate::{Account, ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Ended jobs leave the engine; their story is in the journal.
@@ -16,8 +19,12 @@ pub struct Job {
     pub spec: Arc<JobSpec>,
     /// When it came.
     pub submitted_at: Timestamp,
+    /// Its turn among jobs of its priority in its queue: the earlier, the sooner.
+    pub turn: Timestamp,
     /// Where it stands.
     pub state: JobState,
+    /// How long it held devices in attempts that are over.
+    pub ran: Duration,
     /// Attempts so far.
     pub attempts: u32,
     /// Faults so far.
@@ -68,6 +75,11 @@ impl Job {
             JobState::Queued { .. } => None,
             JobState::Allocated(attempt) => Some(attempt),
         }
+    }
+
+    /// Its place in its queue.
+    pub(crate) fn key(&self) -> QueueKey {
+        QueueKey { priority: Reverse(self.spec.priority), turn: self.turn, job: self.id }
     }
 
     pub(crate) fn attempt_mut(&mut self) -> Option<&mut Attempt> {

@@ -1,13 +1,17 @@
 //! The scheduling pass: who of those who wait starts now.
 //!
-//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each lane (kind
-//! of accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
+//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each lane (kind of
+//! accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
 //! cannot run whatever becomes free (over its queue's limit, too few nodes ready, backing off) reserves nothing.
 //! Nothing starves within a queue: the first in line keeps its reservation until it starts.
+//!
+//! A pass looks at each *request* (`line.rs`) until it fails, not at each job; leaves lines out that are over a limit;
+//! and ends when no gang that is waited for could have room, reservations or not. Because who is served first may change
+//! with what starts, rounds follow each other until one decides nothing: then another pass would decide nothing either,
+//! so that a restart changes nothing.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, GangShape, JobSpec, Lane, NodeId, Timestamp};
@@ -16,44 +20,72 @@ use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::placement::{self, Room};
-use crate::queue::{QueueIndex, QueueKey};
-use crate::{Decision, Node, PlaceReason};
+use crate::line::{QueueKey, Span};
+use crate::placement::Room;
+use crate::queue::QueueIndex;
+use crate::rank::Standing;
+use crate::{Decision, Node, PlaceReason, placement};
 
 /// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
 const SEARCHES_MAX: usize = 10_000;
 
-/// A gang there was no room for, and when the job that asked for it would have ended at the latest.
-type Failure = (Arc<JobSpec>, Option<Timestamp>);
+/// A gang of so many nodes gets a reservation as soon as its turn comes, though it isn't first in line.
+const LARGE_NODES: u32 = 8;
+/// Reservations for such gangs at once, for each kind of accelerator.
+const LARGE_RESERVATIONS_MAX: usize = 4;
 
-/// What a pass has found out so far.
+/// What a round has found out so far.
 #[derive(Default)]
-struct Pass {
+struct Round {
     /// Nodes that running jobs are leaving for others.
     claims: Vec<Reservation>,
-    reservations: BTreeMap<Lane, Reservation>,
-    /// One that ends no earlier fares no better.
-    failed: BTreeMap<(u32, u32), Vec<Failure>>,
-    cursors: BTreeMap<QueueIndex, QueueKey>,
-    searches: usize,
+    /// For each lane (kind of accelerator in a pool): that of the first in line, then those of large gangs.
+    reservations: BTreeMap<Lane, Vec<Reservation>>,
+    /// The earliest end with which a gang found no room; the beginning of time if none would help. One that ends no
+    /// earlier fares no better.
+    failed: BTreeMap<Arc<GangShape>, Option<Timestamp>>,
+    /// Gangs that too few nodes are ready for.
+    unable: BTreeSet<Arc<GangShape>>,
+    /// Gangs that are waited for and could have room somewhere.
+    hopes: BTreeSet<Arc<GangShape>>,
+    /// The first job of each request in a line, of those that haven't failed.
+    lines: BTreeMap<QueueIndex, BinaryHeap<Reverse<QueueKey>>>,
+    /// What the line that is looked at is over a limit with, and whose.
+    over: Vec<(Arc<GangShape>, QueueIndex)>,
+    /// The lines that are left to look at, once all that is hoped for waits behind a reservation.
+    rest: Option<BinaryHeap<Reverse<(Standing, QueueIndex)>>>,
+    /// Lines that have nothing more to give.
+    done: Vec<QueueIndex>,
+    /// Something was reserved just now.
+    has_reserved: bool,
+    /// A job has passed another.
+    has_backfilled: bool,
 }
 
-impl Pass {
-    fn has_failed(&self, spec: &JobSpec, end: Option<Timestamp>) -> bool {
-        let alike = self.failed.get(&(spec.gang.nodes.get(), spec.gang.accelerators_per_node.get()));
-        let ends_no_earlier = |failed: &Option<Timestamp>| match (end, failed) {
-            (_, Some(Timestamp::EPOCH)) => true,
-            (Some(end), Some(failed)) => end >= *failed,
-            (None, _) => true,
-            (Some(_), None) => false,
-        };
-        alike
-            .is_some_and(|alike| alike.iter().any(|(other, failed)| other.gang == spec.gang && ends_no_earlier(failed)))
+impl Round {
+    /// Whether nothing comes of looking at a job: it would find no room, and get no reservation.
+    fn is_settled(&self, gang: &GangShape, end: Option<Timestamp>) -> bool {
+        let held = self.reservations.get(&gang.lane()).map_or(0, Vec::len);
+        self.has_failed(gang, end) && (self.unable.contains(gang) || !reserves(held.max(1), gang))
     }
 
-    fn note_failure(&mut self, spec: &Arc<JobSpec>, end: Option<Timestamp>) {
-        let key = (spec.gang.nodes.get(), spec.gang.accelerators_per_node.get());
-        self.failed.entry(key).or_default().push((spec.clone(), end));
+    fn has_failed(&self, gang: &GangShape, end: Option<Timestamp>) -> bool {
+        match (end, self.failed.get(gang)) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(end), Some(failed)) => failed.is_some_and(|failed| end >= failed),
+        }
+    }
+
+    fn note_failure(&mut self, gang: &GangShape, end: Option<Timestamp>) {
+        if end == Some(Timestamp::EPOCH) {
+            self.hopes.remove(gang);
+        }
+        match self.failed.get_mut(gang) {
+            // Unknown ends are the latest.
+            Some(failed) => *failed = [*failed, end].into_iter().flatten().min(),
+            None => drop(self.failed.insert(Arc::new(gang.clone()), end)),
+        }
     }
 }
 
@@ -64,7 +96,7 @@ pub(crate) struct Beside<'a> {
     /// Nodes it may not use.
     barred: BTreeSet<NodeId>,
     claims: &'a [Reservation],
-    reservation: Option<&'a Reservation>,
+    held: &'a [Reservation],
 }
 
 impl Beside<'_> {
@@ -73,60 +105,158 @@ impl Beside<'_> {
         if self.barred.contains(&node.id) {
             return 0;
         }
-        let held = self.claims.iter().chain(self.reservation).map(|held| held.usable(node, self.end));
+        let held = self.claims.iter().chain(self.held).map(|held| held.usable(node, self.end));
         held.min().unwrap_or_else(|| node.free_count())
     }
 }
 
 impl Engine {
     pub(crate) fn place_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
-        let totals = self.cluster.totals();
+        self.queues.bring_forward(now, self.cluster.totals());
         self.place_claimants(now, decisions);
-        let mut pass = Pass { claims: self.live_claims(), ..Pass::default() };
-        let standings = self.queues.active().map(|leaf| (self.queues.standing(leaf, now, &totals), leaf));
-        let mut leaves: BinaryHeap<_> = standings.map(Reverse).collect();
-        let mut open = self.cluster.lanes_with_free();
-        while let Some(Reverse((standing, leaf))) = leaves.pop() {
-            if open.is_empty() || pass.searches >= SEARCHES_MAX {
-                break;
-            }
-            let current = self.queues.standing(leaf, now, &totals);
-            if current != standing {
-                leaves.push(Reverse((current, leaf)));
-                continue;
-            }
-            let Some(decision) = self.next_of(now, leaf, &open, &mut pass) else { continue };
-            self.evolve_decision(now, &decision);
-            decisions.push(decision);
-            open = self.cluster.lanes_with_free();
-            leaves.push(Reverse((current, leaf)));
-        }
+        let mut searches = 0;
+        while searches < SEARCHES_MAX && self.place_round(now, &mut searches, decisions) {}
         self.claim_for_waiting(now, decisions);
     }
 
-    /// The next job of a leaf that starts.
-    fn next_of(&self, now: Timestamp, leaf: QueueIndex, open: &BTreeSet<Lane>, pass: &mut Pass) -> Option<Decision> {
-        let from = pass.cursors.get(&leaf).map_or(Bound::Unbounded, |key| Bound::Excluded(*key));
-        for key in self.queues.pending(leaf).range((from, Bound::Unbounded)) {
-            pass.cursors.insert(leaf, *key);
-            let Some(job) = self.jobs.get(&key.1) else { continue };
-            if !open.contains(&job.spec.gang.lane()) || !self.may_start(now, leaf, job) {
+    /// Whether another round could decide more.
+    fn place_round(&mut self, now: Timestamp, searches: &mut usize, decisions: &mut Vec<Decision>) -> bool {
+        let hopes = self.queues.requests.open().filter(|gang| self.has_devices_for(gang)).cloned().collect();
+        let mut round = Round { claims: self.live_claims(), hopes, ..Round::default() };
+        while *searches < SEARCHES_MAX
+            && !round.hopes.is_empty()
+            && let Some(leaf) = self.next_line(&mut round)
+        {
+            let found = self.next_of(now, leaf, &mut round, searches);
+            self.drop_hopes(now, &mut round, searches);
+            for (gang, by) in std::mem::take(&mut round.over) {
+                self.queues.block(leaf, &gang, by);
+            }
+            let Some(decision) = found else {
+                self.queues.put_aside(leaf);
+                round.done.push(leaf);
+                continue;
+            };
+            self.evolve_decision(now, &decision);
+            decisions.push(decision);
+            round.hopes.retain(|gang| self.has_devices_for(gang));
+            if let Some(rest) = &mut round.rest {
+                rest.push(Reverse((self.queues.kept_standing(leaf), leaf)));
+            }
+        }
+        for leaf in &round.done {
+            self.queues.put_back(*leaf);
+        }
+        round.has_backfilled
+    }
+
+    /// The line to look at next. Once all that is hoped for waits behind a reservation, only lines are looked at that hope
+    /// for something, or could reserve more.
+    fn next_line(&self, round: &mut Round) -> Option<QueueIndex> {
+        let held = |gang: &GangShape| round.reservations.get(&gang.lane()).map_or(0, Vec::len);
+        if round.rest.is_none() && round.hopes.iter().any(|gang| held(gang) == 0) {
+            return self.queues.first_line();
+        }
+        let rest = round.rest.get_or_insert_with(|| {
+            let requests = &self.queues.requests;
+            let counts = |gang: &&Arc<GangShape>| round.hopes.contains(*gang) || reserves(held(gang).max(1), gang);
+            let lines: BTreeSet<QueueIndex> =
+                requests.open().filter(counts).flat_map(|gang| requests.open_lines(gang)).collect();
+            let open = lines.into_iter().filter(|line| self.queues.is_looked_at(*line));
+            open.map(|line| Reverse((self.queues.kept_standing(line), line))).collect()
+        });
+        while let Some(Reverse((standing, line))) = rest.pop() {
+            if !self.queues.is_looked_at(line) {
                 continue;
             }
-            if let Some(decision) = self.consider(now, job, pass) {
-                return Some(decision);
+            let current = self.queues.kept_standing(line);
+            if current == standing {
+                return Some(line);
             }
-            if pass.searches >= SEARCHES_MAX {
-                return None;
-            }
+            rest.push(Reverse((current, line)));
         }
         None
     }
 
+    /// Whether as many nodes have devices free as a gang takes, wherever they are.
+    fn has_devices_for(&self, gang: &GangShape) -> bool {
+        self.cluster.topology().root().with_devices_for(gang) >= gang.nodes.get()
+    }
+
+    /// Once something is reserved, looks at what is waited for as a whole: where the shortest request for a gang finds no
+    /// room beside that, none does, in whatever line.
+    fn drop_hopes(&self, now: Timestamp, round: &mut Round, searches: &mut usize) {
+        if !std::mem::take(&mut round.has_reserved) {
+            return;
+        }
+        for gang in round.hopes.clone() {
+            let held = round.reservations.get(&gang.lane()).map(Vec::as_slice).unwrap_or_default();
+            let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
+            *searches += 1;
+            let beside = Beside { end: shortest.end(now), barred: BTreeSet::new(), claims: &round.claims, held };
+            if self.room_for(&gang, &beside).is_none() {
+                round.note_failure(&gang, shortest.end(now));
+                round.hopes.remove(&gang);
+            }
+        }
+    }
+
+    /// The next job of a leaf that starts.
+    fn next_of(&self, now: Timestamp, leaf: QueueIndex, round: &mut Round, searches: &mut usize) -> Option<Decision> {
+        let mut heads = round.lines.remove(&leaf).unwrap_or_else(|| self.heads(now, leaf, round));
+        let mut found = None;
+        while *searches < SEARCHES_MAX
+            && found.is_none()
+            && let Some(Reverse(key)) = heads.pop()
+        {
+            let Some(job) = self.jobs.get(&key.job) else { continue };
+            let gang = &job.spec.gang;
+            let end = latest_end(&job.spec, now);
+            if round.is_settled(gang, end) || self.is_over(leaf, gang, round) {
+                continue;
+            }
+            if self.is_due(now, job) {
+                *searches += 1;
+                found = self.consider(now, job, round);
+                if found.is_none() && round.is_settled(gang, end) {
+                    continue;
+                }
+            }
+            heads.extend(self.queues.line(leaf).next_alike(&job.spec, &key).map(Reverse));
+        }
+        round.lines.insert(leaf, heads);
+        found
+    }
+
+    /// The first job of each request in a line that hasn't failed.
+    fn heads(&self, now: Timestamp, leaf: QueueIndex, round: &mut Round) -> BinaryHeap<Reverse<QueueKey>> {
+        let line = self.queues.line(leaf);
+        let mut heads = BinaryHeap::new();
+        for gang in line.gangs() {
+            if self.is_over(leaf, gang, round) {
+                continue;
+            }
+            let open = line.firsts(gang).take_while(|(span, _): &(Span, _)| !round.is_settled(gang, span.end(now)));
+            heads.extend(open.map(|(_, key)| Reverse(key)));
+        }
+        heads
+    }
+
+    /// Whether a line is over a limit with a gang; notes so.
+    fn is_over(&self, leaf: QueueIndex, gang: &GangShape, round: &mut Round) -> bool {
+        let limited_by = self.queues.limited_by(leaf, gang);
+        round.over.extend(limited_by.map(|by| (Arc::new(gang.clone()), by)));
+        limited_by.is_some()
+    }
+
     /// Whether only devices could be in its way.
     pub(crate) fn may_start(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> bool {
+        self.is_due(now, job) && self.queues.limited_by(leaf, &job.spec.gang).is_none()
+    }
+
+    /// Whether it waits for nothing but its turn.
+    fn is_due(&self, now: Timestamp, job: &Job) -> bool {
         matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
-            && self.queues.over_limit(leaf, &job.spec.gang).is_none()
             && self.sweeps.full(job.sweep).is_none()
     }
 
@@ -135,18 +265,14 @@ impl Engine {
         self.cluster.could_hold(&spec.gang, &[NodeStatus::Ready]) >= spec.gang.nodes.get()
     }
 
-    fn consider(&self, now: Timestamp, job: &Job, pass: &mut Pass) -> Option<Decision> {
+    fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
-        if pass.has_failed(&job.spec, end) {
-            return None;
-        }
-        pass.searches += 1;
-        let reservation = pass.reservations.get_mut(&gang.lane());
-        let is_first = reservation.is_none();
-        if let Some(decision) = self.place_beside(now, job, &pass.claims, reservation.as_deref()) {
+        let held = round.reservations.entry(gang.lane()).or_default();
+        if let Some(decision) = self.place_beside(now, job, &round.claims, held) {
             if let Decision::Place { shares, .. } = &decision {
-                pass.claims.iter_mut().chain(reservation).for_each(|held| held.take(shares, end));
+                round.claims.iter_mut().chain(held.iter_mut()).for_each(|held| held.take(shares, end));
             }
+            round.has_backfilled |= !held.is_empty();
             return Some(decision);
         }
         let is_barred = !self.barring(now, &job.spec).is_empty();
@@ -154,30 +280,33 @@ impl Engine {
             // It waits for a window to end, and holds nothing meanwhile.
             return None;
         }
-        // Others may have what this one may not.
-        let failed_until = if is_first { Some(Timestamp::EPOCH) } else { end };
-        if is_first && self.could_run(&job.spec) {
-            pass.reservations.insert(gang.lane(), self.reserve(now, job.id, gang));
+        let has_no_room = held.is_empty() && round.claims.is_empty() || !self.has_devices_for(gang);
+        if !self.could_run(&job.spec) {
+            round.unable.insert(Arc::new(gang.clone()));
+        } else if reserves(held.len(), gang) {
+            held.push(self.reserve(now, job.id, gang, held));
+            round.has_reserved = true;
         }
+        // Others may have what this one may not.
         if !is_barred {
-            pass.note_failure(&job.spec, failed_until);
+            round.note_failure(gang, if has_no_room { Some(Timestamp::EPOCH) } else { end });
         }
         None
     }
-    /// Places a job on what neither claims nor a reservation hold for others, if there is room.
+
+    /// Places a job on what neither claims nor reservations hold for others, if there is room.
     pub(crate) fn place_beside(
         &self,
         now: Timestamp,
         job: &Job,
         claims: &[Reservation],
-        reservation: Option<&Reservation>,
+        held: &[Reservation],
     ) -> Option<Decision> {
         let JobState::Queued { since, .. } = job.state else { return None };
-        let beside = self.beside(now, &job.spec, claims, reservation);
+        let beside = self.beside(now, &job.spec, claims, held);
         let find = |gang: &GangShape| self.room_for(gang, &beside);
-        let room = self.widened(job, find(&job.spec.gang)?, &find);
-        let backfills = reservation.map(|held| held.job);
-        let Room { shares, candidates, closeness } = room;
+        let Room { shares, candidates, closeness } = self.widened(job, find(&job.spec.gang)?, &find);
+        let backfills = held.first().map(|held| held.job);
         let reason = PlaceReason { waited: now.since(since), backfills, candidates, closeness };
         let attempt = AttemptNumber(job.attempts + 1);
         Some(Decision::Place { job: job.id, attempt, shares, reason })
@@ -189,9 +318,9 @@ impl Engine {
         now: Timestamp,
         spec: &JobSpec,
         claims: &[Reservation],
-        reservation: Option<&Reservation>,
+        held: &[Reservation],
     ) -> Option<Room> {
-        self.room_for(&spec.gang, &self.beside(now, spec, claims, reservation))
+        self.room_for(&spec.gang, &self.beside(now, spec, claims, held))
     }
 
     fn room_for(&self, gang: &GangShape, beside: &Beside<'_>) -> Option<Room> {
@@ -203,8 +332,14 @@ impl Engine {
         now: Timestamp,
         spec: &JobSpec,
         claims: &'a [Reservation],
-        reservation: Option<&'a Reservation>,
+        held: &'a [Reservation],
     ) -> Beside<'a> {
-        Beside { end: latest_end(spec, now), barred: self.barred_nodes(now, spec), claims, reservation }
+        Beside { end: latest_end(spec, now), barred: self.barred_nodes(now, spec), claims, held }
     }
+}
+
+/// Whether a gang that has no room gets a reservation, beside so many that there are.
+pub(crate) fn reserves(held: usize, gang: &GangShape) -> bool {
+    let is_large = gang.nodes.get() >= LARGE_NODES;
+    held == 0 || is_large && held <= LARGE_RESERVATIONS_MAX
 }

@@ -3,44 +3,65 @@
 //! Invariants: what a queue holds is what the jobs in and below it hold; no queue holds more than its limit after a
 //! placement; within a queue jobs stand by priority, then by age. Which queue is served first: one below its quota before
 //! one that borrows, then the one with the lower dominant share over its weight (`share.rs`), compared level by level from
-//! the top, as in Slurm's Fair Tree.
+//! the top, as in Slurm's Fair Tree. Shares are brought forward once a minute, not at every look, so between changes the
+//! order stands still and is kept (`standing.rs`) rather than worked out.
 
-use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GangShape, JobId, Priority, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GangShape, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QueueSpec};
 use crate::entitlement::Entitlement;
+use crate::job::Job;
+use crate::line::{Line, QueueKey, Requests};
+use crate::rank::{Rank, Standing};
 use crate::share::{Resource, Usages};
 
-/// A place in a queue: higher priority first, then the older job. A job that is queued again keeps its place.
-pub(crate) type QueueKey = (Reverse<Priority>, JobId);
+/// Shares are those of the last full minute. A half-life is at least a second and usually days, in which use decays by a
+/// ten-thousandth in a minute.
+const SHARE_PERIOD: Duration = Duration::from_mins(1);
 
 /// Where a queue is in [`Queues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct QueueIndex(usize);
+pub(crate) struct QueueIndex(pub(crate) usize);
 
 /// All queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
     configuration: Configuration,
     /// The first is the root, which has no name; without configured queues it is the one line that all jobs wait in.
-    queues: Vec<Queue>,
+    pub(crate) queues: Vec<Queue>,
     by_name: BTreeMap<QueueName, QueueIndex>,
     /// Leaves in which jobs wait.
     active: BTreeSet<QueueIndex>,
+    /// What waiting jobs ask for, in all lines.
+    pub(crate) requests: Requests,
+    /// When shares were last brought forward, and what there was then.
+    pub(crate) as_of: Timestamp,
+    pub(crate) totals: BTreeMap<Resource, u64>,
 }
 
 #[derive(Clone, Debug)]
-struct Queue {
+pub(crate) struct Queue {
     spec: Option<QueueSpec>,
-    parent: Option<QueueIndex>,
+    pub(crate) parent: Option<QueueIndex>,
     children: Vec<QueueIndex>,
     /// Jobs that wait in it and below.
     waiting: usize,
     usages: Usages,
-    pending: BTreeSet<QueueKey>,
+    pub(crate) line: Line,
+    /// The pass is done with its line.
+    pub(crate) is_aside: bool,
+    /// How many of the gangs that its line asks for aren't known to be over a limit.
+    pub(crate) open: usize,
+    /// Lines, and what they ask for, that wait for this queue to hold less.
+    pub(crate) blocked: BTreeSet<(QueueIndex, Arc<GangShape>)>,
+    /// Those of its children that have a line to look at, in order.
+    pub(crate) ranked: BTreeSet<Rank>,
+    /// How it stands in its parent's `ranked`, if it is there.
+    pub(crate) rank: Option<Rank>,
 }
 
 /// A quota in the way of a gang.
@@ -62,19 +83,6 @@ pub struct QueueStanding<'a> {
     pub accelerators: BTreeMap<AcceleratorKind, (u32, u32)>,
 }
 
-/// How a leaf stands beside the others; less is served first.
-#[derive(Clone, Debug)]
-pub(crate) struct Standing {
-    path: Vec<Rank>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Rank {
-    is_over_quota: bool,
-    share: f64,
-    index: QueueIndex,
-}
-
 impl Queues {
     pub(crate) fn new(configuration: Configuration) -> Self {
         let mut queues = Queues {
@@ -82,6 +90,9 @@ impl Queues {
             queues: vec![Queue::new(None, None)],
             by_name: BTreeMap::new(),
             active: BTreeSet::new(),
+            requests: Requests::default(),
+            as_of: Timestamp::EPOCH,
+            totals: BTreeMap::new(),
         };
         for spec in queues.configuration.queues.clone() {
             queues.add(spec);
@@ -124,20 +135,29 @@ impl Queues {
         leaves.map(|(name, _)| name.clone()).collect()
     }
 
-    pub(crate) fn insert(&mut self, name: &QueueName, key: QueueKey) {
-        let leaf = self.leaf(name);
-        if self.queues[leaf.0].pending.insert(key) {
+    /// A job waits.
+    pub(crate) fn insert(&mut self, job: &Job) {
+        let leaf = self.leaf(&job.spec.queue);
+        if self.queues[leaf.0].line.insert(&job.spec, job.key()) {
             self.count_waiting(leaf, |waiting| waiting + 1);
+            self.requests.count(&job.spec);
         }
         self.active.insert(leaf);
+        self.open(leaf, &job.spec.gang);
     }
 
-    pub(crate) fn remove(&mut self, name: &QueueName, key: &QueueKey) {
-        let leaf = self.leaf(name);
-        if self.queues[leaf.0].pending.remove(key) {
-            self.count_waiting(leaf, |waiting| waiting - 1);
+    /// A job waits no more.
+    pub(crate) fn remove(&mut self, job: &Job) {
+        let leaf = self.leaf(&job.spec.queue);
+        if !self.queues[leaf.0].line.remove(&job.spec, &job.key()) {
+            return;
         }
-        if self.queues[leaf.0].pending.is_empty() {
+        self.count_waiting(leaf, |waiting| waiting - 1);
+        if !self.queues[leaf.0].line.asks_for(&job.spec.gang) {
+            self.close(leaf, &job.spec.gang);
+        }
+        self.requests.discount(&job.spec);
+        if self.queues[leaf.0].line.order().is_empty() {
             self.active.remove(&leaf);
         }
     }
@@ -152,7 +172,7 @@ impl Queues {
     }
 
     pub(crate) fn contains(&self, name: &QueueName, key: &QueueKey) -> bool {
-        self.queues[self.leaf(name).0].pending.contains(key)
+        self.queues[self.leaf(name).0].line.order().contains(key)
     }
 
     /// How many jobs wait.
@@ -167,7 +187,12 @@ impl Queues {
 
     /// The jobs of a leaf, in order.
     pub(crate) fn pending(&self, leaf: QueueIndex) -> &BTreeSet<QueueKey> {
-        &self.queues[leaf.0].pending
+        self.line(leaf).order()
+    }
+
+    /// The line of a leaf.
+    pub(crate) fn line(&self, leaf: QueueIndex) -> &Line {
+        &self.queues[leaf.0].line
     }
 
     /// Books a gang's devices, cores and memory in its queue and all above.
@@ -178,6 +203,13 @@ impl Queues {
     /// Takes them out again.
     pub(crate) fn give_back(&mut self, now: Timestamp, name: &QueueName, held: &[(Resource, u64)]) {
         self.change(now, name, held, |before, amount| before - amount);
+        for index in self.path_up(self.leaf(name)).collect::<Vec<_>>() {
+            for (leaf, gang) in std::mem::take(&mut self.queues[index.0].blocked) {
+                if self.queues[leaf.0].line.asks_for(&gang) {
+                    self.open(leaf, &gang);
+                }
+            }
+        }
     }
 
     fn change(&mut self, now: Timestamp, name: &QueueName, held: &[(Resource, u64)], change: fn(u64, u64) -> u64) {
@@ -190,17 +222,23 @@ impl Queues {
             }
             at = queue.parent;
         }
+        self.rank_up(self.leaf(name));
     }
 
     /// The first queue from the leaf up whose limit the gang would break.
     pub(crate) fn over_limit(&self, leaf: QueueIndex, gang: &GangShape) -> Option<OverLimit> {
-        self.path_up(leaf).find_map(|index| {
+        let queue = &self.queues[self.limited_by(leaf, gang)?.0];
+        let spec = queue.spec.as_ref()?;
+        let limit = spec.limit(&gang.accelerator)?;
+        Some(OverLimit { queue: spec.name.clone(), held: queue.held(&gang.accelerator), limit })
+    }
+
+    /// The same queue, by its place.
+    pub(crate) fn limited_by(&self, leaf: QueueIndex, gang: &GangShape) -> Option<QueueIndex> {
+        self.path_up(leaf).find(|index| {
             let queue = &self.queues[index.0];
-            let spec = queue.spec.as_ref()?;
-            let limit = spec.limit(&gang.accelerator)?;
-            let held = queue.held(&gang.accelerator);
-            let is_over = held.saturating_add(gang.devices()) > limit;
-            is_over.then(|| OverLimit { queue: spec.name.clone(), held, limit })
+            let limit = queue.spec.as_ref().and_then(|spec| spec.limit(&gang.accelerator));
+            limit.is_some_and(|limit| queue.held(&gang.accelerator).saturating_add(gang.devices()) > limit)
         })
     }
 
@@ -264,18 +302,20 @@ impl Queues {
         self.queues[queue.0].spec.as_ref().map_or(1, |spec| spec.weight.get())
     }
 
-    /// How a leaf stands now.
+    /// How a leaf stands at the time that shares are brought forward to at `now`.
     pub(crate) fn standing(&self, leaf: QueueIndex, now: Timestamp, totals: &BTreeMap<Resource, u64>) -> Standing {
-        let mut path: Vec<Rank> = self.path_up(leaf).map(|index| self.rank(index, now, totals)).collect();
+        let as_of = share_time(now);
+        let mut path: Vec<Rank> = self.path_up(leaf).map(|index| self.rank_of(index, as_of, totals)).collect();
         path.reverse();
-        Standing { path }
+        Standing::new(path)
     }
 
-    fn rank(&self, index: QueueIndex, now: Timestamp, totals: &BTreeMap<Resource, u64>) -> Rank {
+    /// How a queue stands beside its siblings.
+    pub(crate) fn rank_of(&self, index: QueueIndex, at: Timestamp, totals: &BTreeMap<Resource, u64>) -> Rank {
         let queue = &self.queues[index.0];
         let Some(spec) = &queue.spec else { return Rank { is_over_quota: true, share: 0.0, index } };
         let is_over_quota = spec.quota.iter().all(|(kind, quota)| queue.held(kind) >= *quota);
-        let share = queue.usages.dominant_share(now, self.configuration.half_life, totals);
+        let share = queue.usages.dominant_share(at, self.configuration.half_life, totals);
         Rank { is_over_quota, share: share / f64::from(spec.weight.get()), index }
     }
 
@@ -292,7 +332,7 @@ impl Queues {
                 Some((kind.clone(), (held, entitled)))
             };
             let accelerators = totals.iter().filter_map(of_kind).collect();
-            standings.push(QueueStanding { spec, share: self.rank(index, now, totals).share, accelerators });
+            standings.push(QueueStanding { spec, share: self.rank_of(index, now, totals).share, accelerators });
         }
         standings
     }
@@ -325,40 +365,33 @@ impl Queues {
     }
 }
 
-const ROOT: QueueIndex = QueueIndex(0);
+pub(crate) const ROOT: QueueIndex = QueueIndex(0);
+
+/// The time that shares are of at `now`.
+pub(crate) fn share_time(now: Timestamp) -> Timestamp {
+    let period = u64::try_from(SHARE_PERIOD.as_nanos()).expect("a minute is a few nanoseconds");
+    Timestamp::from_unix_nanos(now.unix_nanos() / period * period)
+}
 
 impl Queue {
     fn new(spec: Option<QueueSpec>, parent: Option<QueueIndex>) -> Self {
-        Queue { spec, parent, children: Vec::new(), waiting: 0, usages: Usages::default(), pending: BTreeSet::new() }
+        Queue {
+            spec,
+            parent,
+            children: Vec::new(),
+            waiting: 0,
+            usages: Usages::default(),
+            line: Line::default(),
+            is_aside: false,
+            open: 0,
+            blocked: BTreeSet::new(),
+            ranked: BTreeSet::new(),
+            rank: None,
+        }
     }
 
     fn held(&self, kind: &AcceleratorKind) -> u32 {
         let held = self.usages.held(&Resource::Accelerator(kind.clone()));
         u32::try_from(held).unwrap_or(u32::MAX)
-    }
-}
-
-impl PartialEq for Standing {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Standing {}
-
-impl PartialOrd for Standing {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Standing {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_rank = |(a, b): (&Rank, &Rank)| {
-            let by_share = || a.share.total_cmp(&b.share);
-            a.is_over_quota.cmp(&b.is_over_quota).then_with(by_share).then_with(|| a.index.cmp(&b.index))
-        };
-        let ranks = self.path.iter().zip(&other.path).map(by_rank);
-        ranks.fold(Ordering::Equal, Ordering::then).then(self.path.len().cmp(&other.path.len()))
     }
 }

@@ -1,6 +1,5 @@
 //! The engine's state as plain data, for a snapshot in the journal. Indices are derived, not stored.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use gangline_base::{JobId, NodeId, QueueName, Timestamp};
@@ -9,6 +8,7 @@ use crate::backfill::latest_end_of;
 use crate::cluster::Standing;
 use crate::elasticity::gang_of;
 use crate::engine::{Engine, Limits};
+use crate::estimate::{Estimates, History, Kin};
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
 use crate::share::held_by;
@@ -34,6 +34,8 @@ pub struct Snapshot {
     /// What each queue holds and used; all of them together under no name. Empty in a snapshot from before there were
     /// queues: then what jobs hold is booked anew, and nothing was used.
     pub usages: Vec<(Option<QueueName>, Usages)>,
+    /// How long jobs ran, by kind.
+    pub histories: Vec<(Kin, History)>,
 }
 
 impl Engine {
@@ -49,6 +51,7 @@ impl Engine {
             sweeps: self.sweeps.all().cloned().collect(),
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
+            histories: self.estimates.histories(),
         }
     }
 
@@ -72,6 +75,7 @@ impl Engine {
             return Err(Refusal::UnknownNode(node));
         }
         engine.queues = Queues::new(snapshot.configuration);
+        engine.estimates = Estimates::restore(snapshot.histories);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
         snapshot.sweeps.into_iter().for_each(|sweep| engine.sweeps.insert(sweep));
@@ -79,12 +83,16 @@ impl Engine {
             engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {
-                    engine.queues.insert(&job.spec.queue, (Reverse(job.spec.priority), job.id));
+                    engine.queues.insert(job);
                     engine.timers.insert((*not_before, job.id));
                 }
                 JobState::Allocated(attempt) => {
                     engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
-                    engine.ends.extend(latest_end_of(&job.spec, attempt).map(|end| (end, job.id)));
+                    let end = latest_end_of(&job.spec, attempt);
+                    for share in &attempt.shares {
+                        let node = engine.cluster.node(share.node);
+                        node.into_iter().for_each(|node| engine.outlook.take(node, share, job.id, end));
+                    }
                     engine.sweeps.took(job.sweep);
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));

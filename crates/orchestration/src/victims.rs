@@ -91,7 +91,7 @@ impl Engine {
     fn claimants_due(&self, now: Timestamp) -> Vec<JobId> {
         let mut due = Vec::new();
         for leaf in self.queues.active() {
-            let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.1));
+            let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.job));
             let Some(job) = first.take(1).find(|job| self.may_start(now, leaf, job)) else { continue };
             if self.live_claim(job).is_none() && self.rights(leaf, job).is_some() {
                 due.push((leaf, job.id));

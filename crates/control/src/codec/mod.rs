@@ -5,6 +5,7 @@
 
 mod claim;
 mod entry;
+mod history;
 mod sharing;
 mod snapshot;
 mod spec;

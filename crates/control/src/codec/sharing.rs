@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, Money, QueueName, Timestamp};
 use gangline_orchestration::preemption::cost::RestartCosts;
-use gangline_orchestration::{Configuration, PreemptionRules, QueueSpec, Resource, Usage, Usages};
+use gangline_orchestration::{Configuration, PreemptionRules, QueueOrder, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
@@ -17,6 +17,9 @@ use super::topology::FabricV1;
 pub(super) struct ConfigurationV1 {
     queues: Vec<QueueV1>,
     half_life_ms: u64,
+    /// Not there in journals from before there was a choice: then it was by age.
+    #[serde(default)]
+    order: OrderV1,
     /// Nano-dollars for an accelerator-hour.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     prices: BTreeMap<String, Money>,
@@ -28,6 +31,14 @@ pub(super) struct ConfigurationV1 {
     reservations: Vec<ReservationV1>,
     #[serde(default)]
     preemption: Option<PreemptionV1>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OrderV1 {
+    #[default]
+    Fifo,
+    ShortestExpected,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -123,6 +134,10 @@ impl From<&Configuration> for ConfigurationV1 {
         ConfigurationV1 {
             queues: configuration.queues.iter().map(queue).collect(),
             half_life_ms: millis(configuration.half_life),
+            order: match configuration.order {
+                QueueOrder::Fifo => OrderV1::Fifo,
+                QueueOrder::ShortestExpected => OrderV1::ShortestExpected,
+            },
             prices: configuration.prices.iter().map(|(kind, price)| (kind.0.clone(), *price)).collect(),
             fabric: configuration.fabric.as_ref().map(FabricV1::from),
             health: configuration.health.map(Into::into),
@@ -144,6 +159,10 @@ impl From<ConfigurationV1> for Configuration {
         Configuration {
             queues: configuration.queues.into_iter().map(queue).collect(),
             half_life: Duration::from_millis(configuration.half_life_ms),
+            order: match configuration.order {
+                OrderV1::Fifo => QueueOrder::Fifo,
+                OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
+            },
             prices: configuration.prices.into_iter().map(|(kind, price)| (AcceleratorKind(kind), price)).collect(),
             fabric: configuration.fabric.map(Into::into),
             health: configuration.health.map(Into::into),

@@ -1,6 +1,7 @@
 //! The engine's snapshot on disk.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, Money, NodeId, Step, SweepId, Timestamp};
 use gangline_orchestration::{Account, Attempt, Job, JobState, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::claim::ClaimV1;
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
+use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spec::SpecV1;
 use super::standing::{HealthV1, StatusV1};
@@ -29,6 +31,8 @@ struct SnapshotV1 {
     #[serde(default)]
     usages: Vec<QueueUsageV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    histories: Vec<HistoryV1>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     health: Vec<HealthV1>,
 }
 
@@ -37,7 +41,13 @@ struct JobV1 {
     id: JobId,
     spec: SpecV1,
     submitted_at: Timestamp,
+    /// Not there if it is when the job came, as it was before queues had an order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn: Option<Timestamp>,
     state: StateV1,
+    /// In nanoseconds; not there if it has had no devices, as it was before run times were learned.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    ran: u64,
     attempts: u32,
     faults: u32,
     faults_without_progress: u32,
@@ -98,6 +108,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         sweeps: snapshot.sweeps.iter().map(SweepV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
+        histories: snapshot.histories.iter().map(history_to_disk).collect(),
         health: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(HealthV1::of).collect(),
     })
 }
@@ -120,6 +131,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         sweeps: snapshot.sweeps.into_iter().map(Sweep::try_from).collect::<Result<_, _>>()?,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
+        histories: snapshot.histories.into_iter().map(history_from_disk).collect(),
     })
 }
 
@@ -129,10 +141,12 @@ impl From<&Job> for JobV1 {
             id: job.id,
             spec: SpecV1::from(&*job.spec),
             submitted_at: job.submitted_at,
+            turn: (job.turn != job.submitted_at).then_some(job.turn),
             state: match &job.state {
                 JobState::Queued { since, not_before } => StateV1::Queued { since: *since, not_before: *not_before },
                 JobState::Allocated(attempt) => StateV1::Allocated(attempt.into()),
             },
+            ran: nanos(job.ran),
             attempts: job.attempts,
             faults: job.faults,
             faults_without_progress: job.faults_without_progress,
@@ -150,6 +164,11 @@ impl From<&Job> for JobV1 {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's skip_serializing_if passes a reference")]
+fn is_zero(nanos: &u64) -> bool {
+    *nanos == 0
+}
+
 impl TryFrom<JobV1> for Job {
     type Error = Error;
 
@@ -158,10 +177,12 @@ impl TryFrom<JobV1> for Job {
             id: job.id,
             spec: Arc::new(job.spec.try_into()?),
             submitted_at: job.submitted_at,
+            turn: job.turn.unwrap_or(job.submitted_at),
             state: match job.state {
                 StateV1::Queued { since, not_before } => JobState::Queued { since, not_before },
                 StateV1::Allocated(attempt) => JobState::Allocated(attempt.into()),
             },
+            ran: Duration::from_nanos(job.ran),
             attempts: job.attempts,
             faults: job.faults,
             faults_without_progress: job.faults_without_progress,

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, QueueName};
-use gangline_orchestration::{Configuration, QueueSpec};
+use gangline_orchestration::{Configuration, QueueOrder, QueueSpec};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -41,8 +41,20 @@ impl QueueV1 {
     }
 }
 
+/// Who is first among jobs of one priority in one queue.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum OrderV1 {
+    Fifo,
+    ShortestExpected,
+}
+
 /// Queues and half-life as the engine takes them; an error names the queue.
-pub(super) fn read(queues: Vec<QueueV1>, half_life_hours: Option<u32>) -> Result<Configuration, (String, String)> {
+pub(super) fn read(
+    queues: Vec<QueueV1>,
+    half_life_hours: Option<u32>,
+    order: Option<OrderV1>,
+) -> Result<Configuration, (String, String)> {
     let queue = |written: QueueV1| {
         let name = written.name().to_owned();
         written.read().map_err(|message| (name, message))
@@ -50,11 +62,17 @@ pub(super) fn read(queues: Vec<QueueV1>, half_life_hours: Option<u32>) -> Result
     let queues = queues.into_iter().map(queue).collect::<Result<_, _>>()?;
     let default = Configuration::default();
     let half_life = half_life_hours.map_or(default.half_life, |hours| Duration::from_hours(u64::from(hours)));
-    Ok(Configuration { queues, half_life, ..default })
+    let order = order.map_or(default.order, |order| match order {
+        OrderV1::Fifo => QueueOrder::Fifo,
+        OrderV1::ShortestExpected => QueueOrder::ShortestExpected,
+    });
+    Ok(Configuration { queues, half_life, order, ..default })
 }
 
 #[cfg(test)]
 mod tests {
+    use gangline_orchestration::QueueOrder;
+
     use crate::config::Config;
 
     const TEAMS: &str = "half_life_hours = 24\n[[queue]]\nname = 'research'\nquota = {H100 = 16}\nborrowing_limit = {H100 = 8}\n\
@@ -69,6 +87,16 @@ mod tests {
         assert_eq!((nlp.weight.get(), research.weight.get()), (2, 1));
         let kind = gangline_base::AcceleratorKind("H100".to_owned());
         assert_eq!((research.limit(&kind), nlp.limit(&kind)), (Some(24), None));
+    }
+
+    #[test]
+    fn the_order_is_read_and_first_come_first_served_is_the_default() {
+        let order = |text: &str| Config::parse(text).expect("a sound file").sharing.order;
+        assert_eq!(order(""), QueueOrder::Fifo);
+        assert_eq!(order("order = 'shortest-expected'"), QueueOrder::ShortestExpected);
+        assert_eq!(order("order = 'fifo'"), QueueOrder::Fifo);
+        let refused = Config::parse("order = 'random'").expect_err("a refusal").to_string();
+        assert!(refused.contains("fifo"), "{refused:?} names what there is");
     }
 
     #[test]

@@ -14,9 +14,9 @@ use gangline_base::{
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Location, MissedRung,
-    NodeCapacity, NodeSpec, PlaceReason, PreemptionRules, QueueSpec, RequeueReason, Resource, Share, ShareEnd,
-    ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
+    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, History, Job, JobState, Kin, Location,
+    MissedRung, NodeCapacity, NodeSpec, PlaceReason, PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource,
+    Sample, Share, ShareEnd, ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -124,12 +124,14 @@ impl Examples {
             borrowing_limit: self.amounts(),
         };
         let queues = vec![queue(None), queue(Some(queue_name()))];
+        let order = if self.below(2) == 0 { QueueOrder::Fifo } else { QueueOrder::ShortestExpected };
         let prices =
             (0..self.below(3)).map(|number| (AcceleratorKind(format!("kind-{number}")), self.money())).collect();
         Configuration {
             queues,
             prices,
             half_life: self.duration(),
+            order,
             preemption: self.preemption_rules(),
             fabric: self.fabric(),
             health: self.health_policy(),
@@ -211,7 +213,7 @@ impl Examples {
 
     /// As many nodes again at most, at half their speed.
     fn elastic(&mut self, nodes: NonZeroU32) -> Option<Elastic> {
-        let nodes_max = NonZeroU32::new(nodes.get().saturating_mul(2))?;
+        let nodes_max = NonZeroU32::new(nodes.get().checked_mul(2)?)?;
         let given = SpeedUp::new(nodes, nodes_max, vec![(nodes_max.get(), 1_500)]).ok();
         let speed_up = if self.below(2) == 0 { given } else { None };
         let speed_up = speed_up.unwrap_or_else(|| SpeedUp::assumed(nodes, nodes_max));
@@ -441,7 +443,9 @@ impl Examples {
             id: JobId(self.large()),
             spec: Arc::new(self.spec()),
             submitted_at: self.time(),
+            turn: self.time(),
             state,
+            ran: Duration::from_nanos(self.large()),
             attempts: self.number(),
             faults: self.number(),
             faults_without_progress: self.number(),
@@ -456,6 +460,17 @@ impl Examples {
             sweep: self.maybe(|random| SweepId(JobId(random.large()))),
             account: Account { spent: self.money(), metered_to: self.time() },
         }
+    }
+
+    fn history(&mut self) -> (Kin, History) {
+        let kin = Kin {
+            queue: self.maybe(|_| queue_name()),
+            submitter: self.maybe(|random| Submitter(random.text())),
+            name: self.maybe(Self::text),
+        };
+        let ran = Duration::from_nanos(self.large());
+        let sample = Sample { ran, of_limit: self.maybe(Self::number) };
+        (kin, History { at: self.time(), samples: vec![sample; 2] })
     }
 
     /// Of every status and state one at least.
@@ -477,6 +492,7 @@ impl Examples {
             sweeps: vec![self.sweep(), self.sweep()],
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
+            histories: vec![self.history(), self.history()],
         }
     }
 }

@@ -4,8 +4,8 @@
 mod examples;
 
 use gangline_orchestration::{
-    Account, Decision, Entry, Event, Fate, FaultCause, Job, PreemptionRules, RequeueReason, ShareEnd, Snapshot,
-    StopReason,
+    Account, Decision, Entry, Event, Fate, FaultCause, Job, PreemptionRules, QueueOrder, RequeueReason, ShareEnd,
+    Snapshot, StopReason,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -231,4 +231,6 @@ fn bodies_from_before_preemption_stay_readable() {
     let snapshot = decode_snapshot(last.as_bytes()).expect("it reads");
     assert!(!snapshot.jobs.is_empty() && snapshot.jobs.iter().all(|job| job.claim.is_none()));
     assert_eq!(snapshot.configuration.preemption, PreemptionRules::OFF);
+    assert_eq!(snapshot.configuration.order, QueueOrder::Fifo);
+    assert!(snapshot.histories.is_empty() && snapshot.jobs.iter().all(|job| job.turn == job.submitted_at));
 }

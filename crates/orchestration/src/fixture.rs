@@ -1,0 +1,104 @@
+//! Nodes, jobs and dice for this crate's tests.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_base::{
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeName, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
+};
+
+use crate::{Account, Job, JobState, Location, NodeCapacity, NodeSpec};
+
+pub(crate) fn kind() -> AcceleratorKind {
+    AcceleratorKind("H100".to_owned())
+}
+
+pub(crate) fn node(number: u32, accelerators: u32) -> NodeSpec {
+    let capacity =
+        NodeCapacity { pool: PoolName::default(), accelerator: kind(), accelerators, cpus: 64, memory: Bytes(0) };
+    let name = NodeName::new(&format!("node-{number:05}")).expect("this is a name");
+    NodeSpec { name, capacity, location: Location::default() }
+}
+
+pub(crate) fn gang(nodes: u32, per_node: u32) -> GangShape {
+    let count = |count| NonZeroU32::new(count).expect("a gang has nodes and devices");
+    GangShape {
+        nodes: count(nodes),
+        pool: PoolName::default(),
+        accelerator: kind(),
+        accelerators_per_node: count(per_node),
+        cpus_per_node: 0,
+        memory_per_node: Bytes(0),
+        launch: Launch::PerAccelerator,
+        topology: TopologyRequest::default(),
+    }
+}
+
+pub(crate) fn queue(name: &str) -> QueueName {
+    QueueName::new(name).expect("this is a name")
+}
+
+/// A job without a limit, in the queue "default".
+pub(crate) fn job(gang: GangShape) -> JobSpec {
+    JobSpec {
+        name: "job".to_owned(),
+        queue: queue("default"),
+        priority: Priority::NORMAL,
+        gang,
+        program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
+        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
+        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
+        time_limit: None,
+        elastic: None,
+        budget: None,
+        submitter: Submitter("ann".to_owned()),
+    }
+}
+
+/// A job that waits.
+pub(crate) fn waiting(spec: JobSpec) -> Job {
+    let now = Timestamp::EPOCH;
+    Job {
+        id: JobId(1),
+        spec: Arc::new(spec),
+        submitted_at: now,
+        turn: now,
+        state: JobState::Queued { since: now, not_before: now },
+        ran: Duration::ZERO,
+        attempts: 0,
+        faults: 0,
+        faults_without_progress: 0,
+        requeues: 0,
+        preemptions: 0,
+        resizes: 0,
+        width: None,
+        checkpoint: None,
+        checkpoint_at: None,
+        claim: None,
+        is_cancelled: false,
+        sweep: None,
+        account: Account::default(),
+    }
+}
+
+/// Numbers that look random, the same for the same seed (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    /// From 0 to `limit - 1`.
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        u32::try_from((mixed ^ (mixed >> 31)) % u64::from(limit)).expect("a rest is below its divisor")
+    }
+
+    pub(crate) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        let limit = u32::try_from(choices.len()).expect("choices are few");
+        choices[usize::try_from(self.below(limit)).expect("a usize holds 32 bits")]
+    }
+}
