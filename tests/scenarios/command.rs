@@ -8,6 +8,8 @@
 //! suspicion faults=3 half-life=24h                      when a node's own faults make it suspect
 //! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
 //! preemption [reclaim=on by-priority=on min-runtime=5m]  the administrator says who may be stopped for whom
+//! half-life 24h                                         after so long, use counts half against a queue's share
+//! reserve NAME nodes=n1,n2 from=10h until=20h [queues=a,b] nodes are set apart from one time until another
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
 //!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
 //!                        max-nodes=4                     it may be resized up to so many nodes
@@ -40,10 +42,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, PoolName, Priority, QueueName, Reduction,
-    Segment, SweepRules, TopologyRequest,
+    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, NodeName, PoolName, Priority, QueueName,
+    Reduction, Segment, SweepRules, Timestamp, TopologyRequest,
 };
-use gangline_orchestration::{Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec};
+use gangline_orchestration::{
+    AdvanceReservation, Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec,
+};
 
 /// One command.
 #[derive(Debug)]
@@ -54,6 +58,8 @@ pub(super) enum Command {
     Suspicion(HealthPolicy),
     Queue(QueueSpec),
     Preemption(PreemptionRules),
+    HalfLife(Duration),
+    Reserve(AdvanceReservation),
     Submit { name: String, wanted: Wanted },
     Sweep { name: String, points: u32, rules: SweepRules, wanted: Wanted },
     Metric { job: String, step: u64, value: MetricValue },
@@ -162,6 +168,8 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "fail" => Command::Fail { node: words.name("a node")? },
         "queue" => Command::Queue(words.queue()?),
         "preemption" => Command::Preemption(words.preemption()?),
+        "half-life" => Command::HalfLife(duration(words.next("a time such as 24h")?)?),
+        "reserve" => Command::Reserve(words.reservation()?),
         "drain" => {
             Command::Drain { within: words.option("within").map(duration).transpose()?, node: words.name("a node")? }
         }
@@ -339,6 +347,19 @@ impl<'a> Words<'a> {
             runtime_min: self.option("min-runtime").map_or(Ok(default.runtime_min), duration)?,
             ..default
         })
+    }
+
+    fn reservation(&mut self) -> Result<AdvanceReservation, String> {
+        let mut time = |key: &str| {
+            let text = self.option(key).ok_or_else(|| format!("{key}=TIME is missing"))?;
+            duration(text).map(|since_start| Timestamp::EPOCH + since_start)
+        };
+        let (from, until) = (time("from")?, time("until")?);
+        let listed = |text: Option<&'a str>| text.into_iter().flat_map(|text| text.split(','));
+        let node = |name: &str| NodeName::new(name).map_err(|error| error.to_string());
+        let nodes = listed(self.option("nodes")).map(node).collect::<Result<_, _>>()?;
+        let queues = listed(self.option("queues")).map(queue_name).collect::<Result<_, _>>()?;
+        Ok(AdvanceReservation { name: self.name("a name for the reservation")?, nodes, from, until, queues })
     }
 
     fn location(&mut self) -> Location {
