@@ -2,5 +2,6 @@
 
 mod e2e;
 mod fixtures;
+mod guide;
 mod properties;
 mod scenarios;

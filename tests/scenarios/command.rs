@@ -9,6 +9,8 @@
 //! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
 //! preemption [reclaim=on by-priority=on min-runtime=5m]  the administrator says who may be stopped for whom
 //! spares h100=2 | spares confidence=950 repair=24h      nodes kept for jobs that lose one; in thousandths how surely
+//! half-life 24h                                         after so long, use counts half against a queue's share
+//! reserve NAME nodes=n1,n2 from=10h until=20h [queues=a,b] nodes are set apart from one time until another
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
 //!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
 //!                        spares=1                        standby nodes while it runs
@@ -42,11 +44,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, PoolName, Priority, QueueName, Reduction,
-    Segment, SweepRules, TopologyRequest,
+    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, NodeName, PoolName, Priority, QueueName,
+    Reduction, Segment, SweepRules, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
-    Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec, SpareRules, SpareSizing,
+    AdvanceReservation, Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec,
+    SpareRules, SpareSizing,
 };
 
 /// One command.
@@ -59,6 +62,8 @@ pub(super) enum Command {
     Queue(QueueSpec),
     Preemption(PreemptionRules),
     Spares(SpareRules),
+    HalfLife(Duration),
+    Reserve(AdvanceReservation),
     Submit { name: String, wanted: Wanted },
     Sweep { name: String, points: u32, rules: SweepRules, wanted: Wanted },
     Metric { job: String, step: u64, value: MetricValue },
@@ -169,6 +174,8 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         "queue" => Command::Queue(words.queue()?),
         "preemption" => Command::Preemption(words.preemption()?),
         "spares" => Command::Spares(words.spares()?),
+        "half-life" => Command::HalfLife(duration(words.next("a time such as 24h")?)?),
+        "reserve" => Command::Reserve(words.reservation()?),
         "drain" => {
             Command::Drain { within: words.option("within").map(duration).transpose()?, node: words.name("a node")? }
         }
@@ -355,6 +362,19 @@ impl<'a> Words<'a> {
         let named = std::mem::take(&mut self.options).into_iter();
         let nodes = named.map(|(kind, nodes)| Ok((AcceleratorKind(kind.to_owned()), number(nodes)?)));
         Ok(SpareRules { nodes: nodes.collect::<Result<_, String>>()?, sizing })
+    }
+
+    fn reservation(&mut self) -> Result<AdvanceReservation, String> {
+        let mut time = |key: &str| {
+            let text = self.option(key).ok_or_else(|| format!("{key}=TIME is missing"))?;
+            duration(text).map(|since_start| Timestamp::EPOCH + since_start)
+        };
+        let (from, until) = (time("from")?, time("until")?);
+        let listed = |text: Option<&'a str>| text.into_iter().flat_map(|text| text.split(','));
+        let node = |name: &str| NodeName::new(name).map_err(|error| error.to_string());
+        let nodes = listed(self.option("nodes")).map(node).collect::<Result<_, _>>()?;
+        let queues = listed(self.option("queues")).map(queue_name).collect::<Result<_, _>>()?;
+        Ok(AdvanceReservation { name: self.name("a name for the reservation")?, nodes, from, until, queues })
     }
 
     fn location(&mut self) -> Location {

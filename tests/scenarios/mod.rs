@@ -105,6 +105,7 @@ fn a_bad_line_is_reported_with_its_place() {
     check("start a now", "\"now\" is not understood here");
     check("cluster 2 hosts x 4 h100", "expected \"nodes\", found \"hosts\"");
     check("show", "queue, nodes or a job is missing");
+    check("reserve week nodes=n1 from=1h", "until=TIME is missing");
     check("restart losing 3", "the journal doesn't end with 3 decision(s)");
 }
 

@@ -87,6 +87,8 @@ impl Stage {
             Command::Queue(queue) => self.configure(|sharing| sharing.queues.push(queue))?,
             Command::Preemption(rules) => self.configure(|sharing| sharing.preemption = rules)?,
             Command::Spares(rules) => self.configure(|sharing| sharing.spares = rules)?,
+            Command::HalfLife(half_life) => self.configure(|sharing| sharing.half_life = half_life)?,
+            Command::Reserve(reservation) => self.configure(|sharing| sharing.reservations.push(reservation))?,
             Command::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(&node)? })?,
             Command::Rejoin { node, capacity } => {
                 let id = self.node(&node)?;

@@ -92,10 +92,11 @@ impl SpeedUp {
         let mut points = vec![(least.get(), SPEED_ONE)];
         while let Some((nodes, speed)) = points.last().copied().filter(|(nodes, _)| *nodes < most.get()) {
             let next = u64::from(speed) * DOUBLING / u64::from(SPEED_ONE);
-            let (to, high) = (nodes.saturating_mul(2), u32::try_from(next).unwrap_or(u32::MAX));
-            let whole = SpeedUp { points: vec![(nodes, speed), (to, high)] };
-            let to = to.min(most.get());
-            points.push((to, whole.speed_milli(to)));
+            let high = u32::try_from(next).unwrap_or(u32::MAX);
+            let to = nodes.saturating_mul(2).min(most.get());
+            // A part of a doubling is that part as fast; twice as many nodes may be more than can be counted.
+            let gain = u64::from(high - speed) * u64::from(to - nodes) / u64::from(nodes);
+            points.push((to, speed + u32::try_from(gain).expect("at most the gain of the whole doubling")));
         }
         SpeedUp { points }
     }

@@ -34,15 +34,34 @@ impl Queues {
 
     /// What a queue is entitled to of what its parent is.
     fn part(&self, parent: QueueIndex, own: QueueIndex, kind: &AcceleratorKind, above: u32) -> u32 {
+        self.part_of(own, kind, above, self.demand_below(parent, kind, own))
+    }
+
+    /// The quotas and weights of the queues in demand directly below one, and of `own`.
+    pub(crate) fn demand_below(&self, parent: QueueIndex, kind: &AcceleratorKind, own: QueueIndex) -> Demand {
         let counts = |queue: &QueueIndex| *queue == own || self.is_in_demand(*queue, kind);
-        let in_demand = || self.children(parent).filter(counts);
-        let quotas: u64 = in_demand().map(|queue| u64::from(self.quota(queue, kind))).sum();
-        let weights: u64 = in_demand().map(|queue| u64::from(self.weight(queue))).sum();
+        let sum = |demand: Demand, queue: QueueIndex| Demand {
+            quotas: demand.quotas + u64::from(self.quota(queue, kind)),
+            weights: demand.weights + u64::from(self.weight(queue)),
+        };
+        self.children(parent).filter(counts).fold(Demand { quotas: 0, weights: 0 }, sum)
+    }
+
+    /// The part of `above` that a queue in demand is entitled to.
+    pub(crate) fn part_of(&self, own: QueueIndex, kind: &AcceleratorKind, above: u32, demand: Demand) -> u32 {
+        let Demand { quotas, weights } = demand;
         let (above, quota, weight) = (u64::from(above), u64::from(self.quota(own, kind)), u64::from(self.weight(own)));
         let part = if quotas > above { above * quota / quotas } else { quota + (above - quotas) * weight / weights };
-        let part = u32::try_from(part).expect("no more than what the parent has");
+        let part = u32::try_from(part).unwrap_or(u32::MAX);
         self.limit(own, kind).map_or(part, |limit| part.min(limit))
     }
+}
+
+/// What the queues in demand below one are promised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    quotas: u64,
+    weights: u64,
 }
 
 #[cfg(test)]

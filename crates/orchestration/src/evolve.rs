@@ -211,6 +211,7 @@ impl Engine {
         let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
         self.queues.remove(job);
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
+        self.queues.started(job);
         job.attempts = number.0;
         job.width = Some(width.get());
         job.claim = None;
@@ -284,6 +285,7 @@ impl Engine {
             }
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
+        self.queues.ended(job);
         self.sweeps.gave_back(job.sweep);
         let ran = now.since(attempt.placed_at);
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -304,6 +306,7 @@ impl Engine {
                 JobState::Queued { .. } => self.queues.insert(job),
                 JobState::Allocated(attempt) => {
                     self.queues.take(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
+                    self.queues.started(job);
                 }
             }
         }

@@ -7,7 +7,7 @@ use gangline_base::{JobId, NodeId, QueueName, SweepId};
 use crate::elasticity::{gang_of, nodes_max};
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::queue::Queues;
+use crate::queue::{QueueIndex, Queues};
 use crate::share::{Resource, held_by};
 
 /// A broken invariant: a bug in the engine.
@@ -49,6 +49,12 @@ pub enum Violation {
         /// The sweep.
         sweep: SweepId,
     },
+    /// A waiting job has the right to stop others, and nobody looks at its line.
+    #[error("the right of {job} is overlooked")]
+    RightMissed {
+        /// The job.
+        job: JobId,
+    },
     /// A waiting job isn't in the queue, or one that doesn't wait is.
     #[error("the queue and the state of {job} disagree")]
     QueueWrong {
@@ -82,6 +88,10 @@ impl Engine {
         let gone = self.waiting().into_iter().find(|job| !self.jobs.contains_key(job));
         gone.map_or(Ok(()), |job| Err(Violation::QueueWrong { job }))?;
         self.check_sweeps()?;
+        let is_missed = |leaf: &QueueIndex| !self.queues.is_seeking(*leaf) && self.seeker_of(self.now, *leaf).is_some();
+        if let Some(job) = self.queues.active().find(is_missed).and_then(|leaf| self.seeker_of(self.now, leaf)) {
+            return Err(Violation::RightMissed { job });
+        }
         self.check_queues()
     }
 

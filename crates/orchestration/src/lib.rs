@@ -44,6 +44,7 @@ pub mod preemption;
 mod queue;
 mod rank;
 mod refusal;
+mod seeking;
 mod share;
 pub mod simulator;
 mod snapshot;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GangShape, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GangShape, Priority, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QueueSpec};
 use crate::entitlement::Entitlement;
@@ -35,7 +35,9 @@ pub(crate) struct Queues {
     pub(crate) queues: Vec<Queue>,
     by_name: BTreeMap<QueueName, QueueIndex>,
     /// Leaves in which jobs wait.
-    active: BTreeSet<QueueIndex>,
+    pub(crate) active: BTreeSet<QueueIndex>,
+    /// Leaves that may have the right to stop somebody (`seeking.rs`).
+    pub(crate) seeking: BTreeSet<QueueIndex>,
     /// What waiting jobs ask for, in all lines.
     pub(crate) requests: Requests,
     /// When shares were last brought forward, and what there was then.
@@ -51,6 +53,8 @@ pub(crate) struct Queue {
     /// Jobs that wait in it and below.
     waiting: usize,
     usages: Usages,
+    /// How many jobs of each priority hold devices in it.
+    pub(crate) running: BTreeMap<Priority, u32>,
     pub(crate) line: Line,
     /// The pass is done with its line.
     pub(crate) is_aside: bool,
@@ -90,6 +94,7 @@ impl Queues {
             queues: vec![Queue::new(None, None)],
             by_name: BTreeMap::new(),
             active: BTreeSet::new(),
+            seeking: BTreeSet::new(),
             requests: Requests::default(),
             as_of: Timestamp::EPOCH,
             totals: BTreeMap::new(),
@@ -143,6 +148,7 @@ impl Queues {
             self.requests.count(&job.spec);
         }
         self.active.insert(leaf);
+        self.seek(leaf);
         self.open(leaf, &job.spec.gang);
     }
 
@@ -153,6 +159,7 @@ impl Queues {
             return;
         }
         self.count_waiting(leaf, |waiting| waiting - 1);
+        self.seek(leaf);
         if !self.queues[leaf.0].line.asks_for(&job.spec.gang) {
             self.close(leaf, &job.spec.gang);
         }
@@ -166,8 +173,13 @@ impl Queues {
         let mut at = Some(leaf);
         while let Some(index) = at {
             let queue = &mut self.queues[index.0];
-            queue.waiting = change(queue.waiting);
-            at = queue.parent;
+            let before = queue.waiting;
+            queue.waiting = change(before);
+            let (has_changed, parent) = ((before == 0) != (queue.waiting == 0), queue.parent);
+            if has_changed {
+                self.seek_beside(index);
+            }
+            at = parent;
         }
     }
 
@@ -217,10 +229,16 @@ impl Queues {
         let mut at = Some(self.leaf(name));
         while let Some(index) = at {
             let queue = &mut self.queues[index.0];
+            let mut has_changed = false;
             for (resource, amount) in held {
+                let before = queue.usages.held(resource);
                 queue.usages.change(now, half_life, resource, |before| change(before, *amount));
+                has_changed |= (before == 0) != (queue.usages.held(resource) == 0);
             }
             at = queue.parent;
+            if has_changed {
+                self.seek_beside(index);
+            }
         }
         self.rank_up(self.leaf(name));
     }
@@ -381,6 +399,7 @@ impl Queue {
             children: Vec::new(),
             waiting: 0,
             usages: Usages::default(),
+            running: BTreeMap::new(),
             line: Line::default(),
             is_aside: false,
             open: 0,

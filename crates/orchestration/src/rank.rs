@@ -42,6 +42,9 @@ impl Queues {
         if as_of == self.as_of && totals == self.totals {
             return;
         }
+        if totals != self.totals {
+            self.seeking = self.active.clone();
+        }
         (self.as_of, self.totals) = (as_of, totals);
         for leaf in self.active().collect::<Vec<_>>() {
             self.rank_up(leaf);

@@ -5,12 +5,11 @@
 //! - jobs of a queue that holds more than it is entitled to (`entitlement.rs`), for a queue beside that one that would
 //!   hold no more than it is entitled to with the new gang. "Beside" is where the paths from the two leaves to the root
 //!   part, as in KAI's reclaim: inside a parent its children settle among themselves.
-//!
-//! No more is taken from a queue than it holds beyond its entitlement; only where no gangs add up to that, one may lose
-//! the rest of the gang that straddles the line, else a queue with one large gang would keep for ever what isn't its own.
 //! - A job that has lost a node stops work of low priority on the spares that are kept for such (`spares.rs`), whatever
 //!   else holds of that.
 //!
+//! No more is taken from a queue than it holds beyond its entitlement; only where no gangs add up to that, one may lose
+//! the rest of the gang that straddles the line, else a queue with one large gang would keep for ever what isn't its own.
 //! Victims of the lowest priority are looked for first; among them the cheapest set by lost work. Nobody is a victim
 //! before its guaranteed run time is over, or while it is being stopped already. What is taken never swings back: the one
 //! has then no more than it is entitled to, and a lower priority never stops a higher one.
@@ -37,10 +36,15 @@ use crate::{Decision, Node, PreemptionRules, Share, StopReason, placement};
 /// Jobs that victims are looked for in one pass.
 const CLAIMS_SOUGHT_MAX: usize = 4;
 
+/// Jobs of a line that are looked at for the first that could start.
+const HEADS_LOOKED_AT_MAX: usize = 8;
 /// Ways to shrink one job by a single node that are offered.
 const SHRINKS_BY_ONE_MAX: usize = 16;
 /// Ways to shrink it by more that are offered.
 const SHRINKS_BY_MORE_MAX: usize = 16;
+
+/// Whether a queue below this one holds too many accelerators of a kind.
+type Excess = (QueueIndex, AcceleratorKind);
 
 /// A right to take devices.
 struct Rights<'a> {
@@ -67,7 +71,7 @@ impl Engine {
         if !rules.reclaim && !rules.by_priority && !self.spares.has_recovering() {
             return;
         }
-        for id in self.claimants_due(now) {
+        for id in self.take_claimants_due(now) {
             let Some(job) = self.jobs.get(&id) else { continue };
             match self.find_claim(now, job) {
                 Ok(claims) => {
@@ -94,21 +98,41 @@ impl Engine {
     }
 
     /// The first of each leaf that wants devices, has a right to some, and none on the way; best standing first.
-    fn claimants_due(&self, now: Timestamp) -> Vec<JobId> {
+    fn take_claimants_due(&mut self, now: Timestamp) -> Vec<JobId> {
         let recovering = self.recovering_due(now).into_iter();
         let recovering: Vec<JobId> =
             recovering.filter(|id| self.jobs.get(id).is_some_and(|job| self.live_claim(job).is_none())).collect();
-        let mut due = Vec::new();
-        for leaf in self.queues.active() {
-            let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.job));
-            let Some(job) = first.take(1).find(|job| self.may_start(now, leaf, job)) else { continue };
-            if self.live_claim(job).is_none() && self.rights(leaf, job).is_some() && !recovering.contains(&job.id) {
-                due.push((leaf, job.id));
+        let (mut due, mut known) = (Vec::new(), BTreeMap::new());
+        for leaf in self.queues.seeking() {
+            match self.seeker_of(now, leaf) {
+                Some(job) if recovering.contains(&job) => {}
+                Some(job) if self.has_victims(leaf, job, &mut known) => due.push((leaf, job)),
+                Some(_) => {}
+                None if self.is_sure_of(now, leaf) => self.queues.give_up(leaf),
+                None => {}
             }
         }
         let totals = self.cluster.totals();
         due.sort_by_cached_key(|(leaf, _)| self.queues.standing(*leaf, now, &totals));
         recovering.into_iter().chain(due.into_iter().map(|(_, job)| job)).take(CLAIMS_SOUGHT_MAX).collect()
+    }
+
+    /// The first in a line that only devices could be in the way of.
+    fn first_of(&self, now: Timestamp, leaf: QueueIndex) -> Option<&Job> {
+        let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.job));
+        first.take(HEADS_LOOKED_AT_MAX).find(|job| self.may_start(now, leaf, job))
+    }
+
+    /// The first in a line, if it has a right and nothing on the way.
+    pub(crate) fn seeker_of(&self, now: Timestamp, leaf: QueueIndex) -> Option<JobId> {
+        let job = self.first_of(now, leaf)?;
+        let is_due = self.live_claim(job).is_none() && self.rights(leaf, job).is_some();
+        is_due.then_some(job.id)
+    }
+
+    /// Whether nothing but what puts a line on the list can give it a right: time can, to those that back off.
+    fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
+        self.first_of(now, leaf).is_some_and(|job| self.live_claim(job).is_none())
     }
 
     fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {
@@ -122,13 +146,24 @@ impl Engine {
                 reclaiming.insert(queue, entitlement);
             }
         }
-        (rules.by_priority || !reclaiming.is_empty()).then_some(Rights {
-            leaf,
-            job,
-            rules,
-            reclaiming,
-            is_recovery: false,
-        })
+        let has_lower = rules.by_priority && self.queues.runs_below(leaf, job.spec.priority);
+        let rights = Rights { leaf, job, rules, reclaiming, is_recovery: false };
+        (has_lower || !rights.reclaiming.is_empty()).then_some(rights)
+    }
+
+    /// Whether anybody runs whom a job with a right could stop. What is known of queues is asked once.
+    fn has_victims(&self, leaf: QueueIndex, job: JobId, known: &mut BTreeMap<Excess, bool>) -> bool {
+        let Some(rights) = self.jobs.get(&job).and_then(|job| self.rights(leaf, job)) else { return false };
+        let kind = &rights.job.spec.gang.accelerator;
+        let has_lower = rights.rules.by_priority && self.queues.runs_below(leaf, rights.job.spec.priority);
+        let parents = || rights.reclaiming.keys().filter_map(|queue| self.queues.parent(*queue));
+        has_lower
+            || parents().any(|parent| {
+                *known.entry((parent, kind.clone())).or_insert_with(|| {
+                    let above = self.entitlement(parent, kind).entitled;
+                    self.queues.has_excess_below(parent, kind, above)
+                })
+            })
     }
 
     fn entitlement(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Entitlement {

@@ -70,7 +70,7 @@ fn speed_up(field: Field<'_>, min: NonZeroU32, max: NonZeroU32, problems: &mut P
         let hint = format!("write how many times as fast as on {min} node(s), as in {{{}: 1.8}}", max.get());
         Refusal::new(Code::BadValue, format!("\"speedup\" is no curve: {wrong}")).hint(hint)
     });
-    problems.keep(&field.place(), curve)
+    problems.keep(field.place(), curve)
 }
 
 /// `4: 1.9`

@@ -1,0 +1,86 @@
+//! Which lines may have the right to stop somebody: those are looked at in a pass, the others aren't.
+//!
+//! A right comes about only by a change: the first in line is another, its queue or one above holds less, a queue beside
+//! begins or ends to want something, there is more or less in all, or somebody of lower priority has started in its queue.
+//! Each of these puts lines on the list; a look that finds no right takes them off. The invariant check of the tests
+//! compares with a look at every line.
+
+use gangline_base::{AcceleratorKind, Priority};
+
+use crate::job::Job;
+use crate::queue::{QueueIndex, Queues};
+
+impl Queues {
+    /// Lines that may have a right.
+    pub(crate) fn seeking(&self) -> Vec<QueueIndex> {
+        self.seeking.intersection(&self.active).copied().collect()
+    }
+
+    /// Whether a line is on the list.
+    pub(crate) fn is_seeking(&self, leaf: QueueIndex) -> bool {
+        self.seeking.contains(&leaf)
+    }
+
+    /// A line has no right for now.
+    pub(crate) fn give_up(&mut self, leaf: QueueIndex) {
+        self.seeking.remove(&leaf);
+    }
+
+    pub(crate) fn seek(&mut self, leaf: QueueIndex) {
+        self.seeking.insert(leaf);
+    }
+
+    /// All lines in and below a queue.
+    pub(crate) fn seek_below(&mut self, queue: QueueIndex) {
+        let mut open = vec![queue];
+        while let Some(queue) = open.pop() {
+            if self.active.contains(&queue) {
+                self.seeking.insert(queue);
+            }
+            open.extend(self.children(queue));
+        }
+    }
+
+    /// A queue begins or ends to want accelerators: those beside it are entitled to less or more.
+    pub(crate) fn seek_beside(&mut self, queue: QueueIndex) {
+        if let Some(parent) = self.parent(queue) {
+            self.seek_below(parent);
+        }
+    }
+
+    /// A job holds devices from now on.
+    pub(crate) fn started(&mut self, job: &Job) {
+        let leaf = self.leaf(&job.spec.queue);
+        *self.queues[leaf.0].running.entry(job.spec.priority).or_insert(0) += 1;
+        self.seek(leaf);
+    }
+
+    /// A job holds none any more. Queues above it hold less.
+    pub(crate) fn ended(&mut self, job: &Job) {
+        let leaf = self.leaf(&job.spec.queue);
+        let running = &mut self.queues[leaf.0].running;
+        if let Some(count) = running.get_mut(&job.spec.priority) {
+            *count -= 1;
+            if *count == 0 {
+                running.remove(&job.spec.priority);
+            }
+        }
+        let named: Vec<QueueIndex> = self.path_up(leaf).filter(|queue| self.name(*queue).is_some()).collect();
+        named.into_iter().for_each(|queue| self.seek_below(queue));
+        self.seek(leaf);
+    }
+
+    /// Whether a job of lower priority runs in a leaf.
+    pub(crate) fn runs_below(&self, leaf: QueueIndex, priority: Priority) -> bool {
+        self.queues[leaf.0].running.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
+    }
+
+    /// Whether a queue directly below this one holds more than it is entitled to. `above` is what this one is entitled to.
+    pub(crate) fn has_excess_below(&self, queue: QueueIndex, kind: &AcceleratorKind, above: u32) -> bool {
+        let sums = self.demand_below(queue, kind, queue);
+        let exceeds = |other: QueueIndex| {
+            self.held(other, kind) > 0 && self.held(other, kind) > self.part_of(other, kind, above, sums)
+        };
+        self.children(queue).any(exceeds)
+    }
+}
