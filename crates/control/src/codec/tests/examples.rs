@@ -1,5 +1,7 @@
 //! Random examples of everything in a journal.
 
+mod records;
+
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -7,17 +9,16 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds, JobId,
-    JobSpec, Lane, Launch, Level, MetricValue, Money, NodeId, NodeName, PoolName, Priority, Program, QueueName,
+    JobSpec, Launch, Level, MetricValue, Money, NodeId, NodeName, PoolName, Priority, Program, QueueName,
     RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
     Timestamp, TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, History, Job, JobState, Kin, Location,
-    LossHistory, LossRecord, MissedRung, NodeCapacity, NodeSpec, PlaceReason, PreemptionRules, QueueOrder, QueueSpec,
-    RequeueReason, Resource, Sample, Share, ShareEnd, ShareState, Snapshot, SpareRules, SpareSizing, Standing,
-    StopReason, Sweep, Usage, Usages, VictimAlternative,
+    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Location, MissedRung,
+    NodeCapacity, NodeSpec, PlaceReason, PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share,
+    ShareEnd, ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -139,17 +140,6 @@ impl Examples {
             reservations: self.reservations(),
             spares: self.spare_rules(),
         }
-    }
-
-    fn spare_rules(&mut self) -> SpareRules {
-        let sizing = |random: &mut Self| SpareSizing { confidence_milli: random.number(), repair: random.duration() };
-        SpareRules { nodes: self.amounts(), sizing: self.maybe(sizing) }
-    }
-
-    fn losses(&mut self) -> LossHistory {
-        let lane = Lane { accelerator: AcceleratorKind(self.text()), pool: self.pool() };
-        let record = LossRecord { losses: self.number(), node_time: self.duration() };
-        LossHistory { at: self.time(), lanes: [(lane, record)].into() }
     }
 
     fn health_policy(&mut self) -> Option<HealthPolicy> {
@@ -476,17 +466,6 @@ impl Examples {
             sweep: self.maybe(|random| SweepId(JobId(random.large()))),
             account: Account { spent: self.money(), metered_to: self.time() },
         }
-    }
-
-    fn history(&mut self) -> (Kin, History) {
-        let kin = Kin {
-            queue: self.maybe(|_| queue_name()),
-            submitter: self.maybe(|random| Submitter(random.text())),
-            name: self.maybe(Self::text),
-        };
-        let ran = Duration::from_nanos(self.large());
-        let sample = Sample { ran, of_limit: self.maybe(Self::number) };
-        (kin, History { at: self.time(), samples: vec![sample; 2] })
     }
 
     /// Of every status and state one at least.
