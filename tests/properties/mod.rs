@@ -26,7 +26,7 @@ use shrink::shrink;
 use world::{Check, ensure, run};
 
 /// Histories tried by each test unless `GANGLINE_SEEDS` says otherwise.
-const SEEDS: u64 = 512;
+const SEEDS: u64 = 1_000;
 /// Actions in a history.
 const ACTIONS: usize = 120;
 
