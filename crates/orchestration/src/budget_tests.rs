@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use gangline_base::{JobId, JobSpec, Money};
 
-use crate::sweep_tests::{World, h100, spec};
+use crate::fixture::kind;
+use crate::sweep_tests::{World, spec};
 use crate::{Configuration, Decision, Event, Fate, FaultCause, Refusal, ShareEnd, StopReason};
 
 fn money(text: &str) -> Money {
@@ -20,7 +21,7 @@ fn world(price: &str) -> World {
 }
 
 fn set_price(world: &mut World, price: &str) -> Vec<Decision> {
-    let prices = [(h100(), money(price))].into();
+    let prices = [(kind(), money(price))].into();
     let configuration = Configuration { prices, ..Configuration::default() };
     world.apply(Event::Configured(Arc::new(configuration))).expect("a sound configuration")
 }
@@ -114,7 +115,7 @@ fn a_new_price_counts_from_now_on() {
 #[test]
 fn a_budget_without_a_price_or_too_small_for_a_start_is_refused() {
     let mut unpriced = World::new(1, 8);
-    assert_eq!(submit(&mut unpriced, 1, "100"), Err(Refusal::NoPrice { kind: h100() }));
+    assert_eq!(submit(&mut unpriced, 1, "100"), Err(Refusal::NoPrice { kind: kind() }));
     let mut world = world("3.6");
     // A minute and the grace are 90 seconds.
     let least = money("0.09");

@@ -1,15 +1,14 @@
 //! Pools, nodes that fail, and nodes that are reserved: what the engine makes of them.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeId, NodeName,
-    PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
+    AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, NodeId, NodeName, PoolName, QueueName,
+    RecoveryPolicy, Timestamp,
 };
 
+use crate::fixture;
 use crate::{
     AdvanceReservation, Blocker, Configuration, Decision, Engine, Event, FaultCause, HealthPolicy, Limits, Location,
     NodeCapacity, NodeSpec, NodeStatus, Refusal, ShareEnd,
@@ -20,8 +19,7 @@ fn pool(name: &str) -> PoolName {
 }
 
 fn join(engine: &mut Engine, now: Timestamp, name: &str, pool: PoolName) {
-    let accelerator = AcceleratorKind("h100".to_owned());
-    let capacity = NodeCapacity { pool, accelerator, accelerators: 8, cpus: 0, memory: Bytes(0) };
+    let capacity = NodeCapacity { pool, accelerator: fixture::kind(), accelerators: 8, cpus: 0, memory: Bytes(0) };
     let name = NodeName::new(name).expect("a name");
     let event = Event::NodeJoined(NodeSpec { name, capacity, location: Location::default() });
     engine.apply(now, &event).expect("it joins");
@@ -32,29 +30,13 @@ fn job(devices: u32, pool: PoolName) -> Event {
 }
 
 fn job_of(queue: &str, devices: u32, pool: PoolName, hours: Option<u64>) -> Event {
-    let positive = |number| NonZeroU32::new(number).expect("at least one");
+    let gang = GangShape { pool, ..fixture::gang(1, devices) };
     Event::JobSubmitted(Arc::new(JobSpec {
-        name: "job".to_owned(),
-        queue: QueueName::new(queue).expect("a name"),
-        priority: Priority::NORMAL,
-        gang: GangShape {
-            nodes: positive(1),
-            pool,
-            accelerator: AcceleratorKind("h100".to_owned()),
-            accelerators_per_node: positive(devices),
-            cpus_per_node: 0,
-            memory_per_node: Bytes(0),
-            launch: Launch::PerAccelerator,
-            topology: TopologyRequest::default(),
-        },
-        elastic: None,
-        program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
+        queue: fixture::queue(queue),
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(60) },
         recovery: RecoveryPolicy { max_faults: 0, no_progress_limit: 1 },
         time_limit: hours.map(Duration::from_hours),
-        budget: None,
-        spares: 0,
-        submitter: Submitter("ada".to_owned()),
+        ..fixture::job(gang)
     }))
 }
 
@@ -180,10 +162,10 @@ fn jobs_never_land_in_another_pool() {
     let text = refusal.to_string();
     assert_eq!(
         text,
-        "no node could ever hold it: it wants 1 node(s) with h100:8 each; 0 of 0 node(s) with h100 could take a share"
+        "no node could ever hold it: it wants 1 node(s) with H100:8 each; 0 of 0 node(s) with H100 could take a share"
     );
     let Refusal::NeverFits(fit) = refusal else { panic!("{text}") };
-    assert_eq!(fit.what_would_fit(), "accelerators here: h100 of pool inference");
+    assert_eq!(fit.what_would_fit(), "accelerators here: H100 of pool inference");
     join(&mut engine, after(0), "train", PoolName::default());
     let first = engine.apply(after(0), &job(8, PoolName::default())).expect("it fits");
     assert_eq!(placed(&first), Some((JobId(1), NodeId(1))));
@@ -194,7 +176,7 @@ fn jobs_never_land_in_another_pool() {
     assert_eq!(placed(&served), Some((JobId(3), NodeId(0))));
     engine.apply(after(0), &job(4, pool("inference"))).expect("it waits");
     let blocker = engine.blocker(after(0), JobId(4)).expect("it waits").to_string();
-    assert!(blocker.starts_with("wants 1 node(s) of pool inference with h100:4; 0 node(s) have room"), "{blocker}");
+    assert!(blocker.starts_with("wants 1 node(s) of pool inference with H100:4; 0 node(s) have room"), "{blocker}");
     engine.check_invariants().expect("they hold");
 }
 

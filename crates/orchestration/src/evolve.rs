@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
 
@@ -15,7 +14,7 @@ use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
 use crate::share::held_by;
 use crate::spares::lost_node;
-use crate::{Account, Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason, Sweep};
+use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason, Sweep};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -139,29 +138,8 @@ impl Engine {
     fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>, sweep: Option<SweepId>) {
         let id = self.next_job_id();
         self.next_job += 1;
-        let state = JobState::Queued { since: now, not_before: now };
-        let job = Job {
-            id,
-            turn: self.turn_of(now, &spec),
-            spec,
-            submitted_at: now,
-            state,
-            ran: Duration::ZERO,
-            attempts: 0,
-            faults: 0,
-            faults_without_progress: 0,
-            requeues: 0,
-            preemptions: 0,
-            is_recovering: false,
-            checkpoint: None,
-            checkpoint_at: None,
-            resizes: 0,
-            width: None,
-            claim: None,
-            is_cancelled: false,
-            sweep,
-            account: Account::default(),
-        };
+        let turn = self.turn_of(now, &spec);
+        let job = Job { turn, sweep, ..Job::submitted(id, spec, now) };
         self.queues.insert(&job);
         self.sweeps.joined(sweep);
         self.jobs.insert(id, job);

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, Launch, Level, NodeName, PoolName, TopologyRequest};
+use gangline_base::{Bytes, Level, NodeName, PoolName};
 
+use crate::fixture;
 use crate::placement;
 use crate::{
     Closeness, Cluster, Configuration, Fabric, FabricKind, InvalidFabric, Location, Node, NodeCapacity, NodeSpec, Share,
@@ -22,7 +23,7 @@ fn fabric() -> Fabric {
 }
 
 fn join(cluster: &mut Cluster, name: &str, places: &[(Level, &str)]) {
-    let accelerator = AcceleratorKind("h100".to_owned());
+    let accelerator = fixture::kind();
     let location: Location = places.iter().map(|(level, name)| (*level, (*name).to_owned())).collect();
     let name = NodeName::new(name).expect("a name");
     let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators: 8, cpus: 0, memory: Bytes(0) };
@@ -45,21 +46,8 @@ fn racks(sizes: &[u32], fabric: Option<Fabric>) -> Cluster {
     cluster
 }
 
-fn gang(nodes: u32) -> GangShape {
-    GangShape {
-        nodes: positive(nodes),
-        pool: PoolName::default(),
-        accelerator: AcceleratorKind("h100".to_owned()),
-        accelerators_per_node: positive(8),
-        cpus_per_node: 0,
-        memory_per_node: Bytes(0),
-        launch: Launch::PerAccelerator,
-        topology: TopologyRequest::default(),
-    }
-}
-
 fn place(cluster: &Cluster, nodes: u32) -> (Vec<Share>, Option<Closeness>) {
-    let room = placement::find_room(cluster, &gang(nodes), &Node::free_count).expect("there is room");
+    let room = placement::find_room(cluster, &fixture::gang(nodes, 8), &Node::free_count).expect("there is room");
     (room.shares, room.closeness)
 }
 
@@ -79,7 +67,7 @@ fn an_all_reduce_costs_what_the_formulas_say() {
     let check = |nodes: &[usize], expected: f64| {
         let all: Vec<&Node> = cluster.nodes().collect();
         let chosen: Vec<&Node> = nodes.iter().map(|at| all[*at]).collect();
-        let shape = gang(u32::try_from(nodes.len()).expect("few"));
+        let shape = fixture::gang(u32::try_from(nodes.len()).expect("few"), 8);
         let cost = fabric().all_reduce(&shape, &chosen);
         assert!((cost / expected - 1.0).abs() < 1e-12, "{nodes:?}: {cost} is not {expected}");
     };
@@ -157,7 +145,7 @@ fn racks_mean_nothing_to_a_fabric_of_rails() {
 fn fabric_cost_of(cluster: &Cluster, names: &[&str]) -> f64 {
     let node = |name: &&str| cluster.node(cluster.id_of(&NodeName::new(name).expect("a name")).expect("known"));
     let nodes: Vec<&Node> = names.iter().filter_map(node).collect();
-    let shape = gang(u32::try_from(nodes.len()).expect("few"));
+    let shape = fixture::gang(u32::try_from(nodes.len()).expect("few"), 8);
     cluster.fabric().expect("it is configured").all_reduce(&shape, &nodes)
 }
 

@@ -10,7 +10,7 @@ use gangline_base::{
     QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
 };
 
-use crate::{Account, Job, JobState, Location, NodeCapacity, NodeSpec};
+use crate::{Job, Location, NodeCapacity, NodeSpec};
 
 pub(crate) fn kind() -> AcceleratorKind {
     AcceleratorKind("H100".to_owned())
@@ -61,29 +61,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
 
 /// A job that waits.
 pub(crate) fn waiting(spec: JobSpec) -> Job {
-    let now = Timestamp::EPOCH;
-    Job {
-        id: JobId(1),
-        spec: Arc::new(spec),
-        submitted_at: now,
-        turn: now,
-        state: JobState::Queued { since: now, not_before: now },
-        ran: Duration::ZERO,
-        attempts: 0,
-        faults: 0,
-        faults_without_progress: 0,
-        requeues: 0,
-        preemptions: 0,
-        is_recovering: false,
-        resizes: 0,
-        width: None,
-        checkpoint: None,
-        checkpoint_at: None,
-        claim: None,
-        is_cancelled: false,
-        sweep: None,
-        account: Account::default(),
-    }
+    Job::submitted(JobId(1), Arc::new(spec), Timestamp::EPOCH)
 }
 
 /// Numbers that look random, the same for the same seed (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).

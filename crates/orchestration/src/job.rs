@@ -70,6 +70,32 @@ pub enum JobState {
 }
 
 impl Job {
+    /// A job that has just come, of no sweep, whose turn is when it came.
+    pub(crate) fn submitted(id: JobId, spec: Arc<JobSpec>, now: Timestamp) -> Self {
+        Job {
+            id,
+            spec,
+            submitted_at: now,
+            turn: now,
+            state: JobState::Queued { since: now, not_before: now },
+            ran: Duration::ZERO,
+            attempts: 0,
+            faults: 0,
+            faults_without_progress: 0,
+            requeues: 0,
+            preemptions: 0,
+            is_recovering: false,
+            resizes: 0,
+            width: None,
+            checkpoint: None,
+            checkpoint_at: None,
+            claim: None,
+            is_cancelled: false,
+            sweep: None,
+            account: Account::default(),
+        }
+    }
+
     /// Its attempt, if it holds devices.
     #[must_use]
     pub fn attempt(&self) -> Option<&Attempt> {

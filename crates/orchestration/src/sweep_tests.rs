@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, EarlyStop, GangShape, Goal, JobId, JobSpec, Launch, MetricValue,
-    NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Reduction, Step, Submitter, SweepId, SweepRules,
-    SweepSpec, Timestamp, TopologyRequest, grid,
+    Bytes, EarlyStop, Goal, JobId, JobSpec, MetricValue, NodeName, PoolName, RecoveryPolicy, Reduction, Step,
+    Submitter, SweepId, SweepRules, SweepSpec, Timestamp, grid,
 };
 
+use crate::fixture;
 use crate::{
     Blocker, Decision, Engine, Entry, Event, Fate, FaultCause, Limits, Location, NodeCapacity, NodeSpec, Refusal,
     ShareEnd, ShareState, StopReason,
@@ -24,35 +24,9 @@ pub(crate) struct World {
     journal: Vec<(Timestamp, Entry)>,
 }
 
-pub(crate) fn h100() -> AcceleratorKind {
-    AcceleratorKind("H100".to_owned())
-}
-
 pub(crate) fn spec(nodes: u32, devices: u32) -> JobSpec {
-    let positive = |number| NonZeroU32::new(number).expect("at least one");
-    JobSpec {
-        name: "train".to_owned(),
-        queue: QueueName::new("default").expect("a name"),
-        priority: Priority::NORMAL,
-        gang: GangShape {
-            pool: PoolName::default(),
-            nodes: positive(nodes),
-            accelerator: h100(),
-            accelerators_per_node: positive(devices),
-            cpus_per_node: 0,
-            memory_per_node: Bytes(0),
-            launch: Launch::PerAccelerator,
-            topology: TopologyRequest::default(),
-        },
-        elastic: None,
-        program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "train".to_owned() },
-        checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-        recovery: RecoveryPolicy { max_faults: 1_000, no_progress_limit: 1_000 },
-        time_limit: None,
-        budget: None,
-        spares: 0,
-        submitter: Submitter("ann".to_owned()),
-    }
+    let recovery = RecoveryPolicy { max_faults: 1_000, no_progress_limit: 1_000 };
+    JobSpec { name: "train".to_owned(), recovery, ..fixture::job(fixture::gang(nodes, devices)) }
 }
 
 impl World {
@@ -64,7 +38,7 @@ impl World {
             let name = NodeName::new(&format!("n{number}")).expect("a name");
             let capacity = NodeCapacity {
                 pool: PoolName::default(),
-                accelerator: h100(),
+                accelerator: fixture::kind(),
                 accelerators,
                 cpus: 64,
                 memory: Bytes(0),

@@ -3,28 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
-use gangline_base::{
-    AcceleratorKind, Bytes, GangShape, Launch, Level, NodeId, NodeName, PoolName, Segment, Timestamp, TopologyRequest,
-};
+use gangline_base::{Bytes, GangShape, Level, NodeId, NodeName, PoolName, Segment, Timestamp, TopologyRequest};
 
+use crate::fixture::{self, Dice};
 use crate::{Cluster, Location, Node, NodeCapacity, NodeSpec, Refusal, Share, Standing, placement};
-
-/// Xorshift (Marsaglia 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u32) -> u32 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        u32::try_from(self.0 % u64::from(limit)).expect("below a u32")
-    }
-}
 
 fn spec(name: u32, location: Location) -> NodeSpec {
     let capacity = NodeCapacity {
         pool: PoolName::default(),
-        accelerator: AcceleratorKind("h100".to_owned()),
+        accelerator: fixture::kind(),
         accelerators: 8,
         cpus: 64,
         memory: Bytes(0),
@@ -44,17 +31,7 @@ fn cluster(nodes: u32, in_rack: u32, in_block: u32) -> Cluster {
 }
 
 fn gang(nodes: u32, devices: u32, topology: TopologyRequest) -> GangShape {
-    let positive = |number| NonZeroU32::new(number).expect("at least one");
-    GangShape {
-        nodes: positive(nodes),
-        pool: PoolName::default(),
-        accelerator: AcceleratorKind("h100".to_owned()),
-        accelerators_per_node: positive(devices),
-        cpus_per_node: 0,
-        memory_per_node: Bytes(0),
-        launch: Launch::PerAccelerator,
-        topology,
-    }
+    GangShape { topology, ..fixture::gang(nodes, devices) }
 }
 
 fn place(cluster: &Cluster, gang: &GangShape) -> Option<Vec<Share>> {
@@ -112,8 +89,8 @@ fn check(cluster: &Cluster, gang: &GangShape, placed: Option<&[Share]>) {
     assert_eq!(runs, order.iter().collect::<BTreeSet<_>>().len(), "racks stay together: {order:?}");
 }
 
-fn request(random: &mut Random, nodes: u32) -> TopologyRequest {
-    let level = |random: &mut Random| if random.below(2) == 0 { Level::Rack } else { Level::Block };
+fn request(random: &mut Dice, nodes: u32) -> TopologyRequest {
+    let level = |random: &mut Dice| if random.below(2) == 0 { Level::Rack } else { Level::Block };
     match random.below(4) {
         0 => TopologyRequest { require: Some(level(random)), ..TopologyRequest::default() },
         1 if nodes.is_multiple_of(2) => {
@@ -128,7 +105,7 @@ fn request(random: &mut Random, nodes: u32) -> TopologyRequest {
 #[test]
 fn placements_keep_their_promise_and_counts_equal_a_recount() {
     for seed in 1..200 {
-        let mut random = Random(seed);
+        let mut random = Dice(seed);
         let mut cluster = cluster(24, 4, 3);
         let mut held: Vec<Vec<Share>> = Vec::new();
         for _ in 0..60 {

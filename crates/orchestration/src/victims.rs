@@ -74,13 +74,8 @@ impl Engine {
         for id in self.take_claimants_due(now) {
             let Some(job) = self.jobs.get(&id) else { continue };
             match self.find_claim(now, job) {
-                Ok(claims) => {
-                    let victims = claims.first().map_or(Vec::new(), |first| match first {
-                        Decision::Claim { claim, .. } => claim.victims.clone(),
-                        _ => Vec::new(),
-                    });
-                    let stops: Vec<Decision> = victims.iter().filter_map(|victim| self.stop_for(*victim, id)).collect();
-                    for decision in claims.into_iter().chain(stops) {
+                Ok(claimed) => {
+                    for decision in claimed {
                         self.evolve_decision(now, &decision);
                         decisions.push(decision);
                     }
@@ -171,7 +166,7 @@ impl Engine {
         self.queues.entitlement(queue, kind, u32::try_from(total).unwrap_or(u32::MAX))
     }
 
-    /// A claim for a job that has no room, and those of victims that shrink for it; or when one may be possible, if some
+    /// A claim for a job that has no room, with all that follows from it; or when one may be possible, if some
     /// jobs are still within their guaranteed run time.
     fn find_claim(&self, now: Timestamp, job: &Job) -> Result<Vec<Decision>, Timestamp> {
         let gang = &job.spec.gang;
@@ -343,7 +338,7 @@ impl Engine {
         domains.into_values().collect()
     }
 
-    /// The claim of the waiting job, then those of victims that shrink to the nodes they go on with.
+    /// The claim of the waiting job, those of victims that shrink to the nodes they go on with, and the victims' stops.
     fn claims(&self, now: Timestamp, rights: &Rights<'_>, found: Victims, offers: &[Option<Shrink>]) -> Vec<Decision> {
         let VictimSet { jobs, offers: taken, cost, nodes, .. } = found.chosen;
         let grace = jobs.iter().filter_map(|victim| self.jobs.get(victim)).map(|victim| victim.spec.checkpoint.grace);
@@ -366,9 +361,10 @@ impl Engine {
             let reason = ClaimReason { right, cost: GpuSeconds::ZERO, is_cheapest: true, alternatives: Vec::new() };
             Decision::Claim { job, claim: Claim { nodes: stays.clone(), victims: vec![job], until }, reason }
         });
-        let shrunk: Vec<Decision> = shrunk.collect();
+        let stops = jobs.iter().filter_map(|victim| self.stop_for(*victim, rights.job.id));
+        let others: Vec<Decision> = shrunk.chain(stops).collect();
         let claim = Claim { nodes, victims: jobs, until };
-        std::iter::once(Decision::Claim { job: rights.job.id, claim, reason }).chain(shrunk).collect()
+        std::iter::once(Decision::Claim { job: rights.job.id, claim, reason }).chain(others).collect()
     }
 
     /// The highest queue that takes back.
