@@ -20,31 +20,42 @@ const UNREACHABLE_MAX: Duration = Duration::from_mins(2);
 pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
     let bar = bar(&std::io::stderr());
     let mut last_said = String::new();
-    let mut unreachable = Duration::ZERO;
-    let job = loop {
-        let job = match client.job(id) {
-            Err(Failure::Unreachable { .. }) if unreachable < UNREACHABLE_MAX => {
-                unreachable += INTERVAL;
-                std::thread::sleep(INTERVAL);
-                continue;
+    let job = watch(
+        || client.job(id),
+        |job| {
+            show(&bar, job);
+            let said = format!("{} is {}: {}", job.id, job.state.name(), job.because);
+            if bar.is_hidden() && said != last_said {
+                output::tell(&said);
+                last_said = said;
             }
-            other => other?,
-        };
-        unreachable = Duration::ZERO;
-        show(&bar, &job);
-        let said = format!("{} is {}: {}", job.id, job.state.name(), job.because);
-        if bar.is_hidden() && said != last_said {
-            output::tell(&said);
-            last_said = said;
-        }
-        if job.state.is_final() {
-            break job;
-        }
-        std::thread::sleep(INTERVAL);
-    };
+            job.state.is_final()
+        },
+    )?;
     bar.finish_and_clear();
     if is_json { output::json(&job) } else { output::print(&report::job(&job)) }?;
     Ok(if job.state == wire::JobState::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Looks again and again, through a restart of the control plane, until `is_over` says so.
+pub(crate) fn watch<T>(
+    look: impl Fn() -> Result<T, Failure>,
+    mut is_over: impl FnMut(&T) -> bool,
+) -> Result<T, Failure> {
+    let mut unreachable = Duration::ZERO;
+    loop {
+        match look() {
+            Err(Failure::Unreachable { .. }) if unreachable < UNREACHABLE_MAX => unreachable += INTERVAL,
+            seen => {
+                unreachable = Duration::ZERO;
+                let seen = seen?;
+                if is_over(&seen) {
+                    return Ok(seen);
+                }
+            }
+        }
+        std::thread::sleep(INTERVAL);
+    }
 }
 
 /// A bar if `stream` is a terminal, else one that shows nothing.

@@ -1,18 +1,12 @@
 //! Sweeps: their jobs as a table, cancelling them, following them to their end.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use gangline_control::wire::{CancelSweepAnswer, JobState, MetricPoint, Parameter, Sweep, SweepPoint};
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
-use crate::output;
-
-/// Between two looks.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// How long an unreachable control plane is waited for: a restart shouldn't end a --wait.
-const UNREACHABLE_MAX: Duration = Duration::from_mins(2);
+use crate::{follow, output};
 
 /// Whether an id is a sweep's.
 pub(crate) fn is_sweep(id: &str) -> bool {
@@ -41,27 +35,17 @@ pub(crate) fn cancel(client: &Client, id: &str, is_json: bool) -> Result<(), Fai
 /// Waits until every job has ended. The exit code is 0 if each succeeded or was stopped early for better ones.
 pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
     let mut last_said = String::new();
-    let mut unreachable = Duration::ZERO;
-    let sweep = loop {
-        let sweep = match get(client, id) {
-            Err(Failure::Unreachable { .. }) if unreachable < UNREACHABLE_MAX => {
-                unreachable += INTERVAL;
-                std::thread::sleep(INTERVAL);
-                continue;
+    let sweep = follow::watch(
+        || get(client, id),
+        |sweep| {
+            let said = format!("{} {}", sweep.id, counts(&sweep.points));
+            if said != last_said {
+                output::tell(&said);
+                last_said = said;
             }
-            other => other?,
-        };
-        unreachable = Duration::ZERO;
-        let said = format!("{} {}", sweep.id, counts(&sweep.points));
-        if said != last_said {
-            output::tell(&said);
-            last_said = said;
-        }
-        if sweep.points.iter().all(|point| point.state.is_final()) {
-            break sweep;
-        }
-        std::thread::sleep(INTERVAL);
-    };
+            sweep.points.iter().all(|point| point.state.is_final())
+        },
+    )?;
     if is_json { output::json(&sweep) } else { output::print(&text(&sweep)) }?;
     let is_well = |point: &SweepPoint| matches!(point.state, JobState::Succeeded | JobState::Stopped);
     Ok(if sweep.points.iter().all(is_well) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
