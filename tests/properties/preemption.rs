@@ -31,6 +31,15 @@ const ROUNDS_MAX: usize = 400;
 const RUNTIME_MIN: Duration = Duration::from_mins(5);
 const QUEUES: [&str; 3] = ["research", "nlp", "production"];
 
+/// Which rules the history is played by.
+#[derive(Clone, Copy)]
+enum Rules {
+    /// Those that are on unless an administrator says otherwise.
+    Usual,
+    /// Equals make room for each other as well.
+    AmongEquals,
+}
+
 struct Stage {
     random: ChaCha8Rng,
     engine: Engine,
@@ -39,6 +48,8 @@ struct Stage {
     /// What jobs of a claim are still to be seen leaving.
     claims: BTreeMap<JobId, Claim>,
     preempted: u32,
+    /// How often jobs were stopped by which right among equals.
+    rights: BTreeMap<&'static str, u32>,
 }
 
 fn kind() -> AcceleratorKind {
@@ -50,7 +61,7 @@ fn name(text: &str) -> QueueName {
 }
 
 /// `nlp` belongs to `research`; the fourth queue borrows at most four.
-fn sharing() -> Configuration {
+fn sharing(rules: Rules) -> Configuration {
     let queue = |text: &str, parent: Option<&str>, quota: u32, borrow: Option<u32>| QueueSpec {
         name: name(text),
         parent: parent.map(name),
@@ -64,12 +75,16 @@ fn sharing() -> Configuration {
         queue("nlp", Some("lab"), 2, None),
         queue("production", None, 8, Some(4)),
     ];
-    let preemption = PreemptionRules { runtime_min: RUNTIME_MIN, ..PreemptionRules::default() };
-    Configuration { queues, preemption, ..Configuration::default() }
+    let base = match rules {
+        Rules::Usual => Configuration::default(),
+        Rules::AmongEquals => Configuration::shortest_waits(),
+    };
+    let preemption = PreemptionRules { runtime_min: RUNTIME_MIN, ..base.preemption };
+    Configuration { queues, preemption, ..base }
 }
 
 impl Stage {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, rules: Rules) -> Self {
         let mut stage = Stage {
             random: ChaCha8Rng::seed_from_u64(seed),
             engine: Engine::new(Limits::default()),
@@ -77,8 +92,9 @@ impl Stage {
             journal: Vec::new(),
             claims: BTreeMap::new(),
             preempted: 0,
+            rights: BTreeMap::new(),
         };
-        stage.apply(&Event::Configured(Arc::new(sharing())));
+        stage.apply(&Event::Configured(Arc::new(sharing(rules))));
         for number in 0..4 {
             stage.apply(&Event::NodeJoined(NodeSpec {
                 name: NodeName::new(&format!("n{number}")).expect("a name"),
@@ -124,7 +140,9 @@ impl Stage {
                 for victim in &claim.victims {
                     self.judge_victim(before, *job, *victim, &reason.right);
                 }
-                self.judge_minimal(before, *job, claim);
+                if !matches!(reason.right, ClaimRight::Move { .. }) {
+                    self.judge_minimal(before, *job, claim);
+                }
                 self.claims.insert(*job, claim.clone());
             }
             Decision::Stop { job, reason: StopReason::Preempted { by }, .. } => {
@@ -139,11 +157,37 @@ impl Stage {
         }
     }
 
-    fn judge_victim(&self, before: &Engine, by: JobId, victim: JobId, right: &ClaimRight) {
+    fn judge_victim(&mut self, before: &Engine, by: JobId, victim: JobId, right: &ClaimRight) {
         let (by, victim) = (before.job(by).expect("it waits"), before.job(victim).expect("it runs"));
         let attempt = victim.attempt().expect("it runs");
+        let has_saved = victim.checkpoint > attempt.checkpoint_at_start;
+        let had = victim.ran + self.now.since(attempt.placed_at);
         assert!(attempt.stop.is_none(), "{} is being stopped already", victim.id);
         assert!(self.now >= attempt.placed_at + RUNTIME_MIN, "{} is within its guaranteed time", victim.id);
+        match right {
+            ClaimRight::TimeShare { expected } if victim.spec.priority == by.spec.priority => {
+                assert_eq!(victim.spec.queue, by.spec.queue, "{} and {} are no equals", victim.id, by.id);
+                assert!(
+                    has_saved && had >= *expected * 2,
+                    "{} has not had {expected:?} twice, or not saved",
+                    victim.id
+                );
+                assert!(*expected >= by.ran * 2, "{} is expected to end sooner than it may", by.id);
+                *self.rights.entry("time share").or_default() += 1;
+                return;
+            }
+            ClaimRight::Consolidation => {
+                assert!(has_saved && attempt.shares.len() == 1, "{} is not to be moved", victim.id);
+                *self.rights.entry("consolidation").or_default() += 1;
+                return;
+            }
+            ClaimRight::Move { by: other } => {
+                let other = self.claims.get(other).expect("it moves for one that has a claim");
+                assert!(other.victims.contains(&victim.id) && victim.id == by.id, "{} moves for nobody", victim.id);
+                return;
+            }
+            _ => {}
+        }
         if victim.spec.queue == by.spec.queue {
             assert!(victim.spec.priority < by.spec.priority, "{} has the same right as {}", victim.id, by.id);
             return;
@@ -272,20 +316,37 @@ impl Stage {
     }
 }
 
-/// Proves where jobs are stopped for others.
-#[test]
-fn victims_are_allowed_minimal_and_nobody_starves() {
-    let mut preempted = 0;
+/// Plays all seeds by some rules; how many were stopped, and how many by which right among equals.
+fn play(rules: Rules) -> (u32, BTreeMap<&'static str, u32>) {
+    let (mut preempted, mut rights) = (0, BTreeMap::new());
     for seed in seeds() {
-        let mut stage = Stage::new(seed);
+        let mut stage = Stage::new(seed, rules);
         let play = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             (0..STEPS).for_each(|_| stage.step());
             stage.judge_replay();
             stage.drain();
             stage.judge_replay();
-            stage.preempted
+            (stage.preempted, stage.rights)
         }));
-        preempted += play.unwrap_or_else(|_| panic!("GANGLINE_SEED={seed} breaks it: its message is above"));
+        let (count, by_right) = play.unwrap_or_else(|_| panic!("GANGLINE_SEED={seed} breaks it: its message is above"));
+        preempted += count;
+        by_right.into_iter().for_each(|(right, count)| *rights.entry(right).or_default() += count);
     }
+    (preempted, rights)
+}
+
+/// Proves where jobs are stopped for others.
+#[test]
+fn victims_are_allowed_minimal_and_nobody_starves() {
+    let (preempted, among_equals) = play(Rules::Usual);
     assert!(preempted > 0, "the histories have no preemption in them");
+    assert!(among_equals.is_empty(), "nobody makes room for an equal unless the administrator wants that");
+}
+
+/// Proves where equals make room for each other, or go on elsewhere.
+#[test]
+fn equals_that_make_room_have_had_their_time_and_saved_and_nobody_starves() {
+    let (_, among_equals) = play(Rules::AmongEquals);
+    let is_played = |right| among_equals.get(right).is_some_and(|count| *count > 0);
+    assert!(is_played("time share") && is_played("consolidation"), "the histories have too little: {among_equals:?}");
 }

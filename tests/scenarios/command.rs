@@ -7,7 +7,7 @@
 //! fabric node=3600 rack=400 block=100 [ports=8]         what a port carries within each level, in Gbit/s
 //! suspicion faults=3 half-life=24h                      when a node's own faults make it suspect
 //! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
-//! preemption [reclaim=on by-priority=on min-runtime=5m]  the administrator says who may be stopped for whom
+//! preemption [reclaim=on by-priority=on share-time=off consolidate=off min-runtime=5m]  the administrator says who may be stopped for whom
 //! spares h100=2 | spares confidence=950 repair=24h      nodes kept for jobs that lose one; in thousandths how surely
 //! half-life 24h                                         after so long, use counts half against a queue's share
 //! reserve NAME nodes=n1,n2 from=10h until=20h [queues=a,b] nodes are set apart from one time until another
@@ -350,6 +350,8 @@ impl<'a> Words<'a> {
         Ok(PreemptionRules {
             reclaim: self.option("reclaim").map_or(Ok(default.reclaim), switch)?,
             by_priority: self.option("by-priority").map_or(Ok(default.by_priority), switch)?,
+            share_time: self.option("share-time").map_or(Ok(default.share_time), switch)?,
+            consolidate: self.option("consolidate").map_or(Ok(default.consolidate), switch)?,
             runtime_min: self.option("min-runtime").map_or(Ok(default.runtime_min), duration)?,
             ..default
         })

@@ -134,6 +134,12 @@ impl GangShape {
         Lane { accelerator: self.accelerator.clone(), pool: self.pool.clone() }
     }
 
+    /// Whether both are of one lane.
+    #[must_use]
+    pub fn competes_with(&self, other: &GangShape) -> bool {
+        self.accelerator == other.accelerator && self.pool == other.pool
+    }
+
     /// Devices of the whole gang.
     #[must_use]
     pub fn devices(&self) -> u32 {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
 use gangline_base::{GpuSeconds, JobId, NodeId, QueueName, Timestamp};
 
@@ -44,6 +45,18 @@ pub struct ClaimReason {
 pub enum ClaimRight {
     /// All victims are of lower priority in its own queue.
     Priority,
+    /// All victims are equals of its own queue that have held their devices for at least twice what it is expected to take.
+    TimeShare {
+        /// What it is expected to take in all.
+        expected: Duration,
+    },
+    /// All victims have nodes to go on with elsewhere.
+    Consolidation,
+    /// It goes on with another node, to make room for another job.
+    Move {
+        /// That other.
+        by: JobId,
+    },
     /// It has lost a node, and spares are kept for such: all victims are work of low priority on spares.
     Recovery,
     /// It goes on with more nodes, which nobody waits for.
@@ -88,6 +101,12 @@ impl fmt::Display for ClaimRight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ClaimRight::Priority => f.write_str("by its higher priority"),
+            ClaimRight::TimeShare { expected } => {
+                let minutes = expected.as_secs().div_ceil(60);
+                write!(f, "is expected to take {minutes} min, and who makes room has had twice that")
+            }
+            ClaimRight::Consolidation => f.write_str("by moves to other nodes"),
+            ClaimRight::Move { by } => write!(f, "goes on with another node, to make room for {by}"),
             ClaimRight::Recovery => f.write_str("goes on after the loss of a node"),
             ClaimRight::Growth { from, to, speed_milli } => {
                 let (whole, part) = (speed_milli / 1_000, speed_milli % 1_000 / 10);

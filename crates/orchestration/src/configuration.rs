@@ -46,6 +46,15 @@ pub struct Configuration {
     pub spares: SpareRules,
 }
 
+impl Configuration {
+    /// No queues, and every rule on that keeps waits short: what a cluster gains if its administrator wants that.
+    #[must_use]
+    pub fn shortest_waits() -> Self {
+        let preemption = PreemptionRules { share_time: true, consolidate: true, ..PreemptionRules::default() };
+        Configuration { order: QueueOrder::ShortestExpected, preemption, ..Configuration::default() }
+    }
+}
+
 impl Default for Configuration {
     fn default() -> Self {
         // Slurm's PriorityDecayHalfLife default (slurm.conf).
@@ -71,6 +80,10 @@ pub struct PreemptionRules {
     pub reclaim: bool,
     /// Within a queue, a waiting job stops running ones of lower priority (Kueue's `withinClusterQueue: LowerPriority`).
     pub by_priority: bool,
+    /// Within a queue and a priority, a job that has run for long makes room for one that is expected to be short.
+    pub share_time: bool,
+    /// Jobs on part of a node move to other nodes where that makes room for one that waits (KAI's consolidation).
+    pub consolidate: bool,
     /// No attempt is stopped before it has run for so long.
     pub runtime_min: Duration,
     /// How long a job stands still when it is stopped and started again: an estimate, for jobs that it was not measured on.
@@ -82,9 +95,18 @@ impl PreemptionRules {
     pub const OFF: PreemptionRules = PreemptionRules {
         reclaim: false,
         by_priority: false,
+        share_time: false,
+        consolidate: false,
         runtime_min: Duration::ZERO,
         restart: RestartCosts { save: Duration::ZERO, requeue: Duration::ZERO, restore: Duration::ZERO },
     };
+}
+
+impl PreemptionRules {
+    /// Whether jobs are stopped, once they have saved, for others of no better right.
+    pub(crate) fn moves_equals(&self) -> bool {
+        self.share_time || self.consolidate
+    }
 }
 
 impl Default for PreemptionRules {
@@ -95,7 +117,14 @@ impl Default for PreemptionRules {
             requeue: Duration::from_secs(10),
             restore: Duration::from_secs(30),
         };
-        PreemptionRules { reclaim: true, by_priority: true, runtime_min: Duration::from_mins(5), restart }
+        PreemptionRules {
+            reclaim: true,
+            by_priority: true,
+            share_time: false,
+            consolidate: false,
+            runtime_min: Duration::from_mins(5),
+            restart,
+        }
     }
 }
 

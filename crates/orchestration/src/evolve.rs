@@ -61,11 +61,14 @@ impl Engine {
             Event::ShareEnded { job, node, end, .. } => self.set_share(*job, *node, ShareState::Ended(end.clone())),
             Event::IdsSkipped { below } => self.next_job = self.next_job.max(below.0),
             Event::CheckpointCommitted { job, step, .. } => {
+                let had_advanced = self.jobs.get(job).is_some_and(has_advanced);
                 self.attend(*job, |job| {
                     if job.checkpoint < Some(*step) {
                         (job.checkpoint, job.checkpoint_at) = (Some(*step), Some(now));
                     }
                 });
+                // It may be stopped for another from now on, which somebody may wait for.
+                self.is_placement_due |= !had_advanced && self.queues.configuration().preemption.moves_equals();
             }
         }
         self.now = now;
@@ -138,7 +141,7 @@ impl Engine {
     fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>, sweep: Option<SweepId>) {
         let id = self.next_job_id();
         self.next_job += 1;
-        let turn = self.turn_of(now, &spec);
+        let turn = self.turn_of(now, &spec, self.estimates.expect(&spec));
         let job = Job { turn, sweep, ..Job::submitted(id, spec, now) };
         self.queues.insert(&job);
         self.sweeps.joined(sweep);
@@ -189,7 +192,7 @@ impl Engine {
         let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
         self.queues.remove(job);
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
-        self.queues.started(job);
+        self.queues.started(now, job);
         job.attempts = number.0;
         job.width = Some(width.get());
         job.claim = None;
@@ -230,7 +233,9 @@ impl Engine {
 
     fn evolve_requeue(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, reason: RequeueReason) {
         self.release(now, id);
+        let turn = self.jobs.get(&id).map(|job| self.turn_again(job, reason));
         let Some(job) = self.jobs.get_mut(&id) else { return };
+        job.turn = turn.unwrap_or(job.turn);
         let without_progress = faults_without_progress(job);
         match reason {
             RequeueReason::Fault { faults, .. } => {
@@ -263,7 +268,7 @@ impl Engine {
             }
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
-        self.queues.ended(job);
+        self.queues.ended(attempt.placed_at, job);
         self.sweeps.gave_back(job.sweep);
         let ran = now.since(attempt.placed_at);
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -284,7 +289,7 @@ impl Engine {
                 JobState::Queued { .. } => self.queues.insert(job),
                 JobState::Allocated(attempt) => {
                     self.queues.take(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
-                    self.queues.started(job);
+                    self.queues.started(attempt.placed_at, job);
                 }
             }
         }

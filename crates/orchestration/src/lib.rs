@@ -15,6 +15,7 @@ mod cluster;
 #[cfg(test)]
 mod cluster_tests;
 mod configuration;
+mod consolidation;
 mod decide;
 mod decision;
 mod elasticity;
@@ -44,6 +45,7 @@ pub mod preemption;
 mod queue;
 mod rank;
 mod refusal;
+mod rotation;
 mod seeking;
 mod share;
 pub mod simulator;

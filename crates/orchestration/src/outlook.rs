@@ -70,6 +70,11 @@ impl Outlook {
         self.refresh(node);
     }
 
+    /// The jobs that hold something of a node.
+    pub(crate) fn holders(&self, node: NodeId) -> impl Iterator<Item = JobId> + '_ {
+        self.books.get(&node).into_iter().flat_map(|book| &book.held).map(|held| held.job)
+    }
+
     fn refresh(&mut self, node: &Node) {
         let Some(book) = self.books.get_mut(&node.id) else { return };
         let old = std::mem::take(&mut book.steps);

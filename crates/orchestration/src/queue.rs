@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GangShape, Priority, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GangShape, JobId, Priority, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QueueSpec};
 use crate::entitlement::Entitlement;
@@ -54,7 +54,7 @@ pub(crate) struct Queue {
     waiting: usize,
     usages: Usages,
     /// How many jobs of each priority hold devices in it.
-    pub(crate) running: BTreeMap<Priority, u32>,
+    pub(crate) running: BTreeMap<Priority, BTreeSet<(Timestamp, JobId)>>,
     pub(crate) line: Line,
     /// The pass is done with its line.
     pub(crate) is_aside: bool,

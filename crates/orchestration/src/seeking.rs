@@ -5,10 +5,11 @@
 //! Each of these puts lines on the list; a look that finds no right takes them off. The invariant check of the tests
 //! compares with a look at every line.
 
-use gangline_base::{AcceleratorKind, Priority};
+use gangline_base::{AcceleratorKind, Priority, Timestamp};
 
 use crate::job::Job;
 use crate::queue::{QueueIndex, Queues};
+use crate::rotation::without_pauses;
 
 impl Queues {
     /// Lines that may have a right.
@@ -49,19 +50,20 @@ impl Queues {
     }
 
     /// A job holds devices from now on.
-    pub(crate) fn started(&mut self, job: &Job) {
+    pub(crate) fn started(&mut self, placed_at: Timestamp, job: &Job) {
         let leaf = self.leaf(&job.spec.queue);
-        *self.queues[leaf.0].running.entry(job.spec.priority).or_insert(0) += 1;
+        let running = self.queues[leaf.0].running.entry(job.spec.priority).or_default();
+        running.insert((without_pauses(placed_at, job.ran), job.id));
         self.seek(leaf);
     }
 
     /// A job holds none any more. Queues above it hold less.
-    pub(crate) fn ended(&mut self, job: &Job) {
+    pub(crate) fn ended(&mut self, placed_at: Timestamp, job: &Job) {
         let leaf = self.leaf(&job.spec.queue);
         let running = &mut self.queues[leaf.0].running;
-        if let Some(count) = running.get_mut(&job.spec.priority) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(alike) = running.get_mut(&job.spec.priority) {
+            alike.remove(&(without_pauses(placed_at, job.ran), job.id));
+            if alike.is_empty() {
                 running.remove(&job.spec.priority);
             }
         }

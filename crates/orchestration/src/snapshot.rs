@@ -100,7 +100,7 @@ impl Engine {
                     }
                     engine.sweeps.took(job.sweep);
                     engine.cluster.recount_ordinary(&job.spec, &attempt.shares);
-                    engine.queues.started(job);
+                    engine.queues.started(attempt.placed_at, job);
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                     }

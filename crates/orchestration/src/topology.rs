@@ -82,6 +82,11 @@ impl Domain {
         self.at_least.get(&gang.lane()).and_then(|counts| counts.get(count)).copied().unwrap_or(0)
     }
 
+    /// Free accelerators of ready nodes.
+    pub(crate) fn free_devices(&self, lane: &Lane) -> u32 {
+        self.at_least.get(lane).map_or(0, |counts| counts.iter().skip(1).sum())
+    }
+
     /// Nodes that could take a share of `gang` if they were empty, of those with one of these statuses.
     pub(crate) fn could_hold(&self, gang: &GangShape, statuses: &[NodeStatus]) -> u32 {
         let fits = |((capacity, status), _): &(&(NodeCapacity, NodeStatus), &u32)| {

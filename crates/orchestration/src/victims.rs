@@ -38,6 +38,8 @@ const CLAIMS_SOUGHT_MAX: usize = 4;
 
 /// Jobs of a line that are looked at for the first that could start.
 const HEADS_LOOKED_AT_MAX: usize = 8;
+/// Jobs that are looked at in one pass for whether equals make room for them.
+const HEADS_SOUGHT_MAX: usize = 64;
 /// Ways to shrink one job by a single node that are offered.
 const SHRINKS_BY_ONE_MAX: usize = 16;
 /// Ways to shrink it by more that are offered.
@@ -45,6 +47,9 @@ const SHRINKS_BY_MORE_MAX: usize = 16;
 
 /// Whether a queue below this one holds too many accelerators of a kind.
 type Excess = (QueueIndex, AcceleratorKind);
+
+/// The decisions of a claim, none if none is possible; or when one may be.
+type Claimed = Result<Vec<Decision>, Timestamp>;
 
 /// A right to take devices.
 struct Rights<'a> {
@@ -55,6 +60,8 @@ struct Rights<'a> {
     reclaiming: BTreeMap<QueueIndex, Entitlement>,
     /// It has lost a node, and takes spares.
     is_recovery: bool,
+    /// It may take devices from equals that have had them for long.
+    shares_time: bool,
 }
 
 /// A running job that may be stopped.
@@ -68,26 +75,75 @@ impl Engine {
     /// Makes claims for those who wait for devices that they have the better right to.
     pub(crate) fn claim_for_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
         let rules = self.queues.configuration().preemption;
-        if !rules.reclaim && !rules.by_priority && !self.spares.has_recovering() {
-            return;
+        if rules.reclaim || rules.by_priority || self.spares.has_recovering() {
+            for id in self.take_claimants_due(now) {
+                let found = self.jobs.get(&id).map_or(Ok(Vec::new()), |job| self.find_claim(now, job));
+                self.make_claim(now, id, found, decisions);
+            }
         }
-        for id in self.take_claimants_due(now) {
-            let Some(job) = self.jobs.get(&id) else { continue };
-            match self.find_claim(now, job) {
-                Ok(claimed) => {
-                    for decision in claimed {
-                        self.evolve_decision(now, &decision);
-                        decisions.push(decision);
-                    }
-                }
-                Err(eligible_at) => {
-                    self.timers.insert((eligible_at, id));
-                }
+        if rules.moves_equals() {
+            for id in self.heads_due(now) {
+                let found = self.jobs.get(&id).map_or(Ok(Vec::new()), |job| self.find_claim_on_equals(now, job));
+                self.make_claim(now, id, found, decisions);
             }
         }
     }
 
-    fn stop_for(&self, victim: JobId, by: JobId) -> Option<Decision> {
+    /// Makes a claim that was found, or looks again when one may be.
+    fn make_claim(&mut self, now: Timestamp, id: JobId, found: Claimed, decisions: &mut Vec<Decision>) {
+        match found {
+            Ok(claimed) => {
+                for decision in claimed {
+                    self.evolve_decision(now, &decision);
+                    decisions.push(decision);
+                }
+            }
+            Err(eligible_at) => {
+                self.timers.insert((eligible_at, id));
+            }
+        }
+    }
+
+    /// The first of each leaf who may take devices from equals: those who could now, the best standing first. The others
+    /// are looked at again when they can.
+    fn heads_due(&mut self, now: Timestamp) -> Vec<JobId> {
+        let rules = self.queues.configuration().preemption;
+        let (mut due, mut later) = (Vec::new(), Vec::new());
+        for leaf in self.leaves_in_order(now) {
+            let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
+            let heads = heads.filter_map(|key| self.jobs.get(&key.job)).filter(|job| self.may_start(now, leaf, job));
+            for job in heads.filter(|job| self.live_claim(job).is_none()) {
+                let from = self.shares_from(leaf, job).filter(|_| rules.share_time);
+                if rules.consolidate || from.is_some_and(|from| from <= now) {
+                    due.push(job.id);
+                }
+                later.extend(from.filter(|from| *from > now).map(|from| (from, job.id)));
+            }
+        }
+        self.timers.extend(later);
+        due.truncate(HEADS_SOUGHT_MAX);
+        due
+    }
+
+    /// A claim for one of the first in line, who has no room: to what others leave for other nodes, or to what equals leave
+    /// who have had it for long.
+    fn find_claim_on_equals(&self, now: Timestamp, job: &Job) -> Claimed {
+        let rules = self.queues.configuration().preemption;
+        if self.has_room(now, job) {
+            return Ok(Vec::new());
+        }
+        if let Some(moved) = rules.consolidate.then(|| self.consolidate(now, job)).flatten() {
+            return Ok(moved);
+        }
+        let leaf = self.queues.leaf(&job.spec.queue);
+        if !rules.share_time || self.outrun(now, leaf, job).next().is_none() {
+            return Ok(Vec::new());
+        }
+        let (reclaiming, is_recovery) = (BTreeMap::new(), false);
+        self.claim_by(now, &Rights { leaf, job, rules, reclaiming, is_recovery, shares_time: true })
+    }
+
+    pub(crate) fn stop_for(&self, victim: JobId, by: JobId) -> Option<Decision> {
         let attempt = self.jobs.get(&victim)?.attempt()?.number;
         Some(Decision::Stop { job: victim, attempt, reason: StopReason::Preempted { by } })
     }
@@ -142,7 +198,7 @@ impl Engine {
             }
         }
         let has_lower = rules.by_priority && self.queues.runs_below(leaf, job.spec.priority);
-        let rights = Rights { leaf, job, rules, reclaiming, is_recovery: false };
+        let rights = Rights { leaf, job, rules, reclaiming, is_recovery: false, shares_time: false };
         (has_lower || !rights.reclaiming.is_empty()).then_some(rights)
     }
 
@@ -166,25 +222,34 @@ impl Engine {
         self.queues.entitlement(queue, kind, u32::try_from(total).unwrap_or(u32::MAX))
     }
 
-    /// A claim for a job that has no room, with all that follows from it; or when one may be possible, if some
-    /// jobs are still within their guaranteed run time.
-    fn find_claim(&self, now: Timestamp, job: &Job) -> Result<Vec<Decision>, Timestamp> {
+    /// Whether there is room beside what others have a claim to; as if there were for one with segments, for what those need
+    /// is more than the search can tell.
+    fn has_room(&self, now: Timestamp, job: &Job) -> bool {
         let gang = &job.spec.gang;
         let (claims, spares) = (self.claims_beside(job.id), self.spares_kept_from(now, &job.applicant()));
         let usable = |node: &Node| {
             let beside_claims = claims.iter().map(|claim| claim.usable(node, None)).min();
             if spares.contains(&node.id) { 0 } else { beside_claims.unwrap_or_else(|| node.free_count()) }
         };
-        // What segments need is more than the search can tell.
-        if gang.topology.segment.is_some() || placement::find_room(&self.cluster, gang, &usable).is_some() {
+        gang.topology.segment.is_some() || placement::find_room(&self.cluster, gang, &usable).is_some()
+    }
+
+    /// A claim for a job that has no room, with all that follows from it; or when one may be possible, if some
+    /// jobs are still within their guaranteed run time.
+    fn find_claim(&self, now: Timestamp, job: &Job) -> Claimed {
+        if self.has_room(now, job) {
             return Ok(Vec::new());
         }
         let leaf = self.queues.leaf(&job.spec.queue);
         if let Some(claims) = self.find_recovery(now, leaf, job) {
             return Ok(claims);
         }
-        let Some(rights) = self.rights(leaf, job) else { return Ok(Vec::new()) };
-        let (candidates, guaranteed_until) = self.candidates(now, &rights);
+        self.rights(leaf, job).map_or(Ok(Vec::new()), |rights| self.claim_by(now, &rights))
+    }
+
+    /// A claim by a right, at the cost of the lowest priorities that are enough.
+    fn claim_by(&self, now: Timestamp, rights: &Rights<'_>) -> Claimed {
+        let (candidates, guaranteed_until) = self.candidates(now, rights);
         let mut priorities: BTreeSet<Priority> = candidates.iter().map(|it| it.job.spec.priority).collect();
         while let Some(highest) = priorities.pop_first() {
             let allowed: Vec<&Candidate<'_>> =
@@ -194,9 +259,9 @@ impl Engine {
                 if !is_strict && guaranteed_until.is_some() {
                     break;
                 }
-                let (problem, offers) = self.problem(now, &rights, &allowed, is_strict);
+                let (problem, offers) = self.problem(now, rights, &allowed, is_strict);
                 match find_victims(&problem) {
-                    Ok(victims) => return Ok(self.claims(now, &rights, victims, &offers)),
+                    Ok(victims) => return Ok(self.claims(now, rights, victims, &offers)),
                     Err(NoVictims::Bounded) => {}
                     Err(NoVictims::TooFewNodes { .. } | NoVictims::Unproven) => break,
                 }
@@ -212,7 +277,7 @@ impl Engine {
         }
         let spares: BTreeSet<NodeId> = self.spares_of(now, &job.spec.gang.lane()).into_iter().collect();
         let rules = self.queues.configuration().preemption;
-        let rights = Rights { leaf, job, rules, reclaiming: BTreeMap::new(), is_recovery: true };
+        let rights = Rights { leaf, job, rules, reclaiming: BTreeMap::new(), is_recovery: true, shares_time: false };
         let running = self.jobs.values().filter(|other| !is_ordinary(&other.spec) && !spares.is_empty());
         let running = running.filter_map(|job| Some((job, job.attempt().filter(|attempt| attempt.stop.is_none())?)));
         let there = running.filter(|(_, attempt)| attempt.shares.iter().any(|share| spares.contains(&share.node)));
@@ -224,29 +289,35 @@ impl Engine {
 
     /// Who may be stopped now, and when the first of the others may.
     fn candidates<'a>(&'a self, now: Timestamp, rights: &Rights<'_>) -> (Vec<Candidate<'a>>, Option<Timestamp>) {
-        let mut may_take_from: BTreeMap<QueueIndex, bool> = BTreeMap::new();
         let mut guaranteed_until: Option<Timestamp> = None;
         let mut candidates = Vec::new();
-        for job in self.jobs.values() {
-            let Some(attempt) = job.attempt().filter(|attempt| attempt.stop.is_none()) else { continue };
-            if job.spec.gang.lane() != rights.job.spec.gang.lane() {
-                continue;
-            }
-            let leaf = self.queues.leaf(&job.spec.queue);
-            let is_lower = leaf == rights.leaf && job.spec.priority < rights.job.spec.priority;
-            let is_allowed = rights.rules.by_priority && is_lower
-                || *may_take_from.entry(leaf).or_insert_with(|| self.may_reclaim(rights, leaf));
-            if !is_allowed {
-                continue;
-            }
-            let until = attempt.placed_at + rights.rules.runtime_min;
-            if until > now {
-                guaranteed_until = Some(guaranteed_until.map_or(until, |first| first.min(until)));
-            } else {
-                candidates.push(Candidate { job, attempt, leaf });
+        for leaf in self.queues.leaves_running() {
+            for job in self.stoppable(now, rights, leaf).into_iter().filter_map(|id| self.jobs.get(&id)) {
+                let Some(attempt) = job.attempt().filter(|attempt| attempt.stop.is_none()) else { continue };
+                let until = attempt.placed_at + rights.rules.runtime_min;
+                if !job.spec.gang.competes_with(&rights.job.spec.gang) {
+                    continue;
+                }
+                if until > now {
+                    guaranteed_until = Some(guaranteed_until.map_or(until, |first| first.min(until)));
+                } else {
+                    candidates.push(Candidate { job, attempt, leaf });
+                }
             }
         }
+        candidates.sort_unstable_by_key(|candidate| candidate.job.id);
         (candidates, guaranteed_until)
+    }
+
+    /// Those of a leaf that the rules allow to be stopped.
+    fn stoppable(&self, now: Timestamp, rights: &Rights<'_>, leaf: QueueIndex) -> Vec<JobId> {
+        if leaf != rights.leaf {
+            let may_take = self.may_reclaim(rights, leaf);
+            return if may_take { self.queues.running(leaf).collect() } else { Vec::new() };
+        }
+        let lower = self.queues.running_below(leaf, rights.job.spec.priority).filter(|_| rights.rules.by_priority);
+        let outrun = rights.shares_time.then(|| self.outrun(now, leaf, rights.job));
+        lower.chain(outrun.into_iter().flatten()).collect()
     }
 
     /// Whether the two leaves part below a queue on the way up from the waiting job's that may take back, and the other
@@ -348,7 +419,11 @@ impl Engine {
         };
         let outside = jobs.iter().find(is_outside);
         let right = outside.and_then(|_| self.right_to_reclaim(rights)).unwrap_or(ClaimRight::Priority);
-        let right = if rights.is_recovery { ClaimRight::Recovery } else { right };
+        let right = match rights {
+            Rights { is_recovery: true, .. } => ClaimRight::Recovery,
+            Rights { shares_time: true, job, .. } => ClaimRight::TimeShare { expected: self.expected_in_all(job) },
+            _ => right,
+        };
         // Other ways to shrink the same jobs are no alternatives to anybody.
         let alternatives = found.alternatives.into_iter().filter(|other| other.jobs != jobs);
         let alternatives =

@@ -8,7 +8,7 @@ use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, PoolName};
 use gangline_control::config::Config;
 use gangline_control::history;
 use gangline_orchestration::simulator::{BadRows, TraceFormat, Workload, read_trace};
-use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec, QueueOrder};
+use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec};
 
 use super::SimulateArgs;
 use crate::failure::Failure;
@@ -105,8 +105,7 @@ fn load(path: &Path, bad_rows: BadRows) -> Result<Workload, Failure> {
 fn cluster(text: &str) -> Result<Cluster, Failure> {
     if let Some(shape) = Shape::read(text) {
         let nodes = (0..shape.nodes).map(|number| shape.node(number)).collect::<Result<_, _>>()?;
-        let sharing = Configuration { order: QueueOrder::ShortestExpected, ..Configuration::default() };
-        return Ok(Cluster { nodes, sharing, name: text.to_owned() });
+        return Ok(Cluster { nodes, sharing: Configuration::shortest_waits(), name: text.to_owned() });
     }
     let hint = format!(
         "NODESxGPUS is like 8x8 or 64x8/rack=16/block=32, at most {NODES_MAX} nodes of at most {NODE_GPUS_MAX}; \

@@ -1,8 +1,12 @@
 //! Claims and their reasons on disk.
 
+use std::time::Duration;
+
 use gangline_base::{GpuSeconds, JobId, NodeId, QueueName, Timestamp};
 use gangline_orchestration::{Claim, ClaimReason, ClaimRight, Decision, VictimAlternative};
 use serde::{Deserialize, Serialize};
+
+use super::spec::millis;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct ClaimDecisionV1 {
@@ -26,6 +30,9 @@ pub(super) struct ClaimV1 {
 enum RightV1 {
     Priority,
     Recovery,
+    TimeShare { expected_ms: u64 },
+    Consolidation,
+    Move { by: JobId },
     Entitlement { queue: QueueName, held: u32, entitled: u32 },
     Growth { from: u32, to: u32, speed_milli: u32 },
     Shrink { from: u32, to: u32, by: JobId },
@@ -62,6 +69,9 @@ impl ClaimDecisionV1 {
         let right = match right {
             ClaimRight::Priority => RightV1::Priority,
             ClaimRight::Recovery => RightV1::Recovery,
+            ClaimRight::TimeShare { expected } => RightV1::TimeShare { expected_ms: millis(expected) },
+            ClaimRight::Consolidation => RightV1::Consolidation,
+            ClaimRight::Move { by } => RightV1::Move { by },
             ClaimRight::Entitlement { queue, held, entitled } => RightV1::Entitlement { queue, held, entitled },
             ClaimRight::Growth { from, to, speed_milli } => RightV1::Growth { from, to, speed_milli },
             ClaimRight::Shrink { from, to, by } => RightV1::Shrink { from, to, by },
@@ -78,6 +88,11 @@ impl From<ClaimDecisionV1> for Decision {
         let right = match disk.right {
             RightV1::Priority => ClaimRight::Priority,
             RightV1::Recovery => ClaimRight::Recovery,
+            RightV1::TimeShare { expected_ms } => {
+                ClaimRight::TimeShare { expected: Duration::from_millis(expected_ms) }
+            }
+            RightV1::Consolidation => ClaimRight::Consolidation,
+            RightV1::Move { by } => ClaimRight::Move { by },
             RightV1::Entitlement { queue, held, entitled } => ClaimRight::Entitlement { queue, held, entitled },
             RightV1::Growth { from, to, speed_milli } => ClaimRight::Growth { from, to, speed_milli },
             RightV1::Shrink { from, to, by } => ClaimRight::Shrink { from, to, by },

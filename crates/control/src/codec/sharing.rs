@@ -48,6 +48,10 @@ enum OrderV1 {
 struct PreemptionV1 {
     reclaim: bool,
     by_priority: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    share_time: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    consolidate: bool,
     runtime_min_ms: u64,
     save_ms: u64,
     requeue_ms: u64,
@@ -55,10 +59,13 @@ struct PreemptionV1 {
 }
 
 impl From<PreemptionRules> for PreemptionV1 {
-    fn from(PreemptionRules { reclaim, by_priority, runtime_min, restart }: PreemptionRules) -> Self {
+    fn from(rules: PreemptionRules) -> Self {
+        let PreemptionRules { reclaim, by_priority, share_time, consolidate, runtime_min, restart } = rules;
         PreemptionV1 {
             reclaim,
             by_priority,
+            share_time,
+            consolidate,
             runtime_min_ms: millis(runtime_min),
             save_ms: millis(restart.save),
             requeue_ms: millis(restart.requeue),
@@ -72,6 +79,8 @@ impl From<PreemptionV1> for PreemptionRules {
         PreemptionRules {
             reclaim: disk.reclaim,
             by_priority: disk.by_priority,
+            share_time: disk.share_time,
+            consolidate: disk.consolidate,
             runtime_min: Duration::from_millis(disk.runtime_min_ms),
             restart: RestartCosts {
                 save: Duration::from_millis(disk.save_ms),

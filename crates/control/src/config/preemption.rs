@@ -15,6 +15,10 @@ pub(super) struct PreemptionV1 {
     reclaim: Option<bool>,
     /// Within a queue, a higher priority stops a lower one.
     by_priority: Option<bool>,
+    /// Within a queue and a priority, what has run for long makes room for what is expected to be short.
+    share_time: Option<bool>,
+    /// Jobs on part of a node move where that makes room for another.
+    consolidate: Option<bool>,
     /// Nobody is stopped before it has run for so long.
     min_runtime: Option<String>,
     /// How long a job takes to save when it is asked to.
@@ -35,6 +39,8 @@ impl PreemptionV1 {
         Ok(PreemptionRules {
             reclaim: self.reclaim.unwrap_or(default.reclaim),
             by_priority: self.by_priority.unwrap_or(default.by_priority),
+            share_time: self.share_time.unwrap_or(default.share_time),
+            consolidate: self.consolidate.unwrap_or(default.consolidate),
             runtime_min: time("min_runtime", self.min_runtime, default.runtime_min)?,
             restart: RestartCosts {
                 save: time("save", self.save, default.restart.save)?,
@@ -57,9 +63,13 @@ mod tests {
     fn rules_that_are_not_named_keep_their_defaults() {
         let rules = |text: &str| Config::parse(text).expect("a sound file").sharing.preemption;
         assert_eq!(rules(""), PreemptionRules::default());
-        let some = rules("[preemption]\nmin_runtime = '1h30m'\nby_priority = false");
-        let expected =
-            PreemptionRules { by_priority: false, runtime_min: Duration::from_mins(90), ..PreemptionRules::default() };
+        let some = rules("[preemption]\nmin_runtime = '1h30m'\nby_priority = false\nconsolidate = true");
+        let expected = PreemptionRules {
+            by_priority: false,
+            consolidate: true,
+            runtime_min: Duration::from_mins(90),
+            ..PreemptionRules::default()
+        };
         assert_eq!(some, expected);
     }
 

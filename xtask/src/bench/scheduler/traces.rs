@@ -10,7 +10,7 @@ use gangline_orchestration::simulator::{
     BadRows, Charges, FaultSpec, Label, LimitModel, MuriQuirk, Options, PolicyName, TraceFormat, TraceJob, Workload,
     read_trace,
 };
-use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec, QueueOrder};
+use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec};
 
 use super::fixture::Draws;
 
@@ -54,7 +54,7 @@ pub(super) fn plain(policy: PolicyName) -> Options {
         seed: 1,
         oversized: BadRows::Skip,
         quirk: MuriQuirk::Without,
-        sharing: Configuration { order: QueueOrder::ShortestExpected, ..Configuration::default() },
+        sharing: Configuration::shortest_waits(),
     }
 }
 

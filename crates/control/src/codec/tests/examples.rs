@@ -193,7 +193,8 @@ impl Examples {
     fn preemption_rules(&mut self) -> PreemptionRules {
         let restart = RestartCosts { save: self.duration(), requeue: self.duration(), restore: self.duration() };
         let (reclaim, by_priority) = (self.below(2) == 0, self.below(2) == 0);
-        PreemptionRules { reclaim, by_priority, runtime_min: self.duration(), restart }
+        let (share_time, consolidate) = (self.below(2) == 0, self.below(2) == 0);
+        PreemptionRules { reclaim, by_priority, share_time, consolidate, runtime_min: self.duration(), restart }
     }
 
     fn usages(&mut self) -> Usages {
@@ -408,11 +409,14 @@ impl Examples {
         GpuSeconds::of(self.number(), Duration::from_nanos(self.large() >> 8))
     }
 
-    fn rights(&mut self) -> [ClaimRight; 5] {
+    fn rights(&mut self) -> [ClaimRight; 8] {
         let (held, entitled, (by, ..)) = (self.number(), self.number(), self.share_of());
         [
             ClaimRight::Priority,
             ClaimRight::Recovery,
+            ClaimRight::TimeShare { expected: self.duration() },
+            ClaimRight::Consolidation,
+            ClaimRight::Move { by },
             ClaimRight::Entitlement { queue: queue_name(), held, entitled },
             ClaimRight::Growth { from: held, to: entitled, speed_milli: self.number() },
             ClaimRight::Shrink { from: held, to: entitled, by },
