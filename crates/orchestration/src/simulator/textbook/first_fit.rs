@@ -76,11 +76,14 @@ impl FirstFit {
             self.misfit = self.misfit.min(gpus);
             return false;
         }
-        for _ in 0..nodes {
-            let node = self.first(self.whole).expect("so many nodes are idle");
-            self.take(node, self.whole);
-            shares.push((node_id(node), self.whole));
+        let whole = self.whole;
+        let from = self.from[whole as usize];
+        let idle = self.free[from..].iter_mut().zip(from..).filter(|(free, _)| **free == whole);
+        for (free, node) in idle.take(nodes as usize) {
+            *free = 0;
+            shares.push((node_id(node), whole));
         }
+        self.idle -= nodes;
         if rest == 0 {
             return true;
         }
@@ -97,8 +100,8 @@ impl FirstFit {
 
     /// The first node with at least so many free.
     fn first(&mut self, gpus: u32) -> Option<usize> {
-        // Nodes without room for less have none for this.
-        let from = self.from[..=gpus as usize].iter().copied().max().unwrap_or(0);
+        // Nodes without room for half have none for this.
+        let from = self.from[gpus as usize].max(self.from[gpus as usize / 2]);
         let skipped = self.free[from..].iter().position(|free| *free >= gpus);
         let found = skipped.map_or(self.free.len(), |skipped| from + skipped);
         self.from[gpus as usize] = found;
