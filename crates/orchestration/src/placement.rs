@@ -175,9 +175,9 @@ impl<'a> Search<'a> {
     fn tightest(&self, level: Option<Level>) -> Option<(&'a Domain, Vec<&'a Node>)> {
         let topology = self.cluster.topology();
         let mut fitting: Vec<(u32, &Domain)> =
-            topology.domains(level).map(|domain| (self.room_in(domain), domain)).collect();
+            topology.domains_with_devices_for(level, self.gang).map(|domain| (self.room_in(domain), domain)).collect();
         fitting.retain(|(room, _)| *room >= self.gang.nodes.get());
-        fitting.sort_by_key(|(room, _)| *room);
+        fitting.sort_unstable_by_key(|(room, domain)| (*room, domain.name.as_str()));
         fitting.into_iter().find_map(|(_, domain)| {
             let mut nodes = Vec::with_capacity(self.wanted());
             self.fill(domain, self.wanted(), &mut nodes);

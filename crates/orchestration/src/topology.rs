@@ -79,7 +79,15 @@ impl Domain {
     /// Ready nodes with as many free accelerators as a share of `gang` takes. CPUs and memory are not looked at.
     pub(crate) fn with_devices_for(&self, gang: &GangShape) -> u32 {
         let count = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
-        self.at_least.get(&gang.lane()).and_then(|counts| counts.get(count)).copied().unwrap_or(0)
+        // Lanes are few; a key to look one up with would have to be built.
+        let is_its = |(lane, _): &(&Lane, &Vec<u32>)| lane.accelerator == gang.accelerator && lane.pool == gang.pool;
+        self.at_least.iter().find(is_its).and_then(|(_, counts)| counts.get(count)).copied().unwrap_or(0)
+    }
+
+    /// The most accelerators that are free on one of its ready nodes; none if it has no such node.
+    fn most_free(&self, lane: &Lane) -> Option<u32> {
+        let counts = self.at_least.get(lane)?;
+        Some(u32::try_from(counts.len() - 1).expect("a node has fewer than 2^32 accelerators"))
     }
 
     /// Free accelerators of ready nodes.
@@ -130,11 +138,48 @@ impl Domain {
     }
 }
 
+/// The domains of one level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Domains {
+    by_name: BTreeMap<String, Domain>,
+    /// For each lane, the most accelerators free on a ready node of a domain, and that domain: where a gang need not be
+    /// looked for isn't looked at.
+    by_most_free: BTreeMap<Lane, BTreeSet<(u32, String)>>,
+}
+
+impl Domains {
+    /// Domains with a node that has the devices for a share of `gang`, in no order that means anything.
+    fn with_devices_for<'a>(&'a self, gang: &GangShape) -> impl Iterator<Item = &'a Domain> + use<'a> {
+        let from = (gang.accelerators_per_node.get(), String::new());
+        let names = self.by_most_free.get(&gang.lane()).into_iter().flat_map(move |names| names.range(from.clone()..));
+        names.filter_map(|(_, name)| self.by_name.get(name))
+    }
+
+    /// Changes a domain's counts of a lane.
+    fn count(&mut self, name: &str, lane: &Lane, change: impl FnOnce(&mut Domain)) {
+        let Some(domain) = self.by_name.get_mut(name) else { return };
+        let before = domain.most_free(lane);
+        change(domain);
+        let after = domain.most_free(lane);
+        if before == after {
+            return;
+        }
+        let names = self.by_most_free.entry(lane.clone()).or_default();
+        if let Some(before) = before {
+            names.remove(&(before, name.to_owned()));
+        }
+        names.extend(after.map(|after| (after, name.to_owned())));
+        if names.is_empty() {
+            self.by_most_free.remove(lane);
+        }
+    }
+}
+
 /// The tree of domains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Topology {
     root: Domain,
-    levels: BTreeMap<Level, BTreeMap<String, Domain>>,
+    levels: BTreeMap<Level, Domains>,
 }
 
 impl Topology {
@@ -152,13 +197,28 @@ impl Topology {
     pub(crate) fn domains(&self, level: Option<Level>) -> Box<dyn Iterator<Item = &Domain> + '_> {
         match level {
             None => Box::new(std::iter::once(&self.root)),
-            Some(level) => Box::new(self.levels.get(&level).into_iter().flat_map(BTreeMap::values)),
+            Some(level) => Box::new(self.levels.get(&level).into_iter().flat_map(|domains| domains.by_name.values())),
+        }
+    }
+
+    /// Those of them with a node that has the devices for a share of `gang`, in no order that means anything.
+    pub(crate) fn domains_with_devices_for<'a>(
+        &'a self,
+        level: Option<Level>,
+        gang: &GangShape,
+    ) -> Box<dyn Iterator<Item = &'a Domain> + 'a> {
+        match level {
+            None => Box::new(std::iter::once(&self.root)),
+            Some(level) => match self.levels.get(&level) {
+                None => Box::new(std::iter::empty()),
+                Some(domains) => Box::new(domains.with_devices_for(gang)),
+            },
         }
     }
 
     /// The domains directly in `domain`.
     pub(crate) fn children<'a>(&'a self, domain: &'a Domain) -> impl Iterator<Item = &'a Domain> + 'a {
-        domain.children.iter().filter_map(|(level, name)| self.levels.get(level)?.get(name))
+        domain.children.iter().filter_map(|(level, name)| self.levels.get(level)?.by_name.get(name))
     }
 
     /// Whether a node can be where it says. `known` are the nodes there are; a node that comes back may have moved.
@@ -167,7 +227,7 @@ impl Topology {
     /// [`Refusal::Misplaced`] if another node in one of its domains says that that one lies elsewhere.
     pub(crate) fn admits<'a>(&self, spec: &NodeSpec, known: impl Iterator<Item = &'a Node>) -> Result<(), Refusal> {
         let conflicting = spec.location.iter().find(|(level, name)| {
-            let domain = self.levels.get(level).and_then(|domains| domains.get(*name));
+            let domain = self.levels.get(level).and_then(|domains| domains.by_name.get(*name));
             domain.is_some_and(|domain| domain.within != spec.location.beyond(*level))
         });
         let Some((level, name)) = conflicting else { return Ok(()) };
@@ -189,7 +249,7 @@ impl Topology {
         let location = &node.spec.location;
         let mut parent: Option<(Level, &str)> = None;
         for (level, name) in location.iter().rev() {
-            let domains = self.levels.entry(level).or_default();
+            let domains = &mut self.levels.entry(level).or_default().by_name;
             if !domains.contains_key(name) {
                 let within = location.beyond(level);
                 let domain = Domain { level: Some(level), name: name.to_owned(), within, ..Domain::default() };
@@ -220,7 +280,7 @@ impl Topology {
     }
 
     fn remove_if_empty(&mut self, level: Level, name: &str) {
-        let Some(domains) = self.levels.get_mut(&level) else { return };
+        let Some(domains) = self.levels.get_mut(&level).map(|domains| &mut domains.by_name) else { return };
         if domains.get(name).is_none_or(|domain| !domain.classes.is_empty()) {
             return;
         }
@@ -237,7 +297,7 @@ impl Topology {
     /// Counts a ready node's free accelerators in.
     pub(crate) fn open(&mut self, node: &Node) {
         let (lane, free) = (node.spec.capacity.lane(), node.free_count());
-        self.each_of(&node.spec.location, |domain| domain.open(&lane, free));
+        self.count(&node.spec.location, &lane, |domain| domain.open(&lane, free));
         if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
             domain.direct.insert(node.place());
         }
@@ -246,7 +306,7 @@ impl Topology {
     /// Takes them out again.
     pub(crate) fn close(&mut self, node: &Node) {
         let (lane, free) = (node.spec.capacity.lane(), node.free_count());
-        self.each_of(&node.spec.location, |domain| domain.close(&lane, free));
+        self.count(&node.spec.location, &lane, |domain| domain.close(&lane, free));
         if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
             domain.direct.remove(&node.place());
         }
@@ -255,7 +315,17 @@ impl Topology {
     fn domain_mut(&mut self, at: Option<(Level, &str)>) -> Option<&mut Domain> {
         match at {
             None => Some(&mut self.root),
-            Some((level, name)) => self.levels.get_mut(&level).and_then(|domains| domains.get_mut(name)),
+            Some((level, name)) => self.levels.get_mut(&level).and_then(|domains| domains.by_name.get_mut(name)),
+        }
+    }
+
+    /// Changes the counts of a lane, of every domain that a node is in.
+    fn count(&mut self, location: &Location, lane: &Lane, mut change: impl FnMut(&mut Domain)) {
+        change(&mut self.root);
+        for (level, name) in location.iter() {
+            if let Some(domains) = self.levels.get_mut(&level) {
+                domains.count(name, lane, &mut change);
+            }
         }
     }
 

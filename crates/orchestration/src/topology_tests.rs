@@ -127,6 +127,13 @@ fn placements_keep_their_promise_and_counts_equal_a_recount() {
                 _ => *standing = Standing::default(),
             });
         }
+        for devices in 1..=8 {
+            let gang = gang(1, devices, TopologyRequest::default());
+            let racks = cluster.topology().domains_with_devices_for(Some(Level::Rack), &gang);
+            let racks: BTreeSet<String> = racks.map(|rack| rack.name.clone()).collect();
+            let recounted = recount(&cluster, &gang, Level::Rack).into_keys().collect();
+            assert_eq!(racks, recounted, "racks with a node of {devices} free (seed {seed})");
+        }
         assert_eq!(cluster, rebuilt(&cluster, &held.concat()), "the indices follow from the nodes alone (seed {seed})");
     }
 }

@@ -1,24 +1,13 @@
-//! Free accelerators by node, for the textbook policies: which node is the first, or the fullest, with enough free.
+//! Free accelerators by node, for the textbook policies: which node is the fullest with enough free.
 //!
 //! A bit for each node in the set of its free count, so that a search reads 64 nodes at once. Placement follows the
-//! consolidation of Helios (Hu et al., SC'21) and of YARN in Tiresias' and Muri's simulators: a gang that fits on one
-//! node never spreads; a larger one takes whole idle nodes and the rest on one more.
+//! consolidation of Helios (Hu et al., SC'21): a gang that fits on one node never spreads; a larger one takes whole idle
+//! nodes and the rest on one more. Muri's first fit is in `textbook/first_fit`.
 
 use gangline_base::NodeId;
 
 /// What a gang holds: nodes and how many accelerators of each.
 pub(crate) type Shares = Vec<(NodeId, u32)>;
-
-/// Which of several nodes with enough free to take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NodeChoice {
-    /// The first by index (Muri).
-    First,
-    /// The fullest, then the first (Helios).
-    Fullest,
-    /// The emptiest, then the first (Helios, for what a large gang needs beside its whole nodes).
-    Emptiest,
-}
 
 /// Nodes with the same number of free accelerators.
 #[derive(Clone, Debug)]
@@ -57,15 +46,6 @@ impl Floor {
         floor
     }
 
-    /// The same nodes, idle again; those that are down stay so.
-    pub(crate) fn cleared(&self) -> Floor {
-        let mut floor = Floor::new(&self.capacity);
-        for node in self.is_up.iter().enumerate().filter(|(_, is_up)| !**is_up).map(|(node, _)| node) {
-            floor.take_down(node_id(node));
-        }
-        floor
-    }
-
     /// Free accelerators of the nodes that are up.
     pub(crate) fn free_total(&self) -> u32 {
         self.free_total
@@ -76,44 +56,28 @@ impl Floor {
         u32::try_from(self.levels.len() - 1).expect("a node has fewer than 2^32 accelerators")
     }
 
-    /// Where a gang fits now. Takes nothing.
-    pub(crate) fn find(&self, gpus: u32, choice: NodeChoice) -> Option<Shares> {
+    /// Where a gang fits now: on the fullest node with room, or on whole idle nodes with the rest on the emptiest other
+    /// node; the first by index among equals (Helios). Takes nothing.
+    pub(crate) fn find(&self, gpus: u32) -> Option<Shares> {
         if gpus > self.free_total {
             return None;
         }
         let whole = self.whole();
         if gpus <= whole {
-            return self.find_node(gpus, choice, &[]).map(|node| vec![(node_id(node), gpus)]);
+            let node = self.levels[gpus as usize..].iter().find_map(|level| level.iter().next())?;
+            return Some(vec![(node_id(node), gpus)]);
         }
         let (nodes, rest) = (gpus / whole, gpus % whole);
         let idle = self.levels.last().filter(|level| level.nodes >= nodes)?;
         let mut shares: Shares = idle.iter().take(nodes as usize).map(|node| (node_id(node), whole)).collect();
         if rest > 0 {
-            let choice = if choice == NodeChoice::Fullest { NodeChoice::Emptiest } else { choice };
-            let node = self.find_node(rest, choice, &shares)?;
+            // The whole nodes are the first of the last level, in order.
+            let is_taken = |node: usize| shares.binary_search_by_key(&node_id(node), |(node, _)| *node).is_ok();
+            let roomy = self.levels[rest as usize..].iter().rev().filter(|level| level.nodes > 0);
+            let node = roomy.flat_map(Level::iter).find(|node| !is_taken(*node))?;
             shares.push((node_id(node), rest));
         }
         Some(shares)
-    }
-
-    /// A node with at least `gpus` free that isn't among `taken`, which are whole idle nodes from the first on.
-    fn find_node(&self, gpus: u32, choice: NodeChoice, taken: &[(NodeId, u32)]) -> Option<usize> {
-        let is_taken = |node: usize| taken.binary_search_by_key(&node_id(node), |(node, _)| *node).is_ok();
-        let levels = &self.levels[gpus as usize..];
-        match choice {
-            NodeChoice::Fullest => {
-                let mut filled = levels.iter().filter(|level| level.nodes > 0);
-                filled.find_map(|level| level.iter().find(|node| !is_taken(*node)))
-            }
-            NodeChoice::Emptiest => {
-                let mut filled = levels.iter().rev().filter(|level| level.nodes > 0);
-                filled.find_map(|level| level.iter().find(|node| !is_taken(*node)))
-            }
-            NodeChoice::First => (0..self.free.len().div_ceil(64)).find_map(|word| {
-                let any = levels.iter().fold(0, |any, level| any | level.bits[word]);
-                bits_of(any, word).find(|node| !is_taken(*node))
-            }),
-        }
     }
 
     /// Hands accelerators out. The caller found them free.
@@ -198,26 +162,25 @@ mod tests {
     }
 
     #[test]
-    fn a_small_gang_takes_the_first_or_the_fullest_node() {
+    fn a_small_gang_takes_the_fullest_node() {
         let mut floor = Floor::new(&[8, 8, 8]);
         floor.take(&shares(&[(0, 2), (2, 5)]));
-        assert_eq!(floor.find(3, NodeChoice::First), Some(shares(&[(0, 3)])));
-        assert_eq!(floor.find(3, NodeChoice::Fullest), Some(shares(&[(2, 3)])));
-        assert_eq!(floor.find(8, NodeChoice::First), Some(shares(&[(1, 8)])));
+        assert_eq!(floor.find(3), Some(shares(&[(2, 3)])));
+        assert_eq!(floor.find(4), Some(shares(&[(0, 4)])));
+        assert_eq!(floor.find(8), Some(shares(&[(1, 8)])));
         floor.take(&shares(&[(1, 1)]));
-        assert_eq!(floor.find(8, NodeChoice::Fullest), None);
+        assert_eq!(floor.find(8), None);
     }
 
     #[test]
-    fn a_large_gang_takes_whole_nodes_and_the_rest_elsewhere() {
+    fn a_large_gang_takes_whole_nodes_and_the_rest_on_the_emptiest() {
         let mut floor = Floor::new(&[8; 70]);
         floor.take(&shares(&[(0, 4)]));
-        assert_eq!(floor.find(20, NodeChoice::Fullest), Some(shares(&[(1, 8), (2, 8), (3, 4)])));
-        assert_eq!(floor.find(20, NodeChoice::First), Some(shares(&[(1, 8), (2, 8), (0, 4)])));
-        assert_eq!(floor.find(22, NodeChoice::First), Some(shares(&[(1, 8), (2, 8), (3, 6)])));
+        assert_eq!(floor.find(20), Some(shares(&[(1, 8), (2, 8), (3, 4)])));
         let all_but_first: Shares = (1..70).map(|node| (NodeId(node), 8)).collect();
-        assert_eq!(floor.find(69 * 8, NodeChoice::First), Some(all_but_first));
-        assert_eq!(floor.find(69 * 8 + 5, NodeChoice::First), None);
+        assert_eq!(floor.find(69 * 8), Some(all_but_first.clone()));
+        assert_eq!(floor.find(69 * 8 + 4), Some([all_but_first, shares(&[(0, 4)])].concat()));
+        assert_eq!(floor.find(69 * 8 + 5), None);
     }
 
     #[test]
@@ -225,9 +188,9 @@ mod tests {
         let mut floor = Floor::new(&[4, 4]);
         floor.take(&shares(&[(0, 1)]));
         floor.take_down(NodeId(0));
-        assert_eq!((floor.free_total(), floor.find(3, NodeChoice::First)), (4, Some(shares(&[(1, 3)]))));
+        assert_eq!((floor.free_total(), floor.find(3)), (4, Some(shares(&[(1, 3)]))));
         floor.release(&shares(&[(0, 1)]));
         floor.bring_up(NodeId(0));
-        assert_eq!((floor.free_total(), floor.find(4, NodeChoice::First)), (8, Some(shares(&[(0, 4)]))));
+        assert_eq!((floor.free_total(), floor.find(4)), (8, Some(shares(&[(0, 4)]))));
     }
 }

@@ -241,8 +241,7 @@ fn fitting(workload: &Workload, capacity: &[u32], options: &Options) -> Result<V
         let job = &workload.jobs[index.index()];
         let queue = workload.label(job.queue);
         let is_known = leaves.is_empty() || leaves.contains(queue);
-        let fits =
-            *verdicts.entry(job.gpus).or_insert_with(|| floor.find(job.gpus, floor::NodeChoice::Fullest).is_some());
+        let fits = *verdicts.entry(job.gpus).or_insert_with(|| floor.find(job.gpus).is_some());
         if fits && is_known {
             jobs.push(index);
         } else if options.oversized == BadRows::Skip {

@@ -52,8 +52,35 @@ pub(crate) enum Action {
         /// How.
         manner: Manner,
     },
+    /// Put running jobs elsewhere, all at once and free of charge.
+    Move(Moves),
     /// Send [`Happening::Timer`] then.
     WakeAt(Timestamp),
+}
+
+/// Jobs and where they are put, in one piece: there may be hundreds at every event.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moves {
+    /// Each job with the end of its part of `shares`.
+    jobs: Vec<(JobIndex, usize)>,
+    shares: Shares,
+}
+
+impl Moves {
+    pub(crate) fn push(&mut self, job: JobIndex, shares: &[(NodeId, u32)]) {
+        self.shares.extend_from_slice(shares);
+        self.jobs.push((job, self.shares.len()));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Every job with where it is put.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobIndex, &[(NodeId, u32)])> {
+        let mut from = 0;
+        self.jobs.iter().map(move |(job, to)| (*job, &self.shares[std::mem::replace(&mut from, *to)..*to]))
+    }
 }
 
 /// Where a job runs.
@@ -185,6 +212,8 @@ pub(crate) struct View<'a> {
     /// The jobs of high priority.
     pub(crate) is_high: &'a [bool],
     pub(crate) is_clairvoyant: bool,
+    /// Whether what is left of running jobs changes otherwise than by time passing.
+    pub(crate) has_quirk: bool,
 }
 
 impl View<'_> {

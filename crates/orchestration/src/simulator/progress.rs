@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gangline_base::Timestamp;
+use gangline_base::{NodeId, Timestamp};
 
 use super::policy::Place;
 
@@ -45,6 +45,8 @@ pub(crate) enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     pub(crate) since: Timestamp,
+    /// Since when it is where it is.
+    pub(crate) placed: Timestamp,
     /// When the state was restored and work begins.
     pub(crate) work_from: Timestamp,
     /// Work stopped here: a fault that nobody has noticed, or a save.
@@ -152,9 +154,20 @@ impl Progress {
         self.first_start.get_or_insert(now);
         self.run += 1;
         let work_from = now + restore;
-        let run = Run { since: now, work_from, stalled_at: None, saved: Duration::ZERO, place };
+        let run = Run { since: now, placed: now, work_from, stalled_at: None, saved: Duration::ZERO, place };
         self.phase = Phase::Running(run);
         work_from + self.left
+    }
+
+    /// The present run goes on elsewhere.
+    pub(crate) fn put(&mut self, now: Timestamp, shares: &[(NodeId, u32)]) {
+        if let Phase::Running(run) = &mut self.phase
+            && let Place::Nodes(place) = &mut run.place
+        {
+            run.placed = now;
+            place.clear();
+            place.extend_from_slice(shares);
+        }
     }
 
     /// Books the end of the present run; the caller says what comes next.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use gangline_base::{NodeId, Timestamp};
 
 use super::meter::{Ending, Meter};
-use super::policy::{Action, Happening, Manner, Place, Policy, View};
+use super::policy::{Action, Happening, Manner, Moves, Place, Policy, View};
 use super::progress::{Phase, Progress};
 use super::timeline::Recorder;
 use super::workload::{JobIndex, Workload};
@@ -174,6 +174,7 @@ impl<'a> World<'a> {
             limits: &self.limits,
             is_high: &self.is_high,
             is_clairvoyant: self.is_clairvoyant,
+            has_quirk: self.has_quirk,
         }
     }
 
@@ -238,7 +239,7 @@ impl<'a> World<'a> {
             Ending::Finished | Ending::Saved => Duration::ZERO,
             Ending::Killed | Ending::Faulted => self.charges.checkpoint_every,
         };
-        let since = self.progress[job.index()].current().map(|run| run.since);
+        let since = self.progress[job.index()].current().map(|run| run.placed);
         let (end, place) = self.progress[job.index()].stop(self.now, interval).expect("only a run that runs is ended");
         let held = place.gpus(gpus);
         self.meter.book(end, ending, gpus, held);
@@ -277,6 +278,7 @@ impl<'a> World<'a> {
             match action {
                 Action::Start { job, place } => self.start(job, place),
                 Action::Preempt { job, manner } => self.preempt(job, manner),
+                Action::Move(moves) => self.relocate(&moves),
                 Action::WakeAt(at) => self.wake_at = Some(at.max(self.now + Duration::from_nanos(1))),
             }
         }
@@ -289,16 +291,7 @@ impl<'a> World<'a> {
         let gpus = self.gpus(job);
         assert!(self.waiting.remove(&job), "a policy starts only a job that waits");
         if let Place::Nodes(shares) = &place {
-            for (node, share) in shares {
-                let free = &mut self.free[node.0 as usize];
-                *free = free.checked_sub(*share).expect("a policy hands out only accelerators that are free (A-5)");
-            }
-            if shares.len() > 1 && !self.racks.is_empty() {
-                let mut racks = shares.iter().map(|(node, _)| self.racks[node.0 as usize]);
-                let first = racks.next();
-                self.meter.gang_starts += 1;
-                self.meter.gang_starts_in_one_rack += u64::from(racks.all(|rack| Some(rack) == first));
-            }
+            self.take(shares);
         }
         self.meter.busy += place.gpus(gpus);
         assert!(self.meter.busy <= self.capacity.iter().sum(), "a policy hands out each accelerator once (A-5)");
@@ -316,6 +309,39 @@ impl<'a> World<'a> {
         self.plan_application_fault(job, run);
         if self.follows_checkpoints && !self.charges.checkpoint_every.is_zero() {
             self.plan(self.now + restore + self.charges.checkpoint_every, Due::Checkpoint(job, run));
+        }
+    }
+
+    fn take(&mut self, shares: &[(NodeId, u32)]) {
+        for (node, share) in shares {
+            let free = &mut self.free[node.0 as usize];
+            *free = free.checked_sub(*share).expect("a policy hands out only accelerators that are free (A-5)");
+        }
+        if shares.len() > 1 && !self.racks.is_empty() {
+            let mut racks = shares.iter().map(|(node, _)| self.racks[node.0 as usize]);
+            let first = racks.next();
+            self.meter.gang_starts += 1;
+            self.meter.gang_starts_in_one_rack += u64::from(racks.all(|rack| Some(rack) == first));
+        }
+    }
+
+    /// Puts running jobs elsewhere: all leave, then all take their places. Their runs go on.
+    fn relocate(&mut self, moves: &Moves) {
+        assert!(self.charges.are_free(), "a policy moves jobs only where that is free");
+        for (job, _) in moves.iter() {
+            let run = self.progress[job.index()].current().expect("a policy moves only jobs that run");
+            let Place::Nodes(shares) = &run.place else { panic!("a policy moves only jobs that are somewhere") };
+            for (node, share) in shares {
+                self.free[node.0 as usize] += share;
+            }
+            if let Some(recorder) = &mut self.recorder {
+                recorder.ran(job, run.placed, self.now, shares);
+            }
+            self.meter.migrations += 1;
+        }
+        for (job, shares) in moves.iter() {
+            self.take(shares);
+            self.progress[job.index()].put(self.now, shares);
         }
     }
 

@@ -98,6 +98,5 @@ fn helios(report: &mut Report, folder: &Path) -> Result<()> {
         ));
     }
     report.note("FIFO takes jobs of one second in the order of Helios' unstable sort (simulator/textbook/ties.rs).");
-    report.note("The figure for venus-sept on 96x8 comes from another order of such jobs, which isn't known.");
     Ok(())
 }

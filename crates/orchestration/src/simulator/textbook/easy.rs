@@ -12,7 +12,7 @@ use std::time::Duration;
 use gangline_base::Timestamp;
 
 use super::Occupancy;
-use crate::simulator::floor::{Floor, NodeChoice};
+use crate::simulator::floor::Floor;
 use crate::simulator::policy::{Action, Happening, Policy, View};
 use crate::simulator::workload::JobIndex;
 
@@ -59,7 +59,7 @@ impl EasyBackfill {
                 floor.release(shares);
             }
             let is_last_of_instant = ends.peek().is_none_or(|(next, _)| next != end);
-            if is_last_of_instant && floor.find(view.gpus(head), NodeChoice::Fullest).is_some() {
+            if is_last_of_instant && floor.find(view.gpus(head)).is_some() {
                 return Some(Reservation { at: (*end).max(view.now + Duration::from_nanos(1)), floor });
             }
         }
@@ -74,11 +74,11 @@ impl EasyBackfill {
             if self.occupancy.floor.free_total() == 0 {
                 break;
             }
-            let Some(shares) = self.occupancy.floor.find(view.gpus(job), NodeChoice::Fullest) else { continue };
+            let Some(shares) = self.occupancy.floor.find(view.gpus(job)) else { continue };
             let end = view.latest_end(job).expect("every job has a limit: simulate refuses this policy without");
             if let Some(reservation) = reservation.as_mut().filter(|reservation| end > reservation.at) {
                 reservation.floor.take(&shares);
-                if reservation.floor.find(view.gpus(head), NodeChoice::Fullest).is_none() {
+                if reservation.floor.find(view.gpus(head)).is_none() {
                     reservation.floor.release(&shares);
                     continue;
                 }
@@ -108,7 +108,7 @@ impl Policy for EasyBackfill {
         }
         let mut actions = Vec::new();
         while let Some(head) = self.queue.first().copied() {
-            let Some(shares) = self.occupancy.floor.find(view.gpus(head), NodeChoice::Fullest) else {
+            let Some(shares) = self.occupancy.floor.find(view.gpus(head)) else {
                 self.backfill(view, head, &mut actions);
                 break;
             };

@@ -123,7 +123,7 @@ impl Policy for LeastAttainedService {
             Placing::Anew => self.count(view),
             Placing::Sticky => {
                 let order: Vec<JobIndex> = self.queues.iter().flatten().copied().collect();
-                let actions = settle(Placing::Sticky, view, &mut self.occupancy, &order);
+                let actions = settle(view, &mut self.occupancy, &order);
                 for job in order {
                     self.is_on[job.index()] = self.occupancy.place(job).is_some();
                 }

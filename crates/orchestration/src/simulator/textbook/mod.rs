@@ -10,6 +10,7 @@
 //! | easy-backfill | submission, with backfill | no | no | Lifka, JSSPP'95; Mu'alem and Feitelson, TPDS'01 |
 
 mod easy;
+mod first_fit;
 mod las;
 mod nonpreemptive;
 mod preemptive;
@@ -80,12 +81,7 @@ impl Occupancy {
         }
     }
 
-    /// Begins a placement of everything from scratch.
-    pub(crate) fn clear(&mut self) {
-        self.floor = self.floor.cleared();
-    }
-
-    /// Replaces where a job stands on a floor that was cleared.
+    /// Puts a job that was taken away back there, or nowhere.
     pub(crate) fn put(&mut self, job: JobIndex, shares: Option<Shares>) {
         if let Some(shares) = &shares {
             self.floor.take(shares);

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Occupancy, ties};
-use crate::simulator::floor::NodeChoice;
 use crate::simulator::policy::{Action, Happening, Policy, View};
 use crate::simulator::workload::{JobIndex, Workload};
 
@@ -50,7 +49,7 @@ impl Policy for InOrder {
         }
         let mut actions = Vec::new();
         while let Some((_, _, job)) = self.queue.first().copied() {
-            let Some(shares) = self.occupancy.floor.find(view.gpus(job), NodeChoice::Fullest) else { break };
+            let Some(shares) = self.occupancy.floor.find(view.gpus(job)) else { break };
             self.queue.pop_first();
             actions.push(self.occupancy.start(job, shares));
         }

@@ -1,49 +1,22 @@
-//! From an order of preference to who runs where, for policies that preempt.
-//!
-//! Where preemption is free, everything is cleared and placed anew in that order, first fit, skipping what doesn't fit
-//! (Muri's simulator): jobs migrate free of charge. Where it costs, running jobs stay where they are, and a waiting
-//! job takes the place of the least preferred running jobs, of those only that it needs.
+//! From an order of preference to who runs where, for policies that preempt at a cost: running jobs stay where they
+//! are, and a waiting job takes the place of the least preferred running jobs, of those only that it needs.
 
 use super::Occupancy;
-use crate::simulator::floor::{NodeChoice, Shares};
-use crate::simulator::policy::{Action, Place, View};
+use crate::simulator::floor::Shares;
+use crate::simulator::policy::{Action, View};
 use crate::simulator::workload::JobIndex;
 
 /// How an order becomes places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placing {
-    /// Everything anew at every step.
+    /// Everything anew at every step: where preemption and moving are free.
     Anew,
     /// Running jobs stay unless one before them needs their place.
     Sticky,
 }
 
 /// Makes the first of `order` run, as many as fit.
-pub(crate) fn settle(placing: Placing, view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) -> Vec<Action> {
-    match placing {
-        Placing::Anew => place_anew(view, occupancy, order),
-        Placing::Sticky => place_sticky(view, occupancy, order),
-    }
-}
-
-fn place_anew(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) -> Vec<Action> {
-    let (mut stops, mut starts) = (Vec::new(), Vec::new());
-    occupancy.clear();
-    for job in order.iter().copied() {
-        let found = occupancy.floor.find(view.gpus(job), NodeChoice::First);
-        if occupancy.place(job) != found.as_ref() {
-            if occupancy.place(job).is_some() {
-                stops.push(Action::Preempt { job, manner: crate::simulator::policy::Manner::AtOnce });
-            }
-            starts.extend(found.clone().map(|shares| Action::Start { job, place: Place::Nodes(shares) }));
-        }
-        occupancy.put(job, found);
-    }
-    stops.append(&mut starts);
-    stops
-}
-
-fn place_sticky(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) -> Vec<Action> {
+pub(crate) fn settle(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) -> Vec<Action> {
     let mut actions = Vec::new();
     // Accelerators of running jobs after the one looked at: what preemption could give it at most.
     let holds = |occupancy: &Occupancy, job: &JobIndex| occupancy.place(*job).map_or(0, |_| view.gpus(*job));
@@ -54,7 +27,7 @@ fn place_sticky(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) 
         if held > 0 || view.gpus(job) > occupancy.floor.free_total() + behind {
             continue;
         }
-        let found = occupancy.floor.find(view.gpus(job), NodeChoice::Fullest);
+        let found = occupancy.floor.find(view.gpus(job));
         if let Some(shares) = found {
             actions.push(occupancy.start(job, shares));
         } else if behind > 0 {
@@ -62,7 +35,7 @@ fn place_sticky(view: &View<'_>, occupancy: &mut Occupancy, order: &[JobIndex]) 
             actions.extend(take_place_of(view, occupancy, job, order[place + 1..].iter().rev().copied()));
             let victims = actions[before..].iter().filter_map(|action| match action {
                 Action::Preempt { job, .. } => Some(view.gpus(*job)),
-                Action::Start { .. } | Action::WakeAt(_) => None,
+                Action::Start { .. } | Action::Move(_) | Action::WakeAt(_) => None,
             });
             behind -= victims.sum::<u32>();
         }
@@ -83,7 +56,7 @@ pub(super) fn take_place_of(
     for candidate in candidates.filter(|candidate| view.is_running(*candidate)) {
         let Some(shares) = occupancy.leave(candidate) else { continue };
         taken.push((candidate, shares));
-        found = occupancy.floor.find(view.gpus(job), NodeChoice::Fullest);
+        found = occupancy.floor.find(view.gpus(job));
         if found.is_some() {
             break;
         }

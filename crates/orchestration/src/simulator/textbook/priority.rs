@@ -11,7 +11,6 @@ use gangline_base::Priority;
 
 use super::Occupancy;
 use super::preemptive::take_place_of;
-use crate::simulator::floor::NodeChoice;
 use crate::simulator::policy::{Action, Happening, Policy, View};
 use crate::simulator::workload::JobIndex;
 
@@ -54,7 +53,7 @@ impl PriorityPreemption {
 
     /// What it takes to start a job now; nothing if it can't.
     fn try_to_start(&mut self, view: &View<'_>, (priority, job): Rank) -> Vec<Action> {
-        if let Some(shares) = self.occupancy.floor.find(view.gpus(job), NodeChoice::Fullest) {
+        if let Some(shares) = self.occupancy.floor.find(view.gpus(job)) {
             return vec![self.occupancy.start(job, shares)];
         }
         let lower: Vec<JobIndex> =
@@ -93,7 +92,7 @@ impl Policy for PriorityPreemption {
                         self.running.remove(&rank(view, job));
                         self.waiting.insert(rank(view, job));
                     }
-                    Action::WakeAt(_) => {}
+                    Action::Move(_) | Action::WakeAt(_) => {}
                 }
                 actions.push(action);
             }

@@ -1,12 +1,25 @@
 //! SRTF and SRSF: the shortest remaining time, or remaining time x accelerators, first; preemptive and clairvoyant.
 //!
 //! As in Muri's simulator (Zhao et al., SIGCOMM'22): at every event the runnable jobs are sorted stably, so equals keep
-//! the order they had, and all that fit run; one that doesn't fit is passed by those behind it.
+//! the order they had, and all that fit run; one that doesn't fit is passed by those behind it. Where preemption is
+//! free, all are placed anew, first fit, and move free of charge.
+//!
+//! From one event to the next the order hardly changes: running jobs come nearer to their end all at one pace. So it is
+//! kept, and set right by moving the few that are out of it.
+
+use std::time::Duration;
+
+use gangline_base::{NodeId, Timestamp};
 
 use super::Occupancy;
+use super::first_fit::FirstFit;
 use super::preemptive::{Placing, settle};
-use crate::simulator::policy::{Action, Happening, Policy, View};
+use crate::simulator::floor::Shares;
+use crate::simulator::policy::{Action, Happening, Manner, Moves, Place, Policy, View};
 use crate::simulator::workload::JobIndex;
+
+/// Places by which jobs may be moved one by one before all are sorted, for each job.
+const SHIFTS_PER_JOB_MAX: usize = 8;
 
 /// What is shortest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,40 +30,194 @@ pub(crate) enum Measure {
     Service,
 }
 
+/// A job that waits or runs.
+#[derive(Clone, Copy, Debug)]
+struct Runnable {
+    job: JobIndex,
+    gpus: u32,
+    /// What it is sorted by, now.
+    key: u128,
+    /// Nanoseconds of work left: now if it runs anywhere, and until it runs again if not.
+    left: u64,
+    /// When a running job's work will be done.
+    end: Timestamp,
+    /// The first of its nodes, if it runs.
+    node: Option<NodeId>,
+}
+
 /// The shortest remaining first.
 #[derive(Debug)]
 pub(crate) struct ShortestRemaining {
     measure: Measure,
-    placing: Placing,
-    occupancy: Occupancy,
-    runnable: Vec<JobIndex>,
+    /// In order, as of the last event.
+    runnable: Vec<Runnable>,
+    ground: Ground,
+}
+
+/// Where jobs stand.
+#[derive(Debug)]
+enum Ground {
+    /// Everything anew at every event.
+    Anew {
+        floor: FirstFit,
+        /// The nodes of jobs on several, by job.
+        wide: Vec<Shares>,
+    },
+    /// Running jobs stay unless one before them needs their place.
+    Sticky(Occupancy),
 }
 
 impl ShortestRemaining {
     pub(crate) fn new(measure: Measure, placing: Placing, capacity: &[u32], jobs: usize) -> Self {
-        ShortestRemaining { measure, placing, occupancy: Occupancy::new(capacity, jobs), runnable: Vec::new() }
+        let ground = match placing {
+            Placing::Anew => Ground::Anew { floor: FirstFit::new(capacity), wide: vec![Shares::new(); jobs] },
+            Placing::Sticky => Ground::Sticky(Occupancy::new(capacity, jobs)),
+        };
+        ShortestRemaining { measure, runnable: Vec::new(), ground }
     }
+
+    fn note(&mut self, view: &View<'_>, happenings: &[Happening]) {
+        let finished = happenings.partition_point(|happening| matches!(happening, Happening::Finished(_)));
+        if finished > 0 {
+            // Those that are done come first in order, so few are looked at.
+            let is_over = |job| happenings[..finished].binary_search(&Happening::Finished(job)).is_ok();
+            let mut left = finished;
+            self.runnable.retain(|runnable| {
+                let is_over = left > 0 && is_over(runnable.job);
+                left -= usize::from(is_over);
+                !is_over
+            });
+        }
+        for happening in happenings {
+            match (&mut self.ground, *happening) {
+                (_, Happening::Submitted(job)) => {
+                    let (gpus, left) = (view.gpus(job), nanos(view.remaining(job)));
+                    self.runnable.push(Runnable { job, gpus, key: 0, left, end: view.now, node: None });
+                }
+                (Ground::Anew { wide, .. }, Happening::Finished(job)) => wide[job.index()] = Shares::new(),
+                (Ground::Anew { .. }, _) => {}
+                (Ground::Sticky(occupancy), happening) => occupancy.note(happening),
+            }
+        }
+    }
+
+    /// Brings work left, keys and order up to date.
+    fn sort(&mut self, view: &View<'_>) {
+        // Where something other than time changes what is left, the world is asked.
+        let is_asked = view.has_quirk || matches!(self.ground, Ground::Sticky(_));
+        for runnable in &mut self.runnable {
+            if is_asked {
+                runnable.left = nanos(view.remaining(runnable.job));
+            } else if runnable.node.is_some() {
+                runnable.left = runnable.end.unix_nanos() - view.now.unix_nanos();
+            }
+            let weight = if self.measure == Measure::Time { 1 } else { runnable.gpus };
+            runnable.key = u128::from(runnable.left) * u128::from(weight);
+        }
+        set_right(&mut self.runnable);
+    }
+}
+
+/// Sorts stably what is nearly sorted.
+fn set_right(runnable: &mut [Runnable]) {
+    let mut shifts = SHIFTS_PER_JOB_MAX * runnable.len();
+    for index in 1..runnable.len() {
+        let key = runnable[index].key;
+        if runnable[index - 1].key <= key {
+            continue;
+        }
+        let place = runnable[..index].partition_point(|other| other.key <= key);
+        let Some(left) = shifts.checked_sub(index - place) else {
+            // Equals stand still in the order they had, so it isn't too late.
+            runnable.sort_by_key(|runnable| runnable.key);
+            return;
+        };
+        shifts = left;
+        runnable[place..=index].rotate_right(1);
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("the end of a job's work is a representable time")
+}
+
+/// Places everything anew, in order.
+fn place_anew(view: &View<'_>, floor: &mut FirstFit, wide: &mut [Shares], order: &mut [Runnable]) -> Vec<Action> {
+    floor.clear();
+    let (mut stops, mut moves, mut starts) = (Vec::new(), Moves::default(), Vec::new());
+    let mut shares = Shares::new();
+    for runnable in order {
+        let Runnable { job, gpus, node: before, .. } = *runnable;
+        runnable.node = None;
+        let mut is_same = true;
+        if floor.is_misfit(gpus) {
+            // It doesn't run.
+        } else if floor.is_narrow(gpus) {
+            runnable.node = floor.take_node(gpus);
+            is_same = runnable.node == before;
+        } else if floor.take_nodes(gpus, &mut shares) {
+            runnable.node = shares.first().map(|(node, _)| *node);
+            is_same = before.is_some() && wide[job.index()] == shares;
+            if !is_same {
+                wide[job.index()].clone_from(&shares);
+            }
+        }
+        match (before, runnable.node) {
+            (Some(_), None) => stops.push(Action::Preempt { job, manner: Manner::AtOnce }),
+            (Some(_), Some(_)) if is_same => {}
+            (before, Some(node)) => {
+                let one = [(node, gpus)];
+                let shares = if floor.is_narrow(gpus) { &one } else { shares.as_slice() };
+                if before.is_some() {
+                    moves.push(job, shares);
+                } else {
+                    runnable.end = view.now + Duration::from_nanos(runnable.left);
+                    starts.push(Action::Start { job, place: Place::Nodes(shares.to_vec()) });
+                }
+            }
+            (None, None) => {}
+        }
+    }
+    if !moves.is_empty() {
+        stops.push(Action::Move(moves));
+    }
+    stops.append(&mut starts);
+    stops
 }
 
 impl Policy for ShortestRemaining {
     fn decide(&mut self, view: &View<'_>, happenings: &[Happening]) -> Vec<Action> {
-        let mut has_finished = false;
-        for happening in happenings {
-            self.occupancy.note(*happening);
-            match happening {
-                Happening::Submitted(job) => self.runnable.push(*job),
-                Happening::Finished(_) => has_finished = true,
-                _ => {}
+        self.note(view, happenings);
+        self.sort(view);
+        match &mut self.ground {
+            Ground::Anew { floor, wide } => place_anew(view, floor, wide, &mut self.runnable),
+            Ground::Sticky(occupancy) => {
+                let order: Vec<JobIndex> = self.runnable.iter().map(|runnable| runnable.job).collect();
+                settle(view, occupancy, &order)
             }
         }
-        if has_finished {
-            let is_over = |job: &JobIndex| happenings.binary_search(&Happening::Finished(*job)).is_ok();
-            self.runnable.retain(|job| !is_over(job));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keyed(keys: impl IntoIterator<Item = u128>) -> Vec<Runnable> {
+        let runnable =
+            |(job, key)| Runnable { job: JobIndex(job), gpus: 1, key, left: 0, end: Timestamp::EPOCH, node: None };
+        (0..).zip(keys).map(runnable).collect()
+    }
+
+    #[test]
+    fn equals_keep_their_order_however_many_are_out_of_it() {
+        let nearly = (0..500).map(|key| if key % 90 == 3 { key / 3 } else { key / 2 });
+        let reversed = (0..500).map(|key| (500 - key) / 3);
+        for keys in [nearly.collect::<Vec<u128>>(), reversed.collect(), vec![7; 50], vec![]] {
+            let (mut found, mut expected) = (keyed(keys.clone()), keyed(keys));
+            set_right(&mut found);
+            expected.sort_by_key(|runnable| runnable.key);
+            assert!(found.iter().map(|it| it.job).eq(expected.iter().map(|it| it.job)));
         }
-        match self.measure {
-            Measure::Time => self.runnable.sort_by_cached_key(|job| view.remaining(*job)),
-            Measure::Service => self.runnable.sort_by_cached_key(|job| view.remaining(*job) * view.gpus(*job)),
-        }
-        settle(self.placing, view, &mut self.occupancy, &self.runnable)
     }
 }
