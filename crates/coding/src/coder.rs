@@ -1,0 +1,236 @@
+//! The coder: chooses what is done to a block and how each of its planes is coded, by measuring a sample.
+
+use crate::block::{self, BLOCK_BYTES, Header, Method};
+use crate::contexts::Clusters;
+use crate::element::Element;
+use crate::error::Error;
+use crate::histogram::Histogram;
+use crate::huffman;
+use crate::model::Model;
+use crate::rans::{self, Frequencies};
+use crate::transform::{self, Transform};
+
+/// A plane is looked at only if a sample promises fewer bits a byte than this.
+const PROMISING: (f64, f64) = (7.9, 7.995);
+/// A plane is coded only if that leaves at most this part of it: less isn't worth the time of decoding.
+const WORTHWHILE: (f64, f64) = (0.98, 0.995);
+/// A base is used only if that leaves at most this part of what coding without it leaves: it has to be kept, and read.
+const BASE_WORTHWHILE: f64 = 0.98;
+/// The transform is chosen by runs of so many bytes,
+const SAMPLE_RUN: usize = 2_048;
+/// one in so many. Blocks of up to one run in each are measured whole.
+const SAMPLE_STRIDE: usize = 8 * SAMPLE_RUN;
+
+/// How much time coding may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// While a checkpoint is written: about a gigabyte a second on a core.
+    Inline,
+    /// When a checkpoint moves to another tier: the best ratio.
+    Tiering,
+}
+
+impl Effort {
+    fn of(self, (inline, tiering): (f64, f64)) -> f64 {
+        match self {
+            Effort::Inline => inline,
+            Effort::Tiering => tiering,
+        }
+    }
+}
+
+/// Codes blocks of one type of elements. It keeps its memory (about four times a block) from one to the next.
+#[derive(Debug)]
+pub struct Coder {
+    element: Element,
+    effort: Effort,
+    planes: Vec<Vec<u8>>,
+    sample: (Vec<u8>, Vec<u8>),
+    model: Model,
+    ids: Vec<u8>,
+    words: Vec<u16>,
+}
+
+/// What became of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// What was done to its elements; anything but [`Transform::Plain`] needs the base to decode.
+    pub transform: Transform,
+    /// Bytes appended.
+    pub coded_bytes: usize,
+}
+
+/// How a plane will be coded, and the bytes that should take.
+enum Plan {
+    Raw,
+    Constant(u8),
+    Huffman(Box<Histogram>),
+    Rans(Box<Histogram>),
+    RansByContext(Clusters, Vec<Histogram>),
+}
+
+impl Coder {
+    /// A coder of such elements.
+    #[must_use]
+    pub fn new(element: Element, effort: Effort) -> Coder {
+        Coder {
+            element,
+            effort,
+            planes: vec![Vec::new(); element.size()],
+            sample: Default::default(),
+            model: Model::default(),
+            ids: Vec::new(),
+            words: Vec::new(),
+        }
+    }
+
+    /// Appends a coded block: at most [`BLOCK_OVERHEAD_MAX`](crate::BLOCK_OVERHEAD_MAX) bytes more than `raw` has. `base` holds
+    /// the same elements at an earlier time; it is used only where that pays, which the summary tells.
+    ///
+    /// # Errors
+    /// [`Error::Ragged`], [`Error::BaseLength`] and [`Error::BlockTooLong`]; nothing is appended then.
+    pub fn encode(&mut self, raw: &[u8], base: Option<&[u8]>, out: &mut Vec<u8>) -> Result<Summary, Error> {
+        self.check(raw, base)?;
+        if raw.len() > BLOCK_BYTES {
+            return Err(Error::BlockTooLong { bytes: raw.len(), max: BLOCK_BYTES });
+        }
+        let base = base.unwrap_or(&[]);
+        let transform = if base.is_empty() { Transform::Plain } else { self.choose(raw, base) };
+        let before = out.len();
+        let header = Header { element: self.element, transform, raw_bytes: raw.len() };
+        let list = block::write_header(&header, raw, out);
+        self.write_planes(transform, (raw, base), list, out);
+        Ok(Summary { transform, coded_bytes: out.len() - before })
+    }
+
+    /// Whether these can be coded, together.
+    pub(crate) fn check(&self, raw: &[u8], base: Option<&[u8]>) -> Result<(), Error> {
+        if !raw.len().is_multiple_of(self.element.size()) {
+            return Err(Error::Ragged { element: self.element, bytes: raw.len() });
+        }
+        match base {
+            Some(base) if base.len() != raw.len() => Err(Error::BaseLength { bytes: raw.len(), base: base.len() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The transform under which a sample takes the fewest bits.
+    fn choose(&mut self, raw: &[u8], base: &[u8]) -> Transform {
+        let (mut sample, mut sampled_base) = std::mem::take(&mut self.sample);
+        for (from, to) in [(raw, &mut sample), (base, &mut sampled_base)] {
+            to.clear();
+            let runs = from.chunks(if from.len() > SAMPLE_STRIDE { SAMPLE_STRIDE } else { SAMPLE_RUN });
+            runs.for_each(|stride| to.extend(&stride[..SAMPLE_RUN.min(stride.len())]));
+        }
+        let mut best = (Transform::Plain, self.bits(Transform::Plain, (&sample, &sampled_base)) * BASE_WORTHWHILE);
+        for transform in Transform::ALL {
+            if transform.fits(self.element) && transform.needs_base() {
+                let bits = self.bits(transform, (&sample, &sampled_base));
+                best = if bits < best.1 { (transform, bits) } else { best };
+            }
+        }
+        self.sample = (sample, sampled_base);
+        best.0
+    }
+
+    /// Bits that elements take under a transform.
+    fn bits(&mut self, transform: Transform, (raw, base): (&[u8], &[u8])) -> f64 {
+        let planes = self.split(transform, (raw, base));
+        let highest_first: Vec<&[u8]> = planes.iter().rev().map(Vec::as_slice).collect();
+        let sum =
+            (0..highest_first.len()).map(|place| self.plan(highest_first[place], &highest_first[..place]).1).sum();
+        self.planes = planes;
+        sum
+    }
+
+    /// Splits elements into planes, which the caller gives back.
+    fn split(&mut self, transform: Transform, (raw, base): (&[u8], &[u8])) -> Vec<Vec<u8>> {
+        let base = if transform.needs_base() { base } else { &[] };
+        let mut planes = std::mem::take(&mut self.planes);
+        planes.iter_mut().for_each(|plane| plane.resize(raw.len() / self.element.size(), 0));
+        transform::split(self.element, transform, (raw, base), &mut planes);
+        self.model.begin(self.element, transform, base);
+        planes
+    }
+
+    fn write_planes(&mut self, transform: Transform, pair: (&[u8], &[u8]), list: usize, out: &mut Vec<u8>) {
+        let planes = self.split(transform, pair);
+        let highest_first: Vec<&[u8]> = planes.iter().rev().map(Vec::as_slice).collect();
+        for (place, plane) in highest_first.iter().enumerate() {
+            let above = &highest_first[..place];
+            let (plan, _) = self.plan(plane, above);
+            let begin = out.len();
+            let mut method = self.write(&plan, (plane, above), out);
+            if out.len() - begin > plane.len() {
+                out.truncate(begin);
+                method = self.write(&Plan::Raw, (plane, above), out);
+            }
+            let entry = block::plane_entry(method, out.len() - begin);
+            out[list + 4 * place..][..4].copy_from_slice(&entry);
+        }
+        self.planes = planes;
+    }
+
+    /// How to code a plane, and the bits that should take.
+    fn plan(&mut self, plane: &[u8], above: &[&[u8]]) -> (Plan, f64) {
+        let raw_bits = 8.0 * f64::from(crate::wire::length32(plane.len()));
+        if Histogram::sampled(plane).bits_per_byte() > self.effort.of(PROMISING) {
+            return (Plan::Raw, raw_bits);
+        }
+        let histogram = Histogram::of(plane);
+        if histogram.symbols() <= 1 {
+            return plane.first().map_or((Plan::Raw, 0.0), |byte| (Plan::Constant(*byte), 8.0));
+        }
+        let bits = histogram.bits() + f64::from(8 * rans::OVERHEAD_BYTES);
+        let mut best = (raw_bits * self.effort.of(WORTHWHILE), raw_bits, Plan::Raw);
+        if self.effort == Effort::Inline {
+            if bits < best.0 {
+                best = (bits, bits, Plan::Huffman(Box::new(histogram)));
+            }
+            return (best.2, best.1);
+        }
+        if bits < best.0 {
+            best = (bits, bits, Plan::Rans(Box::new(histogram)));
+        }
+        if let Some(values) = self.model.values(above) {
+            let (clusters, histograms, bits) = Clusters::of(plane, values);
+            let bits = bits + f64::from(8 * rans::OVERHEAD_BYTES);
+            if clusters.count() > 1 && bits < best.0 {
+                best = (bits, bits, Plan::RansByContext(clusters, histograms));
+            }
+        }
+        (best.2, best.1)
+    }
+
+    /// Appends a plane as planned.
+    fn write(&mut self, plan: &Plan, (plane, above): (&[u8], &[&[u8]]), out: &mut Vec<u8>) -> Method {
+        match plan {
+            Plan::Raw => {
+                out.extend(plane);
+                Method::Raw
+            }
+            Plan::Constant(byte) => {
+                out.push(*byte);
+                Method::Constant
+            }
+            Plan::Huffman(histogram) => {
+                huffman::encode(plane, histogram, out);
+                Method::Huffman
+            }
+            Plan::Rans(histogram) => {
+                self.ids.clear();
+                self.ids.resize(plane.len(), 0);
+                rans::encode((plane, &self.ids), &[Frequencies::nearest(histogram)], &mut self.words, out);
+                Method::Rans
+            }
+            Plan::RansByContext(clusters, histograms) => {
+                let values = self.model.values(above).expect("the plan was made with contexts");
+                clusters.ids(values, &mut self.ids);
+                clusters.write(out);
+                let tables: Vec<Frequencies> = histograms.iter().map(Frequencies::nearest).collect();
+                rans::encode((plane, &self.ids), &tables, &mut self.words, out);
+                Method::RansByContext
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The decoder: bytes that may lie in, exactly what was coded out, or a refusal.
+
+use crate::block::{self, Method};
+use crate::contexts::Clusters;
+use crate::error::{Error, malformed};
+use crate::model::Model;
+use crate::wire::Reader;
+use crate::{huffman, rans, transform};
+
+/// Decodes blocks of any type of elements. It keeps its memory (about four times a block) from one to the next, and takes no
+/// more whatever the bytes say.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    planes: Vec<Vec<u8>>,
+    model: Model,
+    ids: Vec<u8>,
+}
+
+impl Decoder {
+    /// A decoder.
+    #[must_use]
+    pub fn new() -> Decoder {
+        Decoder::default()
+    }
+
+    /// Decodes one block into `raw`, which has the length that the caller expects; `base` is what it was coded against, if it
+    /// was. After an error, `raw` holds anything.
+    ///
+    /// # Errors
+    /// [`Error::Version`], [`Error::Length`] when it isn't of the length of `raw`, [`Error::BaseMissing`],
+    /// [`Error::BaseLength`], [`Error::Malformed`] and [`Error::Checksum`].
+    pub fn decode(&mut self, coded: &[u8], base: Option<&[u8]>, raw: &mut [u8]) -> Result<(), Error> {
+        let mut reader = Reader::new(coded);
+        let (header, checksum) = block::read_header(&mut reader)?;
+        if header.raw_bytes != raw.len() {
+            return Err(Error::Length { expected: raw.len() as u64, found: header.raw_bytes as u64 });
+        }
+        let base = match (header.transform.needs_base(), base) {
+            (false, _) => &[],
+            (true, None) => return Err(Error::BaseMissing),
+            (true, Some(base)) => base,
+        };
+        if header.transform.needs_base() && base.len() != raw.len() {
+            return Err(Error::BaseLength { bytes: raw.len(), base: base.len() });
+        }
+        let size = header.element.size();
+        self.model.begin(header.element, header.transform, base);
+        self.planes.resize(size.max(self.planes.len()), Vec::new());
+        let mut entries = Vec::with_capacity(size);
+        for _ in 0..size {
+            entries.push(block::read_plane_entry(&mut reader)?);
+        }
+        let mut planes: Vec<&[u8]> = Vec::with_capacity(size);
+        for ((method, length), memory) in entries.into_iter().zip(&mut self.planes) {
+            let coded = reader.take(length)?;
+            memory.resize(raw.len() / size, 0);
+            let context = (&mut self.model, &mut self.ids);
+            let plane = decode_plane((method, coded), &planes, context, memory)?;
+            planes.push(plane);
+        }
+        reader.end()?;
+        planes.reverse();
+        transform::join(header.element, header.transform, (&planes, base), raw);
+        if header.checksum(raw) == checksum { Ok(()) } else { Err(Error::Checksum) }
+    }
+}
+
+/// The plane, decoded into `memory` unless it lies in the coded bytes as it is.
+fn decode_plane<'a>(
+    (method, coded): (Method, &'a [u8]),
+    above: &[&[u8]],
+    (model, ids): (&mut Model, &mut Vec<u8>),
+    memory: &'a mut [u8],
+) -> Result<&'a [u8], Error> {
+    match method {
+        Method::Raw if coded.len() == memory.len() => return Ok(coded),
+        Method::Raw => return Err(malformed("a raw plane has another length")),
+        Method::Constant => match coded {
+            [byte] => memory.fill(*byte),
+            _ => return Err(malformed("a constant plane isn't one byte")),
+        },
+        Method::Huffman => huffman::decode(coded, memory)?,
+        Method::Rans => {
+            ids.clear();
+            ids.resize(memory.len(), 0);
+            rans::decode(coded, (memory, ids), 1)?;
+        }
+        Method::RansByContext => {
+            let mut reader = Reader::new(coded);
+            let clusters = Clusters::read(&mut reader)?;
+            let values = model.values(above).ok_or(malformed("a plane has no contexts"))?;
+            clusters.ids(values, ids);
+            rans::decode(reader.rest(), (memory, ids), clusters.count())?;
+        }
+    }
+    Ok(memory)
+}
