@@ -18,8 +18,11 @@ const WORTHWHILE: (f64, f64) = (0.98, 0.995);
 const BASE_WORTHWHILE: f64 = 0.98;
 /// The transform is chosen by runs of so many bytes,
 const SAMPLE_RUN: usize = 2_048;
-/// one in so many. Blocks of up to one run in each are measured whole.
-const SAMPLE_STRIDE: usize = 8 * SAMPLE_RUN;
+/// one in so many bytes.
+const SAMPLE_STRIDE: (usize, usize) = (32 * SAMPLE_RUN, 8 * SAMPLE_RUN);
+/// At [`Effort::Inline`], a plane is coded with rANS rather than Huffman's codes, which are whole bits and faster, if
+/// that leaves at most this part: where one symbol prevails, as in the upper planes of differences.
+const RANS_WORTHWHILE: f64 = 0.8;
 
 /// How much time coding may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +51,8 @@ pub struct Coder {
     sample: (Vec<u8>, Vec<u8>),
     model: Model,
     ids: Vec<u8>,
-    words: Vec<u16>,
+    words: Vec<u8>,
+    histograms: Vec<Histogram>,
 }
 
 /// What became of a block.
@@ -81,6 +85,7 @@ impl Coder {
             model: Model::default(),
             ids: Vec::new(),
             words: Vec::new(),
+            histograms: Vec::new(),
         }
     }
 
@@ -119,7 +124,8 @@ impl Coder {
         let (mut sample, mut sampled_base) = std::mem::take(&mut self.sample);
         for (from, to) in [(raw, &mut sample), (base, &mut sampled_base)] {
             to.clear();
-            let runs = from.chunks(if from.len() > SAMPLE_STRIDE { SAMPLE_STRIDE } else { SAMPLE_RUN });
+            let stride = if self.effort == Effort::Inline { SAMPLE_STRIDE.0 } else { SAMPLE_STRIDE.1 };
+            let runs = from.chunks(if from.len() > stride { stride } else { SAMPLE_RUN });
             runs.for_each(|stride| to.extend(&stride[..SAMPLE_RUN.min(stride.len())]));
         }
         let mut best = (Transform::Plain, self.bits(Transform::Plain, (&sample, &sampled_base)) * BASE_WORTHWHILE);
@@ -184,16 +190,18 @@ impl Coder {
         let bits = histogram.bits() + f64::from(8 * rans::OVERHEAD_BYTES);
         let mut best = (raw_bits * self.effort.of(WORTHWHILE), raw_bits, Plan::Raw);
         if self.effort == Effort::Inline {
-            if bits < best.0 {
-                best = (bits, bits, Plan::Huffman(Box::new(histogram)));
-            }
-            return (best.2, best.1);
+            let huffman_bits = huffman::bits(&histogram);
+            return match bits < huffman_bits * RANS_WORTHWHILE {
+                true if bits < best.0 => (Plan::Rans(Box::new(histogram)), bits),
+                false if huffman_bits < best.0 => (Plan::Huffman(Box::new(histogram)), huffman_bits),
+                _ => (Plan::Raw, raw_bits),
+            };
         }
         if bits < best.0 {
             best = (bits, bits, Plan::Rans(Box::new(histogram)));
         }
         if let Some(values) = self.model.values(above) {
-            let (clusters, histograms, bits) = Clusters::of(plane, values);
+            let (clusters, histograms, bits) = Clusters::of(plane, values, &mut self.histograms);
             let bits = bits + f64::from(8 * rans::OVERHEAD_BYTES);
             if clusters.count() > 1 && bits < best.0 {
                 best = (bits, bits, Plan::RansByContext(clusters, histograms));

@@ -45,13 +45,14 @@ impl Cluster {
 
 impl Clusters {
     /// Clusters for a plane whose symbol `i` has the context `values[i]`, their histograms, and all bits that coding with
-    /// them needs. There has to be at least one symbol.
-    pub(crate) fn of(plane: &[u8], values: &[u16]) -> (Clusters, Vec<Histogram>, f64) {
-        let mut histograms = vec![Histogram::EMPTY; VALUES];
+    /// them needs. There has to be at least one symbol. `memory` is used again.
+    pub(crate) fn of(plane: &[u8], values: &[u16], memory: &mut Vec<Histogram>) -> (Clusters, Vec<Histogram>, f64) {
+        memory.clear();
+        memory.resize(VALUES, Histogram::EMPTY);
         for (symbol, value) in plane.iter().zip(values) {
-            histograms[usize::from(*value)].counts[usize::from(*symbol)] += 1;
+            memory[usize::from(*value)].counts[usize::from(*symbol)] += 1;
         }
-        let seen = (1..).zip(histograms).filter(|(_, histogram)| histogram.total() > 0);
+        let seen = (1..).zip(memory.iter().cloned()).filter(|(_, histogram)| histogram.total() > 0);
         let mut clusters: Vec<Cluster> = seen.map(|(end, histogram)| Cluster::new(end, histogram)).collect();
         let mut pairs: Vec<Cluster> = clusters.windows(2).map(|pair| pair[0].with(&pair[1])).collect();
         while let Some((place, gain)) = best(&clusters, &pairs) {
@@ -129,7 +130,7 @@ mod tests {
             .zip(0_u32..)
             .map(|(value, i)| if *value < 17 { 0 } else { (i / 40 % 5).to_le_bytes()[0] })
             .collect();
-        let (clusters, histograms, bits) = Clusters::of(&plane, &values);
+        let (clusters, histograms, bits) = Clusters::of(&plane, &values, &mut Vec::new());
         assert_eq!((clusters.count(), histograms.len()), (2, 2));
         assert!(bits < 58_000.0 * 2.33, "{bits}");
         let mut ids = Vec::new();
@@ -141,7 +142,7 @@ mod tests {
     fn there_are_never_too_many() {
         let values: Vec<u16> = (0..512 * 512_u32).map(|i| u16::try_from(i % 512).unwrap()).collect();
         let plane: Vec<u8> = values.iter().map(|value| value.to_le_bytes()[0]).collect();
-        let (clusters, _, _) = Clusters::of(&plane, &values);
+        let (clusters, _, _) = Clusters::of(&plane, &values, &mut Vec::new());
         assert_eq!(clusters.count(), CLUSTERS_MAX);
         let mut written = Vec::new();
         clusters.write(&mut written);

@@ -13,7 +13,14 @@ use crate::{huffman, rans, transform};
 pub struct Decoder {
     planes: Vec<Vec<u8>>,
     model: Model,
+    memory: Memory,
+}
+
+/// Memory that is used again.
+#[derive(Debug, Default)]
+struct Memory {
     ids: Vec<u8>,
+    tables: Vec<u32>,
 }
 
 impl Decoder {
@@ -51,11 +58,11 @@ impl Decoder {
             entries.push(block::read_plane_entry(&mut reader)?);
         }
         let mut planes: Vec<&[u8]> = Vec::with_capacity(size);
-        for ((method, length), memory) in entries.into_iter().zip(&mut self.planes) {
+        for ((method, length), plane) in entries.into_iter().zip(&mut self.planes) {
             let coded = reader.take(length)?;
-            memory.resize(raw.len() / size, 0);
-            let context = (&mut self.model, &mut self.ids);
-            let plane = decode_plane((method, coded), &planes, context, memory)?;
+            plane.resize(raw.len() / size, 0);
+            let context = (&mut self.model, &mut self.memory);
+            let plane = decode_plane((method, coded), &planes, context, plane)?;
             planes.push(plane);
         }
         reader.end()?;
@@ -65,33 +72,33 @@ impl Decoder {
     }
 }
 
-/// The plane, decoded into `memory` unless it lies in the coded bytes as it is.
+/// The plane, decoded into `plane` unless it lies in the coded bytes as it is.
 fn decode_plane<'a>(
     (method, coded): (Method, &'a [u8]),
     above: &[&[u8]],
-    (model, ids): (&mut Model, &mut Vec<u8>),
-    memory: &'a mut [u8],
+    (model, memory): (&mut Model, &mut Memory),
+    plane: &'a mut [u8],
 ) -> Result<&'a [u8], Error> {
     match method {
-        Method::Raw if coded.len() == memory.len() => return Ok(coded),
+        Method::Raw if coded.len() == plane.len() => return Ok(coded),
         Method::Raw => return Err(malformed("a raw plane has another length")),
         Method::Constant => match coded {
-            [byte] => memory.fill(*byte),
+            [byte] => plane.fill(*byte),
             _ => return Err(malformed("a constant plane isn't one byte")),
         },
-        Method::Huffman => huffman::decode(coded, memory)?,
+        Method::Huffman => huffman::decode(coded, plane)?,
         Method::Rans => {
-            ids.clear();
-            ids.resize(memory.len(), 0);
-            rans::decode(coded, (memory, ids), 1)?;
+            memory.ids.clear();
+            memory.ids.resize(plane.len(), 0);
+            rans::decode(coded, (plane, &memory.ids), 1, &mut memory.tables)?;
         }
         Method::RansByContext => {
             let mut reader = Reader::new(coded);
             let clusters = Clusters::read(&mut reader)?;
             let values = model.values(above).ok_or(malformed("a plane has no contexts"))?;
-            clusters.ids(values, ids);
-            rans::decode(reader.rest(), (memory, ids), clusters.count())?;
+            clusters.ids(values, &mut memory.ids);
+            rans::decode(reader.rest(), (plane, &memory.ids), clusters.count(), &mut memory.tables)?;
         }
     }
-    Ok(memory)
+    Ok(plane)
 }

@@ -104,12 +104,16 @@ fn codes(lengths: &Lengths) -> Result<[u16; 256], Error> {
     if next == TABLE { Ok(codes) } else { Err(malformed("its Huffman codes aren't complete")) }
 }
 
-/// An upper bound of the bits of a coded plane, exact but for the ends of streams: table, lengths and codes.
-fn coded_bytes(histogram: &Histogram, lengths: &Lengths) -> usize {
-    let bits: u64 =
-        histogram.counts.iter().zip(lengths).map(|(count, length)| u64::from(*count) * u64::from(*length)).sum();
-    let bytes = usize::try_from(bits / 8).expect("a block is small");
-    2 + 128 + 3 * 4 + bytes + STREAMS * (1 + size_of::<u64>())
+/// Bits of the codes of a plane.
+fn code_bits(histogram: &Histogram, lengths: &Lengths) -> u32 {
+    let bits = |(count, length): (&u32, &u8)| count * u32::from(*length);
+    histogram.counts.iter().zip(lengths).map(bits).sum()
+}
+
+/// Bits of a coded plane, nearly: there have to be at least two symbols.
+pub(crate) fn bits(histogram: &Histogram) -> f64 {
+    let table = histogram.symbols() / 2 + (STREAMS - 1) * size_of::<u32>();
+    f64::from(code_bits(histogram, &lengths_for(histogram))) + f64::from(8 * length32(table))
 }
 
 /// Appends the coded plane. There have to be at least two different symbols.
@@ -127,7 +131,9 @@ pub(crate) fn encode(plane: &[u8], histogram: &Histogram, out: &mut Vec<u8>) {
     }
     let header = out.len();
     let mut end = header + (STREAMS - 1) * size_of::<u32>();
-    out.resize(header + coded_bytes(histogram, &lengths), 0);
+    // Room for the codes, for the last byte of each stream, and for a whole word to be written there.
+    let code_bytes = code_bits(histogram, &lengths) as usize / 8;
+    out.resize(end + code_bytes + STREAMS * (1 + size_of::<u64>()), 0);
     for (place, quarter) in quarters(plane).into_iter().enumerate() {
         let written = write_stream(quarter, &table, &mut out[end..]);
         end += written;

@@ -117,12 +117,12 @@ impl Frequencies {
     }
 
     /// By the lowest bits of a state: the symbol in the low byte, its frequency less one, and the place within it.
-    fn decoding(&self) -> Vec<u32> {
+    fn decoding(&self) -> impl Iterator<Item = u32> + '_ {
         let spread = |(symbol, frequency): (u32, &u16)| {
             let frequency = u32::from(*frequency);
             (0..frequency).map(move |place| symbol | (frequency - 1) << 8 | place << 20)
         };
-        (0..256).zip(&self.0).flat_map(spread).collect()
+        (0..256).zip(&self.0).flat_map(spread)
     }
 }
 
@@ -132,68 +132,86 @@ struct Step {
     /// A state at or above this gives off a word first.
     limit: u32,
     reciprocal: u32,
+    bias: u16,
+    complement: u16,
     shift: u32,
-    bias: u32,
-    complement: u32,
 }
 
 impl Step {
     fn new(start: u32, frequency: u32) -> Step {
+        let small = |value: u32| u16::try_from(value).expect("at most 2 x 4096");
         let limit = frequency << 19;
-        let complement = SCALE.wrapping_sub(frequency);
+        let complement = small(SCALE - frequency);
         if frequency < 2 {
             // The quotient is the state less one, and the bias makes up for it.
-            return Step { limit, reciprocal: u32::MAX, shift: 0, bias: start + SCALE - 1, complement };
+            return Step { limit, reciprocal: u32::MAX, shift: 0, bias: small(start + SCALE - 1), complement };
         }
         let shift = (frequency - 1).ilog2() + 1;
         let reciprocal = (1_u64 << (shift + 31)).div_ceil(u64::from(frequency));
         let reciprocal = u32::try_from(reciprocal).expect("a quotient below 2 to 32");
-        Step { limit, reciprocal, shift: shift - 1, bias: start, complement }
+        Step { limit, reciprocal, shift: shift - 1, bias: small(start), complement }
     }
 
     #[inline(always)]
-    fn take_in(self, state: u32) -> u32 {
+    fn take_in(&self, state: u32) -> u32 {
         let product = (u64::from(state) * u64::from(self.reciprocal)) >> 32;
         let [a, b, c, d, ..] = product.to_le_bytes();
         let quotient = u32::from_le_bytes([a, b, c, d]) >> (self.shift & 31);
-        state.wrapping_add(self.bias).wrapping_add(quotient.wrapping_mul(self.complement))
+        state.wrapping_add(u32::from(self.bias)).wrapping_add(quotient.wrapping_mul(u32::from(self.complement)))
     }
 }
 
-/// Appends the coded plane: symbol `i` with the table that `contexts[i]` names. `words` is memory that is used again.
+/// Appends the coded plane: symbol `i` with the table that `contexts[i]` names. `memory` is used again.
 pub(crate) fn encode(
     (plane, contexts): (&[u8], &[u8]),
     tables: &[Frequencies],
-    words: &mut Vec<u16>,
+    memory: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) {
     tables.iter().for_each(|table| table.write(out));
-    let steps: Vec<[Step; 256]> = tables.iter().map(Frequencies::encoding).collect();
+    let steps: Vec<Step> = tables.iter().flat_map(Frequencies::encoding).collect();
+    // A symbol gives off a word at most. They are written from the back, so that they can be read from the front.
+    memory.resize(2 * plane.len(), 0);
+    let words = memory.as_chunks_mut::<2>().0;
     let mut states = [LEAST; LANES];
-    words.clear();
-    for (place, (symbol, context)) in plane.iter().zip(contexts).enumerate().rev() {
-        let step = steps[usize::from(*context)][usize::from(*symbol)];
-        let state = &mut states[place % LANES];
-        if *state >= step.limit {
-            let [low, high, ..] = state.to_le_bytes();
-            words.push(u16::from_le_bytes([low, high]));
-            *state >>= 16;
+    let mut next = words.len();
+    let mut encode = |state: &mut u32, symbol: u8, context: u8| {
+        let step = &steps[usize::from(context) << 8 | usize::from(symbol)];
+        let [low, high, ..] = state.to_le_bytes();
+        let is_full = *state >= step.limit;
+        words[next - 1] = [low, high];
+        next -= usize::from(is_full);
+        *state = step.take_in(if is_full { *state >> 16 } else { *state });
+    };
+    let (eights, rest) = plane.as_chunks::<LANES>();
+    let (contexts, rest_contexts) = contexts.as_chunks::<LANES>();
+    for ((symbol, context), state) in rest.iter().zip(rest_contexts).zip(&mut states).rev() {
+        encode(state, *symbol, *context);
+    }
+    for (symbols, contexts) in eights.iter().zip(contexts).rev() {
+        for lane in (0..LANES).rev() {
+            encode(&mut states[lane], symbols[lane], contexts[lane]);
         }
-        *state = step.take_in(*state);
     }
     out.extend(states.iter().flat_map(|state| state.to_le_bytes()));
-    out.extend(words.iter().rev().flat_map(|word| word.to_le_bytes()));
+    out.extend(words[next..].as_flattened());
 }
 
 /// Decodes a plane into `plane`, which has its length, with the tables that `contexts` names; all of them are below `tables`.
+/// `memory` is used again.
 ///
 /// # Errors
 /// When the bytes aren't what [`encode`] writes for a plane of this length and these contexts, as far as that can be seen.
-pub(crate) fn decode(coded: &[u8], (plane, contexts): (&mut [u8], &[u8]), tables: usize) -> Result<(), Error> {
+pub(crate) fn decode(
+    coded: &[u8],
+    (plane, contexts): (&mut [u8], &[u8]),
+    tables: usize,
+    memory: &mut Vec<u32>,
+) -> Result<(), Error> {
     let mut reader = Reader::new(coded);
-    let mut table = Vec::with_capacity(tables * SCALE as usize);
+    memory.clear();
     for _ in 0..tables {
-        table.extend(Frequencies::read(&mut reader)?.decoding());
+        memory.extend(Frequencies::read(&mut reader)?.decoding());
     }
     let mut states = [0; LANES];
     for state in &mut states {
@@ -207,18 +225,26 @@ pub(crate) fn decode(coded: &[u8], (plane, contexts): (&mut [u8], &[u8]), tables
         return Err(malformed("it ends within a word"));
     }
     let mut next = 0;
-    for (symbols, contexts) in plane.chunks_mut(LANES).zip(contexts.chunks(LANES)) {
-        for ((symbol, context), state) in symbols.iter_mut().zip(contexts).zip(&mut states) {
-            let entry = table[usize::from(*context) << SCALE_BITS | (*state & (SCALE - 1)) as usize];
-            [*symbol, ..] = entry.to_le_bytes();
-            let frequency = ((entry >> 8) & (SCALE - 1)) + 1;
-            *state = frequency * (*state >> SCALE_BITS) + (entry >> 20);
-            if *state < LEAST {
-                let word = words.get(next).copied().unwrap_or_default();
-                *state = *state << 16 | u32::from(u16::from_le_bytes(word));
-                next += 1;
-            }
+    let mut decode = |state: &mut u32, context: u8| {
+        let entry = memory[usize::from(context) << SCALE_BITS | (*state & (SCALE - 1)) as usize];
+        let frequency = ((entry >> 8) & (SCALE - 1)) + 1;
+        let given = frequency * (*state >> SCALE_BITS) + (entry >> 20);
+        let word = words.get(next).copied().unwrap_or_default();
+        let is_low = given < LEAST;
+        next += usize::from(is_low);
+        *state = if is_low { given << 16 | u32::from(u16::from_le_bytes(word)) } else { given };
+        let [symbol, ..] = entry.to_le_bytes();
+        symbol
+    };
+    let (eights, rest) = plane.as_chunks_mut::<LANES>();
+    let (contexts, rest_contexts) = contexts.as_chunks::<LANES>();
+    for (symbols, contexts) in eights.iter_mut().zip(contexts) {
+        for lane in 0..LANES {
+            symbols[lane] = decode(&mut states[lane], contexts[lane]);
         }
+    }
+    for ((symbol, context), state) in rest.iter_mut().zip(rest_contexts).zip(&mut states) {
+        *symbol = decode(state, *context);
     }
     let is_whole = next == words.len() && states.iter().all(|state| *state == LEAST);
     if is_whole { Ok(()) } else { Err(malformed("its rANS stream has another length")) }
@@ -281,10 +307,10 @@ mod tests {
             let mut coded = Vec::new();
             encode((&plane, &contexts), &[table, other], &mut Vec::new(), &mut coded);
             let mut back = vec![0; plane.len()];
-            decode(&coded, (&mut back, &contexts), 2).unwrap();
+            decode(&coded, (&mut back, &contexts), 2, &mut Vec::new()).unwrap();
             assert_eq!(back, plane);
             coded.extend([0, 0]);
-            assert!(decode(&coded, (&mut back, &contexts), 2).is_err());
+            assert!(decode(&coded, (&mut back, &contexts), 2, &mut Vec::new()).is_err());
         }
     }
 }
