@@ -64,7 +64,7 @@ pub struct Summary {
     pub coded_bytes: usize,
 }
 
-/// How a plane will be coded, and the bytes that should take.
+/// How a plane will be coded, with what has been counted for that.
 enum Plan {
     Raw,
     Constant(u8),
@@ -155,7 +155,8 @@ impl Coder {
         let mut planes = std::mem::take(&mut self.planes);
         planes.iter_mut().for_each(|plane| plane.resize(raw.len() / self.element.size(), 0));
         transform::split(self.element, transform, (raw, base), &mut planes);
-        self.model.begin(self.element, transform, base);
+        // Only at tiering are there contexts.
+        self.model.begin(self.element, transform, if self.effort == Effort::Tiering { base } else { &[] });
         planes
     }
 
@@ -187,27 +188,23 @@ impl Coder {
         if histogram.symbols() <= 1 {
             return plane.first().map_or((Plan::Raw, 0.0), |byte| (Plan::Constant(*byte), 8.0));
         }
-        let bits = histogram.bits() + f64::from(8 * rans::OVERHEAD_BYTES);
-        let mut best = (raw_bits * self.effort.of(WORTHWHILE), raw_bits, Plan::Raw);
-        if self.effort == Effort::Inline {
-            let huffman_bits = huffman::bits(&histogram);
-            return match bits < huffman_bits * RANS_WORTHWHILE {
-                true if bits < best.0 => (Plan::Rans(Box::new(histogram)), bits),
-                false if huffman_bits < best.0 => (Plan::Huffman(Box::new(histogram)), huffman_bits),
-                _ => (Plan::Raw, raw_bits),
-            };
-        }
-        if bits < best.0 {
-            best = (bits, bits, Plan::Rans(Box::new(histogram)));
-        }
+        let coded = match self.effort {
+            Effort::Inline => inline_plan(histogram),
+            Effort::Tiering => self.tiering_plan(histogram, (plane, above)),
+        };
+        if coded.1 < raw_bits * self.effort.of(WORTHWHILE) { coded } else { (Plan::Raw, raw_bits) }
+    }
+
+    fn tiering_plan(&mut self, histogram: Histogram, (plane, above): (&[u8], &[&[u8]])) -> (Plan, f64) {
+        let bits = rans_bits(histogram.bits());
         if let Some(values) = self.model.values(above) {
-            let (clusters, histograms, bits) = Clusters::of(plane, values, &mut self.histograms);
-            let bits = bits + f64::from(8 * rans::OVERHEAD_BYTES);
-            if clusters.count() > 1 && bits < best.0 {
-                best = (bits, bits, Plan::RansByContext(clusters, histograms));
+            let (clusters, histograms, bits_by_context) = Clusters::of(plane, values, &mut self.histograms);
+            let bits_by_context = rans_bits(bits_by_context);
+            if clusters.count() > 1 && bits_by_context < bits {
+                return (Plan::RansByContext(clusters, histograms), bits_by_context);
             }
         }
-        (best.2, best.1)
+        (Plan::Rans(Box::new(histogram)), bits)
     }
 
     /// Appends a plane as planned.
@@ -241,4 +238,14 @@ impl Coder {
             }
         }
     }
+}
+
+fn inline_plan(histogram: Histogram) -> (Plan, f64) {
+    let (rans, huffman) = (rans_bits(histogram.bits()), huffman::bits(&histogram));
+    let histogram = Box::new(histogram);
+    if rans < huffman * RANS_WORTHWHILE { (Plan::Rans(histogram), rans) } else { (Plan::Huffman(histogram), huffman) }
+}
+
+fn rans_bits(bits: f64) -> f64 {
+    bits + f64::from(8 * rans::OVERHEAD_BYTES)
 }

@@ -66,7 +66,7 @@ fn part_saved(coded: usize, raw: usize) -> f64 {
 #[test]
 fn every_length_of_every_type_comes_back() {
     let mut draw = ChaCha8Rng::seed_from_u64(1);
-    let counts = || (0..70).chain([255, 4_097]);
+    let counts = || (0..20).chain([33, 64, 255, 4_097]);
     for (element, count) in Element::ALL.into_iter().flat_map(|element| counts().map(move |count| (element, count))) {
         let mut noise = vec![0; count * element.size()];
         draw.fill_bytes(&mut noise);
@@ -217,6 +217,7 @@ fn nothing_cut_short_or_lengthened_is_taken() {
     }
 }
 
+/// Proves A-10: what is decoded fits in the room that the caller made, whatever the bytes promise.
 #[test]
 fn bytes_that_were_never_coded_are_refused_whatever_they_are() {
     let mut draw = ChaCha8Rng::seed_from_u64(8);
