@@ -35,12 +35,21 @@ pub(crate) enum Method {
     Huffman,
     /// [`crate::rans`] with one table.
     Rans,
-    /// [`crate::rans`] with tables by context.
+    /// [`crate::rans`] with tables by what [`crate::model`] knows.
     RansByContext,
+    /// [`crate::rans`] with tables by [`crate::surroundings`].
+    RansBySurroundings,
 }
 
 impl Method {
-    const ALL: [Method; 5] = [Method::Raw, Method::Constant, Method::Huffman, Method::Rans, Method::RansByContext];
+    const ALL: [Method; 6] = [
+        Method::Raw,
+        Method::Constant,
+        Method::Huffman,
+        Method::Rans,
+        Method::RansByContext,
+        Method::RansBySurroundings,
+    ];
 
     const fn code(self) -> u32 {
         match self {
@@ -49,6 +58,7 @@ impl Method {
             Method::Huffman => 2,
             Method::Rans => 3,
             Method::RansByContext => 4,
+            Method::RansBySurroundings => 5,
         }
     }
 }

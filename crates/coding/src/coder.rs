@@ -6,8 +6,9 @@ use crate::element::Element;
 use crate::error::Error;
 use crate::histogram::Histogram;
 use crate::huffman;
-use crate::model::Model;
+use crate::model::{self, Model};
 use crate::rans::{self, Frequencies};
+use crate::surroundings::Surroundings;
 use crate::transform::{self, Transform};
 
 /// A plane is looked at only if a sample promises fewer bits a byte than this.
@@ -18,8 +19,12 @@ const WORTHWHILE: (f64, f64) = (0.98, 0.995);
 const BASE_WORTHWHILE: f64 = 0.98;
 /// The transform is chosen by runs of so many bytes,
 const SAMPLE_RUN: usize = 2_048;
-/// one in so many bytes.
-const SAMPLE_STRIDE: (usize, usize) = (32 * SAMPLE_RUN, 8 * SAMPLE_RUN);
+/// one in so many.
+const SAMPLE_SHARE: (usize, usize) = (32, 8);
+/// A matrix has to have so many rows in a block for its columns to be learned.
+const ROWS_MIN: usize = 8;
+/// Surroundings are used only if that leaves at most this part of the plane: their decoding waits for each symbol.
+const SURROUNDINGS_WORTHWHILE: f64 = 0.95;
 /// At [`Effort::Inline`], a plane is coded with rANS rather than Huffman's codes, which are whole bits and faster, if
 /// that leaves at most this part: where one symbol prevails, as in the upper planes of differences.
 const RANS_WORTHWHILE: f64 = 0.8;
@@ -34,7 +39,7 @@ pub enum Effort {
 }
 
 impl Effort {
-    fn of(self, (inline, tiering): (f64, f64)) -> f64 {
+    fn of<T>(self, (inline, tiering): (T, T)) -> T {
         match self {
             Effort::Inline => inline,
             Effort::Tiering => tiering,
@@ -47,12 +52,14 @@ impl Effort {
 pub struct Coder {
     element: Element,
     effort: Effort,
+    columns: usize,
     planes: Vec<Vec<u8>>,
     sample: (Vec<u8>, Vec<u8>),
     model: Model,
     ids: Vec<u8>,
     words: Vec<u8>,
     histograms: Vec<Histogram>,
+    surroundings: (Surroundings, Vec<u16>),
 }
 
 /// What became of a block.
@@ -71,6 +78,7 @@ enum Plan {
     Huffman(Box<Histogram>),
     Rans(Box<Histogram>),
     RansByContext(Clusters, Vec<Histogram>),
+    RansBySurroundings(Clusters, Vec<Histogram>),
 }
 
 impl Coder {
@@ -80,13 +88,22 @@ impl Coder {
         Coder {
             element,
             effort,
+            columns: 0,
             planes: vec![Vec::new(); element.size()],
             sample: Default::default(),
             model: Model::default(),
             ids: Vec::new(),
             words: Vec::new(),
             histograms: Vec::new(),
+            surroundings: Default::default(),
         }
+    }
+
+    /// Says how many columns (elements of a row) the matrices have that come from now on, 0 if they are none: at
+    /// [`Effort::Tiering`] it tells which elements are neighbours. A wrong number costs size, and nothing else.
+    pub fn with_columns(&mut self, columns: usize) -> &mut Coder {
+        self.columns = columns;
+        self
     }
 
     /// Appends a coded block: at most [`BLOCK_OVERHEAD_MAX`](crate::BLOCK_OVERHEAD_MAX) bytes more than `raw` has. `base` holds
@@ -124,9 +141,8 @@ impl Coder {
         let (mut sample, mut sampled_base) = std::mem::take(&mut self.sample);
         for (from, to) in [(raw, &mut sample), (base, &mut sampled_base)] {
             to.clear();
-            let stride = if self.effort == Effort::Inline { SAMPLE_STRIDE.0 } else { SAMPLE_STRIDE.1 };
-            let runs = from.chunks(if from.len() > stride { stride } else { SAMPLE_RUN });
-            runs.for_each(|stride| to.extend(&stride[..SAMPLE_RUN.min(stride.len())]));
+            let (run, stride) = self.sampling(from.len());
+            from.chunks(stride).for_each(|stride| to.extend(&stride[..run.min(stride.len())]));
         }
         let mut best = (Transform::Plain, self.bits(Transform::Plain, (&sample, &sampled_base)) * BASE_WORTHWHILE);
         for transform in Transform::ALL {
@@ -137,6 +153,18 @@ impl Coder {
         }
         self.sample = (sample, sampled_base);
         best.0
+    }
+
+    /// The length of runs in a sample, and from the begin of one to the next. Rows that are neighbours stay so.
+    fn sampling(&self, bytes: usize) -> (usize, usize) {
+        let share = self.effort.of(SAMPLE_SHARE);
+        if bytes <= SAMPLE_RUN * share {
+            (SAMPLE_RUN, SAMPLE_RUN)
+        } else if self.effort == Effort::Tiering && self.columns > 1 {
+            (bytes / share / self.element.size() * self.element.size(), bytes)
+        } else {
+            (SAMPLE_RUN, SAMPLE_RUN * share)
+        }
     }
 
     /// Bits that elements take under a transform.
@@ -197,6 +225,15 @@ impl Coder {
 
     fn tiering_plan(&mut self, histogram: Histogram, (plane, above): (&[u8], &[&[u8]])) -> (Plan, f64) {
         let bits = rans_bits(histogram.bits());
+        if self.has_neighbours(plane, above) {
+            let (surroundings, values) = &mut self.surroundings;
+            surroundings.values(plane, self.columns, values);
+            let (clusters, histograms, bits_by_surroundings) = Clusters::of(plane, values, &mut self.histograms);
+            let bits_by_surroundings = rans_bits(bits_by_surroundings);
+            if bits_by_surroundings < bits * SURROUNDINGS_WORTHWHILE {
+                return (Plan::RansBySurroundings(clusters, histograms), bits_by_surroundings);
+            }
+        }
         if let Some(values) = self.model.values(above) {
             let (clusters, histograms, bits_by_context) = Clusters::of(plane, values, &mut self.histograms);
             let bits_by_context = rans_bits(bits_by_context);
@@ -205,6 +242,12 @@ impl Coder {
             }
         }
         (Plan::Rans(Box::new(histogram)), bits)
+    }
+
+    /// Whether a plane is that of the exponents of a matrix, about which nothing else is known.
+    fn has_neighbours(&self, plane: &[u8], above: &[&[u8]]) -> bool {
+        let is_matrix = self.columns > 1 && plane.len() / ROWS_MIN >= self.columns;
+        is_matrix && above.is_empty() && self.model.is_plain() && model::has_exponents(self.element)
     }
 
     /// Appends a plane as planned.
@@ -235,6 +278,16 @@ impl Coder {
                 let tables: Vec<Frequencies> = histograms.iter().map(Frequencies::nearest).collect();
                 rans::encode((plane, &self.ids), &tables, &mut self.words, out);
                 Method::RansByContext
+            }
+            Plan::RansBySurroundings(clusters, histograms) => {
+                out.extend(crate::wire::length32(self.columns).to_le_bytes());
+                let (surroundings, values) = &mut self.surroundings;
+                surroundings.values(plane, self.columns, values);
+                clusters.ids(values, &mut self.ids);
+                clusters.write(out);
+                let tables: Vec<Frequencies> = histograms.iter().map(Frequencies::nearest).collect();
+                rans::encode((plane, &self.ids), &tables, &mut self.words, out);
+                Method::RansBySurroundings
             }
         }
     }

@@ -126,6 +126,34 @@ fn a_base_is_used_where_it_pays_and_left_alone_where_it_does_not() {
     }
 }
 
+/// Like Adam's moments: noise, with a factor for each row and one for each column.
+fn moments(rows: u16, columns: u16) -> Vec<u8> {
+    let mut draw = ChaCha8Rng::seed_from_u64(11);
+    let factor = |i: u16, many: u16| f32::from(i * 37 % many).exp2();
+    let place = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+    f32_bytes(
+        &place.map(|(row, column)| normal(&mut draw) * factor(row, 5) * factor(column, 11) * 1e-6).collect::<Vec<_>>(),
+    )
+}
+
+fn coded_matrix(raw: &[u8], columns: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    Coder::new(Element::F32, Effort::Tiering).with_columns(columns).encode(raw, None, &mut out).unwrap();
+    let mut back = vec![0; raw.len()];
+    Decoder::new().decode(&out, None, &mut back).unwrap();
+    assert!(back == raw, "{columns} columns");
+    out
+}
+
+#[test]
+fn a_matrix_is_told_by_its_neighbours_if_it_is_known_where_a_row_ends() {
+    let raw = moments(300, 200);
+    let right = coded_matrix(&raw, 200).len();
+    for columns in [0, 1, 199, 60_000, (1 << 61) + 1] {
+        assert!(right * 100 < coded_matrix(&raw, columns).len() * 97, "{columns} columns");
+    }
+}
+
 #[test]
 fn what_has_no_structure_is_kept_as_it_is() {
     let mut noise = vec![0; BLOCK_BYTES];
@@ -185,7 +213,8 @@ fn blocks() -> Vec<(Vec<u8>, Vec<u8>, usize)> {
     let coded = |(effort, (element, before, after)): (Effort, &(Element, Vec<u8>, Vec<u8>))| {
         [None, Some(&before[..])].map(|base| (coded(*element, effort, after, base), before.clone(), after.len()))
     };
-    both.flat_map(coded).collect()
+    let matrix = moments(20, 40);
+    both.flat_map(coded).chain([(coded_matrix(&matrix, 40), Vec::new(), matrix.len())]).collect()
 }
 
 #[test]
@@ -302,4 +331,8 @@ fn blocks_of_version_one_stay_readable() {
     check(include_bytes!("../fixtures/v1-bf16-tiering"), &bf16_bytes(&after), Some(&bf16_bytes(&before)));
     check(include_bytes!("../fixtures/v1-f32-tiering"), &f32_bytes(&after), Some(&f32_bytes(&before)));
     check(include_bytes!("../fixtures/v1-word64-tiering"), &integers, None);
+    // Here with 25 columns.
+    let factors = |i: u16| (f32::from(i % 25 % 9) - f32::from(i / 25 % 5)).exp2() * f32::from(1 + i % 3) / 7.0;
+    let matrix = f32_bytes(&(0..1_500).map(factors).collect::<Vec<_>>());
+    check(include_bytes!("../fixtures/v1-f32-matrix-tiering"), &matrix, None);
 }

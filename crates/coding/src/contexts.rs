@@ -77,16 +77,23 @@ impl Clusters {
         self.ends.len()
     }
 
-    /// The cluster of each value.
-    pub(crate) fn ids(&self, values: &[u16], ids: &mut Vec<u8>) {
-        let mut by_value = [0_u8; VALUES];
+    /// The cluster of every value there is.
+    pub(crate) fn by_value(&self) -> [u8; VALUES] {
+        let last = u8::try_from(self.ends.len() - 1).expect("at most 16");
+        let mut by_value = [0; VALUES];
         let mut cluster = 0;
         for (value, id) in (0_u16..).zip(&mut by_value) {
             if self.ends.get(usize::from(cluster)).is_some_and(|end| value >= *end) {
-                cluster = (cluster + 1).min(u8::try_from(self.ends.len() - 1).expect("at most 16"));
+                cluster = (cluster + 1).min(last);
             }
             *id = cluster;
         }
+        by_value
+    }
+
+    /// The cluster of each of these values.
+    pub(crate) fn ids(&self, values: &[u16], ids: &mut Vec<u8>) {
+        let by_value = self.by_value();
         ids.clear();
         ids.extend(values.iter().map(|value| by_value[usize::from(*value) & (VALUES - 1)]));
     }

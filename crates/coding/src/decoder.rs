@@ -4,8 +4,10 @@ use crate::block::{self, Method};
 use crate::contexts::Clusters;
 use crate::error::{Error, malformed};
 use crate::model::Model;
+use crate::rans::Decoding;
+use crate::surroundings::Surroundings;
 use crate::wire::Reader;
-use crate::{huffman, rans, transform};
+use crate::{huffman, transform};
 
 /// Decodes blocks of any type of elements. It keeps its memory (about four times a block) from one to the next, and takes no
 /// more whatever the bytes say.
@@ -21,6 +23,7 @@ pub struct Decoder {
 struct Memory {
     ids: Vec<u8>,
     tables: Vec<u32>,
+    surroundings: Surroundings,
 }
 
 impl Decoder {
@@ -90,14 +93,29 @@ fn decode_plane<'a>(
         Method::Rans => {
             memory.ids.clear();
             memory.ids.resize(plane.len(), 0);
-            rans::decode(coded, (plane, &memory.ids), 1, &mut memory.tables)?;
+            Decoding::begin(Reader::new(coded), 1, &mut memory.tables)?.run(plane, &memory.ids)?;
         }
         Method::RansByContext => {
             let mut reader = Reader::new(coded);
             let clusters = Clusters::read(&mut reader)?;
             let values = model.values(above).ok_or(malformed("a plane has no contexts"))?;
             clusters.ids(values, &mut memory.ids);
-            rans::decode(reader.rest(), (plane, &memory.ids), clusters.count(), &mut memory.tables)?;
+            Decoding::begin(reader, clusters.count(), &mut memory.tables)?.run(plane, &memory.ids)?;
+        }
+        Method::RansBySurroundings => {
+            let mut reader = Reader::new(coded);
+            let columns = reader.u32()? as usize;
+            if columns == 0 || columns > plane.len() {
+                return Err(malformed("a plane has no columns, or more than elements"));
+            }
+            let clusters = Clusters::read(&mut reader)?;
+            let by_value = clusters.by_value();
+            let surroundings = &mut memory.surroundings;
+            surroundings.begin(columns);
+            Decoding::begin(reader, clusters.count(), &mut memory.tables)?.follow(plane, |last| {
+                last.into_iter().for_each(|byte| surroundings.push(byte));
+                by_value[usize::from(surroundings.value())]
+            })?;
         }
     }
     Ok(plane)

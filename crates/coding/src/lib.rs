@@ -17,6 +17,8 @@
 //!   order-preserving integers (Lindstrom and Isenburg 2006, "Fast and efficient compression of floating-point data"),
 //!   and `Tiering` picks a table by the base's exponent: small weights move by more units in the last place than
 //!   large ones. Whether a difference pays is measured for each block.
+//! * Where there is no base to go by, the exponents of a matrix (Adam's moments above all) are told by the rows above and the
+//!   elements to the left, at `Tiering` and if [`Coder::with_columns`] says where a row ends.
 //! * A bf16 copy of an fp32 master need not be stored at all: [`derives_bf16`].
 
 mod block;
@@ -33,6 +35,7 @@ mod huffman;
 mod model;
 mod planes;
 mod rans;
+mod surroundings;
 mod tensor;
 mod transform;
 mod wire;

@@ -32,6 +32,11 @@ impl Model {
         }
     }
 
+    /// Whether the block has no base.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.transform == Some(Transform::Plain)
+    }
+
     /// The contexts of the plane below `above` (the highest plane first), if there are any.
     pub(crate) fn values(&mut self, above: &[&[u8]]) -> Option<&[u16]> {
         assert!(above.len() < PLANES_MAX, "there is a plane to come");

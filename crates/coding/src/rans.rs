@@ -197,57 +197,88 @@ pub(crate) fn encode(
     out.extend(words[next..].as_flattened());
 }
 
-/// Decodes a plane into `plane`, which has its length, with the tables that `contexts` names; all of them are below `tables`.
-/// `memory` is used again.
-///
-/// # Errors
-/// When the bytes aren't what [`encode`] writes for a plane of this length and these contexts, as far as that can be seen.
-pub(crate) fn decode(
-    coded: &[u8],
-    (plane, contexts): (&mut [u8], &[u8]),
-    tables: usize,
-    memory: &mut Vec<u32>,
-) -> Result<(), Error> {
-    let mut reader = Reader::new(coded);
-    memory.clear();
-    for _ in 0..tables {
-        memory.extend(Frequencies::read(&mut reader)?.decoding());
+/// A coded plane being decoded.
+pub(crate) struct Decoding<'a> {
+    table: &'a [u32],
+    words: &'a [[u8; 2]],
+    next: usize,
+    states: [u32; LANES],
+}
+
+impl<'a> Decoding<'a> {
+    /// Reads so many tables and the states; `memory` is used again.
+    ///
+    /// # Errors
+    /// When they aren't what [`encode`] writes.
+    pub(crate) fn begin(mut reader: Reader<'a>, tables: usize, memory: &'a mut Vec<u32>) -> Result<Self, Error> {
+        memory.clear();
+        for _ in 0..tables {
+            memory.extend(Frequencies::read(&mut reader)?.decoding());
+        }
+        let mut states = [0; LANES];
+        for state in &mut states {
+            *state = reader.u32()?;
+        }
+        if states.iter().any(|state| !(LEAST..LEAST << 16).contains(state)) {
+            return Err(malformed("an rANS state is out of range"));
+        }
+        let (words, rest) = reader.rest().as_chunks();
+        if !rest.is_empty() {
+            return Err(malformed("it ends within a word"));
+        }
+        Ok(Decoding { table: memory, words, next: 0, states })
     }
-    let mut states = [0; LANES];
-    for state in &mut states {
-        *state = reader.u32()?;
-    }
-    if states.iter().any(|state| !(LEAST..LEAST << 16).contains(state)) {
-        return Err(malformed("an rANS state is out of range"));
-    }
-    let (words, rest) = reader.rest().as_chunks::<2>();
-    if !rest.is_empty() {
-        return Err(malformed("it ends within a word"));
-    }
-    let mut next = 0;
-    let mut decode = |state: &mut u32, context: u8| {
-        let entry = memory[usize::from(context) << SCALE_BITS | (*state & (SCALE - 1)) as usize];
+
+    /// The next symbol, which is the turn of `lane`, with the table that `context` names.
+    #[inline(always)]
+    fn symbol(&mut self, lane: usize, context: u8) -> u8 {
+        let state = self.states[lane];
+        let entry = self.table[usize::from(context) << SCALE_BITS | (state & (SCALE - 1)) as usize];
         let frequency = ((entry >> 8) & (SCALE - 1)) + 1;
-        let given = frequency * (*state >> SCALE_BITS) + (entry >> 20);
-        let word = words.get(next).copied().unwrap_or_default();
+        let given = frequency * (state >> SCALE_BITS) + (entry >> 20);
+        let word = self.words.get(self.next).copied().unwrap_or_default();
         let is_low = given < LEAST;
-        next += usize::from(is_low);
-        *state = if is_low { given << 16 | u32::from(u16::from_le_bytes(word)) } else { given };
+        self.next += usize::from(is_low);
+        self.states[lane] = if is_low { given << 16 | u32::from(u16::from_le_bytes(word)) } else { given };
         let [symbol, ..] = entry.to_le_bytes();
         symbol
-    };
-    let (eights, rest) = plane.as_chunks_mut::<LANES>();
-    let (contexts, rest_contexts) = contexts.as_chunks::<LANES>();
-    for (symbols, contexts) in eights.iter_mut().zip(contexts) {
-        for lane in 0..LANES {
-            symbols[lane] = decode(&mut states[lane], contexts[lane]);
+    }
+
+    /// Decodes `plane`, whose contexts are known.
+    ///
+    /// # Errors
+    /// When a plane of this length doesn't end where the bytes do.
+    pub(crate) fn run(mut self, plane: &mut [u8], contexts: &[u8]) -> Result<(), Error> {
+        let (eights, rest) = plane.as_chunks_mut::<LANES>();
+        let (contexts, rest_contexts) = contexts.as_chunks::<LANES>();
+        for (symbols, contexts) in eights.iter_mut().zip(contexts) {
+            for lane in 0..LANES {
+                symbols[lane] = self.symbol(lane, contexts[lane]);
+            }
         }
+        for (lane, (symbol, context)) in rest.iter_mut().zip(rest_contexts).enumerate() {
+            *symbol = self.symbol(lane, *context);
+        }
+        self.end()
     }
-    for ((symbol, context), state) in rest.iter_mut().zip(rest_contexts).zip(&mut states) {
-        *symbol = decode(state, *context);
+
+    /// Decodes `plane`, where each context follows from the symbols before it: `context` is called with the last one.
+    ///
+    /// # Errors
+    /// As [`Decoding::run`].
+    pub(crate) fn follow(mut self, plane: &mut [u8], mut context: impl FnMut(Option<u8>) -> u8) -> Result<(), Error> {
+        let mut last = None;
+        for (place, symbol) in plane.iter_mut().enumerate() {
+            *symbol = self.symbol(place % LANES, context(last));
+            last = Some(*symbol);
+        }
+        self.end()
     }
-    let is_whole = next == words.len() && states.iter().all(|state| *state == LEAST);
-    if is_whole { Ok(()) } else { Err(malformed("its rANS stream has another length")) }
+
+    fn end(&self) -> Result<(), Error> {
+        let is_whole = self.next == self.words.len() && self.states.iter().all(|state| *state == LEAST);
+        if is_whole { Ok(()) } else { Err(malformed("its rANS stream has another length")) }
+    }
 }
 
 #[cfg(test)]
@@ -307,10 +338,13 @@ mod tests {
             let mut coded = Vec::new();
             encode((&plane, &contexts), &[table, other], &mut Vec::new(), &mut coded);
             let mut back = vec![0; plane.len()];
-            decode(&coded, (&mut back, &contexts), 2, &mut Vec::new()).unwrap();
+            let decode = |coded: &[u8], back: &mut [u8]| {
+                Decoding::begin(Reader::new(coded), 2, &mut Vec::new())?.run(back, &contexts)
+            };
+            decode(&coded, &mut back).unwrap();
             assert_eq!(back, plane);
             coded.extend([0, 0]);
-            assert!(decode(&coded, (&mut back, &contexts), 2, &mut Vec::new()).is_err());
+            assert!(decode(&coded, &mut back).is_err());
         }
     }
 }

@@ -66,6 +66,7 @@ pub(super) fn code(checkpoint: &Checkpoint, kind: &str, base: Option<&Checkpoint
         let raw = checkpoint.bytes(entry);
         let base = base.map(|base| same_tensor(base, entry)).transpose()?;
         let (_, coder) = coders.iter_mut().find(|(element, _)| *element == entry.element).context("bf16 or fp32")?;
+        coder.with_columns(entry.columns);
         let back = &mut back[..raw.len()];
         coded.clear();
         let begin = processor_seconds()?;

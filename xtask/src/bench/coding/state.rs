@@ -54,6 +54,8 @@ pub(super) struct Entry {
     pub(super) kind: String,
     /// bf16 or fp32.
     pub(super) element: Element,
+    /// Elements of a row.
+    pub(super) columns: usize,
     /// Where it lies.
     pub(super) place: Range<usize>,
     /// The parameter it belongs to.
@@ -90,7 +92,7 @@ impl Checkpoint {
 }
 
 fn entry(line: &str, bytes: usize) -> Result<Entry> {
-    let [kind, element, offset, length, _columns, name] = line.split('\t').collect::<Vec<_>>()[..] else {
+    let [kind, element, offset, length, columns, name] = line.split('\t').collect::<Vec<_>>()[..] else {
         anyhow::bail!("it has another number of columns");
     };
     let element = match element {
@@ -100,7 +102,8 @@ fn entry(line: &str, bytes: usize) -> Result<Entry> {
     };
     let offset: usize = offset.parse()?;
     let end = offset.checked_add(length.parse()?).filter(|end| *end <= bytes).context("it ends behind the data")?;
-    Ok(Entry { kind: kind.to_owned(), element, place: offset..end, name: name.to_owned() })
+    let columns = columns.parse()?;
+    Ok(Entry { kind: kind.to_owned(), element, columns, place: offset..end, name: name.to_owned() })
 }
 
 #[cfg(test)]
@@ -110,7 +113,10 @@ mod tests {
     #[test]
     fn a_line_of_the_index_is_a_tensor_within_the_data() {
         let read = entry("master\tf32\t8\t16\t4\tlayer.weight", 24).unwrap();
-        assert_eq!((read.place, read.element, read.name.as_str()), (8..24, Element::F32, "layer.weight"));
+        assert_eq!(
+            (read.place, read.element, read.columns, read.name.as_str()),
+            (8..24, Element::F32, 4, "layer.weight")
+        );
         for line in ["", "master\tf64\t0\t8\t1\tx", "master\tf32\t8\t17\t4\tx", "master\tf32\t-8\t16\t4\tx"] {
             assert!(entry(line, 24).is_err(), "{line:?}");
         }
