@@ -35,10 +35,12 @@ pub(super) fn script(python: &Path, name: &str) -> Command {
     command
 }
 
-/// The folder of training states; runs that aren't there are made, which takes minutes.
-pub(super) fn states(target: &Path, python: &Path) -> Result<PathBuf> {
+/// The folder of training states; those of these runs that aren't there are made, which takes minutes.
+pub(super) fn states(target: &Path, python: &Path, runs: &[&str]) -> Result<PathBuf> {
     let folder = target.join("bench-coding/state");
-    run(script(python, "training_state.py").arg(&folder))?;
+    if runs.iter().any(|run| !folder.join(run).exists()) {
+        run(script(python, "training_state.py").arg(&folder).args(runs))?;
+    }
     Ok(folder)
 }
 

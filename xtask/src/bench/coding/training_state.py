@@ -1,6 +1,6 @@
 """Makes real training state for `cargo xtask bench coding`: small models, really trained with AdamW on a CPU.
 
-Usage: training_state.py FOLDER. Makes the runs that aren't there yet, each with a fixed seed:
+Usage: training_state.py FOLDER RUN... Makes those runs that aren't there yet, each with a fixed seed:
   finetune-2e-5, finetune-1e-6   masked-language-model fine-tuning of all-MiniLM-L6-v2 (22.7M real, published weights)
   lora-2e-4                      the same with rank-16 adapters on every linear layer, the base frozen
   pretrain-1e-3                  a 14M causal transformer from scratch
@@ -158,7 +158,7 @@ def state(trained, optimizer, frozen):
 
 
 def train(folder, make_model, text, rate, second_beta, saves):
-    if folder.exists():
+    if folder.exists() or folder.name not in sys.argv[2:]:
         return
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
