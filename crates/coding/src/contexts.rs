@@ -2,7 +2,7 @@
 //!
 //! A byte's context is a number below [`VALUES`]. Neighbouring values are merged greedily, the pair that costs least first,
 //! while that saves more bytes of tables than it loses in coding (agglomerative clustering by description length, as
-//! Brotli, RFC 7932, clusters its histograms).
+//! encoders of Brotli cluster the histograms of RFC 7932).
 
 use crate::Error;
 use crate::error::malformed;

@@ -1,7 +1,7 @@
 //! The lossless tensor coder of the checkpoint store: bytes of a tensor in, fewer bytes out, and back bit for bit.
 //!
 //! Keeps A-1 (pure: no I/O, no clock, no threads) and A-10 (blocks, tables and lengths are bounded; what comes from a disk
-//! is checked before it is believed, and decoding allocates no more than a block).
+//! is checked before it is believed, and decoding takes no more memory than a few blocks).
 //!
 //! How it works, from the outside in:
 //!
@@ -11,8 +11,8 @@
 //!   In trained weights the exponent has 2 to 3 bits of information and the mantissa nearly 8 in each byte: the
 //!   observation of ZipNN (Hershcovitch et al., 2024, arXiv 2411.05239).
 //! * Each plane is **entropy coded**, or stored if a sample says that it has nothing to give: with Huffman codes
-//!   (Huffman 1952; canonical, at most 11 bits, four streams, as in zstd's format, RFC 8878) at [`Effort::Inline`]; at
-//!   [`Effort::Tiering`] with range asymmetric numeral systems (Duda 2013, arXiv 1311.2540).
+//!   (Huffman 1952; canonical, at most 11 bits, four streams, as in zstd's format, RFC 8878) at [`Effort::Inline`]; with
+//!   range asymmetric numeral systems (Duda 2013, arXiv 1311.2540) at [`Effort::Tiering`], and where one symbol prevails.
 //! * With a **base** (the same tensor in an earlier checkpoint), elements may be coded as differences of their
 //!   order-preserving integers (Lindstrom and Isenburg 2006, "Fast and efficient compression of floating-point data"),
 //!   and `Tiering` picks a table by the base's exponent: small weights move by more units in the last place than
