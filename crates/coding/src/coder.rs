@@ -47,6 +47,18 @@ impl Effort {
     }
 }
 
+/// What is to be coded: a block, or a whole tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Source<'a> {
+    /// The elements, little-endian, in row-major order.
+    pub raw: &'a [u8],
+    /// The same elements in an earlier checkpoint, if there is one to decode with later. It is used only where that pays.
+    pub base: Option<&'a [u8]>,
+    /// Elements of a row, 0 if there are no rows: at [`Effort::Tiering`] it tells which elements are neighbours. A wrong number
+    /// costs size, and nothing else.
+    pub columns: usize,
+}
+
 /// Codes blocks of one type of elements. It keeps its memory (about four times a block) from one to the next.
 #[derive(Debug)]
 pub struct Coder {
@@ -99,20 +111,15 @@ impl Coder {
         }
     }
 
-    /// Says how many columns (elements of a row) the matrices have that come from now on, 0 if they are none: at
-    /// [`Effort::Tiering`] it tells which elements are neighbours. A wrong number costs size, and nothing else.
-    pub fn with_columns(&mut self, columns: usize) -> &mut Coder {
-        self.columns = columns;
-        self
-    }
-
-    /// Appends a coded block: at most [`BLOCK_OVERHEAD_MAX`](crate::BLOCK_OVERHEAD_MAX) bytes more than `raw` has. `base` holds
-    /// the same elements at an earlier time; it is used only where that pays, which the summary tells.
+    /// Appends a coded block: at most [`BLOCK_OVERHEAD_MAX`](crate::BLOCK_OVERHEAD_MAX) bytes more than it has raw. The summary
+    /// tells whether the base was used.
     ///
     /// # Errors
     /// [`Error::Ragged`], [`Error::BaseLength`] and [`Error::BlockTooLong`]; nothing is appended then.
-    pub fn encode(&mut self, raw: &[u8], base: Option<&[u8]>, out: &mut Vec<u8>) -> Result<Summary, Error> {
-        self.check(raw, base)?;
+    pub fn encode(&mut self, source: Source<'_>, out: &mut Vec<u8>) -> Result<Summary, Error> {
+        self.check(&source)?;
+        let Source { raw, base, columns } = source;
+        self.columns = columns;
         if raw.len() > BLOCK_BYTES {
             return Err(Error::BlockTooLong { bytes: raw.len(), max: BLOCK_BYTES });
         }
@@ -126,7 +133,8 @@ impl Coder {
     }
 
     /// Whether these can be coded, together.
-    pub(crate) fn check(&self, raw: &[u8], base: Option<&[u8]>) -> Result<(), Error> {
+    pub(crate) fn check(&self, source: &Source<'_>) -> Result<(), Error> {
+        let Source { raw, base, .. } = source;
         if !raw.len().is_multiple_of(self.element.size()) {
             return Err(Error::Ragged { element: self.element, bytes: raw.len() });
         }

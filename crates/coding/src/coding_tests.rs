@@ -1,8 +1,8 @@
 //! Everything that is coded comes back bit for bit, and nothing that wasn't coded is taken for it.
 
 use crate::{
-    BLOCK_BYTES, BLOCK_OVERHEAD_MAX, Coder, Decoder, Effort, Element, Error, Transform, decode_tensor, encode_tensor,
-    inspect, layout,
+    BLOCK_BYTES, BLOCK_OVERHEAD_MAX, Coder, Decoder, Effort, Element, Error, Source, Transform, decode_tensor,
+    encode_tensor, inspect, layout,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -40,9 +40,13 @@ fn bf16_bytes(values: &[f32]) -> Vec<u8> {
     copy
 }
 
+fn source<'a>(raw: &'a [u8], base: Option<&'a [u8]>) -> Source<'a> {
+    Source { raw, base, columns: 0 }
+}
+
 fn coded(element: Element, effort: Effort, raw: &[u8], base: Option<&[u8]>) -> Vec<u8> {
     let mut out = Vec::new();
-    let summary = Coder::new(element, effort).encode(raw, base, &mut out).unwrap();
+    let summary = Coder::new(element, effort).encode(source(raw, base), &mut out).unwrap();
     assert_eq!(summary.coded_bytes, out.len());
     assert!(out.len() <= raw.len() + BLOCK_OVERHEAD_MAX);
     let header = inspect(&out).unwrap();
@@ -138,7 +142,8 @@ fn moments(rows: u16, columns: u16) -> Vec<u8> {
 
 fn coded_matrix(raw: &[u8], columns: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    Coder::new(Element::F32, Effort::Tiering).with_columns(columns).encode(raw, None, &mut out).unwrap();
+    let source = Source { raw, base: None, columns };
+    Coder::new(Element::F32, Effort::Tiering).encode(source, &mut out).unwrap();
     let mut back = vec![0; raw.len()];
     Decoder::new().decode(&out, None, &mut back).unwrap();
     assert!(back == raw, "{columns} columns");
@@ -170,14 +175,14 @@ fn what_has_no_structure_is_kept_as_it_is() {
 fn the_callers_mistakes_are_refused_and_append_nothing() {
     let mut out = vec![1];
     let mut coder = Coder::new(Element::F32, Effort::Inline);
-    let ragged = coder.encode(&[0; 7], None, &mut out).unwrap_err();
+    let ragged = coder.encode(source(&[0; 7], None), &mut out).unwrap_err();
     assert_eq!(ragged, Error::Ragged { element: Element::F32, bytes: 7 });
-    let base = coder.encode(&[0; 8], Some(&[0; 4]), &mut out).unwrap_err();
+    let base = coder.encode(source(&[0; 8], Some(&[0; 4])), &mut out).unwrap_err();
     assert_eq!(base, Error::BaseLength { bytes: 8, base: 4 });
-    let long = coder.encode(&vec![0; BLOCK_BYTES + 4], None, &mut out).unwrap_err();
+    let long = coder.encode(source(&vec![0; BLOCK_BYTES + 4], None), &mut out).unwrap_err();
     assert_eq!(long, Error::BlockTooLong { bytes: BLOCK_BYTES + 4, max: BLOCK_BYTES });
-    assert!(encode_tensor(&mut coder, &[0; 9], None, &mut out).is_err());
-    assert!(encode_tensor(&mut coder, &[0; 8], Some(&[]), &mut out).is_err());
+    assert!(encode_tensor(&mut coder, source(&[0; 9], None), &mut out).is_err());
+    assert!(encode_tensor(&mut coder, source(&[0; 8], Some(&[])), &mut out).is_err());
     assert_eq!(out, [1]);
 }
 
@@ -275,7 +280,7 @@ fn a_tensor_of_many_blocks_comes_back_whole_and_by_parts() {
     let after = f32_bytes(&moved(&weights(700_000, 9), 1e-5));
     let mut coder = Coder::new(Element::F32, Effort::Inline);
     let mut out = Vec::new();
-    let summaries = encode_tensor(&mut coder, &after, Some(&before), &mut out).unwrap();
+    let summaries = encode_tensor(&mut coder, source(&after, Some(&before)), &mut out).unwrap();
     assert_eq!(summaries.len(), 3);
     let mut back = vec![0; after.len()];
     decode_tensor(&mut Decoder::new(), &out, Some(&before), &mut back).unwrap();
@@ -292,7 +297,7 @@ fn a_tensor_of_many_blocks_comes_back_whole_and_by_parts() {
 fn a_tensor_index_that_lies_is_refused() {
     let raw = f32_bytes(&weights(300_000, 10));
     let mut out = Vec::new();
-    encode_tensor(&mut Coder::new(Element::F32, Effort::Inline), &raw, None, &mut out).unwrap();
+    encode_tensor(&mut Coder::new(Element::F32, Effort::Inline), source(&raw, None), &mut out).unwrap();
     let check = |out: &[u8], raw_bytes: usize| layout(out, raw_bytes).unwrap_err();
     assert_eq!(check(&out, 4), Error::Length { expected: 4, found: 1_200_000 });
     for end in [0, 3, 11, 15, 19, out.len() - 1] {

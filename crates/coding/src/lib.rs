@@ -18,7 +18,7 @@
 //!   and `Tiering` picks a table by the base's exponent: small weights move by more units in the last place than
 //!   large ones. Whether a difference pays is measured for each block.
 //! * Where there is no base to go by, the exponents of a matrix (Adam's moments above all) are told by the rows above and the
-//!   elements to the left, at `Tiering` and if [`Coder::with_columns`] says where a row ends.
+//!   elements to the left, at `Tiering` and if [`Source::columns`] says where a row ends.
 //! * A bf16 copy of an fp32 master need not be stored at all: [`derives_bf16`].
 
 mod block;
@@ -41,7 +41,7 @@ mod transform;
 mod wire;
 
 pub use block::{BLOCK_BYTES, BLOCK_OVERHEAD_MAX, Header, inspect};
-pub use coder::{Coder, Effort, Summary};
+pub use coder::{Coder, Effort, Source, Summary};
 pub use decoder::Decoder;
 pub use derived::{Rounding, derive_bf16, derives_bf16};
 pub use element::Element;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::block::{BLOCK_BYTES, BLOCK_OVERHEAD_MAX};
 use crate::error::malformed;
 use crate::wire::{Reader, length32};
-use crate::{Coder, Decoder, Error, Summary};
+use crate::{Coder, Decoder, Error, Source, Summary};
 
 /// "Gangline tensor", version 1.
 const MAGIC: [u8; 4] = *b"GLt\x01";
@@ -36,17 +36,13 @@ impl Layout {
     }
 }
 
-/// Appends a coded tensor and returns what became of each block. `base` is the same tensor at an earlier time.
+/// Appends a coded tensor and returns what became of each block.
 ///
 /// # Errors
 /// [`Error::Ragged`] and [`Error::BaseLength`]; nothing is appended then.
-pub fn encode_tensor(
-    coder: &mut Coder,
-    raw: &[u8],
-    base: Option<&[u8]>,
-    out: &mut Vec<u8>,
-) -> Result<Vec<Summary>, Error> {
-    coder.check(raw, base)?;
+pub fn encode_tensor(coder: &mut Coder, source: Source<'_>, out: &mut Vec<u8>) -> Result<Vec<Summary>, Error> {
+    coder.check(&source)?;
+    let Source { raw, base, columns } = source;
     let count = raw.len().div_ceil(BLOCK_BYTES);
     out.extend(MAGIC);
     out.extend((raw.len() as u64).to_le_bytes());
@@ -55,7 +51,7 @@ pub fn encode_tensor(
     let mut summaries = Vec::with_capacity(count);
     for (place, block) in raw.chunks(BLOCK_BYTES).enumerate() {
         let base = base.map(|base| &base[place * BLOCK_BYTES..][..block.len()]);
-        let summary = coder.encode(block, base, out)?;
+        let summary = coder.encode(Source { raw: block, base, columns }, out)?;
         out[index + 4 * place..][..4].copy_from_slice(&length32(summary.coded_bytes).to_le_bytes());
         summaries.push(summary);
     }

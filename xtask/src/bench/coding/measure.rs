@@ -1,7 +1,7 @@
 //! Coding a checkpoint and adding up bytes and processor time.
 
 use anyhow::{Context as _, Result, ensure};
-use gangline_coding::{Coder, Decoder, Effort, Element, decode_tensor, encode_tensor};
+use gangline_coding::{Coder, Decoder, Effort, Element, Source, decode_tensor, encode_tensor};
 
 use super::state::{Checkpoint, Entry};
 
@@ -66,11 +66,10 @@ pub(super) fn code(checkpoint: &Checkpoint, kind: &str, base: Option<&Checkpoint
         let raw = checkpoint.bytes(entry);
         let base = base.map(|base| same_tensor(base, entry)).transpose()?;
         let (_, coder) = coders.iter_mut().find(|(element, _)| *element == entry.element).context("bf16 or fp32")?;
-        coder.with_columns(entry.columns);
         let back = &mut back[..raw.len()];
         coded.clear();
         let begin = processor_seconds()?;
-        encode_tensor(coder, raw, base, &mut coded)?;
+        encode_tensor(coder, Source { raw, base, columns: entry.columns }, &mut coded)?;
         let middle = processor_seconds()?;
         decode_tensor(&mut decoder, &coded, base, back)?;
         let end = processor_seconds()?;
