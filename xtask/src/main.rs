@@ -47,7 +47,7 @@ enum Command {
     Bench {
         /// Which one.
         name: Option<String>,
-        /// Its options; scheduler has --only right|fast|good and --quick.
+        /// Its options; scheduler has --only right|fast|good and --quick, coding has --quick.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },

@@ -3,7 +3,11 @@
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
 
 #[cfg(feature = "bench")]
+mod coding;
+#[cfg(feature = "bench")]
 mod engine;
+#[cfg(feature = "bench")]
+mod report;
 #[cfg(feature = "bench")]
 mod scheduler;
 
@@ -24,7 +28,7 @@ type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
 #[cfg(feature = "bench")]
-const BENCHES: &[(&str, Bench)] = &[("engine", engine::run), ("scheduler", scheduler::run)];
+const BENCHES: &[(&str, Bench)] = &[("coding", coding::run), ("engine", engine::run), ("scheduler", scheduler::run)];
 
 /// Runs the named benchmark; without a name, lists them.
 ///

@@ -22,7 +22,8 @@ const ENVIRONMENT: [&str; 11] = [
     "vars",
 ];
 
-const PURE_PACKAGES: [&str; 4] = ["crates/base", "crates/accounting", "crates/orchestration", "crates/planning"];
+const PURE_PACKAGES: [&str; 5] =
+    ["crates/base", "crates/accounting", "crates/coding", "crates/orchestration", "crates/planning"];
 
 /// The modules of `gangline_execution` that are its border with the control plane.
 const EXECUTION_BORDER: [&str; 3] = ["protocol", "launcher", "inventory"];

@@ -7,14 +7,13 @@ mod fast;
 mod fixture;
 mod good;
 mod kueue;
-mod report;
 mod right;
 mod simulations;
 mod traces;
 
 use anyhow::Result;
 
-use report::Report;
+use super::report::{self, Report};
 
 /// The argument by which this program runs itself to measure memory.
 const HOLD_MUCH: &str = "--hold-much";

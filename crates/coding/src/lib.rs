@@ -1,0 +1,50 @@
+//! The lossless tensor coder of the checkpoint store: bytes of a tensor in, fewer bytes out, and back bit for bit.
+//!
+//! Keeps A-1 (pure: no I/O, no clock, no threads) and A-10 (blocks, tables and lengths are bounded; what comes from a disk
+//! is checked before it is believed, and decoding takes no more memory than a few blocks).
+//!
+//! How it works, from the outside in:
+//!
+//! * A tensor is cut into **blocks** of [`BLOCK_BYTES`] that are coded on their own ([`Coder::encode`], [`Decoder::decode`]), so that
+//!   they can be coded in parallel and read at random. [`encode_tensor`] and [`decode_tensor`] put them behind an index.
+//! * A block's elements are rotated by one bit, so that a float's exponent fills a byte, and split into **byte planes**.
+//!   In trained weights the exponent has 2 to 3 bits of information and the mantissa nearly 8 in each byte: the
+//!   observation of ZipNN (Hershcovitch et al., 2024, arXiv 2411.05239).
+//! * Each plane is **entropy coded**, or stored if a sample says that it has nothing to give: with Huffman codes
+//!   (Huffman 1952; canonical, at most 11 bits, four streams, as in zstd's format, RFC 8878) at [`Effort::Inline`]; with
+//!   range asymmetric numeral systems (Duda 2013, arXiv 1311.2540) at [`Effort::Tiering`], and where one symbol prevails.
+//! * With a **base** (the same tensor in an earlier checkpoint), elements may be coded as differences of their
+//!   order-preserving integers (Lindstrom and Isenburg 2006, "Fast and efficient compression of floating-point data"),
+//!   and `Tiering` picks a table by the base's exponent: small weights move by more units in the last place than
+//!   large ones. Whether a difference pays is measured for each block.
+//! * Where there is no base to go by, the exponents of a matrix (Adam's moments above all) are told by the rows above and the
+//!   elements to the left, at `Tiering` and if [`Source::columns`] says where a row ends.
+//! * A bf16 copy of an fp32 master need not be stored at all: [`derives_bf16`].
+
+mod block;
+mod coder;
+#[cfg(test)]
+mod coding_tests;
+mod contexts;
+mod decoder;
+mod derived;
+mod element;
+mod error;
+mod histogram;
+mod huffman;
+mod model;
+mod planes;
+mod rans;
+mod surroundings;
+mod tensor;
+mod transform;
+mod wire;
+
+pub use block::{BLOCK_BYTES, BLOCK_OVERHEAD_MAX, Header, inspect};
+pub use coder::{Coder, Effort, Source, Summary};
+pub use decoder::Decoder;
+pub use derived::{Rounding, derive_bf16, derives_bf16};
+pub use element::Element;
+pub use error::Error;
+pub use tensor::{Layout, decode_tensor, encode_tensor, layout};
+pub use transform::Transform;
