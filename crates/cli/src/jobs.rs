@@ -114,6 +114,9 @@ pub(crate) fn explanation_text(explanation: &wire::Explanation) -> String {
         let (ahead, waiting) = (explanation.ahead, explanation.waiting);
         text.push_str(&format!("place {} of {waiting} waiting\n", ahead + 1));
     }
+    if let Some(at) = explanation.starts_by {
+        text.push_str(&format!("starts by {} at the latest, by time limits\n", output::time(at)));
+    }
     for line in &explanation.history {
         text.push_str(&format!("  {}  {}\n", output::time(line.at), line.text));
     }
