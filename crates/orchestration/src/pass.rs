@@ -130,7 +130,6 @@ impl Engine {
             && let Some(leaf) = self.next_line(&mut round)
         {
             let found = self.next_of(now, leaf, &mut round, searches);
-            self.drop_hopes(now, &mut round, searches);
             for (gang, by) in std::mem::take(&mut round.over) {
                 self.queues.block(leaf, &gang, by);
             }
@@ -209,6 +208,7 @@ impl Engine {
         let mut found = None;
         while *searches < SEARCHES_MAX
             && found.is_none()
+            && !round.hopes.is_empty()
             && let Some(Reverse(key)) = heads.pop()
         {
             let Some(job) = self.jobs.get(&key.job) else { continue };
@@ -220,6 +220,7 @@ impl Engine {
             if self.is_due(now, job) {
                 *searches += 1;
                 found = self.consider(now, job, round);
+                self.drop_hopes(now, round, searches);
                 if found.is_none() && round.is_settled(gang, end) {
                     continue;
                 }
