@@ -43,7 +43,7 @@ impl Engine {
     /// A claim for a waiting job to nodes that others leave for other nodes, with theirs; none if that makes no room.
     pub(crate) fn consolidate(&self, now: Timestamp, job: &Job) -> Option<Vec<Decision>> {
         let gang = &job.spec.gang;
-        if self.cluster.topology().root().free_devices(&gang.lane()) < gang.devices() {
+        if self.cluster.topology().root().free_devices(gang) < gang.devices() {
             return None;
         }
         let clearings = self.clearings(now, job);
@@ -68,7 +68,7 @@ impl Engine {
         let gang = &job.spec.gang;
         let mut closed = self.claimed_nodes_beside(job.id);
         closed.extend(self.barred_nodes(now, &job.applicant()));
-        let nodes = self.cluster.emptiest_of(&gang.lane());
+        let nodes = self.cluster.emptiest_of(gang);
         let nodes = nodes.filter(|node| node.takes_shares_of(gang) && !closed.contains(&node.id));
         let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
         let looked_at = nodes.take(wanted.saturating_add(NODES_BEYOND_MAX));

@@ -396,7 +396,7 @@ impl Engine {
         let mut claimed = self.claimed_nodes_beside(job.id);
         claimed.extend(self.barred_nodes(now, &job.applicant()));
         let mut domains: BTreeMap<&str, Vec<NodeResources>> = BTreeMap::new();
-        for node in self.cluster.emptiest_of(&gang.lane()) {
+        for node in self.cluster.emptiest_of(gang) {
             if !node.takes_shares_of(gang) || claimed.contains(&node.id) {
                 continue;
             }
