@@ -198,6 +198,7 @@ impl Node {
     }
 
     /// How many accelerators are free.
+    #[inline]
     #[must_use]
     pub fn free_count(&self) -> u32 {
         u32::try_from(self.free.len()).expect("a node has fewer than 2^32 accelerators")
@@ -213,6 +214,7 @@ pub(crate) const fn with_free(count: u32) -> FreePlace {
 }
 
 /// Where a node, or what is kept of it, is in a list of all.
+#[inline]
 pub(crate) fn index_of(node: NodeId) -> usize {
     usize::try_from(node.0).expect("a usize holds 32 bits")
 }
@@ -246,6 +248,7 @@ impl Cluster {
     }
 
     /// The node with this id.
+    #[inline]
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.get(index_of(id))

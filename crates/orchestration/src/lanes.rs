@@ -15,18 +15,21 @@ pub(crate) trait OfLane {
 }
 
 impl OfLane for Lane {
+    #[inline]
     fn names(&self) -> (&AcceleratorKind, &PoolName) {
         (&self.accelerator, &self.pool)
     }
 }
 
 impl OfLane for GangShape {
+    #[inline]
     fn names(&self) -> (&AcceleratorKind, &PoolName) {
         (&self.accelerator, &self.pool)
     }
 }
 
 impl OfLane for NodeCapacity {
+    #[inline]
     fn names(&self) -> (&AcceleratorKind, &PoolName) {
         (&self.accelerator, &self.pool)
     }
