@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use gangline_orchestration::NodeSpec;
-use gangline_orchestration::simulator::{Charges, FaultSpec, Options, PolicyName, Summary, Waste, Workload, simulate};
+use gangline_orchestration::simulator::{Options, PolicyName, Summary, Waste, Workload, simulate};
 
 use super::Effort;
 use super::report::{Bar, Report};
@@ -20,6 +20,9 @@ const TRACES: [(&str, u32, &str, &str); 3] = [
 
 const LOADS: [f64; 3] = [0.9, 1.0, 1.1];
 
+/// Of each trace, where there is little time.
+const QUICK_JOBS: usize = 15_000;
+
 /// Policies that plan without true durations.
 const POLICIES: [PolicyName; 4] = [PolicyName::Fifo, PolicyName::EasyBackfill, PolicyName::Las, PolicyName::Gangline];
 
@@ -30,7 +33,7 @@ pub(super) fn run(report: &mut Report, effort: Effort) -> Result<()> {
     };
     for (file, nodes, name, what) in TRACES {
         let workload = traces::load(&folder, file)?;
-        let workload = effort.of(workload.clone(), traces::first_days(workload, 10));
+        let workload = effort.of(workload.clone(), traces::first(workload, QUICK_JOBS));
         for load in LOADS {
             let jobs = workload.jobs.len();
             let heading =
@@ -53,9 +56,8 @@ fn compare(report: &mut Report, case: &str, workload: &Workload, nodes: u32) -> 
     report.note("(util: while jobs arrive; what runs on after the last arrival would hide the differences)");
     let mut found: Vec<(PolicyName, Summary)> = Vec::new();
     for policy in POLICIES {
-        let options = Options { charges: Charges::USUAL, faults: FaultSpec::USUAL, ..traces::plain(policy) };
         let began = Instant::now();
-        let summary = simulate(workload, &nodes, &options)?;
+        let summary = simulate(workload, &nodes, &traces::usual(policy))?;
         report.note(&row(policy, &summary, began.elapsed().as_secs_f64()));
         found.push((policy, summary));
     }
@@ -68,9 +70,8 @@ fn with_priorities(report: &mut Report, case: &str, workload: &Workload, nodes: 
     let mut losses = Vec::new();
     report.note("and with one job in ten of high priority:");
     for policy in [PolicyName::Priority, PolicyName::Gangline] {
-        let charged = Options { charges: Charges::USUAL, faults: FaultSpec::USUAL, ..traces::plain(policy) };
         let began = Instant::now();
-        let summary = simulate(workload, nodes, &Options { high_share: 0.1, ..charged })?;
+        let summary = simulate(workload, nodes, &Options { high_share: 0.1, ..traces::usual(policy) })?;
         report.note(&row(policy, &summary, began.elapsed().as_secs_f64()));
         losses.push(preemption_losses(&summary));
     }

@@ -10,7 +10,7 @@ use gangline_orchestration::simulator::{
     BadRows, Charges, FaultSpec, Label, LimitModel, MuriQuirk, Options, PolicyName, TraceFormat, TraceJob, Workload,
     read_trace,
 };
-use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec};
+use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec, QueueOrder};
 
 use super::fixture::Draws;
 
@@ -43,6 +43,13 @@ pub(super) fn nodes(count: u32, gpus: u32) -> Result<Vec<NodeSpec>> {
     (0..count).map(node).collect()
 }
 
+/// Production semantics: stops and starts cost what they usually do, nodes and jobs fail as they usually do, and Gangline goes
+/// by every rule that keeps waits short.
+pub(super) fn usual(policy: PolicyName) -> Options {
+    let sharing = Configuration::shortest_waits();
+    Options { charges: Charges::USUAL, faults: FaultSpec::USUAL, sharing, ..plain(policy) }
+}
+
 /// Plain textbook semantics: nothing costs, nothing fails.
 pub(super) fn plain(policy: PolicyName) -> Options {
     Options {
@@ -54,7 +61,7 @@ pub(super) fn plain(policy: PolicyName) -> Options {
         seed: 1,
         oversized: BadRows::Skip,
         quirk: MuriQuirk::Without,
-        sharing: Configuration::shortest_waits(),
+        sharing: Configuration { order: QueueOrder::ShortestExpected, ..Configuration::default() },
     }
 }
 
@@ -76,11 +83,9 @@ pub(super) fn at_load(workload: &Workload, gpus: f64, load: f64) -> Workload {
     Workload { jobs: workload.jobs.iter().map(scaled).collect(), ..workload.clone() }
 }
 
-/// The jobs of the first so many days.
-pub(super) fn first_days(workload: Workload, days: u64) -> Workload {
-    let first = workload.jobs.first().map_or(Timestamp::EPOCH, |job| job.submitted);
-    let is_early = |job: &TraceJob| job.submitted.since(first) < Duration::from_hours(24 * days);
-    Workload { jobs: workload.jobs.iter().copied().filter(is_early).collect(), ..workload }
+/// The first so many jobs.
+pub(super) fn first(workload: Workload, count: usize) -> Workload {
+    Workload { jobs: workload.jobs.iter().copied().take(count).collect(), ..workload }
 }
 
 /// Jobs made up: half of one accelerator, gangs of up to 128, half a minute to a day and a half (the logarithm evenly

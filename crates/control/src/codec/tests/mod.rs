@@ -24,6 +24,8 @@ const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/
 const FIXTURE_BEFORE_SWEEPS: &str = include_str!("../../../tests/fixtures/journal_v1_before_sweeps.txt");
 /// What version 1 wrote before there were spares.
 const FIXTURE_BEFORE_SPARES: &str = include_str!("../../../tests/fixtures/journal_v1_before_spares.txt");
+/// What version 1 wrote before equals made room for each other.
+const FIXTURE_BEFORE_TIME_SHARING: &str = include_str!("../../../tests/fixtures/journal_v1_before_time_sharing.txt");
 /// What version 1 wrote before there were queues.
 const FIXTURE_BEFORE_QUEUES: &str = include_str!("../../../tests/fixtures/journal_v1_before_queues.txt");
 /// What version 1 wrote before there was preemption.
@@ -180,6 +182,15 @@ fn bodies_from_before_spares_stay_readable() {
     assert!(snapshot.jobs.iter().all(|job| !job.is_recovering && job.spec.spares == 0));
     assert_eq!(snapshot.configuration.spares, SpareRules::default());
     assert_eq!(snapshot.losses, LossHistory { at: snapshot.at, ..LossHistory::default() });
+}
+
+/// Proves A-9: what was written before equals made room for each other reads: then none did.
+#[test]
+fn bodies_from_before_time_sharing_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_TIME_SHARING);
+    assert_eq!(kinds, KINDS);
+    let rules = snapshot.configuration.preemption;
+    assert!(!snapshot.jobs.is_empty() && !rules.share_time && !rules.consolidate);
 }
 
 /// Proves A-9: what was written before there were queues reads, with the defaults of that time.
