@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::{GangShape, JobId, JobSpec, NodeId, Timestamp};
 
+use crate::cluster::Bound;
 use crate::engine::Engine;
 use crate::job::Attempt;
 use crate::line::Span;
@@ -79,7 +80,7 @@ struct Gathering<'a> {
     gang: &'a GangShape,
     /// Nodes that are out of the question, by id: reserved for others, claimed by them or promised to them.
     promised: &'a [NodeId],
-    domains: BTreeMap<&'a str, Vec<NodeId>>,
+    domains: BTreeMap<Bound<'a>, Vec<NodeId>>,
 }
 
 impl Engine {
@@ -131,7 +132,7 @@ impl Engine {
         // Cores and memory come at times of their own: all nodes in question are put in order.
         let from = gang.accelerators_per_node.get();
         let has_devices = self.cluster.emptiest_of(gang).take_while(move |node| node.free_count() >= from);
-        let lack_others = has_devices.filter(suits).filter(|node| !node.has_room_for_share_of(gang));
+        let lack_others = has_devices.filter(suits).filter(|node| !node.has_left_for_share_of(gang));
         let nodes = with_devices.map(|(_, node)| node).chain(lack_others);
         let mut coming: Vec<_> =
             nodes.filter_map(|node| Some((self.outlook.fits_from(node, gang)?, node.id, node))).collect();
@@ -142,7 +143,7 @@ impl Engine {
     /// The domain that lacks fewest nodes, filled up with those that lack least, though nothing says when they will have it.
     fn filled_up(&self, gathering: &Gathering<'_>) -> Vec<NodeId> {
         let (gang, wanted) = (gathering.gang, gathering.wanted());
-        let mut domains: BTreeMap<&str, Vec<NodeId>> = gathering.domains.clone();
+        let mut domains: BTreeMap<Bound<'_>, Vec<NodeId>> = gathering.domains.clone();
         let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
         let others = self.cluster.emptiest_of(gang).filter(|node| !taken.contains(&node.id));
         for node in others.filter(|node| node.takes_shares_of(gang) && !gathering.is_promised(node.id)) {
@@ -154,7 +155,7 @@ impl Engine {
                 }
             }
         }
-        let fitting = |domain: &str| gathering.domains.get(domain).map_or(0, Vec::len);
+        let fitting = |domain: &Bound<'_>| gathering.domains.get(domain).map_or(0, Vec::len);
         let large_enough = domains.into_iter().filter(|(_, nodes)| nodes.len() >= wanted);
         let best = large_enough.max_by_key(|(domain, _)| fitting(domain));
         best.map(|(_, nodes)| nodes.into_iter().take(wanted).collect()).unwrap_or_default()

@@ -55,10 +55,14 @@ impl NodeCapacity {
     }
 
     pub(crate) fn can_hold_share_of(&self, gang: &GangShape) -> bool {
+        self.has_enough_for_share_of(gang) && self.is_for(gang)
+    }
+
+    /// The same of a node of the gang's lane, whose names need not be compared.
+    fn has_enough_for_share_of(&self, gang: &GangShape) -> bool {
         self.accelerators >= gang.accelerators_per_node.get()
             && self.cpus >= gang.cpus_per_node
             && self.memory >= gang.memory_per_node
-            && self.is_for(gang)
     }
 }
 
@@ -169,16 +173,20 @@ impl Node {
     /// Whether it can take a share of `gang` now.
     #[must_use]
     pub fn has_room_for_share_of(&self, gang: &GangShape) -> bool {
+        self.has_left_for_share_of(gang) && self.spec.capacity.is_for(gang)
+    }
+
+    /// The same of a node of the gang's lane, whose names need not be compared.
+    pub(crate) fn has_left_for_share_of(&self, gang: &GangShape) -> bool {
         self.status == NodeStatus::Ready
             && self.free_count() >= gang.accelerators_per_node.get()
             && self.free_cpus >= gang.cpus_per_node
             && self.free_memory >= gang.memory_per_node
-            && self.spec.capacity.is_for(gang)
     }
 
-    /// Whether it is ready and could take a share of `gang` if it were empty.
+    /// Whether it, a node of the gang's lane, is ready and could take a share of `gang` if it were empty.
     pub(crate) fn takes_shares_of(&self, gang: &GangShape) -> bool {
-        self.status == NodeStatus::Ready && self.could_hold_share_of(gang)
+        self.status == NodeStatus::Ready && self.spec.capacity.has_enough_for_share_of(gang)
     }
 
     /// Whether it could take a share of `gang` if it were ready and empty.
@@ -187,13 +195,12 @@ impl Node {
         self.spec.capacity.can_hold_share_of(gang)
     }
 
-    /// The name of the domain that has to hold the whole gang if it is to have this node: everywhere (empty), if it
-    /// requires none; none if the node doesn't say where it is at that level.
-    pub(crate) fn domain_for(&self, gang: &GangShape) -> Option<&str> {
+    /// What has to hold the whole gang if it is to have this node; none if the node doesn't say where it is there.
+    pub(crate) fn domain_for(&self, gang: &GangShape) -> Option<Bound<'_>> {
         match gang.topology.require {
-            None => Some(""),
-            Some(Level::Node) => Some(self.spec.name.as_str()),
-            Some(level) => self.spec.location.at(level),
+            None => Some(Bound::Nowhere),
+            Some(Level::Node) => Some(Bound::To(self.spec.name.as_str())),
+            Some(level) => self.spec.location.at(level).map(Bound::To),
         }
     }
 
@@ -203,6 +210,15 @@ impl Node {
     pub fn free_count(&self) -> u32 {
         u32::try_from(self.free.len()).expect("a node has fewer than 2^32 accelerators")
     }
+}
+
+/// What a gang is bound to that has a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Bound<'a> {
+    /// Nothing: its other nodes may be anywhere.
+    Nowhere,
+    /// The domain of this name.
+    To(&'a str),
 }
 
 /// Where a node stands among the ready ones of its lane: by free accelerators, faults, id.
@@ -290,7 +306,7 @@ impl Cluster {
     pub(crate) fn with_room_for<'a>(&'a self, gang: &'a GangShape) -> impl Iterator<Item = &'a Node> + 'a {
         let from = with_free(gang.accelerators_per_node.get());
         let places = self.by_free.get(gang).into_iter().flat_map(move |places| places.range(from..));
-        places.filter_map(|(.., id)| self.node(*id)).filter(|node| node.has_room_for_share_of(gang))
+        places.filter_map(|(.., id)| self.node(*id)).filter(|node| node.has_left_for_share_of(gang))
     }
 
     /// What the network's levels carry, if the administrator said.

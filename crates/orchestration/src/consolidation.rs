@@ -17,6 +17,7 @@ use gangline_base::{GangShape, GpuSeconds, JobId, NodeId, Timestamp};
 
 use crate::backfill::Reservation;
 use crate::claim::{Claim, ClaimReason, ClaimRight};
+use crate::cluster::Bound;
 use crate::engine::Engine;
 use crate::evolve::has_advanced;
 use crate::job::Job;
@@ -47,7 +48,7 @@ impl Engine {
             return None;
         }
         let clearings = self.clearings(now, job);
-        let mut domains: Vec<Option<&str>> =
+        let mut domains: Vec<Option<Bound<'_>>> =
             clearings.iter().map(|clearing| self.domain_of(clearing.node, gang)).collect();
         domains.sort_unstable();
         domains.dedup();
@@ -59,7 +60,7 @@ impl Engine {
         })
     }
 
-    fn domain_of(&self, node: NodeId, gang: &GangShape) -> Option<&str> {
+    fn domain_of(&self, node: NodeId, gang: &GangShape) -> Option<Bound<'_>> {
         self.cluster.node(node)?.domain_for(gang)
     }
 

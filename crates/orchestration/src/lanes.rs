@@ -1,7 +1,7 @@
 //! Maps by lane (kind of accelerator in a pool of nodes), of which a cluster has few.
 //!
-//! A lane is two names, and a pass asks for what it keeps of one thousands of times: so a lane is found by the names that
-//! a gang or a node has already, without building a key, and what is kept of each lane is ordered by numbers alone.
+//! A lane is two names, and a pass asks for what it keeps of one thousands of times: so a lane is found by the names
+//! that a gang or a node has already, without building a key, and what is kept of each is ordered by numbers alone.
 //! Invariant: lanes are in order, and one of which nothing is kept isn't there, so equal contents are equal maps.
 
 use gangline_base::{AcceleratorKind, GangShape, Lane, PoolName};
