@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::{GangShape, JobId, JobSpec, NodeId, Timestamp};
 
+use crate::cluster::Bound;
 use crate::engine::Engine;
 use crate::job::Attempt;
 use crate::line::Span;
@@ -23,20 +24,27 @@ pub(crate) struct Reservation {
     /// When it can start at the latest; unknown if what is in its way has no time limit.
     pub(crate) at: Option<Timestamp>,
     /// For each of its nodes, the accelerators there that it leaves to jobs that outlast `at`.
-    spare: BTreeMap<NodeId, u32>,
+    /// By node.
+    spare: Vec<(NodeId, u32)>,
 }
 
 impl Reservation {
-    pub(crate) fn new(job: JobId, at: Option<Timestamp>, spare: BTreeMap<NodeId, u32>) -> Self {
+    pub(crate) fn new(job: JobId, at: Option<Timestamp>, mut spare: Vec<(NodeId, u32)>) -> Self {
+        spare.sort_unstable();
         Reservation { job, at, spare }
+    }
+
+    /// Where a node is among those that are held.
+    fn place_of(&self, node: NodeId) -> Option<usize> {
+        self.spare.binary_search_by_key(&node, |(node, _)| *node).ok()
     }
 
     /// How many of a node's free accelerators a job that ends by `end` may have.
     pub(crate) fn usable(&self, node: &Node, end: Option<Timestamp>) -> u32 {
         let is_over_in_time = end.zip(self.at).is_some_and(|(end, at)| end <= at);
-        match self.spare.get(&node.id) {
-            Some(spare) if !is_over_in_time => node.free_count().min(*spare),
-            _ => node.free_count(),
+        match self.place_of(node.id).filter(|_| !is_over_in_time) {
+            Some(place) => node.free_count().min(self.spare[place].1),
+            None => node.free_count(),
         }
     }
 
@@ -46,7 +54,8 @@ impl Reservation {
             return;
         }
         for share in shares {
-            if let Some(spare) = self.spare.get_mut(&share.node) {
+            if let Some(place) = self.place_of(share.node) {
+                let spare = &mut self.spare[place].1;
                 *spare = spare.saturating_sub(u32::try_from(share.devices.len()).unwrap_or(u32::MAX));
             }
         }
@@ -69,25 +78,26 @@ pub(crate) fn latest_end_of(spec: &JobSpec, attempt: &Attempt) -> Option<Timesta
 /// gang, if it requires one.
 struct Gathering<'a> {
     gang: &'a GangShape,
-    /// Nodes that are out of the question: reserved for others, claimed by them or promised to them.
-    promised: BTreeSet<NodeId>,
-    domains: BTreeMap<&'a str, Vec<NodeId>>,
+    /// Nodes that are out of the question, by id: reserved for others, claimed by them or promised to them.
+    promised: &'a [NodeId],
+    domains: BTreeMap<Bound<'a>, Vec<NodeId>>,
 }
 
 impl Engine {
     /// The earliest promise that can be made to a waiting job, of nodes that nobody else has a claim to and that aren't
     /// promised to `others`.
     pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape, others: &[Reservation]) -> Reservation {
-        let mut promised = self.claimed_nodes_beside(job);
+        let mut promised: Vec<NodeId> = self.claimed_nodes_beside(job).into_iter().collect();
         promised.extend(self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.applicant())).unwrap_or_default());
-        promised.extend(others.iter().flat_map(|other| other.spare.keys()));
-        let mut gathering = Gathering { gang, promised, domains: BTreeMap::new() };
+        promised.extend(others.iter().flat_map(|other| &other.spare).map(|(node, _)| *node));
+        promised.sort_unstable();
+        let mut gathering = Gathering { gang, promised: &promised, domains: BTreeMap::new() };
         let found = self.gather(now, &mut gathering);
         // Nobody works out when segments come together: a promise of nodes without a time.
         let at = found.as_ref().map(|(at, _)| *at).filter(|_| gang.topology.segment.is_none());
         let nodes = found.map_or_else(|| self.filled_up(&gathering), |(_, nodes)| nodes);
         let spare = nodes.into_iter().map(|node| (node, at.map_or(0, |at| self.spare(node, gang, at)))).collect();
-        Reservation { job, at, spare }
+        Reservation::new(job, at, spare)
     }
 
     /// Takes nodes together until enough fit, and says when that is; none if nobody knows.
@@ -98,7 +108,7 @@ impl Engine {
                 return Some((now, nodes));
             }
         }
-        for (at, node) in self.coming(gang) {
+        for (at, node) in self.coming(gang, gathering.promised) {
             if let Some(nodes) = gathering.add(node) {
                 return Some((now.max(at), nodes));
             }
@@ -106,18 +116,23 @@ impl Engine {
         None
     }
 
-    /// Nodes that have no room for a share now and will have, the first first.
-    fn coming<'a>(&'a self, gang: &'a GangShape) -> Box<dyn Iterator<Item = (Timestamp, &'a Node)> + 'a> {
+    /// Nodes that have no room for a share now and will have, the first first, but those that are promised.
+    fn coming<'a>(
+        &'a self,
+        gang: &'a GangShape,
+        promised: &'a [NodeId],
+    ) -> Box<dyn Iterator<Item = (Timestamp, &'a Node)> + 'a> {
         let suits = |node: &&Node| node.takes_shares_of(gang);
         let with_devices = self.outlook.with_devices_for(gang);
+        let with_devices = with_devices.filter(|(_, id)| promised.binary_search(id).is_err());
         let with_devices = with_devices.filter_map(move |(at, id)| Some((at, self.cluster.node(id).filter(suits)?)));
         if gang.cpus_per_node == 0 && gang.memory_per_node.0 == 0 {
             return Box::new(with_devices);
         }
         // Cores and memory come at times of their own: all nodes in question are put in order.
         let from = gang.accelerators_per_node.get();
-        let has_devices = self.cluster.emptiest_of(&gang.lane()).take_while(move |node| node.free_count() >= from);
-        let lack_others = has_devices.filter(suits).filter(|node| !node.has_room_for_share_of(gang));
+        let has_devices = self.cluster.emptiest_of(gang).take_while(move |node| node.free_count() >= from);
+        let lack_others = has_devices.filter(suits).filter(|node| !node.has_left_for_share_of(gang));
         let nodes = with_devices.map(|(_, node)| node).chain(lack_others);
         let mut coming: Vec<_> =
             nodes.filter_map(|node| Some((self.outlook.fits_from(node, gang)?, node.id, node))).collect();
@@ -128,10 +143,10 @@ impl Engine {
     /// The domain that lacks fewest nodes, filled up with those that lack least, though nothing says when they will have it.
     fn filled_up(&self, gathering: &Gathering<'_>) -> Vec<NodeId> {
         let (gang, wanted) = (gathering.gang, gathering.wanted());
-        let mut domains: BTreeMap<&str, Vec<NodeId>> = gathering.domains.clone();
+        let mut domains: BTreeMap<Bound<'_>, Vec<NodeId>> = gathering.domains.clone();
         let taken: BTreeSet<NodeId> = domains.values().flatten().copied().collect();
-        let others = self.cluster.emptiest_of(&gang.lane()).filter(|node| !taken.contains(&node.id));
-        for node in others.filter(|node| node.takes_shares_of(gang) && !gathering.is_promised(node)) {
+        let others = self.cluster.emptiest_of(gang).filter(|node| !taken.contains(&node.id));
+        for node in others.filter(|node| node.takes_shares_of(gang) && !gathering.is_promised(node.id)) {
             if let Some(domain) = node.domain_for(gang) {
                 let nodes = domains.entry(domain).or_default();
                 nodes.push(node.id);
@@ -140,7 +155,7 @@ impl Engine {
                 }
             }
         }
-        let fitting = |domain: &str| gathering.domains.get(domain).map_or(0, Vec::len);
+        let fitting = |domain: &Bound<'_>| gathering.domains.get(domain).map_or(0, Vec::len);
         let large_enough = domains.into_iter().filter(|(_, nodes)| nodes.len() >= wanted);
         let best = large_enough.max_by_key(|(domain, _)| fitting(domain));
         best.map(|(_, nodes)| nodes.into_iter().take(wanted).collect()).unwrap_or_default()
@@ -158,17 +173,17 @@ impl Engine {
 impl<'a> Gathering<'a> {
     /// Takes a node in; gives nodes for the whole gang when there are enough.
     fn add(&mut self, node: &'a Node) -> Option<Vec<NodeId>> {
-        if self.is_promised(node) {
+        if self.is_promised(node.id) {
             return None;
         }
         let wanted = self.wanted();
         let nodes = self.domains.entry(node.domain_for(self.gang)?).or_default();
         nodes.push(node.id);
-        (nodes.len() >= wanted).then(|| nodes.clone())
+        (nodes.len() >= wanted).then(|| std::mem::take(nodes))
     }
 
-    fn is_promised(&self, node: &Node) -> bool {
-        self.promised.contains(&node.id)
+    fn is_promised(&self, node: NodeId) -> bool {
+        self.promised.binary_search(&node).is_ok()
     }
 
     fn wanted(&self) -> usize {

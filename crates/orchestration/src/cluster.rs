@@ -9,6 +9,7 @@ use gangline_base::{AcceleratorKind, Bytes, GangShape, JobSpec, Lane, Level, Nod
 
 use crate::fabric::Fabric;
 use crate::health::{Health, HealthPolicy};
+use crate::lanes::{ByLane, OfLane};
 use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::share::{MIB_BITS, Resource};
 use crate::spares::{Unheld, is_ordinary};
@@ -54,8 +55,12 @@ impl NodeCapacity {
     }
 
     pub(crate) fn can_hold_share_of(&self, gang: &GangShape) -> bool {
-        self.is_for(gang)
-            && self.accelerators >= gang.accelerators_per_node.get()
+        self.has_enough_for_share_of(gang) && self.is_for(gang)
+    }
+
+    /// The same of a node of the gang's lane, whose names need not be compared.
+    fn has_enough_for_share_of(&self, gang: &GangShape) -> bool {
+        self.accelerators >= gang.accelerators_per_node.get()
             && self.cpus >= gang.cpus_per_node
             && self.memory >= gang.memory_per_node
     }
@@ -154,9 +159,9 @@ impl Node {
         }
     }
 
-    /// Its place among the ready nodes of its kind: the fullest first, of those the ones with fewest faults.
+    /// Its place among the ready nodes of its lane: the fullest first, of those the ones with fewest faults.
     pub(crate) fn place(&self) -> FreePlace {
-        (self.spec.capacity.lane(), self.free_count(), self.grade, self.id)
+        (self.free_count(), self.grade, self.id)
     }
 
     fn set_held(&mut self, cpus: u32, memory: Bytes) {
@@ -168,16 +173,20 @@ impl Node {
     /// Whether it can take a share of `gang` now.
     #[must_use]
     pub fn has_room_for_share_of(&self, gang: &GangShape) -> bool {
+        self.has_left_for_share_of(gang) && self.spec.capacity.is_for(gang)
+    }
+
+    /// The same of a node of the gang's lane, whose names need not be compared.
+    pub(crate) fn has_left_for_share_of(&self, gang: &GangShape) -> bool {
         self.status == NodeStatus::Ready
-            && self.spec.capacity.is_for(gang)
             && self.free_count() >= gang.accelerators_per_node.get()
             && self.free_cpus >= gang.cpus_per_node
             && self.free_memory >= gang.memory_per_node
     }
 
-    /// Whether it is ready and could take a share of `gang` if it were empty.
+    /// Whether it, a node of the gang's lane, is ready and could take a share of `gang` if it were empty.
     pub(crate) fn takes_shares_of(&self, gang: &GangShape) -> bool {
-        self.status == NodeStatus::Ready && self.could_hold_share_of(gang)
+        self.status == NodeStatus::Ready && self.spec.capacity.has_enough_for_share_of(gang)
     }
 
     /// Whether it could take a share of `gang` if it were ready and empty.
@@ -186,33 +195,54 @@ impl Node {
         self.spec.capacity.can_hold_share_of(gang)
     }
 
-    /// The name of the domain that has to hold the whole gang if it is to have this node: everywhere (empty), if it
-    /// requires none; none if the node doesn't say where it is at that level.
-    pub(crate) fn domain_for(&self, gang: &GangShape) -> Option<&str> {
+    /// What has to hold the whole gang if it is to have this node; none if the node doesn't say where it is there.
+    pub(crate) fn domain_for(&self, gang: &GangShape) -> Option<Bound<'_>> {
         match gang.topology.require {
-            None => Some(""),
-            Some(Level::Node) => Some(self.spec.name.as_str()),
-            Some(level) => self.spec.location.at(level),
+            None => Some(Bound::Nowhere),
+            Some(Level::Node) => Some(Bound::To(self.spec.name.as_str())),
+            Some(level) => self.spec.location.at(level).map(Bound::To),
         }
     }
 
     /// How many accelerators are free.
+    #[inline]
     #[must_use]
     pub fn free_count(&self) -> u32 {
         u32::try_from(self.free.len()).expect("a node has fewer than 2^32 accelerators")
     }
 }
 
-/// Where a node stands among the ready ones: by what it is for, free accelerators, faults, id.
-pub(crate) type FreePlace = (Lane, u32, u32, NodeId);
+/// What a gang is bound to that has a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Bound<'a> {
+    /// Nothing: its other nodes may be anywhere.
+    Nowhere,
+    /// The domain of this name.
+    To(&'a str),
+}
+
+/// Where a node stands among the ready ones of its lane: by free accelerators, faults, id.
+pub(crate) type FreePlace = (u32, u32, NodeId);
+
+/// The place of the fullest node that has so many accelerators free.
+pub(crate) const fn with_free(count: u32) -> FreePlace {
+    (count, 0, NodeId(0))
+}
+
+/// Where a node, or what is kept of it, is in a list of all.
+#[inline]
+pub(crate) fn index_of(node: NodeId) -> usize {
+    usize::try_from(node.0).expect("a usize holds 32 bits")
+}
 
 /// All nodes, indexed by how much is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
-    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// By id, which count from 0.
+    pub(crate) nodes: Vec<Node>,
     by_name: BTreeMap<NodeName, NodeId>,
-    /// Ready nodes by kind and number of free accelerators: the fullest that fits is found without a scan.
-    by_free: BTreeSet<FreePlace>,
+    /// Ready nodes by lane and number of free accelerators: the fullest that fits is found without a scan.
+    by_free: ByLane<BTreeSet<FreePlace>>,
     /// Those of them that no ordinary job holds, in the order in which they are spares.
     unheld: Unheld,
     /// Where they are, and what could ever fit there, found without a scan.
@@ -230,13 +260,18 @@ pub struct Cluster {
 impl Cluster {
     /// Every node, by id.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &Node> {
-        self.nodes.values()
+        self.nodes.iter()
     }
 
     /// The node with this id.
+    #[inline]
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.get(&id)
+        self.nodes.get(index_of(id))
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.nodes.get_mut(index_of(id))
     }
 
     /// The id of the node with this name.
@@ -263,19 +298,15 @@ impl Cluster {
     }
 
     /// Ready nodes of a lane, those with most free first.
-    pub(crate) fn emptiest_of<'a>(&'a self, lane: &Lane) -> impl Iterator<Item = &'a Node> + 'a {
-        let all = (lane.clone(), 0, 0, NodeId(0))..=(lane.clone(), u32::MAX, u32::MAX, NodeId(u32::MAX));
-        self.by_free.range(all).rev().filter_map(|(.., id)| self.nodes.get(id))
+    pub(crate) fn emptiest_of<'a>(&'a self, lane: &impl OfLane) -> impl Iterator<Item = &'a Node> + 'a {
+        self.by_free.get(lane).into_iter().flatten().rev().filter_map(|(.., id)| self.node(*id))
     }
 
     /// Ready nodes of the gang's kind that can take a share now, fullest first.
     pub(crate) fn with_room_for<'a>(&'a self, gang: &'a GangShape) -> impl Iterator<Item = &'a Node> + 'a {
-        let from = (gang.lane(), gang.accelerators_per_node.get(), 0, NodeId(0));
-        let to = (gang.lane(), u32::MAX, u32::MAX, NodeId(u32::MAX));
-        self.by_free
-            .range(from..=to)
-            .filter_map(|(.., id)| self.nodes.get(id))
-            .filter(|node| node.has_room_for_share_of(gang))
+        let from = with_free(gang.accelerators_per_node.get());
+        let places = self.by_free.get(gang).into_iter().flat_map(move |places| places.range(from..));
+        places.filter_map(|(.., id)| self.node(*id)).filter(|node| node.has_left_for_share_of(gang))
     }
 
     /// What the network's levels carry, if the administrator said.
@@ -296,7 +327,7 @@ impl Cluster {
 
     /// Whether a node can be where it says; see [`Topology::admits`].
     pub(crate) fn admits(&self, spec: &NodeSpec) -> Result<(), Refusal> {
-        self.topology.admits(spec, self.nodes.values())
+        self.topology.admits(spec, self.nodes.iter())
     }
 
     /// How many nodes could take a share of `gang` where its topology allows them all, if they were empty, of those with
@@ -307,9 +338,9 @@ impl Cluster {
 
     /// What `gang` wants beside what the cluster has.
     pub(crate) fn fit(&self, gang: &GangShape) -> Fit {
-        let of_kind = || self.nodes.values().map(|n| &n.spec.capacity).filter(|c| c.is_for(gang));
+        let of_kind = || self.nodes.iter().map(|n| &n.spec.capacity).filter(|c| c.is_for(gang));
         let best = placement::most_in_one(self, gang, &|domain| domain.could_hold(gang, &NodeStatus::ANY));
-        let kinds: BTreeSet<String> = self.nodes.values().map(|n| n.spec.capacity.lane().to_string()).collect();
+        let kinds: BTreeSet<String> = self.nodes.iter().map(|n| n.spec.capacity.lane().to_string()).collect();
         Fit {
             wanted: gang.clone(),
             nodes_of_kind: u32::try_from(of_kind().count()).expect("a cluster has fewer than 2^32 nodes"),
@@ -327,10 +358,14 @@ impl Cluster {
         let next = NodeId(u32::try_from(self.nodes.len()).expect("a cluster has fewer than 2^32 nodes"));
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
-        let known = self.nodes.get(&id).map(|node| node.standing).unwrap_or_default();
+        let known = self.node(id).map(|node| node.standing).unwrap_or_default();
         self.leave_topology(id);
-        let (checkup, ordinary) = self.nodes.get(&id).map_or((None, 0), |node| (node.checkup, node.ordinary));
-        self.nodes.insert(id, Node { checkup, ordinary, ..Node::new(id, spec, Standing { is_lost: false, ..known }) });
+        let (checkup, ordinary) = self.node(id).map_or((None, 0), |node| (node.checkup, node.ordinary));
+        let node = Node { checkup, ordinary, ..Node::new(id, spec, Standing { is_lost: false, ..known }) };
+        match self.node_mut(id) {
+            Some(known) => *known = node,
+            None => self.nodes.push(node),
+        }
         self.enter_topology(id);
         self.index(id);
         for share in held.iter().filter(|share| share.node == id) {
@@ -342,7 +377,7 @@ impl Cluster {
     /// Hands a share's devices out. Devices beyond a shrunken node's capacity are none of its business any more.
     pub(crate) fn take(&mut self, share: &Share) {
         self.unindex(share.node);
-        if let Some(node) = self.nodes.get_mut(&share.node) {
+        if let Some(node) = self.node_mut(share.node) {
             for device in &share.devices {
                 node.free.remove(device);
             }
@@ -354,7 +389,7 @@ impl Cluster {
     /// Takes a share's devices back.
     pub(crate) fn release(&mut self, share: &Share) {
         self.unindex(share.node);
-        if let Some(node) = self.nodes.get_mut(&share.node) {
+        if let Some(node) = self.node_mut(share.node) {
             let accelerators = node.spec.capacity.accelerators;
             node.free.extend(share.devices.iter().filter(|device| **device < accelerators));
             node.set_held(node.held_cpus - share.cpus, Bytes(node.held_memory.0 - share.memory.0));
@@ -371,7 +406,7 @@ impl Cluster {
     /// which has to be next.
     pub(crate) fn count_ordinary(&mut self, spec: &JobSpec, shares: &[Share], comes: bool) {
         for share in shares.iter().filter(|_| is_ordinary(spec)) {
-            if let Some(node) = self.nodes.get_mut(&share.node) {
+            if let Some(node) = self.node_mut(share.node) {
                 node.ordinary = if comes { node.ordinary + 1 } else { node.ordinary.saturating_sub(1) };
             }
         }
@@ -385,32 +420,32 @@ impl Cluster {
     }
 
     pub(crate) fn enter_topology(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get(&id) {
+        if let Some(node) = self.nodes.get(index_of(id)) {
             self.topology.enter(node);
         }
     }
 
     pub(crate) fn leave_topology(&mut self, id: NodeId) {
-        if let Some(node) = self.nodes.get(&id) {
+        if let Some(node) = self.nodes.get(index_of(id)) {
             self.topology.leave(node);
         }
     }
 
     pub(crate) fn unindex(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
+        let Some(node) = self.nodes.get(index_of(id)).filter(|node| node.status == NodeStatus::Ready) else { return };
         let place = node.place();
-        self.unheld.remove(&place);
-        self.by_free.remove(&place);
+        self.unheld.remove(&node.spec.capacity, place);
+        self.by_free.change(&node.spec.capacity, |places| places.remove(&place));
         self.topology.close(node);
     }
 
     pub(crate) fn index(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.get(&id).filter(|node| node.status == NodeStatus::Ready) else { return };
+        let Some(node) = self.nodes.get(index_of(id)).filter(|node| node.status == NodeStatus::Ready) else { return };
         let place = node.place();
         if node.ordinary == 0 {
-            self.unheld.insert(place.clone());
+            self.unheld.insert(&node.spec.capacity, place);
         }
-        self.by_free.insert(place);
+        self.by_free.change(&node.spec.capacity, |places| places.insert(place));
         self.topology.open(node);
     }
 }

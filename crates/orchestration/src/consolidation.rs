@@ -17,6 +17,7 @@ use gangline_base::{GangShape, GpuSeconds, JobId, NodeId, Timestamp};
 
 use crate::backfill::Reservation;
 use crate::claim::{Claim, ClaimReason, ClaimRight};
+use crate::cluster::Bound;
 use crate::engine::Engine;
 use crate::evolve::has_advanced;
 use crate::job::Job;
@@ -43,11 +44,11 @@ impl Engine {
     /// A claim for a waiting job to nodes that others leave for other nodes, with theirs; none if that makes no room.
     pub(crate) fn consolidate(&self, now: Timestamp, job: &Job) -> Option<Vec<Decision>> {
         let gang = &job.spec.gang;
-        if self.cluster.topology().root().free_devices(&gang.lane()) < gang.devices() {
+        if self.cluster.topology().root().free_devices(gang) < gang.devices() {
             return None;
         }
         let clearings = self.clearings(now, job);
-        let mut domains: Vec<Option<&str>> =
+        let mut domains: Vec<Option<Bound<'_>>> =
             clearings.iter().map(|clearing| self.domain_of(clearing.node, gang)).collect();
         domains.sort_unstable();
         domains.dedup();
@@ -59,7 +60,7 @@ impl Engine {
         })
     }
 
-    fn domain_of(&self, node: NodeId, gang: &GangShape) -> Option<&str> {
+    fn domain_of(&self, node: NodeId, gang: &GangShape) -> Option<Bound<'_>> {
         self.cluster.node(node)?.domain_for(gang)
     }
 
@@ -68,7 +69,7 @@ impl Engine {
         let gang = &job.spec.gang;
         let mut closed = self.claimed_nodes_beside(job.id);
         closed.extend(self.barred_nodes(now, &job.applicant()));
-        let nodes = self.cluster.emptiest_of(&gang.lane());
+        let nodes = self.cluster.emptiest_of(gang);
         let nodes = nodes.filter(|node| node.takes_shares_of(gang) && !closed.contains(&node.id));
         let wanted = usize::try_from(gang.nodes.get()).expect("a usize holds 32 bits");
         let looked_at = nodes.take(wanted.saturating_add(NODES_BEYOND_MAX));

@@ -33,6 +33,7 @@ mod fixture;
 mod health;
 mod invariant;
 mod job;
+mod lanes;
 mod leaving;
 mod line;
 mod order;

@@ -14,12 +14,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, GangShape, JobSpec, Lane, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, GangShape, JobSpec, NodeId, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
+use crate::lanes::ByLane;
 use crate::line::{QueueKey, Span};
 use crate::placement::Room;
 use crate::queue::QueueIndex;
@@ -41,7 +42,7 @@ struct Round {
     /// Nodes that running jobs are leaving for others.
     claims: Vec<Reservation>,
     /// For each lane (kind of accelerator in a pool): that of the first in line, then those of large gangs.
-    reservations: BTreeMap<Lane, Vec<Reservation>>,
+    reservations: ByLane<Vec<Reservation>>,
     /// The earliest end with which a gang found no room; the beginning of time if none would help. One that ends no
     /// earlier fares no better.
     failed: BTreeMap<Arc<GangShape>, Option<Timestamp>>,
@@ -66,7 +67,7 @@ struct Round {
 impl Round {
     /// Whether nothing comes of looking at a job: it would find no room, and get no reservation.
     fn is_settled(&self, gang: &GangShape, end: Option<Timestamp>) -> bool {
-        let held = self.reservations.get(&gang.lane()).map_or(0, Vec::len);
+        let held = self.reservations.get(gang).map_or(0, Vec::len);
         self.has_failed(gang, end) && (self.unable.contains(gang) || !reserves(held.max(1), gang))
     }
 
@@ -130,7 +131,6 @@ impl Engine {
             && let Some(leaf) = self.next_line(&mut round)
         {
             let found = self.next_of(now, leaf, &mut round, searches);
-            self.drop_hopes(now, &mut round, searches);
             for (gang, by) in std::mem::take(&mut round.over) {
                 self.queues.block(leaf, &gang, by);
             }
@@ -155,7 +155,7 @@ impl Engine {
     /// The line to look at next. Once all that is hoped for waits behind a reservation, only lines are looked at that hope
     /// for something, or could reserve more.
     fn next_line(&self, round: &mut Round) -> Option<QueueIndex> {
-        let held = |gang: &GangShape| round.reservations.get(&gang.lane()).map_or(0, Vec::len);
+        let held = |gang: &GangShape| round.reservations.get(gang).map_or(0, Vec::len);
         if round.rest.is_none() && round.hopes.iter().any(|gang| held(gang) == 0) {
             return self.queues.first_line();
         }
@@ -192,7 +192,7 @@ impl Engine {
             return;
         }
         for gang in round.hopes.clone() {
-            let held = round.reservations.get(&gang.lane()).map(Vec::as_slice).unwrap_or_default();
+            let held = round.reservations.get(&*gang).map(Vec::as_slice).unwrap_or_default();
             let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
             let beside = Beside { end: shortest.end(now), barred: BTreeSet::new(), claims: &round.claims, held };
@@ -209,6 +209,7 @@ impl Engine {
         let mut found = None;
         while *searches < SEARCHES_MAX
             && found.is_none()
+            && !round.hopes.is_empty()
             && let Some(Reverse(key)) = heads.pop()
         {
             let Some(job) = self.jobs.get(&key.job) else { continue };
@@ -220,6 +221,7 @@ impl Engine {
             if self.is_due(now, job) {
                 *searches += 1;
                 found = self.consider(now, job, round);
+                self.drop_hopes(now, round, searches);
                 if found.is_none() && round.is_settled(gang, end) {
                     continue;
                 }
@@ -269,7 +271,7 @@ impl Engine {
 
     fn consider(&self, now: Timestamp, job: &Job, round: &mut Round) -> Option<Decision> {
         let (gang, end) = (&job.spec.gang, latest_end(&job.spec, now));
-        let held = round.reservations.entry(gang.lane()).or_default();
+        let held = round.reservations.get_or_default(gang);
         if let Some(decision) = self.place_beside(now, job, &round.claims, held) {
             if let Decision::Place { shares, .. } = &decision {
                 round.claims.iter_mut().chain(held.iter_mut()).for_each(|held| held.take(shares, end));

@@ -138,7 +138,7 @@ impl<'a> Search<'a> {
     }
 
     fn is_usable(&self, node: &Node) -> bool {
-        node.has_room_for_share_of(self.gang) && (self.usable)(node) >= self.gang.accelerators_per_node.get()
+        node.has_left_for_share_of(self.gang) && (self.usable)(node) >= self.gang.accelerators_per_node.get()
     }
 
     /// The fullest nodes anywhere, and how many there are to choose from.

@@ -28,6 +28,7 @@ use gangline_base::{AcceleratorKind, GangShape, JobId, JobSpec, Lane, NodeId, Pr
 use crate::cluster::{FreePlace, NodeStatus};
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
+use crate::lanes::{ByLane, OfLane};
 use crate::topology::Domain;
 use crate::{Decision, FaultCause, Node, RequeueReason, placement};
 
@@ -165,17 +166,15 @@ pub(crate) fn lost_node(reason: RequeueReason) -> bool {
 /// Ready nodes that no ordinary job holds, by lane, in the order in which they are spares: the fullest first, of those the
 /// ones with fewest faults, of those the ones that other jobs would take last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Unheld(BTreeMap<Lane, BTreeSet<(u32, u32, Reverse<NodeId>)>>);
+pub(crate) struct Unheld(ByLane<BTreeSet<(u32, u32, Reverse<NodeId>)>>);
 
 impl Unheld {
-    pub(crate) fn insert(&mut self, (lane, free, grade, id): FreePlace) {
-        self.0.entry(lane).or_default().insert((free, grade, Reverse(id)));
+    pub(crate) fn insert(&mut self, lane: &impl OfLane, (free, grade, id): FreePlace) {
+        self.0.change(lane, |nodes| nodes.insert((free, grade, Reverse(id))));
     }
 
-    pub(crate) fn remove(&mut self, (lane, free, grade, id): &FreePlace) {
-        if let Some(nodes) = self.0.get_mut(lane) {
-            nodes.remove(&(*free, *grade, Reverse(*id)));
-        }
+    pub(crate) fn remove(&mut self, lane: &impl OfLane, (free, grade, id): FreePlace) {
+        self.0.change(lane, |nodes| nodes.remove(&(free, grade, Reverse(id))));
     }
 
     fn of(&self, lane: &Lane) -> impl Iterator<Item = NodeId> {

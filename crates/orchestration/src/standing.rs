@@ -2,7 +2,7 @@
 
 use gangline_base::{NodeId, Timestamp};
 
-use crate::cluster::{Cluster, NodeStatus, Standing};
+use crate::cluster::{Cluster, NodeStatus, Standing, index_of};
 use crate::engine::Engine;
 use crate::health::{Health, HealthPolicy, NODES_PER_SUSPECT, first_fault};
 use crate::{Decision, Fate, Job, RequeueReason};
@@ -18,7 +18,7 @@ impl Cluster {
     pub(crate) fn change_standing(&mut self, now: Timestamp, id: NodeId, change: impl FnOnce(&mut Standing)) {
         self.unindex(id);
         self.leave_topology(id);
-        if let Some(node) = self.nodes.get_mut(&id) {
+        if let Some(node) = self.nodes.get_mut(index_of(id)) {
             change(&mut node.standing);
             node.status = node.standing.status(now, self.health);
             node.grade = self.health.map_or(0, |policy| node.standing.health.grade(now, policy));
@@ -36,14 +36,14 @@ impl Cluster {
     pub(crate) fn count_fault(&mut self, now: Timestamp, id: NodeId) {
         let Some(policy) = self.health else { return };
         let is_suspect = |node: &&crate::Node| node.standing.health.is_suspect_at(now, policy);
-        let suspects = self.nodes.values().filter(is_suspect).count();
+        let suspects = self.nodes.iter().filter(is_suspect).count();
         let may_suspect = suspects < self.nodes.len() / NODES_PER_SUSPECT;
         self.change_standing(now, id, |standing| standing.health.count(now, policy, may_suspect));
     }
 
     /// A node's faults, to change what depends on no time.
     pub(crate) fn health_mut(&mut self, id: NodeId) -> Option<&mut Health> {
-        self.nodes.get_mut(&id).map(|node| &mut node.standing.health)
+        self.node_mut(id).map(|node| &mut node.standing.health)
     }
 
     /// Looks again at nodes whose faults have faded, or whose reservation has ended, by now; whether one takes jobs again.
@@ -71,7 +71,7 @@ impl Cluster {
 
     /// Looks at every node anew: the rules or the time have changed.
     pub(crate) fn review(&mut self, now: Timestamp) {
-        let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
+        let ids: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
         ids.into_iter().for_each(|id| self.change_standing(now, id, |_| {}));
     }
 }

@@ -11,9 +11,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use gangline_base::{GangShape, Lane, Level, NodeId, NodeName};
+use gangline_base::{GangShape, Level, NodeId, NodeName};
 
-use crate::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, NodeStatus};
+use crate::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, NodeStatus, with_free};
+use crate::lanes::{ByLane, OfLane};
 use crate::refusal::Refusal;
 
 /// The name of the domain that a node is in, for each level whose domain is known. A node is its own domain of
@@ -70,28 +71,26 @@ pub(crate) struct Domain {
     /// How many nodes there are of each capacity and status, at any depth: what could ever fit.
     pub(crate) classes: BTreeMap<(NodeCapacity, NodeStatus), u32>,
     /// For each lane, ready nodes with at least so many free accelerators (the index), at any depth.
-    at_least: BTreeMap<Lane, Vec<u32>>,
+    at_least: ByLane<Vec<u32>>,
     /// Ready nodes that lie in no narrower domain.
-    direct: BTreeSet<FreePlace>,
+    direct: ByLane<BTreeSet<FreePlace>>,
 }
 
 impl Domain {
     /// Ready nodes with as many free accelerators as a share of `gang` takes. CPUs and memory are not looked at.
     pub(crate) fn with_devices_for(&self, gang: &GangShape) -> u32 {
         let count = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
-        // Lanes are few; a key to look one up with would have to be built.
-        let is_its = |(lane, _): &(&Lane, &Vec<u32>)| lane.accelerator == gang.accelerator && lane.pool == gang.pool;
-        self.at_least.iter().find(is_its).and_then(|(_, counts)| counts.get(count)).copied().unwrap_or(0)
+        self.at_least.get(gang).and_then(|counts| counts.get(count)).copied().unwrap_or(0)
     }
 
     /// The most accelerators that are free on one of its ready nodes; none if it has no such node.
-    fn most_free(&self, lane: &Lane) -> Option<u32> {
+    fn most_free(&self, lane: &impl OfLane) -> Option<u32> {
         let counts = self.at_least.get(lane)?;
         Some(u32::try_from(counts.len() - 1).expect("a node has fewer than 2^32 accelerators"))
     }
 
     /// Free accelerators of ready nodes.
-    pub(crate) fn free_devices(&self, lane: &Lane) -> u32 {
+    pub(crate) fn free_devices(&self, lane: &impl OfLane) -> u32 {
         self.at_least.get(lane).map_or(0, |counts| counts.iter().skip(1).sum())
     }
 
@@ -105,9 +104,9 @@ impl Domain {
 
     /// Ready nodes in no narrower domain with enough free accelerators for a share of `gang`, fullest first.
     pub(crate) fn direct_for<'a>(&'a self, gang: &GangShape) -> impl Iterator<Item = NodeId> + use<'a> {
-        let from = (gang.lane(), gang.accelerators_per_node.get(), 0, NodeId(0));
-        let to = (gang.lane(), u32::MAX, u32::MAX, NodeId(u32::MAX));
-        self.direct.range(from..=to).map(|(.., node)| *node)
+        let from = with_free(gang.accelerators_per_node.get());
+        let places = self.direct.get(gang).into_iter().flat_map(move |places| places.range(from..));
+        places.map(|(.., node)| *node)
     }
 
     /// Whether it is wider than any domain of `level`.
@@ -115,26 +114,21 @@ impl Domain {
         self.level.is_none_or(|own| own > level)
     }
 
-    fn open(&mut self, lane: &Lane, free: u32) {
+    fn open(&mut self, lane: &impl OfLane, free: u32) {
         let length = usize::try_from(free).expect("a usize holds 32 bits") + 1;
-        let counts = match self.at_least.get_mut(lane) {
-            Some(counts) => counts,
-            None => self.at_least.entry(lane.clone()).or_default(),
-        };
+        let counts = self.at_least.get_or_default(lane);
         counts.resize(counts.len().max(length), 0);
         counts[..length].iter_mut().for_each(|count| *count += 1);
     }
 
-    fn close(&mut self, lane: &Lane, free: u32) {
+    fn close(&mut self, lane: &impl OfLane, free: u32) {
         let length = usize::try_from(free).expect("a usize holds 32 bits") + 1;
-        let Some(counts) = self.at_least.get_mut(lane) else { return };
-        counts[..length].iter_mut().for_each(|count| *count -= 1);
-        while counts.last() == Some(&0) {
-            counts.pop();
-        }
-        if counts.is_empty() {
-            self.at_least.remove(lane);
-        }
+        self.at_least.change(lane, |counts| {
+            counts[..length].iter_mut().for_each(|count| *count -= 1);
+            while counts.last() == Some(&0) {
+                counts.pop();
+            }
+        });
     }
 }
 
@@ -144,19 +138,19 @@ struct Domains {
     by_name: BTreeMap<String, Domain>,
     /// For each lane, the most accelerators free on a ready node of a domain, and that domain: where a gang need not be
     /// looked for isn't looked at.
-    by_most_free: BTreeMap<Lane, BTreeSet<(u32, String)>>,
+    by_most_free: ByLane<BTreeSet<(u32, String)>>,
 }
 
 impl Domains {
     /// Domains with a node that has the devices for a share of `gang`, in no order that means anything.
     fn with_devices_for<'a>(&'a self, gang: &GangShape) -> impl Iterator<Item = &'a Domain> + use<'a> {
         let from = (gang.accelerators_per_node.get(), String::new());
-        let names = self.by_most_free.get(&gang.lane()).into_iter().flat_map(move |names| names.range(from.clone()..));
+        let names = self.by_most_free.get(gang).into_iter().flat_map(move |names| names.range(from.clone()..));
         names.filter_map(|(_, name)| self.by_name.get(name))
     }
 
     /// Changes a domain's counts of a lane.
-    fn count(&mut self, name: &str, lane: &Lane, change: impl FnOnce(&mut Domain)) {
+    fn count(&mut self, name: &str, lane: &impl OfLane, change: impl FnOnce(&mut Domain)) {
         let Some(domain) = self.by_name.get_mut(name) else { return };
         let before = domain.most_free(lane);
         change(domain);
@@ -164,14 +158,12 @@ impl Domains {
         if before == after {
             return;
         }
-        let names = self.by_most_free.entry(lane.clone()).or_default();
-        if let Some(before) = before {
-            names.remove(&(before, name.to_owned()));
-        }
-        names.extend(after.map(|after| (after, name.to_owned())));
-        if names.is_empty() {
-            self.by_most_free.remove(lane);
-        }
+        self.by_most_free.change(lane, |names| {
+            if let Some(before) = before {
+                names.remove(&(before, name.to_owned()));
+            }
+            names.extend(after.map(|after| (after, name.to_owned())));
+        });
     }
 }
 
@@ -296,19 +288,19 @@ impl Topology {
 
     /// Counts a ready node's free accelerators in.
     pub(crate) fn open(&mut self, node: &Node) {
-        let (lane, free) = (node.spec.capacity.lane(), node.free_count());
-        self.count(&node.spec.location, &lane, |domain| domain.open(&lane, free));
+        let (lane, free) = (&node.spec.capacity, node.free_count());
+        self.count(&node.spec.location, lane, |domain| domain.open(lane, free));
         if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
-            domain.direct.insert(node.place());
+            domain.direct.change(lane, |places| places.insert(node.place()));
         }
     }
 
     /// Takes them out again.
     pub(crate) fn close(&mut self, node: &Node) {
-        let (lane, free) = (node.spec.capacity.lane(), node.free_count());
-        self.count(&node.spec.location, &lane, |domain| domain.close(&lane, free));
+        let (lane, free) = (&node.spec.capacity, node.free_count());
+        self.count(&node.spec.location, lane, |domain| domain.close(lane, free));
         if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
-            domain.direct.remove(&node.place());
+            domain.direct.change(lane, |places| places.remove(&node.place()));
         }
     }
 
@@ -320,7 +312,7 @@ impl Topology {
     }
 
     /// Changes the counts of a lane, of every domain that a node is in.
-    fn count(&mut self, location: &Location, lane: &Lane, mut change: impl FnMut(&mut Domain)) {
+    fn count(&mut self, location: &Location, lane: &impl OfLane, mut change: impl FnMut(&mut Domain)) {
         change(&mut self.root);
         for (level, name) in location.iter() {
             if let Some(domains) = self.levels.get_mut(&level) {

@@ -20,6 +20,7 @@ use std::time::Duration;
 use gangline_base::{AcceleratorKind, GpuSeconds, JobId, NodeId, Priority, Timestamp};
 
 use crate::claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
+use crate::cluster::Bound;
 use crate::elasticity::width_of;
 use crate::engine::Engine;
 use crate::entitlement::Entitlement;
@@ -395,8 +396,8 @@ impl Engine {
         let gang = &job.spec.gang;
         let mut claimed = self.claimed_nodes_beside(job.id);
         claimed.extend(self.barred_nodes(now, &job.applicant()));
-        let mut domains: BTreeMap<&str, Vec<NodeResources>> = BTreeMap::new();
-        for node in self.cluster.emptiest_of(&gang.lane()) {
+        let mut domains: BTreeMap<Bound<'_>, Vec<NodeResources>> = BTreeMap::new();
+        for node in self.cluster.emptiest_of(gang) {
             if !node.takes_shares_of(gang) || claimed.contains(&node.id) {
                 continue;
             }

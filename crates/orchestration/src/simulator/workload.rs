@@ -12,6 +12,7 @@ pub struct JobIndex(pub u32);
 
 impl JobIndex {
     /// For indexing.
+    #[inline]
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize

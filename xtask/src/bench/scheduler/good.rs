@@ -130,7 +130,12 @@ fn judge(report: &mut Report, case: &str, found: &[(PolicyName, Summary)]) {
         let figures = [
             ("mean wait", ours.queue_seconds.mean, theirs.queue_seconds.mean, Bar::AtMost(1.0)),
             ("p99 wait", ours.queue_seconds.p99, theirs.queue_seconds.p99, Bar::AtMost(1.0)),
-            ("utilisation", ours.utilisation_of_arrivals, theirs.utilisation_of_arrivals, Bar::AtLeast(UTILISATION_EQUAL)),
+            (
+                "utilisation",
+                ours.utilisation_of_arrivals,
+                theirs.utilisation_of_arrivals,
+                Bar::AtLeast(UTILISATION_EQUAL),
+            ),
             ("Jain index", ours.jain, theirs.jain, Bar::AtLeast(1.0)),
         ];
         for (what, ours, theirs, bar) in figures {

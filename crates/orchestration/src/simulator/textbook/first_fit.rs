@@ -48,16 +48,19 @@ impl FirstFit {
     }
 
     /// Whether a gang of so many is on one node.
+    #[inline]
     pub(crate) fn is_narrow(&self, gpus: u32) -> bool {
         gpus <= self.whole
     }
 
     /// Whether a gang of so many is known to find no place in this pass.
+    #[inline]
     pub(crate) fn is_misfit(&self, gpus: u32) -> bool {
         gpus >= self.misfit
     }
 
     /// Gives a gang the first node with room for all of it.
+    #[inline]
     pub(crate) fn take_node(&mut self, gpus: u32) -> Option<NodeId> {
         let found = self.first(gpus);
         match found {
@@ -82,6 +85,7 @@ impl FirstFit {
         for (free, node) in idle.take(nodes as usize) {
             *free = 0;
             shares.push((node_id(node), whole));
+            self.from[whole as usize] = node + 1;
         }
         self.idle -= nodes;
         if rest == 0 {
@@ -99,6 +103,7 @@ impl FirstFit {
     }
 
     /// The first node with at least so many free.
+    #[inline]
     fn first(&mut self, gpus: u32) -> Option<usize> {
         // Nodes without room for half have none for this.
         let from = self.from[gpus as usize].max(self.from[gpus as usize / 2]);
@@ -108,9 +113,14 @@ impl FirstFit {
         skipped.map(|_| found)
     }
 
+    #[inline]
     fn take(&mut self, node: usize, gpus: u32) {
         let free = &mut self.free[node];
-        self.idle -= u32::from(*free == self.whole);
+        if *free == self.whole {
+            // Nobody passes an idle node, so it was the first.
+            self.idle -= 1;
+            self.from[self.whole as usize] = node + 1;
+        }
         *free = free.checked_sub(gpus).expect("a node hands out only what it has (A-5)");
     }
 
