@@ -297,6 +297,13 @@ impl Cluster {
         totals
     }
 
+    /// What ready and draining nodes have of a kind of accelerator.
+    pub(crate) fn total_of(&self, kind: &AcceleratorKind) -> u32 {
+        let of_kind = self.topology.root().classes.iter().filter(|((capacity, _), _)| capacity.accelerator == *kind);
+        let present = of_kind.filter(|((_, status), _)| *status != NodeStatus::Lost);
+        present.fold(0, |sum, ((capacity, _), count)| sum.saturating_add(capacity.accelerators.saturating_mul(*count)))
+    }
+
     /// Ready nodes of a lane, those with most free first.
     pub(crate) fn emptiest_of<'a>(&'a self, lane: &impl OfLane) -> impl Iterator<Item = &'a Node> + 'a {
         self.by_free.get(lane).into_iter().flatten().rev().filter_map(|(.., id)| self.node(*id))

@@ -24,13 +24,12 @@ use crate::cluster::Bound;
 use crate::elasticity::width_of;
 use crate::engine::Engine;
 use crate::entitlement::Entitlement;
-use crate::job::{Attempt, Job};
+use crate::job::{Attempt, Job, JobState};
 use crate::preemption::cost::{RestartCosts, since_durable, victim_cost};
 use crate::preemption::{
     NoVictims, NodeResources, Problem, QueueBound, Resources, VictimSet, Victims, Wanted, find_victims,
 };
 use crate::queue::QueueIndex;
-use crate::share::Resource;
 use crate::spares::is_ordinary;
 use crate::{Decision, Node, PreemptionRules, Share, StopReason, placement};
 
@@ -182,9 +181,13 @@ impl Engine {
         is_due.then_some(job.id)
     }
 
-    /// Whether nothing but what puts a line on the list can give it a right: time can, to those that back off.
+    /// Whether nothing but what puts a line on the list can give it a right: time can, to those that back off, and a claim
+    /// that comes to nothing. Those over a limit are looked at again when a queue in their way holds less.
     fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
-        self.first_of(now, leaf).is_some_and(|job| self.live_claim(job).is_none())
+        let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
+        let mut heads = heads.filter_map(|key| self.jobs.get(&key.job));
+        let backs_off = |job: &Job| matches!(job.state, JobState::Queued { not_before, .. } if not_before > now);
+        heads.all(|job| !backs_off(job) && self.live_claim(job).is_none())
     }
 
     fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {
@@ -219,8 +222,7 @@ impl Engine {
     }
 
     fn entitlement(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Entitlement {
-        let total = self.cluster.totals().get(&Resource::Accelerator(kind.clone())).copied().unwrap_or(0);
-        self.queues.entitlement(queue, kind, u32::try_from(total).unwrap_or(u32::MAX))
+        self.queues.entitlement(queue, kind, self.cluster.total_of(kind))
     }
 
     /// Whether there is room beside what others have a claim to; as if there were for one with segments, for what those need
@@ -313,7 +315,7 @@ impl Engine {
     /// Those of a leaf that the rules allow to be stopped.
     fn stoppable(&self, now: Timestamp, rights: &Rights<'_>, leaf: QueueIndex) -> Vec<JobId> {
         if leaf != rights.leaf {
-            let may_take = self.may_reclaim(rights, leaf);
+            let may_take = !rights.reclaiming.is_empty() && self.may_reclaim(rights, leaf);
             return if may_take { self.queues.running(leaf).collect() } else { Vec::new() };
         }
         let lower = self.queues.running_below(leaf, rights.job.spec.priority).filter(|_| rights.rules.by_priority);
