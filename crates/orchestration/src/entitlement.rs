@@ -39,12 +39,52 @@ impl Queues {
 
     /// The quotas and weights of the queues in demand directly below one, and of `own`.
     pub(crate) fn demand_below(&self, parent: QueueIndex, kind: &AcceleratorKind, own: QueueIndex) -> Demand {
+        if self.kinds.contains(kind) {
+            let booked = self.queues[parent.0].demand.get(kind).copied().unwrap_or_default();
+            let is_booked = own == parent || self.queues[own.0].wants.contains(kind);
+            return if is_booked { booked } else { booked.with(self.promised(own, kind)) };
+        }
         let counts = |queue: &QueueIndex| *queue == own || self.is_in_demand(*queue, kind);
-        let sum = |demand: Demand, queue: QueueIndex| Demand {
-            quotas: demand.quotas + u64::from(self.quota(queue, kind)),
-            weights: demand.weights + u64::from(self.weight(queue)),
+        let demand = |queue: QueueIndex| self.promised(queue, kind);
+        self.children(parent).filter(counts).map(demand).fold(Demand::default(), Demand::with)
+    }
+
+    /// What a queue is promised.
+    fn promised(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Demand {
+        Demand { quotas: u64::from(self.quota(queue, kind)), weights: u64::from(self.weight(queue)) }
+    }
+
+    /// Books with the queue above what a queue is promised, while it is in demand.
+    pub(crate) fn book_demand(&mut self, queue: QueueIndex) {
+        let Some(parent) = self.parent(queue) else { return };
+        for kind in self.kinds.clone().iter() {
+            let (is, was) = (self.is_in_demand(queue, kind), self.queues[queue.0].wants.contains(kind));
+            if is == was {
+                continue;
+            }
+            let promised = self.promised(queue, kind);
+            let demand = self.queues[parent.0].demand.entry(kind.clone()).or_default();
+            if is {
+                *demand = demand.with(promised);
+                self.queues[queue.0].wants.insert(kind.clone());
+            } else {
+                *demand = demand.without(promised);
+                self.queues[queue.0].wants.remove(kind);
+            }
+        }
+    }
+
+    /// A queue whose demand isn't booked as it is, for the invariant check.
+    pub(crate) fn misbooked(&self) -> Option<QueueIndex> {
+        let sum = |queue: QueueIndex, kind: &AcceleratorKind| {
+            let wanting = self.children(queue).filter(|child| self.is_in_demand(*child, kind));
+            wanting.map(|child| self.promised(child, kind)).fold(Demand::default(), Demand::with)
         };
-        self.children(parent).filter(counts).fold(Demand { quotas: 0, weights: 0 }, sum)
+        let is_wrong = |queue: QueueIndex| {
+            let booked = |kind| self.queues[queue.0].demand.get(kind).copied().unwrap_or_default();
+            self.kinds.iter().any(|kind| booked(kind) != sum(queue, kind))
+        };
+        (0..self.queues.len()).map(QueueIndex).find(|queue| is_wrong(*queue))
     }
 
     /// The part of `above` that a queue in demand is entitled to.
@@ -58,10 +98,20 @@ impl Queues {
 }
 
 /// What the queues in demand below one are promised.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
     quotas: u64,
     weights: u64,
+}
+
+impl Demand {
+    fn with(self, other: Demand) -> Demand {
+        Demand { quotas: self.quotas + other.quotas, weights: self.weights + other.weights }
+    }
+
+    fn without(self, other: Demand) -> Demand {
+        Demand { quotas: self.quotas - other.quotas, weights: self.weights - other.weights }
+    }
 }
 
 #[cfg(test)]

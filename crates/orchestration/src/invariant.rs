@@ -43,6 +43,9 @@ pub enum Violation {
         /// The queue.
         queue: QueueName,
     },
+    /// What the queues in demand below a queue are promised isn't what was added up.
+    #[error("the promises to the queues in demand are not added up rightly")]
+    DemandWrong,
     /// More of a sweep's jobs hold devices than may, or they are counted wrongly.
     #[error("the live jobs of {sweep}, or those that hold devices, are more than may be or not what was counted")]
     SweepWrong {
@@ -121,6 +124,9 @@ impl Engine {
         for job in self.jobs.values() {
             let Some(attempt) = job.attempt() else { continue };
             counted.take(self.now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
+        }
+        if self.queues.misbooked().is_some() {
+            return Err(Violation::DemandWrong);
         }
         for ((spec, booked), (_, expected)) in self.queues.used().zip(counted.used()) {
             let is_same = |resource: &Resource| booked.held(resource) == expected.held(resource);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use gangline_base::{AcceleratorKind, GangShape, JobId, Priority, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QueueSpec};
-use crate::entitlement::Entitlement;
+use crate::entitlement::{Demand, Entitlement};
 use crate::job::Job;
 use crate::line::{Line, QueueKey, Requests};
 use crate::rank::{Rank, Standing};
@@ -34,6 +34,8 @@ pub(crate) struct Queues {
     /// The first is the root, which has no name; without configured queues it is the one line that all jobs wait in.
     pub(crate) queues: Vec<Queue>,
     by_name: BTreeMap<QueueName, QueueIndex>,
+    /// Kinds of accelerators that somebody has a quota of.
+    pub(crate) kinds: Arc<[AcceleratorKind]>,
     /// Leaves in which jobs wait.
     pub(crate) active: BTreeSet<QueueIndex>,
     /// Leaves that may have the right to stop somebody (`seeking.rs`).
@@ -56,6 +58,10 @@ pub(crate) struct Queue {
     /// How many jobs of each priority hold devices in it.
     pub(crate) running: BTreeMap<Priority, BTreeSet<(Timestamp, JobId)>>,
     pub(crate) line: Line,
+    /// Kinds with quotas that it is in demand of, as the queue above has booked it.
+    pub(crate) wants: BTreeSet<AcceleratorKind>,
+    /// What the queues directly below are promised of the kinds that they are in demand of (`entitlement.rs`).
+    pub(crate) demand: BTreeMap<AcceleratorKind, Demand>,
     /// The pass is done with its line.
     pub(crate) is_aside: bool,
     /// How many of the gangs that its line asks for aren't known to be over a limit.
@@ -93,6 +99,7 @@ impl Queues {
             configuration,
             queues: vec![Queue::new(None, None)],
             by_name: BTreeMap::new(),
+            kinds: [].into(),
             active: BTreeSet::new(),
             seeking: BTreeSet::new(),
             requests: Requests::default(),
@@ -109,6 +116,9 @@ impl Queues {
             queues.queues[own.0].parent = Some(parent);
             queues.queues[parent.0].children.push(own);
         }
+        let with_quota: BTreeSet<&AcceleratorKind> =
+            queues.configuration.queues.iter().flat_map(|spec| spec.quota.keys()).collect();
+        queues.kinds = with_quota.into_iter().cloned().collect();
         queues
     }
 
@@ -372,6 +382,7 @@ impl Queues {
             let index = name.map_or(Some(ROOT), |name| self.by_name.get(&name).copied());
             if let Some(index) = index {
                 self.queues[index.0].usages = usages;
+                self.book_demand(index);
             }
         }
     }
@@ -401,6 +412,8 @@ impl Queue {
             usages: Usages::default(),
             running: BTreeMap::new(),
             line: Line::default(),
+            wants: BTreeSet::new(),
+            demand: BTreeMap::new(),
             is_aside: false,
             open: 0,
             blocked: BTreeSet::new(),

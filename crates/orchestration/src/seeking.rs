@@ -44,6 +44,7 @@ impl Queues {
 
     /// A queue begins or ends to want accelerators: those beside it are entitled to less or more.
     pub(crate) fn seek_beside(&mut self, queue: QueueIndex) {
+        self.book_demand(queue);
         if let Some(parent) = self.parent(queue) {
             self.seek_below(parent);
         }
