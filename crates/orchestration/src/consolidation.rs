@@ -21,7 +21,8 @@ use crate::cluster::Bound;
 use crate::engine::Engine;
 use crate::evolve::has_advanced;
 use crate::job::Job;
-use crate::preemption::cost::{RestartCosts, since_durable, victim_cost};
+use crate::preemption::cost::RestartCosts;
+use crate::victims::{devices_of, stop_cost};
 use crate::{Decision, Node, placement};
 
 /// Nodes that are looked at beyond those that the gang takes, in each domain.
@@ -115,7 +116,7 @@ impl Engine {
         let guaranteed_until = attempt.placed_at + self.queues.configuration().preemption.runtime_min;
         // One that is elastic shrinks.
         let may_move = guaranteed_until <= now && has_advanced(job) && job.spec.elastic.is_none();
-        may_move.then(|| u32::try_from(attempt.devices()).unwrap_or(u32::MAX))
+        may_move.then(|| devices_of(attempt))
     }
 
     /// The nodes that become the gang's, and who goes where; none if not everybody finds a place.
@@ -196,7 +197,6 @@ impl Engine {
         let mover = self.jobs.get(&mover)?;
         let attempt = mover.attempt()?;
         let costs = RestartCosts { requeue: Duration::ZERO, ..self.queues.configuration().preemption.restart };
-        let lost = since_durable(now, attempt.placed_at, mover.checkpoint_at);
-        Some(victim_cost(u32::try_from(attempt.devices()).unwrap_or(u32::MAX), lost, &costs))
+        Some(stop_cost(now, mover, attempt, &costs))
     }
 }

@@ -20,7 +20,8 @@ use crate::claim::{Claim, ClaimReason, ClaimRight};
 use crate::engine::Engine;
 use crate::job::{Attempt, Job};
 use crate::placement::{self, Room};
-use crate::preemption::cost::{since_durable, victim_cost};
+use crate::preemption::cost::since_durable;
+use crate::victims::stop_cost;
 use crate::{Decision, StopReason};
 
 /// A job isn't resized before it has run for so long on its present nodes, nor looked at more often without a checkpoint.
@@ -132,18 +133,12 @@ impl Engine {
             return None;
         }
         let nodes: Vec<NodeId> = if to == wide { nodes } else { self.wider(now, job, attempt, to)? };
-        let cost = self.restart_cost(now, job, attempt);
+        let cost = stop_cost(now, job, attempt, &self.queues.configuration().preemption.restart);
         let claim = Claim { nodes, victims: vec![job.id], until: now + job.spec.checkpoint.grace };
         let right = ClaimRight::Growth { from, to, speed_milli: speed * 1_000 / elastic.speed_up.speed_milli(from) };
         let reason = ClaimReason { right, cost, is_cheapest: true, alternatives: Vec::new() };
         let stop = Decision::Stop { job: job.id, attempt: attempt.number, reason: StopReason::Resized { to } };
         Some([Decision::Claim { job: job.id, claim, reason }, stop])
-    }
-
-    fn restart_cost(&self, now: Timestamp, job: &Job, attempt: &Attempt) -> gangline_base::GpuSeconds {
-        let lost = since_durable(now, attempt.placed_at, job.checkpoint_at);
-        let devices = u32::try_from(attempt.devices()).unwrap_or(u32::MAX);
-        victim_cost(devices, lost, &self.queues.configuration().preemption.restart)
     }
 
     /// Whether running on `to` nodes gains enough over the horizon.

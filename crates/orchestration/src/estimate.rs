@@ -8,7 +8,8 @@
 //! without any history, the limit, or a default. All are upper quantiles: an estimate that is too long costs its job
 //! some waiting, one that is too short costs others.
 //!
-//! Estimates order who waits (`evolve.rs`); promises and time limits never rest on them. Invariants: integral arithmetic;
+//! Estimates order who waits (`order.rs`) and say whom equals make room for (`rotation.rs`, `consolidation.rs`); promises and
+//! time limits never rest on them. Invariants: integral arithmetic;
 //! what is remembered is bounded and is state, in snapshots and replay.
 
 use std::collections::{BTreeMap, BTreeSet};

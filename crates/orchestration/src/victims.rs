@@ -7,6 +7,7 @@
 //!   part, as in KAI's reclaim: inside a parent its children settle among themselves.
 //! - A job that has lost a node stops work of low priority on the spares that are kept for such (`spares.rs`), whatever
 //!   else holds of that.
+//! - Equals of its own queue that have had their devices for long, if an administrator turns that on (`rotation.rs`).
 //!
 //! No more is taken from a queue than it holds beyond its entitlement; only where no gangs add up to that, one may lose
 //! the rest of the gang that straddles the line, else a queue with one large gang would keep for ever what isn't its own.
@@ -376,13 +377,12 @@ impl Engine {
         }
         let mut offers = Vec::new();
         for Candidate { job, attempt, leaf } in candidates {
-            let lost = since_durable(now, attempt.placed_at, job.checkpoint_at);
             let restart = rights.rules.restart;
-            let cost = victim_cost(devices_of(attempt), lost, &restart);
+            let cost = stop_cost(now, job, attempt, &restart);
             problem.add_offer(job.id, places[leaf], cost, attempt.shares.iter().map(resources_of));
             offers.push(None);
             // One that shrinks goes on at once.
-            let cost = victim_cost(devices_of(attempt), lost, &RestartCosts { requeue: Duration::ZERO, ..restart });
+            let cost = stop_cost(now, job, attempt, &RestartCosts { requeue: Duration::ZERO, ..restart });
             for shrink in shrinks(job, attempt) {
                 let freed = attempt.shares.iter().filter(|share| !shrink.stays.contains(&share.node));
                 problem.add_offer(job.id, places[leaf], cost, freed.map(resources_of));
@@ -477,7 +477,12 @@ fn shrinks(job: &Job, attempt: &Attempt) -> Vec<Shrink> {
     one.chain(several.take(SHRINKS_BY_MORE_MAX)).collect()
 }
 
-fn devices_of(attempt: &Attempt) -> u32 {
+/// What stopping a job costs.
+pub(crate) fn stop_cost(now: Timestamp, job: &Job, attempt: &Attempt, costs: &RestartCosts) -> GpuSeconds {
+    victim_cost(devices_of(attempt), since_durable(now, attempt.placed_at, job.checkpoint_at), costs)
+}
+
+pub(crate) fn devices_of(attempt: &Attempt) -> u32 {
     u32::try_from(attempt.devices()).unwrap_or(u32::MAX)
 }
 
