@@ -14,7 +14,7 @@ use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, JobId, NodeId, NodeName, PoolName, Priority, QueueName, Step, Timestamp,
 };
 use gangline_orchestration::{
-    Claim, ClaimRight, Configuration, Decision, Engine, Entry, Event, Limits, Location, NodeCapacity, NodeSpec,
+    Claim, ClaimRight, Configuration, Decision, Engine, Entry, Event, Job, Limits, Location, NodeCapacity, NodeSpec,
     PreemptionRules, QueueSpec, ShareEnd, StopReason,
 };
 use rand_chacha::ChaCha8Rng;
@@ -172,7 +172,13 @@ impl Stage {
                     "{} has not had {expected:?} twice, or not saved",
                     victim.id
                 );
-                assert!(*expected >= by.ran * 2, "{} is expected to end sooner than it may", by.id);
+                assert!(*expected >= least_left(by, by.ran), "{} is expected to end sooner than it may", by.id);
+                assert!(
+                    turn(by, *expected) < turn(victim, least_left(victim, had)),
+                    "{} would go before {} all the same",
+                    victim.id,
+                    by.id
+                );
                 *self.rights.entry("time share").or_default() += 1;
                 return;
             }
@@ -349,4 +355,15 @@ fn equals_that_make_room_have_had_their_time_and_saved_and_nobody_starves() {
     let (_, among_equals) = play(Rules::AmongEquals);
     let is_played = |right| among_equals.get(right).is_some_and(|count| *count > 0);
     assert!(is_played("time share") && is_played("consolidation"), "the histories have too little: {among_equals:?}");
+}
+
+/// What a job has left at least that has run for `ran`: as long again, within its limit.
+fn least_left(job: &Job, ran: Duration) -> Duration {
+    let limit = job.spec.time_limit.filter(|limit| *limit > ran);
+    limit.map_or(ran, |limit| ran.min(limit - ran))
+}
+
+/// When its turn is with so much left: twenty times that after it came, over the root of its nodes, within half a year.
+fn turn(job: &Job, left: Duration) -> Timestamp {
+    job.submitted_at + (left * 20 / job.spec.gang.nodes.get().isqrt()).min(Duration::from_hours(24 * 180))
 }

@@ -174,7 +174,7 @@ impl Engine {
     /// The claims and stops of a plan, if it is worth what it costs.
     fn moved(&self, now: Timestamp, job: &Job, nodes: Vec<NodeId>, moves: &Moves) -> Option<Vec<Decision>> {
         let cost = moves.iter().filter_map(|(mover, _)| self.cost_of_move(now, *mover)).sum::<GpuSeconds>();
-        if cost > GpuSeconds::of(job.spec.gang.devices(), self.expected_in_all(job) / COST_PART) {
+        if cost > GpuSeconds::of(job.spec.gang.devices(), self.expected_yet(job) / COST_PART) {
             return None;
         }
         let grace = |id: &JobId| self.jobs.get(id).map(|job| job.spec.checkpoint.grace);

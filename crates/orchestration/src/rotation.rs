@@ -2,41 +2,48 @@
 //!
 //! Who will be done soon should not wait for who will not: that is what keeps waits short on average (Schrage, 1968, for
 //! the shortest remaining time). Nobody knows remaining times, but run times of training jobs are heavy-tailed (Jeon et
-//! al., ATC'19; Hu et al., SC'21), so what has run for long will probably run for long yet; Tiresias (Gu et al., NSDI'19)
-//! rests on that alone. Here what the waiting job is expected to take (`estimate.rs`) is weighed against what the running
-//! one has had. A victim has saved since it was placed, so that it loses little and each turn of a job brings it forward.
+//! al., ATC'19; Hu et al., SC'21), so what has run for long will probably run for as long yet; Tiresias (Gu et al., NSDI'19)
+//! rests on that alone. A time limit bounds it: what is close to its limit is nearly done. Here what the waiting job has left
+//! by its estimate (`estimate.rs`) is weighed against what the running one has had. A victim has saved since it was placed,
+//! so that it loses little and each turn of a job brings it forward.
+//!
+//! Who is stopped goes behind the one that it made room for, by the rule of the line (`order.rs`): nobody is stopped whose
+//! turn would come first all the same. So a job that has waited long for its turn keeps it, and waiting is not spread over
+//! all long jobs, a little to each, but is borne by those that have most left: then few wait long, as under the shortest
+//! remaining time.
 //!
 //! Invariants: a job is stopped only for one of its own queue, of no lower priority, that is expected to take less than
-//! half of what it has had itself. The expected time of a job that has run is at least twice that, so two jobs never stop
-//! each other in turn without each having run four times longer than before: the number of times a job is stopped grows
-//! like the logarithm of its length.
+//! half of what it has had itself, and whose turn is earlier, whatever order the queue is in. What a job has left that runs
+//! beyond its estimate is at least what it has had, unless its limit is near, and then it comes first: so two jobs never
+//! stop each other in turn without each having run four times longer than before.
 
 use std::time::Duration;
 
-use gangline_base::{JobId, Priority, Timestamp};
+use gangline_base::{JobId, JobSpec, Priority, Timestamp};
 
 use crate::RequeueReason;
 use crate::engine::Engine;
 use crate::evolve::has_advanced;
 use crate::job::Job;
+use crate::order::{aged, least_left};
 use crate::queue::{QueueIndex, Queues};
 
 /// A job that has had its devices for so many times what a waiting one is expected to take makes room for it.
 const OUTRUN_FACTOR: u32 = 2;
-/// A job that has run for so long is expected to take so many times that in all.
+/// A job that has outlived its estimate is expected to take so many times what it has had in all.
 const TAIL_FACTOR: u32 = 2;
 
 impl Engine {
-    /// How long a job is expected to hold its devices in all its attempts.
-    pub(crate) fn expected_in_all(&self, job: &Job) -> Duration {
-        self.estimates.expect(&job.spec).max(job.ran.saturating_mul(TAIL_FACTOR))
+    /// How long a waiting job is expected to hold devices from now on.
+    pub(crate) fn expected_yet(&self, job: &Job) -> Duration {
+        left(&job.spec, self.estimates.expect(&job.spec), job.ran)
     }
 
     /// How long somebody must have held its devices to be stopped for this job.
     pub(crate) fn outrun_by(&self, job: &Job) -> Duration {
         let restart = self.queues.configuration().preemption.restart;
         let standstill = restart.save + restart.requeue + restart.restore;
-        self.expected_in_all(job).saturating_add(standstill).saturating_mul(OUTRUN_FACTOR)
+        self.expected_yet(job).saturating_add(standstill).saturating_mul(OUTRUN_FACTOR)
     }
 
     /// When somebody in its queue has run for long enough to be stopped for a waiting job: those of its priority are asked.
@@ -53,20 +60,56 @@ impl Engine {
         job: &Job,
     ) -> impl Iterator<Item = JobId> + use<'a> {
         let outrun_by = self.outrun_by(job);
-        let outrun = self.queues.running_of(leaf, job.spec.priority);
-        let outrun = outrun.take_while(move |(since, _)| now.since(*since) >= outrun_by).map(|(_, job)| job);
-        outrun.filter(|job| self.jobs.get(job).is_some_and(has_advanced))
+        let running = self.behind(leaf, job).take_while(move |(since, ..)| now.since(*since) >= outrun_by);
+        running
+            .filter(move |(since, least, job)| has_advanced(job) && is_behind(job, now.since(*since), *least))
+            .map(|(.., job)| job.id)
     }
 
-    /// The turn of a job that is queued again: later if it made room for an equal, for it has turned out to be long.
+    /// When the next of those who run and are not behind a waiting job in line will be.
+    pub(crate) fn outruns_next(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> Option<Timestamp> {
+        let outrun_by = self.outrun_by(job);
+        let comes = |(since, least, job): (Timestamp, Duration, &Job)| {
+            is_behind(job, least, least).then(|| since + least.max(outrun_by))
+        };
+        self.behind(leaf, job).filter_map(comes).filter(|from| *from > now).min()
+    }
+
+    /// Who runs and could be behind a waiting job in line: since when, what it must have left to be, and the job.
+    fn behind<'a>(
+        &'a self,
+        leaf: QueueIndex,
+        job: &Job,
+    ) -> impl Iterator<Item = (Timestamp, Duration, &'a Job)> + use<'a> {
+        let turn = aged(job.submitted_at, &job.spec, self.expected_yet(job));
+        self.queues.running_of(leaf, job.spec.priority).filter_map(move |(since, id)| {
+            let job = self.jobs.get(&id)?;
+            Some((since, least_left(&job.spec, turn.since(job.submitted_at))?, job))
+        })
+    }
+
+    /// The turn of a job that is queued again: by what it has left, if it made room for an equal.
     pub(crate) fn turn_again(&self, job: &Job, reason: RequeueReason) -> Timestamp {
         let shares_time = self.queues.configuration().preemption.share_time;
         // One that goes on elsewhere has a claim there, and its place as well.
         if !shares_time || job.claim.is_some() || !matches!(reason, RequeueReason::Preempted { .. }) {
             return job.turn;
         }
-        self.turn_of(job.submitted_at, &job.spec, self.expected_in_all(job)).max(job.turn)
+        self.turn_of(job.submitted_at, &job.spec, self.expected_yet(job))
     }
+}
+
+/// What is left of a job that was expected to take so long in all: what outlives that takes as long again, and nothing runs
+/// beyond its limit, but to do again what a fault has cost it.
+fn left(spec: &JobSpec, expected: Duration, ran: Duration) -> Duration {
+    let in_all = expected.max(ran.saturating_mul(TAIL_FACTOR));
+    let limit = spec.time_limit.filter(|limit| *limit > ran);
+    limit.map_or(in_all, |limit| in_all.min(limit)).saturating_sub(ran)
+}
+
+/// Whether a job that has run for `ran` has at least so much left, by that alone: an estimate could only say more.
+fn is_behind(job: &Job, ran: Duration, least: Duration) -> bool {
+    left(&job.spec, Duration::ZERO, ran) >= least
 }
 
 impl Queues {
@@ -100,4 +143,34 @@ impl Queues {
 pub(crate) fn without_pauses(placed_at: Timestamp, ran: Duration) -> Timestamp {
     let ran = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
     Timestamp::from_unix_nanos(placed_at.unix_nanos().saturating_sub(ran))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    fn limited(hours: u32) -> JobSpec {
+        JobSpec { time_limit: Some(HOUR * hours), ..fixture::job(fixture::gang(1, 8)) }
+    }
+
+    #[test]
+    fn what_is_left_is_the_rest_of_the_estimate_or_as_much_again_within_the_limit() {
+        assert_eq!(left(&limited(100), HOUR * 10, HOUR * 2), HOUR * 8);
+        assert_eq!(left(&limited(100), HOUR * 10, HOUR * 9), HOUR * 9, "twice what it ran is more than was expected");
+        assert_eq!(left(&limited(100), HOUR * 10, HOUR * 90), HOUR * 10, "not beyond the limit");
+        assert_eq!(left(&limited(100), HOUR * 10, HOUR * 110), HOUR * 110, "faults took it beyond the limit");
+    }
+
+    #[test]
+    fn who_waited_long_is_behind_only_after_running_long_and_never_close_to_its_limit() {
+        let job = Job::submitted(JobId(1), limited(48).into(), Timestamp::EPOCH);
+        let waited = HOUR * 60;
+        let least = least_left(&job.spec, waited).expect("turns go on for half a year");
+        assert!(!is_behind(&job, HOUR * 2, least), "its turn is before one 60 hours later");
+        assert!(is_behind(&job, HOUR * 4, least));
+        assert!(!is_behind(&job, HOUR * 46, least), "two hours are left of its limit");
+    }
 }

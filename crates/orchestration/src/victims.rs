@@ -137,8 +137,11 @@ impl Engine {
             return Ok(moved);
         }
         let leaf = self.queues.leaf(&job.spec.queue);
-        if !rules.share_time || self.outrun(now, leaf, job).next().is_none() {
+        if !rules.share_time {
             return Ok(Vec::new());
+        }
+        if self.outrun(now, leaf, job).next().is_none() {
+            return self.outruns_next(now, leaf, job).map_or(Ok(Vec::new()), Err);
         }
         let (reclaiming, is_recovery) = (BTreeMap::new(), false);
         self.claim_by(now, &Rights { leaf, job, rules, reclaiming, is_recovery, shares_time: true })
@@ -424,7 +427,7 @@ impl Engine {
         let right = outside.and_then(|_| self.right_to_reclaim(rights)).unwrap_or(ClaimRight::Priority);
         let right = match rights {
             Rights { is_recovery: true, .. } => ClaimRight::Recovery,
-            Rights { shares_time: true, job, .. } => ClaimRight::TimeShare { expected: self.expected_in_all(job) },
+            Rights { shares_time: true, job, .. } => ClaimRight::TimeShare { expected: self.expected_yet(job) },
             _ => right,
         };
         // Other ways to shrink the same jobs are no alternatives to anybody.
