@@ -78,7 +78,7 @@ pub(crate) struct Best<'a> {
 
 impl From<Best<'_>> for DomainFit {
     fn from(best: Best<'_>) -> DomainFit {
-        let domain = best.domain.filter(|domain| domain.level.is_some()).map(|domain| domain.name.clone());
+        let domain = best.domain.filter(|domain| domain.level.is_some()).map(|domain| domain.name.to_string());
         DomainFit { level: best.level.unwrap_or(Level::Node), domain, nodes: best.nodes }
     }
 }
@@ -173,16 +173,21 @@ impl<'a> Search<'a> {
 
     /// All nodes in the domain of this level that has least left over, and that domain.
     fn tightest(&self, level: Option<Level>) -> Option<(&'a Domain, Vec<&'a Node>)> {
-        let topology = self.cluster.topology();
-        let mut fitting: Vec<(u32, &Domain)> =
-            topology.domains_with_devices_for(level, self.gang).map(|domain| (self.room_in(domain), domain)).collect();
+        let fitting = self.cluster.topology().domains_with_room_for(level, self.gang, self.gang.nodes.get());
+        if self.segment.is_none() {
+            return fitting.into_iter().find_map(|domain| self.filled(domain));
+        }
+        let mut fitting: Vec<(u32, &Domain)> = fitting.map(|domain| (self.room_in(domain), domain)).collect();
         fitting.retain(|(room, _)| *room >= self.gang.nodes.get());
-        fitting.sort_unstable_by_key(|(room, domain)| (*room, domain.name.as_str()));
-        fitting.into_iter().find_map(|(_, domain)| {
-            let mut nodes = Vec::with_capacity(self.wanted());
-            self.fill(domain, self.wanted(), &mut nodes);
-            (nodes.len() == self.wanted()).then_some((domain, nodes))
-        })
+        fitting.sort_unstable_by_key(|(room, domain)| (*room, &domain.name));
+        fitting.into_iter().find_map(|(_, domain)| self.filled(domain))
+    }
+
+    /// All nodes in this domain, if they find room there.
+    fn filled(&self, domain: &'a Domain) -> Option<(&'a Domain, Vec<&'a Node>)> {
+        let mut nodes = Vec::with_capacity(self.wanted());
+        self.fill(domain, self.wanted(), &mut nodes);
+        (nodes.len() == self.wanted()).then_some((domain, nodes))
     }
 
     /// Nodes in equal parts of a domain's own domains, if an all-reduce would be so much faster there than on `nodes` that
