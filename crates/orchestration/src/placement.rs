@@ -47,13 +47,22 @@ pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&No
     }
     let search = Search { cluster, gang, usable, segment: segment(gang) };
     let (fullest, candidates) = search.fullest();
-    let nodes = if search.is_indifferent() { fullest.clone() } else { search.closest()? };
-    if nodes.len() < search.wanted() {
+    if fullest.len() < search.wanted() {
         return None;
     }
+    let nodes = if search.is_indifferent() { fullest.clone() } else { search.closest()? };
     let closeness = Closeness::of(gang, &nodes, &fullest, cluster.fabric());
     let shares = rank_order(nodes).into_iter().map(|node| share_on(node, gang)).collect();
     Some(Room { shares, candidates, closeness })
+}
+
+/// Whether there is room for the whole gang.
+pub(crate) fn has_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Node) -> u32) -> bool {
+    if gang.topology.constrains() {
+        return find_room(cluster, gang, usable).is_some();
+    }
+    let search = Search { cluster, gang, usable, segment: None };
+    search.candidates().take(search.wanted()).count() == search.wanted()
 }
 
 /// Whether a gang's segments are of equal size.
@@ -141,9 +150,14 @@ impl<'a> Search<'a> {
         node.has_left_for_share_of(self.gang) && (self.usable)(node) >= self.gang.accelerators_per_node.get()
     }
 
+    /// Nodes anywhere that could have a share, the fullest first.
+    fn candidates(&self) -> impl Iterator<Item = &'a Node> {
+        self.cluster.with_room_for(self.gang).filter(|node| self.is_usable(node))
+    }
+
     /// The fullest nodes anywhere, and how many there are to choose from.
     fn fullest(&self) -> (Vec<&'a Node>, u32) {
-        let mut candidates = self.cluster.with_room_for(self.gang).filter(|node| self.is_usable(node));
+        let mut candidates = self.candidates();
         let nodes: Vec<&Node> = candidates.by_ref().take(self.wanted()).collect();
         let count = nodes.len() + candidates.take(CANDIDATES_COUNTED_MAX).count();
         (nodes, u32::try_from(count).unwrap_or(u32::MAX))
