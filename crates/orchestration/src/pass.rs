@@ -196,7 +196,7 @@ impl Engine {
             let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
             let beside = Beside { end: shortest.end(now), barred: BTreeSet::new(), claims: &round.claims, held };
-            if self.room_for(&gang, &beside).is_none() {
+            if !placement::has_room(&self.cluster, &gang, &|node| beside.usable(node)) {
                 round.note_failure(&gang, shortest.end(now));
                 round.hopes.remove(&gang);
             }
@@ -280,7 +280,7 @@ impl Engine {
             return Some(decision);
         }
         let is_barred = !self.barring(now, &job.spec).is_empty();
-        if is_barred && placement::find_room(&self.cluster, gang, &Node::free_count).is_some() {
+        if is_barred && placement::has_room(&self.cluster, gang, &Node::free_count) {
             // It waits for a window to end, and holds nothing meanwhile.
             return None;
         }

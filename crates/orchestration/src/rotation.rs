@@ -48,6 +48,9 @@ impl Engine {
 
     /// When somebody in its queue has run for long enough to be stopped for a waiting job: those of its priority are asked.
     pub(crate) fn shares_from(&self, leaf: QueueIndex, job: &Job) -> Option<Timestamp> {
+        if !self.queues.configuration().preemption.share_time {
+            return None;
+        }
         let (since, _) = self.queues.running_of(leaf, job.spec.priority).next()?;
         Some(since + self.outrun_by(job))
     }
@@ -132,10 +135,16 @@ impl Queues {
         self.queues[leaf.0].running.get(&priority).into_iter().flatten().copied()
     }
 
-    /// Leaves in which something runs.
-    pub(crate) fn leaves_running(&self) -> impl Iterator<Item = QueueIndex> + '_ {
-        let running = self.queues.iter().enumerate().filter(|(_, queue)| !queue.running.is_empty());
-        running.map(|(index, _)| QueueIndex(index))
+    /// The leaves in and below a queue in which something runs.
+    pub(crate) fn leaves_running(&self, queue: QueueIndex) -> Vec<QueueIndex> {
+        let (mut open, mut leaves) = (vec![queue], Vec::new());
+        while let Some(queue) = open.pop() {
+            if !self.queues[queue.0].running.is_empty() {
+                leaves.push(queue);
+            }
+            open.extend(self.children(queue));
+        }
+        leaves
     }
 }
 

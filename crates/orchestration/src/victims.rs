@@ -15,6 +15,7 @@
 //! before its guaranteed run time is over, or while it is being stopped already. What is taken never swings back: the one
 //! has then no more than it is entitled to, and a lower priority never stops a higher one.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -38,9 +39,7 @@ use crate::{Decision, Node, PreemptionRules, Share, StopReason, placement};
 const CLAIMS_SOUGHT_MAX: usize = 4;
 
 /// Jobs of a line that are looked at for the first that could start.
-const HEADS_LOOKED_AT_MAX: usize = 8;
-/// Jobs that are looked at in one pass for whether equals make room for them.
-const HEADS_SOUGHT_MAX: usize = 64;
+pub(crate) const HEADS_LOOKED_AT_MAX: usize = 8;
 /// Ways to shrink one job by a single node that are offered.
 const SHRINKS_BY_ONE_MAX: usize = 16;
 /// Ways to shrink it by more that are offered.
@@ -50,10 +49,10 @@ const SHRINKS_BY_MORE_MAX: usize = 16;
 type Excess = (QueueIndex, AcceleratorKind);
 
 /// The decisions of a claim, none if none is possible; or when one may be.
-type Claimed = Result<Vec<Decision>, Timestamp>;
+pub(crate) type Claimed = Result<Vec<Decision>, Timestamp>;
 
 /// A right to take devices.
-struct Rights<'a> {
+pub(crate) struct Rights<'a> {
     leaf: QueueIndex,
     job: &'a Job,
     rules: PreemptionRules,
@@ -63,6 +62,18 @@ struct Rights<'a> {
     is_recovery: bool,
     /// It may take devices from equals that have had them for long.
     shares_time: bool,
+}
+
+impl<'a> Rights<'a> {
+    /// None yet.
+    fn none(leaf: QueueIndex, job: &'a Job, rules: PreemptionRules) -> Self {
+        Rights { leaf, job, rules, reclaiming: BTreeMap::new(), is_recovery: false, shares_time: false }
+    }
+
+    /// To what equals have had for long.
+    pub(crate) fn to_time(leaf: QueueIndex, job: &'a Job, rules: PreemptionRules) -> Self {
+        Rights { shares_time: true, ..Rights::none(leaf, job, rules) }
+    }
 }
 
 /// A running job that may be stopped.
@@ -83,15 +94,12 @@ impl Engine {
             }
         }
         if rules.moves_equals() {
-            for id in self.heads_due(now) {
-                let found = self.jobs.get(&id).map_or(Ok(Vec::new()), |job| self.find_claim_on_equals(now, job));
-                self.make_claim(now, id, found, decisions);
-            }
+            self.claim_on_equals(now, decisions);
         }
     }
 
     /// Makes a claim that was found, or looks again when one may be.
-    fn make_claim(&mut self, now: Timestamp, id: JobId, found: Claimed, decisions: &mut Vec<Decision>) {
+    pub(crate) fn make_claim(&mut self, now: Timestamp, id: JobId, found: Claimed, decisions: &mut Vec<Decision>) {
         match found {
             Ok(claimed) => {
                 for decision in claimed {
@@ -105,48 +113,6 @@ impl Engine {
         }
     }
 
-    /// The first of each leaf who may take devices from equals: those who could now, the best standing first. The others
-    /// are looked at again when they can.
-    fn heads_due(&mut self, now: Timestamp) -> Vec<JobId> {
-        let rules = self.queues.configuration().preemption;
-        let (mut due, mut later) = (Vec::new(), Vec::new());
-        for leaf in self.leaves_in_order(now) {
-            let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
-            let heads = heads.filter_map(|key| self.jobs.get(&key.job)).filter(|job| self.may_start(now, leaf, job));
-            for job in heads.filter(|job| self.live_claim(job).is_none()) {
-                let from = self.shares_from(leaf, job).filter(|_| rules.share_time);
-                if rules.consolidate || from.is_some_and(|from| from <= now) {
-                    due.push(job.id);
-                }
-                later.extend(from.filter(|from| *from > now).map(|from| (from, job.id)));
-            }
-        }
-        self.timers.extend(later);
-        due.truncate(HEADS_SOUGHT_MAX);
-        due
-    }
-
-    /// A claim for one of the first in line, who has no room: to what others leave for other nodes, or to what equals leave
-    /// who have had it for long.
-    fn find_claim_on_equals(&self, now: Timestamp, job: &Job) -> Claimed {
-        let rules = self.queues.configuration().preemption;
-        if self.has_room(now, job) {
-            return Ok(Vec::new());
-        }
-        if let Some(moved) = rules.consolidate.then(|| self.consolidate(now, job)).flatten() {
-            return Ok(moved);
-        }
-        let leaf = self.queues.leaf(&job.spec.queue);
-        if !rules.share_time {
-            return Ok(Vec::new());
-        }
-        if self.outrun(now, leaf, job).next().is_none() {
-            return self.outruns_next(now, leaf, job).map_or(Ok(Vec::new()), Err);
-        }
-        let (reclaiming, is_recovery) = (BTreeMap::new(), false);
-        self.claim_by(now, &Rights { leaf, job, rules, reclaiming, is_recovery, shares_time: true })
-    }
-
     pub(crate) fn stop_for(&self, victim: JobId, by: JobId) -> Option<Decision> {
         let attempt = self.jobs.get(&victim)?.attempt()?.number;
         Some(Decision::Stop { job: victim, attempt, reason: StopReason::Preempted { by } })
@@ -155,21 +121,21 @@ impl Engine {
     /// The first of each leaf that wants devices, has a right to some, and none on the way; best standing first.
     fn take_claimants_due(&mut self, now: Timestamp) -> Vec<JobId> {
         let recovering = self.recovering_due(now).into_iter();
-        let recovering: Vec<JobId> =
+        let mut due: Vec<JobId> =
             recovering.filter(|id| self.jobs.get(id).is_some_and(|job| self.live_claim(job).is_none())).collect();
-        let (mut due, mut known) = (Vec::new(), BTreeMap::new());
-        for leaf in self.queues.seeking() {
+        let (mut lines, mut known) = (self.queues.seeking(), BTreeMap::new());
+        while due.len() < CLAIMS_SOUGHT_MAX
+            && let Some(Reverse((_, leaf))) = lines.pop()
+        {
             match self.seeker_of(now, leaf) {
-                Some(job) if recovering.contains(&job) => {}
-                Some(job) if self.has_victims(leaf, job, &mut known) => due.push((leaf, job)),
+                Some(job) if !due.contains(&job) && self.has_victims(leaf, job, &mut known) => due.push(job),
                 Some(_) => {}
                 None if self.is_sure_of(now, leaf) => self.queues.give_up(leaf),
                 None => {}
             }
         }
-        let totals = self.cluster.totals();
-        due.sort_by_cached_key(|(leaf, _)| self.queues.standing(*leaf, now, &totals));
-        recovering.into_iter().chain(due.into_iter().map(|(_, job)| job)).take(CLAIMS_SOUGHT_MAX).collect()
+        due.truncate(CLAIMS_SOUGHT_MAX);
+        due
     }
 
     /// The first in a line that only devices could be in the way of.
@@ -187,7 +153,7 @@ impl Engine {
 
     /// Whether nothing but what puts a line on the list can give it a right: time can, to those that back off, and a claim
     /// that comes to nothing. Those over a limit are looked at again when a queue in their way holds less.
-    fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
+    pub(crate) fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
         let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
         let mut heads = heads.filter_map(|key| self.jobs.get(&key.job));
         let backs_off = |job: &Job| matches!(job.state, JobState::Queued { not_before, .. } if not_before > now);
@@ -206,7 +172,7 @@ impl Engine {
             }
         }
         let has_lower = rules.by_priority && self.queues.runs_below(leaf, job.spec.priority);
-        let rights = Rights { leaf, job, rules, reclaiming, is_recovery: false, shares_time: false };
+        let rights = Rights { reclaiming, ..Rights::none(leaf, job, rules) };
         (has_lower || !rights.reclaiming.is_empty()).then_some(rights)
     }
 
@@ -220,7 +186,7 @@ impl Engine {
             || parents().any(|parent| {
                 *known.entry((parent, kind.clone())).or_insert_with(|| {
                     let above = self.entitlement(parent, kind).entitled;
-                    self.queues.has_excess_below(parent, kind, above)
+                    self.queues.exceeding_below(parent, kind, above).next().is_some()
                 })
             })
     }
@@ -231,14 +197,14 @@ impl Engine {
 
     /// Whether there is room beside what others have a claim to; as if there were for one with segments, for what those need
     /// is more than the search can tell.
-    fn has_room(&self, now: Timestamp, job: &Job) -> bool {
+    pub(crate) fn has_room(&self, now: Timestamp, job: &Job) -> bool {
         let gang = &job.spec.gang;
         let (claims, spares) = (self.claims_beside(job.id), self.spares_kept_from(now, &job.applicant()));
         let usable = |node: &Node| {
             let beside_claims = claims.iter().map(|claim| claim.usable(node, None)).min();
             if spares.contains(&node.id) { 0 } else { beside_claims.unwrap_or_else(|| node.free_count()) }
         };
-        gang.topology.segment.is_some() || placement::find_room(&self.cluster, gang, &usable).is_some()
+        gang.topology.segment.is_some() || placement::has_room(&self.cluster, gang, &usable)
     }
 
     /// A claim for a job that has no room, with all that follows from it; or when one may be possible, if some
@@ -255,7 +221,7 @@ impl Engine {
     }
 
     /// A claim by a right, at the cost of the lowest priorities that are enough.
-    fn claim_by(&self, now: Timestamp, rights: &Rights<'_>) -> Claimed {
+    pub(crate) fn claim_by(&self, now: Timestamp, rights: &Rights<'_>) -> Claimed {
         let (candidates, guaranteed_until) = self.candidates(now, rights);
         let mut priorities: BTreeSet<Priority> = candidates.iter().map(|it| it.job.spec.priority).collect();
         while let Some(highest) = priorities.pop_first() {
@@ -284,7 +250,7 @@ impl Engine {
         }
         let spares: BTreeSet<NodeId> = self.spares_of(now, &job.spec.gang.lane()).into_iter().collect();
         let rules = self.queues.configuration().preemption;
-        let rights = Rights { leaf, job, rules, reclaiming: BTreeMap::new(), is_recovery: true, shares_time: false };
+        let rights = Rights { is_recovery: true, ..Rights::none(leaf, job, rules) };
         let running = self.jobs.values().filter(|other| !is_ordinary(&other.spec) && !spares.is_empty());
         let running = running.filter_map(|job| Some((job, job.attempt().filter(|attempt| attempt.stop.is_none())?)));
         let there = running.filter(|(_, attempt)| attempt.shares.iter().any(|share| spares.contains(&share.node)));
@@ -298,7 +264,7 @@ impl Engine {
     fn candidates<'a>(&'a self, now: Timestamp, rights: &Rights<'_>) -> (Vec<Candidate<'a>>, Option<Timestamp>) {
         let mut guaranteed_until: Option<Timestamp> = None;
         let mut candidates = Vec::new();
-        for leaf in self.queues.leaves_running() {
+        for leaf in self.leaves_at_risk(rights) {
             for job in self.stoppable(now, rights, leaf).into_iter().filter_map(|id| self.jobs.get(&id)) {
                 let Some(attempt) = job.attempt().filter(|attempt| attempt.stop.is_none()) else { continue };
                 let until = attempt.placed_at + rights.rules.runtime_min;
@@ -316,31 +282,27 @@ impl Engine {
         (candidates, guaranteed_until)
     }
 
+    /// The leaves in which somebody may have to stop: its own, and those below queues that hold too much beside one, on the
+    /// way up from it, that takes back.
+    fn leaves_at_risk(&self, rights: &Rights<'_>) -> Vec<QueueIndex> {
+        let kind = &rights.job.spec.gang.accelerator;
+        let mut leaves = vec![rights.leaf];
+        for parent in rights.reclaiming.keys().filter_map(|queue| self.queues.parent(*queue)) {
+            let above = self.entitlement(parent, kind).entitled;
+            let exceeding = self.queues.exceeding_below(parent, kind, above);
+            leaves.extend(exceeding.flat_map(|queue| self.queues.leaves_running(queue)));
+        }
+        leaves
+    }
+
     /// Those of a leaf that the rules allow to be stopped.
     fn stoppable(&self, now: Timestamp, rights: &Rights<'_>, leaf: QueueIndex) -> Vec<JobId> {
         if leaf != rights.leaf {
-            let may_take = !rights.reclaiming.is_empty() && self.may_reclaim(rights, leaf);
-            return if may_take { self.queues.running(leaf).collect() } else { Vec::new() };
+            return self.queues.running(leaf).collect();
         }
         let lower = self.queues.running_below(leaf, rights.job.spec.priority).filter(|_| rights.rules.by_priority);
         let outrun = rights.shares_time.then(|| self.outrun(now, leaf, rights.job));
         lower.chain(outrun.into_iter().flatten()).collect()
-    }
-
-    /// Whether the two leaves part below a queue on the way up from the waiting job's that may take back, and the other
-    /// side holds too much.
-    fn may_reclaim(&self, rights: &Rights<'_>, leaf: QueueIndex) -> bool {
-        if leaf == rights.leaf {
-            return false;
-        }
-        let own: Vec<QueueIndex> = self.queues.path_up(rights.leaf).collect();
-        let Some(other) = self.queues.path_up(leaf).take_while(|queue| !own.contains(queue)).last() else {
-            return false;
-        };
-        let meet = self.queues.parent(other);
-        let side = own.iter().find(|queue| self.queues.parent(**queue) == meet);
-        let kind = &rights.job.spec.gang.accelerator;
-        side.is_some_and(|side| rights.reclaiming.contains_key(side)) && self.entitlement(other, kind).excess() > 0
     }
 
     fn problem(
@@ -375,7 +337,7 @@ impl Engine {
             memory: gang.memory_per_node,
         };
         let mut problem = Problem::new(Wanted { nodes: gang.nodes.get(), per_node }, bounds);
-        for domain in self.domains_for(now, rights.job) {
+        for domain in self.domains_for(now, rights.job, candidates) {
             problem.add_domain(domain);
         }
         let mut offers = Vec::new();
@@ -395,17 +357,18 @@ impl Engine {
         (problem, offers)
     }
 
-    /// Nodes that could take a share of a gang and that nobody else has a claim to or reserved, apart by the domains that would have to
-    /// hold all of it.
-    fn domains_for(&self, now: Timestamp, job: &Job) -> Vec<Vec<NodeResources>> {
+    /// Nodes that have room for a share of a gang or may get it from the candidates, and that nobody else has a claim to or
+    /// reserved, apart by the domains that would have to hold all of it.
+    fn domains_for(&self, now: Timestamp, job: &Job, candidates: &[&Candidate<'_>]) -> Vec<Vec<NodeResources>> {
         let gang = &job.spec.gang;
         let mut claimed = self.claimed_nodes_beside(job.id);
         claimed.extend(self.barred_nodes(now, &job.applicant()));
+        let shares = candidates.iter().flat_map(|candidate| &candidate.attempt.shares);
+        let held: BTreeSet<NodeId> = shares.map(|share| share.node).collect();
+        let held = held.into_iter().filter_map(|node| self.cluster.node(node));
+        let held = held.filter(|node| node.takes_shares_of(gang) && !node.has_left_for_share_of(gang));
         let mut domains: BTreeMap<Bound<'_>, Vec<NodeResources>> = BTreeMap::new();
-        for node in self.cluster.emptiest_of(gang) {
-            if !node.takes_shares_of(gang) || claimed.contains(&node.id) {
-                continue;
-            }
+        for node in self.cluster.with_room_for(gang).chain(held).filter(|node| !claimed.contains(&node.id)) {
             let (devices, cpus, memory) = (node.free_count(), node.free_cpus, node.free_memory);
             let resources = Resources { devices, cpus, memory };
             if let Some(domain) = node.domain_for(gang) {
