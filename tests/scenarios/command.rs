@@ -4,6 +4,7 @@
 //! cluster 4 nodes x 8 h100 [cpus=64 memory=512GiB]      nodes n1 to n4 join
 //! cluster 2 racks x 4 nodes x 8 h100 [in-a-block=2]     racks r1, r2 of nodes n1 to n8; blocks b1, ...
 //! node NAME 2 cpu [cpus=8 memory=16GiB pool=inference rack=r1 block=b1] a node joins
+//!                        islands=0-3,4-7 sockets=0-7    its accelerators' groups, by the links that join them
 //! fabric node=3600 rack=400 block=100 [ports=8]         what a port carries within each level, in Gbit/s
 //! suspicion faults=3 half-life=24h                      when a node's own faults make it suspect
 //! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
@@ -44,19 +45,21 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, NodeName, PoolName, Priority, QueueName,
-    Reduction, Segment, SweepRules, Timestamp, TopologyRequest,
+    AcceleratorKind, Bytes, DeviceLayout, EarlyStop, Goal, Level, MetricValue, Money, NodeName, PoolName, Priority,
+    QueueName, Reduction, Segment, SweepRules, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
     AdvanceReservation, Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec,
     SpareRules, SpareSizing,
 };
 
+use super::machine::layout;
+
 /// One command.
 #[derive(Debug)]
 pub(super) enum Command {
     Cluster { racks: Option<Racks>, nodes: u32, capacity: NodeCapacity },
-    Node { name: String, capacity: NodeCapacity, location: Location },
+    Node { name: String, capacity: NodeCapacity, location: Location, layout: DeviceLayout },
     Fabric(Fabric),
     Suspicion(HealthPolicy),
     Queue(QueueSpec),
@@ -144,7 +147,8 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         }
         "node" => {
             let (name, location) = (words.name("a node")?, words.location());
-            Command::Node { name, capacity: words.capacity()?, location }
+            let layout = layout(words.option("islands"), words.option("sockets"))?;
+            Command::Node { name, capacity: words.capacity()?, location, layout }
         }
         "fabric" => Command::Fabric(words.fabric()?),
         "suspicion" => Command::Suspicion(HealthPolicy {

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, JobSpec, Lane, Level, NodeId, NodeName, PoolName, Timestamp};
+use gangline_base::{
+    AcceleratorKind, Bytes, DeviceLayout, GangShape, JobSpec, Lane, Level, NodeId, NodeName, PoolName, Timestamp,
+};
 
 use crate::fabric::Fabric;
 use crate::health::{Health, HealthPolicy};
@@ -25,6 +27,8 @@ pub struct NodeSpec {
     pub capacity: NodeCapacity,
     /// Where in the network it is, as far as that is known.
     pub location: Location,
+    /// How its accelerators are joined, as far as that is known.
+    pub layout: DeviceLayout,
 }
 
 /// What a node has for jobs.

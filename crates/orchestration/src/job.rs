@@ -174,7 +174,7 @@ impl Attempt {
 pub struct Share {
     /// The node.
     pub node: NodeId,
-    /// The accelerators, ascending.
+    /// The accelerators, in rank order: ascending, unless the node's layout says otherwise.
     pub devices: Vec<u32>,
     /// CPU cores.
     pub cpus: u32,

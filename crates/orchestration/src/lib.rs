@@ -6,6 +6,7 @@
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
 mod advance;
+mod affinity;
 mod backfill;
 mod budget;
 #[cfg(test)]

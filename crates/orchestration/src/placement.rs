@@ -5,7 +5,8 @@
 //! A gang that spans domains takes as few as it can: the emptiest whole, and for the rest the one it fits most tightly;
 //! unless the fabric's bandwidths are known and equal parts are much faster (`fabric.rs`).
 //! Inside a domain, and in a cluster whose network isn't known, the fullest nodes with room are taken; ties go to the
-//! lower name or id. Devices are taken from the lowest number up. A gang never shares a node with itself, and its shares,
+//! lower name or id. Which of a node's devices are taken, `affinity.rs` says: the
+//! lowest, if it isn't known how they are joined. A gang never shares a node with itself, and its shares,
 //! so its ranks, come out in the order of the tree: neighbours in rank are neighbours in the network.
 //!
 //! Best fit by tree level follows Kueue's topology-aware scheduling (KEP-2724) and Slurm's topology/block plugin, whose
@@ -19,7 +20,7 @@ use gangline_base::{GangShape, Level, NodeId, Segment};
 use crate::fabric::{Closeness, Fabric};
 use crate::refusal::{DomainFit, Refusal};
 use crate::topology::{Domain, Topology};
-use crate::{Cluster, Node, Share};
+use crate::{Cluster, Node, Share, affinity};
 
 /// Room that was found.
 pub(crate) struct Room {
@@ -271,7 +272,7 @@ fn share_on(node: &Node, gang: &GangShape) -> Share {
     let count = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
     Share {
         node: node.id,
-        devices: node.free.iter().copied().take(count).collect(),
+        devices: affinity::choose(&node.spec.layout, &node.free, count),
         cpus: gang.cpus_per_node,
         memory: gang.memory_per_node,
     }

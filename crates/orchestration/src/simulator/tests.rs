@@ -16,6 +16,7 @@ pub(super) fn nodes(count: u32, gpus: u32) -> Vec<NodeSpec> {
             memory: Bytes(0),
         },
         location: crate::Location::default(),
+        layout: Default::default(),
     };
     (0..count).map(node).collect()
 }

@@ -33,7 +33,8 @@ pub(super) fn node(index: u32, gpus: u32, rack: u32, block: u32) -> Result<NodeS
         memory: Bytes(1 << 40),
     };
     let location = [(Level::Rack, format!("r{}", index / rack)), (Level::Block, format!("b{}", index / block))];
-    Ok(NodeSpec { name, capacity, location: location.into_iter().collect::<Location>() })
+    let location = location.into_iter().collect::<Location>();
+    Ok(NodeSpec { name, capacity, location, layout: Default::default() })
 }
 
 /// An engine with so many nodes of eight in racks and blocks.

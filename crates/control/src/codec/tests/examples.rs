@@ -90,7 +90,7 @@ impl Examples {
         let (cpus, memory) = (self.number(), Bytes(self.large()));
         if !self.has_network {
             let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators, cpus, memory };
-            return NodeSpec { name, capacity, location: Location::default() };
+            return NodeSpec { name, capacity, location: Location::default(), layout: Default::default() };
         }
         let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
         let location = levels.into_iter().map(|level| (level, self.text())).collect();
@@ -98,6 +98,7 @@ impl Examples {
             name,
             capacity: NodeCapacity { pool: self.pool(), accelerator, accelerators, cpus, memory },
             location,
+            layout: self.layout(),
         }
     }
 

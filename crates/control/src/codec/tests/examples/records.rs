@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Lane, Submitter};
+use gangline_base::{AcceleratorKind, DeviceLayout, Lane, Submitter};
 use gangline_orchestration::{History, Kin, LossHistory, LossRecord, Sample, SpareRules, SpareSizing};
 
 use super::{Examples, queue_name};
 
 impl Examples {
+    pub(super) fn layout(&mut self) -> DeviceLayout {
+        let (pairs, sockets) = (vec![0, 0, 1, 1, 2, 2, 3, 3], vec![0, 0, 0, 0, 1, 1, 1, 1]);
+        let tiers =
+            self.maybe(|random| if random.below(2) == 0 { vec![sockets.clone()] } else { vec![pairs, sockets] });
+        DeviceLayout::new(tiers.unwrap_or_default()).expect("nested")
+    }
+
     pub(super) fn spare_rules(&mut self) -> SpareRules {
         let sizing = |random: &mut Self| SpareSizing { confidence_milli: random.number(), repair: random.duration() };
         SpareRules { nodes: self.amounts(), sizing: self.maybe(sizing) }
