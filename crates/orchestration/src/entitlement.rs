@@ -95,6 +95,21 @@ impl Queues {
         let part = u32::try_from(part).unwrap_or(u32::MAX);
         self.limit(own, kind).map_or(part, |limit| part.min(limit))
     }
+
+    /// The queues directly below one that hold more than they are entitled to, if that one is entitled to `above`.
+    pub(crate) fn exceeding_below<'a>(
+        &'a self,
+        parent: QueueIndex,
+        kind: &'a AcceleratorKind,
+        above: u32,
+    ) -> impl Iterator<Item = QueueIndex> + 'a {
+        let demand = self.demand_below(parent, kind, parent);
+        let exceeds = move |queue: &QueueIndex| {
+            let held = self.held(*queue, kind);
+            held > 0 && held > self.part_of(*queue, kind, above, demand)
+        };
+        self.children(parent).filter(exceeds)
+    }
 }
 
 /// What the queues in demand below one are promised.

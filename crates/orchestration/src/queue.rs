@@ -423,7 +423,6 @@ impl Queue {
     }
 
     fn held(&self, kind: &AcceleratorKind) -> u32 {
-        let held = self.usages.held(&Resource::Accelerator(kind.clone()));
-        u32::try_from(held).unwrap_or(u32::MAX)
+        self.usages.accelerators(kind)
     }
 }

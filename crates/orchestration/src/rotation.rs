@@ -89,10 +89,16 @@ impl Queues {
         self.queues[leaf.0].running.get(&priority).into_iter().flatten().copied()
     }
 
-    /// Leaves in which something runs.
-    pub(crate) fn leaves_running(&self) -> impl Iterator<Item = QueueIndex> + '_ {
-        let running = self.queues.iter().enumerate().filter(|(_, queue)| !queue.running.is_empty());
-        running.map(|(index, _)| QueueIndex(index))
+    /// The leaves in and below a queue in which something runs.
+    pub(crate) fn leaves_running(&self, queue: QueueIndex) -> Vec<QueueIndex> {
+        let (mut open, mut leaves) = (vec![queue], Vec::new());
+        while let Some(queue) = open.pop() {
+            if !self.queues[queue.0].running.is_empty() {
+                leaves.push(queue);
+            }
+            open.extend(self.children(queue));
+        }
+        leaves
     }
 }
 

@@ -5,16 +5,21 @@
 //! Each of these puts lines on the list; a look that finds no right takes them off. The invariant check of the tests
 //! compares with a look at every line.
 
-use gangline_base::{AcceleratorKind, Priority, Timestamp};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use gangline_base::{Priority, Timestamp};
 
 use crate::job::Job;
 use crate::queue::{QueueIndex, Queues};
+use crate::rank::Standing;
 use crate::rotation::without_pauses;
 
 impl Queues {
-    /// Lines that may have a right.
-    pub(crate) fn seeking(&self) -> Vec<QueueIndex> {
-        self.seeking.intersection(&self.active).copied().collect()
+    /// Lines that may have a right, the best standing first. One that is over a limit with all it asks for has none.
+    pub(crate) fn seeking(&self) -> BinaryHeap<Reverse<(Standing, QueueIndex)>> {
+        let lines = self.seeking.iter().filter(|line| self.is_looked_at(**line));
+        lines.map(|line| Reverse((self.kept_standing(*line), *line))).collect()
     }
 
     /// Whether a line is on the list.
@@ -76,14 +81,5 @@ impl Queues {
     /// Whether a job of lower priority runs in a leaf.
     pub(crate) fn runs_below(&self, leaf: QueueIndex, priority: Priority) -> bool {
         self.queues[leaf.0].running.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
-    }
-
-    /// Whether a queue directly below this one holds more than it is entitled to. `above` is what this one is entitled to.
-    pub(crate) fn has_excess_below(&self, queue: QueueIndex, kind: &AcceleratorKind, above: u32) -> bool {
-        let sums = self.demand_below(queue, kind, queue);
-        let exceeds = |other: QueueIndex| {
-            self.held(other, kind) > 0 && self.held(other, kind) > self.part_of(other, kind, above, sums)
-        };
-        self.children(queue).any(exceeds)
     }
 }

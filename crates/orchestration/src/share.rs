@@ -79,6 +79,13 @@ impl Usages {
         self.0.get(resource).map_or(0, |usage| usage.held)
     }
 
+    /// Accelerators of a kind that are held. There are a few kinds, so looking through them beats making up a key.
+    pub(crate) fn accelerators(&self, kind: &AcceleratorKind) -> u32 {
+        let held =
+            self.0.iter().find(|(resource, _)| matches!(resource, Resource::Accelerator(other) if other == kind));
+        held.map_or(0, |(_, usage)| u32::try_from(usage.held).unwrap_or(u32::MAX))
+    }
+
     pub(crate) fn change(
         &mut self,
         now: Timestamp,

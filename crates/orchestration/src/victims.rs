@@ -15,6 +15,7 @@
 //! before its guaranteed run time is over, or while it is being stopped already. What is taken never swings back: the one
 //! has then no more than it is entitled to, and a lower priority never stops a higher one.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -152,21 +153,21 @@ impl Engine {
     /// The first of each leaf that wants devices, has a right to some, and none on the way; best standing first.
     fn take_claimants_due(&mut self, now: Timestamp) -> Vec<JobId> {
         let recovering = self.recovering_due(now).into_iter();
-        let recovering: Vec<JobId> =
+        let mut due: Vec<JobId> =
             recovering.filter(|id| self.jobs.get(id).is_some_and(|job| self.live_claim(job).is_none())).collect();
-        let (mut due, mut known) = (Vec::new(), BTreeMap::new());
-        for leaf in self.queues.seeking() {
+        let (mut lines, mut known) = (self.queues.seeking(), BTreeMap::new());
+        while due.len() < CLAIMS_SOUGHT_MAX
+            && let Some(Reverse((_, leaf))) = lines.pop()
+        {
             match self.seeker_of(now, leaf) {
-                Some(job) if recovering.contains(&job) => {}
-                Some(job) if self.has_victims(leaf, job, &mut known) => due.push((leaf, job)),
+                Some(job) if !due.contains(&job) && self.has_victims(leaf, job, &mut known) => due.push(job),
                 Some(_) => {}
                 None if self.is_sure_of(now, leaf) => self.queues.give_up(leaf),
                 None => {}
             }
         }
-        let totals = self.cluster.totals();
-        due.sort_by_cached_key(|(leaf, _)| self.queues.standing(*leaf, now, &totals));
-        recovering.into_iter().chain(due.into_iter().map(|(_, job)| job)).take(CLAIMS_SOUGHT_MAX).collect()
+        due.truncate(CLAIMS_SOUGHT_MAX);
+        due
     }
 
     /// The first in a line that only devices could be in the way of.
@@ -217,7 +218,7 @@ impl Engine {
             || parents().any(|parent| {
                 *known.entry((parent, kind.clone())).or_insert_with(|| {
                     let above = self.entitlement(parent, kind).entitled;
-                    self.queues.has_excess_below(parent, kind, above)
+                    self.queues.exceeding_below(parent, kind, above).next().is_some()
                 })
             })
     }
@@ -295,7 +296,7 @@ impl Engine {
     fn candidates<'a>(&'a self, now: Timestamp, rights: &Rights<'_>) -> (Vec<Candidate<'a>>, Option<Timestamp>) {
         let mut guaranteed_until: Option<Timestamp> = None;
         let mut candidates = Vec::new();
-        for leaf in self.queues.leaves_running() {
+        for leaf in self.leaves_at_risk(rights) {
             for job in self.stoppable(now, rights, leaf).into_iter().filter_map(|id| self.jobs.get(&id)) {
                 let Some(attempt) = job.attempt().filter(|attempt| attempt.stop.is_none()) else { continue };
                 let until = attempt.placed_at + rights.rules.runtime_min;
@@ -313,31 +314,27 @@ impl Engine {
         (candidates, guaranteed_until)
     }
 
+    /// The leaves in which somebody may have to stop: its own, and those below queues that hold too much beside one, on the
+    /// way up from it, that takes back.
+    fn leaves_at_risk(&self, rights: &Rights<'_>) -> Vec<QueueIndex> {
+        let kind = &rights.job.spec.gang.accelerator;
+        let mut leaves = vec![rights.leaf];
+        for parent in rights.reclaiming.keys().filter_map(|queue| self.queues.parent(*queue)) {
+            let above = self.entitlement(parent, kind).entitled;
+            let exceeding = self.queues.exceeding_below(parent, kind, above);
+            leaves.extend(exceeding.flat_map(|queue| self.queues.leaves_running(queue)));
+        }
+        leaves
+    }
+
     /// Those of a leaf that the rules allow to be stopped.
     fn stoppable(&self, now: Timestamp, rights: &Rights<'_>, leaf: QueueIndex) -> Vec<JobId> {
         if leaf != rights.leaf {
-            let may_take = !rights.reclaiming.is_empty() && self.may_reclaim(rights, leaf);
-            return if may_take { self.queues.running(leaf).collect() } else { Vec::new() };
+            return self.queues.running(leaf).collect();
         }
         let lower = self.queues.running_below(leaf, rights.job.spec.priority).filter(|_| rights.rules.by_priority);
         let outrun = rights.shares_time.then(|| self.outrun(now, leaf, rights.job));
         lower.chain(outrun.into_iter().flatten()).collect()
-    }
-
-    /// Whether the two leaves part below a queue on the way up from the waiting job's that may take back, and the other
-    /// side holds too much.
-    fn may_reclaim(&self, rights: &Rights<'_>, leaf: QueueIndex) -> bool {
-        if leaf == rights.leaf {
-            return false;
-        }
-        let own: Vec<QueueIndex> = self.queues.path_up(rights.leaf).collect();
-        let Some(other) = self.queues.path_up(leaf).take_while(|queue| !own.contains(queue)).last() else {
-            return false;
-        };
-        let meet = self.queues.parent(other);
-        let side = own.iter().find(|queue| self.queues.parent(**queue) == meet);
-        let kind = &rights.job.spec.gang.accelerator;
-        side.is_some_and(|side| rights.reclaiming.contains_key(side)) && self.entitlement(other, kind).excess() > 0
     }
 
     fn problem(
@@ -372,7 +369,7 @@ impl Engine {
             memory: gang.memory_per_node,
         };
         let mut problem = Problem::new(Wanted { nodes: gang.nodes.get(), per_node }, bounds);
-        for domain in self.domains_for(now, rights.job) {
+        for domain in self.domains_for(now, rights.job, candidates) {
             problem.add_domain(domain);
         }
         let mut offers = Vec::new();
@@ -392,17 +389,18 @@ impl Engine {
         (problem, offers)
     }
 
-    /// Nodes that could take a share of a gang and that nobody else has a claim to or reserved, apart by the domains that would have to
-    /// hold all of it.
-    fn domains_for(&self, now: Timestamp, job: &Job) -> Vec<Vec<NodeResources>> {
+    /// Nodes that have room for a share of a gang or may get it from the candidates, and that nobody else has a claim to or
+    /// reserved, apart by the domains that would have to hold all of it.
+    fn domains_for(&self, now: Timestamp, job: &Job, candidates: &[&Candidate<'_>]) -> Vec<Vec<NodeResources>> {
         let gang = &job.spec.gang;
         let mut claimed = self.claimed_nodes_beside(job.id);
         claimed.extend(self.barred_nodes(now, &job.applicant()));
+        let shares = candidates.iter().flat_map(|candidate| &candidate.attempt.shares);
+        let held: BTreeSet<NodeId> = shares.map(|share| share.node).collect();
+        let held = held.into_iter().filter_map(|node| self.cluster.node(node));
+        let held = held.filter(|node| node.takes_shares_of(gang) && !node.has_left_for_share_of(gang));
         let mut domains: BTreeMap<Bound<'_>, Vec<NodeResources>> = BTreeMap::new();
-        for node in self.cluster.emptiest_of(gang) {
-            if !node.takes_shares_of(gang) || claimed.contains(&node.id) {
-                continue;
-            }
+        for node in self.cluster.with_room_for(gang).chain(held).filter(|node| !claimed.contains(&node.id)) {
             let (devices, cpus, memory) = (node.free_count(), node.free_cpus, node.free_memory);
             let resources = Resources { devices, cpus, memory };
             if let Some(domain) = node.domain_for(gang) {

@@ -21,6 +21,9 @@ use crate::supervisor::ATTEMPT_FOLDER_VARIABLE;
 const SWEEPS_MAX: u32 = 20;
 /// Between two sweeps: what was killed needs a moment to go.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
+/// Sweeps in which a process may be without an environment before it is taken to have none: one that has just been
+/// started shows none until its program is loaded, though who started it goes on already.
+const LOADING_SWEEPS_MAX: u32 = 5;
 /// Linux lets the arguments and the environment of a process be 6 MiB together.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 
@@ -42,10 +45,12 @@ impl Killed {
 pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<(), LaunchError> {
     let entry = [ATTEMPT_FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
     let mut found = Vec::new();
-    for _ in 0..SWEEPS_MAX {
-        found = sweep(&entry, killed)?;
+    for turn in 0..SWEEPS_MAX {
+        let swept = sweep(&entry, killed)?;
         killed.retain(Killed::is_left);
-        if found.is_empty() && killed.is_empty() {
+        found = swept.found;
+        let is_sure = !swept.is_one_loading || turn >= LOADING_SWEEPS_MAX;
+        if found.is_empty() && killed.is_empty() && is_sure {
             return Ok(());
         }
         sleep(SWEEP_PAUSE);
@@ -56,14 +61,25 @@ pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<()
     Err(LaunchError::Fence { pids: found })
 }
 
-/// Sends SIGKILL to every process that has the entry, but for this one. Returns those it was sent to or refused for.
-fn sweep(entry: &[u8], killed: &mut Vec<Killed>) -> Result<Vec<u32>, LaunchError> {
+/// What a sweep met.
+#[derive(Default)]
+struct Swept {
+    /// Those that SIGKILL was sent to or refused for.
+    found: Vec<u32>,
+    /// A process shows no environment: it may be one of the attempt yet.
+    is_one_loading: bool,
+}
+
+/// Sends SIGKILL to every process that has the entry, but for this one.
+fn sweep(entry: &[u8], killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
     let unreadable = |source| LaunchError::Folder { doing: "list the processes in", path: "/proc".into(), source };
-    let mut found = Vec::new();
+    let mut swept = Swept::default();
     for process in fs::read_dir("/proc").map_err(unreadable)? {
         let name = process.map_err(unreadable)?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        if pid == own_pid() || !has_entry(pid, entry) {
+        let environment = environment(pid);
+        swept.is_one_loading |= environment.as_ref().is_some_and(Vec::is_empty) && has_program(pid);
+        if pid == own_pid() || !environment.is_some_and(|environment| is_in(&environment, entry)) {
             continue;
         }
         let started = stat(pid);
@@ -75,9 +91,9 @@ fn sweep(entry: &[u8], killed: &mut Vec<Killed>) -> Result<Vec<u32>, LaunchError
             }
             Err(error) => tracing::warn!(pid, %error, "a process of a lost attempt can't be killed"),
         }
-        found.push(pid);
+        swept.found.push(pid);
     }
-    Ok(found)
+    Ok(swept)
 }
 
 /// The descriptor is taken before the environment is read again, so a later process with the number is never hit.
@@ -88,7 +104,7 @@ fn kill_if_it_has(pid: u32, entry: &[u8]) -> io::Result<bool> {
         Err(Errno::SRCH) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    if !has_entry(pid, entry) {
+    if !environment(pid).is_some_and(|environment| is_in(&environment, entry)) {
         return Ok(false);
     }
     match pidfd_send_signal(&descriptor, Signal::KILL) {
@@ -98,12 +114,22 @@ fn kill_if_it_has(pid: u32, entry: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Whether the process began with exactly this `NAME=value`. One whose environment can't be read is another user's, or gone.
-fn has_entry(pid: u32, entry: &[u8]) -> bool {
+/// What a process began with; none if it can't be read: the process is another user's, or gone.
+fn environment(pid: u32) -> Option<Vec<u8>> {
     let mut environment = Vec::new();
-    let read = File::open(format!("/proc/{pid}/environ"))
-        .and_then(|file| file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment));
-    read.is_ok() && environment.split(|byte| *byte == 0).any(|found| found == entry)
+    let file = File::open(format!("/proc/{pid}/environ")).ok()?;
+    file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment).ok()?;
+    Some(environment)
+}
+
+/// Whether exactly this `NAME=value` is in an environment.
+fn is_in(environment: &[u8], entry: &[u8]) -> bool {
+    environment.split(|byte| *byte == 0).any(|found| found == entry)
+}
+
+/// Whether it runs a program: kernel threads and zombies don't.
+fn has_program(pid: u32) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
 
 #[cfg(test)]
@@ -131,6 +157,26 @@ mod tests {
             other.kill().expect("it can be killed");
             other.wait().expect("it can be reaped");
         }
+    }
+
+    #[test]
+    fn one_that_has_only_just_been_started_is_killed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        for _ in 0..20 {
+            let mut ours = sleeper(folder.path());
+            assert!(kill_attempt(folder.path(), &mut Vec::new()).is_ok());
+            assert_eq!(ours.wait().expect("it can be reaped").signal(), Some(9));
+        }
+    }
+
+    #[test]
+    fn one_without_an_environment_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut bare = Command::new("sleep").arg("60").env_clear().spawn().expect("sleep starts");
+        assert!(kill_attempt(folder.path(), &mut Vec::new()).is_ok());
+        assert_eq!(bare.try_wait().expect("it can be asked"), None);
+        bare.kill().expect("it can be killed");
+        bare.wait().expect("it can be reaped");
     }
 
     #[test]
