@@ -328,6 +328,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         time_limit: shape.limit_seconds.map(|seconds| Duration::from_secs(u64::from(seconds))),
         budget: None,
         spares: 0,
+        datasets: Default::default(),
         submitter: Submitter("someone".to_owned()),
     }
 }

@@ -14,7 +14,7 @@
 //! reserve NAME nodes=n1,n2 from=10h until=20h [queues=a,b] nodes are set apart from one time until another
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
 //!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
-//!                        spares=1                        standby nodes while it runs
+//!                        spares=1 datasets=c4,pile       standby nodes while it runs; what it reads
 //!                        max-nodes=4                     it may be resized up to so many nodes
 //! sweep NAME points=6 gang=1 [parallel=2 goal=maximize early-stop=100/3 ...]
 //!                                                       jobs NAME/1 to NAME/6; the best third goes on at 100, 300, ...
@@ -39,7 +39,7 @@
 //!
 //! `attempt=1` after a report about a job speaks of that attempt instead of the current one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
@@ -126,6 +126,7 @@ pub(super) struct Wanted {
     pub(super) nodes_max: Option<NonZeroU32>,
     pub(super) budget: Option<Money>,
     pub(super) spares: u32,
+    pub(super) datasets: BTreeSet<String>,
     pub(super) max_faults: u32,
     pub(super) no_progress: u32,
     pub(super) has_checkpoint: bool,
@@ -449,6 +450,7 @@ impl<'a> Words<'a> {
             limit: self.option("limit").map(duration).transpose()?,
             nodes_max: self.option("max-nodes").map(number).transpose()?,
             spares: self.option("spares").map_or(Ok(0), number)?,
+            datasets: self.option("datasets").into_iter().flat_map(|it| it.split(',')).map(str::to_owned).collect(),
             budget: self.option("budget").map(number).transpose()?,
             max_faults,
             no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,

@@ -240,6 +240,7 @@ impl Stage {
             time_limit: wanted.limit,
             budget: wanted.budget,
             spares: wanted.spares,
+            datasets: wanted.datasets,
             submitter: Submitter("ada".to_owned()),
         })
     }

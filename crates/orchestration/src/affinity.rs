@@ -172,22 +172,24 @@ mod tests {
         assert_eq!(chosen(&layout(&[&groups]), 0..32, 9), [0, 4, 8, 12, 16, 20, 24, 28, 1]);
     }
 
-    /// The same by the definition: groups that pairs of devices share or don't, over every subset.
-    fn brute_force(layout: &DeviceLayout, free: &[u32], count: u32) -> (Vec<usize>, Reverse<Vec<usize>>) {
+    /// How good a set is by the definition: groups that its devices are in, and pairs of others that share a group.
+    fn measured(layout: &DeviceLayout, inside: &[u32], left: &[u32]) -> Score {
+        let group = |groups: &[u32], device: &u32| groups[usize::try_from(*device).expect("small")];
+        let spanned = |groups: &[u32]| inside.iter().map(|d| group(groups, d)).collect::<BTreeSet<_>>().len();
+        let pairs = |groups: &[u32]| {
+            left.iter().map(|a| left.iter().filter(|b| group(groups, a) == group(groups, b)).count()).sum()
+        };
+        (layout.tiers().rev().map(spanned).collect(), Reverse(layout.tiers().map(pairs).collect()))
+    }
+
+    /// The best over every subset.
+    fn brute_force(layout: &DeviceLayout, free: &[u32], count: u32) -> Score {
         let subsets = (0..1_u32 << free.len()).filter(|subset| subset.count_ones() == count);
-        let group_of = |groups: &[u32], device: u32| groups[usize::try_from(device).expect("small")];
         let scores = subsets.map(|subset| {
-            let (inside, left): (Vec<(usize, u32)>, Vec<(usize, u32)>) =
-                free.iter().copied().enumerate().partition(|(at, _)| subset >> at & 1 == 1);
-            let spanned = |groups: &[u32]| {
-                inside.iter().map(|(_, device)| group_of(groups, *device)).collect::<BTreeSet<_>>().len()
-            };
-            let pairs = |groups: &[u32]| {
-                let together =
-                    |a: u32| left.iter().filter(|(_, b)| group_of(groups, a) == group_of(groups, *b)).count();
-                left.iter().map(|(_, a)| together(*a)).sum::<usize>()
-            };
-            (layout.tiers().rev().map(spanned).collect(), Reverse(layout.tiers().map(pairs).collect()))
+            let is_inside = |at: usize| subset >> at & 1 == 1;
+            let inside: Vec<u32> = (0..free.len()).filter(|at| is_inside(*at)).map(|at| free[at]).collect();
+            let left: Vec<u32> = (0..free.len()).filter(|at| !is_inside(*at)).map(|at| free[at]).collect();
+            measured(layout, &inside, &left)
         });
         scores.min().expect("there is a subset")
     }
@@ -211,14 +213,5 @@ mod tests {
                 assert_eq!(found, brute_force(layout, &free, count), "{count} of {free:?}: {devices:?}");
             }
         }
-    }
-
-    fn measured(layout: &DeviceLayout, inside: &[u32], left: &[u32]) -> (Vec<usize>, Reverse<Vec<usize>>) {
-        let group = |groups: &[u32], device: &u32| groups[usize::try_from(*device).expect("small")];
-        let spanned = |groups: &[u32]| inside.iter().map(|d| group(groups, d)).collect::<BTreeSet<_>>().len();
-        let pairs = |groups: &[u32]| {
-            left.iter().map(|a| left.iter().filter(|b| group(groups, a) == group(groups, b)).count()).sum()
-        };
-        (layout.tiers().rev().map(spanned).collect(), Reverse(layout.tiers().map(pairs).collect()))
     }
 }

@@ -55,6 +55,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         elastic: None,
         budget: None,
         spares: 0,
+        datasets: Default::default(),
         submitter: Submitter("ann".to_owned()),
     }
 }

@@ -133,6 +133,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         time_limit: None,
         budget: None,
         spares: 0,
+        datasets: Default::default(),
         submitter: Submitter("bench".to_owned()),
     })
 }

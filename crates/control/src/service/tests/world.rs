@@ -111,6 +111,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         time_limit: None,
         budget: None,
         spares: 0,
+        datasets: Default::default(),
         submitter: Submitter("ada".to_owned()),
     }
 }
