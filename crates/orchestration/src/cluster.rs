@@ -203,9 +203,13 @@ impl Node {
     pub(crate) fn domain_for(&self, gang: &GangShape) -> Option<Bound<'_>> {
         match gang.topology.require {
             None => Some(Bound::Nowhere),
-            Some(Level::Node) => Some(Bound::To(self.spec.name.as_str())),
-            Some(level) => self.spec.location.at(level).map(Bound::To),
+            Some(level) => self.domain_at(level).map(Bound::To),
         }
+    }
+
+    /// The name of its domain of a level, if it says; every node is its own narrowest.
+    pub(crate) fn domain_at(&self, level: Level) -> Option<&str> {
+        if level == Level::Node { Some(self.spec.name.as_str()) } else { self.spec.location.at(level) }
     }
 
     /// How many accelerators are free.
