@@ -177,6 +177,19 @@ fn a_job_for_a_queue_that_is_not_there_and_a_cluster_of_two_kinds_are_refused() 
     assert!(refusal.starts_with("simulate nodes of GPU and H100 together"), "{refusal}");
 }
 
+#[test]
+fn nodes_of_any_one_pool_are_simulated_and_those_of_two_refused() {
+    let text = "job_id,submit_s,duration_s,gpus\nj,0,10,4\n";
+    let workload = read_trace("t.csv", text, TraceFormat::Csv, BadRows::Refuse).expect("the row is well formed");
+    let mut serving = nodes(2, 4);
+    serving[0].capacity.pool = PoolName::new("inference").expect("it is a name");
+    let refusal = simulate(&workload, &serving, &options(PolicyName::Gangline)).expect_err("two pools").to_string();
+    assert!(refusal.starts_with("simulate nodes of the pools inference and training together"), "{refusal}");
+    serving.truncate(1);
+    let summary = simulate(&workload, &serving, &options(PolicyName::Gangline)).expect("one pool");
+    assert_eq!(summary.jobs, 1);
+}
+
 /// Half of the jobs are of high priority. All of 8,000 s on the whole of the cluster: those of high priority preempt the
 /// first normal one that runs, and then go one after the other; no normal one ever preempts.
 #[test]
