@@ -168,6 +168,11 @@ impl Node {
         (self.free_count(), self.grade, self.id)
     }
 
+    /// The same, if it is ready.
+    fn indexed_place(&self) -> Option<FreePlace> {
+        (self.status == NodeStatus::Ready).then(|| self.place())
+    }
+
     fn set_held(&mut self, cpus: u32, memory: Bytes) {
         (self.held_cpus, self.held_memory) = (cpus, memory);
         self.free_cpus = self.spec.capacity.cpus.saturating_sub(cpus);
@@ -391,25 +396,30 @@ impl Cluster {
 
     /// Hands a share's devices out. Devices beyond a shrunken node's capacity are none of its business any more.
     pub(crate) fn take(&mut self, share: &Share) {
-        self.unindex(share.node);
-        if let Some(node) = self.node_mut(share.node) {
+        self.change(share.node, |node| {
             for device in &share.devices {
                 node.free.remove(device);
             }
             node.set_held(node.held_cpus + share.cpus, node.held_memory + share.memory);
-        }
-        self.index(share.node);
+        });
     }
 
     /// Takes a share's devices back.
     pub(crate) fn release(&mut self, share: &Share) {
-        self.unindex(share.node);
-        if let Some(node) = self.node_mut(share.node) {
+        self.change(share.node, |node| {
             let accelerators = node.spec.capacity.accelerators;
             node.free.extend(share.devices.iter().filter(|device| **device < accelerators));
             node.set_held(node.held_cpus - share.cpus, Bytes(node.held_memory.0 - share.memory.0));
-        }
-        self.index(share.node);
+        });
+    }
+
+    /// Changes what of a node is held, and its place in the indices: what stays the same there isn't touched.
+    fn change(&mut self, id: NodeId, change: impl FnOnce(&mut Node)) {
+        let Some(node) = self.nodes.get_mut(index_of(id)) else { return };
+        let before = node.indexed_place();
+        change(node);
+        let after = node.indexed_place();
+        self.move_node(id, before, after);
     }
 
     /// Ready nodes that no ordinary job holds.
@@ -447,20 +457,31 @@ impl Cluster {
     }
 
     pub(crate) fn unindex(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.get(index_of(id)).filter(|node| node.status == NodeStatus::Ready) else { return };
-        let place = node.place();
-        self.unheld.remove(&node.spec.capacity, place);
-        self.by_free.change(&node.spec.capacity, |places| places.remove(&place));
-        self.topology.close(node);
+        let before = self.node(id).and_then(Node::indexed_place);
+        self.move_node(id, before, None);
     }
 
     pub(crate) fn index(&mut self, id: NodeId) {
-        let Some(node) = self.nodes.get(index_of(id)).filter(|node| node.status == NodeStatus::Ready) else { return };
-        let place = node.place();
-        if node.ordinary == 0 {
-            self.unheld.insert(&node.spec.capacity, place);
+        let after = self.node(id).and_then(Node::indexed_place);
+        self.move_node(id, None, after);
+    }
+
+    /// Moves a node in the indices of the ready ones.
+    fn move_node(&mut self, id: NodeId, before: Option<FreePlace>, after: Option<FreePlace>) {
+        let Some(node) = self.nodes.get(index_of(id)).filter(|_| before.or(after).is_some()) else { return };
+        let lane = &node.spec.capacity;
+        if let Some(before) = before {
+            self.unheld.remove(lane, before);
         }
-        self.by_free.change(&node.spec.capacity, |places| places.insert(place));
-        self.topology.open(node);
+        if let Some(after) = after.filter(|_| node.ordinary == 0) {
+            self.unheld.insert(lane, after);
+        }
+        if before != after {
+            self.by_free.change(lane, |places| {
+                before.map(|before| places.remove(&before));
+                places.extend(after);
+            });
+            self.topology.count(node, before, after);
+        }
     }
 }

@@ -323,7 +323,7 @@ impl Engine {
         if let Some(full) = self.sweeps.full(candidate.sweep) {
             return full;
         }
-        if placement::find_room(&self.cluster, gang, &Node::free_count).is_none() {
+        if !placement::has_room(&self.cluster, gang, &Node::free_count) {
             return self.jobs.get(&candidate.key.job).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
         }
         let applicant = candidate.applicant();

@@ -205,7 +205,7 @@ impl Engine {
                 claims: &round.claims,
                 held,
             };
-            if self.room_for(&gang, &beside).is_none() {
+            if !placement::has_room(&self.cluster, &gang, &|node| beside.usable(node)) {
                 round.note_failure(&gang, shortest.end(now));
                 round.hopes.remove(&gang);
             }
@@ -289,7 +289,7 @@ impl Engine {
             return Some(decision);
         }
         let is_barred = !self.barring(now, &job.spec).is_empty();
-        if is_barred && placement::find_room(&self.cluster, gang, &Node::free_count).is_some() {
+        if is_barred && placement::has_room(&self.cluster, gang, &Node::free_count) {
             // It waits for a window to end, and holds nothing meanwhile.
             return None;
         }

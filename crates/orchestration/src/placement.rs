@@ -61,13 +61,23 @@ pub(crate) fn find_room_near(
     }
     let search = Search::new(cluster, gang, usable, near);
     let (fullest, candidates) = search.fullest();
-    let nodes = if search.is_indifferent() { fullest.clone() } else { search.closest()? };
-    if nodes.len() < search.wanted() {
+    if fullest.len() < search.wanted() {
         return None;
     }
+    let nodes = if search.is_indifferent() { fullest.clone() } else { search.closest()? };
     let closeness = Closeness::of(gang, &nodes, &fullest, cluster.fabric());
     let shares = rank_order(nodes).into_iter().map(|node| share_on(node, gang)).collect();
     Some(Room { shares, candidates, closeness })
+}
+
+/// Whether there is room for the whole gang.
+pub(crate) fn has_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Node) -> u32) -> bool {
+    if gang.topology.constrains() {
+        return find_room(cluster, gang, usable).is_some();
+    }
+    let near = Near::default();
+    let search = Search::new(cluster, gang, usable, &near);
+    search.candidates().take(search.wanted()).count() == search.wanted()
 }
 
 /// Whether a gang's segments are of equal size.
@@ -92,7 +102,7 @@ pub(crate) struct Best<'a> {
 
 impl From<Best<'_>> for DomainFit {
     fn from(best: Best<'_>) -> DomainFit {
-        let domain = best.domain.filter(|domain| domain.level.is_some()).map(|domain| domain.name.clone());
+        let domain = best.domain.filter(|domain| domain.level.is_some()).map(|domain| domain.name.to_string());
         DomainFit { level: best.level.unwrap_or(Level::Node), domain, nodes: best.nodes }
     }
 }
@@ -163,7 +173,7 @@ impl<'a> Search<'a> {
     }
 
     fn near_in(&self, domain: &Domain) -> u32 {
-        let named = domain.level.and_then(|level| self.near_in.get(&(level, domain.name.as_str())));
+        let named = domain.level.and_then(|level| self.near_in.get(&(level, &*domain.name)));
         named.copied().unwrap_or(0)
     }
 
@@ -193,13 +203,17 @@ impl<'a> Search<'a> {
         node.has_left_for_share_of(self.gang) && (self.usable)(node) >= self.gang.accelerators_per_node.get()
     }
 
+    /// Nodes anywhere that could have a share, the fullest first.
+    fn candidates(&self) -> impl Iterator<Item = &'a Node> {
+        self.cluster.with_room_for(self.gang).filter(|node| self.is_usable(node))
+    }
+
     /// The fullest nodes anywhere, and how many there are to choose from.
     fn fullest(&self) -> (Vec<&'a Node>, u32) {
-        let mut candidates = self.cluster.with_room_for(self.gang).filter(|node| self.is_usable(node));
+        let mut candidates = self.candidates();
         let nodes: Vec<&Node> = candidates.by_ref().take(self.wanted()).collect();
         let count = nodes.len() + candidates.take(CANDIDATES_COUNTED_MAX).count();
-        let candidates = || self.cluster.with_room_for(self.gang).filter(|node| self.is_usable(node));
-        let nodes = if self.near.is_nowhere() { nodes } else { self.nearest(candidates(), self.wanted()) };
+        let nodes = if self.near.is_nowhere() { nodes } else { self.nearest(self.candidates(), self.wanted()) };
         (nodes, u32::try_from(count).unwrap_or(u32::MAX))
     }
 
@@ -227,16 +241,21 @@ impl<'a> Search<'a> {
 
     /// All nodes in the domain of this level that has least left over, and that domain.
     fn tightest(&self, level: Option<Level>) -> Option<(&'a Domain, Vec<&'a Node>)> {
-        let topology = self.cluster.topology();
-        let mut fitting: Vec<(u32, &Domain)> =
-            topology.domains_with_devices_for(level, self.gang).map(|domain| (self.room_in(domain), domain)).collect();
+        let fitting = self.cluster.topology().domains_with_room_for(level, self.gang, self.gang.nodes.get());
+        if self.segment.is_none() && self.near.is_nowhere() {
+            return fitting.into_iter().find_map(|domain| self.filled(domain));
+        }
+        let mut fitting: Vec<(u32, &Domain)> = fitting.map(|domain| (self.room_in(domain), domain)).collect();
         fitting.retain(|(room, _)| *room >= self.gang.nodes.get());
-        fitting.sort_unstable_by_key(|(room, domain)| (*room, Reverse(self.near_in(domain)), domain.name.as_str()));
-        fitting.into_iter().find_map(|(_, domain)| {
-            let mut nodes = Vec::with_capacity(self.wanted());
-            self.fill(domain, self.wanted(), &mut nodes);
-            (nodes.len() == self.wanted()).then_some((domain, nodes))
-        })
+        fitting.sort_unstable_by_key(|(room, domain)| (*room, Reverse(self.near_in(domain)), &domain.name));
+        fitting.into_iter().find_map(|(_, domain)| self.filled(domain))
+    }
+
+    /// All nodes in this domain, if they find room there.
+    fn filled(&self, domain: &'a Domain) -> Option<(&'a Domain, Vec<&'a Node>)> {
+        let mut nodes = Vec::with_capacity(self.wanted());
+        self.fill(domain, self.wanted(), &mut nodes);
+        (nodes.len() == self.wanted()).then_some((domain, nodes))
     }
 
     /// Nodes in equal parts of a domain's own domains, if an all-reduce would be so much faster there than on `nodes` that

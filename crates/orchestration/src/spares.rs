@@ -269,7 +269,7 @@ impl Engine {
     /// Whether a gang could run beside these spares, were the cluster otherwise empty.
     fn leave_room(&self, spares: &[NodeId], gang: &GangShape) -> bool {
         let is_in = |domain: &Domain, node: &Node| {
-            domain.level.is_none_or(|level| node.spec.location.at(level) == Some(domain.name.as_str()))
+            domain.level.is_none_or(|level| node.spec.location.at(level) == Some(&*domain.name))
         };
         let room = |domain: &Domain| {
             let nodes = spares.iter().filter_map(|id| self.cluster.node(*id));

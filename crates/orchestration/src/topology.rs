@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 use gangline_base::{GangShape, Level, NodeId, NodeName};
 
@@ -63,11 +65,11 @@ pub(crate) struct Domain {
     /// Its level; none for the whole cluster.
     pub(crate) level: Option<Level>,
     /// Its name; empty for the whole cluster.
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     /// The wider domains it lies in.
     within: Location,
     /// The domains that lie directly in it.
-    children: BTreeSet<(Level, String)>,
+    children: BTreeSet<(Level, Arc<str>)>,
     /// How many nodes there are of each capacity and status, at any depth: what could ever fit.
     pub(crate) classes: BTreeMap<(NodeCapacity, NodeStatus), u32>,
     /// For each lane, ready nodes with at least so many free accelerators (the index), at any depth.
@@ -81,12 +83,6 @@ impl Domain {
     pub(crate) fn with_devices_for(&self, gang: &GangShape) -> u32 {
         let count = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
         self.at_least.get(gang).and_then(|counts| counts.get(count)).copied().unwrap_or(0)
-    }
-
-    /// The most accelerators that are free on one of its ready nodes; none if it has no such node.
-    fn most_free(&self, lane: &impl OfLane) -> Option<u32> {
-        let counts = self.at_least.get(lane)?;
-        Some(u32::try_from(counts.len() - 1).expect("a node has fewer than 2^32 accelerators"))
     }
 
     /// Free accelerators of ready nodes.
@@ -114,55 +110,68 @@ impl Domain {
         self.level.is_none_or(|own| own > level)
     }
 
-    fn open(&mut self, lane: &impl OfLane, free: u32) {
-        let length = usize::try_from(free).expect("a usize holds 32 bits") + 1;
-        let counts = self.at_least.get_or_default(lane);
-        counts.resize(counts.len().max(length), 0);
-        counts[..length].iter_mut().for_each(|count| *count += 1);
-    }
-
-    fn close(&mut self, lane: &impl OfLane, free: u32) {
-        let length = usize::try_from(free).expect("a usize holds 32 bits") + 1;
+    /// Counts a ready node whose free accelerators change; none before it is ready, or after. Which numbers of free
+    /// accelerators another number of nodes has now.
+    fn count(&mut self, lane: &impl OfLane, before: Option<u32>, after: Option<u32>) -> Range<usize> {
+        let (was, is) = (places(before), places(after));
         self.at_least.change(lane, |counts| {
-            counts[..length].iter_mut().for_each(|count| *count -= 1);
+            counts.resize(counts.len().max(is), 0);
+            if was < is {
+                counts[was..is].iter_mut().for_each(|count| *count += 1);
+            } else {
+                counts[is..was].iter_mut().for_each(|count| *count -= 1);
+            }
             while counts.last() == Some(&0) {
                 counts.pop();
             }
         });
+        was.min(is)..was.max(is)
     }
+}
+
+/// The length of a list with a place for each number of free accelerators up to this one.
+fn places(free: Option<u32>) -> usize {
+    free.map_or(0, |free| usize::try_from(free).expect("a usize holds 32 bits") + 1)
 }
 
 /// The domains of one level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Domains {
-    by_name: BTreeMap<String, Domain>,
-    /// For each lane, the most accelerators free on a ready node of a domain, and that domain: where a gang need not be
-    /// looked for isn't looked at.
-    by_most_free: ByLane<BTreeSet<(u32, String)>>,
+    by_name: BTreeMap<Arc<str>, Domain>,
+    /// For each lane and number of free accelerators (the index), how many ready nodes of a domain have as many, and that
+    /// domain, if there are any: the tightest one that could hold a gang is found without a scan.
+    by_room: ByLane<Vec<Rooms>>,
 }
 
+/// Domains by the number of their nodes that have room, without those that have none.
+type Rooms = BTreeSet<(u32, Arc<str>)>;
+
 impl Domains {
-    /// Domains with a node that has the devices for a share of `gang`, in no order that means anything.
-    fn with_devices_for<'a>(&'a self, gang: &GangShape) -> impl Iterator<Item = &'a Domain> + use<'a> {
-        let from = (gang.accelerators_per_node.get(), String::new());
-        let names = self.by_most_free.get(gang).into_iter().flat_map(move |names| names.range(from.clone()..));
+    /// Domains in which so many nodes have the devices for a share of `gang`, the tightest first, then by name.
+    fn with_room_for<'a>(&'a self, gang: &GangShape, nodes: u32) -> impl Iterator<Item = &'a Domain> + use<'a> {
+        let free = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
+        let rooms = self.by_room.get(gang).and_then(|rooms| rooms.get(free)).into_iter();
+        let tightest: (u32, Arc<str>) = (nodes.max(1), Arc::default());
+        let names = rooms.flat_map(move |rooms| rooms.range(tightest.clone()..));
         names.filter_map(|(_, name)| self.by_name.get(name))
     }
 
-    /// Changes a domain's counts of a lane.
-    fn count(&mut self, name: &str, lane: &impl OfLane, change: impl FnOnce(&mut Domain)) {
+    /// Counts a node of a domain whose free accelerators change.
+    fn count(&mut self, name: &str, lane: &impl OfLane, before: Option<u32>, after: Option<u32>) {
         let Some(domain) = self.by_name.get_mut(name) else { return };
-        let before = domain.most_free(lane);
-        change(domain);
-        let after = domain.most_free(lane);
-        if before == after {
-            return;
-        }
-        self.by_most_free.change(lane, |names| {
-            if let Some(before) = before {
-                names.remove(&(before, name.to_owned()));
+        let changed = domain.count(lane, before, after);
+        let counts = domain.at_least.get(lane).map(Vec::as_slice).unwrap_or_default();
+        self.by_room.change(lane, |rooms| {
+            rooms.resize(rooms.len().max(changed.end), Rooms::new());
+            for (free, rooms) in rooms.iter_mut().enumerate().take(changed.end).skip(changed.start) {
+                let now = counts.get(free).copied().unwrap_or(0);
+                let then = if before < after { now - 1 } else { now + 1 };
+                rooms.remove(&(then, domain.name.clone()));
+                rooms.extend((now > 0).then(|| (now, domain.name.clone())));
             }
-            names.extend(after.map(|after| (after, name.to_owned())));
+            while rooms.last().is_some_and(Rooms::is_empty) {
+                rooms.pop();
+            }
         });
     }
 }
@@ -193,17 +202,18 @@ impl Topology {
         }
     }
 
-    /// Those of them with a node that has the devices for a share of `gang`, in no order that means anything.
-    pub(crate) fn domains_with_devices_for<'a>(
+    /// Those of them in which so many nodes have the devices for a share of `gang`, the tightest first, then by name.
+    pub(crate) fn domains_with_room_for<'a>(
         &'a self,
         level: Option<Level>,
         gang: &GangShape,
+        nodes: u32,
     ) -> Box<dyn Iterator<Item = &'a Domain> + 'a> {
         match level {
-            None => Box::new(std::iter::once(&self.root)),
+            None => Box::new(Some(&self.root).filter(|root| root.with_devices_for(gang) >= nodes).into_iter()),
             Some(level) => match self.levels.get(&level) {
                 None => Box::new(std::iter::empty()),
-                Some(domains) => Box::new(domains.with_devices_for(gang)),
+                Some(domains) => Box::new(domains.with_room_for(gang, nodes)),
             },
         }
     }
@@ -236,7 +246,7 @@ impl Topology {
         })))
     }
 
-    /// Takes a node in; it has no room before [`Topology::open`].
+    /// Takes a node in; it has no room before [`Topology::count`].
     pub(crate) fn enter(&mut self, node: &Node) {
         let location = &node.spec.location;
         let mut parent: Option<(Level, &str)> = None;
@@ -244,10 +254,11 @@ impl Topology {
             let domains = &mut self.levels.entry(level).or_default().by_name;
             if !domains.contains_key(name) {
                 let within = location.beyond(level);
-                let domain = Domain { level: Some(level), name: name.to_owned(), within, ..Domain::default() };
-                domains.insert(name.to_owned(), domain);
+                let name: Arc<str> = name.into();
+                let domain = Domain { level: Some(level), name: name.clone(), within, ..Domain::default() };
+                domains.insert(name.clone(), domain);
                 if let Some(parent) = self.domain_mut(parent) {
-                    parent.children.insert((level, name.to_owned()));
+                    parent.children.insert((level, name));
                 }
             }
             parent = Some((level, name));
@@ -256,7 +267,7 @@ impl Topology {
         self.each_of(location, |domain| *domain.classes.entry(class.clone()).or_insert(0) += 1);
     }
 
-    /// Takes a node out, and the domains that were only its own; it has no room any more ([`Topology::close`]).
+    /// Takes a node out, and the domains that were only its own; it has no room any more ([`Topology::count`]).
     pub(crate) fn leave(&mut self, node: &Node) {
         let class = (node.spec.capacity.clone(), node.status);
         self.each_of(&node.spec.location, |domain| {
@@ -282,25 +293,26 @@ impl Topology {
         }
         let within = removed.map(|domain| domain.within).unwrap_or_default();
         if let Some(parent) = self.domain_mut(within.narrowest()) {
-            parent.children.remove(&(level, name.to_owned()));
+            parent.children.remove(&(level, name.into()));
         }
     }
 
-    /// Counts a ready node's free accelerators in.
-    pub(crate) fn open(&mut self, node: &Node) {
-        let (lane, free) = (&node.spec.capacity, node.free_count());
-        self.count(&node.spec.location, lane, |domain| domain.open(lane, free));
-        if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
-            domain.direct.change(lane, |places| places.insert(node.place()));
+    /// Counts a node whose place among the ready ones changes; none before it is ready, or after.
+    pub(crate) fn count(&mut self, node: &Node, before: Option<FreePlace>, after: Option<FreePlace>) {
+        let (lane, location) = (&node.spec.capacity, &node.spec.location);
+        let free = |place: Option<FreePlace>| place.map(|(free, ..)| free);
+        let (was, is) = (free(before), free(after));
+        self.root.count(lane, was, is);
+        for (level, name) in location.iter() {
+            if let Some(domains) = self.levels.get_mut(&level) {
+                domains.count(name, lane, was, is);
+            }
         }
-    }
-
-    /// Takes them out again.
-    pub(crate) fn close(&mut self, node: &Node) {
-        let (lane, free) = (&node.spec.capacity, node.free_count());
-        self.count(&node.spec.location, lane, |domain| domain.close(lane, free));
-        if let Some(domain) = self.domain_mut(node.spec.location.narrowest()) {
-            domain.direct.change(lane, |places| places.remove(&node.place()));
+        if let Some(domain) = self.domain_mut(location.narrowest()) {
+            domain.direct.change(lane, |places| {
+                before.map(|before| places.remove(&before));
+                places.extend(after);
+            });
         }
     }
 
@@ -308,16 +320,6 @@ impl Topology {
         match at {
             None => Some(&mut self.root),
             Some((level, name)) => self.levels.get_mut(&level).and_then(|domains| domains.by_name.get_mut(name)),
-        }
-    }
-
-    /// Changes the counts of a lane, of every domain that a node is in.
-    fn count(&mut self, location: &Location, lane: &impl OfLane, mut change: impl FnMut(&mut Domain)) {
-        change(&mut self.root);
-        for (level, name) in location.iter() {
-            if let Some(domains) = self.levels.get_mut(&level) {
-                domains.count(name, lane, &mut change);
-            }
         }
     }
 

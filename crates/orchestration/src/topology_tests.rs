@@ -134,10 +134,16 @@ fn placements_keep_their_promise_and_counts_equal_a_recount() {
         }
         for devices in 1..=8 {
             let gang = gang(1, devices, TopologyRequest::default());
-            let racks = cluster.topology().domains_with_devices_for(Some(Level::Rack), &gang);
-            let racks: BTreeSet<String> = racks.map(|rack| rack.name.clone()).collect();
-            let recounted = recount(&cluster, &gang, Level::Rack).into_keys().collect();
-            assert_eq!(racks, recounted, "racks with a node of {devices} free (seed {seed})");
+            let recounted = recount(&cluster, &gang, Level::Rack);
+            for nodes in 1..=4 {
+                let racks = cluster.topology().domains_with_room_for(Some(Level::Rack), &gang, nodes);
+                let racks: Vec<&str> = racks.map(|rack| &*rack.name).collect();
+                let fitting = recounted.iter().filter(|(_, room)| **room >= nodes);
+                let mut fitting: Vec<(u32, &str)> = fitting.map(|(rack, room)| (*room, rack.as_str())).collect();
+                fitting.sort_unstable();
+                let tightest: Vec<&str> = fitting.into_iter().map(|(_, rack)| rack).collect();
+                assert_eq!(racks, tightest, "racks with {nodes} nodes of {devices} free (seed {seed})");
+            }
         }
         assert_eq!(cluster, rebuilt(&cluster, &held.concat()), "the indices follow from the nodes alone (seed {seed})");
     }

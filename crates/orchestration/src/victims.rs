@@ -235,7 +235,7 @@ impl Engine {
             let beside_claims = claims.iter().map(|claim| claim.usable(node, None)).min();
             if spares.contains(&node.id) { 0 } else { beside_claims.unwrap_or_else(|| node.free_count()) }
         };
-        placement::find_room(&self.cluster, gang, &usable).is_some()
+        placement::has_room(&self.cluster, gang, &usable)
     }
 
     /// A claim for a job that has no room, with all that follows from it; or when one may be possible, if some
