@@ -148,8 +148,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         }
         "node" => {
             let (name, location) = (words.name("a node")?, words.location());
-            let layout = layout(words.option("islands"), words.option("sockets"))?;
-            Command::Node { name, capacity: words.capacity()?, location, layout }
+            Command::Node { name, layout: words.layout()?, capacity: words.capacity()?, location }
         }
         "fabric" => Command::Fabric(words.fabric()?),
         "suspicion" => Command::Suspicion(HealthPolicy {
@@ -382,6 +381,10 @@ impl<'a> Words<'a> {
         let nodes = listed(self.option("nodes")).map(node).collect::<Result<_, _>>()?;
         let queues = listed(self.option("queues")).map(queue_name).collect::<Result<_, _>>()?;
         Ok(AdvanceReservation { name: self.name("a name for the reservation")?, nodes, from, until, queues })
+    }
+
+    fn layout(&mut self) -> Result<DeviceLayout, String> {
+        layout(self.option("islands"), self.option("sockets"))
     }
 
     fn location(&mut self) -> Location {
