@@ -36,6 +36,27 @@ pub(crate) fn choose(layout: &DeviceLayout, free: &BTreeSet<u32>, count: usize) 
     search.best.map(|(_, devices)| devices).unwrap_or_default()
 }
 
+/// How far apart `count` of the free devices have to be: for each kind of link, slowest first, how many groups beyond one they
+/// need at least. Nothing, if one group of the fastest links holds them all, or nothing is known: the less the better.
+pub(crate) fn spread(layout: &DeviceLayout, free: &BTreeSet<u32>, count: usize) -> Vec<usize> {
+    let beyond_one = |groups: &[u32]| {
+        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
+        for device in free {
+            let at = usize::try_from(*device).expect("a usize holds 32 bits");
+            *sizes.entry(groups.get(at).copied().unwrap_or(device | 1 << 31)).or_insert(0) += 1;
+        }
+        let mut sizes: Vec<usize> = sizes.into_values().collect();
+        sizes.sort_unstable_by_key(|size| Reverse(*size));
+        let full = sizes.iter().scan(0, |sum, size| Some(std::mem::replace(sum, *sum + size)));
+        full.skip(1).take_while(|sum| *sum < count).count()
+    };
+    let mut beyond: Vec<usize> = layout.tiers().rev().map(beyond_one).collect();
+    while beyond.last() == Some(&0) {
+        beyond.pop();
+    }
+    beyond
+}
+
 /// The groups of a device, slowest links first. One that the layout doesn't describe is in groups of its own.
 type Place = Vec<u32>;
 
@@ -141,6 +162,18 @@ mod tests {
         let islands = layout(&[&[0, 0, 0, 0, 1, 1, 1, 1]]);
         assert_eq!(chosen(&islands, [0, 1, 2, 3, 6, 7], 2), [6, 7]);
         assert_eq!(chosen(&pairs_in_sockets(), [0, 1, 2, 4, 5, 6, 7], 1), [2]);
+    }
+
+    #[test]
+    fn what_one_island_holds_isn_t_spread() {
+        let layout = pairs_in_sockets();
+        let spread = |free: &[u32], count| spread(&layout, &free.iter().copied().collect(), count);
+        assert_eq!(spread(&[0, 4, 5], 2), []);
+        assert_eq!(spread(&[0, 2, 4, 6], 2), [0, 1], "one socket, two pairs");
+        assert_eq!(spread(&[0, 1, 4, 5], 4), [1, 1]);
+        assert_eq!(spread(&[0, 2, 4, 5], 4), [1, 2]);
+        assert_eq!(spread(&[0, 9], 2), [1, 1], "one that the layout doesn't know is alone");
+        assert_eq!(super::spread(&DeviceLayout::default(), &(0..8).collect(), 8), []);
     }
 
     #[test]

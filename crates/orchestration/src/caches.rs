@@ -35,10 +35,13 @@ impl Caches {
     /// Sets what a node remembers, and forgets what is too much.
     fn remember(&mut self, node: NodeId, mut datasets: Vec<String>) {
         for forgotten in datasets.split_off(datasets.len().min(DATASETS_REMEMBERED)) {
-            if let Some(nodes) = self.nodes_of.get_mut(&forgotten) {
+            let is_left_nowhere = self.nodes_of.get_mut(&forgotten).is_some_and(|nodes| {
                 nodes.remove(&node);
+                nodes.is_empty()
+            });
+            if is_left_nowhere {
+                self.nodes_of.remove(&forgotten);
             }
-            self.nodes_of.retain(|dataset, nodes| *dataset != forgotten || !nodes.is_empty());
         }
         for dataset in &datasets {
             self.nodes_of.entry(dataset.clone()).or_default().insert(node);

@@ -266,6 +266,8 @@ pub struct Cluster {
     pub(crate) health: Option<HealthPolicy>,
     /// When to look at a node's faults again.
     pub(crate) checkups: BTreeSet<(Timestamp, NodeId)>,
+    /// Nodes that say how their accelerators are joined.
+    laid_out: usize,
     /// When reservations end and their nodes are anyone's again.
     pub(crate) reopenings: BTreeSet<Timestamp>,
 }
@@ -329,6 +331,11 @@ impl Cluster {
         places.filter_map(|(.., id)| self.node(*id)).filter(|node| node.has_left_for_share_of(gang))
     }
 
+    /// Whether any node says how its accelerators are joined.
+    pub(crate) fn has_layouts(&self) -> bool {
+        self.laid_out > 0
+    }
+
     /// What the network's levels carry, if the administrator said.
     pub(crate) fn fabric(&self) -> Option<&Fabric> {
         self.fabric.as_ref()
@@ -379,6 +386,8 @@ impl Cluster {
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
         let known = self.node(id).map(|node| node.standing).unwrap_or_default();
+        let was_laid_out = self.node(id).is_some_and(|node| !node.spec.layout.is_unknown());
+        self.laid_out = self.laid_out + usize::from(!spec.layout.is_unknown()) - usize::from(was_laid_out);
         self.leave_topology(id);
         let (checkup, ordinary) = self.node(id).map_or((None, 0), |node| (node.checkup, node.ordinary));
         let node = Node { checkup, ordinary, ..Node::new(id, spec, Standing { is_lost: false, ..known }) };

@@ -5,7 +5,8 @@
 //! A gang that spans domains takes as few as it can: the emptiest whole, and for the rest the one it fits most tightly;
 //! unless the fabric's bandwidths are known and equal parts are much faster (`fabric.rs`).
 //! Inside a domain, and in a cluster whose network isn't known, the fullest nodes with room are taken; ties go to the
-//! lower name or id, or to those that may have the job's data (`caches.rs`). Which of a node's devices are taken, `affinity.rs` says: the
+//! lower name or id, or to those whose free devices are joined better (`affinity.rs`), or that may have the job's data
+//! (`caches.rs`). Which of a node's devices are taken, `affinity.rs` says: the
 //! lowest, if it isn't known how they are joined. A gang never shares a node with itself, and its shares,
 //! so its ranks, come out in the order of the tree: neighbours in rank are neighbours in the network.
 //!
@@ -36,6 +37,9 @@ pub(crate) struct Room {
 
 /// Candidates beyond the gang's own that are counted for the reason; the count says "at least" from there.
 const CANDIDATES_COUNTED_MAX: usize = 64;
+
+/// Nodes beyond the gang's own that are compared by how their free devices are joined.
+const EQUALS_COMPARED_MAX: usize = 64;
 
 /// The most parts that a gang is cut into for the sake of a faster all-reduce.
 const PARTS_MAX: usize = 8;
@@ -177,20 +181,29 @@ impl<'a> Search<'a> {
         named.copied().unwrap_or(0)
     }
 
-    /// Up to `wanted` of nodes that come fullest first; of those equally full and healthy the ones nearest to its data.
-    fn nearest(&self, nodes: impl Iterator<Item = &'a Node>, wanted: usize) -> Vec<&'a Node> {
-        if self.near.is_nowhere() {
+    /// Whether nodes that are equally full and healthy may differ for this gang.
+    fn tells_equals_apart(&self) -> bool {
+        !self.near.is_nowhere() || self.cluster.has_layouts() && self.gang.accelerators_per_node.get() > 1
+    }
+
+    /// Up to `wanted` of nodes that come fullest first; of those equally full and healthy the ones where the gang's devices
+    /// are least spread, then those nearest to its data.
+    fn best_of_equals(&self, nodes: impl Iterator<Item = &'a Node>, wanted: usize) -> Vec<&'a Node> {
+        if !self.tells_equals_apart() {
             return nodes.take(wanted).collect();
         }
         let fullness = |node: &Node| (node.free_count(), node.grade);
+        let compared_max = if self.near.is_nowhere() { wanted + EQUALS_COMPARED_MAX } else { usize::MAX };
         let mut equal: Vec<&Node> = Vec::new();
-        for node in nodes {
+        for node in nodes.take(compared_max) {
             if equal.len() >= wanted && equal.last().is_none_or(|last| fullness(last) != fullness(node)) {
                 break;
             }
             equal.push(node);
         }
-        equal.sort_by_key(|node| (fullness(node), Reverse(self.near.at(node.id))));
+        let count = usize::try_from(self.gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
+        let spread = |node: &Node| affinity::spread(&node.spec.layout, &node.free, count);
+        equal.sort_by_cached_key(|node| (fullness(node), spread(node), Reverse(self.near.at(node.id))));
         equal.truncate(wanted);
         equal
     }
@@ -213,7 +226,8 @@ impl<'a> Search<'a> {
         let mut candidates = self.candidates();
         let nodes: Vec<&Node> = candidates.by_ref().take(self.wanted()).collect();
         let count = nodes.len() + candidates.take(CANDIDATES_COUNTED_MAX).count();
-        let nodes = if self.near.is_nowhere() { nodes } else { self.nearest(self.candidates(), self.wanted()) };
+        let nodes =
+            if self.tells_equals_apart() { self.best_of_equals(self.candidates(), self.wanted()) } else { nodes };
         (nodes, u32::try_from(count).unwrap_or(u32::MAX))
     }
 
@@ -308,7 +322,7 @@ impl<'a> Search<'a> {
         if outside_segments.is_none() {
             let missing = wanted - (nodes.len() - before);
             let direct = domain.direct_for(self.gang).filter_map(|id| self.cluster.node(id));
-            nodes.extend(self.nearest(direct.filter(|node| self.is_usable(node)), missing));
+            nodes.extend(self.best_of_equals(direct.filter(|node| self.is_usable(node)), missing));
         }
         if let Some(segment) = self.segment.filter(|segment| domain.level == Some(segment.level)) {
             let size = usize::try_from(segment.nodes.get()).expect("a usize holds 32 bits");
