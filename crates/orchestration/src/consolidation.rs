@@ -11,6 +11,7 @@
 //! the emptiest nodes alone, so its cost does not grow with the cluster.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{GangShape, GpuSeconds, JobId, NodeId, Timestamp};
@@ -19,6 +20,7 @@ use crate::backfill::Reservation;
 use crate::claim::{Claim, ClaimReason, ClaimRight};
 use crate::cluster::Bound;
 use crate::engine::Engine;
+use crate::equals::Gangs;
 use crate::evolve::has_advanced;
 use crate::job::Job;
 use crate::preemption::cost::RestartCosts;
@@ -42,10 +44,12 @@ struct Clearing {
 type Moves = Vec<(JobId, NodeId)>;
 
 impl Engine {
-    /// A claim for a waiting job to nodes that others leave for other nodes, with theirs; none if that makes no room.
-    pub(crate) fn consolidate(&self, now: Timestamp, job: &Job) -> Option<Vec<Decision>> {
+    /// A claim for a waiting job to nodes that others leave for other nodes, with theirs; none if that makes no room. Gangs
+    /// that no moves make room for, whoever asks, are `hopeless` for the rest of the pass: claims only take away from what
+    /// could move.
+    pub(crate) fn consolidate(&self, now: Timestamp, job: &Job, hopeless: &mut Gangs) -> Option<Vec<Decision>> {
         let gang = &job.spec.gang;
-        if self.cluster.topology().root().free_devices(gang) < gang.devices() {
+        if self.cluster.topology().root().free_devices(gang) < gang.devices() || hopeless.contains(gang) {
             return None;
         }
         let clearings = self.clearings(now, job);
@@ -53,12 +57,18 @@ impl Engine {
             clearings.iter().map(|clearing| self.domain_of(clearing.node, gang)).collect();
         domains.sort_unstable();
         domains.dedup();
-        domains.into_iter().find_map(|domain| {
+        let mut is_possible = false;
+        let found = domains.into_iter().find_map(|domain| {
             let within: Vec<&Clearing> =
                 clearings.iter().filter(|clearing| self.domain_of(clearing.node, gang) == domain).collect();
             let (nodes, moves) = self.plan(now, job, &within)?;
+            is_possible = true;
             self.moved(now, job, nodes, &moves)
-        })
+        });
+        if !is_possible && self.barred_nodes(now, &job.applicant()).is_empty() {
+            hopeless.insert(Arc::new(gang.clone()));
+        }
+        found
     }
 
     fn domain_of(&self, node: NodeId, gang: &GangShape) -> Option<Bound<'_>> {

@@ -15,6 +15,7 @@ impl Engine {
         while let Some((at, job)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, job));
             self.attention.insert(job);
+            self.seek_for(job);
             self.is_placement_due = true;
         }
         self.is_placement_due |= self.cluster.check_up(now);

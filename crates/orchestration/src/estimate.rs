@@ -103,6 +103,12 @@ impl Estimates {
         part.map_or(limit, |part| within((limit / LIMIT_PARTS).saturating_mul(part)))
     }
 
+    /// Whether what is expected of a job changes only when one of its own queue ends.
+    pub(crate) fn rests_on_queue(&self, spec: &JobSpec) -> bool {
+        let own = kin_of(spec).into_iter().filter(|kin| kin.queue.is_some());
+        own.filter_map(|kin| self.histories.get(&kin)).any(|history| alike(history).is_some())
+    }
+
     /// All of it, for a snapshot.
     pub(crate) fn histories(&self) -> Vec<(Kin, History)> {
         self.histories.iter().map(|(kin, history)| (kin.clone(), history.clone())).collect()

@@ -71,7 +71,10 @@ impl Engine {
                     }
                 });
                 // It may be stopped for another from now on, which somebody may wait for.
-                self.is_placement_due |= !had_advanced && self.queues.configuration().preemption.moves_equals();
+                if !had_advanced && self.queues.configuration().preemption.moves_equals() {
+                    self.is_placement_due = true;
+                    self.seek_for(*job);
+                }
             }
         }
         self.now = now;

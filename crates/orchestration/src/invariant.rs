@@ -95,6 +95,7 @@ impl Engine {
         if let Some(job) = self.queues.active().find(is_missed).and_then(|leaf| self.seeker_of(self.now, leaf)) {
             return Err(Violation::RightMissed { job });
         }
+        self.sharing_missed().map_or(Ok(()), |job| Err(Violation::RightMissed { job }))?;
         self.check_queues()
     }
 

@@ -23,6 +23,7 @@ mod decision;
 mod elasticity;
 mod engine;
 mod entitlement;
+mod equals;
 mod estimate;
 mod event;
 mod evolve;

@@ -40,6 +40,8 @@ pub(crate) struct Queues {
     pub(crate) active: BTreeSet<QueueIndex>,
     /// Leaves that may have the right to stop somebody (`seeking.rs`).
     pub(crate) seeking: BTreeSet<QueueIndex>,
+    /// Leaves in which somebody may have run for so long that equals take its devices (`equals.rs`).
+    pub(crate) sharing: BTreeSet<QueueIndex>,
     /// What waiting jobs ask for, in all lines.
     pub(crate) requests: Requests,
     /// When shares were last brought forward, and what there was then.
@@ -102,6 +104,7 @@ impl Queues {
             kinds: [].into(),
             active: BTreeSet::new(),
             seeking: BTreeSet::new(),
+            sharing: BTreeSet::new(),
             requests: Requests::default(),
             as_of: Timestamp::EPOCH,
             totals: BTreeMap::new(),

@@ -41,6 +41,9 @@ impl Engine {
 
     /// When somebody in its queue has run for long enough to be stopped for a waiting job: those of its priority are asked.
     pub(crate) fn shares_from(&self, leaf: QueueIndex, job: &Job) -> Option<Timestamp> {
+        if !self.queues.configuration().preemption.share_time {
+            return None;
+        }
         let (since, _) = self.queues.running_of(leaf, job.spec.priority).next()?;
         Some(since + self.outrun_by(job))
     }

@@ -34,6 +34,9 @@ impl Queues {
 
     pub(crate) fn seek(&mut self, leaf: QueueIndex) {
         self.seeking.insert(leaf);
+        if self.configuration().preemption.share_time {
+            self.sharing.insert(leaf);
+        }
     }
 
     /// All lines in and below a queue.
@@ -41,7 +44,7 @@ impl Queues {
         let mut open = vec![queue];
         while let Some(queue) = open.pop() {
             if self.active.contains(&queue) {
-                self.seeking.insert(queue);
+                self.seek(queue);
             }
             open.extend(self.children(queue));
         }

@@ -39,9 +39,7 @@ use crate::{Decision, Node, PreemptionRules, Share, StopReason, placement};
 const CLAIMS_SOUGHT_MAX: usize = 4;
 
 /// Jobs of a line that are looked at for the first that could start.
-const HEADS_LOOKED_AT_MAX: usize = 8;
-/// Jobs that are looked at in one pass for whether equals make room for them.
-const HEADS_SOUGHT_MAX: usize = 64;
+pub(crate) const HEADS_LOOKED_AT_MAX: usize = 8;
 /// Ways to shrink one job by a single node that are offered.
 const SHRINKS_BY_ONE_MAX: usize = 16;
 /// Ways to shrink it by more that are offered.
@@ -51,10 +49,10 @@ const SHRINKS_BY_MORE_MAX: usize = 16;
 type Excess = (QueueIndex, AcceleratorKind);
 
 /// The decisions of a claim, none if none is possible; or when one may be.
-type Claimed = Result<Vec<Decision>, Timestamp>;
+pub(crate) type Claimed = Result<Vec<Decision>, Timestamp>;
 
 /// A right to take devices.
-struct Rights<'a> {
+pub(crate) struct Rights<'a> {
     leaf: QueueIndex,
     job: &'a Job,
     rules: PreemptionRules,
@@ -64,6 +62,18 @@ struct Rights<'a> {
     is_recovery: bool,
     /// It may take devices from equals that have had them for long.
     shares_time: bool,
+}
+
+impl<'a> Rights<'a> {
+    /// None yet.
+    fn none(leaf: QueueIndex, job: &'a Job, rules: PreemptionRules) -> Self {
+        Rights { leaf, job, rules, reclaiming: BTreeMap::new(), is_recovery: false, shares_time: false }
+    }
+
+    /// To what equals have had for long.
+    pub(crate) fn to_time(leaf: QueueIndex, job: &'a Job, rules: PreemptionRules) -> Self {
+        Rights { shares_time: true, ..Rights::none(leaf, job, rules) }
+    }
 }
 
 /// A running job that may be stopped.
@@ -84,15 +94,12 @@ impl Engine {
             }
         }
         if rules.moves_equals() {
-            for id in self.heads_due(now) {
-                let found = self.jobs.get(&id).map_or(Ok(Vec::new()), |job| self.find_claim_on_equals(now, job));
-                self.make_claim(now, id, found, decisions);
-            }
+            self.claim_on_equals(now, decisions);
         }
     }
 
     /// Makes a claim that was found, or looks again when one may be.
-    fn make_claim(&mut self, now: Timestamp, id: JobId, found: Claimed, decisions: &mut Vec<Decision>) {
+    pub(crate) fn make_claim(&mut self, now: Timestamp, id: JobId, found: Claimed, decisions: &mut Vec<Decision>) {
         match found {
             Ok(claimed) => {
                 for decision in claimed {
@@ -104,45 +111,6 @@ impl Engine {
                 self.timers.insert((eligible_at, id));
             }
         }
-    }
-
-    /// The first of each leaf who may take devices from equals: those who could now, the best standing first. The others
-    /// are looked at again when they can.
-    fn heads_due(&mut self, now: Timestamp) -> Vec<JobId> {
-        let rules = self.queues.configuration().preemption;
-        let (mut due, mut later) = (Vec::new(), Vec::new());
-        for leaf in self.leaves_in_order(now) {
-            let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
-            let heads = heads.filter_map(|key| self.jobs.get(&key.job)).filter(|job| self.may_start(now, leaf, job));
-            for job in heads.filter(|job| self.live_claim(job).is_none()) {
-                let from = self.shares_from(leaf, job).filter(|_| rules.share_time);
-                if rules.consolidate || from.is_some_and(|from| from <= now) {
-                    due.push(job.id);
-                }
-                later.extend(from.filter(|from| *from > now).map(|from| (from, job.id)));
-            }
-        }
-        self.timers.extend(later);
-        due.truncate(HEADS_SOUGHT_MAX);
-        due
-    }
-
-    /// A claim for one of the first in line, who has no room: to what others leave for other nodes, or to what equals leave
-    /// who have had it for long.
-    fn find_claim_on_equals(&self, now: Timestamp, job: &Job) -> Claimed {
-        let rules = self.queues.configuration().preemption;
-        if self.has_room(now, job) {
-            return Ok(Vec::new());
-        }
-        if let Some(moved) = rules.consolidate.then(|| self.consolidate(now, job)).flatten() {
-            return Ok(moved);
-        }
-        let leaf = self.queues.leaf(&job.spec.queue);
-        if !rules.share_time || self.outrun(now, leaf, job).next().is_none() {
-            return Ok(Vec::new());
-        }
-        let (reclaiming, is_recovery) = (BTreeMap::new(), false);
-        self.claim_by(now, &Rights { leaf, job, rules, reclaiming, is_recovery, shares_time: true })
     }
 
     pub(crate) fn stop_for(&self, victim: JobId, by: JobId) -> Option<Decision> {
@@ -185,7 +153,7 @@ impl Engine {
 
     /// Whether nothing but what puts a line on the list can give it a right: time can, to those that back off, and a claim
     /// that comes to nothing. Those over a limit are looked at again when a queue in their way holds less.
-    fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
+    pub(crate) fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
         let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
         let mut heads = heads.filter_map(|key| self.jobs.get(&key.job));
         let backs_off = |job: &Job| matches!(job.state, JobState::Queued { not_before, .. } if not_before > now);
@@ -204,7 +172,7 @@ impl Engine {
             }
         }
         let has_lower = rules.by_priority && self.queues.runs_below(leaf, job.spec.priority);
-        let rights = Rights { leaf, job, rules, reclaiming, is_recovery: false, shares_time: false };
+        let rights = Rights { reclaiming, ..Rights::none(leaf, job, rules) };
         (has_lower || !rights.reclaiming.is_empty()).then_some(rights)
     }
 
@@ -228,7 +196,7 @@ impl Engine {
     }
 
     /// Whether there is room beside what others have a claim to.
-    fn has_room(&self, now: Timestamp, job: &Job) -> bool {
+    pub(crate) fn has_room(&self, now: Timestamp, job: &Job) -> bool {
         let gang = &job.spec.gang;
         let (claims, spares) = (self.claims_beside(job.id), self.spares_kept_from(now, &job.applicant()));
         let usable = |node: &Node| {
@@ -252,7 +220,7 @@ impl Engine {
     }
 
     /// A claim by a right, at the cost of the lowest priorities that are enough.
-    fn claim_by(&self, now: Timestamp, rights: &Rights<'_>) -> Claimed {
+    pub(crate) fn claim_by(&self, now: Timestamp, rights: &Rights<'_>) -> Claimed {
         let (candidates, guaranteed_until) = self.candidates(now, rights);
         let mut priorities: BTreeSet<Priority> = candidates.iter().map(|it| it.job.spec.priority).collect();
         while let Some(highest) = priorities.pop_first() {
@@ -281,7 +249,7 @@ impl Engine {
         }
         let spares: BTreeSet<NodeId> = self.spares_of(now, &job.spec.gang.lane()).into_iter().collect();
         let rules = self.queues.configuration().preemption;
-        let rights = Rights { leaf, job, rules, reclaiming: BTreeMap::new(), is_recovery: true, shares_time: false };
+        let rights = Rights { is_recovery: true, ..Rights::none(leaf, job, rules) };
         let running = self.jobs.values().filter(|other| !is_ordinary(&other.spec) && !spares.is_empty());
         let running = running.filter_map(|job| Some((job, job.attempt().filter(|attempt| attempt.stop.is_none())?)));
         let there = running.filter(|(_, attempt)| attempt.shares.iter().any(|share| spares.contains(&share.node)));
