@@ -44,12 +44,12 @@ impl Pace {
     pub(crate) fn speed_milli(&self, least: NonZeroU32, elastic: &Elastic, nodes: u32) -> u32 {
         let curve = |width: u32| u128::from(elastic.speed_up.speed_milli(width));
         let seen = || self.widths.range(least.get()..=elastic.nodes_max.get());
-        let is_given = elastic.speed_up != SpeedUp::assumed(least, elastic.nodes_max);
+        let is_given = || elastic.speed_up != SpeedUp::assumed(least, elastic.nodes_max);
         let nearest = seen().rfind(|(width, _)| **width <= nodes).or_else(|| seen().next());
         let (Some(first), Some(nearest)) = (seen().next(), nearest) else {
             return elastic.speed_up.speed_milli(nodes);
         };
-        if is_given || seen().count() < 2 || nodes < least.get() {
+        if seen().nth(1).is_none() || nodes < least.get() || is_given() {
             return elastic.speed_up.speed_milli(nodes);
         }
         // Steps and nanoseconds of a job's life: the products are far below 2^128.
