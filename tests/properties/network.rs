@@ -24,6 +24,7 @@ fn engine(nodes: u32) -> Engine {
                 memory: Bytes(2 << 40),
             },
             location: names.into_iter().collect(),
+            layout: Default::default(),
         };
         engine.apply(Timestamp::EPOCH, &Event::NodeJoined(spec)).expect("the cluster has room");
     }

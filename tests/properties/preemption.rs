@@ -106,6 +106,7 @@ impl Stage {
                     memory: Bytes(64 << 30),
                 },
                 location: Location::default(),
+                layout: Default::default(),
             }));
         }
         stage

@@ -298,7 +298,7 @@ fn node_spec(machine: Machine) -> NodeSpec {
     let name = NodeName::new(&format!("n{name}")).expect("a letter and a number make a name");
     let memory = Bytes(u64::from(gib) << 30);
     let capacity = NodeCapacity { pool: PoolName::default(), accelerator: kind(number), accelerators, cpus, memory };
-    NodeSpec { name, capacity, location: Default::default() }
+    NodeSpec { name, capacity, location: Default::default(), layout: Default::default() }
 }
 
 /// The job of this shape.
@@ -328,6 +328,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         time_limit: shape.limit_seconds.map(|seconds| Duration::from_secs(u64::from(seconds))),
         budget: None,
         spares: 0,
+        datasets: Default::default(),
         submitter: Submitter("someone".to_owned()),
     }
 }

@@ -4,6 +4,7 @@
 //! cluster 4 nodes x 8 h100 [cpus=64 memory=512GiB]      nodes n1 to n4 join
 //! cluster 2 racks x 4 nodes x 8 h100 [in-a-block=2]     racks r1, r2 of nodes n1 to n8; blocks b1, ...
 //! node NAME 2 cpu [cpus=8 memory=16GiB pool=inference rack=r1 block=b1] a node joins
+//!                        islands=0-3,4-7 sockets=0-7    its accelerators' groups, by the links that join them
 //! fabric node=3600 rack=400 block=100 [ports=8]         what a port carries within each level, in Gbit/s
 //! suspicion faults=3 half-life=24h                      when a node's own faults make it suspect
 //! queue NAME [quota=8 borrow=8 weight=2 parent=NAME kind=h100]  the administrator adds a queue
@@ -13,7 +14,7 @@
 //! reserve NAME nodes=n1,n2 from=10h until=20h [queues=a,b] nodes are set apart from one time until another
 //! submit NAME gang=16 [queue=NAME per-node=8 kind=h100 cpus=8 memory=64GiB priority=high limit=1h require=rack
 //!                        pool=inference prefer=nvlink segment=2@rack max-faults=2 no-progress=3 checkpoint]
-//!                        spares=1                        standby nodes while it runs
+//!                        spares=1 datasets=c4,pile       standby nodes while it runs; what it reads
 //!                        max-nodes=4                     it may be resized up to so many nodes
 //! sweep NAME points=6 gang=1 [parallel=2 goal=maximize early-stop=100/3 ...]
 //!                                                       jobs NAME/1 to NAME/6; the best third goes on at 100, 300, ...
@@ -38,25 +39,27 @@
 //!
 //! `attempt=1` after a report about a job speaks of that attempt instead of the current one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, EarlyStop, Goal, Level, MetricValue, Money, NodeName, PoolName, Priority, QueueName,
-    Reduction, Segment, SweepRules, Timestamp, TopologyRequest,
+    AcceleratorKind, Bytes, DeviceLayout, EarlyStop, Goal, Level, MetricValue, Money, NodeName, PoolName, Priority,
+    QueueName, Reduction, Segment, SweepRules, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{
     AdvanceReservation, Fabric, FabricKind, HealthPolicy, Location, NodeCapacity, PreemptionRules, QueueSpec,
     SpareRules, SpareSizing,
 };
 
+use super::machine::layout;
+
 /// One command.
 #[derive(Debug)]
 pub(super) enum Command {
     Cluster { racks: Option<Racks>, nodes: u32, capacity: NodeCapacity },
-    Node { name: String, capacity: NodeCapacity, location: Location },
+    Node { name: String, capacity: NodeCapacity, location: Location, layout: DeviceLayout },
     Fabric(Fabric),
     Suspicion(HealthPolicy),
     Queue(QueueSpec),
@@ -123,6 +126,7 @@ pub(super) struct Wanted {
     pub(super) nodes_max: Option<NonZeroU32>,
     pub(super) budget: Option<Money>,
     pub(super) spares: u32,
+    pub(super) datasets: BTreeSet<String>,
     pub(super) max_faults: u32,
     pub(super) no_progress: u32,
     pub(super) has_checkpoint: bool,
@@ -144,7 +148,7 @@ pub(super) fn parse(line: &str) -> Result<Command, String> {
         }
         "node" => {
             let (name, location) = (words.name("a node")?, words.location());
-            Command::Node { name, capacity: words.capacity()?, location }
+            Command::Node { name, layout: words.layout()?, capacity: words.capacity()?, location }
         }
         "fabric" => Command::Fabric(words.fabric()?),
         "suspicion" => Command::Suspicion(HealthPolicy {
@@ -379,6 +383,10 @@ impl<'a> Words<'a> {
         Ok(AdvanceReservation { name: self.name("a name for the reservation")?, nodes, from, until, queues })
     }
 
+    fn layout(&mut self) -> Result<DeviceLayout, String> {
+        layout(self.option("islands"), self.option("sockets"))
+    }
+
     fn location(&mut self) -> Location {
         let named = |level: Level| self.option(level.name()).map(|name| (level, name.to_owned()));
         Level::ALL.into_iter().filter_map(named).collect()
@@ -445,6 +453,7 @@ impl<'a> Words<'a> {
             limit: self.option("limit").map(duration).transpose()?,
             nodes_max: self.option("max-nodes").map(number).transpose()?,
             spares: self.option("spares").map_or(Ok(0), number)?,
+            datasets: self.option("datasets").into_iter().flat_map(|it| it.split(',')).map(str::to_owned).collect(),
             budget: self.option("budget").map(number).transpose()?,
             max_faults,
             no_progress: self.option("no-progress").map_or(Ok(no_progress_default), number)?,

@@ -6,6 +6,7 @@
 //! decision is shown with its reason, and the engine's invariants are checked after every event.
 
 mod command;
+mod machine;
 mod render;
 mod stage;
 

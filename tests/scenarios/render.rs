@@ -1,7 +1,9 @@
 //! How a scenario's transcript puts decisions and state into words.
 
 use gangline_base::{AcceleratorKind, JobId, JobSpec, NodeId, Timestamp};
-use gangline_orchestration::{Decision, DryRun, Job, JobState, Node, NodeStatus, QueueStanding, Share};
+use gangline_orchestration::{
+    Decision, DryRun, Job, JobState, Node, NodeStatus, QueueStanding, RequeueReason, Share, StopReason,
+};
 
 use super::command::Subject;
 use super::stage::Stage;
@@ -35,16 +37,31 @@ impl Stage {
                 let nodes: Vec<&str> = claim.nodes.iter().map(|node| self.node_name(*node)).collect();
                 format!("{time} claim {name} gets {} from {}: {reason}", nodes.join(" "), victims.join(" "))
             }
-            Decision::Stop { reason, .. } => format!("{time} stop {name}: {reason}"),
+            Decision::Stop { reason, .. } => format!("{time} stop {name}: {}", self.stop_text(reason)),
             Decision::Requeue { not_before, reason, .. } => {
                 let pause = if *not_before > self.clock {
                     format!(", not to start before {}", self.time(*not_before))
                 } else {
                     String::new()
                 };
-                format!("{time} requeue {name}{pause}: {reason}")
+                format!("{time} requeue {name}{pause}: {}", self.requeue_text(reason))
             }
             Decision::End { fate, .. } => format!("{time} end {name}: {fate}"),
+        }
+    }
+
+    /// Why it stops, as the control plane shows it: by the node's name.
+    fn stop_text(&self, reason: &StopReason) -> String {
+        match reason {
+            StopReason::NodeLeaves { node } => format!("{} is about to go; save first", self.node_name(*node)),
+            _ => reason.to_string(),
+        }
+    }
+
+    fn requeue_text(&self, reason: &RequeueReason) -> String {
+        match reason {
+            RequeueReason::NodeLeft { node } => format!("it left {}, which was about to go", self.node_name(*node)),
+            _ => reason.to_string(),
         }
     }
 

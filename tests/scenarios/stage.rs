@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, CheckpointPolicy, Elastic, GangShape, JobId, JobSpec, Launch, Level, NodeId,
-    NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp, grid,
+    AcceleratorKind, AttemptNumber, CheckpointPolicy, DeviceLayout, Elastic, GangShape, JobId, JobSpec, Launch, Level,
+    NodeId, NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
+    grid,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
@@ -47,10 +48,11 @@ impl Stage {
     /// Plays one command and returns what it prints.
     pub(super) fn play(&mut self, command: Command) -> Result<Vec<String>, String> {
         match command {
-            Command::Cluster { racks: None, nodes, capacity } => (1..=nodes)
-                .try_for_each(|number| self.join(&format!("n{number}"), capacity.clone(), Location::default()))?,
+            Command::Cluster { racks: None, nodes, capacity } => (1..=nodes).try_for_each(|number| {
+                self.join(&format!("n{number}"), capacity.clone(), Location::default(), DeviceLayout::default())
+            })?,
             Command::Cluster { racks: Some(racks), nodes, capacity } => self.join_racks(racks, nodes, &capacity)?,
-            Command::Node { name, capacity, location } => self.join(&name, capacity, location)?,
+            Command::Node { name, capacity, location, layout } => self.join(&name, capacity, location, layout)?,
             Command::Fabric(fabric) => self.configure(|configuration| configuration.fabric = Some(fabric))?,
             Command::Suspicion(policy) => self.configure(|configuration| configuration.health = Some(policy))?,
             Command::Submit { name, wanted } => self.submit(name, wanted)?,
@@ -93,7 +95,7 @@ impl Stage {
             Command::Rejoin { node, capacity } => {
                 let id = self.node(&node)?;
                 let known = self.engine.cluster().node(id).ok_or("it is unknown")?.spec.clone();
-                self.join(&node, capacity.unwrap_or(known.capacity), known.location)?;
+                self.join(&node, capacity.unwrap_or(known.capacity), known.location, known.layout)?;
             }
             Command::Restart { losing, after } => self.restart(losing, after)?,
             Command::Show(subject) => {
@@ -154,14 +156,20 @@ impl Stage {
             let rack = number / nodes;
             let block = racks.in_a_block.map(|racks| (Level::Block, format!("b{}", rack / racks + 1)));
             let location = block.into_iter().chain([(Level::Rack, format!("r{}", rack + 1))]).collect();
-            self.join(&format!("n{}", number + 1), capacity.clone(), location)
+            self.join(&format!("n{}", number + 1), capacity.clone(), location, DeviceLayout::default())
         })
     }
 
-    fn join(&mut self, name: &str, capacity: NodeCapacity, location: Location) -> Result<(), String> {
+    fn join(
+        &mut self,
+        name: &str,
+        capacity: NodeCapacity,
+        location: Location,
+        layout: DeviceLayout,
+    ) -> Result<(), String> {
         let name = NodeName::new(name).map_err(|e| e.to_string())?;
         self.default_kind.get_or_insert_with(|| capacity.accelerator.clone());
-        self.apply(&Event::NodeJoined(NodeSpec { name, capacity, location }))
+        self.apply(&Event::NodeJoined(NodeSpec { name, capacity, location, layout }))
     }
 
     fn submit(&mut self, name: String, wanted: Wanted) -> Result<(), String> {
@@ -232,6 +240,7 @@ impl Stage {
             time_limit: wanted.limit,
             budget: wanted.budget,
             spares: wanted.spares,
+            datasets: wanted.datasets,
             submitter: Submitter("ada".to_owned()),
         })
     }

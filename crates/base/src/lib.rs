@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O, no clock, no randomness. Everything here is a value with a unit.
 
+mod device;
 mod elastic;
 mod id;
 mod money;
@@ -12,6 +13,7 @@ mod sweep;
 mod time;
 mod topology;
 
+pub use device::{DeviceLayout, InvalidLayout};
 pub use elastic::{Elastic, InvalidSpeedUp, SPEED_ONE, SpeedUp};
 pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName, SweepId};
 pub use money::{InvalidMoney, Money};

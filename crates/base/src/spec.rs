@@ -1,6 +1,6 @@
 //! What a job asks for, after validation at the border. A field is here only if something honours it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub struct JobSpec {
     pub budget: Option<Money>,
     /// Standby nodes to keep while it runs, shared with other jobs' (0: none).
     pub spares: u32,
+    /// What it reads, as its owner names it: nodes that may still have it are preferred among equals.
+    pub datasets: BTreeSet<String>,
     /// Who sent it.
     pub submitter: Submitter,
 }

@@ -3,6 +3,7 @@
 mod checkpoint;
 mod client;
 mod cluster;
+mod configuration;
 #[cfg(feature = "demo")]
 mod demo;
 mod failure;

@@ -13,13 +13,14 @@ use gangline_control::db::{self, Sequence};
 use gangline_control::http::{self, App};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, StartError, Timing};
-use gangline_execution::inventory::{Inventory, this_machine};
-use gangline_execution::launcher::{LocalLauncher, read_topology};
+use gangline_execution::inventory::{Inventory, this_layout, this_machine};
+use gangline_execution::launcher::LocalLauncher;
 use gangline_orchestration::NodeCapacity;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::client::{absolute, data_folder};
+use crate::configuration;
 use crate::failure::Failure;
 use crate::internal::with_sources;
 use crate::{Global, output};
@@ -196,25 +197,7 @@ fn read_config(folder: &Path, args: &UpArgs) -> Result<Config, Failure> {
         None if own.exists() => own,
         None => return Ok(Config::default()),
     };
-    let failed = |error: &dyn std::fmt::Display| {
-        let hint = "docs/configuration.md describes every key";
-        Failure::coded("G0505", format!("{}: {error}", path.display()), hint)
-    };
-    let text = std::fs::read_to_string(&path).map_err(|error| failed(&error))?;
-    let mut config = Config::parse(&text).map_err(|error| failed(&error))?;
-    if let Some(file) = config.topology_file.clone() {
-        // Named as it stands in the configuration: beside it, unless it says otherwise.
-        let file = path.parent().map_or_else(|| PathBuf::from(&file), |folder| folder.join(&file));
-        let text = std::fs::read_to_string(&file).map_err(|error| unread_topology(&file, &format!(" {error}")))?;
-        let places = read_topology(&text).map_err(|error| unread_topology(&file, &error.to_string()))?;
-        config.locate(&places).map_err(|error| failed(&error))?;
-    }
-    Ok(config)
-}
-
-fn unread_topology(file: &Path, error: &str) -> Failure {
-    let hint = "docs/configuration.md says what a topology_file may hold";
-    Failure::coded("G0505", format!("{}:{error}", file.display()), hint)
+    configuration::read(&path)
 }
 
 /// If the address is taken by a control plane on the same folder, that is what to say.
@@ -259,7 +242,8 @@ fn nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> {
     }
     if nodes.is_empty() {
         let (kind, count) = (AcceleratorKind(inventory.accelerators.kind.clone()), inventory.accelerators.count);
-        nodes.push(node(&own_node_name(&inventory), kind, count, &inventory).map_err(refused)?);
+        let own = node(&own_node_name(&inventory), kind, count, &inventory).map_err(refused)?;
+        nodes.push(NodeConfig { layout: this_layout(&inventory), ..own });
     }
     let mut names: Vec<&NodeName> = nodes.iter().map(|node| &node.name).collect();
     names.sort();
@@ -288,6 +272,8 @@ fn node(
             memory: machine.memory,
         },
         location: Default::default(),
+        layout: Default::default(),
+        links_file: None,
         address: "127.0.0.1".to_owned(),
         price_per_hour: None,
     })

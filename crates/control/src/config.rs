@@ -42,7 +42,7 @@ pub use prices::{Prices, agree_on_prices};
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, Level, Money, NodeName, PoolName};
+use gangline_base::{AcceleratorKind, Bytes, DeviceLayout, Level, Money, NodeName, PoolName};
 use gangline_orchestration::{Configuration, InvalidConfiguration, Location, NodeCapacity, check_locations};
 use serde::Deserialize;
 
@@ -64,6 +64,10 @@ pub struct NodeConfig {
     pub capacity: NodeCapacity,
     /// Where in the network it is, as far as that is known.
     pub location: Location,
+    /// How its accelerators are joined, as far as that is known.
+    pub layout: DeviceLayout,
+    /// The file that says so: what `nvidia-smi topo -m` printed there; see [`NodeConfig::join_devices`].
+    pub links_file: Option<String>,
     /// The name or address by which other nodes reach it.
     pub address: String,
     /// For each accelerator-hour; none if nobody has said.
@@ -178,6 +182,7 @@ struct NodeV1 {
     rail: Option<String>,
     block: Option<String>,
     pod: Option<String>,
+    links_file: Option<String>,
     address: Option<String>,
     price_per_accelerator_hour: Option<String>,
 }
@@ -262,6 +267,22 @@ pub fn check(nodes: &[NodeConfig]) -> Result<(), ConfigError> {
     Ok(())
 }
 
+impl NodeConfig {
+    /// Takes in how its accelerators are joined, and how many of them that is said of.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the node has another number of them: it isn't the machine that was looked at.
+    pub fn join_devices(&mut self, layout: DeviceLayout, devices: usize) -> Result<(), ConfigError> {
+        let own = self.capacity.accelerators;
+        if usize::try_from(own) != Ok(devices) {
+            let message = format!("it has {own} accelerators, but its links_file describes {devices}");
+            return Err(ConfigError::Node { node: self.name.to_string(), message });
+        }
+        self.layout = layout;
+        Ok(())
+    }
+}
+
 impl NodeV1 {
     /// Domains are named like nodes.
     fn location(&self) -> Result<Location, String> {
@@ -298,6 +319,8 @@ impl TryFrom<NodeV1> for NodeConfig {
             name: NodeName::new(&node.name).map_err(|e| e.to_string())?,
             capacity: NodeCapacity { pool, accelerator, accelerators, cpus: node.cpus.unwrap_or(0), memory },
             location,
+            layout: DeviceLayout::default(),
+            links_file: node.links_file,
             address: node.address.unwrap_or_else(|| "127.0.0.1".to_owned()),
             price_per_hour: price.map_err(|e: gangline_base::InvalidMoney| e.to_string())?,
         })
@@ -344,6 +367,18 @@ mod tests {
         config.locate(&places.into()).expect("both are somewhere");
         let racks: Vec<_> = config.nodes.iter().map(|node| node.location.at(Level::Rack)).collect();
         assert_eq!(racks, [Some("own"), Some("r2")]);
+    }
+
+    #[test]
+    fn a_node_takes_only_a_description_of_as_many_accelerators_as_it_has() {
+        let text = "[[node]]\nname='a'\naccelerators='H100:4'\nlinks_file='dgx.txt'";
+        let mut node = Config::parse(text).expect("a sound file").nodes.remove(0);
+        assert_eq!(node.links_file.as_deref(), Some("dgx.txt"));
+        let layout = DeviceLayout::new(vec![vec![0, 0, 1, 1]]).expect("sound");
+        node.join_devices(layout.clone(), 4).expect("as many");
+        assert_eq!(node.layout, layout);
+        let refused = node.join_devices(layout, 8).expect_err("more").to_string();
+        assert_eq!(refused, "node \"a\": it has 4 accelerators, but its links_file describes 8");
     }
 
     #[test]

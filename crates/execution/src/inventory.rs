@@ -1,12 +1,27 @@
 //! What this machine has: accelerators (NVIDIA's through NVML, loaded at run time), otherwise CPU slots; memory, cores,
 //! name.
 
-use nvml_wrapper::Nvml;
+mod links;
+#[cfg(test)]
+mod links_tests;
 
-use gangline_base::Bytes;
+pub use links::{GpuLinks, InvalidLinks, Link, LinkMatrix, read_links};
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use gangline_base::{Bytes, DeviceLayout};
+use nvml_wrapper::Nvml;
+use tracing::warn;
 
 /// The most accelerators that are looked at.
 const ACCELERATORS_MAX: u32 = 64;
+/// How long the driver's own program may take to say how the GPUs are joined: a driver in trouble answers late or never.
+const LINKS_WAIT_MAX: Duration = Duration::from_secs(10);
+/// The most that is read of its answer.
+const LINKS_BYTES_MAX: u64 = 1 << 20;
 
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +61,41 @@ pub fn this_machine() -> Inventory {
         memory: Bytes(memory_total(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())),
         accelerators: nvidia().unwrap_or(slots),
     }
+}
+
+/// How this machine's GPUs are joined, if it has several and `nvidia-smi topo -m` tells; unknown otherwise.
+#[must_use]
+pub fn this_layout(machine: &Inventory) -> DeviceLayout {
+    if machine.accelerators.memory.is_none() || machine.accelerators.count < 2 {
+        return DeviceLayout::default();
+    }
+    let said = nvidia_smi().ok_or_else(|| "nvidia-smi did not answer".to_owned());
+    let matrix = said.and_then(|text| read_links(&text).map_err(|error| format!("nvidia-smi topo -m:{error}")));
+    let layout = matrix.and_then(|matrix| matrix.layout().map_err(|error| error.to_string()));
+    layout.unwrap_or_else(|error| {
+        warn!(%error, "it isn't known how the GPUs are joined: any are taken to be as good as any others");
+        DeviceLayout::default()
+    })
+}
+
+/// What `nvidia-smi topo -m` prints; none if it can't be run, or takes too long.
+fn nvidia_smi() -> Option<String> {
+    let mut command = Command::new("nvidia-smi");
+    command.args(["topo", "-m"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let output = child.stdout.take()?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = output.take(LINKS_BYTES_MAX).read_to_string(&mut text);
+        // The reader may have given up.
+        let _ = sender.send(read.map(|_| text));
+    });
+    let text = receiver.recv_timeout(LINKS_WAIT_MAX).ok().and_then(Result::ok);
+    // What has ended can't be killed, and what hangs in the driver isn't waited for.
+    let _ = child.kill();
+    let _ = child.try_wait();
+    text.filter(|text| !text.is_empty())
 }
 
 /// NVIDIA's accelerators; none without a driver. On a machine with several kinds, those of the first one's kind.

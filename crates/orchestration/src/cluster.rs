@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, JobSpec, Lane, Level, NodeId, NodeName, PoolName, Timestamp};
+use gangline_base::{
+    AcceleratorKind, Bytes, DeviceLayout, GangShape, JobSpec, Lane, Level, NodeId, NodeName, PoolName, Timestamp,
+};
 
 use crate::fabric::Fabric;
 use crate::health::{Health, HealthPolicy};
@@ -25,6 +27,8 @@ pub struct NodeSpec {
     pub capacity: NodeCapacity,
     /// Where in the network it is, as far as that is known.
     pub location: Location,
+    /// How its accelerators are joined, as far as that is known.
+    pub layout: DeviceLayout,
 }
 
 /// What a node has for jobs.
@@ -204,9 +208,13 @@ impl Node {
     pub(crate) fn domain_for(&self, gang: &GangShape) -> Option<Bound<'_>> {
         match gang.topology.require {
             None => Some(Bound::Nowhere),
-            Some(Level::Node) => Some(Bound::To(self.spec.name.as_str())),
-            Some(level) => self.spec.location.at(level).map(Bound::To),
+            Some(level) => self.domain_at(level).map(Bound::To),
         }
+    }
+
+    /// The name of its domain of a level, if it says; every node is its own narrowest.
+    pub(crate) fn domain_at(&self, level: Level) -> Option<&str> {
+        if level == Level::Node { Some(self.spec.name.as_str()) } else { self.spec.location.at(level) }
     }
 
     /// How many accelerators are free.
@@ -258,6 +266,8 @@ pub struct Cluster {
     pub(crate) health: Option<HealthPolicy>,
     /// When to look at a node's faults again.
     pub(crate) checkups: BTreeSet<(Timestamp, NodeId)>,
+    /// Nodes that say how their accelerators are joined.
+    laid_out: usize,
     /// When reservations end and their nodes are anyone's again.
     pub(crate) reopenings: BTreeSet<Timestamp>,
 }
@@ -321,6 +331,11 @@ impl Cluster {
         places.filter_map(|(.., id)| self.node(*id)).filter(|node| node.has_left_for_share_of(gang))
     }
 
+    /// Whether any node says how its accelerators are joined.
+    pub(crate) fn has_layouts(&self) -> bool {
+        self.laid_out > 0
+    }
+
     /// What the network's levels carry, if the administrator said.
     pub(crate) fn fabric(&self) -> Option<&Fabric> {
         self.fabric.as_ref()
@@ -371,6 +386,8 @@ impl Cluster {
         let id = *self.by_name.entry(spec.name.clone()).or_insert(next);
         self.unindex(id);
         let known = self.node(id).map(|node| node.standing).unwrap_or_default();
+        let was_laid_out = self.node(id).is_some_and(|node| !node.spec.layout.is_unknown());
+        self.laid_out = self.laid_out + usize::from(!spec.layout.is_unknown()) - usize::from(was_laid_out);
         self.leave_topology(id);
         let (checkup, ordinary) = self.node(id).map_or((None, 0), |node| (node.checkup, node.ordinary));
         let node = Node { checkup, ordinary, ..Node::new(id, spec, Standing { is_lost: false, ..known }) };

@@ -21,7 +21,8 @@ fn pool(name: &str) -> PoolName {
 fn join(engine: &mut Engine, now: Timestamp, name: &str, pool: PoolName) {
     let capacity = NodeCapacity { pool, accelerator: fixture::kind(), accelerators: 8, cpus: 0, memory: Bytes(0) };
     let name = NodeName::new(name).expect("a name");
-    let event = Event::NodeJoined(NodeSpec { name, capacity, location: Location::default() });
+    let event =
+        Event::NodeJoined(NodeSpec { name, capacity, location: Location::default(), layout: Default::default() });
     engine.apply(now, &event).expect("it joins");
 }
 

@@ -9,9 +9,11 @@
 //!   after a checkpoint, so it is looked at then.
 //!
 //! A resize is a stop that saves first, with a claim to the nodes that the job goes on with (`claim.rs`). Charging a
-//! restart as lost work follows Sia (SOSP 2023); speeds come from the job's own curve, as Pollux's goodput (OSDI 2021).
+//! restart as lost work follows Sia (SOSP 2023); speeds come from the job's own curve, or are
+//! measured (`pace.rs`), as Pollux's goodput (OSDI 2021).
 
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use gangline_base::{Elastic, GangShape, JobId, JobSpec, NodeId, Timestamp};
@@ -45,6 +47,16 @@ pub(crate) fn gang_of(spec: &JobSpec, attempt: &Attempt) -> GangShape {
 pub(crate) fn width_of(attempt: &Attempt) -> NonZeroU32 {
     let nodes = u32::try_from(attempt.shares.len()).ok().and_then(NonZeroU32::new);
     nodes.expect("an attempt has from 1 to 2^32 shares")
+}
+
+/// Of these widths the fastest; of those equally fast the least: what brings nothing is left to others.
+fn fastest(widths: RangeInclusive<u32>, speed: &dyn Fn(u32) -> u32) -> Option<u32> {
+    widths.rev().max_by_key(|width| speed(*width))
+}
+
+/// A ratio in thousandths.
+fn per_mille(of: u32, to: u32) -> u32 {
+    u32::try_from(u64::from(of) * 1_000 / u64::from(to.max(1))).unwrap_or(u32::MAX)
 }
 
 impl Engine {
@@ -120,22 +132,22 @@ impl Engine {
     fn growth(&self, now: Timestamp, job: &Job, elastic: &Elastic, attempt: &Attempt) -> Option<[Decision; 2]> {
         let from = width_of(attempt).get();
         let most = elastic.nodes_max.get().min(self.width_allowed(job, from));
-        let could_gain = from < most && attempt.is_running() && self.pays(now, job, attempt, most);
+        let speed = |nodes: u32| job.pace.speed_milli(job.spec.gang.nodes, elastic, nodes);
+        let could_gain =
+            from < most && attempt.is_running() && self.pays(now, job, attempt, fastest(from + 1..=most, &speed)?);
         if !could_gain || !self.has_idle_node(job) || self.is_waited_for_beside(job) {
             return None;
         }
         let nodes = self.wider(now, job, attempt, most)?;
         let wide = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-        // Of widths of the same speed the least: what brings nothing is left to others.
-        let speed = elastic.speed_up.speed_milli(wide);
-        let to = (from + 1..=wide).find(|width| elastic.speed_up.speed_milli(*width) == speed)?;
+        let to = fastest(from + 1..=wide, &speed)?;
         if !self.pays(now, job, attempt, to) {
             return None;
         }
         let nodes: Vec<NodeId> = if to == wide { nodes } else { self.wider(now, job, attempt, to)? };
         let cost = stop_cost(now, job, attempt, &self.queues.configuration().preemption.restart);
         let claim = Claim { nodes, victims: vec![job.id], until: now + job.spec.checkpoint.grace };
-        let right = ClaimRight::Growth { from, to, speed_milli: speed * 1_000 / elastic.speed_up.speed_milli(from) };
+        let right = ClaimRight::Growth { from, to, speed_milli: per_mille(speed(to), speed(from)) };
         let reason = ClaimReason { right, cost, is_cheapest: true, alternatives: Vec::new() };
         let stop = Decision::Stop { job: job.id, attempt: attempt.number, reason: StopReason::Resized { to } };
         Some([Decision::Claim { job: job.id, claim, reason }, stop])
@@ -144,7 +156,7 @@ impl Engine {
     /// Whether running on `to` nodes gains enough over the horizon.
     fn pays(&self, now: Timestamp, job: &Job, attempt: &Attempt, to: u32) -> bool {
         let Some(elastic) = &job.spec.elastic else { return false };
-        let speed = |nodes: u32| u128::from(elastic.speed_up.speed_milli(nodes));
+        let speed = |nodes: u32| u128::from(job.pace.speed_milli(job.spec.gang.nodes, elastic, nodes));
         let limit = job.spec.time_limit.map(|limit| (attempt.placed_at + limit).since(now));
         let horizon = limit.map_or(GROWTH_HORIZON, |left| left.min(GROWTH_HORIZON));
         let restart = self.queues.configuration().preemption.restart;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
+use crate::caches::Caches;
 use crate::cluster::NodeStatus;
 use crate::estimate::Estimates;
 use crate::job::{Job, ShareState};
@@ -50,6 +51,8 @@ pub struct Engine {
     /// How long jobs ran.
     pub(crate) estimates: Estimates,
     pub(crate) sweeps: Sweeps,
+    /// What nodes read of late.
+    pub(crate) caches: Caches,
     pub(crate) spares: Spares,
     /// Nodes that go, and when.
     pub(crate) leaving: BTreeMap<NodeId, Timestamp>,
@@ -77,6 +80,7 @@ impl Engine {
             outlook: Outlook::default(),
             estimates: Estimates::default(),
             sweeps: Sweeps::default(),
+            caches: Caches::default(),
             spares: Spares::default(),
             leaving: BTreeMap::new(),
             claimants: BTreeSet::new(),

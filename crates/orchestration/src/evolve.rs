@@ -8,7 +8,7 @@ use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, SweepId, SweepSpec, T
 
 use crate::backfill::{latest_end, latest_end_of};
 use crate::cluster::Standing;
-use crate::elasticity::gang_of;
+use crate::elasticity::{gang_of, width_of};
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
@@ -63,6 +63,9 @@ impl Engine {
             Event::CheckpointCommitted { job, step, .. } => {
                 let had_advanced = self.jobs.get(job).is_some_and(has_advanced);
                 self.attend(*job, |job| {
+                    if let Some((attempt, width)) = job.attempt().map(|it| (it.number, width_of(it).get())) {
+                        job.pace.note(now, width, attempt, *step);
+                    }
                     if job.checkpoint < Some(*step) {
                         (job.checkpoint, job.checkpoint_at) = (Some(*step), Some(now));
                     }
@@ -185,6 +188,7 @@ impl Engine {
     fn evolve_place(&mut self, now: Timestamp, id: JobId, number: AttemptNumber, shares: &[Share]) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         self.cluster.count_ordinary(&job.spec, shares, true);
+        self.caches.note(&job.spec.datasets, shares);
         let end = latest_end(&job.spec, now);
         for share in shares {
             self.cluster.take(share);

@@ -27,7 +27,7 @@ fn join(cluster: &mut Cluster, name: &str, places: &[(Level, &str)]) {
     let location: Location = places.iter().map(|(level, name)| (*level, (*name).to_owned())).collect();
     let name = NodeName::new(name).expect("a name");
     let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators: 8, cpus: 0, memory: Bytes(0) };
-    cluster.join(NodeSpec { name, capacity, location }, &[]);
+    cluster.join(NodeSpec { name, capacity, location, layout: Default::default() }, &[]);
 }
 
 /// Racks of these many nodes, all in one block.

@@ -20,7 +20,7 @@ pub(crate) fn node(number: u32, accelerators: u32) -> NodeSpec {
     let capacity =
         NodeCapacity { pool: PoolName::default(), accelerator: kind(), accelerators, cpus: 64, memory: Bytes(0) };
     let name = NodeName::new(&format!("node-{number:05}")).expect("this is a name");
-    NodeSpec { name, capacity, location: Location::default() }
+    NodeSpec { name, capacity, location: Location::default(), layout: Default::default() }
 }
 
 pub(crate) fn gang(nodes: u32, per_node: u32) -> GangShape {
@@ -55,6 +55,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         elastic: None,
         budget: None,
         spares: 0,
+        datasets: Default::default(),
         submitter: Submitter("ann".to_owned()),
     }
 }

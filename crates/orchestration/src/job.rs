@@ -8,7 +8,7 @@ use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, SweepId,
 
 use crate::claim::Claim;
 use crate::line::QueueKey;
-use crate::{Account, ShareEnd, StopReason};
+use crate::{Account, Pace, ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Ended jobs leave the engine; their story is in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,8 @@ pub struct Job {
     pub resizes: u32,
     /// On how many nodes its last attempt ran.
     pub width: Option<u32>,
+    /// How fast it has turned out to be.
+    pub pace: Pace,
     /// Nodes that other jobs are leaving for it, or that it goes on with after a resize.
     pub claim: Option<Claim>,
     /// A user wants it gone.
@@ -87,6 +89,7 @@ impl Job {
             is_recovering: false,
             resizes: 0,
             width: None,
+            pace: Pace::default(),
             checkpoint: None,
             checkpoint_at: None,
             claim: None,
@@ -174,7 +177,7 @@ impl Attempt {
 pub struct Share {
     /// The node.
     pub node: NodeId,
-    /// The accelerators, ascending.
+    /// The accelerators, in rank order: ascending, unless the node's layout says otherwise.
     pub devices: Vec<u32>,
     /// CPU cores.
     pub cpus: u32,

@@ -6,10 +6,12 @@
 //! control plane, recovery after a crash, the tests and the simulator share it.
 
 mod advance;
+mod affinity;
 mod backfill;
 mod budget;
 #[cfg(test)]
 mod budget_tests;
+mod caches;
 mod claim;
 mod cluster;
 #[cfg(test)]
@@ -39,6 +41,7 @@ mod leaving;
 mod line;
 mod order;
 mod outlook;
+mod pace;
 mod pass;
 #[cfg(test)]
 mod pass_tests;
@@ -77,6 +80,7 @@ pub use health::{Health, HealthPolicy};
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Share, ShareState};
 pub use order::QueueOrder;
+pub use pace::Pace;
 pub use queue::QueueStanding;
 pub use refusal::{DomainFit, Fit, Refusal};
 pub use share::{Resource, Usage, Usages};

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use gangline_base::{AttemptNumber, GangShape, JobSpec, NodeId, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
+use crate::caches::Near;
 use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
@@ -97,6 +98,8 @@ pub(crate) struct Beside<'a> {
     end: Option<Timestamp>,
     /// Nodes it may not use.
     barred: BTreeSet<NodeId>,
+    /// Nodes that may have its data.
+    near: Near,
     claims: &'a [Reservation],
     held: &'a [Reservation],
 }
@@ -195,7 +198,13 @@ impl Engine {
             let held = round.reservations.get(&*gang).map(Vec::as_slice).unwrap_or_default();
             let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
-            let beside = Beside { end: shortest.end(now), barred: BTreeSet::new(), claims: &round.claims, held };
+            let beside = Beside {
+                end: shortest.end(now),
+                barred: BTreeSet::new(),
+                near: Near::default(),
+                claims: &round.claims,
+                held,
+            };
             if !placement::has_room(&self.cluster, &gang, &|node| beside.usable(node)) {
                 round.note_failure(&gang, shortest.end(now));
                 round.hopes.remove(&gang);
@@ -329,7 +338,7 @@ impl Engine {
     }
 
     fn room_for(&self, gang: &GangShape, beside: &Beside<'_>) -> Option<Room> {
-        placement::find_room(&self.cluster, gang, &|node| beside.usable(node))
+        placement::find_room_near(&self.cluster, gang, &|node| beside.usable(node), &beside.near)
     }
 
     pub(crate) fn beside<'a>(
@@ -340,7 +349,8 @@ impl Engine {
         held: &'a [Reservation],
     ) -> Beside<'a> {
         let (end, barred) = (latest_end(applicant.spec, now), self.barred_nodes(now, applicant));
-        Beside { end, barred, claims, held }
+        let near = self.caches.near(&applicant.spec.datasets);
+        Beside { end, barred, near, claims, held }
     }
 }
 

@@ -5,21 +5,25 @@
 //! A gang that spans domains takes as few as it can: the emptiest whole, and for the rest the one it fits most tightly;
 //! unless the fabric's bandwidths are known and equal parts are much faster (`fabric.rs`).
 //! Inside a domain, and in a cluster whose network isn't known, the fullest nodes with room are taken; ties go to the
-//! lower name or id. Devices are taken from the lowest number up. A gang never shares a node with itself, and its shares,
+//! lower name or id, or to those whose free devices are joined better (`affinity.rs`), or that may have the job's data
+//! (`caches.rs`). Which of a node's devices are taken, `affinity.rs` says: the
+//! lowest, if it isn't known how they are joined. A gang never shares a node with itself, and its shares,
 //! so its ranks, come out in the order of the tree: neighbours in rank are neighbours in the network.
 //!
 //! Best fit by tree level follows Kueue's topology-aware scheduling (KEP-2724) and Slurm's topology/block plugin, whose
 //! segments these are. Counts per domain are kept by [`crate::topology`]; only nodes that are taken are looked at, unless
 //! CPUs, memory or a held place forbid some that have devices.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use gangline_base::{GangShape, Level, NodeId, Segment};
 
+use crate::caches::Near;
 use crate::fabric::{Closeness, Fabric};
 use crate::refusal::{DomainFit, Refusal};
 use crate::topology::{Domain, Topology};
-use crate::{Cluster, Node, Share};
+use crate::{Cluster, Node, Share, affinity};
 
 /// Room that was found.
 pub(crate) struct Room {
@@ -34,18 +38,32 @@ pub(crate) struct Room {
 /// Candidates beyond the gang's own that are counted for the reason; the count says "at least" from there.
 const CANDIDATES_COUNTED_MAX: usize = 64;
 
+/// Nodes beyond the gang's own that are compared by how their free devices are joined.
+const EQUALS_COMPARED_MAX: usize = 64;
+
 /// The most parts that a gang is cut into for the sake of a faster all-reduce.
 const PARTS_MAX: usize = 8;
 /// How much faster that has to be, since equal parts leave more holes than a gang in as few domains as can be.
 const GAIN_MIN: f64 = 1.1;
 
-/// Room for the whole gang, or none. `usable` says how many of a node's free accelerators this gang may have: fewer than
-/// are free where some are held for a job with a better place in line.
+/// Room for the whole gang, or none, wherever its data is.
 pub(crate) fn find_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Node) -> u32) -> Option<Room> {
+    find_room_near(cluster, gang, usable, &Near::default())
+}
+
+/// Room for the whole gang, or none. `usable` says how many of a node's free accelerators this gang may have: fewer than
+/// are free where some are held for a job with a better place in line. Of rooms that are equally good the one with more nodes
+/// that are `near` its data is taken.
+pub(crate) fn find_room_near(
+    cluster: &Cluster,
+    gang: &GangShape,
+    usable: &dyn Fn(&Node) -> u32,
+    near: &Near,
+) -> Option<Room> {
     if cluster.topology().root().with_devices_for(gang) < gang.nodes.get() {
         return None;
     }
-    let search = Search { cluster, gang, usable, segment: segment(gang) };
+    let search = Search::new(cluster, gang, usable, near);
     let (fullest, candidates) = search.fullest();
     if fullest.len() < search.wanted() {
         return None;
@@ -61,7 +79,8 @@ pub(crate) fn has_room(cluster: &Cluster, gang: &GangShape, usable: &dyn Fn(&Nod
     if gang.topology.constrains() {
         return find_room(cluster, gang, usable).is_some();
     }
-    let search = Search { cluster, gang, usable, segment: None };
+    let near = Near::default();
+    let search = Search::new(cluster, gang, usable, &near);
     search.candidates().take(search.wanted()).count() == search.wanted()
 }
 
@@ -112,7 +131,7 @@ fn required(gang: &GangShape) -> Option<Level> {
 }
 
 /// The segments, unless they are of one node, which any node is.
-fn segment(gang: &GangShape) -> Option<Segment> {
+pub(crate) fn segment(gang: &GangShape) -> Option<Segment> {
     gang.topology.segment.filter(|segment| segment.nodes.get() > 1)
 }
 
@@ -139,9 +158,56 @@ struct Search<'a> {
     gang: &'a GangShape,
     usable: &'a dyn Fn(&Node) -> u32,
     segment: Option<Segment>,
+    near: &'a Near,
+    /// How near the usable nodes of each domain are together.
+    near_in: BTreeMap<(Level, &'a str), u32>,
 }
 
 impl<'a> Search<'a> {
+    fn new(cluster: &'a Cluster, gang: &'a GangShape, usable: &'a dyn Fn(&Node) -> u32, near: &'a Near) -> Self {
+        let mut search = Search { cluster, gang, usable, segment: segment(gang), near, near_in: BTreeMap::new() };
+        let nodes = near.nodes().filter_map(|(node, count)| Some((cluster.node(node)?, count)));
+        for (node, count) in nodes.filter(|(node, _)| node.spec.capacity.is_for(gang)) {
+            let domains = node.spec.location.iter();
+            if search.is_usable(node) {
+                domains.for_each(|domain| *search.near_in.entry(domain).or_insert(0) += count);
+            }
+        }
+        search
+    }
+
+    fn near_in(&self, domain: &Domain) -> u32 {
+        let named = domain.level.and_then(|level| self.near_in.get(&(level, &*domain.name)));
+        named.copied().unwrap_or(0)
+    }
+
+    /// Whether nodes that are equally full and healthy may differ for this gang.
+    fn tells_equals_apart(&self) -> bool {
+        !self.near.is_nowhere() || self.cluster.has_layouts() && self.gang.accelerators_per_node.get() > 1
+    }
+
+    /// Up to `wanted` of nodes that come fullest first; of those equally full and healthy the ones where the gang's devices
+    /// are least spread, then those nearest to its data.
+    fn best_of_equals(&self, nodes: impl Iterator<Item = &'a Node>, wanted: usize) -> Vec<&'a Node> {
+        if !self.tells_equals_apart() {
+            return nodes.take(wanted).collect();
+        }
+        let fullness = |node: &Node| (node.free_count(), node.grade);
+        let compared_max = if self.near.is_nowhere() { wanted + EQUALS_COMPARED_MAX } else { usize::MAX };
+        let mut equal: Vec<&Node> = Vec::new();
+        for node in nodes.take(compared_max) {
+            if equal.len() >= wanted && equal.last().is_none_or(|last| fullness(last) != fullness(node)) {
+                break;
+            }
+            equal.push(node);
+        }
+        let count = usize::try_from(self.gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
+        let spread = |node: &Node| affinity::spread(&node.spec.layout, &node.free, count);
+        equal.sort_by_cached_key(|node| (fullness(node), spread(node), Reverse(self.near.at(node.id))));
+        equal.truncate(wanted);
+        equal
+    }
+
     fn wanted(&self) -> usize {
         usize::try_from(self.gang.nodes.get()).expect("a usize holds 32 bits")
     }
@@ -160,6 +226,8 @@ impl<'a> Search<'a> {
         let mut candidates = self.candidates();
         let nodes: Vec<&Node> = candidates.by_ref().take(self.wanted()).collect();
         let count = nodes.len() + candidates.take(CANDIDATES_COUNTED_MAX).count();
+        let nodes =
+            if self.tells_equals_apart() { self.best_of_equals(self.candidates(), self.wanted()) } else { nodes };
         (nodes, u32::try_from(count).unwrap_or(u32::MAX))
     }
 
@@ -188,12 +256,12 @@ impl<'a> Search<'a> {
     /// All nodes in the domain of this level that has least left over, and that domain.
     fn tightest(&self, level: Option<Level>) -> Option<(&'a Domain, Vec<&'a Node>)> {
         let fitting = self.cluster.topology().domains_with_room_for(level, self.gang, self.gang.nodes.get());
-        if self.segment.is_none() {
+        if self.segment.is_none() && self.near.is_nowhere() {
             return fitting.into_iter().find_map(|domain| self.filled(domain));
         }
         let mut fitting: Vec<(u32, &Domain)> = fitting.map(|domain| (self.room_in(domain), domain)).collect();
         fitting.retain(|(room, _)| *room >= self.gang.nodes.get());
-        fitting.sort_unstable_by_key(|(room, domain)| (*room, &domain.name));
+        fitting.sort_unstable_by_key(|(room, domain)| (*room, Reverse(self.near_in(domain)), &domain.name));
         fitting.into_iter().find_map(|(_, domain)| self.filled(domain))
     }
 
@@ -241,6 +309,9 @@ impl<'a> Search<'a> {
             .map(|child| (usize::try_from(self.room_in(child)).expect("a usize holds 32 bits"), child))
             .filter(|(room, _)| *room > 0)
             .collect();
+        if !self.near.is_nowhere() {
+            children.sort_by_key(|(_, child)| Reverse(self.near_in(child)));
+        }
         while let missing = wanted - (nodes.len() - before)
             && missing > 0
             && let Some(next) = best_part(&children, missing)
@@ -251,7 +322,7 @@ impl<'a> Search<'a> {
         if outside_segments.is_none() {
             let missing = wanted - (nodes.len() - before);
             let direct = domain.direct_for(self.gang).filter_map(|id| self.cluster.node(id));
-            nodes.extend(direct.filter(|node| self.is_usable(node)).take(missing));
+            nodes.extend(self.best_of_equals(direct.filter(|node| self.is_usable(node)), missing));
         }
         if let Some(segment) = self.segment.filter(|segment| domain.level == Some(segment.level)) {
             let size = usize::try_from(segment.nodes.get()).expect("a usize holds 32 bits");
@@ -290,7 +361,7 @@ fn share_on(node: &Node, gang: &GangShape) -> Share {
     let count = usize::try_from(gang.accelerators_per_node.get()).expect("a usize holds 32 bits");
     Share {
         node: node.id,
-        devices: node.free.iter().copied().take(count).collect(),
+        devices: affinity::choose(&node.spec.layout, &node.free, count),
         cpus: gang.cpus_per_node,
         memory: gang.memory_per_node,
     }

@@ -8,6 +8,7 @@
 //!
 //! - A set is always inclusion-minimal: with any victim less, the gang doesn't fit.
 //! - From no queue, and no ancestor of one, is more taken than its bound.
+//! - A gang that is cut into segments gets room for each of them, one after the other (`segments.rs`).
 //! - [`Victims::is_exact`] says whether the set is proved to be the cheapest, by branch and bound (Land and Doig 1960; the
 //!   bound is the fractional knapsack of Dantzig 1957). A gang that lacks one node, and one whose victims each touch one
 //!   node only, decomposes into nodes, each solved by itself. Else a domain with at most [`EXACT_JOBS_MAX`] candidates is
@@ -19,6 +20,9 @@ mod exact;
 mod greedy;
 mod region;
 mod search;
+#[cfg(test)]
+mod segment_tests;
+mod segments;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -29,6 +33,7 @@ use gangline_base::{Bytes, GpuSeconds, JobId, NodeId};
 
 pub use exact::{EXACT_JOBS_MAX, WORK_MAX};
 pub use search::{ALTERNATIVES_MAX, find_victims};
+pub use segments::SEGMENTS_MAX;
 
 /// What a job has, or wants, of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,6 +98,10 @@ pub struct Problem {
     wanted: Wanted,
     queues: Vec<QueueBound>,
     domains: Vec<Vec<NodeResources>>,
+    /// For each domain, the wider one that it lies in and that has to hold the whole gang.
+    outer: Vec<usize>,
+    /// How many segments there are, if the gang is cut into some: then `wanted` is one of them.
+    segments: Option<u32>,
     offers: Vec<Offer>,
     freed: Vec<NodeResources>,
 }
@@ -119,16 +128,28 @@ impl Problem {
         let is_ordered =
             queues.iter().enumerate().all(|(place, queue)| queue.parent.is_none_or(|parent| parent < place));
         assert!(is_ordered, "a queue comes after its parent");
-        Problem { wanted, queues, domains: Vec::new(), offers: Vec::new(), freed: Vec::new() }
+        let (domains, outer, offers, freed) = Default::default();
+        Problem { wanted, queues, domains, outer, segments: None, offers, freed }
     }
 
     /// Adds a domain that could hold the whole gang (a rack, an NVLink island; the cluster, if nothing is required): its
     /// nodes that the gang may use, each with what is free there. Node ids should be dense: a table is indexed by them.
     pub fn add_domain(&mut self, nodes: impl IntoIterator<Item = NodeResources>) {
+        self.add_domain_within(self.domains.len(), nodes);
+    }
+
+    /// Looks for room for so many segments, each of the shape that is wanted and within one domain, all within one wider one.
+    pub fn cut_into(&mut self, segments: u32) {
+        self.segments = Some(segments);
+    }
+
+    /// Adds a domain that could hold a segment, and that lies in the wider one of this number.
+    pub fn add_domain_within(&mut self, outer: usize, nodes: impl IntoIterator<Item = NodeResources>) {
         let mut nodes: Vec<NodeResources> = nodes.into_iter().collect();
         nodes.sort_by_key(|free| free.node);
         nodes.dedup_by_key(|free| free.node);
         self.domains.push(nodes);
+        self.outer.push(outer);
     }
 
     /// Adds an offer of a running job: to be stopped, or to be shrunk, freeing `freed` at `cost`. Offers of the same job

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
 use crate::backfill::latest_end_of;
+use crate::caches::Caches;
 use crate::cluster::Standing;
 use crate::elasticity::gang_of;
 use crate::engine::{Engine, Limits};
@@ -36,6 +37,8 @@ pub struct Snapshot {
     pub usages: Vec<(Option<QueueName>, Usages)>,
     /// How long jobs ran, by kind.
     pub histories: Vec<(Kin, History)>,
+    /// What nodes read of late, the last first.
+    pub datasets: Vec<(NodeId, Vec<String>)>,
     /// How many nodes were lost, in which time.
     pub losses: LossHistory,
 }
@@ -54,6 +57,7 @@ impl Engine {
             configuration: self.queues.configuration().clone(),
             usages: self.queues.usages(),
             histories: self.estimates.histories(),
+            datasets: self.caches.all(),
             losses: self.spares.history.clone(),
         }
     }
@@ -83,6 +87,7 @@ impl Engine {
         engine.queues.set_usages(snapshot.usages);
         snapshot.sweeps.into_iter().for_each(|sweep| engine.sweeps.insert(sweep));
         engine.spares.history = snapshot.losses;
+        engine.caches = Caches::restore(snapshot.datasets);
         for job in jobs.values() {
             engine.spares.note(job);
             engine.sweeps.joined(job.sweep);

@@ -43,7 +43,14 @@ impl World {
                 cpus: 64,
                 memory: Bytes(0),
             };
-            world.apply(Event::NodeJoined(NodeSpec { name, capacity, location: Location::default() })).expect("room");
+            world
+                .apply(Event::NodeJoined(NodeSpec {
+                    name,
+                    capacity,
+                    location: Location::default(),
+                    layout: Default::default(),
+                }))
+                .expect("room");
         }
         world
     }

@@ -16,7 +16,12 @@ fn spec(name: u32, location: Location) -> NodeSpec {
         cpus: 64,
         memory: Bytes(0),
     };
-    NodeSpec { name: NodeName::new(&format!("n{name}")).expect("a name"), capacity, location }
+    NodeSpec {
+        name: NodeName::new(&format!("n{name}")).expect("a name"),
+        capacity,
+        location,
+        layout: Default::default(),
+    }
 }
 
 /// Racks of so many nodes, blocks of so many racks.

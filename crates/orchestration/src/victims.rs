@@ -195,8 +195,7 @@ impl Engine {
         self.queues.entitlement(queue, kind, self.cluster.total_of(kind))
     }
 
-    /// Whether there is room beside what others have a claim to; as if there were for one with segments, for what those need
-    /// is more than the search can tell.
+    /// Whether there is room beside what others have a claim to.
     pub(crate) fn has_room(&self, now: Timestamp, job: &Job) -> bool {
         let gang = &job.spec.gang;
         let (claims, spares) = (self.claims_beside(job.id), self.spares_kept_from(now, &job.applicant()));
@@ -204,7 +203,7 @@ impl Engine {
             let beside_claims = claims.iter().map(|claim| claim.usable(node, None)).min();
             if spares.contains(&node.id) { 0 } else { beside_claims.unwrap_or_else(|| node.free_count()) }
         };
-        gang.topology.segment.is_some() || placement::has_room(&self.cluster, gang, &usable)
+        placement::has_room(&self.cluster, gang, &usable)
     }
 
     /// A claim for a job that has no room, with all that follows from it; or when one may be possible, if some
@@ -336,9 +335,14 @@ impl Engine {
             cpus: gang.cpus_per_node,
             memory: gang.memory_per_node,
         };
-        let mut problem = Problem::new(Wanted { nodes: gang.nodes.get(), per_node }, bounds);
-        for domain in self.domains_for(now, rights.job, candidates) {
-            problem.add_domain(domain);
+        let segment = placement::segment(gang);
+        let nodes = segment.map_or(gang.nodes, |segment| segment.nodes).get();
+        let mut problem = Problem::new(Wanted { nodes, per_node }, bounds);
+        if segment.is_some() {
+            problem.cut_into(gang.nodes.get() / nodes);
+        }
+        for (outer, parts) in self.domains_for(now, rights.job, candidates).into_iter().enumerate() {
+            parts.into_iter().for_each(|part| problem.add_domain_within(outer, part));
         }
         let mut offers = Vec::new();
         for Candidate { job, attempt, leaf } in candidates {
@@ -358,8 +362,9 @@ impl Engine {
     }
 
     /// Nodes that have room for a share of a gang or may get it from the candidates, and that nobody else has a claim to or
-    /// reserved, apart by the domains that would have to hold all of it.
-    fn domains_for(&self, now: Timestamp, job: &Job, candidates: &[&Candidate<'_>]) -> Vec<Vec<NodeResources>> {
+    /// reserved, apart by the domains that would have to hold all of it, and within these by those that would have to hold a
+    /// segment.
+    fn domains_for(&self, now: Timestamp, job: &Job, candidates: &[&Candidate<'_>]) -> Vec<Vec<Vec<NodeResources>>> {
         let gang = &job.spec.gang;
         let mut claimed = self.claimed_nodes_beside(job.id);
         claimed.extend(self.barred_nodes(now, &job.applicant()));
@@ -367,15 +372,19 @@ impl Engine {
         let held: BTreeSet<NodeId> = shares.map(|share| share.node).collect();
         let held = held.into_iter().filter_map(|node| self.cluster.node(node));
         let held = held.filter(|node| node.takes_shares_of(gang) && !node.has_left_for_share_of(gang));
-        let mut domains: BTreeMap<Bound<'_>, Vec<NodeResources>> = BTreeMap::new();
+        let level = placement::segment(gang).map(|segment| segment.level);
+        let mut domains: BTreeMap<Bound<'_>, BTreeMap<Option<&str>, Vec<NodeResources>>> = BTreeMap::new();
         for node in self.cluster.with_room_for(gang).chain(held).filter(|node| !claimed.contains(&node.id)) {
             let (devices, cpus, memory) = (node.free_count(), node.free_cpus, node.free_memory);
             let resources = Resources { devices, cpus, memory };
-            if let Some(domain) = node.domain_for(gang) {
-                domains.entry(domain).or_default().push(NodeResources { node: node.id, resources });
+            let part = level.map(|level| node.domain_at(level));
+            // One that names no domain of the level can't be in a segment.
+            if let Some(domain) = node.domain_for(gang).filter(|_| part != Some(None)) {
+                let parts = domains.entry(domain).or_default();
+                parts.entry(part.flatten()).or_default().push(NodeResources { node: node.id, resources });
             }
         }
-        domains.into_values().collect()
+        domains.into_values().map(|parts| parts.into_values().collect()).collect()
     }
 
     /// The claim of the waiting job, those of victims that shrink to the nodes they go on with, and the victims' stops.

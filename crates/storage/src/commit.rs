@@ -20,7 +20,8 @@ use crate::manifest::{
 };
 use crate::options::{Options, Writer};
 use crate::prune::{PrunePolicy, list_names, prune};
-use crate::{Digest, Error, Flaw, Pruned, Saved, Tensor, layout, shard};
+use crate::staged::Staged;
+use crate::{Digest, Error, Flaw, Pruned, Saved, layout};
 
 /// Between two looks at a file another rank is to write.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
@@ -38,8 +39,8 @@ pub(crate) struct Shared {
 /// A save, copied and ready to be written.
 pub(crate) struct Work {
     pub(crate) step: Step,
-    /// This rank's part, in file order.
-    pub(crate) tensors: Vec<Tensor>,
+    /// This rank's part.
+    pub(crate) staged: Staged,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) plan: Digest,
 }
@@ -111,14 +112,16 @@ impl Committer {
 
     fn write_and_commit(&self, partial: &Path, work: Work) -> Result<Manifest, Error> {
         let Writer { rank, world_size, tag } = self.writer;
-        let Work { step, tensors, metadata, plan } = work;
+        let Work { step, staged, metadata, plan } = work;
         let disk = &self.shared.disk;
         disk.create_folder(partial)?;
-        let (header, record) = shard::encode(rank, &tensors)?;
-        let mut parts: Vec<&[u8]> = vec![&header];
-        parts.extend(tensors.iter().map(|tensor| tensor.data.as_slice()));
-        disk.publish(partial, &layout::shard_file(rank, world_size), &parts)?;
-        drop(tensors);
+        let (published, record) = std::thread::scope(|scope| {
+            let hashing = scope.spawn(|| staged.record(rank));
+            let published = disk.publish_image(partial, &layout::shard_file(rank, world_size), &staged);
+            (published, hashing.join().expect("hashing doesn't panic"))
+        });
+        published?;
+        drop(staged);
         let index = ShardIndex {
             magic: INDEX_MAGIC.to_owned(),
             version: FORMAT_VERSION,

@@ -23,6 +23,8 @@ mod options;
 mod pending;
 mod prune;
 mod shard;
+mod slab;
+mod staged;
 mod store;
 mod tensor;
 

@@ -1,23 +1,24 @@
 //! Shard files: plain safetensors (8-byte little-endian header length, JSON header, data), written and read by hand so
-//! that hostile files meet a named limit or error, never a panic or an allocation larger than the file.
+//! that hostile files meet a named limit or error, never a panic or an allocation larger than the file. Headers that
+//! we write are padded with spaces, which the format allows, so that the data starts at a page: direct I/O asks for that.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::manifest::{ShardRecord, TensorRecord, open_present};
+use crate::slab::PAGE;
 use crate::tensor::byte_count;
-use crate::{DataType, Digest, Error, Flaw, Tensor};
+use crate::{DataType, Digest, Error, Flaw, Tensor, TensorView};
 
 /// The largest header read or written; safetensors' own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes of the header's length.
 const LENGTH_BYTES: u64 = 8;
-/// Headers are padded with spaces so that the data starts at a multiple of this.
-const ALIGNMENT: usize = 8;
 /// How much is read at once while hashing.
 const READ_BYTES: usize = 1 << 20;
 
@@ -30,33 +31,38 @@ struct Declaration {
     data_offsets: (u64, u64),
 }
 
-/// The header of a shard with these tensors in this order, and the record that names all its bytes.
-pub(crate) fn encode(rank: u32, tensors: &[Tensor]) -> Result<(Vec<u8>, ShardRecord), Error> {
-    let mut offset = 0_u64;
+/// A tensor of a shard that is to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct Declared {
+    pub(crate) name: String,
+    pub(crate) data_type: DataType,
+    pub(crate) shape: Vec<usize>,
+    /// Where it lies in the data, which begins after the header.
+    pub(crate) range: Range<usize>,
+}
+
+/// The header of a shard with these tensors in this order, and where each lies.
+pub(crate) fn lay_out(tensors: &[&TensorView<'_>]) -> Result<(Vec<u8>, Vec<Declared>), Error> {
+    let mut next = 0;
     let mut declarations = BTreeMap::new();
-    let mut records = Vec::with_capacity(tensors.len());
-    for tensor in tensors {
-        let end = offset + tensor.data.len() as u64;
-        let shape = tensor.shape.clone();
-        declarations.insert(
-            &tensor.name,
-            Declaration { data_type: tensor.data_type, shape: shape.clone(), data_offsets: (offset, end) },
-        );
-        let blake3 = Digest::of(&tensor.data);
-        records.push(TensorRecord { name: tensor.name.clone(), data_type: tensor.data_type, shape, blake3 });
-        offset = end;
+    let mut declared = Vec::with_capacity(tensors.len());
+    for TensorView { name, data_type, shape, data } in tensors {
+        let range = next..next + data.len();
+        next = range.end;
+        let data_offsets = (range.start as u64, range.end as u64);
+        declarations.insert(*name, Declaration { data_type: *data_type, shape: shape.to_vec(), data_offsets });
+        declared.push(Declared { name: (*name).to_owned(), data_type: *data_type, shape: shape.to_vec(), range });
     }
     let mut json = serde_json::to_vec(&declarations).expect("declarations have string keys and plain values");
-    json.resize(json.len().next_multiple_of(ALIGNMENT), b' ');
+    let prefix = size_of::<u64>();
+    json.resize((prefix + json.len()).next_multiple_of(PAGE) - prefix, b' ');
     let length = json.len() as u64;
     if length > HEADER_BYTES_MAX {
         return Err(Error::Limit { what: "bytes of shard header", value: length, max: HEADER_BYTES_MAX });
     }
     let mut header = length.to_le_bytes().to_vec();
     header.append(&mut json);
-    let bytes = header.len() as u64 + offset;
-    let record = ShardRecord { rank, bytes, header_blake3: Digest::of(&header), tensors: records };
-    Ok((header, record))
+    Ok((header, declared))
 }
 
 /// A shard whose header has been checked against its record.

@@ -18,6 +18,8 @@ use crate::options::Writer;
 use crate::pending::{Slot, Slots};
 use crate::prune::{list_steps, prune};
 use crate::shard::Shard;
+use crate::slab::Slabs;
+use crate::staged::Staged;
 use crate::tensor::{check_tensors, share};
 use crate::{
     CheckpointInfo, Digest, Error, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Tensor, TensorView,
@@ -34,6 +36,7 @@ const LATEST_TRIES_MAX: usize = 4;
 pub struct Store {
     shared: Arc<Shared>,
     slots: Arc<Slots>,
+    slabs: Arc<Slabs>,
     writing: Option<Writing>,
 }
 
@@ -105,7 +108,7 @@ impl Store {
             }
         };
         list_steps(&shared.root)?;
-        Ok(Store { shared, slots: Arc::default(), writing })
+        Ok(Store { shared, slots: Arc::default(), slabs: Arc::default(), writing })
     }
 
     /// The folder.
@@ -133,10 +136,11 @@ impl Store {
         check_metadata(metadata)?;
         let slot = self.slots.take(step)?;
         let mine = share(tensors, writing.writer.rank, writing.writer.world_size);
-        let mut copies: Vec<Tensor> = mine.into_iter().map(|index| Tensor::from(&tensors[index])).collect();
+        let mut mine: Vec<&TensorView<'_>> = mine.into_iter().map(|index| &tensors[index]).collect();
         // Wide elements first keeps every tensor aligned to its element, as safetensors' own writer does.
-        copies.sort_by(|a, b| (b.data_type.size(), &a.name).cmp(&(a.data_type.size(), &b.name)));
-        let work = Work { step, tensors: copies, metadata: metadata.clone(), plan: plan(tensors, metadata) };
+        mine.sort_by(|a, b| (b.data_type.size(), a.name).cmp(&(a.data_type.size(), b.name)));
+        let staged = Staged::copy(&mine, &self.slabs)?;
+        let work = Work { step, staged, metadata: metadata.clone(), plan: plan(tensors, metadata) };
         let (reply, pending) = Pending::new(step);
         writing.queue.send(Job { work, slot, reply }).map_err(|_| Error::Closed)?;
         Ok(pending)

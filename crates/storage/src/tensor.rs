@@ -107,17 +107,6 @@ impl Tensor {
     }
 }
 
-impl From<&TensorView<'_>> for Tensor {
-    fn from(view: &TensorView<'_>) -> Self {
-        Tensor {
-            name: view.name.to_owned(),
-            data_type: view.data_type,
-            shape: view.shape.to_vec(),
-            data: view.data.to_vec(),
-        }
-    }
-}
-
 /// Bytes that a tensor of this type and shape has; none if that is more than can be counted.
 pub(crate) fn byte_count(data_type: DataType, shape: &[usize]) -> Option<u64> {
     let elements = shape.iter().try_fold(1_usize, |product, dimension| product.checked_mul(*dimension))?;

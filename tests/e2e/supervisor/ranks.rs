@@ -50,6 +50,7 @@ fn expected_environment(rank: &str, port: &str, folder: &str) -> BTreeMap<String
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         ("OMP_NUM_THREADS", "1"),
         ("CUDA_VISIBLE_DEVICES", "2,5"),
+        ("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
         ("GANGLINE_JOB_ID", "job-7"),
         ("GANGLINE_ATTEMPT", "3"),
         ("GANGLINE_GENERATION", "3"),
@@ -84,7 +85,7 @@ fn a_job_may_set_its_threads_and_a_cpu_rank_sees_no_gpu() {
     assert_eq!(attempt.plane.wait_for_end(), Outcome::Succeeded);
     let environment = environment_of(&attempt, "env-1");
     assert_eq!(environment.get("OMP_NUM_THREADS").map(String::as_str), Some("8"));
-    assert!(!environment.contains_key("CUDA_VISIBLE_DEVICES"));
+    assert!(!environment.contains_key("CUDA_VISIBLE_DEVICES") && !environment.contains_key("CUDA_DEVICE_ORDER"));
 }
 
 #[test]

@@ -75,7 +75,10 @@ fn engine_rate(nodes: u32) -> Result<f64> {
         let accelerator = AcceleratorKind("H100".to_owned());
         let capacity =
             NodeCapacity { pool: PoolName::default(), accelerator, accelerators: 8, cpus: 96, memory: Bytes(1 << 40) };
-        engine.apply(now, &Event::NodeJoined(NodeSpec { name, capacity, location: Default::default() }))?;
+        engine.apply(
+            now,
+            &Event::NodeJoined(NodeSpec { name, capacity, location: Default::default(), layout: Default::default() }),
+        )?;
     }
     let specs: Vec<Arc<JobSpec>> = [(1, 1), (1, 2), (1, 8), (2, 8), (8, 8)]
         .into_iter()
@@ -130,6 +133,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         time_limit: None,
         budget: None,
         spares: 0,
+        datasets: Default::default(),
         submitter: Submitter("bench".to_owned()),
     })
 }

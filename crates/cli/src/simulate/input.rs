@@ -5,12 +5,12 @@ use std::io::Read;
 use std::path::Path;
 
 use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, PoolName};
-use gangline_control::config::Config;
 use gangline_control::history;
 use gangline_orchestration::simulator::{BadRows, TraceFormat, Workload, read_trace};
 use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec};
 
 use super::SimulateArgs;
+use crate::configuration;
 use crate::failure::Failure;
 
 /// A trace, unpacked, may have this many bytes.
@@ -111,11 +111,11 @@ fn cluster(text: &str) -> Result<Cluster, Failure> {
         "NODESxGPUS is like 8x8 or 64x8/rack=16/block=32, at most {NODES_MAX} nodes of at most {NODE_GPUS_MAX}; \
          a FILE is a control plane's configuration"
     );
-    let file = std::fs::read_to_string(text).map_err(|error| {
-        Failure::local(format!("{text:?} is no cluster, and no file of that name can be read: {error}"), &hint)
-    })?;
-    let config = Config::parse(&file)
-        .map_err(|error| Failure::local(format!("failed to read the cluster {text}: {error}"), &hint))?;
+    if let Err(error) = std::fs::metadata(text) {
+        let message = format!("{text:?} is no cluster, and no file of that name can be read: {error}");
+        return Err(Failure::local(message, hint));
+    }
+    let config = configuration::read(Path::new(text))?;
     if config.nodes.is_empty() {
         return Err(Failure::local(format!("the cluster {text} has no nodes"), "name them in [[node]] sections"));
     }
@@ -123,6 +123,7 @@ fn cluster(text: &str) -> Result<Cluster, Failure> {
         name: node.name,
         capacity: node.capacity,
         location: node.location,
+        layout: node.layout,
     };
     let nodes = config.nodes.into_iter().map(node).collect();
     Ok(Cluster { nodes, sharing: config.sharing, name: text.to_owned() })
@@ -167,7 +168,8 @@ impl Shape {
             NodeCapacity { pool: PoolName::default(), accelerator, accelerators: self.gpus, cpus: 0, memory: Bytes(0) };
         let domain = |level: Level, size: Option<u32>| size.map(|size| (level, format!("{level}-{}", number / size)));
         let domains = [domain(Level::Rack, self.rack), domain(Level::Block, self.block)];
-        Ok(NodeSpec { name, capacity, location: domains.into_iter().flatten().collect::<Location>() })
+        let location = domains.into_iter().flatten().collect::<Location>();
+        Ok(NodeSpec { name, capacity, location, layout: Default::default() })
     }
 }
 

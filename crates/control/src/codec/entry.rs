@@ -17,7 +17,7 @@ use super::claim::ClaimDecisionV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
 use super::sweep::{MetricV1, MissedV1, SweepSpecV1};
-use super::topology::{ClosenessV1, LocationV1};
+use super::topology::{ClosenessV1, LayoutV1, LocationV1};
 use super::{Error, decode, encode};
 
 #[derive(Serialize, Deserialize)]
@@ -112,6 +112,8 @@ pub(super) struct NodeV1 {
     location: LocationV1,
     #[serde(default, skip_serializing_if = "PoolName::is_default")]
     pool: PoolName,
+    #[serde(default, skip_serializing_if = "LayoutV1::is_unknown")]
+    layout: LayoutV1,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -286,17 +288,26 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
 impl From<&NodeSpec> for NodeV1 {
     fn from(spec: &NodeSpec) -> Self {
         let NodeCapacity { pool, accelerator, accelerators, cpus, memory } = spec.capacity.clone();
-        let location = LocationV1::from(&spec.location);
-        NodeV1 { name: spec.name.clone(), accelerator: accelerator.0, accelerators, cpus, memory, location, pool }
+        let (location, layout) = (LocationV1::from(&spec.location), LayoutV1::from(spec.layout.clone()));
+        NodeV1 {
+            name: spec.name.clone(),
+            accelerator: accelerator.0,
+            accelerators,
+            cpus,
+            memory,
+            location,
+            pool,
+            layout,
+        }
     }
 }
 
 impl From<NodeV1> for NodeSpec {
     fn from(node: NodeV1) -> Self {
-        let NodeV1 { name, accelerator, accelerators, cpus, memory, location, pool } = node;
+        let NodeV1 { name, accelerator, accelerators, cpus, memory, location, pool, layout } = node;
         let accelerator = AcceleratorKind(accelerator);
         let capacity = NodeCapacity { pool, accelerator, accelerators, cpus, memory };
-        NodeSpec { name, capacity, location: location.into() }
+        NodeSpec { name, capacity, location: location.into(), layout: layout.into() }
     }
 }
 

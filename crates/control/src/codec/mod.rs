@@ -6,6 +6,7 @@
 mod claim;
 mod entry;
 mod history;
+mod pace;
 mod sharing;
 mod snapshot;
 mod spares;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::claim::ClaimV1;
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
+use super::pace::PaceV1;
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spares::LossHistoryV1;
 use super::spec::SpecV1;
@@ -39,6 +40,9 @@ struct SnapshotV1 {
     health: Vec<HealthV1>,
     #[serde(default)]
     losses: Option<LossHistoryV1>,
+    /// What nodes read of late.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    datasets: Vec<(NodeId, Vec<String>)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -70,6 +74,8 @@ struct JobV1 {
     resizes: u32,
     #[serde(default)]
     width: Option<u32>,
+    #[serde(default, skip_serializing_if = "PaceV1::is_empty")]
+    pace: PaceV1,
     is_cancelled: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sweep: Option<SweepId>,
@@ -118,6 +124,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         histories: snapshot.histories.iter().map(history_to_disk).collect(),
         health: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(HealthV1::of).collect(),
         losses: Some((&snapshot.losses).into()),
+        datasets: snapshot.datasets.clone(),
     })
 }
 
@@ -142,6 +149,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
         histories: snapshot.histories.into_iter().map(history_from_disk).collect(),
         losses: snapshot.losses.map_or(new, Into::into),
+        datasets: snapshot.datasets,
     })
 }
 
@@ -168,6 +176,7 @@ impl From<&Job> for JobV1 {
             claim: job.claim.clone().map(ClaimV1::from),
             resizes: job.resizes,
             width: job.width,
+            pace: PaceV1::from(&job.pace),
             is_cancelled: job.is_cancelled,
             sweep: job.sweep,
             account: (job.account != Account::default()).then_some((job.account.spent, job.account.metered_to)),
@@ -205,6 +214,7 @@ impl TryFrom<JobV1> for Job {
             claim: job.claim.map(Into::into),
             resizes: job.resizes,
             width: job.width,
+            pace: job.pace.into(),
             is_cancelled: job.is_cancelled,
             sweep: job.sweep,
             account: job.account.map(|(spent, metered_to)| Account { spent, metered_to }).unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! The job specification on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub(super) struct SpecV1 {
     budget: Option<Money>,
     #[serde(default, skip_serializing_if = "is_none_kept")]
     spares: u32,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    datasets: BTreeSet<String>,
     submitter: String,
 }
 
@@ -102,6 +104,7 @@ impl From<&JobSpec> for SpecV1 {
             time_limit_ms: spec.time_limit.map(millis),
             budget: spec.budget,
             spares: spec.spares,
+            datasets: spec.datasets.clone(),
             submitter: spec.submitter.0.clone(),
         }
     }
@@ -140,6 +143,7 @@ impl TryFrom<SpecV1> for JobSpec {
             time_limit: spec.time_limit_ms.map(Duration::from_millis),
             budget: spec.budget,
             spares: spec.spares,
+            datasets: spec.datasets,
             submitter: Submitter(spec.submitter),
         })
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use gangline_base::{Level, Segment, TopologyRequest};
+use gangline_base::{DeviceLayout, InvalidLayout, Level, Segment, TopologyRequest};
 use gangline_orchestration::{Closeness, Fabric, FabricKind, Location};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,11 @@ struct SegmentV1 {
 #[serde(transparent)]
 pub(super) struct LocationV1(BTreeMap<LevelV1, String>);
 
+/// The group of each of a node's devices in each tier, fastest links first.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Vec<u32>>", into = "Vec<Vec<u32>>")]
+pub(super) struct LayoutV1(DeviceLayout);
+
 /// What the levels carry.
 #[derive(Serialize, Deserialize)]
 pub(super) struct FabricV1 {
@@ -62,6 +67,38 @@ impl TopologyV1 {
 impl LocationV1 {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl LayoutV1 {
+    pub(super) fn is_unknown(&self) -> bool {
+        self.0.is_unknown()
+    }
+}
+
+impl TryFrom<Vec<Vec<u32>>> for LayoutV1 {
+    type Error = InvalidLayout;
+
+    fn try_from(tiers: Vec<Vec<u32>>) -> Result<Self, InvalidLayout> {
+        DeviceLayout::new(tiers).map(LayoutV1)
+    }
+}
+
+impl From<LayoutV1> for Vec<Vec<u32>> {
+    fn from(layout: LayoutV1) -> Self {
+        layout.0.tiers().map(<[u32]>::to_vec).collect()
+    }
+}
+
+impl From<DeviceLayout> for LayoutV1 {
+    fn from(layout: DeviceLayout) -> Self {
+        LayoutV1(layout)
+    }
+}
+
+impl From<LayoutV1> for DeviceLayout {
+    fn from(layout: LayoutV1) -> Self {
+        layout.0
     }
 }
 

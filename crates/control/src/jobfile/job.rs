@@ -1,6 +1,6 @@
 //! The tree to a specification: every key of `docs/job-file.md`, its default and its limits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::field::{Field, Section, scalar};
 use super::problem::{Code, Place, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
 use super::yaml::{Node, Value};
-use super::{sweep, topology};
+use super::{datasets, sweep, topology};
 
 /// The most nodes of a gang.
 pub(super) const NODES_MAX: u32 = 16_384;
@@ -65,6 +65,7 @@ pub(super) fn read(
     let budget = top.get_or("budget", None, |field| budget(field, problems).map(Some));
     let sweep = sweep::read(&top, problems);
     let spares = top.get_or("spares", 0, |field| field.count(problems, 0..=SPARES_MAX));
+    let datasets = top.get_or("datasets", BTreeSet::new(), |field| datasets::read(field, problems));
     let job = JobSpec {
         name: name?,
         queue: queue?,
@@ -77,6 +78,7 @@ pub(super) fn read(
         time_limit: time_limit?,
         budget: budget?,
         spares: spares?,
+        datasets: datasets?,
         submitter: context.submitter.clone(),
     };
     Some((job, sweep?))

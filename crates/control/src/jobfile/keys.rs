@@ -11,6 +11,7 @@ const LEVELS: [(&str, &[&str]); 10] = [
             "priority",
             "num_nodes",
             "spares",
+            "datasets",
             "resources",
             "topology",
             "workdir",

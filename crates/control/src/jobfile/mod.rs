@@ -8,6 +8,7 @@
 //! Pure but for the question whether a folder exists, which is an argument. Everything has a limit, and there are no
 //! aliases, so that a small file cannot grow into a large tree.
 
+mod datasets;
 mod elastic;
 mod field;
 mod job;

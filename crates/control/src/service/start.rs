@@ -265,6 +265,7 @@ impl Actor {
                 name: node.name.clone(),
                 capacity: node.capacity.clone(),
                 location: node.location.clone(),
+                layout: node.layout.clone(),
             })
             .collect();
         let known: BTreeMap<NodeName, (NodeSpec, NodeStatus)> = self

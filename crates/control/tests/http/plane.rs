@@ -104,6 +104,8 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
         name: NodeName::new("n1").expect("a valid name"),
         capacity,
         location: Default::default(),
+        layout: Default::default(),
+        links_file: None,
         address: "127.0.0.1".to_owned(),
         price_per_hour: Some(Money::from_nano_dollars(3_600_000_000)),
     };

@@ -28,6 +28,8 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
     if spec.device_kind != CPU_KIND {
         let devices: Vec<String> = spec.devices.iter().map(u32::to_string).collect();
         set(&mut environment, CUDA_VISIBLE_DEVICES, devices.join(","));
+        // Devices are numbered as the driver's tools do; CUDA's own order may put the fastest first.
+        set_if_absent(&mut environment, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     }
     set(&mut environment, "GANGLINE_JOB_ID", format!("job-{}", spec.job));
     set(&mut environment, "GANGLINE_ATTEMPT", spec.attempt.to_string());

@@ -6,7 +6,7 @@ use super::exact::{self, Budget, EXACT_JOBS_MAX, WORK_MAX};
 use super::greedy::{self, NODES_PRICED_MAX, RULES};
 use super::region::{Holdings, Price, Promise, Region};
 use super::state::State;
-use super::{NoVictims, OfferId, Problem, VictimSet, Victims};
+use super::{NoVictims, OfferId, Problem, VictimSet, Victims, segments};
 
 /// The most sets kept beside the chosen one.
 pub const ALTERNATIVES_MAX: usize = 3;
@@ -97,6 +97,11 @@ struct Search {
 /// # Errors
 /// [`NoVictims`], with the reason, if none are found.
 pub fn find_victims(problem: &Problem) -> Result<Victims, NoVictims> {
+    problem.segments.map_or_else(|| find_in_domains(problem), |count| segments::find(problem, count))
+}
+
+/// The cheapest victims that make room for what is wanted in one domain.
+pub(super) fn find_in_domains(problem: &Problem) -> Result<Victims, NoVictims> {
     let holdings = Holdings::new(problem);
     let (mut regions, mut nodes_max, mut is_possible) = (Vec::new(), 0, false);
     for domain in 0..problem.domains.len() {

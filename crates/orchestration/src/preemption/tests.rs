@@ -11,7 +11,7 @@ const SMALL_CASES: u64 = 4_000;
 const LARGE_CASES: u64 = 60;
 
 /// A seeded generator: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-struct Generator(u64);
+pub(super) struct Generator(pub(super) u64);
 
 impl Generator {
     fn next(&mut self) -> u64 {
@@ -25,7 +25,7 @@ impl Generator {
         u32::try_from(self.next() % u64::from(limit)).unwrap()
     }
 
-    fn between(&mut self, least: u32, most: u32) -> u32 {
+    pub(super) fn between(&mut self, least: u32, most: u32) -> u32 {
         least + self.below(most - least + 1)
     }
 }
@@ -47,19 +47,19 @@ fn unbounded() -> Vec<QueueBound> {
 }
 
 /// What random problems are made of.
-struct Sizes {
-    domains: u32,
-    nodes_per_domain: u32,
-    jobs: u32,
-    wanted_max: u32,
-    offers_max: u32,
-    nodes_per_offer_max: u32,
+pub(super) struct Sizes {
+    pub(super) domains: u32,
+    pub(super) nodes_per_domain: u32,
+    pub(super) jobs: u32,
+    pub(super) wanted_max: u32,
+    pub(super) offers_max: u32,
+    pub(super) nodes_per_offer_max: u32,
     /// Few different costs make many ties.
-    cost_max: u32,
-    devices_max: u32,
+    pub(super) cost_max: u32,
+    pub(super) devices_max: u32,
 }
 
-fn random_problem(generator: &mut Generator, sizes: &Sizes) -> Problem {
+pub(super) fn random_problem(generator: &mut Generator, sizes: &Sizes) -> Problem {
     let parents = [None, Some(0), Some(0), Some(1)];
     let queues = parents.map(|parent| QueueBound { parent, devices_max: generator.between(0, sizes.devices_max) });
     let wanted = Wanted {
@@ -97,7 +97,7 @@ fn random_problem(generator: &mut Generator, sizes: &Sizes) -> Problem {
     problem
 }
 
-fn small() -> Sizes {
+pub(super) fn small() -> Sizes {
     Sizes {
         domains: 2,
         nodes_per_domain: 4,
@@ -111,7 +111,7 @@ fn small() -> Sizes {
 }
 
 /// The nodes of each domain that have room after these offers.
-fn rooms(problem: &Problem, offers: &[OfferId]) -> Vec<Vec<NodeId>> {
+pub(super) fn rooms(problem: &Problem, offers: &[OfferId]) -> Vec<Vec<NodeId>> {
     let mut freed: BTreeMap<NodeId, Resources> = BTreeMap::new();
     for OfferId(offer) in offers {
         for gain in &problem.freed[problem.offers[*offer].freed.clone()] {
@@ -126,12 +126,18 @@ fn rooms(problem: &Problem, offers: &[OfferId]) -> Vec<Vec<NodeId>> {
     problem.domains.iter().map(|domain| domain.iter().filter(has_room).map(|free| free.node).collect()).collect()
 }
 
-fn fits(problem: &Problem, offers: &[OfferId]) -> bool {
+/// Whether the gang, or all of its segments, have room in one domain, or within one wider one.
+pub(super) fn fits(problem: &Problem, offers: &[OfferId]) -> bool {
     let wanted = usize::try_from(problem.wanted.nodes).unwrap();
-    rooms(problem, offers).iter().any(|nodes| nodes.len() >= wanted)
+    let mut segments: BTreeMap<usize, usize> = BTreeMap::new();
+    for (nodes, outer) in rooms(problem, offers).iter().zip(&problem.outer) {
+        *segments.entry(*outer).or_default() += nodes.len() / wanted;
+    }
+    let count = usize::try_from(problem.segments.unwrap_or(1)).unwrap();
+    segments.values().any(|segments| *segments >= count)
 }
 
-fn is_within_bounds(problem: &Problem, offers: &[OfferId]) -> bool {
+pub(super) fn is_within_bounds(problem: &Problem, offers: &[OfferId]) -> bool {
     let mut taken = vec![0; problem.queues.len()];
     for OfferId(offer) in offers {
         let mut queue = Some(problem.offers[*offer].queue);
@@ -144,7 +150,7 @@ fn is_within_bounds(problem: &Problem, offers: &[OfferId]) -> bool {
 }
 
 /// Every choice of at most one offer a job: cost, victims and ids of the best that is allowed and fits.
-fn brute_force(problem: &Problem) -> Option<(GpuSeconds, usize, Vec<JobId>)> {
+pub(super) fn brute_force(problem: &Problem) -> Option<(GpuSeconds, usize, Vec<JobId>)> {
     let mut by_job: BTreeMap<JobId, Vec<OfferId>> = BTreeMap::new();
     for (place, offer) in problem.offers.iter().enumerate() {
         by_job.entry(offer.job).or_default().push(OfferId(place));

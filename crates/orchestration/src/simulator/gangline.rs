@@ -52,10 +52,11 @@ impl Gangline {
         let trace = &view.workload.jobs[job.index()];
         let whole = self.nodes.iter().map(|node| node.capacity.accelerators).max().unwrap_or(1).max(1);
         let accelerator = self.nodes.first().map_or_else(|| AcceleratorKind(String::new()), kind_of);
+        let pool = self.nodes.first().map_or_else(PoolName::default, |node| node.capacity.pool.clone());
         let count = |number: u32| NonZeroU32::new(number).expect("a trace job has an accelerator, and so has a node");
         let gang = GangShape {
             nodes: count(trace.gpus.div_ceil(whole)),
-            pool: PoolName::default(),
+            pool,
             accelerator,
             accelerators_per_node: count(trace.gpus.min(whole)),
             cpus_per_node: 0,
@@ -76,6 +77,7 @@ impl Gangline {
             time_limit: view.limit(job).map(|limit| limit + LIMIT_SLACK),
             budget: None,
             spares: 0,
+            datasets: Default::default(),
             submitter: Submitter(view.workload.label(trace.user).to_owned()),
         }
     }

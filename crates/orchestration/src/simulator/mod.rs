@@ -27,6 +27,7 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use gangline_base::PoolName;
 use textbook::{
     EasyBackfill, InOrder, LeastAttainedService, Measure, Order, Placing, PriorityPreemption, ShortestRemaining,
 };
@@ -116,6 +117,16 @@ pub enum SimulationError {
         /// Another's.
         other: String,
     },
+    /// Nodes of several pools, which a trace doesn't tell apart either.
+    #[error(
+        "simulate nodes of the pools {first} and {other} together: a trace doesn't say which its jobs are for; keep one"
+    )]
+    SeveralPools {
+        /// The first node's pool.
+        first: PoolName,
+        /// Another's.
+        other: PoolName,
+    },
     /// A job for a queue that isn't there.
     #[error(
         "simulate line {line}: its queue \"{queue}\" is none of the cluster's ({queues}); \
@@ -198,6 +209,7 @@ fn run(
     }
     let limits = options.limits.limits(workload, options.seed);
     check_kinds(nodes)?;
+    check_pools(nodes)?;
     let jobs = fitting(workload, &capacity, options)?;
     if options.policy.needs_limits() && jobs.iter().any(|job| limits[job.index()].is_none()) {
         return Err(SimulationError::NoLimits(options.policy));
@@ -228,6 +240,15 @@ fn check_kinds(nodes: &[NodeSpec]) -> Result<(), SimulationError> {
     match kinds.find(|kind| *kind != first) {
         None => Ok(()),
         Some(other) => Err(SimulationError::SeveralKinds { first: first.clone(), other: other.clone() }),
+    }
+}
+
+fn check_pools(nodes: &[NodeSpec]) -> Result<(), SimulationError> {
+    let mut pools = nodes.iter().map(|node| &node.capacity.pool);
+    let Some(first) = pools.next() else { return Ok(()) };
+    match pools.find(|pool| *pool != first) {
+        None => Ok(()),
+        Some(other) => Err(SimulationError::SeveralPools { first: first.clone(), other: other.clone() }),
     }
 }
 

@@ -245,6 +245,7 @@ mod tests {
                 time_limit: Some(Duration::from_hours(5)),
                 budget: None,
                 spares: 0,
+                datasets: Default::default(),
                 submitter: Submitter("ann".to_owned()),
             };
             self.happens(seconds_later, Event::JobSubmitted(Arc::new(spec)));

@@ -16,6 +16,7 @@ pub(super) fn nodes(count: u32, gpus: u32) -> Vec<NodeSpec> {
             memory: Bytes(0),
         },
         location: crate::Location::default(),
+        layout: Default::default(),
     };
     (0..count).map(node).collect()
 }
@@ -174,6 +175,19 @@ fn a_job_for_a_queue_that_is_not_there_and_a_cluster_of_two_kinds_are_refused() 
     mixed[1].capacity.accelerator = AcceleratorKind("H100".to_owned());
     let refusal = simulate(&workload, &mixed, &skipping).expect_err("there are two kinds").to_string();
     assert!(refusal.starts_with("simulate nodes of GPU and H100 together"), "{refusal}");
+}
+
+#[test]
+fn nodes_of_any_one_pool_are_simulated_and_those_of_two_refused() {
+    let text = "job_id,submit_s,duration_s,gpus\nj,0,10,4\n";
+    let workload = read_trace("t.csv", text, TraceFormat::Csv, BadRows::Refuse).expect("the row is well formed");
+    let mut serving = nodes(2, 4);
+    serving[0].capacity.pool = PoolName::new("inference").expect("it is a name");
+    let refusal = simulate(&workload, &serving, &options(PolicyName::Gangline)).expect_err("two pools").to_string();
+    assert!(refusal.starts_with("simulate nodes of the pools inference and training together"), "{refusal}");
+    serving.truncate(1);
+    let summary = simulate(&workload, &serving, &options(PolicyName::Gangline)).expect("one pool");
+    assert_eq!(summary.jobs, 1);
 }
 
 /// Half of the jobs are of high priority. All of 8,000 s on the whole of the cluster: those of high priority preempt the

@@ -1,11 +1,21 @@
 //! Hostile and broken shard files: a named error each, never a panic.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::*;
+use crate::staged::Staged;
 
 fn tensor(name: &str, data: &[u8]) -> Tensor {
     Tensor { name: name.to_owned(), data_type: DataType::U8, shape: vec![data.len()], data: data.to_vec() }
+}
+
+/// A file with these tensors, up to a page, and its record.
+fn encode(rank: u32, tensors: &[Tensor]) -> Result<(Vec<u8>, ShardRecord), Error> {
+    let views: Vec<TensorView<'_>> = tensors.iter().map(Tensor::as_view).collect();
+    let staged = Staged::copy(&views.iter().collect::<Vec<_>>(), &Arc::default())?;
+    let (header, _) = lay_out(&views.iter().collect::<Vec<_>>())?;
+    Ok((header, staged.record(rank)))
 }
 
 /// A record of two tensors of four bytes, whatever the file says.

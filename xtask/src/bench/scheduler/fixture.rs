@@ -33,7 +33,8 @@ pub(super) fn node(index: u32, gpus: u32, rack: u32, block: u32) -> Result<NodeS
         memory: Bytes(1 << 40),
     };
     let location = [(Level::Rack, format!("r{}", index / rack)), (Level::Block, format!("b{}", index / block))];
-    Ok(NodeSpec { name, capacity, location: location.into_iter().collect::<Location>() })
+    let location = location.into_iter().collect::<Location>();
+    Ok(NodeSpec { name, capacity, location, layout: Default::default() })
 }
 
 /// An engine with so many nodes of eight in racks and blocks.
@@ -80,6 +81,7 @@ impl Gang {
             },
             budget: None,
             spares: 0,
+            datasets: Default::default(),
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },

@@ -38,7 +38,7 @@ pub(super) fn nodes(count: u32, gpus: u32) -> Result<Vec<NodeSpec>> {
         let accelerator = AcceleratorKind("GPU".to_owned());
         let capacity =
             NodeCapacity { pool: PoolName::default(), accelerator, accelerators: gpus, cpus: 0, memory: Bytes(0) };
-        Ok(NodeSpec { name, capacity, location: Location::default() })
+        Ok(NodeSpec { name, capacity, location: Location::default(), layout: Default::default() })
     };
     (0..count).map(node).collect()
 }

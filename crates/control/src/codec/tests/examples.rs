@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds, JobId,
-    JobSpec, Launch, Level, MetricValue, Money, NodeId, NodeName, PoolName, Priority, Program, QueueName,
-    RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
-    Timestamp, TopologyRequest,
+    JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program, QueueName, RecoveryPolicy,
+    Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec, Timestamp,
+    TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Location, MissedRung,
-    NodeCapacity, NodeSpec, PlaceReason, PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share,
-    ShareEnd, ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
+    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, MissedRung, PlaceReason,
+    PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, Standing,
+    StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -82,23 +82,6 @@ impl Examples {
 
     fn share_of(&mut self) -> (JobId, AttemptNumber, NodeId) {
         (JobId(self.large()), AttemptNumber(self.number()), NodeId(self.number()))
-    }
-
-    fn node(&mut self) -> NodeSpec {
-        let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
-        let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
-        let (cpus, memory) = (self.number(), Bytes(self.large()));
-        if !self.has_network {
-            let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators, cpus, memory };
-            return NodeSpec { name, capacity, location: Location::default() };
-        }
-        let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
-        let location = levels.into_iter().map(|level| (level, self.text())).collect();
-        NodeSpec {
-            name,
-            capacity: NodeCapacity { pool: self.pool(), accelerator, accelerators, cpus, memory },
-            location,
-        }
     }
 
     fn level(&mut self) -> Level {
@@ -249,6 +232,7 @@ impl Examples {
             time_limit: self.maybe(Self::duration),
             budget: self.maybe(Self::money),
             spares: self.number(),
+            datasets: self.datasets().into_iter().collect(),
             submitter: Submitter(self.text()),
         }
     }
@@ -466,6 +450,7 @@ impl Examples {
             claim: self.maybe(Self::claim),
             resizes: self.number(),
             width: self.maybe(Self::number),
+            pace: self.pace(),
             is_cancelled: self.below(2) == 0,
             sweep: self.maybe(|random| SweepId(JobId(random.large()))),
             account: Account { spent: self.money(), metered_to: self.time() },
@@ -493,6 +478,7 @@ impl Examples {
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
             histories: vec![self.history(), self.history()],
             losses: self.losses(),
+            datasets: vec![(NodeId(3), self.datasets())].into_iter().filter(|(_, names)| !names.is_empty()).collect(),
         }
     }
 }

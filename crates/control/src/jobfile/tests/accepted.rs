@@ -17,6 +17,7 @@ queue: research
 priority: high
 num_nodes: {min: 2, max: 2}
 spares: 2
+datasets: [c4, s3://bucket/pile, c4]
 resources: {accelerators: "H100:8", cpus: 32, memory: 256GiB, pool: evaluation}
 workdir: ../data
 envs: {LR: 3e-4, DEBUG: true, EMPTY: "", COUNT: 007}
@@ -46,6 +47,8 @@ fn every_key_reaches_the_specification() {
     assert_eq!((job.gang.accelerator.0.as_str(), job.gang.launch), ("H100", Launch::PerNode));
     assert_eq!((job.gang.cpus_per_node, job.gang.memory_per_node), (32, Bytes(256 << 30)));
     assert_eq!(job.gang.pool.as_str(), "evaluation");
+    assert_eq!(job.datasets, ["c4", "s3://bucket/pile"].map(str::to_owned).into());
+    assert_eq!(accepted("run: x\ndatasets: c4", &[]).datasets, ["c4".to_owned()].into());
     let segment = Some(Segment { nodes: NonZeroU32::MIN, level: Level::Nvlink });
     let topology = TopologyRequest { require: Some(Level::Block), prefer: Some(Level::Rack), segment };
     assert_eq!(job.gang.topology, topology);

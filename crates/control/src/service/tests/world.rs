@@ -75,6 +75,8 @@ pub(super) fn node(name: &str, slots: u32) -> NodeConfig {
             memory: Bytes(0),
         },
         location: Default::default(),
+        layout: Default::default(),
+        links_file: None,
         address: format!("{name}.test"),
         price_per_hour: Some(Money::from_nano_dollars(3_600_000_000)),
     }
@@ -109,6 +111,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         time_limit: None,
         budget: None,
         spares: 0,
+        datasets: Default::default(),
         submitter: Submitter("ada".to_owned()),
     }
 }

@@ -1,13 +1,59 @@
-//! What the engine remembers of run times and losses, and the spares that follow from these.
+//! What nodes are, and what the engine remembers of run times, speeds, data and losses.
 
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Lane, Submitter};
-use gangline_orchestration::{History, Kin, LossHistory, LossRecord, Sample, SpareRules, SpareSizing};
+use gangline_base::{
+    AcceleratorKind, AttemptNumber, Bytes, DeviceLayout, Lane, Level, NodeName, PoolName, Step, Submitter,
+};
+use gangline_orchestration::{
+    History, Kin, Location, LossHistory, LossRecord, NodeCapacity, NodeSpec, Pace, Sample, SpareRules, SpareSizing,
+};
 
 use super::{Examples, queue_name};
 
 impl Examples {
+    pub(super) fn node(&mut self) -> NodeSpec {
+        let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
+        let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());
+        let (cpus, memory) = (self.number(), Bytes(self.large()));
+        if !self.has_network {
+            let capacity = NodeCapacity { pool: PoolName::default(), accelerator, accelerators, cpus, memory };
+            return NodeSpec { name, capacity, location: Location::default(), layout: Default::default() };
+        }
+        let levels = Level::ALL.into_iter().filter(|_| self.below(2) == 0).collect::<Vec<_>>();
+        let location = levels.into_iter().map(|level| (level, self.text())).collect();
+        NodeSpec {
+            name,
+            capacity: NodeCapacity { pool: self.pool(), accelerator, accelerators, cpus, memory },
+            location,
+            layout: self.layout(),
+        }
+    }
+
+    /// None from before jobs said what they read.
+    pub(super) fn datasets(&mut self) -> Vec<String> {
+        let count = if self.has_network { self.below(3) } else { 0 };
+        (0..count).map(|number| format!("{} {number}", self.text())).collect()
+    }
+
+    /// None from before it was measured.
+    pub(super) fn pace(&mut self) -> Pace {
+        if !self.has_network {
+            return Pace::default();
+        }
+        let widths = (0..self.below(3)).map(|width| (width, (self.large(), Duration::from_nanos(self.large()))));
+        let widths = widths.collect();
+        let since = self.maybe(|random| (AttemptNumber(random.number()), Step(random.large()), random.time()));
+        Pace { widths, since }
+    }
+
+    pub(super) fn layout(&mut self) -> DeviceLayout {
+        let (pairs, sockets) = (vec![0, 0, 1, 1, 2, 2, 3, 3], vec![0, 0, 0, 0, 1, 1, 1, 1]);
+        let tiers =
+            self.maybe(|random| if random.below(2) == 0 { vec![sockets.clone()] } else { vec![pairs, sockets] });
+        DeviceLayout::new(tiers.unwrap_or_default()).expect("nested")
+    }
+
     pub(super) fn spare_rules(&mut self) -> SpareRules {
         let sizing = |random: &mut Self| SpareSizing { confidence_milli: random.number(), repair: random.duration() };
         SpareRules { nodes: self.amounts(), sizing: self.maybe(sizing) }

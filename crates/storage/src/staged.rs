@@ -1,0 +1,92 @@
+//! A rank's part of a save, copied to host memory as the file that it will be: header, tensors, and zeros up to a page.
+//!
+//! The copy is all that the trainer waits for. Hashing it comes afterwards, beside the writing, on other threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::manifest::{ShardRecord, TensorRecord};
+use crate::shard::{self, Declared};
+use crate::slab::{PAGE, Slab, Slabs};
+use crate::{Digest, Error, TensorView};
+
+/// Threads that hash one save at most: what a disk takes in, two cores hash (BLAKE3 does 4 GB/s on one).
+const HASHERS_MAX: usize = 4;
+/// Below this a second thread costs more than it saves.
+const HASHED_ALONE_BYTES: usize = 8 << 20;
+
+/// A shard in memory.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    slab: Slab,
+    header_bytes: usize,
+    tensors: Vec<Declared>,
+    bytes: usize,
+}
+
+impl Staged {
+    /// Copies these tensors, in this order.
+    pub(crate) fn copy(tensors: &[&TensorView<'_>], slabs: &Arc<Slabs>) -> Result<Staged, Error> {
+        let (header, declared) = shard::lay_out(tensors)?;
+        let bytes = header.len() + tensors.iter().map(|tensor| tensor.data.len()).sum::<usize>();
+        let mut slab = slabs.take(bytes.next_multiple_of(PAGE));
+        let (head, mut rest) = slab.split_at_mut(header.len());
+        head.copy_from_slice(&header);
+        for tensor in tensors {
+            let (place, after) = rest.split_at_mut(tensor.data.len());
+            place.copy_from_slice(tensor.data);
+            rest = after;
+        }
+        rest.fill(0);
+        Ok(Staged { slab, header_bytes: header.len(), tensors: declared, bytes })
+    }
+
+    /// The file and zeros up to a page.
+    pub(crate) fn image(&self) -> &[u8] {
+        &self.slab
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Names all its bytes, by hashing them.
+    pub(crate) fn record(&self, rank: u32) -> ShardRecord {
+        let digests = self.hash();
+        let records = self.tensors.iter().zip(digests).map(|(tensor, blake3)| TensorRecord {
+            name: tensor.name.clone(),
+            data_type: tensor.data_type,
+            shape: tensor.shape.clone(),
+            blake3,
+        });
+        let header_blake3 = Digest::of(&self.slab[..self.header_bytes]);
+        ShardRecord { rank, bytes: self.bytes(), header_blake3, tensors: records.collect() }
+    }
+
+    /// The digest of each tensor.
+    fn hash(&self) -> Vec<Digest> {
+        let data = &self.slab[self.header_bytes..self.bytes];
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = if data.len() < HASHED_ALONE_BYTES { 1 } else { cores.min(HASHERS_MAX) };
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(tensor) = self.tensors.get(at) else { return done };
+                done.push((at, Digest::of(&data[tensor.range.clone()])));
+            }
+        };
+        let mut digests = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mut digests = work();
+            for other in others {
+                digests.extend(other.join().expect("hashing doesn't panic"));
+            }
+            digests
+        });
+        digests.sort_by_key(|(at, _)| *at);
+        digests.into_iter().map(|(_, digest)| digest).collect()
+    }
+}

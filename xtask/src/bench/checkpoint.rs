@@ -1,0 +1,151 @@
+//! `bench checkpoint`: what a save holds the trainer up for, and how fast it becomes durable, beside one copy of the same
+//! bytes in memory and beside what fio writes to the same disk in the same run.
+//!
+//! Rounds are interleaved and medians reported, because disk and machine are shared; fsync is counted, as in MLPerf
+//! Storage. fio (`apt-get install fio`) is the limit; without it that part is not run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use gangline_storage::{DataType, Options, Step, Store, Tensor, TensorView};
+
+use super::report::{Bar, Report};
+
+/// Bytes of the state, and where there is little time.
+const STATE_BYTES: usize = 1 << 30;
+const STATE_BYTES_QUICK: usize = 128 << 20;
+/// Bytes of a tensor: a layer of a few hundred million parameters has some dozen like this.
+const TENSOR_BYTES: usize = 32 << 20;
+const ROUNDS: usize = 5;
+
+/// What one save took.
+struct Saving {
+    blocked: f64,
+    durable: f64,
+    cpu: f64,
+}
+
+/// Measures and prints; whether the bars held.
+pub(super) fn run(options: &[String]) -> Result<bool> {
+    let bytes = match options {
+        [] => STATE_BYTES,
+        [quick] if quick == "--quick" => STATE_BYTES_QUICK,
+        _ => bail!("bench checkpoint takes --quick, not {}", options.join(" ")),
+    };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench-checkpoint");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).context("make target/bench-checkpoint")?;
+    let state = state(bytes);
+    let views: Vec<TensorView<'_>> = state.iter().map(Tensor::as_view).collect();
+    let mut report = Report::default();
+    let gigabytes = in_gigabytes(bytes);
+    report.section(&format!(
+        "a state of {gigabytes:.2} GB in {} tensors of random bytes, one rank; medians of {ROUNDS} interleaved rounds (measured)",
+        state.len()
+    ));
+    let store = Store::open(folder.join("store"), Options::default())?;
+    // The first save takes its memory from the system.
+    let first = save(&store, 0, &views)?;
+    let (mut copies, mut saves, mut limits) = (Vec::new(), Vec::new(), Vec::new());
+    let mut target = vec![1; bytes];
+    for round in 1..=ROUNDS {
+        copies.push(copied(&state, &mut target));
+        saves.push(save(&store, u64::try_from(round)?, &views)?);
+        limits.extend(fio(&folder.join("fio"), bytes)?);
+    }
+    drop(target);
+    let of = |pick: fn(&Saving) -> f64| median(saves.iter().map(pick).collect());
+    let (copy, blocked, durable) = (median(copies), of(|save| save.blocked), of(|save| save.durable));
+    report.figure("one copy in memory that was touched before", gigabytes / copy, "GB/s", Bar::None);
+    report.figure("the trainer is blocked for, in such copies", blocked / copy, "", Bar::AtMost(1.3));
+    report.figure("the first save, whose memory is new", first.blocked / copy, "", Bar::None);
+    report.figure("durable writing, with hashes and fsync", gigabytes / durable, "GB/s", Bar::None);
+    report.figure("CPU seconds a GB, copy and hashes and all", of(|save| save.cpu) / gigabytes, "s", Bar::AtMost(0.4));
+    if limits.is_empty() {
+        report.skip("beside what fio writes", "fio is not installed: apt-get install fio");
+    } else {
+        let limit = median(limits);
+        report.figure("fio's sequential O_DIRECT write, fsync at its end", limit, "GB/s", Bar::None);
+        report.figure("durable writing / fio's", gigabytes / durable / limit, "", Bar::AtLeast(0.9));
+    }
+    drop(store);
+    std::fs::remove_dir_all(&folder).context("remove target/bench-checkpoint")?;
+    Ok(report.finish())
+}
+
+/// Tensors of bytes that nothing compresses.
+fn state(bytes: usize) -> Vec<Tensor> {
+    let mut word = 0x9E37_79B9_7F4A_7C15_u64;
+    let tensor = |number: usize| {
+        let mut data = Vec::with_capacity(TENSOR_BYTES);
+        while data.len() < TENSOR_BYTES {
+            // xorshift64 (Marsaglia 2003).
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            data.extend_from_slice(&word.to_le_bytes());
+        }
+        Tensor { name: format!("layer.{number}.weight"), data_type: DataType::F32, shape: vec![data.len() / 4], data }
+    };
+    (0..bytes / TENSOR_BYTES).map(tensor).collect()
+}
+
+/// Seconds for one copy of the state.
+fn copied(state: &[Tensor], target: &mut [u8]) -> f64 {
+    let began = Instant::now();
+    for (tensor, place) in state.iter().zip(target.chunks_mut(TENSOR_BYTES)) {
+        place.copy_from_slice(&tensor.data);
+    }
+    std::hint::black_box(&target);
+    began.elapsed().as_secs_f64()
+}
+
+fn save(store: &Store, step: u64, views: &[TensorView<'_>]) -> Result<Saving> {
+    let (began, cpu) = (Instant::now(), cpu_time()?);
+    let pending = store.save(Step(step), views, &BTreeMap::new())?;
+    let blocked = began.elapsed().as_secs_f64();
+    pending.wait()?;
+    let cpu = cpu_time()?.saturating_sub(cpu).as_secs_f64();
+    Ok(Saving { blocked, durable: began.elapsed().as_secs_f64() - blocked, cpu })
+}
+
+/// CPU time of this process, all threads, in user mode and the kernel.
+fn cpu_time() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
+    // utime and stime are the 12th and 13th after the name, in ticks of a hundredth of a second (proc(5)).
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok()).context("read utime and stime");
+    Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
+}
+
+/// What fio writes in GB a second; nothing if it isn't installed.
+fn fio(file: &Path, bytes: usize) -> Result<Option<f64>> {
+    let path: PathBuf = file.to_owned();
+    let mut command = Command::new("fio");
+    command.args(["--name=write", "--rw=write", "--bs=4M", "--iodepth=8", "--ioengine=libaio", "--direct=1"]);
+    command.args(["--end_fsync=1", "--fallocate=none", "--output-format=terse", "--unlink=1"]);
+    command.arg(format!("--size={bytes}")).arg(format!("--filename={}", path.display()));
+    let output = match command.output() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        output => output.context("run fio")?,
+    };
+    ensure!(output.status.success(), "fio failed: {}", String::from_utf8_lossy(&output.stderr));
+    // The 48th field of a terse line (fio's HOWTO, "terse output", version 3) is the bandwidth of writing in KiB a second.
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find(|line| line.starts_with("3;")).context("find fio's figures")?;
+    let kibibytes: f64 = line.split(';').nth(47).context("find fio's bandwidth")?.parse()?;
+    Ok(Some(kibibytes * 1_024.0 / 1e9))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a state has fewer than 2^53 bytes")]
+fn in_gigabytes(bytes: usize) -> f64 {
+    bytes as f64 / 1e9
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
