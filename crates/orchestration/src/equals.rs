@@ -16,7 +16,7 @@ use crate::engine::Engine;
 use crate::job::Job;
 use crate::queue::{QueueIndex, Queues};
 use crate::rank::Standing;
-use crate::victims::{Claimed, HEADS_LOOKED_AT_MAX, Rights};
+use crate::victims::{Claimed, Rights};
 
 /// Jobs that are looked at in one pass for whether equals make room for them.
 const HEADS_SOUGHT_MAX: usize = 64;
@@ -62,29 +62,23 @@ impl Engine {
 
     /// The first of a line that only devices are in the way of.
     fn heads_of(&self, now: Timestamp, leaf: QueueIndex) -> impl Iterator<Item = &Job> {
-        let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
-        let heads = heads.filter_map(|key| self.jobs.get(&key.job));
-        heads.filter(move |job| self.may_start(now, leaf, job) && self.live_claim(job).is_none())
+        self.first_in_line(leaf).filter(move |job| self.may_start(now, leaf, job) && self.live_claim(job).is_none())
     }
 
     /// Whether nothing but what puts a line on the list brings forward when somebody has run for long enough: an end in
     /// another queue may, where too few are known of this one.
     fn is_sure_of_equals(&self, now: Timestamp, leaf: QueueIndex) -> bool {
-        let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
-        let mut heads = heads.filter_map(|key| self.jobs.get(&key.job));
-        self.is_sure_of(now, leaf) && heads.all(|job| self.estimates.rests_on_queue(&job.spec))
+        self.is_sure_of(now, leaf) && self.first_in_line(leaf).all(|job| self.estimates.rests_on_queue(&job.spec))
     }
 
     /// Gangs that wait though as many devices are free as they take, if jobs move for them.
     fn scattered(&self) -> Gangs {
         let root = self.cluster.topology().root();
-        let rules = self.queues.configuration().preemption;
-        let open = self
-            .queues
-            .requests
-            .open()
-            .filter(|gang| rules.consolidate && root.free_devices(gang.as_ref()) >= gang.devices());
-        open.cloned().collect()
+        if !self.queues.configuration().preemption.consolidate {
+            return Gangs::new();
+        }
+        let open = self.queues.requests.open();
+        open.filter(|gang| root.free_devices(gang.as_ref()) >= gang.devices()).cloned().collect()
     }
 
     /// A claim for one of the first in line, who has no room: to what others leave for other nodes, or to what equals leave

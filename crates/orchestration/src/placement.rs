@@ -5,10 +5,10 @@
 //! A gang that spans domains takes as few as it can: the emptiest whole, and for the rest the one it fits most tightly;
 //! unless the fabric's bandwidths are known and equal parts are much faster (`fabric.rs`).
 //! Inside a domain, and in a cluster whose network isn't known, the fullest nodes with room are taken; ties go to the
-//! lower name or id, or to those whose free devices are joined better (`affinity.rs`), or that may have the job's data
-//! (`caches.rs`). Which of a node's devices are taken, `affinity.rs` says: the
-//! lowest, if it isn't known how they are joined. A gang never shares a node with itself, and its shares,
-//! so its ranks, come out in the order of the tree: neighbours in rank are neighbours in the network.
+//! nodes whose free devices are joined better (`affinity.rs`), then to those that may have the job's data (`caches.rs`), then
+//! to the lower name or id. Which of a node's devices are taken, `affinity.rs` says: the lowest, if it isn't known how they
+//! are joined. A gang never shares a node with itself, and its shares, so its ranks, come out in the order of the tree:
+//! neighbours in rank are neighbours in the network.
 //!
 //! Best fit by tree level follows Kueue's topology-aware scheduling (KEP-2724) and Slurm's topology/block plugin, whose
 //! segments these are. Counts per domain are kept by [`crate::topology`]; only nodes that are taken are looked at, unless

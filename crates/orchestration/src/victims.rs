@@ -38,8 +38,8 @@ use crate::{Decision, Node, PreemptionRules, Share, StopReason, placement};
 /// Jobs that victims are looked for in one pass.
 const CLAIMS_SOUGHT_MAX: usize = 4;
 
-/// Jobs of a line that are looked at for the first that could start.
-pub(crate) const HEADS_LOOKED_AT_MAX: usize = 8;
+/// Jobs of a line that are looked at for whether they may take devices from others.
+const HEADS_LOOKED_AT_MAX: usize = 8;
 /// Ways to shrink one job by a single node that are offered.
 const SHRINKS_BY_ONE_MAX: usize = 16;
 /// Ways to shrink it by more that are offered.
@@ -138,15 +138,15 @@ impl Engine {
         due
     }
 
-    /// The first in a line that only devices could be in the way of.
-    fn first_of(&self, now: Timestamp, leaf: QueueIndex) -> Option<&Job> {
-        let first = self.queues.pending(leaf).iter().filter_map(|key| self.jobs.get(&key.job));
-        first.take(HEADS_LOOKED_AT_MAX).find(|job| self.may_start(now, leaf, job))
+    /// The first few of a line.
+    pub(crate) fn first_in_line(&self, leaf: QueueIndex) -> impl Iterator<Item = &Job> {
+        let first = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
+        first.filter_map(|key| self.jobs.get(&key.job))
     }
 
     /// The first in a line, if it has a right and nothing on the way.
     pub(crate) fn seeker_of(&self, now: Timestamp, leaf: QueueIndex) -> Option<JobId> {
-        let job = self.first_of(now, leaf)?;
+        let job = self.first_in_line(leaf).find(|job| self.may_start(now, leaf, job))?;
         let is_due = self.live_claim(job).is_none() && self.rights(leaf, job).is_some();
         is_due.then_some(job.id)
     }
@@ -154,10 +154,8 @@ impl Engine {
     /// Whether nothing but what puts a line on the list can give it a right: time can, to those that back off, and a claim
     /// that comes to nothing. Those over a limit are looked at again when a queue in their way holds less.
     pub(crate) fn is_sure_of(&self, now: Timestamp, leaf: QueueIndex) -> bool {
-        let heads = self.queues.pending(leaf).iter().take(HEADS_LOOKED_AT_MAX);
-        let mut heads = heads.filter_map(|key| self.jobs.get(&key.job));
         let backs_off = |job: &Job| matches!(job.state, JobState::Queued { not_before, .. } if not_before > now);
-        heads.all(|job| !backs_off(job) && self.live_claim(job).is_none())
+        self.first_in_line(leaf).all(|job| !backs_off(job) && self.live_claim(job).is_none())
     }
 
     fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {

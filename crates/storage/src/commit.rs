@@ -132,7 +132,7 @@ impl Committer {
             shard: record,
         };
         if rank > 0 {
-            disk.publish(partial, &layout::index_file(rank, world_size), &[&seal(&index)])?;
+            disk.publish(partial, &layout::index_file(rank, world_size), &seal(&index))?;
             return self.await_commit(step, &index.shard);
         }
         let mut shards = vec![index.shard.clone()];
@@ -215,7 +215,7 @@ impl Committer {
     fn commit(&self, partial: &Path, manifest: Manifest) -> Result<Manifest, Error> {
         let (disk, root) = (&self.shared.disk, &self.shared.root);
         self.check_not_superseded(manifest.step)?;
-        disk.publish(partial, layout::MANIFEST, &[&seal(&manifest)])?;
+        disk.publish(partial, layout::MANIFEST, &seal(&manifest))?;
         for rank in 1..manifest.world_size {
             disk.remove_file(&partial.join(layout::index_file(rank, manifest.world_size)))?;
         }

@@ -96,35 +96,51 @@ impl Disk {
         Ok(())
     }
 
-    /// Publishes a file: after this it is there in full and durable, or (after an error) not there under its name.
-    pub(crate) fn publish(&self, folder: &Path, name: &str, parts: &[&[u8]]) -> Result<(), Error> {
-        let path = folder.join(name);
-        let aside = folder.join(format!("{}{name}", layout::ASIDE_PREFIX));
-        let mut file = self.act(DiskAct::CreateFile, &aside, || {
-            OpenOptions::new().write(true).create(true).truncate(true).open(&aside)
-        })?;
-        for chunk in parts.iter().flat_map(|part| part.chunks(WRITE_BYTES_MAX)) {
-            self.act(DiskAct::Write, &aside, || file.write_all(chunk))?;
-        }
-        self.sync(DiskAct::SyncFile, &aside, &file)?;
-        self.act(DiskAct::Rename, &path, || fs::rename(&aside, &path))?;
-        self.sync_folder(folder)
+    /// Publishes a small file: after this it is there in full and durable, or (after an error) not there under its name.
+    pub(crate) fn publish(&self, folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        let create = |aside: &Path| OpenOptions::new().write(true).create(true).truncate(true).open(aside);
+        self.publish_with(folder, name, create, |aside, mut file| {
+            let mut chunks = bytes.chunks(WRITE_BYTES_MAX);
+            chunks.try_for_each(|chunk| self.act(DiskAct::Write, aside, || file.write_all(chunk)))
+        })
     }
 
     /// Publishes a file that is laid out in memory, past the page cache where the file system can: several blocks under way
     /// at once keep the disk busy, and the cache would copy each byte and then hold what nobody reads.
     pub(crate) fn publish_image(&self, folder: &Path, name: &str, image: &Staged) -> Result<(), Error> {
+        self.publish_with(folder, name, create_direct, |aside, file| {
+            self.write_blocks(aside, file, image.image())?;
+            // What was written up to a page goes again.
+            self.act(DiskAct::Write, aside, || file.set_len(image.bytes()))
+        })
+    }
+
+    /// Makes a file aside, fills it, makes it durable, and gives it its name.
+    fn publish_with(
+        &self,
+        folder: &Path,
+        name: &str,
+        create: impl FnOnce(&Path) -> io::Result<File>,
+        fill: impl FnOnce(&Path, &File) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let path = folder.join(name);
         let aside = folder.join(format!("{}{name}", layout::ASIDE_PREFIX));
-        let file = self.act(DiskAct::CreateFile, &aside, || create_direct(&aside))?;
-        let blocks: Vec<&[u8]> = image.image().chunks(BLOCK_BYTES).collect();
+        let file = self.act(DiskAct::CreateFile, &aside, || create(&aside))?;
+        fill(&aside, &file)?;
+        self.sync(DiskAct::SyncFile, &aside, &file)?;
+        self.act(DiskAct::Rename, &path, || fs::rename(&aside, &path))?;
+        self.sync_folder(folder)
+    }
+
+    /// Writes blocks of a file, several at once; none after one has failed.
+    fn write_blocks(&self, path: &Path, file: &File, bytes: &[u8]) -> Result<(), Error> {
+        let blocks: Vec<&[u8]> = bytes.chunks(BLOCK_BYTES).collect();
         let next = AtomicUsize::new(0);
         let write = || -> Result<(), Error> {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(block) = blocks.get(at) else { return Ok(()) };
-                let written = self.act(DiskAct::Write, &aside, || file.write_all_at(block, (at * BLOCK_BYTES) as u64));
-                // Nobody goes on with a file that is given up.
+                let written = self.act(DiskAct::Write, path, || file.write_all_at(block, (at * BLOCK_BYTES) as u64));
                 written.inspect_err(|_| next.store(blocks.len(), Ordering::Relaxed))?;
             }
         };
@@ -133,12 +149,7 @@ impl Disk {
             let own = write();
             let others = others.into_iter().map(|other| other.join().expect("writing doesn't panic"));
             others.fold(own, Result::and)
-        })?;
-        // What was written up to a page goes again.
-        self.act(DiskAct::Write, &aside, || file.set_len(image.bytes()))?;
-        self.sync(DiskAct::SyncFile, &aside, &file)?;
-        self.act(DiskAct::Rename, &path, || fs::rename(&aside, &path))?;
-        self.sync_folder(folder)
+        })
     }
 
     /// Gives a finished folder its final name. If that name is taken the two change places in one step, so that there

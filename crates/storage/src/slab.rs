@@ -1,5 +1,5 @@
-//! Host memory that saves are copied into: kept, touched beforehand and aligned, because fresh memory takes page faults
-//! (2 GB/s against 11 for memory that was touched; ../shared/reference says on what) and direct I/O takes whole pages.
+//! Host memory that saves are copied into: kept and touched beforehand, because each page of fresh memory takes a fault
+//! (`cargo xtask bench checkpoint` shows the first save beside the others), and aligned, because direct I/O takes whole pages.
 //!
 //! Invariant: no more slabs are kept than saves may be in flight.
 

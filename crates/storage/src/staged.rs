@@ -10,9 +10,9 @@ use crate::shard::{self, Declared};
 use crate::slab::{PAGE, Slab, Slabs};
 use crate::{Digest, Error, TensorView};
 
-/// Threads that hash one save at most: what a disk takes in, two cores hash (BLAKE3 does 4 GB/s on one).
+/// Threads that hash one save at most: BLAKE3 does some GB/s on each, which is as much as a disk takes in.
 const HASHERS_MAX: usize = 4;
-/// Below this a second thread costs more than it saves.
+/// A save of less is hashed by one thread: that takes milliseconds.
 const HASHED_ALONE_BYTES: usize = 8 << 20;
 
 /// A shard in memory.

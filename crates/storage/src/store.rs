@@ -120,6 +120,9 @@ impl Store {
     /// Copies this rank's share of the tensors to host memory, which is all the caller waits for, and writes them in
     /// the background. Every rank of a gang passes all tensors, the same on each.
     ///
+    /// The memory of the copies is kept for the next saves until the store is dropped: as much as the largest save takes,
+    /// once for each that was under way at the same time.
+    ///
     /// With [`SAVES_IN_FLIGHT_MAX`](crate::SAVES_IN_FLIGHT_MAX) saves under way it waits for one to end first.
     ///
     /// # Errors

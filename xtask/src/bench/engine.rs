@@ -17,6 +17,8 @@ use gangline_base::{
 use gangline_control::db::{Batch, Entry, Journal, Options};
 use gangline_orchestration::{Decision, Engine, Event, Limits, NodeCapacity, NodeSpec, ShareEnd};
 
+use super::report::median;
+
 /// What an event's record weighs: the mean of the demo's journal, rounded up.
 const RECORD_BYTES: usize = 300;
 /// Repetitions of each measurement of the disk; the median counts.
@@ -55,11 +57,6 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     println!("  target: at least {TARGET} x under load: {}", if is_met { "met" } else { "NOT met" });
     std::fs::remove_dir_all(&folder).context("remove target/bench-engine")?;
     Ok(is_met)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn rate(count: u64, began: Instant) -> f64 {

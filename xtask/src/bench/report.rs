@@ -123,6 +123,12 @@ pub(super) fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times[(times.len() * percent).div_ceil(100).max(1) - 1]
 }
 
+/// The middle of the values.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

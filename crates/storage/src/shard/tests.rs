@@ -10,12 +10,11 @@ fn tensor(name: &str, data: &[u8]) -> Tensor {
     Tensor { name: name.to_owned(), data_type: DataType::U8, shape: vec![data.len()], data: data.to_vec() }
 }
 
-/// A file with these tensors, up to a page, and its record.
+/// The header of a file with these tensors, and the file's record.
 fn encode(rank: u32, tensors: &[Tensor]) -> Result<(Vec<u8>, ShardRecord), Error> {
     let views: Vec<TensorView<'_>> = tensors.iter().map(Tensor::as_view).collect();
-    let staged = Staged::copy(&views.iter().collect::<Vec<_>>(), &Arc::default())?;
-    let (header, _) = lay_out(&views.iter().collect::<Vec<_>>())?;
-    Ok((header, staged.record(rank)))
+    let views: Vec<&TensorView<'_>> = views.iter().collect();
+    Ok((lay_out(&views)?.0, Staged::copy(&views, &Arc::default())?.record(rank)))
 }
 
 /// A record of two tensors of four bytes, whatever the file says.
