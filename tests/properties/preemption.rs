@@ -180,6 +180,13 @@ impl Stage {
                     victim.id,
                     by.id
                 );
+                let (gang, taken) = (&victim.spec.gang, by.spec.gang.devices());
+                assert!(
+                    gang.nodes.get() == 1 || gang.devices() <= taken,
+                    "{} is a gang that gives up more than {} takes",
+                    victim.id,
+                    by.id
+                );
                 *self.rights.entry("time share").or_default() += 1;
                 return;
             }
