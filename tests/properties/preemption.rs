@@ -180,11 +180,20 @@ impl Stage {
                     victim.id,
                     by.id
                 );
+                let (gang, taken) = (&victim.spec.gang, by.spec.gang.devices());
+                assert!(
+                    gang.nodes.get() == 1 || gang.devices() <= taken,
+                    "{} is a gang that gives up more than {} takes",
+                    victim.id,
+                    by.id
+                );
                 *self.rights.entry("time share").or_default() += 1;
                 return;
             }
             ClaimRight::Consolidation => {
-                assert!(has_saved && attempt.shares.len() == 1, "{} is not to be moved", victim.id);
+                let lately = victim.checkpoint_at.is_some_and(|at| self.now.since(at) <= Duration::from_hours(1));
+                let may_move = has_saved || lately;
+                assert!(may_move && attempt.shares.len() == 1, "{} is not to be moved", victim.id);
                 *self.rights.entry("consolidation").or_default() += 1;
                 return;
             }

@@ -2,9 +2,10 @@
 //!
 //! Small jobs that end at different times leave holes that are enough in sum and too small each; a job of whole nodes then
 //! waits beside free devices. Moving a few of the small ones costs each of them a restart. This is the consolidation action
-//! of NVIDIA's KAI scheduler, with two rules of ours: only what has saved since it was placed moves, so that little is done
-//! twice and no job moves again before it has come on; and the moves together must cost no more than a tenth of what the
-//! waiting job is expected to use.
+//! of NVIDIA's KAI scheduler, with two rules of ours: only what has saved since it was placed, or within the last hour, moves,
+//! so that little is done twice and no job moves for long without coming on; and the moves together must cost no more than a
+//! tenth of what the waiting job is expected to use. The first few that wait for each gang are asked (`equals.rs`), so that
+//! many of whole nodes first in line don't hide one of half a node that a single move would make room for.
 //!
 //! Invariants: nobody is moved unless everybody who is has a node to go to, and no two go to the same one (their claims are
 //! counted one by one). Movers keep their place in line and have a claim to where they go (`claim.rs`). The search looks at
@@ -32,12 +33,21 @@ const NODES_BEYOND_MAX: usize = 32;
 /// The moves may cost the inverse of this of what the waiting job is expected to use.
 const COST_PART: u32 = 10;
 
+/// Who saved within this time may move though it has not saved since it was placed.
+const SAVED_LATELY: Duration = Duration::from_hours(1);
+
 /// A node that could take a share of the gang once some of its jobs have gone elsewhere.
 struct Clearing {
     /// Devices that those hold; nothing if it has room as it is.
     moving: u32,
     node: NodeId,
     movers: Vec<JobId>,
+}
+
+/// Whether a job has shown that it can save, since it was placed or a short while ago: then little is done twice, and one
+/// that fails to save when it is asked to is soon left alone.
+fn saves(now: Timestamp, job: &Job) -> bool {
+    has_advanced(job) || job.checkpoint_at.is_some_and(|saved| now.since(saved) <= SAVED_LATELY)
 }
 
 /// Jobs that move, each with where it goes.
@@ -125,7 +135,7 @@ impl Engine {
         let attempt = job.attempt().filter(|attempt| attempt.stop.is_none() && attempt.shares.len() == 1)?;
         let guaranteed_until = attempt.placed_at + self.queues.configuration().preemption.runtime_min;
         // One that is elastic shrinks.
-        let may_move = guaranteed_until <= now && has_advanced(job) && job.spec.elastic.is_none();
+        let may_move = guaranteed_until <= now && saves(now, job) && job.spec.elastic.is_none();
         may_move.then(|| devices_of(attempt))
     }
 

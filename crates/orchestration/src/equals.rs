@@ -1,9 +1,9 @@
 //! Who asks for room that equals make: by time sharing (`rotation.rs`) or consolidation (`consolidation.rs`).
 //!
-//! The first few of each line are asked, the line with the best standing first. Only lines are looked at in which somebody
-//! may have run for long enough, or that ask for a gang that all free devices together are enough for. Invariant: a line
-//! in which somebody has run for long enough is on the list; a look that finds nobody takes it off until somebody has, its
-//! first jobs are others, or others run.
+//! The first few of each line are asked, and for moves the first few for each gang, the line with the best standing first.
+//! Only lines are looked at in which somebody may have run for long enough, or that ask for a gang that all free devices
+//! together are enough for. Invariant: a line in which somebody has run for long enough is on the list; a look that finds
+//! nobody takes it off until somebody has, its first jobs are others, or others run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -14,12 +14,16 @@ use gangline_base::{GangShape, JobId, Timestamp};
 use crate::Decision;
 use crate::engine::Engine;
 use crate::job::Job;
+use crate::line::QueueKey;
 use crate::queue::{QueueIndex, Queues};
 use crate::rank::Standing;
 use crate::victims::{Claimed, Rights};
 
 /// Jobs that are looked at in one pass for whether equals make room for them.
 const HEADS_SOUGHT_MAX: usize = 64;
+
+/// Of those that ask for the same gang in one line, jobs that are looked at for whether others move for them.
+const FIRST_OF_GANG_MAX: usize = 2;
 
 /// Gangs.
 pub(crate) type Gangs = BTreeSet<Arc<GangShape>>;
@@ -44,17 +48,19 @@ impl Engine {
         while due.len() < HEADS_SOUGHT_MAX
             && let Some(Reverse((_, leaf))) = lines.pop()
         {
-            let heads: Vec<(JobId, Option<Timestamp>)> =
-                self.heads_of(now, leaf).map(|job| (job.id, self.shares_from(leaf, job))).collect();
+            let heads: Vec<(QueueKey, Option<Timestamp>)> =
+                self.heads_of(now, leaf).map(|job| (job.key(), self.shares_from(leaf, job))).collect();
             let can_share = |from: &Option<Timestamp>| from.is_some_and(|from| from <= now);
             if !heads.iter().any(|(_, from)| can_share(from)) && self.is_sure_of_equals(now, leaf) {
                 self.queues.share_no_more(leaf);
             }
-            for (job, from) in heads {
-                let is_scattered = self.jobs.get(&job).is_some_and(|job| scattered.contains(&job.spec.gang));
-                due.extend((is_scattered || can_share(&from)).then_some(job));
-                self.timers.extend(from.filter(|from| *from > now).map(|from| (from, job)));
+            let mut asking: BTreeSet<QueueKey> =
+                scattered.iter().flat_map(|gang| self.first_of_gang(now, leaf, gang)).collect();
+            for (head, from) in heads {
+                asking.extend(can_share(&from).then_some(head));
+                self.timers.extend(from.filter(|from| *from > now).map(|from| (from, head.job)));
             }
+            due.extend(asking.into_iter().map(|key| key.job));
         }
         due.truncate(HEADS_SOUGHT_MAX);
         due
@@ -63,6 +69,16 @@ impl Engine {
     /// The first of a line that only devices are in the way of.
     fn heads_of(&self, now: Timestamp, leaf: QueueIndex) -> impl Iterator<Item = &Job> {
         self.first_in_line(leaf).filter(move |job| self.may_start(now, leaf, job) && self.live_claim(job).is_none())
+    }
+
+    /// The first few of a line that ask for one gang, whoever is before them: what moves make room for one gang says nothing
+    /// of another.
+    fn first_of_gang(&self, now: Timestamp, leaf: QueueIndex, gang: &GangShape) -> impl Iterator<Item = QueueKey> {
+        let mut firsts: Vec<QueueKey> = self.queues.line(leaf).firsts(gang).map(|(_, key)| key).collect();
+        firsts.sort_unstable();
+        let firsts = firsts.into_iter().filter_map(|key| self.jobs.get(&key.job));
+        let due = firsts.filter(move |job| self.may_start(now, leaf, job) && self.live_claim(job).is_none());
+        due.take(FIRST_OF_GANG_MAX).map(Job::key)
     }
 
     /// Whether nothing but what puts a line on the list brings forward when somebody has run for long enough: an end in

@@ -12,6 +12,9 @@
 //! all long jobs, a little to each, but is borne by those that have most left: then few wait long, as under the shortest
 //! remaining time.
 //!
+//! A gang makes room only for what takes as many devices: it stands still until as many are together again, which takes the
+//! longer the more it needs, and what the rest of its devices would do meanwhile nobody knows.
+//!
 //! Invariants: a job is stopped only for one of its own queue, of no lower priority, that is expected to take less than
 //! half of what it has had itself, and whose turn is earlier, whatever order the queue is in. What a job has left that runs
 //! beyond its estimate is at least what it has had, unless its limit is near, and then it comes first: so two jobs never
@@ -19,7 +22,7 @@
 
 use std::time::Duration;
 
-use gangline_base::{JobId, JobSpec, Priority, Timestamp};
+use gangline_base::{GangShape, JobId, JobSpec, Priority, Timestamp};
 
 use crate::RequeueReason;
 use crate::engine::Engine;
@@ -78,15 +81,17 @@ impl Engine {
         self.behind(leaf, job).filter_map(comes).filter(|from| *from > now).min()
     }
 
-    /// Who runs and could be behind a waiting job in line: since when, what it must have left to be, and the job.
+    /// Who runs, could be behind a waiting job in line, and isn't too large to make room for it: since when, what it must have
+    /// left to be behind, and the job.
     fn behind<'a>(
         &'a self,
         leaf: QueueIndex,
         job: &Job,
     ) -> impl Iterator<Item = (Timestamp, Duration, &'a Job)> + use<'a> {
         let turn = aged(job.submitted_at, &job.spec, self.expected_yet(job));
+        let gang_max = job.spec.gang.devices();
         self.queues.running_of(leaf, job.spec.priority).filter_map(move |(since, id)| {
-            let job = self.jobs.get(&id)?;
+            let job = self.jobs.get(&id).filter(|job| is_at_most(gang_max, &job.spec.gang))?;
             Some((since, least_left(&job.spec, turn.since(job.submitted_at))?, job))
         })
     }
@@ -108,6 +113,11 @@ fn left(spec: &JobSpec, expected: Duration, ran: Duration) -> Duration {
     let in_all = expected.max(ran.saturating_mul(TAIL_FACTOR));
     let limit = spec.time_limit.filter(|limit| *limit > ran);
     limit.map_or(in_all, |limit| in_all.min(limit)).saturating_sub(ran)
+}
+
+/// Whether it runs on one node, or takes at most so many devices.
+fn is_at_most(devices: u32, gang: &GangShape) -> bool {
+    gang.nodes.get() == 1 || gang.devices() <= devices
 }
 
 /// Whether a job that has run for `ran` has at least so much left, by that alone: an estimate could only say more.
