@@ -66,6 +66,11 @@ pub(crate) fn check(root: &Path, step: u64) -> Result<(Option<Manifest>, VerifyR
     if !folder.is_dir() {
         return Err(Error::NotFound { step: Step(step) });
     }
+    check_folder(&folder, step)
+}
+
+/// The same of a checkpoint of `step` in a folder of any name.
+pub(crate) fn check_folder(folder: &Path, step: u64) -> Result<(Option<Manifest>, VerifyReport), Error> {
     let mut report = VerifyReport { step: Step(step), tensors_good: 0, bytes_good: Bytes(0), problems: Vec::new() };
     let manifest = match read_manifest(&folder.join(layout::MANIFEST), step) {
         Ok(manifest) => manifest,

@@ -98,10 +98,21 @@ impl Disk {
 
     /// Publishes a small file: after this it is there in full and durable, or (after an error) not there under its name.
     pub(crate) fn publish(&self, folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
-        let create = |aside: &Path| OpenOptions::new().write(true).create(true).truncate(true).open(aside);
+        self.publish_stream(folder, name, |write| write(bytes))
+    }
+
+    /// Publishes a file that is made piece by piece: `fill` gets a function that writes the next bytes.
+    pub(crate) fn publish_stream<E: From<Error>>(
+        &self,
+        folder: &Path,
+        name: &str,
+        fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.publish_with(folder, name, create, |aside, mut file| {
-            let mut chunks = bytes.chunks(WRITE_BYTES_MAX);
-            chunks.try_for_each(|chunk| self.act(DiskAct::Write, aside, || file.write_all(chunk)))
+            fill(&mut |bytes| {
+                let mut chunks = bytes.chunks(WRITE_BYTES_MAX);
+                chunks.try_for_each(|chunk| self.act(DiskAct::Write, aside, || file.write_all(chunk)))
+            })
         })
     }
 
@@ -116,20 +127,20 @@ impl Disk {
     }
 
     /// Makes a file aside, fills it, makes it durable, and gives it its name.
-    fn publish_with(
+    fn publish_with<E: From<Error>>(
         &self,
         folder: &Path,
         name: &str,
         create: impl FnOnce(&Path) -> io::Result<File>,
-        fill: impl FnOnce(&Path, &File) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+        fill: impl FnOnce(&Path, &File) -> Result<(), E>,
+    ) -> Result<(), E> {
         let path = folder.join(name);
         let aside = folder.join(format!("{}{name}", layout::ASIDE_PREFIX));
         let file = self.act(DiskAct::CreateFile, &aside, || create(&aside))?;
         fill(&aside, &file)?;
         self.sync(DiskAct::SyncFile, &aside, &file)?;
         self.act(DiskAct::Rename, &path, || fs::rename(&aside, &path))?;
-        self.sync_folder(folder)
+        Ok(self.sync_folder(folder)?)
     }
 
     /// Writes blocks of a file, several at once; none after one has failed.
@@ -192,6 +203,11 @@ impl DiskAct {
             DiskAct::Remove => "remove",
         }
     }
+}
+
+/// A new file.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).open(path)
 }
 
 /// A new file to write past the page cache; through it, where the file system can't (EINVAL, open(2)).

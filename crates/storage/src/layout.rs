@@ -25,6 +25,11 @@ pub(crate) fn deleted_folder(step: u64) -> String {
     format!("{DELETED_PREFIX}{step:010}")
 }
 
+/// The folder in which a checkpoint from an archive is rebuilt.
+pub(crate) fn pulled_folder(step: u64) -> String {
+    format!(".pulled-{step:010}")
+}
+
 /// One rank's tensors.
 pub(crate) fn shard_file(rank: u32, world_size: u32) -> String {
     format!("shard-{rank:05}-of-{world_size:05}.safetensors")

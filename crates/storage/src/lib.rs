@@ -12,6 +12,7 @@
 //! The state is *replicated*: every rank passes the full list of tensors to [`Store::save`], and rank `r` writes the
 //! part that [`tensor::share`](TensorView) deals to it (largest first, to the rank with the fewest bytes so far).
 
+pub mod archive;
 mod check;
 mod commit;
 mod digest;

@@ -216,7 +216,7 @@ pub(crate) fn seal<T: Serialize>(body: &T) -> Vec<u8> {
 
 /// Reads what [`seal`] wrote: checksum first, then magic and version, then the rest. Members this version doesn't
 /// know are ignored, so that a newer program may add some.
-fn unseal<T: DeserializeOwned>(text: &[u8], magic: &str) -> Result<T, Flaw> {
+pub(crate) fn unseal<T: DeserializeOwned>(text: &[u8], magic: &str) -> Result<T, Flaw> {
     #[derive(Deserialize)]
     struct Head {
         magic: String,

@@ -98,6 +98,11 @@ impl<'a> Shard<'a> {
         self.tensors.len()
     }
 
+    /// Each tensor's record, where it begins in the file, and its bytes; in the order of the file.
+    pub(crate) fn places(&self) -> &[(&'a TensorRecord, u64, u64)] {
+        &self.tensors
+    }
+
     /// Reads the `index`th tensor and checks its hash.
     pub(crate) fn read(&mut self, index: usize) -> Result<Tensor, Error> {
         let (record, start, length) = self.tensors[index];

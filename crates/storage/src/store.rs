@@ -117,6 +117,11 @@ impl Store {
         &self.shared.root
     }
 
+    /// The hands by which its folder is changed.
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.shared.disk
+    }
+
     /// Copies this rank's share of the tensors to host memory, which is all the caller waits for, and writes them in
     /// the background. Every rank of a gang passes all tensors, the same on each.
     ///

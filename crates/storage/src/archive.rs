@@ -1,0 +1,209 @@
+//! The archive: where checkpoints go to be kept for long, in fewer bytes, and come back bit for bit.
+//!
+//! Keeps A-6 (a checkpoint is in the archive once its catalog is, which is put last; deletion never reaches what a remaining
+//! one needs), A-9 (catalogs have a version and are not the core types) and A-10 (objects, counts, depths, tries and
+//! memory are limited; a push or pull holds a few chunks and a pack, never a checkpoint).
+//!
+//! An archive is objects by name, in a folder or in S3. `catalogs/step-....json` says what a checkpoint is made of
+//! (`catalog`); `packs/<hash>` are 32 to 64 MiB of coded chunks. What the archive has already is only referred to:
+//! whole tensors, then chunks of them. What it hasn't is coded against the same tensor in the nearest checkpoint, on
+//! its own, or not at all, whichever pays; a bf16 copy that follows from its fp32 master isn't stored. Techniques and
+//! their literature are those of `gangline_coding`; content-addressed objects and catalogs last are those of backup programs
+//! (Quinlan and Dorward 2002, "Venti: a new approach to archival storage").
+//!
+//! One program at a time changes an archive; any number may read it. A push and a prune at once lose nothing that is named,
+//! but the push may find at its end that a pack it refers to is gone, and says so.
+
+mod catalog;
+mod draft;
+mod encode;
+mod error;
+mod fetch;
+mod folder;
+mod known;
+mod prune;
+mod pull;
+mod push;
+mod remote;
+mod retention;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gangline_base::{Bytes, Step, Timestamp};
+use serde::Serialize;
+
+use crate::{Digest, Problem, Store, VerifyReport};
+use catalog::Catalog;
+use fetch::Fetcher;
+use remote::{Link, Manners, Remote};
+
+pub use error::{Error, Source};
+pub use prune::Pruned;
+pub use pull::Pulled;
+pub use push::Pushed;
+pub use retention::{Reason, Rule};
+
+/// How an archive is used.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The most bytes a second, up and down together; none for as many as go.
+    pub bytes_per_second_max: Option<NonZeroU64>,
+    /// How long to wait after a first failure before trying again; doubles with each.
+    pub first_pause: Duration,
+}
+
+/// How long to wait after a first failure by default.
+const FIRST_PAUSE_DEFAULT: Duration = Duration::from_millis(250);
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { bytes_per_second_max: None, first_pause: FIRST_PAUSE_DEFAULT }
+    }
+}
+
+/// Checkpoints in an object store or a folder.
+pub struct Archive {
+    link: Link,
+}
+
+/// An archived checkpoint, as its catalog tells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Archived {
+    /// The step it holds the state after.
+    pub step: Step,
+    /// When the store committed it.
+    pub saved_at: Timestamp,
+    /// Bytes of its shards.
+    pub bytes: Bytes,
+    /// Bytes of the packs that it needs, with what these hold for others.
+    pub packs: Bytes,
+    /// How many tensors it has.
+    pub tensors: usize,
+    /// Over the step and every tensor.
+    pub content_hash: Digest,
+    /// What the trainer noted.
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// A checkpoint's catalog, or why it can't be read.
+#[derive(Debug)]
+pub struct Listed {
+    /// The step in the catalog's name.
+    pub step: Step,
+    /// What it says.
+    pub catalog: Result<Archived, Error>,
+}
+
+impl Archive {
+    /// Opens the archive at `file:///folder` or a path. Nothing is made before the first push.
+    ///
+    /// # Errors
+    /// [`Error::Address`].
+    pub fn open(url: &str, options: &Options) -> Result<Archive, Error> {
+        let remote: Box<dyn Remote> = match folder::folder_of(url) {
+            Some(path) => Box::new(folder::Folder::new(PathBuf::from(path))),
+            None => {
+                let why = "write a path, or file:///folder".to_owned();
+                return Err(Error::Address { url: url.to_owned(), why });
+            }
+        };
+        Ok(Archive::over(remote, options))
+    }
+
+    pub(crate) fn over(remote: Box<dyn Remote>, options: &Options) -> Archive {
+        let Options { bytes_per_second_max, first_pause } = *options;
+        Archive { link: Link::new(remote, Manners { rate: bytes_per_second_max, first_pause }) }
+    }
+
+    /// Puts a checkpoint of the store into the archive; one that is there already costs a look.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the checkpoint isn't good, [`Error::Remote`], and [`Error::Corrupt`] if a pack that was put isn't
+    /// there at the end. Nothing of the checkpoint is visible then, and the next push goes on where this one was.
+    pub fn push(&self, store: &Store, step: Step) -> Result<Pushed, Error> {
+        push::push(&self.link, &source::Source::open(store.path(), step)?)
+    }
+
+    /// Rebuilds a checkpoint (the newest, without a step) in the store's folder, bit for bit.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Remote`], [`Error::Corrupt`] for what isn't as it was put, [`Error::Occupied`] if the store
+    /// has a good one of other content, [`Error::NoRoom`], [`Error::Store`]. The store's folder is as before then.
+    pub fn pull(&self, step: Option<Step>, store: &Store) -> Result<Pulled, Error> {
+        pull::pull(&self.link, &known::find_catalog(&self.link, step)?, store)
+    }
+
+    /// All checkpoints, oldest first, by their catalogs alone.
+    ///
+    /// # Errors
+    /// [`Error::Remote`].
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        let mut all = Vec::new();
+        for listed in known::list_catalogs(&self.link)? {
+            let catalog = match known::read_catalog(&self.link, listed) {
+                Err(error @ Error::Remote { .. }) => return Err(error),
+                catalog => catalog.map(|catalog| catalog.archived()),
+            };
+            all.push(Listed { step: Step(listed.0), catalog });
+        }
+        Ok(all)
+    }
+
+    /// Reads every byte of a checkpoint and names what isn't as it was put.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog itself is damaged.
+    pub fn verify(&self, step: Step) -> Result<VerifyReport, Error> {
+        let catalog = known::find_catalog(&self.link, Some(step))?;
+        let mut fetcher = Fetcher::new(&self.link, &catalog);
+        let mut report = VerifyReport { step, tensors_good: 0, bytes_good: Bytes(0), problems: Vec::new() };
+        let names = catalog.shards.iter().flat_map(|shard| {
+            let tensors = shard.tensors.iter().map(|tensor| (Some(&tensor.name), &tensor.item));
+            std::iter::once((None, &shard.header)).chain(tensors)
+        });
+        for (name, item) in names.chain([(None, &catalog.manifest)]) {
+            match fetcher.item(item, |_| Ok(())) {
+                Ok(()) => {
+                    report.tensors_good += usize::from(name.is_some());
+                    report.bytes_good = report.bytes_good + Bytes(item.bytes);
+                }
+                Err(Error::Corrupt { key, flaw, .. }) => {
+                    report.problems.push(Problem { file: key.into(), tensor: name.cloned(), flaw });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(report)
+    }
+
+    /// Removes the checkpoints that no rule keeps, or says what it would remove, and packs that nothing needs. The newest always
+    /// stays, and what others need of those that go.
+    ///
+    /// # Errors
+    /// [`Error::Remote`]; [`Error::Corrupt`] if a catalog can't be read or one that stays lacks a pack: nothing is removed then.
+    pub fn prune(&self, rules: &[Rule], now: Timestamp, is_dry_run: bool) -> Result<Pruned, Error> {
+        prune::prune(&self.link, rules, now, is_dry_run)
+    }
+}
+
+impl Catalog {
+    fn archived(&self) -> Archived {
+        let packs: BTreeSet<_> = self.packs.iter().collect();
+        Archived {
+            step: Step(self.step),
+            saved_at: Timestamp::from_unix_nanos(self.saved_at),
+            bytes: Bytes(self.bytes),
+            packs: Bytes(packs.iter().map(|pack| pack.bytes).sum()),
+            tensors: self.shards.iter().map(|shard| shard.tensors.len()).sum(),
+            content_hash: self.content_blake3,
+            metadata: self.metadata.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! A catalog in the making: chunks that are there already are referred to, new ones go into packs.
+//!
+//! A draft holds the open pack and the catalog's lists, never a checkpoint.
+
+use std::collections::BTreeMap;
+
+use super::catalog::{CATALOG_BYTES_MAX, Catalog, Chunk, DEPTH_MAX, Form, PACK_BYTES, Pack, Place};
+use super::encode::{Coded, Way};
+use crate::{Digest, Error};
+
+/// What packs begin with, for those who find one.
+const PACK_MAGIC: &[u8; 8] = b"GLpack\x00\x01";
+/// The fewest bytes that a chunk takes in a catalog, so that a catalog too large to be read isn't begun.
+const CHUNK_RECORD_BYTES: u64 = 100;
+/// The most chunks of a checkpoint.
+const CHUNKS_MAX: u64 = CATALOG_BYTES_MAX / CHUNK_RECORD_BYTES;
+
+/// A catalog and its open pack.
+pub(crate) struct Draft {
+    pub(crate) catalog: Catalog,
+    depths: Vec<usize>,
+    by_hash: BTreeMap<Digest, usize>,
+    pack_places: BTreeMap<Digest, usize>,
+    open: Option<(usize, Vec<u8>)>,
+}
+
+/// A pack that is full.
+pub(crate) struct Closed {
+    pub(crate) pack: Pack,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A chunk's way into the draft, if it isn't stored as bytes of its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Base {
+    /// The chunk it follows from.
+    pub(crate) index: usize,
+    /// Differences to that one so far, this one included.
+    pub(crate) age: u32,
+}
+
+impl Draft {
+    pub(crate) fn new(step: u64) -> Draft {
+        Draft {
+            catalog: Catalog::empty(step),
+            depths: Vec::new(),
+            by_hash: BTreeMap::new(),
+            pack_places: BTreeMap::new(),
+            open: None,
+        }
+    }
+
+    /// The chunk with this content, if there is one.
+    pub(crate) fn find(&self, content: Digest) -> Option<usize> {
+        self.by_hash.get(&content).copied()
+    }
+
+    /// Takes over a chunk of another catalog, with what it follows from; none if that is too long a way.
+    pub(crate) fn adopt(&mut self, from: &Catalog, index: usize) -> Result<Option<usize>, Error> {
+        let mut chain = vec![index];
+        chain.extend(std::iter::successors(from.chunks[index].form.base(), |index| from.chunks[*index].form.base()));
+        let mut base = None;
+        for index in chain.into_iter().rev() {
+            let chunk = from.chunks[index];
+            let adopted = match self.find(chunk.blake3) {
+                Some(known) => known,
+                None if base.is_some_and(|base: usize| self.depths[base] == DEPTH_MAX) => return Ok(None),
+                None => self.copy(from, chunk, base)?,
+            };
+            base = Some(adopted);
+        }
+        Ok(base)
+    }
+
+    fn copy(&mut self, from: &Catalog, chunk: Chunk, base: Option<usize>) -> Result<usize, Error> {
+        let form = base.map_or(chunk.form, |base| chunk.form.based_on(base));
+        let form = match form.place() {
+            Some(Place(pack, offset, length)) => form.moved(Place(self.pack(from.packs[pack]), offset, length)),
+            None => form,
+        };
+        self.push(Chunk { form, ..chunk })
+    }
+
+    /// The place of a pack in the list.
+    fn pack(&mut self, pack: Pack) -> usize {
+        let Draft { catalog, pack_places, .. } = self;
+        *pack_places.entry(pack.blake3).or_insert_with(|| {
+            catalog.packs.push(pack);
+            catalog.packs.len() - 1
+        })
+    }
+
+    fn push(&mut self, chunk: Chunk) -> Result<usize, Error> {
+        let index = self.catalog.chunks.len();
+        if index as u64 >= CHUNKS_MAX {
+            return Err(Error::Limit { what: "chunks of a checkpoint", value: index as u64 + 1, max: CHUNKS_MAX });
+        }
+        self.depths.push(chunk.form.base().map_or(0, |base| self.depths[base] + 1));
+        self.catalog.chunks.push(chunk);
+        self.by_hash.insert(chunk.blake3, index);
+        Ok(index)
+    }
+
+    /// Whether a chunk may follow from this one.
+    pub(crate) fn may_lead(&self, index: usize) -> bool {
+        self.depths[index] < DEPTH_MAX
+    }
+
+    /// Adds a bf16 chunk that follows from its master.
+    pub(crate) fn add_rounded(&mut self, content: Digest, master: usize, nearest_even: bool) -> Result<usize, Error> {
+        let bytes = self.catalog.chunks[master].bytes / 2;
+        self.push(Chunk { blake3: content, bytes, form: Form::Rounded { master, nearest_even } })
+    }
+
+    /// Adds a chunk of so many raw bytes to the open pack; the pack comes along when that fills it.
+    pub(crate) fn add(
+        &mut self,
+        (content, bytes): (Digest, u64),
+        coded: &Coded,
+        base: Option<Base>,
+    ) -> Result<(usize, Option<Closed>), Error> {
+        let (pack, open) = self.open.get_or_insert_with(|| (self.catalog.packs.len(), PACK_MAGIC.to_vec()));
+        if *pack == self.catalog.packs.len() {
+            // Its hash isn't known before it is closed.
+            self.catalog.packs.push(Pack { blake3: Digest::of(b""), bytes: 0 });
+        }
+        let place = Place(*pack, open.len() as u64, coded.bytes.len() as u64);
+        open.extend_from_slice(&coded.bytes);
+        let is_full = open.len() >= PACK_BYTES;
+        let form = match (coded.way, base) {
+            (Way::Difference, Some(Base { index, age })) => Form::Difference { place, base: index, age },
+            (Way::Raw, _) => Form::Raw(place),
+            _ => Form::Coded(place),
+        };
+        let index = self.push(Chunk { blake3: content, bytes, form })?;
+        Ok((index, if is_full { self.close() } else { None }))
+    }
+
+    /// Closes the open pack, if there is one.
+    pub(crate) fn close(&mut self) -> Option<Closed> {
+        let (place, bytes) = self.open.take()?;
+        let pack = Pack { blake3: Digest::of(&bytes), bytes: bytes.len() as u64 };
+        self.catalog.packs[place] = pack;
+        self.pack_places.insert(pack.blake3, place);
+        Some(Closed { pack, bytes })
+    }
+}

@@ -1,0 +1,132 @@
+//! What the archive holds already, as far as a push looks: packs that are there, and the catalogs nearest to its step.
+
+use std::collections::BTreeMap;
+
+use gangline_base::Step;
+
+use super::Error;
+use super::catalog::{CATALOG_BYTES_MAX, Catalog, Form, Tensor, catalog_key, pack_key, step_of_key};
+use super::remote::Link;
+use crate::{Digest, Flaw};
+
+/// How many catalogs a push looks at for what it may refer to.
+const CATALOGS_CONSULTED_MAX: usize = 8;
+/// How many differences are taken to a chunk before it is stored anew: what a checkpoint needs of others stays near it.
+pub(crate) const DIFFERENCES_MAX: u32 = 8;
+
+/// A place in what is known: a catalog, and a chunk of it.
+pub(crate) type Spot = (usize, usize);
+
+/// What is there.
+pub(crate) struct Known {
+    /// The nearest first.
+    pub(crate) catalogs: Vec<Catalog>,
+    packs: BTreeMap<String, u64>,
+    /// Whole items by content: the catalog, and the item's chunks.
+    items: BTreeMap<Digest, (usize, Vec<usize>)>,
+    chunks: BTreeMap<Digest, Spot>,
+    /// Tensors of the nearest catalog by name.
+    names: BTreeMap<String, Vec<Tensor>>,
+}
+
+/// The catalogs there are: steps and bytes, oldest first.
+pub(crate) fn list_catalogs(link: &Link) -> Result<Vec<(u64, u64)>, Error> {
+    let objects = link.list("catalogs/")?;
+    let mut steps: Vec<(u64, u64)> =
+        objects.iter().filter_map(|object| Some((step_of_key(&object.key)?, object.bytes))).collect();
+    steps.sort_unstable();
+    Ok(steps)
+}
+
+/// Reads the catalog of a step, which has so many bytes.
+pub(crate) fn read_catalog(link: &Link, (step, bytes): (u64, u64)) -> Result<Catalog, Error> {
+    let key = catalog_key(step);
+    if bytes > CATALOG_BYTES_MAX {
+        return Err(Error::corrupt(key, Flaw::Malformed { what: "it is larger than 256 MiB" }));
+    }
+    Catalog::read(step, &link.get(&key, 0..bytes)?)
+}
+
+/// Reads the catalog of a step, or of the newest.
+pub(crate) fn find_catalog(link: &Link, step: Option<Step>) -> Result<Catalog, Error> {
+    let listed = list_catalogs(link)?;
+    let found = listed.into_iter().rev().find(|(found, _)| step.is_none_or(|step| step.0 == *found));
+    read_catalog(link, found.ok_or(Error::NotFound { step })?)
+}
+
+impl Known {
+    /// Looks at what is there for a push of `step`. A catalog that can't be read is passed over: nothing is referred to in it.
+    pub(crate) fn around(link: &Link, step: u64) -> Result<Known, Error> {
+        let packs = link.list("packs/")?.into_iter().map(|object| (object.key, object.bytes)).collect();
+        let mut listed = list_catalogs(link)?;
+        listed.sort_by_key(|(found, _)| (found.abs_diff(step), *found));
+        let mut known = Known {
+            catalogs: Vec::new(),
+            packs,
+            items: BTreeMap::new(),
+            chunks: BTreeMap::new(),
+            names: BTreeMap::new(),
+        };
+        for listed in listed.into_iter().take(CATALOGS_CONSULTED_MAX) {
+            match read_catalog(link, listed) {
+                Ok(catalog) => known.add(catalog),
+                Err(Error::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(known)
+    }
+
+    fn add(&mut self, catalog: Catalog) {
+        let place = self.catalogs.len();
+        let is_there: Vec<bool> = catalog.packs.iter().map(|pack| self.has_pack(&pack.blake3, pack.bytes)).collect();
+        let mut is_usable: Vec<bool> = Vec::with_capacity(catalog.chunks.len());
+        for (index, chunk) in catalog.chunks.iter().enumerate() {
+            let has_bytes = chunk.form.place().is_none_or(|place| is_there[place.0]);
+            is_usable.push(has_bytes && chunk.form.base().is_none_or(|base| is_usable[base]));
+            if is_usable[index] {
+                self.chunks.entry(chunk.blake3).or_insert((place, index));
+            }
+        }
+        for item in catalog.items().filter(|item| item.chunks.iter().all(|index| is_usable[*index])) {
+            self.items.entry(item.blake3).or_insert_with(|| (place, item.chunks.clone()));
+        }
+        if place == 0 {
+            for tensor in catalog.shards.iter().flat_map(|shard| &shard.tensors) {
+                self.names.entry(tensor.name.clone()).or_default().push(tensor.clone());
+            }
+        }
+        self.catalogs.push(catalog);
+    }
+
+    /// Whether a pack is there, whole.
+    pub(crate) fn has_pack(&self, pack: &Digest, bytes: u64) -> bool {
+        self.packs.get(&pack_key(pack)) == Some(&bytes)
+    }
+
+    /// The whole item with this content.
+    pub(crate) fn item(&self, content: Digest) -> Option<(&Catalog, &[usize])> {
+        self.items.get(&content).map(|(place, chunks)| (&self.catalogs[*place], chunks.as_slice()))
+    }
+
+    /// The chunk with this content.
+    pub(crate) fn chunk(&self, content: Digest) -> Option<(&Catalog, usize)> {
+        self.chunks.get(&content).map(|(place, index)| (&self.catalogs[*place], *index))
+    }
+
+    /// The chunk that the `number`th of such a tensor may be coded against, in the nearest catalog, and which difference to it
+    /// that would be. It is always one that follows from no other: then a checkpoint needs at most one other's packs, and those
+    /// between the two can go.
+    pub(crate) fn base(&self, name: &str, like: impl Fn(&Tensor) -> bool, number: usize) -> Option<(usize, u32)> {
+        let tensor = self.names.get(name)?.iter().find(|tensor| like(tensor))?;
+        let catalog = self.catalogs.first()?;
+        let index = *tensor.item.chunks.get(number)?;
+        let (base, age) = match catalog.chunks[index].form {
+            Form::Difference { base, age, .. } => (base, age.saturating_add(1)),
+            _ => (index, 1),
+        };
+        let is_usable = |index: usize| self.chunks.contains_key(&catalog.chunks[index].blake3);
+        let is_root = catalog.chunks[base].form.base().is_none();
+        (is_root && age <= DIFFERENCES_MAX && is_usable(base)).then_some((base, age))
+    }
+}

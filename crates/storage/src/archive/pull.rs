@@ -1,0 +1,87 @@
+//! From the archive to a store: the folder is built aside, read back and checked, and only then gets its name, by the
+//! store's own hands. What comes back is what was pushed, bit for bit, its manifest and shards.
+
+use std::path::Path;
+
+use gangline_base::{Bytes, Step};
+use rustix::fs::statvfs;
+use serde::Serialize;
+
+use super::Error;
+use super::catalog::{Catalog, catalog_key};
+use super::fetch::Fetcher;
+use super::remote::Link;
+use crate::check::{check, check_folder};
+use crate::{Flaw, Store, layout};
+
+/// What a pull did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Pulled {
+    /// The checkpoint.
+    pub step: Step,
+    /// Bytes of its shards.
+    pub bytes: Bytes,
+    /// Whether the store had it already, whole and good.
+    pub was_there: bool,
+}
+
+/// Rebuilds the checkpoint of a catalog in the store's folder.
+pub(crate) fn pull(link: &Link, catalog: &Catalog, store: &Store) -> Result<Pulled, Error> {
+    let step = Step(catalog.step);
+    let pulled = Pulled { step, bytes: Bytes(catalog.bytes), was_there: false };
+    match check(store.path(), catalog.step) {
+        Ok((Some(manifest), report)) if report.is_good() && manifest.content_blake3 == catalog.content_blake3 => {
+            return Ok(Pulled { was_there: true, ..pulled });
+        }
+        Ok((_, report)) if report.is_good() => return Err(Error::Occupied { step }),
+        // A damaged one is replaced.
+        Ok(_) | Err(crate::Error::NotFound { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let disk = store.disk();
+    disk.create_root(store.path())?;
+    check_room(store.path(), catalog)?;
+    let aside = store.path().join(layout::pulled_folder(catalog.step));
+    disk.remove_folder(&aside)?;
+    disk.create_folder(&aside)?;
+    let built = build(link, catalog, store, &aside);
+    if built.is_err() && disk.check_poison().is_ok() {
+        // The pull has failed already and that is what is reported; what can't be removed now goes with the next one.
+        let _ = disk.remove_folder(&aside);
+    }
+    built?;
+    disk.rename_folder(&aside, &store.path().join(layout::checkpoint_folder(catalog.step)))?;
+    disk.sync_folder(store.path())?;
+    // If a damaged one was there, it has taken the folder's name.
+    disk.remove_folder(&aside)?;
+    Ok(pulled)
+}
+
+/// A catalog may promise more than there is room for: better to know before the disk is full.
+fn check_room(root: &Path, catalog: &Catalog) -> Result<(), Error> {
+    let failed = |errno: rustix::io::Errno| crate::Error::io("look at the disk of", root, errno.into());
+    let room = statvfs(root).map_err(failed)?;
+    let (free, needed) = (room.f_bavail.saturating_mul(room.f_frsize), catalog.bytes);
+    if needed <= free { Ok(()) } else { Err(Error::NoRoom { step: Step(catalog.step), needed, free }) }
+}
+
+fn build(link: &Link, catalog: &Catalog, store: &Store, aside: &Path) -> Result<(), Error> {
+    let mut fetcher = Fetcher::new(link, catalog);
+    let world_size = u32::try_from(catalog.shards.len()).expect("a catalog's reader has checked how many there are");
+    for (shard, rank) in catalog.shards.iter().zip(0..) {
+        store.disk().publish_stream(aside, &layout::shard_file(rank, world_size), |write| -> Result<(), Error> {
+            shard.items().try_for_each(|item| fetcher.item(item, |bytes| Ok(write(bytes)?)))
+        })?;
+    }
+    store.disk().publish_stream(aside, layout::MANIFEST, |write| {
+        fetcher.item(&catalog.manifest, |bytes| Ok::<(), Error>(write(bytes)?))
+    })?;
+    let (manifest, report) = check_folder(aside, catalog.step)?;
+    if let Some(problem) = report.problems.into_iter().next() {
+        return Err(Error::damaged(catalog_key(catalog.step), problem.to_string(), problem.flaw));
+    }
+    match manifest {
+        Some(manifest) if manifest.content_blake3 == catalog.content_blake3 => Ok(()),
+        _ => Err(Error::corrupt(catalog_key(catalog.step), Flaw::Malformed { what: "its manifest is another's" })),
+    }
+}

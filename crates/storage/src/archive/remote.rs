@@ -1,0 +1,137 @@
+//! Where an archive lies, seen as four acts on named objects; and [`Link`], which tries again, bounded, keeps to a rate, and
+//! names what failed.
+//!
+//! Keeps A-10: every act is tried a limited number of times, and no answer is longer than what was asked for.
+
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gangline_base::Timestamp;
+
+use super::Error;
+use super::error::Source;
+use crate::Flaw;
+
+/// How often an act is tried in all.
+pub(crate) const TRIES_MAX: u32 = 6;
+/// The longest pause between two tries; the first is an option, and each is twice as long as the one before.
+const PAUSE_MAX: Duration = Duration::from_secs(20);
+/// The most objects of a listing.
+pub(crate) const OBJECTS_MAX: usize = 4_000_000;
+
+/// Objects by name. `put` is atomic: an object is there whole, or (also after an error) as it was.
+pub(crate) trait Remote: Send + Sync {
+    /// Puts an object there, in the place of what has its name.
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Fault>;
+    /// These bytes of an object.
+    fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Fault>;
+    /// The objects whose names begin so; a prefix ends with a slash.
+    fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault>;
+    /// Removes an object; one that isn't there is fine.
+    fn delete(&self, key: &str) -> Result<(), Fault>;
+}
+
+/// An object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    /// Its name, the prefix included.
+    pub(crate) key: String,
+    /// Its bytes.
+    pub(crate) bytes: u64,
+    /// When it was put there, by the remote's clock.
+    pub(crate) modified: Timestamp,
+}
+
+/// Why a remote didn't do it, sorted by what helps.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// There is no such object.
+    Missing,
+    /// It may do it the next time: time-outs, throttling, broken connections.
+    Passing(Source),
+    /// It won't: permissions, a full disk, a bucket that isn't there.
+    Lasting(Source),
+}
+
+/// How a remote is used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manners {
+    /// Bytes a second, up and down together; none for as fast as it goes.
+    pub(crate) rate: Option<NonZeroU64>,
+    /// How long to wait after the first failure.
+    pub(crate) first_pause: Duration,
+}
+
+/// A remote with patience.
+pub(crate) struct Link {
+    remote: Box<dyn Remote>,
+    manners: Manners,
+    /// When the bytes so far are paid for.
+    paid_until: Mutex<Option<Instant>>,
+}
+
+impl Link {
+    pub(crate) fn new(remote: Box<dyn Remote>, manners: Manners) -> Link {
+        Link { remote, manners, paid_until: Mutex::new(None) }
+    }
+
+    pub(crate) fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.pay(bytes.len() as u64);
+        self.persist("put", key, || self.remote.put(key, bytes))
+    }
+
+    /// Exactly these bytes; an answer of another length is a failure like others.
+    pub(crate) fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        let wanted = range.end - range.start;
+        self.pay(wanted);
+        self.persist("get", key, || {
+            let bytes = self.remote.get(key, range.clone())?;
+            let found = bytes.len() as u64;
+            let flaw = Flaw::Length { expected: wanted, found };
+            if found == wanted { Ok(bytes) } else { Err(Fault::Passing(flaw.into())) }
+        })
+    }
+
+    pub(crate) fn list(&self, prefix: &str) -> Result<Vec<Object>, Error> {
+        self.persist("list", prefix, || self.remote.list(prefix))
+    }
+
+    pub(crate) fn delete(&self, key: &str) -> Result<(), Error> {
+        self.persist("delete", key, || self.remote.delete(key))
+    }
+
+    fn persist<T>(&self, act: &'static str, key: &str, attempt: impl Fn() -> Result<T, Fault>) -> Result<T, Error> {
+        let mut pause = self.manners.first_pause;
+        let mut tries = 1;
+        loop {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(Fault::Missing) => return Err(Error::corrupt(key, Flaw::Missing)),
+                Err(Fault::Passing(_)) if tries < TRIES_MAX => {}
+                Err(Fault::Passing(source) | Fault::Lasting(source)) => {
+                    return Err(Error::Remote { act, key: key.to_owned(), tries, source });
+                }
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+            tries += 1;
+        }
+    }
+
+    /// Waits until bytes may be moved. The limit holds over any time that is long against one object.
+    fn pay(&self, bytes: u64) {
+        let Some(rate) = self.manners.rate else { return };
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
+        let price = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let now = Instant::now();
+        let begin = {
+            let mut paid_until = self.paid_until.lock().unwrap_or_else(PoisonError::into_inner);
+            let begin = paid_until.map_or(now, |until| until.max(now));
+            *paid_until = begin.checked_add(price);
+            begin
+        };
+        std::thread::sleep(begin.saturating_duration_since(now));
+    }
+}

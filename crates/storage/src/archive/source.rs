@@ -1,0 +1,137 @@
+//! A checkpoint in a store's folder as the archive sees it: a manifest, and shards of a header and tensors in file order, all
+//! read in chunks and checked by the hashes of the manifest.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use gangline_base::{Step, Timestamp};
+use gangline_coding::Element;
+
+use super::catalog::CHUNK_ELEMENTS;
+use super::folder::modified;
+use crate::manifest::{Manifest, TensorRecord, read_manifest};
+use crate::{DataType, Digest, Error, Flaw, layout, shard};
+
+/// A checkpoint to be archived.
+pub(crate) struct Source {
+    pub(crate) manifest: Manifest,
+    /// When its manifest was written.
+    pub(crate) saved_at: Timestamp,
+    /// The manifest's bytes.
+    pub(crate) manifest_origin: Origin,
+    /// By rank.
+    pub(crate) shards: Vec<ShardOrigin>,
+}
+
+/// A shard's header and its tensors, with their places in the file.
+pub(crate) struct ShardOrigin {
+    pub(crate) header: Origin,
+    /// In the order of the file.
+    pub(crate) tensors: Vec<(String, Origin)>,
+}
+
+/// Bytes of a file that are one item of the archive.
+#[derive(Clone)]
+pub(crate) struct Origin {
+    path: PathBuf,
+    start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) hash: Digest,
+    pub(crate) data_type: DataType,
+    pub(crate) shape: Vec<usize>,
+}
+
+impl Source {
+    /// Reads and checks the manifest and the headers of the checkpoint of `step` in `root`.
+    pub(crate) fn open(root: &Path, step: Step) -> Result<Source, Error> {
+        let folder = root.join(layout::checkpoint_folder(step.0));
+        if !folder.is_dir() {
+            return Err(Error::NotFound { step });
+        }
+        let path = folder.join(layout::MANIFEST);
+        let manifest = read_manifest(&path, step.0)?;
+        let failed = |source| Error::io("read", &path, source);
+        let saved_at = modified(&std::fs::metadata(&path).map_err(failed)?);
+        let text = std::fs::read(&path).map_err(failed)?;
+        let manifest_origin = Origin::of_bytes(&path, text.len() as u64, Digest::of(&text));
+        let shards = manifest.shards.iter().map(|record| {
+            let path = folder.join(layout::shard_file(record.rank, manifest.world_size));
+            let shard = shard::Shard::open(&path, record)?;
+            let tensors: Vec<(String, Origin)> = shard.places().iter().map(|place| tensor(&path, *place)).collect();
+            let header = record.bytes - tensors.iter().map(|(_, origin)| origin.bytes).sum::<u64>();
+            Ok(ShardOrigin { header: Origin::of_bytes(&path, header, record.header_blake3), tensors })
+        });
+        let shards = shards.collect::<Result<_, Error>>()?;
+        Ok(Source { manifest, saved_at, manifest_origin, shards })
+    }
+}
+
+fn tensor(path: &Path, (record, start, bytes): (&TensorRecord, u64, u64)) -> (String, Origin) {
+    let TensorRecord { name, data_type, shape, blake3, .. } = record;
+    let shape = shape.clone();
+    let origin = Origin { path: path.to_owned(), start, bytes, hash: *blake3, data_type: *data_type, shape };
+    (name.clone(), origin)
+}
+
+impl Origin {
+    /// Bytes from the begin of a file.
+    fn of_bytes(path: &Path, bytes: u64, hash: Digest) -> Origin {
+        Origin { path: path.to_owned(), start: 0, bytes, hash, data_type: DataType::U8, shape: Vec::new() }
+    }
+
+    /// What its elements are to the coder.
+    pub(crate) fn element(&self) -> Element {
+        match self.data_type {
+            DataType::Bf16 => Element::Bf16,
+            DataType::F16 => Element::F16,
+            DataType::F32 => Element::F32,
+            DataType::F64 => Element::F64,
+            DataType::I16 | DataType::U16 => Element::Word16,
+            DataType::I32 | DataType::U32 => Element::Word32,
+            DataType::I64 | DataType::U64 => Element::Word64,
+            DataType::F8E4m3 | DataType::F8E5m2 | DataType::I8 | DataType::U8 | DataType::Bool => Element::Word8,
+        }
+    }
+
+    /// Elements of a row; 0 where there are no rows.
+    pub(crate) fn columns(&self) -> usize {
+        if self.shape.len() > 1 { self.shape.last().copied().unwrap_or(0) } else { 0 }
+    }
+
+    pub(crate) fn chunks(&self) -> u64 {
+        self.bytes.div_ceil(self.chunk_bytes())
+    }
+
+    fn chunk_bytes(&self) -> u64 {
+        CHUNK_ELEMENTS * self.data_type.size() as u64
+    }
+
+    pub(crate) fn open(&self) -> Result<File, Error> {
+        crate::manifest::open_present(&self.path)
+    }
+
+    /// The `number`th chunk.
+    pub(crate) fn read(&self, file: &File, number: u64) -> Result<Vec<u8>, Error> {
+        self.read_part(file, number * self.chunk_bytes(), self.chunk_bytes())
+    }
+
+    /// So many bytes from there on, or as many as there are.
+    pub(crate) fn read_part(&self, file: &File, from: u64, bytes_max: u64) -> Result<Vec<u8>, Error> {
+        let length = self.bytes.saturating_sub(from).min(bytes_max);
+        let mut bytes = vec![0; usize::try_from(length).expect("64-bit Linux only")];
+        match file.read_exact_at(&mut bytes, self.start + from) {
+            Ok(()) => Ok(bytes),
+            Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(Error::corrupt(&self.path, Flaw::Unreadable))
+            }
+            Err(source) => Err(Error::io("read", &self.path, source)),
+        }
+    }
+
+    /// That what was read isn't what was saved.
+    pub(crate) fn mismatch(&self, name: Option<&str>) -> Error {
+        Error::Corrupt { path: self.path.clone(), tensor: name.map(str::to_owned), flaw: Flaw::Hash }
+    }
+}

@@ -1,0 +1,98 @@
+//! The archive against folders and against remotes that fail, lie or stop.
+
+mod round_trip;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use super::{Archive, Options};
+use crate::{DataType, Step, Store, Tensor, TensorView};
+
+/// A store and an archive in folders of their own.
+struct Place {
+    folder: TempDir,
+    store: Store,
+    archive: Archive,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().unwrap();
+        let options = crate::Options { keep: None, ..crate::Options::default() };
+        let store = Store::open(folder.path().join("store"), options).unwrap();
+        let archive = Archive::open(folder.path().join("archive").to_str().unwrap(), &Options::default()).unwrap();
+        Place { folder, store, archive }
+    }
+
+    fn save(&self, step: u64, tensors: &[Tensor]) {
+        let views: Vec<TensorView<'_>> = tensors.iter().map(Tensor::as_view).collect();
+        let note = BTreeMap::from([("loss".to_owned(), format!("{}", 10.0 / f64::from(u32::try_from(step).unwrap())))]);
+        self.store.save(Step(step), &views, &note).unwrap().wait().unwrap();
+    }
+
+    /// Another store, empty.
+    fn elsewhere(&self, name: &str) -> Store {
+        Store::open(self.folder.path().join(name), crate::Options::default()).unwrap()
+    }
+
+    fn archive_folder(&self) -> std::path::PathBuf {
+        self.folder.path().join("archive")
+    }
+}
+
+/// Bytes that look like trained weights: fp32 around zero, moved a little with each step.
+fn weights(count: usize, step: u64) -> Vec<u8> {
+    let mut word = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut bytes = Vec::with_capacity(4 * count);
+    for _ in 0..count {
+        // xorshift64 (Marsaglia 2003).
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        let [a, b, c, ..] = word.to_le_bytes();
+        let base = 0x3c00_0000 | u32::from_le_bytes([a, b, c & 0x7f, 0]);
+        let moved = u32::try_from(word % (1 + 8 * step)).unwrap();
+        bytes.extend((base ^ moved).to_le_bytes());
+    }
+    bytes
+}
+
+fn tensor(name: &str, data_type: DataType, shape: &[usize], data: Vec<u8>) -> Tensor {
+    Tensor { name: name.to_owned(), data_type, shape: shape.to_vec(), data }
+}
+
+/// A state of trained, derived, frozen, tied, odd and empty tensors.
+fn state(step: u64) -> Vec<Tensor> {
+    let master = weights(6_000, step);
+    let mut copy = Vec::new();
+    gangline_coding::derive_bf16(&master, gangline_coding::Rounding::NearestEven, &mut copy);
+    vec![
+        tensor("master", DataType::F32, &[60, 100], master.clone()),
+        tensor("copy", DataType::Bf16, &[60, 100], copy),
+        tensor("tied", DataType::F32, &[60, 100], master),
+        tensor("frozen", DataType::F32, &[5_000], weights(5_000, 0)),
+        tensor("../sly", DataType::U8, &[3], vec![1, 2, u8::try_from(step % 256).unwrap()]),
+        tensor("steps", DataType::I64, &[], step.to_le_bytes().to_vec()),
+        tensor("empty", DataType::F32, &[0, 4], Vec::new()),
+    ]
+}
+
+/// All files below a folder with their bytes.
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+                found.insert(name, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
