@@ -26,10 +26,12 @@ mod pull;
 mod push;
 mod remote;
 mod retention;
+#[cfg(feature = "s3")]
+mod s3;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,12 +50,16 @@ pub use push::Pushed;
 pub use retention::{Reason, Rule};
 
 /// How an archive is used.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// The most bytes a second, up and down together; none for as many as go.
     pub bytes_per_second_max: Option<NonZeroU64>,
     /// How long to wait after a first failure before trying again; doubles with each.
     pub first_pause: Duration,
+    /// Chunks that a push codes at once, at most eight. More changes nothing but the time and the memory that it takes.
+    pub threads: NonZeroUsize,
+    /// Settings for S3, named as in the environment of AWS's own tools: `AWS_REGION`, `AWS_ENDPOINT`, `AWS_ACCESS_KEY_ID`, ...
+    pub s3: BTreeMap<String, String>,
 }
 
 /// How long to wait after a first failure by default.
@@ -61,13 +67,30 @@ const FIRST_PAUSE_DEFAULT: Duration = Duration::from_millis(250);
 
 impl Default for Options {
     fn default() -> Self {
-        Options { bytes_per_second_max: None, first_pause: FIRST_PAUSE_DEFAULT }
+        Options {
+            bytes_per_second_max: None,
+            first_pause: FIRST_PAUSE_DEFAULT,
+            threads: NonZeroUsize::MIN,
+            s3: BTreeMap::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    /// Without the settings for S3, which have secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("bytes_per_second_max", &self.bytes_per_second_max)
+            .field("first_pause", &self.first_pause)
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
     }
 }
 
 /// Checkpoints in an object store or a folder.
 pub struct Archive {
     link: Link,
+    threads: NonZeroUsize,
 }
 
 /// An archived checkpoint, as its catalog tells it.
@@ -99,24 +122,21 @@ pub struct Listed {
 }
 
 impl Archive {
-    /// Opens the archive at `file:///folder` or a path. Nothing is made before the first push.
+    /// Opens the archive at `s3://bucket/prefix`, `file:///folder` or a path. Nothing is made before the first push.
     ///
     /// # Errors
     /// [`Error::Address`].
     pub fn open(url: &str, options: &Options) -> Result<Archive, Error> {
         let remote: Box<dyn Remote> = match folder::folder_of(url) {
             Some(path) => Box::new(folder::Folder::new(PathBuf::from(path))),
-            None => {
-                let why = "write a path, or file:///folder".to_owned();
-                return Err(Error::Address { url: url.to_owned(), why });
-            }
+            None => other_remote(url, options)?,
         };
         Ok(Archive::over(remote, options))
     }
 
     pub(crate) fn over(remote: Box<dyn Remote>, options: &Options) -> Archive {
-        let Options { bytes_per_second_max, first_pause } = *options;
-        Archive { link: Link::new(remote, Manners { rate: bytes_per_second_max, first_pause }) }
+        let Options { bytes_per_second_max, first_pause, threads, .. } = *options;
+        Archive { link: Link::new(remote, Manners { rate: bytes_per_second_max, first_pause }), threads }
     }
 
     /// Puts a checkpoint of the store into the archive; one that is there already costs a look.
@@ -125,7 +145,7 @@ impl Archive {
     /// [`Error::Store`] if the checkpoint isn't good, [`Error::Remote`], and [`Error::Corrupt`] if a pack that was put isn't
     /// there at the end. Nothing of the checkpoint is visible then, and the next push goes on where this one was.
     pub fn push(&self, store: &Store, step: Step) -> Result<Pushed, Error> {
-        push::push(&self.link, &source::Source::open(store.path(), step)?)
+        push::push(&self.link, &source::Source::open(store.path(), step)?, self.threads)
     }
 
     /// Rebuilds a checkpoint (the newest, without a step) in the store's folder, bit for bit.
@@ -161,6 +181,12 @@ impl Archive {
         let catalog = known::find_catalog(&self.link, Some(step))?;
         let mut fetcher = Fetcher::new(&self.link, &catalog);
         let mut report = VerifyReport { step, tensors_good: 0, bytes_good: Bytes(0), problems: Vec::new() };
+        let listed = known::list_packs(&self.link)?;
+        for pack in &catalog.packs {
+            if let Err(Error::Corrupt { key, flaw, .. }) = pack.check(listed.get(&catalog::pack_key(&pack.blake3))) {
+                report.problems.push(Problem { file: key.into(), tensor: None, flaw });
+            }
+        }
         let names = catalog.shards.iter().flat_map(|shard| {
             let tensors = shard.tensors.iter().map(|tensor| (Some(&tensor.name), &tensor.item));
             std::iter::once((None, &shard.header)).chain(tensors)
@@ -188,6 +214,17 @@ impl Archive {
     pub fn prune(&self, rules: &[Rule], now: Timestamp, is_dry_run: bool) -> Result<Pruned, Error> {
         prune::prune(&self.link, rules, now, is_dry_run)
     }
+}
+
+#[cfg(feature = "s3")]
+fn other_remote(url: &str, options: &Options) -> Result<Box<dyn Remote>, Error> {
+    Ok(Box::new(s3::Bucket::open(url, &options.s3)?))
+}
+
+#[cfg(not(feature = "s3"))]
+fn other_remote(url: &str, _: &Options) -> Result<Box<dyn Remote>, Error> {
+    let why = "write a path or file:///folder; this program was built without S3".to_owned();
+    Err(Error::Address { url: url.to_owned(), why })
 }
 
 impl Catalog {

@@ -30,9 +30,12 @@ const FREE: [&str; 3] = ["tests", "xtask", "examples/"];
 /// The example that the binary links for `gangline demo`, as an optional dependency.
 const EXAMPLE: &str = "gangline-tinygpt";
 
+/// The store is synchronous; its client of S3, which isn't, is an option.
+const SYNCHRONOUS: &str = "crates/storage";
+
 /// Where what others wrote may be used, by the beginning of its name.
 const KEPT_IN: [(&str, &[&str]); 11] = [
-    ("tokio", &["crates/execution", "crates/telemetry", "crates/control", "crates/cli"]),
+    ("tokio", &["crates/execution", "crates/telemetry", "crates/control", "crates/cli", "tests"]),
     ("rusqlite", &["crates/control", "tests"]),
     ("axum", &["crates/control", "tests"]),
     ("maud", &["crates/control", "tests"]),
@@ -96,6 +99,9 @@ fn refusal(package: &Package, dependency: &Dependency) -> Option<String> {
     if name == EXAMPLE && folder == "crates/cli" {
         return (!dependency.is_optional)
             .then(|| format!("make {name} optional: a build without candle must be possible"));
+    }
+    if is_family(name, "tokio") && folder == SYNCHRONOUS {
+        return (!dependency.is_optional).then(|| format!("make {name} optional: the store is synchronous without S3"));
     }
     if let Some(ours) = name.strip_prefix("gangline-") {
         let may = is_free(folder) || EDGES.iter().any(|(from, to)| *from == folder && to.contains(&ours));
@@ -178,7 +184,7 @@ mod tests {
         for (folder, name) in [
             ("crates/storage", "tokio"),
             ("crates/storage", "tokio-util"),
-            ("tests", "tokio"),
+            ("examples/tinygpt", "tokio"),
             ("crates/execution", "rusqlite"),
             ("crates/cli", "axum"),
             ("crates/control", "clap"),
@@ -190,6 +196,7 @@ mod tests {
         }
         for (folder, name) in [
             ("crates/control", "tokio"),
+            ("tests", "tokio"),
             ("tests", "rusqlite"),
             ("xtask", "clap"),
             ("examples/tinygpt", "candle-core"),
@@ -198,6 +205,12 @@ mod tests {
         ] {
             assert!(!is_refused(folder, &normal(name)), "{folder} -> {name}");
         }
+    }
+
+    #[test]
+    fn the_store_is_synchronous_but_for_an_option() {
+        assert!(is_refused("crates/storage", &normal("tokio")));
+        assert!(!is_refused("crates/storage", &Dependency { is_optional: true, ..normal("tokio") }));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use gangline_coding::Rounding;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use super::remote::Object;
 use crate::manifest::{seal, unseal};
 use crate::tensor::name_fault;
 use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, TENSORS_MAX, WORLD_SIZE_MAX};
@@ -23,14 +24,14 @@ use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, TENSORS_MAX, WORLD_SIZE_
 const MAGIC: &str = "gangline-archive-catalog";
 /// The format version written, and the newest one read.
 const VERSION: u32 = 1;
-/// Elements of a chunk; the last of an item may have fewer.
-pub(crate) const CHUNK_ELEMENTS: u64 = 4 << 20;
-/// Bytes of a chunk of the widest elements.
-pub(crate) const CHUNK_BYTES_MAX: u64 = 8 * CHUNK_ELEMENTS;
+/// Elements of a chunk; the last of an item may have fewer. In tests, small tensors have several.
+pub(crate) const CHUNK_ELEMENTS: u64 = if cfg!(test) { 2 << 10 } else { 4 << 20 };
+/// The most bytes of a chunk: so many elements of the widest.
+pub(crate) const CHUNK_BYTES_MAX: u64 = 32 << 20;
 /// The most bytes of a coded chunk: what isn't shorter is stored as it is.
 const CODED_BYTES_MAX: u64 = CHUNK_BYTES_MAX;
-/// A pack is closed when it has so many bytes.
-pub(crate) const PACK_BYTES: usize = 32 << 20;
+/// A pack is closed when it has so many bytes; in tests, a few tensors fill several.
+pub(crate) const PACK_BYTES: usize = if cfg!(test) { 4 << 10 } else { 32 << 20 };
 /// The most bytes of a pack.
 pub(crate) const PACK_BYTES_MAX: u64 = PACK_BYTES as u64 + CODED_BYTES_MAX;
 /// The longest way from a chunk to one that follows from no other.
@@ -115,6 +116,18 @@ pub(crate) struct Tensor {
     #[serde(rename = "dtype")]
     pub(crate) data_type: DataType,
     pub(crate) item: Item,
+}
+
+impl Pack {
+    /// Whether it is there, whole, as far as a listing tells.
+    pub(crate) fn check(&self, listed: Option<&Object>) -> Result<(), Error> {
+        let flaw = match listed {
+            None => Flaw::Missing,
+            Some(object) if object.bytes == self.bytes => return Ok(()),
+            Some(object) => Flaw::Length { expected: self.bytes, found: object.bytes },
+        };
+        Err(Error::corrupt(pack_key(&self.blake3), flaw))
+    }
 }
 
 impl Shard {

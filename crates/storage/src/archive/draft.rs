@@ -30,7 +30,7 @@ pub(crate) struct Closed {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A chunk's way into the draft, if it isn't stored as bytes of its own.
+/// What a chunk is coded against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Base {
     /// The chunk it follows from.

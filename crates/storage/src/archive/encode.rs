@@ -1,5 +1,6 @@
-//! Coding one chunk: as the difference to a base, on its own, or not at all, whichever pays. What was coded is decoded again
-//! and compared before it counts.
+//! Coding chunks: as the difference to a base, on its own, or not at all, whichever pays. What was coded is decoded again
+//! and compared before it counts. Several are coded at once, on threads that end before anything goes on; what comes of it is
+//! the same for any number of them.
 
 use gangline_coding::{Coder, Decoder, Effort, Element, decode_tensor, encode_tensor};
 
@@ -31,6 +32,23 @@ pub(crate) struct Encoder {
 impl Encoder {
     pub(crate) fn new(element: Element, columns: usize) -> Encoder {
         Encoder { coder: Coder::new(element, Effort::Tiering), decoder: Decoder::new(), columns }
+    }
+
+    /// Codes chunks, at most one for each encoder, each on a thread of its own with the base that `base_of` finds for it.
+    pub(crate) fn encode_all<T: Send, E: Send>(
+        encoders: &mut [Encoder],
+        chunks: Vec<(Vec<u8>, T)>,
+        base_of: impl Fn(&T) -> Result<Option<Vec<u8>>, E> + Sync,
+    ) -> Result<Vec<Coded>, E> {
+        let base_of = &base_of;
+        std::thread::scope(|scope| {
+            let threads = encoders
+                .iter_mut()
+                .zip(chunks)
+                .map(|(encoder, (raw, key))| scope.spawn(move || Ok(encoder.encode(raw, base_of(&key)?.as_deref()))));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().expect("coding doesn't panic")).collect()
+        })
     }
 
     /// `base` has the length of `raw` and is used only where that pays.

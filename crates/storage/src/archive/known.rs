@@ -5,14 +5,26 @@ use std::collections::BTreeMap;
 use gangline_base::Step;
 
 use super::Error;
-use super::catalog::{CATALOG_BYTES_MAX, Catalog, Form, Tensor, catalog_key, pack_key, step_of_key};
-use super::remote::Link;
-use crate::{Digest, Flaw};
+use super::catalog::{CATALOG_BYTES_MAX, Catalog, Form, Pack, Tensor, catalog_key, pack_key, step_of_key};
+use super::remote::{Link, Object};
+use crate::{DataType, Digest, Flaw};
 
 /// How many catalogs a push looks at for what it may refer to.
-const CATALOGS_CONSULTED_MAX: usize = 8;
+const CATALOGS_CONSULTED_MAX: usize = 4;
 /// How many differences are taken to a chunk before it is stored anew: what a checkpoint needs of others stays near it.
 pub(crate) const DIFFERENCES_MAX: u32 = 8;
+
+/// What a base has to be like.
+pub(crate) struct Like {
+    /// The rank of its tensor; another will do.
+    pub(crate) rank: usize,
+    /// The type of its tensor.
+    pub(crate) data_type: DataType,
+    /// Bytes of its tensor.
+    pub(crate) bytes: u64,
+    /// Bytes of the chunk.
+    pub(crate) chunk_bytes: u64,
+}
 
 /// A place in what is known: a catalog, and a chunk of it.
 pub(crate) type Spot = (usize, usize);
@@ -21,12 +33,12 @@ pub(crate) type Spot = (usize, usize);
 pub(crate) struct Known {
     /// The nearest first.
     pub(crate) catalogs: Vec<Catalog>,
-    packs: BTreeMap<String, u64>,
+    packs: BTreeMap<String, Object>,
     /// Whole items by content: the catalog, and the item's chunks.
     items: BTreeMap<Digest, (usize, Vec<usize>)>,
     chunks: BTreeMap<Digest, Spot>,
-    /// Tensors of the nearest catalog by name.
-    names: BTreeMap<String, Vec<Tensor>>,
+    /// Tensors of the nearest catalog by name, each with its rank: parts of one may share the name.
+    names: BTreeMap<String, Vec<(usize, Tensor)>>,
 }
 
 /// The catalogs there are: steps and bytes, oldest first.
@@ -36,6 +48,11 @@ pub(crate) fn list_catalogs(link: &Link) -> Result<Vec<(u64, u64)>, Error> {
         objects.iter().filter_map(|object| Some((step_of_key(&object.key)?, object.bytes))).collect();
     steps.sort_unstable();
     Ok(steps)
+}
+
+/// The packs there are, by name.
+pub(crate) fn list_packs(link: &Link) -> Result<BTreeMap<String, Object>, Error> {
+    Ok(link.list("packs/")?.into_iter().map(|object| (object.key.clone(), object)).collect())
 }
 
 /// Reads the catalog of a step, which has so many bytes.
@@ -57,12 +74,11 @@ pub(crate) fn find_catalog(link: &Link, step: Option<Step>) -> Result<Catalog, E
 impl Known {
     /// Looks at what is there for a push of `step`. A catalog that can't be read is passed over: nothing is referred to in it.
     pub(crate) fn around(link: &Link, step: u64) -> Result<Known, Error> {
-        let packs = link.list("packs/")?.into_iter().map(|object| (object.key, object.bytes)).collect();
         let mut listed = list_catalogs(link)?;
         listed.sort_by_key(|(found, _)| (found.abs_diff(step), *found));
         let mut known = Known {
             catalogs: Vec::new(),
-            packs,
+            packs: list_packs(link)?,
             items: BTreeMap::new(),
             chunks: BTreeMap::new(),
             names: BTreeMap::new(),
@@ -79,7 +95,7 @@ impl Known {
 
     fn add(&mut self, catalog: Catalog) {
         let place = self.catalogs.len();
-        let is_there: Vec<bool> = catalog.packs.iter().map(|pack| self.has_pack(&pack.blake3, pack.bytes)).collect();
+        let is_there: Vec<bool> = catalog.packs.iter().map(|pack| self.has_pack(pack)).collect();
         let mut is_usable: Vec<bool> = Vec::with_capacity(catalog.chunks.len());
         for (index, chunk) in catalog.chunks.iter().enumerate() {
             let has_bytes = chunk.form.place().is_none_or(|place| is_there[place.0]);
@@ -92,16 +108,17 @@ impl Known {
             self.items.entry(item.blake3).or_insert_with(|| (place, item.chunks.clone()));
         }
         if place == 0 {
-            for tensor in catalog.shards.iter().flat_map(|shard| &shard.tensors) {
-                self.names.entry(tensor.name.clone()).or_default().push(tensor.clone());
+            let shards = catalog.shards.iter().zip(0..);
+            for (rank, tensor) in shards.flat_map(|(shard, rank)| shard.tensors.iter().map(move |one| (rank, one))) {
+                self.names.entry(tensor.name.clone()).or_default().push((rank, tensor.clone()));
             }
         }
         self.catalogs.push(catalog);
     }
 
     /// Whether a pack is there, whole.
-    pub(crate) fn has_pack(&self, pack: &Digest, bytes: u64) -> bool {
-        self.packs.get(&pack_key(pack)) == Some(&bytes)
+    pub(crate) fn has_pack(&self, pack: &Pack) -> bool {
+        pack.check(self.packs.get(&pack_key(&pack.blake3))).is_ok()
     }
 
     /// The whole item with this content.
@@ -117,10 +134,16 @@ impl Known {
     /// The chunk that the `number`th of such a tensor may be coded against, in the nearest catalog, and which difference to it
     /// that would be. It is always one that follows from no other: then a checkpoint needs at most one other's packs, and those
     /// between the two can go.
-    pub(crate) fn base(&self, name: &str, like: impl Fn(&Tensor) -> bool, number: usize) -> Option<(usize, u32)> {
-        let tensor = self.names.get(name)?.iter().find(|tensor| like(tensor))?;
+    pub(crate) fn base(&self, name: &str, number: usize, like: &Like) -> Option<(usize, u32)> {
+        let is_like =
+            |(_, tensor): &&(usize, Tensor)| (tensor.data_type, tensor.item.bytes) == (like.data_type, like.bytes);
+        let candidates = || self.names.get(name).into_iter().flatten().filter(is_like);
+        let (_, tensor) = candidates().find(|(rank, _)| *rank == like.rank).or_else(|| candidates().next())?;
         let catalog = self.catalogs.first()?;
         let index = *tensor.item.chunks.get(number)?;
+        if catalog.chunks[index].bytes != like.chunk_bytes {
+            return None;
+        }
         let (base, age) = match catalog.chunks[index].form {
             Form::Difference { base, age, .. } => (base, age.saturating_add(1)),
             _ => (index, 1),

@@ -1,18 +1,17 @@
 //! Removing checkpoints: catalogs first, then the packs that no remaining catalog names. References are counted over
 //! what checkpoints are made of, not over checkpoints: a base stays while anything follows from it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
 use super::catalog::{Catalog, catalog_key, pack_key};
-use super::known::{list_catalogs, read_catalog};
+use super::known::{list_catalogs, list_packs, read_catalog};
 use super::remote::{Link, Object};
 use super::retention::{Reason, Rule, kept};
 use super::{Archived, Error};
-use crate::Flaw;
 
 /// How old a pack has to be that no catalog names: a push under way has put younger ones.
 const STRAY_AGE_MIN: Duration = Duration::from_secs(24 * 3_600);
@@ -40,9 +39,11 @@ pub(crate) fn prune(link: &Link, rules: &[Rule], now: Timestamp, is_dry_run: boo
     let reasons = kept(rules, &archived);
     let (staying, going): (Vec<&Catalog>, Vec<&Catalog>) =
         catalogs.iter().partition(|catalog| reasons.contains_key(&Step(catalog.step)));
-    let packs: BTreeMap<String, Object> =
-        link.list("packs/")?.into_iter().map(|object| (object.key.clone(), object)).collect();
-    staying.iter().try_for_each(|catalog| check_packs(catalog, &packs))?;
+    let packs = list_packs(link)?;
+    staying
+        .iter()
+        .flat_map(|catalog| &catalog.packs)
+        .try_for_each(|pack| pack.check(packs.get(&pack_key(&pack.blake3))))?;
     let needed = keys(&staying);
     let released = keys(&going);
     let is_stray = |object: &Object| now.since(object.modified) >= STRAY_AGE_MIN;
@@ -66,20 +67,6 @@ pub(crate) fn prune(link: &Link, rules: &[Rule], now: Timestamp, is_dry_run: boo
 /// The objects that these need.
 fn keys(catalogs: &[&Catalog]) -> BTreeSet<String> {
     catalogs.iter().flat_map(|catalog| &catalog.packs).map(|pack| pack_key(&pack.blake3)).collect()
-}
-
-fn check_packs(catalog: &Catalog, packs: &BTreeMap<String, Object>) -> Result<(), Error> {
-    for pack in &catalog.packs {
-        let key = pack_key(&pack.blake3);
-        match packs.get(&key) {
-            None => return Err(Error::corrupt(key, Flaw::Missing)),
-            Some(object) if object.bytes != pack.bytes => {
-                return Err(Error::corrupt(key, Flaw::Length { expected: pack.bytes, found: object.bytes }));
-            }
-            Some(_) => {}
-        }
-    }
-    Ok(())
 }
 
 /// Removes packs but for those that a catalog names which came meanwhile.

@@ -5,23 +5,27 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::num::NonZeroUsize;
 
 use gangline_base::{Bytes, Step};
 use gangline_coding::{derive_bf16, derives_bf16};
 use serde::Serialize;
 
 use super::Error;
-use super::catalog::{CATALOG_BYTES_MAX, Form, Item, Shard, Tensor, catalog_key, pack_key};
+use super::catalog::{CATALOG_BYTES_MAX, Catalog, Form, Item, Shard, Tensor, catalog_key, pack_key};
 use super::draft::{Base, Closed, Draft};
 use super::encode::{Coded, Encoder, Way};
 use super::fetch::Fetcher;
-use super::known::Known;
+use super::known::{Known, Like, list_packs};
 use super::remote::Link;
 use super::source::{Origin, Source};
-use crate::{DataType, Digest, Flaw};
+use crate::{DataType, Digest};
 
 /// Elements by which a bf16 tensor finds the fp32 tensor that it may be a copy of.
 const MASTER_SAMPLE: usize = 64;
+
+/// The most chunks that are coded at once: each takes the memory of five, 16 MiB each for fp32.
+const THREADS_MAX: usize = 8;
 
 /// What a push did. Bytes are of tensors, headers and the manifest, before coding unless it says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -50,8 +54,18 @@ pub struct Pushed {
     pub packs_resumed: usize,
 }
 
+/// A chunk that is to be coded.
+#[derive(Clone, Copy)]
+struct Todo {
+    /// Its place among the item's chunks.
+    place: usize,
+    content: Digest,
+    base: Option<Base>,
+}
+
 /// A push on its way.
 struct Push<'a> {
+    threads: usize,
     link: &'a Link,
     known: &'a Known,
     draft: Draft,
@@ -60,14 +74,15 @@ struct Push<'a> {
 }
 
 /// Puts a checkpoint into the archive.
-pub(crate) fn push(link: &Link, source: &Source) -> Result<Pushed, Error> {
+pub(crate) fn push(link: &Link, source: &Source, threads: NonZeroUsize) -> Result<Pushed, Error> {
     let step = source.manifest.step;
     let known = Known::around(link, step)?;
     let done = Pushed { step: Step(step), ..Pushed::default() };
     if is_archived(&known, source) {
         return Ok(Pushed { was_archived: true, ..done });
     }
-    let mut push = Push { link, known: &known, draft: Draft::new(step), masters: BTreeMap::new(), done };
+    let threads = threads.get().min(THREADS_MAX);
+    let mut push = Push { threads, link, known: &known, draft: Draft::new(step), masters: BTreeMap::new(), done };
     push.checkpoint(source)?;
     push.close()?;
     push.publish()?;
@@ -76,11 +91,10 @@ pub(crate) fn push(link: &Link, source: &Source) -> Result<Pushed, Error> {
 
 /// Whether the archive has this very checkpoint, and all its packs are there.
 fn is_archived(known: &Known, source: &Source) -> bool {
-    let is_it = |catalog: &&super::catalog::Catalog| {
+    let is_it = |catalog: &&Catalog| {
         catalog.step == source.manifest.step && catalog.manifest.blake3 == source.manifest_origin.hash
     };
-    let is_there = |pack: &super::catalog::Pack| known.has_pack(&pack.blake3, pack.bytes);
-    known.catalogs.iter().find(is_it).is_some_and(|catalog| catalog.packs.iter().all(is_there))
+    known.catalogs.iter().find(is_it).is_some_and(|catalog| catalog.packs.iter().all(|pack| known.has_pack(pack)))
 }
 
 impl Push<'_> {
@@ -92,12 +106,12 @@ impl Push<'_> {
         let (copies, others): (Vec<_>, Vec<_>) = all.partition(|(.., origin)| origin.data_type == DataType::Bf16);
         let mut items = BTreeMap::new();
         for (rank, place, name, origin) in others.into_iter().chain(copies) {
-            let item = self.item(Some(name), origin)?;
+            let item = self.item((Some(name), rank), origin)?;
             items.insert((rank, place), item);
         }
         let mut items = items.into_values();
-        for shard in &source.shards {
-            let header = self.item(None, &shard.header)?;
+        for (shard, rank) in source.shards.iter().zip(0..) {
+            let header = self.item((None, rank), &shard.header)?;
             let tensors = shard.tensors.iter().zip(&mut items).map(|((name, origin), item)| Tensor {
                 name: name.clone(),
                 data_type: origin.data_type,
@@ -106,7 +120,7 @@ impl Push<'_> {
             let tensors = tensors.collect();
             self.draft.catalog.shards.push(Shard { header, tensors });
         }
-        self.draft.catalog.manifest = self.item(None, &source.manifest_origin)?;
+        self.draft.catalog.manifest = self.item((None, 0), &source.manifest_origin)?;
         let catalog = &mut self.draft.catalog;
         catalog.saved_at = source.saved_at.unix_nanos();
         catalog.bytes = source.manifest.bytes;
@@ -116,14 +130,14 @@ impl Push<'_> {
     }
 
     /// Refers to an item that is there already, or stores it.
-    fn item(&mut self, name: Option<&str>, origin: &Origin) -> Result<Item, Error> {
+    fn item(&mut self, (name, rank): (Option<&str>, usize), origin: &Origin) -> Result<Item, Error> {
         self.done.bytes = self.done.bytes + Bytes(origin.bytes);
         let chunks = match self.adopt_item(origin)? {
             Some(chunks) => {
                 self.done.deduplicated = self.done.deduplicated + Bytes(origin.bytes);
                 chunks
             }
-            None => self.store(name, origin)?,
+            None => self.store((name, rank), origin)?,
         };
         let item = Item { blake3: origin.hash, bytes: origin.bytes, chunks };
         if origin.data_type == DataType::F32 {
@@ -144,31 +158,35 @@ impl Push<'_> {
         Ok(Some(adopted))
     }
 
-    /// Stores an item chunk by chunk.
-    fn store(&mut self, name: Option<&str>, origin: &Origin) -> Result<Vec<usize>, Error> {
+    /// Stores an item, some chunks at once.
+    fn store(&mut self, (name, rank): (Option<&str>, usize), origin: &Origin) -> Result<Vec<usize>, Error> {
         let file = origin.open()?;
         let master = self.find_master(origin, &file)?;
-        let mut encoder = Encoder::new(origin.element(), origin.columns());
+        let encoder = || Encoder::new(origin.element(), origin.columns());
+        let mut encoders: Vec<Encoder> = std::iter::repeat_with(encoder).take(self.threads).collect();
         let mut hasher = blake3::Hasher::new();
-        let mut chunks = Vec::new();
+        let (mut chunks, mut left) = (Vec::new(), Vec::new());
         for number in 0..origin.chunks() {
             let raw = origin.read(&file, number)?;
             hasher.update(&raw);
             let content = Digest::of(&raw);
             let index = match self.refer(content, raw.len() as u64)? {
-                Some(index) => index,
-                None => match self.derive(master.as_ref(), &raw, number)? {
-                    Some(index) => index,
-                    None => {
-                        let place = usize::try_from(number).expect("64-bit Linux only");
-                        let base = name.and_then(|name| self.base(name, origin, place).transpose()).transpose()?;
-                        self.encode(&mut encoder, (content, raw), base)?
-                    }
-                },
+                None => self.derive(master.as_ref(), &raw, number)?,
+                index => index,
             };
+            if index.is_none() {
+                let base = name.and_then(|name| self.base((name, rank), (origin, number), raw.len() as u64));
+                left.push((raw, Todo { place: chunks.len(), content, base }));
+            }
             chunks.push(index);
+            if left.len() == encoders.len() || number + 1 == origin.chunks() {
+                self.encode(&mut encoders, std::mem::take(&mut left), &mut chunks)?;
+            }
         }
-        if Digest::from(hasher.finalize()) == origin.hash { Ok(chunks) } else { Err(origin.mismatch(name).into()) }
+        if Digest::from(hasher.finalize()) != origin.hash {
+            return Err(origin.mismatch(name).into());
+        }
+        Ok(chunks.into_iter().map(|index| index.expect("every chunk is referred to, derived or encoded")).collect())
     }
 
     /// A chunk of this content that is there already.
@@ -184,29 +202,43 @@ impl Push<'_> {
         Ok(index)
     }
 
-    /// What the chunk may be coded against, as a place in the nearest catalog, with its bytes. One that is damaged is done
-    /// without.
-    fn base(&mut self, name: &str, origin: &Origin, number: usize) -> Result<Option<(Base, Vec<u8>)>, Error> {
-        let is_like = |tensor: &Tensor| tensor.data_type == origin.data_type && tensor.item.bytes == origin.bytes;
-        let Some((index, age)) = self.known.base(name, is_like, number) else { return Ok(None) };
-        let catalog = &self.known.catalogs[0];
-        if self.draft.find(catalog.chunks[index].blake3).is_some_and(|found| !self.draft.may_lead(found)) {
-            return Ok(None);
-        }
-        match Fetcher::new(self.link, catalog).chunk(index) {
-            Err(Error::Corrupt { .. }) => Ok(None),
-            raw => Ok(Some((Base { index, age }, raw?))),
-        }
+    /// What the chunk may be coded against, as a place in the nearest catalog.
+    fn base(&self, (name, rank): (&str, usize), (origin, number): (&Origin, u64), chunk_bytes: u64) -> Option<Base> {
+        let number = usize::try_from(number).expect("64-bit Linux only");
+        let like = Like { rank, data_type: origin.data_type, bytes: origin.bytes, chunk_bytes };
+        let (index, age) = self.known.base(name, number, &like)?;
+        let found = self.draft.find(self.known.catalogs[0].chunks[index].blake3);
+        found.is_none_or(|found| self.draft.may_lead(found)).then_some(Base { index, age })
     }
 
     fn encode(
         &mut self,
-        encoder: &mut Encoder,
-        (content, raw): (Digest, Vec<u8>),
-        base: Option<(Base, Vec<u8>)>,
-    ) -> Result<usize, Error> {
-        let bytes = raw.len() as u64;
-        let coded: Coded = encoder.encode(raw, base.as_ref().map(|(_, raw)| raw.as_slice()));
+        encoders: &mut [Encoder],
+        left: Vec<(Vec<u8>, Todo)>,
+        chunks: &mut [Option<usize>],
+    ) -> Result<(), Error> {
+        let known = self.known;
+        let link = self.link;
+        let todo: Vec<(Todo, u64)> = left.iter().map(|(raw, todo)| (*todo, raw.len() as u64)).collect();
+        // A base that is damaged is done without.
+        let coded = Encoder::encode_all(encoders, left, |todo| match todo.base {
+            None => Ok(None),
+            Some(base) => match Fetcher::new(link, &known.catalogs[0]).chunk(base.index) {
+                Err(Error::Corrupt { .. }) => Ok(None),
+                raw => raw.map(Some),
+            },
+        })?;
+        for ((Todo { place, content, base }, bytes), coded) in todo.into_iter().zip(coded) {
+            // Of chunks that are equal, one is stored.
+            chunks[place] = match self.draft.find(content) {
+                None => Some(self.add((content, bytes), &coded, base)?),
+                index => index,
+            };
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, (content, bytes): (Digest, u64), coded: &Coded, base: Option<Base>) -> Result<usize, Error> {
         let sum = match coded.way {
             Way::Raw => &mut self.done.raw,
             Way::Alone => &mut self.done.coded,
@@ -215,13 +247,13 @@ impl Push<'_> {
         *sum = *sum + Bytes(bytes);
         // Only what is needed is referred to.
         let base = match (coded.way, base) {
-            (Way::Difference, Some((Base { index, age }, _))) => {
+            (Way::Difference, Some(Base { index, age })) => {
                 let adopted = self.draft.adopt(&self.known.catalogs[0], index)?;
                 Some(Base { index: adopted.expect("what follows from nothing can be adopted"), age })
             }
             _ => None,
         };
-        let (index, closed) = self.draft.add((content, bytes), &coded, base)?;
+        let (index, closed) = self.draft.add((content, bytes), coded, base)?;
         closed.map_or(Ok(()), |closed| self.put(&closed))?;
         Ok(index)
     }
@@ -272,7 +304,7 @@ impl Push<'_> {
     /// Puts a pack, unless a push before did and it is good.
     fn put(&mut self, Closed { pack, bytes }: &Closed) -> Result<(), Error> {
         let key = pack_key(&pack.blake3);
-        if self.known.has_pack(&pack.blake3, pack.bytes) {
+        if self.known.has_pack(pack) {
             match self.link.get(&key, 0..pack.bytes) {
                 Ok(there) if there == *bytes => {
                     self.done.packs_resumed += 1;
@@ -294,18 +326,9 @@ impl Push<'_> {
 
     /// Makes the checkpoint visible, once the remote lists every pack of it whole.
     fn publish(&mut self) -> Result<(), Error> {
-        let listed: BTreeMap<String, u64> =
-            self.link.list("packs/")?.into_iter().map(|object| (object.key, object.bytes)).collect();
-        for pack in &self.draft.catalog.packs {
-            let key = pack_key(&pack.blake3);
-            match listed.get(&key) {
-                Some(bytes) if *bytes == pack.bytes => {}
-                Some(bytes) => {
-                    return Err(Error::corrupt(key, Flaw::Length { expected: pack.bytes, found: *bytes }));
-                }
-                None => return Err(Error::corrupt(key, Flaw::Missing)),
-            }
-        }
+        let listed = list_packs(self.link)?;
+        let mut packs = self.draft.catalog.packs.iter();
+        packs.try_for_each(|pack| pack.check(listed.get(&pack_key(&pack.blake3))))?;
         let text = self.draft.catalog.write();
         if text.len() as u64 > CATALOG_BYTES_MAX {
             let (value, max) = (text.len() as u64, CATALOG_BYTES_MAX);

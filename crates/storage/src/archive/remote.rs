@@ -82,15 +82,22 @@ impl Link {
         self.persist("put", key, || self.remote.put(key, bytes))
     }
 
-    /// Exactly these bytes; an answer of another length is a failure like others.
+    /// Exactly these bytes. A shorter answer may have been cut off on its way; one that stays short is a damaged object.
     pub(crate) fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let wanted = range.end - range.start;
         self.pay(wanted);
-        self.persist("get", key, || {
+        let got = self.persist("get", key, || {
             let bytes = self.remote.get(key, range.clone())?;
             let found = bytes.len() as u64;
             let flaw = Flaw::Length { expected: wanted, found };
             if found == wanted { Ok(bytes) } else { Err(Fault::Passing(flaw.into())) }
+        });
+        got.map_err(|error| match error {
+            Error::Remote { act, key, tries, source } => match source.downcast::<Flaw>() {
+                Ok(flaw) => Error::corrupt(key, *flaw),
+                Err(source) => Error::Remote { act, key, tries, source },
+            },
+            error => error,
         })
     }
 
@@ -123,15 +130,43 @@ impl Link {
     /// Waits until bytes may be moved. The limit holds over any time that is long against one object.
     fn pay(&self, bytes: u64) {
         let Some(rate) = self.manners.rate else { return };
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
-        let price = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let now = Instant::now();
         let begin = {
             let mut paid_until = self.paid_until.lock().unwrap_or_else(PoisonError::into_inner);
-            let begin = paid_until.map_or(now, |until| until.max(now));
-            *paid_until = begin.checked_add(price);
+            let (begin, end) = turn(*paid_until, now, price(bytes, rate));
+            *paid_until = Some(end);
             begin
         };
         std::thread::sleep(begin.saturating_duration_since(now));
+    }
+}
+
+/// How long so many bytes take at a rate.
+fn price(bytes: u64, rate: NonZeroU64) -> Duration {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// When what has this price begins, and when the next may.
+fn turn(paid_until: Option<Instant>, now: Instant, price: Duration) -> (Instant, Instant) {
+    let begin = paid_until.map_or(now, |until| until.max(now));
+    (begin, begin.checked_add(price).unwrap_or(begin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_spread_over_the_time_that_their_rate_gives_them() {
+        let rate = NonZeroU64::new(1_000).unwrap();
+        let second = Duration::from_secs(1);
+        assert_eq!(price(2_000, rate), 2 * second);
+        let now = Instant::now();
+        let (first, paid) = turn(None, now, price(2_000, rate));
+        assert_eq!((first, paid), (now, now + 2 * second), "the first goes at once");
+        assert_eq!(turn(Some(paid), now + second, price(500, rate)).0, paid, "the second waits its turn");
+        let late = now + 60 * second;
+        assert_eq!(turn(Some(paid), late, second), (late, late + second), "time that passed unused isn't saved up");
     }
 }

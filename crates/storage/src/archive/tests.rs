@@ -1,16 +1,23 @@
 //! The archive against folders and against remotes that fail, lie or stop.
 
+mod faults;
+mod hostile;
 mod round_trip;
+mod shelf;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::Path;
+use std::time::Duration;
 
 use tempfile::TempDir;
+
+use shelf::Shelf;
 
 use super::{Archive, Options};
 use crate::{DataType, Step, Store, Tensor, TensorView};
 
-/// A store and an archive in folders of their own.
+/// A store and an archive in a folder.
 struct Place {
     folder: TempDir,
     store: Store,
@@ -28,7 +35,7 @@ impl Place {
 
     fn save(&self, step: u64, tensors: &[Tensor]) {
         let views: Vec<TensorView<'_>> = tensors.iter().map(Tensor::as_view).collect();
-        let note = BTreeMap::from([("loss".to_owned(), format!("{}", 10.0 / f64::from(u32::try_from(step).unwrap())))]);
+        let note = BTreeMap::from([("loss".to_owned(), (1_000 - step).to_string())]);
         self.store.save(Step(step), &views, &note).unwrap().wait().unwrap();
     }
 
@@ -37,8 +44,63 @@ impl Place {
         Store::open(self.folder.path().join(name), crate::Options::default()).unwrap()
     }
 
-    fn archive_folder(&self) -> std::path::PathBuf {
-        self.folder.path().join("archive")
+    /// Pulls these steps into an empty folder, and compares every byte.
+    fn assert_pulls(&self, archive: &Archive, steps: &[u64]) {
+        let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
+        let back = Store::open(folder.path(), crate::Options::default()).unwrap();
+        for step in steps {
+            archive.pull(Some(Step(*step)), &back).unwrap();
+            let name = crate::layout::checkpoint_folder(*step);
+            assert_eq!(contents(&back.path().join(&name)), contents(&self.store.path().join(&name)), "step {step}");
+        }
+    }
+}
+
+/// The same with an archive on a shelf.
+struct Shelved {
+    place: Place,
+    shelf: Shelf,
+    store: Store,
+    archive: Archive,
+}
+
+impl Shelved {
+    /// A store of checkpoints of steps 1, 2, ..., and an empty archive.
+    fn with_steps(steps: u64) -> Shelved {
+        Shelved::with_threads(steps, 2)
+    }
+
+    fn with_threads(steps: u64, threads: usize) -> Shelved {
+        let place = Place::new();
+        let shelf = Shelf::default();
+        let threads = NonZeroUsize::new(threads).unwrap();
+        let options = Options { first_pause: Duration::ZERO, threads, ..Options::default() };
+        let archive = Archive::over(Box::new(shelf.clone()), &options);
+        let store = Store::open(place.store.path(), crate::Options::reader()).unwrap();
+        let shelved = Shelved { place, shelf, store, archive };
+        (1..=steps).for_each(|step| shelved.store_state(step));
+        shelved
+    }
+
+    /// The same, all pushed.
+    fn pushed(steps: u64) -> Shelved {
+        let place = Shelved::with_steps(steps);
+        for step in 1..=steps {
+            place.archive.push(&place.store, Step(step)).unwrap();
+        }
+        place
+    }
+
+    fn store_state(&self, step: u64) {
+        self.place.save(step, &state(step));
+    }
+
+    fn elsewhere(&self, name: &str) -> Store {
+        self.place.elsewhere(name)
+    }
+
+    fn assert_pulls(&self, steps: &[u64]) {
+        self.place.assert_pulls(&self.archive, steps);
     }
 }
 
@@ -72,6 +134,8 @@ fn state(step: u64) -> Vec<Tensor> {
         tensor("master", DataType::F32, &[60, 100], master.clone()),
         tensor("copy", DataType::Bf16, &[60, 100], copy),
         tensor("tied", DataType::F32, &[60, 100], master),
+        tensor("moment", DataType::F32, &[3_000], weights(3_000, step + 40)),
+        tensor("scale", DataType::F64, &[1_500], weights(3_000, step + 80)),
         tensor("frozen", DataType::F32, &[5_000], weights(5_000, 0)),
         tensor("../sly", DataType::U8, &[3], vec![1, 2, u8::try_from(step % 256).unwrap()]),
         tensor("steps", DataType::I64, &[], step.to_le_bytes().to_vec()),

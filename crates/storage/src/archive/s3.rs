@@ -1,0 +1,132 @@
+//! An archive in S3, or in what speaks its protocol: buckets through the `object_store` crate, behind the feature `s3`.
+//!
+//! The crate is asynchronous and the store is not, so a small runtime of the archive's own lives in here and nowhere else. It
+//! is driven by whoever calls; so an archive in S3 isn't used from within another runtime. Packs are at most 64 MiB and
+//! put whole, by one request that has a SHA-256 of its body, so no part of one can be lost or flipped on the way.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use gangline_base::Timestamp;
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
+use object_store::path::Path;
+use object_store::{ClientOptions, ObjectStore as _, ObjectStoreExt as _, PutPayload, RetryConfig};
+use tokio::runtime::Runtime;
+
+use super::Error;
+use super::remote::{Fault, OBJECTS_MAX, Object, Remote};
+
+/// The longest that one request takes: a pack at less than 2 Mbit/s is given up, and tried again.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(300);
+/// The longest that connecting takes.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// A bucket, and a prefix in it.
+pub(crate) struct Bucket {
+    runtime: Runtime,
+    store: AmazonS3,
+    prefix: Path,
+}
+
+impl Bucket {
+    /// Opens the place that `s3://bucket/prefix` names, without a look at it. Settings are named as in the environment of AWS's
+    /// own tools (`AWS_REGION`, `AWS_ENDPOINT`, ...); those that aren't known are passed over.
+    pub(crate) fn open(url: &str, settings: &BTreeMap<String, String>) -> Result<Bucket, Error> {
+        let refused = |why: String| Error::Address { url: url.to_owned(), why };
+        let place = url.strip_prefix("s3://").ok_or_else(|| refused("write s3://bucket/prefix".to_owned()))?;
+        let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+        if bucket.is_empty() {
+            return Err(refused("write s3://bucket/prefix: the bucket is missing".to_owned()));
+        }
+        // Another part of the program may have chosen already, which is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // The link above has the patience: whatever fails is told at once.
+        let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+        let client = ClientOptions::new().with_timeout(REQUEST_TIME_MAX).with_connect_timeout(CONNECT_TIME_MAX);
+        let mut builder = AmazonS3Builder::new()
+            .with_client_options(client)
+            .with_retry(retry)
+            .with_checksum_algorithm(Checksum::SHA256);
+        for (name, value) in settings {
+            if let Ok(key) = name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>() {
+                builder = builder.with_config(key, value);
+            }
+        }
+        let store = builder.with_bucket_name(bucket).build().map_err(|error| refused(error.to_string()))?;
+        let prefix = Path::parse(prefix.trim_end_matches('/')).map_err(|error| refused(error.to_string()))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| refused(format!("its runtime can't be started: {error}")))?;
+        Ok(Bucket { runtime, store, prefix })
+    }
+
+    fn path(&self, key: &str) -> Path {
+        // A prefix of nothing is no part.
+        let parts = self.prefix.parts().map(|part| part.as_ref().to_owned()).collect::<Vec<_>>();
+        Path::from_iter(parts.into_iter().chain(key.split('/').filter(|part| !part.is_empty()).map(str::to_owned)))
+    }
+}
+
+/// Sorted by what helps: what isn't known may pass.
+fn fault(error: object_store::Error) -> Fault {
+    use object_store::Error as E;
+    match error {
+        E::NotFound { .. } => Fault::Missing,
+        E::Generic { .. } | E::JoinError { .. } => Fault::Passing(error.into()),
+        error => Fault::Lasting(error.into()),
+    }
+}
+
+/// What isn't found by those that make or list objects is the bucket.
+fn bucket_fault(error: object_store::Error) -> Fault {
+    match error {
+        object_store::Error::NotFound { .. } => Fault::Lasting(error.into()),
+        error => fault(error),
+    }
+}
+
+impl Remote for Bucket {
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Fault> {
+        let payload = PutPayload::from(bytes.to_vec());
+        self.runtime.block_on(self.store.put(&self.path(key), payload)).map(drop).map_err(bucket_fault)
+    }
+
+    fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Fault> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = self.runtime.block_on(self.store.get_range(&self.path(key), range)).map_err(fault)?;
+        Ok(bytes.to_vec())
+    }
+
+    fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault> {
+        let within = self.path(prefix);
+        let mut objects = Vec::new();
+        self.runtime.block_on(async {
+            let mut listing = self.store.list(Some(&within));
+            while let Some(found) = listing.try_next().await.map_err(bucket_fault)? {
+                if objects.len() == OBJECTS_MAX {
+                    return Err(Fault::Lasting("there are more objects than can be listed".into()));
+                }
+                let nanos = found.last_modified.timestamp_nanos_opt().and_then(|nanos| u64::try_from(nanos).ok());
+                let name = found.location.filename().unwrap_or_default();
+                objects.push(Object {
+                    key: format!("{prefix}{name}"),
+                    bytes: found.size,
+                    modified: Timestamp::from_unix_nanos(nanos.unwrap_or(0)),
+                });
+            }
+            Ok(())
+        })?;
+        objects.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(objects)
+    }
+
+    fn delete(&self, key: &str) -> Result<(), Fault> {
+        match self.runtime.block_on(self.store.delete(&self.path(key))) {
+            Err(object_store::Error::NotFound { .. }) => Ok(()),
+            deleted => deleted.map_err(fault),
+        }
+    }
+}
