@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::remote::Object;
-use crate::manifest::{seal, unseal};
+use crate::manifest::{PARTS_MAX, seal, unseal};
 use crate::tensor::name_fault;
-use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, TENSORS_MAX, WORLD_SIZE_MAX};
+use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, WORLD_SIZE_MAX};
 
 /// What a catalog says it is.
 const MAGIC: &str = "gangline-archive-catalog";
@@ -37,7 +37,7 @@ pub(crate) const PACK_BYTES_MAX: u64 = PACK_BYTES as u64 + CODED_BYTES_MAX;
 /// The longest way from a chunk to one that follows from no other.
 pub(crate) const DEPTH_MAX: usize = 8;
 /// The most bytes of a catalog.
-pub(crate) const CATALOG_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const CATALOG_BYTES_MAX: u64 = 512 << 20;
 
 /// The catalog of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -222,10 +222,7 @@ impl Catalog {
     /// Reads bytes that may lie.
     pub(crate) fn read(step: u64, text: &[u8]) -> Result<Catalog, Error> {
         let refused = |flaw| Error::corrupt(catalog_key(step), flaw);
-        let catalog: Catalog = unseal(text, MAGIC).map_err(refused)?;
-        if catalog.version > VERSION {
-            return Err(refused(Flaw::Version { found: catalog.version, known: VERSION }));
-        }
+        let catalog: Catalog = unseal(text, MAGIC, VERSION).map_err(refused)?;
         match catalog.fault(step) {
             None => Ok(catalog),
             Some(what) => Err(refused(Flaw::Malformed { what })),
@@ -248,7 +245,7 @@ impl Catalog {
             Some("it is of another step")
         } else if self.shards.is_empty() || self.shards.len() > WORLD_SIZE_MAX as usize {
             Some("it has no shards, or more than a gang has ranks")
-        } else if tensors > TENSORS_MAX || metadata > METADATA_BYTES_MAX {
+        } else if tensors > PARTS_MAX || metadata > METADATA_BYTES_MAX {
             Some("it has more tensors or metadata than a checkpoint may")
         } else if self.shards.iter().flat_map(|shard| &shard.tensors).any(|tensor| name_fault(&tensor.name).is_some()) {
             Some("a tensor's name breaks a rule")

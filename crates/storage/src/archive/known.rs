@@ -59,7 +59,7 @@ pub(crate) fn list_packs(link: &Link) -> Result<BTreeMap<String, Object>, Error>
 pub(crate) fn read_catalog(link: &Link, (step, bytes): (u64, u64)) -> Result<Catalog, Error> {
     let key = catalog_key(step);
     if bytes > CATALOG_BYTES_MAX {
-        return Err(Error::corrupt(key, Flaw::Malformed { what: "it is larger than 256 MiB" }));
+        return Err(Error::corrupt(key, Flaw::Malformed { what: "it is larger than 512 MiB" }));
     }
     Catalog::read(step, &link.get(&key, 0..bytes)?)
 }

@@ -12,7 +12,8 @@ use gangline_coding::Element;
 use super::catalog::CHUNK_ELEMENTS;
 use super::folder::modified;
 use crate::manifest::{Manifest, TensorRecord, read_manifest};
-use crate::{DataType, Digest, Error, Flaw, layout, shard};
+use crate::shard::{self, Placed};
+use crate::{DataType, Digest, Error, Flaw, layout};
 
 /// A checkpoint to be archived.
 pub(crate) struct Source {
@@ -59,7 +60,9 @@ impl Source {
         let shards = manifest.shards.iter().map(|record| {
             let path = folder.join(layout::shard_file(record.rank, manifest.world_size));
             let shard = shard::Shard::open(&path, record)?;
-            let tensors: Vec<(String, Origin)> = shard.places().iter().map(|place| tensor(&path, *place)).collect();
+            let mut placed: Vec<Placed<'_>> = (0..shard.len()).map(|index| shard.place(index)).collect();
+            placed.sort_by_key(|tensor| (tensor.start, tensor.bytes));
+            let tensors: Vec<(String, Origin)> = placed.into_iter().map(|tensor| origin(&path, tensor)).collect();
             let header = record.bytes - tensors.iter().map(|(_, origin)| origin.bytes).sum::<u64>();
             Ok(ShardOrigin { header: Origin::of_bytes(&path, header, record.header_blake3), tensors })
         });
@@ -68,11 +71,10 @@ impl Source {
     }
 }
 
-fn tensor(path: &Path, (record, start, bytes): (&TensorRecord, u64, u64)) -> (String, Origin) {
+fn origin(path: &Path, Placed { record, start, bytes }: Placed<'_>) -> (String, Origin) {
     let TensorRecord { name, data_type, shape, blake3, .. } = record;
-    let shape = shape.clone();
-    let origin = Origin { path: path.to_owned(), start, bytes, hash: *blake3, data_type: *data_type, shape };
-    (name.clone(), origin)
+    let (path, shape) = (path.to_owned(), shape.clone());
+    (name.clone(), Origin { path, start, bytes: bytes as u64, hash: *blake3, data_type: *data_type, shape })
 }
 
 impl Origin {
