@@ -1,6 +1,6 @@
-//! `checkpoint`: look at a checkpoint folder. Needs no control plane.
+//! `checkpoint`: look at a folder of checkpoints or an archive, and move checkpoints between them. Needs no control plane.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -8,6 +8,7 @@ use gangline_base::{Bytes, Step};
 use gangline_storage::{Listed, Options, Store};
 use serde::Serialize;
 
+use crate::archive::{self, PruneArgs, PullArgs, PushArgs};
 use crate::failure::Failure;
 use crate::internal::with_sources;
 use crate::{Global, output};
@@ -15,48 +16,64 @@ use crate::{Global, output};
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub(crate) enum CheckpointCommand {
-    /// List the complete checkpoints of a folder
+    /// List the complete checkpoints of a folder or an archive
     List {
-        /// The folder
-        folder: PathBuf,
+        /// The folder, or the archive: s3://bucket/prefix, or its folder
+        place: String,
     },
     /// Read every byte of a checkpoint and compare it with its hashes
     Verify {
-        /// The folder
-        folder: PathBuf,
+        /// The folder, or the archive
+        place: String,
         /// The step [default: all]
         #[arg(long)]
         step: Option<u64>,
     },
+    /// Put a checkpoint into an archive: coded, and without what is there already
+    Push(PushArgs),
+    /// Get a checkpoint from an archive, bit for bit
+    Pull(PullArgs),
+    /// Remove checkpoints from an archive but for those that an option names
+    Prune(PruneArgs),
 }
 
 /// A checkpoint as it is printed.
 #[derive(Serialize)]
-struct Row {
-    step: u64,
-    bytes: Option<u64>,
-    tensors: Option<usize>,
-    content_hash: Option<String>,
-    problems: Vec<String>,
+pub(crate) struct Row {
+    pub(crate) step: u64,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) tensors: Option<usize>,
+    pub(crate) content_hash: Option<String>,
+    pub(crate) problems: Vec<String>,
+}
+
+impl Row {
+    /// One of which nothing can be said but what is wrong with it.
+    pub(crate) fn broken(step: u64, problem: String) -> Row {
+        Row { step, bytes: None, tensors: None, content_hash: None, problems: vec![problem] }
+    }
 }
 
 pub(crate) fn run(global: &Global, command: &CheckpointCommand) -> Result<ExitCode, Failure> {
-    let (folder, rows) = match command {
-        CheckpointCommand::List { folder } => (folder, list(folder)?),
-        CheckpointCommand::Verify { folder, step } => (folder, verify(folder, *step)?),
+    let (place, rows) = match command {
+        CheckpointCommand::List { place } => (place, list(place)?),
+        CheckpointCommand::Verify { place, step } => (place, verify(place, *step)?),
+        CheckpointCommand::Push(args) => return archive::push(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Pull(args) => return archive::pull(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Prune(args) => return archive::prune(global, args).map(|()| ExitCode::SUCCESS),
     };
     let is_sound = rows.iter().all(|row| row.problems.is_empty());
     if global.json {
         output::json(&rows)?;
     } else if rows.is_empty() {
-        output::tell(&format!("no complete checkpoint in {}", folder.display()));
+        output::tell(&format!("no complete checkpoint in {place}"));
     } else {
         output::print(&table(&rows))?;
     }
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn open(folder: &Path) -> Result<Store, Failure> {
+pub(crate) fn open(folder: &Path) -> Result<Store, Failure> {
     if !folder.is_dir() {
         let hint = "gangline show JOB names the folder of a job's checkpoints";
         return Err(Failure::local(format!("there is no folder {}", folder.display()), hint));
@@ -64,12 +81,15 @@ fn open(folder: &Path) -> Result<Store, Failure> {
     Store::open(folder, Options::reader()).map_err(failed)
 }
 
-fn failed(error: gangline_storage::Error) -> Failure {
+pub(crate) fn failed(error: gangline_storage::Error) -> Failure {
     Failure::local(format!("failed to {}", with_sources(&error)), "")
 }
 
-fn list(folder: &Path) -> Result<Vec<Row>, Failure> {
-    let listed = open(folder)?.list().map_err(failed)?;
+fn list(place: &str) -> Result<Vec<Row>, Failure> {
+    if archive::is_archive(place) {
+        return archive::list(place);
+    }
+    let listed = open(Path::new(place))?.list().map_err(failed)?;
     let row = |listed: Listed| match listed.manifest {
         Ok(info) => Row {
             step: info.step.0,
@@ -78,20 +98,13 @@ fn list(folder: &Path) -> Result<Vec<Row>, Failure> {
             content_hash: Some(info.content_hash.to_string()),
             problems: Vec::new(),
         },
-        Err(error) => Row {
-            step: listed.step.0,
-            bytes: None,
-            tensors: None,
-            content_hash: None,
-            problems: vec![error.to_string()],
-        },
+        Err(error) => Row::broken(listed.step.0, error.to_string()),
     };
     Ok(listed.into_iter().map(row).collect())
 }
 
-fn verify(folder: &Path, step: Option<u64>) -> Result<Vec<Row>, Failure> {
-    let store = open(folder)?;
-    let mut rows = list(folder)?;
+fn verify(place: &str, step: Option<u64>) -> Result<Vec<Row>, Failure> {
+    let mut rows = list(place)?;
     rows.retain(|row| step.is_none_or(|step| row.step == step));
     if rows.is_empty()
         && let Some(step) = step
@@ -101,6 +114,11 @@ fn verify(folder: &Path, step: Option<u64>) -> Result<Vec<Row>, Failure> {
             "gangline checkpoint list shows those there are",
         ));
     }
+    if archive::is_archive(place) {
+        archive::verify(place, &mut rows)?;
+        return Ok(rows);
+    }
+    let store = open(Path::new(place))?;
     for row in rows.iter_mut().filter(|row| row.problems.is_empty()) {
         let report = store.verify(Step(row.step)).map_err(failed)?;
         row.problems.extend(report.problems.iter().map(ToString::to_string));

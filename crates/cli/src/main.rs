@@ -1,5 +1,6 @@
 //! `gangline`: the one binary. Parses the command line, hands over, and turns failures into exit codes.
 
+mod archive;
 mod checkpoint;
 mod client;
 mod cluster;

@@ -1,6 +1,7 @@
 //! Reading an archived checkpoint: chunk by chunk, each checked by its hash before anything follows from it.
 //!
-//! Memory is bounded by a few chunks: a chunk, what it follows from, and its coded bytes, whatever a catalog says.
+//! Memory is bounded by a few chunks and windows: a chunk, what it follows from, its coded bytes, and what lies beside
+//! them, whatever a catalog says.
 
 use gangline_coding::{Decoder, decode_tensor, derive_bf16};
 
@@ -9,16 +10,38 @@ use super::catalog::{Catalog, Chunk, Form, Item, Place, catalog_key, pack_key};
 use super::remote::Link;
 use crate::{Digest, Flaw};
 
+/// What is read at once of a pack, at least: small tensors lie side by side, and each request takes its time.
+const WINDOW_BYTES: u64 = 4 << 20;
+/// Windows that are kept: a chunk and what it follows from lie in different packs.
+const WINDOWS_MAX: usize = 4;
+
 /// Reads the chunks of one catalog.
 pub(crate) struct Fetcher<'a> {
     link: &'a Link,
     catalog: &'a Catalog,
     decoder: Decoder,
+    /// The last used is the last.
+    windows: Vec<Window>,
+}
+
+/// Bytes of a pack.
+struct Window {
+    pack: usize,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    fn part(&self, Place(pack, offset, length): Place) -> Option<&[u8]> {
+        let begin = usize::try_from(offset.checked_sub(self.offset)?).ok()?;
+        let end = begin.checked_add(usize::try_from(length).ok()?)?;
+        if pack == self.pack { self.bytes.get(begin..end) } else { None }
+    }
 }
 
 impl<'a> Fetcher<'a> {
     pub(crate) fn new(link: &'a Link, catalog: &'a Catalog) -> Self {
-        Fetcher { link, catalog, decoder: Decoder::new() }
+        Fetcher { link, catalog, decoder: Decoder::new(), windows: Vec::new() }
     }
 
     /// Reads an item, hands its bytes on piece by piece, and at the end says whether they were all right. The caller makes
@@ -76,8 +99,27 @@ impl<'a> Fetcher<'a> {
         Ok(raw)
     }
 
-    fn stored(&self, Place(pack, offset, length): Place) -> Result<Vec<u8>, Error> {
-        self.link.get(&pack_key(&self.catalog.packs[pack].blake3), offset..offset + length)
+    fn stored(&mut self, place: Place) -> Result<Vec<u8>, Error> {
+        if let Some(at) = self.windows.iter().position(|window| window.part(place).is_some()) {
+            let window = self.windows.remove(at);
+            let bytes = window.part(place).map(<[u8]>::to_vec);
+            self.windows.push(window);
+            return Ok(bytes.expect("the window was chosen for it"));
+        }
+        let Place(pack, offset, length) = place;
+        let of = &self.catalog.packs[pack];
+        let key = pack_key(&of.blake3);
+        if length >= WINDOW_BYTES {
+            return self.link.get(&key, offset..offset + length);
+        }
+        let end = (offset + WINDOW_BYTES).min(of.bytes);
+        let bytes = self.link.get(&key, offset..end)?;
+        let part = bytes[..usize::try_from(length).expect("less than a window")].to_vec();
+        if self.windows.len() == WINDOWS_MAX {
+            self.windows.remove(0);
+        }
+        self.windows.push(Window { pack, offset, bytes });
+        Ok(part)
     }
 
     fn damaged(&self, index: usize, flaw: Flaw) -> Error {

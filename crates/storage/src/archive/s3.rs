@@ -68,20 +68,28 @@ impl Bucket {
     }
 }
 
-/// Sorted by what helps: what isn't known may pass.
+/// Sorted by what helps: what isn't known may pass. The text is taken alone, since it tells what lies beneath it as well.
 fn fault(error: object_store::Error) -> Fault {
     use object_store::Error as E;
+    let text = error.to_string();
     match error {
         E::NotFound { .. } => Fault::Missing,
-        E::Generic { .. } | E::JoinError { .. } => Fault::Passing(error.into()),
-        error => Fault::Lasting(error.into()),
+        E::Generic { .. } | E::JoinError { .. } if !is_refusal(&text) => Fault::Passing(text.into()),
+        _ => Fault::Lasting(text.into()),
     }
+}
+
+/// Whether a server said that the request is wrong (4xx), but for time-outs and too many requests. Of listings the crate tells
+/// that only by its text; if it ever says so otherwise, they are tried again for some seconds first.
+fn is_refusal(text: &str) -> bool {
+    let code = text.split_once("status code: ").map_or("", |(_, rest)| rest.get(..3).unwrap_or(rest));
+    code.starts_with('4') && !["408", "429"].contains(&code)
 }
 
 /// What isn't found by those that make or list objects is the bucket.
 fn bucket_fault(error: object_store::Error) -> Fault {
     match error {
-        object_store::Error::NotFound { .. } => Fault::Lasting(error.into()),
+        object_store::Error::NotFound { .. } => Fault::Lasting(error.to_string().into()),
         error => fault(error),
     }
 }
@@ -127,6 +135,32 @@ impl Remote for Bucket {
         match self.runtime.block_on(self.store.delete(&self.path(key))) {
             Err(object_store::Error::NotFound { .. }) => Ok(()),
             deleted => deleted.map_err(fault),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_refuses_is_told_from_what_passes() {
+        let check = |code: &str, is: bool| {
+            assert_eq!(is_refusal(&format!("Server returned non-2xx status code: {code}")), is, "{code}");
+        };
+        check("403 Forbidden", true);
+        check("404 Not Found", true);
+        check("429 Too Many Requests", false);
+        check("503 Slow Down", false);
+        check("4", true);
+        assert!(!is_refusal("connection reset by peer"));
+    }
+
+    #[test]
+    fn an_address_without_a_bucket_is_refused() {
+        for url in ["s3://", "s3:///x", "gopher://x"] {
+            let refused = Bucket::open(url, &BTreeMap::new()).map(drop);
+            assert!(matches!(refused, Err(Error::Address { .. })), "{url}");
         }
     }
 }

@@ -1,0 +1,249 @@
+//! `checkpoint push`, `pull` and `prune`, and what `list` and `verify` say of an archive. Needs no control plane.
+
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gangline_base::Step;
+use gangline_storage::archive::{Archive, Error, Listed, Options, Pruned, Pushed, Rule};
+use gangline_storage::{Latest, Store};
+
+use crate::checkpoint::{Row, failed, open};
+use crate::failure::Failure;
+use crate::internal::with_sources;
+use crate::{Global, output};
+
+/// Bytes a second of a megabit a second.
+const MEGABIT: u64 = 125_000;
+
+/// How an archive is reached.
+#[derive(Args, Debug)]
+pub(crate) struct Reach {
+    /// The most megabits a second, up and down together [default: as many as go]
+    #[arg(long, value_name = "N")]
+    limit_mbps: Option<NonZeroU64>,
+}
+
+/// What is pushed where.
+#[derive(Args, Debug)]
+pub(crate) struct PushArgs {
+    /// The folder of checkpoints
+    folder: PathBuf,
+    /// The archive: s3://bucket/prefix (with AWS_REGION, AWS_ENDPOINT, AWS_ACCESS_KEY_ID, ... as AWS's tools have them), or a folder
+    #[arg(value_name = "ARCHIVE")]
+    archive: String,
+    /// The step [default: the newest good one]
+    #[arg(long)]
+    step: Option<u64>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// What is pulled from where.
+#[derive(Args, Debug)]
+pub(crate) struct PullArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: String,
+    /// The folder of checkpoints
+    folder: PathBuf,
+    /// The step [default: the newest]
+    #[arg(long)]
+    step: Option<u64>,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// What of an archive stays. What any of the options names is kept, and the newest always.
+#[derive(Args, Debug)]
+pub(crate) struct PruneArgs {
+    /// The archive
+    #[arg(value_name = "ARCHIVE")]
+    archive: String,
+    /// Keep so many of the newest
+    #[arg(long, value_name = "N")]
+    keep_last: Option<u32>,
+    /// Keep the first in each stretch of so many steps
+    #[arg(long, value_name = "STEPS")]
+    keep_every_steps: Option<NonZeroU64>,
+    /// Keep the first in each stretch of so many hours
+    #[arg(long, value_name = "HOURS")]
+    keep_every_hours: Option<NonZeroU32>,
+    /// Keep so many with the lowest value of a number in their metadata, such as loss=3
+    #[arg(long, value_name = "METRIC=N", value_parser = best)]
+    keep_lowest: Vec<(String, u32)>,
+    /// Keep so many with the highest value of a number in their metadata
+    #[arg(long, value_name = "METRIC=N", value_parser = best)]
+    keep_highest: Vec<(String, u32)>,
+    /// Keep this step
+    #[arg(long, value_name = "STEP")]
+    keep: Vec<u64>,
+    /// Say what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+fn best(text: &str) -> Result<(String, u32), String> {
+    let (metric, count) = text.split_once('=').ok_or("write METRIC=N, such as loss=3")?;
+    Ok((metric.to_owned(), count.parse().map_err(|_| "write METRIC=N with a whole number N")?))
+}
+
+impl PruneArgs {
+    fn rules(&self) -> Vec<Rule> {
+        let best = |is_more_better: bool| {
+            move |(metric, count): &(String, u32)| Rule::Best { metric: metric.clone(), count: *count, is_more_better }
+        };
+        let mut rules: Vec<Rule> = Vec::new();
+        rules.extend(self.keep_last.map(Rule::Last));
+        rules.extend(self.keep_every_steps.map(Rule::EverySteps));
+        rules.extend(self.keep_every_hours.map(Rule::EveryHours));
+        rules.extend(self.keep_lowest.iter().map(best(false)));
+        rules.extend(self.keep_highest.iter().map(best(true)));
+        if !self.keep.is_empty() {
+            rules.push(Rule::Pinned(self.keep.iter().copied().map(Step).collect()));
+        }
+        rules
+    }
+}
+
+/// Whether a place is an archive rather than a folder of checkpoints: an address, or a folder with catalogs.
+pub(crate) fn is_archive(place: &str) -> bool {
+    place.contains("://") || Path::new(place).join("catalogs").is_dir()
+}
+
+fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
+    let rate = reach.limit_mbps.and_then(|limit| NonZeroU64::new(limit.get().saturating_mul(MEGABIT)));
+    let settings = std::env::vars().filter(|(name, _)| name.starts_with("AWS_"));
+    let s3: BTreeMap<String, String> = settings.collect();
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let options = Options { bytes_per_second_max: rate, s3, threads, ..Options::default() };
+    Archive::open(address, &options).map_err(|error| refused(&error))
+}
+
+fn refused(error: &Error) -> Failure {
+    let hint = match error {
+        Error::Remote { tries: 2.., .. } => "run the same command again: it goes on where this one was",
+        Error::NotFound { .. } => "gangline checkpoint list ARCHIVE shows those there are",
+        _ => "",
+    };
+    Failure::local(format!("failed to {}", with_sources(error)), hint)
+}
+
+pub(crate) fn push(global: &Global, args: &PushArgs) -> Result<(), Failure> {
+    let store = open(&args.folder)?;
+    let step = match args.step {
+        Some(step) => Step(step),
+        None => newest(&store)?,
+    };
+    let pushed = reach(&args.archive, &args.reach)?.push(&store, step).map_err(|error| refused(&error))?;
+    if global.json { output::json(&pushed) } else { output::say(&told(&pushed)) }
+}
+
+fn newest(store: &Store) -> Result<Step, Failure> {
+    let Latest { checkpoint, .. } = store.latest().map_err(failed)?;
+    let none = || Failure::local(format!("there is no good checkpoint in {}", store.path().display()), "");
+    checkpoint.map(|info| info.step).ok_or_else(none)
+}
+
+fn told(pushed: &Pushed) -> String {
+    let Pushed { step, was_archived, bytes, deduplicated, derived, differences, put, .. } = pushed;
+    if *was_archived {
+        return format!("step {step} was in the archive already");
+    }
+    format!(
+        "step {step}: {bytes} became {put} (of them {deduplicated} were there already, {derived} follow from masters, \
+         {differences} are differences to another step; measured)"
+    )
+}
+
+pub(crate) fn pull(global: &Global, args: &PullArgs) -> Result<(), Failure> {
+    let archive = reach(&args.archive, &args.reach)?;
+    std::fs::create_dir_all(&args.folder)?;
+    let store = open(&args.folder)?;
+    let pulled = archive.pull(args.step.map(Step), &store).map_err(|error| refused(&error))?;
+    if global.json {
+        return output::json(&pulled);
+    }
+    let how = if pulled.was_there { "was there already, whole and good" } else { "is back, bit for bit" };
+    output::say(&format!("step {}, {} in {}, {how}", pulled.step, pulled.bytes, args.folder.display()))
+}
+
+pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
+    let rules = args.rules();
+    if rules.is_empty() {
+        return Err(Failure::local(
+            "nothing says what to keep",
+            "name it, as in --keep-last 3 --keep-every-steps 10000",
+        ));
+    }
+    let archive = reach(&args.archive, &Reach { limit_mbps: None })?;
+    let pruned = archive.prune(&rules, output::now(), args.dry_run).map_err(|error| refused(&error))?;
+    if global.json {
+        return output::json(&pruned);
+    }
+    output::print(&decided(&pruned, args.dry_run))
+}
+
+fn decided(pruned: &Pruned, is_dry_run: bool) -> String {
+    let verdict = if is_dry_run { "would be removed" } else { "removed" };
+    let removed = pruned.removed.iter().map(|(step, bytes)| (*step, format!("{verdict} ({bytes} of tensors)")));
+    let kept = pruned.kept.iter().map(|(step, reasons)| {
+        let reasons: Vec<String> = reasons.iter().map(|reason| format!("{reason:?}").to_lowercase()).collect();
+        (*step, format!("kept: {}", reasons.join(", ")))
+    });
+    let rows: BTreeMap<Step, String> = removed.chain(kept).collect();
+    let rows = rows.into_iter().map(|(step, verdict)| vec![step.to_string(), verdict]).collect();
+    let Pruned { packs_removed, freed, stored, .. } = pruned;
+    let act = if is_dry_run { "would free" } else { "freed" };
+    format!("{}{act} {freed} in {packs_removed} packs; {stored} stay (measured)\n", output::table(&[">STEP", ""], rows))
+}
+
+/// The checkpoints of an archive, by their catalogs.
+pub(crate) fn list(address: &str) -> Result<Vec<Row>, Failure> {
+    let listed = reach(address, &Reach { limit_mbps: None })?.list().map_err(|error| refused(&error))?;
+    Ok(listed.into_iter().map(row).collect())
+}
+
+fn row(Listed { step, catalog }: Listed) -> Row {
+    match catalog {
+        Ok(archived) => Row {
+            step: step.0,
+            bytes: Some(archived.bytes.0),
+            tensors: Some(archived.tensors),
+            content_hash: Some(archived.content_hash.to_string()),
+            problems: Vec::new(),
+        },
+        Err(error) => Row::broken(step.0, error.to_string()),
+    }
+}
+
+/// What reading every byte of them found.
+pub(crate) fn verify(address: &str, rows: &mut [Row]) -> Result<(), Failure> {
+    let archive = reach(address, &Reach { limit_mbps: None })?;
+    for row in rows.iter_mut().filter(|row| row.problems.is_empty()) {
+        let report = archive.verify(Step(row.step)).map_err(|error| refused(&error))?;
+        row.problems.extend(report.problems.iter().map(ToString::to_string));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_and_a_count_are_read() {
+        assert_eq!(best("loss=3"), Ok(("loss".to_owned(), 3)));
+        assert!(best("loss").is_err() && best("loss=x").is_err());
+    }
+
+    #[test]
+    fn an_address_is_an_archive_and_a_folder_only_with_catalogs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        assert!(is_archive("s3://bucket/runs") && !is_archive(path));
+        std::fs::create_dir(folder.path().join("catalogs")).unwrap();
+        assert!(is_archive(path));
+    }
+}
