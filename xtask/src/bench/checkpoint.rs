@@ -147,7 +147,7 @@ fn load(store: &Store, step: u64, state: &[Tensor], target: &mut [u8]) -> Result
 }
 
 /// CPU time of this process, all threads, in user mode and the kernel.
-fn cpu_time() -> Result<Duration> {
+pub(super) fn cpu_time() -> Result<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
     // utime and stime are the 12th and 13th after the name, in ticks of a hundredth of a second (proc(5)).
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

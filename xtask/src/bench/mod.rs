@@ -3,6 +3,8 @@
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
 
 #[cfg(feature = "bench")]
+mod archive;
+#[cfg(feature = "bench")]
 mod checkpoint;
 #[cfg(feature = "bench")]
 mod coding;
@@ -30,8 +32,13 @@ type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
 #[cfg(feature = "bench")]
-const BENCHES: &[(&str, Bench)] =
-    &[("checkpoint", checkpoint::run), ("coding", coding::run), ("engine", engine::run), ("scheduler", scheduler::run)];
+const BENCHES: &[(&str, Bench)] = &[
+    ("archive", archive::run),
+    ("checkpoint", checkpoint::run),
+    ("coding", coding::run),
+    ("engine", engine::run),
+    ("scheduler", scheduler::run),
+];
 
 /// Runs the named benchmark; without a name, lists them.
 ///

@@ -1,0 +1,182 @@
+//! `bench archive`: what the archive makes of checkpoints of really trained models, in bytes, and what it costs a core.
+//!
+//! The states are those that tinygpt (a byte-level transformer, AdamW) writes while it trains on this workspace's sources, taken
+//! as they appear; and what other ways of training would have saved of the same tensors: mixed precision keeps a bf16 copy
+//! of each weight, and training of a few tensors keeps the others frozen in bf16. Ratios are bytes put into the archive,
+//! catalog included, of bytes of the checkpoint; rates are raw bytes for each second of processor time, hashing, comparing
+//! and writing included. What is pushed is pulled again, which compares every byte by its hash.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use gangline_storage::archive::{Archive, Options as ArchiveOptions, Pushed};
+use gangline_storage::{DataType, Options, Step, Store, Tensor};
+
+use super::checkpoint::cpu_time;
+use super::report::{Bar, Report};
+use crate::command;
+
+/// The model: 3.3 million parameters, 40 MB with Adam's moments.
+const MODEL: [&str; 10] = ["--width", "256", "--layers", "4", "--heads", "4", "--context", "64", "--batch", "4"];
+/// Steps of the whole run, so that the learning rate is still far from its end at the last that is taken.
+const STEPS: u64 = 300;
+/// Steps whose checkpoints are archived.
+const TAKEN: [u64; 4] = [100, 110, 120, 150];
+/// Between two looks for a new checkpoint.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest that training to the last one may take.
+const TRAINING_TIME_MAX: Duration = Duration::from_secs(1_200);
+
+/// A way of training, by what it would save.
+struct Way {
+    says: &'static str,
+    saves: fn(&[Tensor], &[Tensor]) -> Vec<Tensor>,
+    /// What the issue asks of a checkpoint of this kind that isn't the first.
+    bar: Bar,
+}
+
+const WAYS: [Way; 3] = [
+    Way {
+        says: "fp32 weights, Adam m and v (pre-training, lr 3e-3)",
+        saves: |state, _| state.to_vec(),
+        bar: Bar::None,
+    },
+    Way { says: "the same and a bf16 copy of each weight (mixed precision)", saves: with_copies, bar: Bar::None },
+    Way {
+        says: "bf16 matrices frozen at step 100, vectors trained with Adam (as BitFit or LoRA do)",
+        saves: frozen,
+        bar: Bar::AtMost(0.15),
+    },
+];
+
+/// Measures and prints; whether the bars held.
+pub(super) fn run(options: &[String]) -> Result<bool> {
+    if !options.is_empty() {
+        bail!("bench archive takes no options, not {}", options.join(" "));
+    }
+    let folder = command::root()?.join("target/bench-archive");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).context("make target/bench-archive")?;
+    let trained = train(&folder)?;
+    let states: Vec<(u64, Vec<Tensor>)> =
+        TAKEN.iter().map(|step| Ok((*step, trained.load(Step(*step))?.tensors))).collect::<Result<_>>()?;
+    let mut report = Report::default();
+    for (number, way) in WAYS.iter().enumerate() {
+        report.section(&format!("tinygpt, 3.3M parameters: {} (measured)", way.says));
+        archive(&mut report, way, &states, &folder.join(number.to_string()))?;
+    }
+    std::fs::remove_dir_all(&folder).context("remove target/bench-archive")?;
+    Ok(report.finish())
+}
+
+/// Trains, and keeps the checkpoints that are wanted as they appear: tinygpt itself keeps the last two.
+fn train(folder: &Path) -> Result<Store> {
+    let (from, to) = (folder.join("training"), folder.join("taken"));
+    std::fs::create_dir_all(&to)?;
+    command::run(&mut command::cargo(["build", "--quiet", "--release", "--bin", "tinygpt"]))?;
+    let program = std::env::current_exe()?.with_file_name("tinygpt");
+    let mut command = Command::new(program);
+    command.args(MODEL).args([
+        "--steps",
+        &STEPS.to_string(),
+        "--checkpoint-every",
+        "10",
+        "--corpus-bytes-max",
+        "2000000",
+    ]);
+    let mut child = command.arg("--checkpoint-dir").arg(&from).spawn().context("start tinygpt")?;
+    let taken = take(&mut child, &from, &to);
+    child.kill().context("end tinygpt")?;
+    child.wait().context("wait for tinygpt")?;
+    taken?;
+    Ok(Store::open(&to, Options::reader())?)
+}
+
+/// Links the files of checkpoints before the trainer removes them.
+fn take(child: &mut Child, from: &Path, to: &Path) -> Result<()> {
+    let name = |step: u64| format!("step-{step:010}");
+    let began = std::time::Instant::now();
+    for step in TAKEN {
+        let found = from.join(name(step));
+        while !found.is_dir() {
+            ensure!(child.try_wait()?.is_none(), "tinygpt ended before step {step}");
+            ensure!(began.elapsed() < TRAINING_TIME_MAX, "tinygpt took too long to step {step}");
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        let target = to.join(name(step));
+        std::fs::create_dir(&target)?;
+        let files: Vec<PathBuf> = std::fs::read_dir(&found)?.map(|file| Ok(file?.path())).collect::<Result<_>>()?;
+        for file in files {
+            std::fs::hard_link(&file, target.join(file.file_name().context("a name")?))?;
+        }
+    }
+    Ok(())
+}
+
+/// Saves, pushes and pulls the states as one way of training would have them.
+fn archive(report: &mut Report, way: &Way, states: &[(u64, Vec<Tensor>)], folder: &Path) -> Result<()> {
+    let store = Store::open(folder.join("store"), Options { keep: None, ..Options::default() })?;
+    let back = Store::open(folder.join("back"), Options { keep: None, ..Options::default() })?;
+    let place = folder.join("archive");
+    let archive = Archive::open(place.to_str().context("a path of text")?, &ArchiveOptions::default())?;
+    let (_, first) = states.first().context("a state")?;
+    let (mut raw, mut put) = (0.0, 0.0);
+    for (step, state) in states {
+        let tensors = (way.saves)(state, first);
+        let views: Vec<_> = tensors.iter().map(Tensor::as_view).collect();
+        store.save(Step(*step), &views, &BTreeMap::new())?.wait()?;
+        let began = cpu_time()?;
+        let pushed = archive.push(&store, Step(*step))?;
+        let middle = cpu_time()?;
+        archive.pull(Some(Step(*step)), &back)?;
+        let seconds = [middle - began, cpu_time()? - middle].map(|time| time.as_secs_f64());
+        ensure!(back.load(Step(*step))? == store.load(Step(*step))?, "step {step} came back changed");
+        let bytes = in_gigabytes(pushed.bytes.0);
+        raw += bytes;
+        put += in_gigabytes(pushed.put.0);
+        let bar = if raw > bytes { way.bar } else { Bar::None };
+        let rates = seconds.map(|seconds| bytes / seconds);
+        let what = format!("{} (push {:.2}, pull {:.2} GB/s a core)", told(&pushed, states), rates[0], rates[1]);
+        report.figure(&what, in_gigabytes(pushed.put.0) / bytes, "", bar);
+    }
+    report.figure(&format!("all {} checkpoints", states.len()), put / raw, "", Bar::None);
+    Ok(())
+}
+
+fn told(pushed: &Pushed, states: &[(u64, Vec<Tensor>)]) -> String {
+    let megabytes = in_gigabytes(pushed.bytes.0) * 1e3;
+    match states.first() {
+        Some((first, _)) if *first < pushed.step.0 => {
+            format!("step {}, {} after the base, {megabytes:.0} MB", pushed.step, pushed.step.0 - first)
+        }
+        _ => format!("step {}, the first snapshot, {megabytes:.0} MB", pushed.step),
+    }
+}
+
+/// The bf16 copy of an fp32 tensor under another name.
+fn copy(tensor: &Tensor) -> Tensor {
+    let mut data = Vec::with_capacity(tensor.data.len() / 2);
+    gangline_coding::derive_bf16(&tensor.data, gangline_coding::Rounding::NearestEven, &mut data);
+    Tensor { name: format!("bf16.{}", tensor.name), data_type: DataType::Bf16, shape: tensor.shape.clone(), data }
+}
+
+fn is_weight(tensor: &Tensor) -> bool {
+    tensor.name.starts_with("model.")
+}
+
+fn with_copies(state: &[Tensor], _: &[Tensor]) -> Vec<Tensor> {
+    state.iter().cloned().chain(state.iter().filter(|tensor| is_weight(tensor)).map(copy)).collect()
+}
+
+fn frozen(state: &[Tensor], first: &[Tensor]) -> Vec<Tensor> {
+    let matrices = first.iter().filter(|tensor| is_weight(tensor) && tensor.shape.len() > 1).map(copy);
+    matrices.chain(state.iter().filter(|tensor| tensor.shape.len() == 1).cloned()).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a state has fewer than 2^53 bytes")]
+fn in_gigabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e9
+}
