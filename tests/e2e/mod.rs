@@ -1,4 +1,5 @@
 //! The real binary with real processes.
 
+mod archive;
 mod product;
 mod supervisor;

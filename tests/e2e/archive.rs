@@ -1,0 +1,164 @@
+//! Checkpoints to S3 and back by the command line, against a real S3 server on a folder (s3s-fs), which may throttle.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gangline_storage::{DataType, Options, Step, Store, TensorView};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto::Builder;
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::fixtures::gangline;
+
+/// One request in so many is answered with 503.
+const THROTTLED_EVERY: usize = 5;
+
+/// A server with one bucket, and folders beside it. It ends when it is dropped.
+struct Server {
+    folder: TempDir,
+    address: String,
+    _runtime: Runtime,
+}
+
+impl Server {
+    fn start() -> Server {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("s3");
+        std::fs::create_dir_all(root.join("bucket")).expect("a bucket");
+        let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(&root).expect("a server's folder"));
+        builder.set_auth(SimpleAuth::from_single("key", "secret"));
+        let service = builder.build();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
+        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        runtime.spawn(serve(listener, service));
+        Server { folder, address, _runtime: runtime }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs `gangline checkpoint`.
+    fn run(&self, secret: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(gangline());
+        command.arg("checkpoint").args(arguments).env_clear();
+        command.env("AWS_ENDPOINT", &self.address).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "us-east-1");
+        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret);
+        command.output().expect("gangline runs")
+    }
+
+    /// The same, when it has to go well.
+    fn say(&self, arguments: &[&str]) -> String {
+        let output = self.run("secret", arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+}
+
+async fn serve(listener: TcpListener, service: S3Service) {
+    let requests: &'static AtomicUsize = Box::leak(Box::default());
+    while let Ok((socket, _)) = listener.accept().await {
+        let service = service.clone();
+        let answer = service_fn(move |request: Request<Incoming>| {
+            let service = service.clone();
+            async move {
+                let number = requests.fetch_add(1, Ordering::Relaxed);
+                let mut response = hyper::Response::new(s3s::Body::empty());
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                if number % THROTTLED_EVERY == THROTTLED_EVERY - 1 {
+                    return Ok::<_, Infallible>(response);
+                }
+                Ok(service.call(request.map(s3s::Body::from)).await.unwrap_or(response))
+            }
+        });
+        let connection =
+            async move { Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(socket), answer).await };
+        tokio::spawn(connection);
+    }
+}
+
+/// Saves a state of 1.2 MB that changes a little with each step, and a part of it not at all.
+fn save(folder: &Path, step: u8) {
+    let mut word = 7_u64;
+    let mut bytes = |mask: u8| -> Vec<u8> {
+        let element = |_| {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let [.., a, b, c] = word.to_le_bytes();
+            [a & mask, b, c & 0x7f, 0x3c]
+        };
+        (0..100_000).flat_map(element).collect()
+    };
+    let (frozen, mut moving) = (bytes(0xff), bytes(0xf0));
+    moving.iter_mut().step_by(4).for_each(|byte| *byte |= step);
+    let tensor = |name, data| TensorView { name, data_type: DataType::F32, shape: &[100, 1_000], data, part_of: None };
+    let store = Store::open(folder, Options { keep: None, ..Options::default() }).expect("a store");
+    let views = [tensor("frozen", frozen.as_slice()), tensor("moving", moving.as_slice())];
+    store.save(Step(step.into()), &views, &BTreeMap::new()).and_then(|saving| saving.wait()).expect("a checkpoint");
+}
+
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let read = |path: PathBuf| {
+        let name = path.file_name().expect("a name").into();
+        (name, std::fs::read(&path).expect("a file"))
+    };
+    entries.map(read).collect()
+}
+
+#[test]
+fn checkpoints_go_to_s3_and_come_back_bit_for_bit_though_it_throttles() {
+    let server = Server::start();
+    let [store, back] = ["store", "back"].map(|name| server.path(name));
+    let [store_text, back_text] = [&store, &back].map(|path| path.to_str().expect("text"));
+    let archive = "s3://bucket/runs/7";
+    for step in 1..=3 {
+        save(&store, step);
+        let said = server.say(&["push", store_text, archive, "--limit-mbps", "4000"]);
+        assert!(said.contains(&format!("step {step}")), "{said}");
+    }
+    assert!(server.say(&["push", store_text, archive]).contains("already"));
+    let listed: serde_json::Value = serde_json::from_str(&server.say(&["list", archive, "--json"])).expect("JSON");
+    assert_eq!(listed.as_array().map(Vec::len), Some(3));
+    assert!(server.say(&["verify", archive]).contains("none found"));
+    server.say(&["pull", archive, back_text, "--step", "2"]);
+    server.say(&["pull", archive, back_text]);
+    for step in ["step-0000000002", "step-0000000003"] {
+        assert_eq!(files(&back.join(step)), files(&store.join(step)), "{step}");
+    }
+    let dry = server.say(&["prune", archive, "--keep-last", "1", "--dry-run"]);
+    assert!(dry.contains("would be removed"), "{dry}");
+    let done = server.say(&["prune", archive, "--keep-last", "1", "--keep", "1"]);
+    assert!(done.contains("kept: pinned") && done.contains("removed"), "{done}");
+    let gone = server.run("secret", &["pull", archive, back_text, "--step", "2"]);
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("step 2"), "{gone:?}");
+    let third = server.path("third");
+    server.say(&["pull", archive, third.to_str().expect("text"), "--step", "3"]);
+    assert_eq!(files(&third.join("step-0000000003")), files(&store.join("step-0000000003")));
+}
+
+#[test]
+fn a_wrong_key_and_a_missing_bucket_are_told_by_name() {
+    let server = Server::start();
+    let store = server.path("store");
+    save(&store, 1);
+    let store = store.to_str().expect("text");
+    let denied = server.run("wrong", &["push", store, "s3://bucket/x"]);
+    assert_eq!(denied.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&denied.stderr).contains("in the archive"), "{denied:?}");
+    let missing = server.run("secret", &["push", store, "s3://nobody/x"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("in the archive"), "{missing:?}");
+    let senseless = server.run("secret", &["push", store, "gopher://x"]);
+    assert!(String::from_utf8_lossy(&senseless.stderr).contains("s3://bucket/prefix"), "{senseless:?}");
+}
