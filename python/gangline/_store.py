@@ -1,0 +1,240 @@
+"""The store as one process uses it."""
+
+import atexit
+import json
+import logging
+import os
+import sys
+import traceback
+import warnings
+import weakref
+
+import numpy
+
+from . import _info, _native
+from ._state import RESERVED, VALUES, Gathering, Piece, Scattering, whole
+from .errors import Corrupt, Error, NotFound, SaveFailedWarning, SkippedWarning, TimedOut
+
+SAVES_REMEMBERED_MAX = 1000
+
+
+class Save:
+    """A save under way: what `Store.save` returns."""
+
+    def __init__(self, step, pending):
+        self.step = step
+        """The step being saved."""
+        self._pending = pending
+        self._is_asked = False
+
+    def staged(self):
+        """Whether the state is copied, so that it may change. It is by the time `save` returns."""
+        return True
+
+    def done(self):
+        """Whether the save has ended, well or not. Never waits."""
+        return self._pending.done()
+
+    def durable(self, timeout=None):
+        """Waits until the checkpoint is on disk, synced, and visible to `latest`; what there is then.
+
+        timeout: seconds to wait at most; None waits as long as it takes.
+        Raises TimedOut if that passed (ask again), or what made the save fail, each time it is asked.
+        """
+        try:
+            told = self._pending.wait(timeout)
+        except Error:
+            self._is_asked = True
+            raise
+        if told is None:
+            raise TimedOut(f"wait for step {self.step}: not durable after {timeout} s")
+        self._is_asked = True
+        return _info.saved(told)
+
+    def __repr__(self):
+        return f"<gangline.Save of step {self.step}: {'ended' if self.done() else 'under way'}>"
+
+
+class Reading:
+    """What can be asked of checkpoints on disk, by whoever opened the folder."""
+
+    def __init__(self, path, **options):
+        self.path = os.fspath(path)
+        """The folder."""
+        self._native = _native.Store(self.path, **options)
+        self._process = os.getpid()
+        self._saves = []
+
+    def latest(self):
+        """The newest checkpoint whose every byte is as it was saved, as CheckpointInfo; None if there is none.
+
+        Reads all of it. Warns (SkippedWarning) about newer ones that aren't good.
+        """
+        told = json.loads(self._native.latest())
+        for skipped in told["skipped"]:
+            first = skipped["problems"][0]
+            _warn_skipped(skipped["step"], f"{first['file']}: {first['flaw']}")
+        found = told["checkpoint"]
+        return None if found is None else _info.checkpoint_info(json.dumps(found), RESERVED)
+
+    def list(self):
+        """All checkpoints, oldest first, by their manifests alone: a list of Listed."""
+        listed = self._native.list()
+        as_info = lambda text: None if text is None else _info.checkpoint_info(text, RESERVED)  # noqa: E731
+        return [_info.Listed(step, as_info(text), error) for step, text, error in listed]
+
+    def verify(self, step):
+        """Reads every byte of a checkpoint and names what is wrong: a VerifyReport. Raises NotFound."""
+        return _info.verify_report(self._native.verify(step))
+
+    def prune(self, *, keep, dry_run=False):
+        """Removes all but the newest `keep` good checkpoints, or with `dry_run` tells which it would: Pruned.
+
+        What is newer than the oldest of these stays, good or not. Reads those that stay. Raises Refused for keep < 1.
+        """
+        return _info.pruned(self._native.prune(keep, dry_run))
+
+    def load(self, step=None, into=None):
+        """Reads a checkpoint, checking every byte, and returns the state dict.
+
+        step: which one; None for the newest that is good (warning about newer ones that aren't: SkippedWarning).
+        into: a state dict whose tensors are read into where they lie, on whatever device; everything else in it is
+            replaced, what it lacks is added, and it is what is returned. Without it, tensors are new, in host memory.
+
+        Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or type; nothing
+        was read into it), Corrupt (naming file and tensor; tensors of `into` may then hold some of its bytes).
+        """
+        if step is not None:
+            return self._load(step, into)
+        for listed in reversed(self._native.list()):
+            try:
+                return self._load(listed[0], into)
+            except NotFound:
+                continue  # it has been pruned just now
+            except Corrupt as error:
+                _warn_skipped(listed[0], error)
+        raise NotFound(f"find a good checkpoint in {self.path}: there is none")
+
+    def _load(self, step, into):
+        tensors = {name: (kind, shape, data) for name, kind, shape, data in self._native.load(step)}
+        where = f"the checkpoint of step {step}"
+        if VALUES not in tensors:
+            raise Corrupt(f"read {where}: it was not saved from Python: it has no {VALUES!r}")
+        declared = {name: (kind, tuple(shape)) for name, (kind, shape, _) in tensors.items()}
+        scattering = Scattering(tensors[VALUES][2].tobytes(), declared, where, into)
+        for wanted in scattering.plan():
+            wanted.room[:] = tensors[wanted.name][2]
+        return scattering.finish()
+
+    def close(self):
+        """Lets go of the folder."""
+        self._native.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.close()
+
+    def __repr__(self):
+        return f"<gangline.{type(self).__name__} in {self.path!r}>"
+
+
+class Store(Reading):
+    """A folder of checkpoints that this process alone writes. For many ranks: DistributedStore.
+
+    path: the folder; it is made if it isn't there.
+    keep: how many good checkpoints stay after each save; None keeps all.
+
+    `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the program.
+    Raises Refused, IoFailed.
+    """
+
+    def __init__(self, path, keep=2):
+        super().__init__(path, writer=(0, 1, 0), keep=keep)
+        _open.add(self)
+
+    def save(self, step, state_dict, metadata=None):
+        """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
+
+        step: of the training, 0 or more. A checkpoint of the same step is replaced.
+        state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays of any shape,
+            None, bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. No pickle: what else there is
+            is refused, with its path.
+        metadata: a few notes, str to str, 64 KiB in all; `list` and `latest` show them.
+
+        With two saves under way it waits for one of them first. Raises Refused, Poisoned; or what made an earlier save
+        fail whose `durable` nobody asked.
+        """
+        self._raise_unasked()
+        gathering = Gathering(whole)
+        tree = gathering.tree(state_dict)
+        return self._send(step, [*gathering.pieces, _bytes_piece(VALUES, tree)], metadata)
+
+    def _send(self, step, pieces, metadata):
+        given = [(piece.name, piece.type, list(piece.shape), piece.data) for piece in pieces]
+        save = Save(step, self._native.save(step, given, dict(metadata or {})))
+        self._saves.append(save)
+        return save
+
+    def _raise_unasked(self):
+        """Raises what made a save fail that nobody asked about, once."""
+        ended = [save for save in self._saves if save.done()]
+        self._saves = [save for save in self._saves if save not in ended][-SAVES_REMEMBERED_MAX:]
+        for save in ended:
+            if not save._is_asked:
+                save.durable()
+
+    def close(self):
+        """Waits until all saves are durable. Raises what made one fail whose `durable` nobody asked."""
+        _open.discard(self)
+        failed = None
+        for save in self._saves:
+            if save._is_asked:
+                continue
+            try:
+                save.durable()
+            except Error as error:
+                failed = failed or error
+        self._saves = []
+        super().close()
+        if failed is not None:
+            raise failed
+
+    def __exit__(self, kind, error, trace):
+        if error is None:
+            return self.close()
+        try:
+            self.close()
+        except Error as failed:
+            warnings.warn(f"a save failed: {failed}", SaveFailedWarning, stacklevel=2)
+
+
+def _bytes_piece(name, data):
+    return Piece(name, "U8", (len(data),), numpy.frombuffer(data, numpy.uint8))
+
+
+def _warn_skipped(step, why):
+    warnings.warn(f"the checkpoint of step {step} is not good, an older one is taken: {why}", SkippedWarning, stacklevel=3)
+
+
+_open = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all():
+    """At the end of the program: waits for what is under way. A save that failed unasked ends it with status 1."""
+    failures = []
+    for store in list(_open):
+        try:
+            if store._process == os.getpid():
+                store.close()
+        except Error as error:
+            failures.append(error)
+    if failures:
+        for error in failures:
+            traceback.print_exception(error)
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # nothing else changes the status of a program that is ending
