@@ -11,7 +11,7 @@ import numpy
 
 from . import _values
 from ._kinds import BY_NAME, kind_of
-from ._types import RAW, numpy_type, original, stored
+from ._types import RAW, STORED, numpy_type, original, stored
 from ._values import NOT_MINE, TAG, path_text
 from .errors import Corrupt, Refused
 
@@ -68,11 +68,9 @@ class Gathering:
         if kind is None:
             return NOT_MINE
         mine, part_of = self.local(path, value)
-        whole_shape = part_of[0] if part_of else kind.shape_of(value)
-        type_name = kind.type_of(value)
-        as_stored = stored(type_name, whole_shape)
         refusal = kind.refusal(mine) if mine is not None else None
-        if as_stored is None:
+        type_name = kind.type_of(value)
+        if refusal is None and type_name not in STORED and type_name not in RAW:
             refusal = f"its elements are of type {type_name}"
         if refusal:
             raise Refused(f"save {path_text(path)}: {refusal}")

@@ -39,12 +39,10 @@ RAW = {
 
 
 def stored(name, shape):
-    """The store's type and shape of a tensor of this type, or None if it can't be stored."""
+    """The store's type and shape of a tensor of this type, which is in STORED or RAW."""
     if name in STORED:
         return STORED[name], tuple(shape)
-    if name in RAW:
-        return "U8", tuple(shape) if RAW[name] == 1 else (*shape, RAW[name])
-    return None
+    return "U8", tuple(shape) if RAW[name] == 1 else (*shape, RAW[name])
 
 
 def original(stored_type, stored_shape, raw):
