@@ -7,6 +7,7 @@ use gangline_base::{Bytes, Step};
 use serde::Serialize;
 
 use crate::manifest::{Manifest, read_manifest};
+use crate::reading::{Piece, read_pieces};
 use crate::shard::Shard;
 use crate::{Error, Flaw, layout};
 
@@ -79,7 +80,7 @@ pub(crate) fn check(root: &Path, step: u64) -> Result<(Option<Manifest>, VerifyR
         let before = report.problems.len();
         match Shard::open(&path, record) {
             Err(error) => report.problems.push(problem_of(error)?),
-            Ok(mut shard) => check_tensors(&mut shard, &mut report)?,
+            Ok(shard) => check_tensors(shard, &mut report)?,
         }
         if report.problems.len() == before {
             report.bytes_good = report.bytes_good + Bytes(record.bytes);
@@ -88,9 +89,10 @@ pub(crate) fn check(root: &Path, step: u64) -> Result<(Option<Manifest>, VerifyR
     Ok((Some(manifest), report))
 }
 
-fn check_tensors(shard: &mut Shard<'_>, report: &mut VerifyReport) -> Result<(), Error> {
-    for index in 0..shard.len() {
-        match shard.check(index) {
+fn check_tensors(shard: Shard<'_>, report: &mut VerifyReport) -> Result<(), Error> {
+    let pieces: Vec<Piece> = (0..shard.len()).map(|tensor| Piece { shard: 0, tensor }).collect();
+    for outcome in read_pieces(&[shard], &pieces, |_, _, _| ()) {
+        match outcome {
             Ok(()) => report.tensors_good += 1,
             Err(error) => report.problems.push(problem_of(error)?),
         }

@@ -15,8 +15,8 @@ use gangline_base::{Bytes, Step};
 use crate::check::check;
 use crate::disk::Disk;
 use crate::manifest::{
-    FORMAT_VERSION, INDEX_MAGIC, MANIFEST_MAGIC, Manifest, ShardIndex, ShardRecord, content_hash, read_manifest,
-    read_sealed, seal,
+    INDEX_MAGIC, MANIFEST_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, content_hash, read_manifest,
+    read_sealed, seal, version_of,
 };
 use crate::options::{Options, Writer};
 use crate::prune::{PrunePolicy, list_names, prune};
@@ -124,7 +124,7 @@ impl Committer {
         drop(staged);
         let index = ShardIndex {
             magic: INDEX_MAGIC.to_owned(),
-            version: FORMAT_VERSION,
+            version: version_of(std::slice::from_ref(&record)),
             step: step.0,
             writer: tag,
             world_size,
@@ -139,13 +139,15 @@ impl Committer {
         for rank in 1..world_size {
             shards.push(self.await_shard(partial, rank, &index)?);
         }
-        self.commit(partial, self.manifest(step, shards, metadata))
+        let manifest = self.manifest(step, shards, metadata);
+        check_parts(&manifest.tensors())?;
+        self.commit(partial, manifest)
     }
 
     fn manifest(&self, step: Step, shards: Vec<ShardRecord>, metadata: BTreeMap<String, String>) -> Manifest {
         let mut manifest = Manifest {
             magic: MANIFEST_MAGIC.to_owned(),
-            version: FORMAT_VERSION,
+            version: version_of(&shards),
             step: step.0,
             writer: self.writer.tag,
             world_size: self.writer.world_size,

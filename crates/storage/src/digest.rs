@@ -1,7 +1,11 @@
 //! BLAKE3 digests: of a tensor's bytes, of a file, of a whole checkpoint's content.
+//!
+//! BLAKE3 is a tree (its specification, section 2.1), so the segments of a long input are hashed on any threads in any order
+//! and joined afterwards; the digest is the same.
 
 use std::fmt;
 
+use blake3::hazmat::{ChainingValue, HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A BLAKE3 digest, printed as 64 hexadecimal digits.
@@ -20,6 +24,46 @@ impl Digest {
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
+}
+
+/// Bytes of a segment: a power of two, so that segments are subtrees; a few milliseconds of work.
+pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
+
+/// What a segment of an input adds to its digest.
+pub(crate) type SegmentHash = ChainingValue;
+
+/// Hashes one segment: the bytes at `at`, a multiple of [`SEGMENT_BYTES`], of an input of `total` bytes.
+pub(crate) fn hash_segment(bytes: &[u8], at: usize, total: usize) -> SegmentHash {
+    if total <= SEGMENT_BYTES {
+        return *blake3::hash(bytes).as_bytes();
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.set_input_offset(at as u64);
+    hasher.update(bytes);
+    hasher.finalize_non_root()
+}
+
+/// The digest of an input of `total` bytes from the hashes of all its segments, in order.
+pub(crate) fn join_segments(segments: &[SegmentHash], total: usize) -> Digest {
+    if let [whole] = segments {
+        return Digest(*whole);
+    }
+    let (left, right) = halves(segments, total);
+    merge_subtrees_root(&left, &right, Mode::Hash).into()
+}
+
+fn subtree(segments: &[SegmentHash], bytes: usize) -> SegmentHash {
+    if let [alone] = segments {
+        return *alone;
+    }
+    let (left, right) = halves(segments, bytes);
+    merge_subtrees_non_root(&left, &right, Mode::Hash)
+}
+
+fn halves(segments: &[SegmentHash], bytes: usize) -> (SegmentHash, SegmentHash) {
+    let left = usize::try_from(left_subtree_len(bytes as u64)).expect("less than `bytes`");
+    let (first, rest) = segments.split_at(left / SEGMENT_BYTES);
+    (subtree(first, left), subtree(rest, bytes - left))
 }
 
 impl From<blake3::Hash> for Digest {
@@ -76,5 +120,26 @@ impl FramedHasher {
     /// The digest of all fields.
     pub(crate) fn finish(&self) -> Digest {
         self.0.finalize().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_give_the_digest_of_the_whole() {
+        let bytes: Vec<u8> =
+            (0..3 * SEGMENT_BYTES + 5_000).map(|at| u8::try_from(at % 253).expect("below 253")).collect();
+        let sizes =
+            [0, 1, 1_024, SEGMENT_BYTES, SEGMENT_BYTES + 1, 2 * SEGMENT_BYTES, bytes.len() - 4_999, bytes.len()];
+        for size in sizes {
+            let input = &bytes[..size];
+            let mut segments: Vec<SegmentHash> = Vec::new();
+            for at in (0..size.max(1)).step_by(SEGMENT_BYTES) {
+                segments.push(hash_segment(&input[at..size.min(at + SEGMENT_BYTES)], at, size));
+            }
+            assert_eq!(join_segments(&segments, size), Digest::of(input), "{size} bytes");
+        }
     }
 }

@@ -9,8 +9,9 @@
 //! final name is complete. Ranks of a gang meet only through the file system: each writes its shard and an index of
 //! it, rank 0 commits when it has seen them all.
 //!
-//! The state is *replicated*: every rank passes the full list of tensors to [`Store::save`], and rank `r` writes the
-//! part that [`tensor::share`](TensorView) deals to it (largest first, to the rank with the fewest bytes so far).
+//! What all ranks hold alike, each passes to [`Store::save`], and rank `r` writes what is dealt to it (largest first, to the
+//! rank with the fewest bytes so far). Of tensors that are cut each rank passes its own part ([`PartOf`]); a [`Snapshot`]
+//! reads any box of any tensor back, so a checkpoint can be loaded by any number of ranks, cut in any way.
 
 mod check;
 mod commit;
@@ -22,8 +23,11 @@ mod manifest;
 mod options;
 mod pending;
 mod prune;
+mod reading;
+mod region;
 mod shard;
 mod slab;
+mod snapshot;
 mod staged;
 mod store;
 mod tensor;
@@ -37,5 +41,6 @@ pub use manifest::{CheckpointInfo, METADATA_BYTES_MAX, TensorInfo, WORLD_SIZE_MA
 pub use options::{Options, Role};
 pub use pending::{Pending, SAVES_IN_FLIGHT_MAX, Saved};
 pub use prune::{PrunePolicy, Pruned};
+pub use snapshot::{Snapshot, Wanted};
 pub use store::{Checkpoint, Latest, Listed, Skipped, Store};
-pub use tensor::{DIMENSIONS_MAX, DataType, NAME_BYTES_MAX, TENSORS_MAX, Tensor, TensorView};
+pub use tensor::{DIMENSIONS_MAX, DataType, NAME_BYTES_MAX, PartOf, TENSORS_MAX, Tensor, TensorView};

@@ -1,7 +1,7 @@
 //! The disk types: the manifest that is committed last, and the index by which a rank tells rank 0 that its
 //! shard is durable. Both are one JSON object whose last member is a checksum over all bytes before it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::FramedHasher;
 use crate::error::within;
+use crate::region::{Region, WholeRecord, fill};
 use crate::tensor::{byte_count, name_fault};
 use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX};
 
@@ -19,14 +20,18 @@ use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX};
 pub(crate) const MANIFEST_MAGIC: &str = "gangline-checkpoint";
 /// What an index says it is.
 pub(crate) const INDEX_MAGIC: &str = "gangline-shard-index";
-/// The format version written, and the newest one read.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// The newest format version read; what is written is of the oldest that can say it.
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The version of what holds no parts of tensors, which older programs read as well.
+const WITHOUT_PARTS: u32 = 1;
 /// The most ranks in a gang.
 pub const WORLD_SIZE_MAX: u32 = 65_536;
 /// The most bytes of metadata, names and values together.
 pub const METADATA_BYTES_MAX: usize = 64 << 10;
+/// The most tensors and parts of tensors in a checkpoint, all ranks together.
+const PARTS_MAX: usize = 1_000_000;
 /// The largest manifest or index read.
-const MANIFEST_BYTES_MAX: u64 = 256 << 20;
+const MANIFEST_BYTES_MAX: u64 = 512 << 20;
 
 /// A tensor as a file knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +41,24 @@ pub(crate) struct TensorRecord {
     pub(crate) data_type: DataType,
     pub(crate) shape: Vec<usize>,
     pub(crate) blake3: Digest,
+    /// The whole tensor, if this is a part of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) part_of: Option<WholeRecord>,
+}
+
+impl TensorRecord {
+    /// Where it lies in the whole tensor.
+    pub(crate) fn region(&self) -> Region {
+        match &self.part_of {
+            None => Region::whole(&self.shape),
+            Some(whole) => Region { offsets: whole.offsets.clone(), shape: self.shape.clone() },
+        }
+    }
+
+    /// The whole tensor's shape.
+    fn whole_shape(&self) -> &[usize] {
+        self.part_of.as_ref().map_or(&self.shape, |whole| &whole.shape)
+    }
 }
 
 /// A shard as a file knows it. Its header's hash and its tensors' hashes cover every byte of it.
@@ -100,30 +123,33 @@ pub struct TensorInfo {
     pub name: String,
     /// The type of its elements.
     pub data_type: DataType,
-    /// Its dimensions.
+    /// Its dimensions, as a whole.
     pub shape: Vec<usize>,
-    /// Its bytes.
+    /// Its bytes, as a whole.
     pub bytes: Bytes,
-    /// The BLAKE3 hash of its bytes.
+    /// The BLAKE3 hash of its bytes; of one that was saved in parts, of what its parts are and of their hashes.
     pub hash: Digest,
+    /// Parts that it was saved in.
+    pub parts: usize,
 }
 
 impl Manifest {
-    /// All tensors with the rank that wrote each, by name.
+    /// All tensors and parts of tensors, by name and place.
     pub(crate) fn tensors(&self) -> Vec<&TensorRecord> {
         let mut tensors: Vec<&TensorRecord> = self.shards.iter().flat_map(|shard| &shard.tensors).collect();
-        tensors.sort_by(|a, b| a.name.cmp(&b.name));
+        let offsets = |record: &&TensorRecord| record.part_of.as_ref().map(|whole| whole.offsets.clone());
+        tensors.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| offsets(a).cmp(&offsets(b))));
         tensors
     }
 
     /// Whether the manifest agrees with itself, with the format's limits and with the folder it was found in.
     fn fault(&self, step: u64) -> Option<&'static str> {
-        let names: BTreeSet<&str> = self.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
         let tensors = self.tensors();
         let is_sound = |tensor: &&TensorRecord| {
             name_fault(&tensor.name).is_none()
                 && tensor.shape.len() <= DIMENSIONS_MAX
                 && byte_count(tensor.data_type, &tensor.shape).is_some()
+                && byte_count(tensor.data_type, tensor.whole_shape()).is_some()
         };
         if self.step != step {
             Some("it is of another step")
@@ -131,7 +157,7 @@ impl Manifest {
             Some("its shards don't match its world size")
         } else if !self.shards.iter().zip(0..).all(|(shard, rank): (_, u32)| shard.rank == rank) {
             Some("its shards are out of order")
-        } else if tensors.len() > TENSORS_MAX || names.len() != tensors.len() || !tensors.iter().all(is_sound) {
+        } else if tensors.len() > PARTS_MAX || !tensors.iter().all(is_sound) || check_parts(&tensors).is_err() {
             Some("its tensors break a limit or a rule")
         } else if self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.bytes)) != Some(self.bytes) {
             Some("its bytes don't add up")
@@ -143,12 +169,15 @@ impl Manifest {
     }
 
     pub(crate) fn info(&self) -> CheckpointInfo {
-        let tensor = |record: &TensorRecord| TensorInfo {
-            name: record.name.clone(),
-            data_type: record.data_type,
-            shape: record.shape.clone(),
-            bytes: Bytes(byte_count(record.data_type, &record.shape).expect("a read manifest's sizes are checked")),
-            hash: record.blake3,
+        let tensor = |parts: &[&TensorRecord]| TensorInfo {
+            name: parts[0].name.clone(),
+            data_type: parts[0].data_type,
+            shape: parts[0].whole_shape().to_vec(),
+            bytes: Bytes(
+                byte_count(parts[0].data_type, parts[0].whole_shape()).expect("a read manifest's sizes are checked"),
+            ),
+            hash: hash_parts(parts),
+            parts: parts.len(),
         };
         CheckpointInfo {
             step: Step(self.step),
@@ -157,9 +186,63 @@ impl Manifest {
             bytes: Bytes(self.bytes),
             content_hash: self.content_blake3,
             metadata: self.metadata.clone(),
-            tensors: self.tensors().into_iter().map(tensor).collect(),
+            tensors: self.tensors().chunk_by(|a, b| a.name == b.name).map(tensor).collect(),
         }
     }
+}
+
+/// Checks that what has one name is one whole tensor, or parts that fill one, and that there aren't too many.
+///
+/// # Errors
+/// [`Error::InvalidTensor`] naming the tensor; [`Error::Limit`].
+pub(crate) fn check_parts(sorted: &[&TensorRecord]) -> Result<(), Error> {
+    let mut names = 0;
+    for parts in sorted.chunk_by(|a, b| a.name == b.name) {
+        names += 1;
+        let refused = |why| Err(Error::InvalidTensor { tensor: parts[0].name.clone(), why });
+        let is_alike =
+            |part: &&TensorRecord| part.data_type == parts[0].data_type && part.whole_shape() == parts[0].whole_shape();
+        let is_alone = parts.len() == 1 && parts[0].part_of.is_none();
+        if !is_alone && parts.iter().any(|part| part.part_of.is_none()) {
+            return refused("it is there twice");
+        }
+        if !parts.iter().all(is_alike) {
+            return refused("its parts are of different types, or of wholes of different shapes");
+        }
+        let regions: Vec<Region> = parts.iter().map(|part| part.region()).collect();
+        if !is_alone && !fill(parts[0].whole_shape(), &regions) {
+            return refused("its parts don't fill it, each element once");
+        }
+    }
+    within("tensors", names, TENSORS_MAX)
+}
+
+/// The hash of a tensor: of its bytes, or of what its parts are.
+fn hash_parts(parts: &[&TensorRecord]) -> Digest {
+    if let [TensorRecord { part_of: None, blake3, .. }] = parts {
+        return *blake3;
+    }
+    let mut hasher = FramedHasher::new("gangline tensor in parts 1");
+    for part in parts {
+        hash_record(&mut hasher, part);
+    }
+    hasher.finish()
+}
+
+/// Adds a tensor, or a part of one.
+fn hash_record(hasher: &mut FramedHasher, record: &TensorRecord) {
+    hash_declaration(hasher, &record.name, record.data_type, &record.shape);
+    if let Some(whole) = &record.part_of {
+        hash_declaration(hasher, "part of", record.data_type, &whole.shape);
+        whole.offsets.iter().for_each(|offset| hasher.number(*offset as u64));
+    }
+    hasher.field(record.blake3.as_bytes());
+}
+
+/// The format version that can say what these shards hold.
+pub(crate) fn version_of(shards: &[ShardRecord]) -> u32 {
+    let has_parts = shards.iter().any(|shard| shard.tensors.iter().any(|tensor| tensor.part_of.is_some()));
+    if has_parts { FORMAT_VERSION } else { WITHOUT_PARTS }
 }
 
 /// Reads and checks the manifest at `path`, which is in the folder of `step`.
@@ -171,14 +254,14 @@ pub(crate) fn read_manifest(path: &Path, step: u64) -> Result<Manifest, Error> {
     }
 }
 
-/// The hash of what a checkpoint holds: the step, then each tensor's name, type, shape and hash, by name.
+/// The hash of what a checkpoint holds: the step, then each tensor's name, type, shape and hash, by name. Tensors that were
+/// saved in parts count part by part, so cut in another way the same state has another hash.
 pub(crate) fn content_hash(step: u64, sorted: &[&TensorRecord]) -> Digest {
     let mut hasher = FramedHasher::new("gangline checkpoint content 1");
     hasher.number(step);
     hasher.number(sorted.len() as u64);
     for tensor in sorted {
-        hash_declaration(&mut hasher, &tensor.name, tensor.data_type, &tensor.shape);
-        hasher.field(tensor.blake3.as_bytes());
+        hash_record(&mut hasher, tensor);
     }
     hasher.finish()
 }
@@ -247,7 +330,7 @@ pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path, magic: &str) -> Resu
     let mut text = Vec::new();
     file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(|source| Error::io("read", path, source))?;
     if text.len() as u64 > MANIFEST_BYTES_MAX {
-        return Err(Error::corrupt(path, Flaw::Malformed { what: "it is larger than 256 MiB" }));
+        return Err(Error::corrupt(path, Flaw::Malformed { what: "it is larger than 512 MiB" }));
     }
     unseal(&text, magic).map_err(|flaw| Error::corrupt(path, flaw))
 }

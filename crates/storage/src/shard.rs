@@ -4,23 +4,26 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::manifest::{ShardRecord, TensorRecord, open_present};
+use crate::region::WholeRecord;
 use crate::slab::PAGE;
 use crate::tensor::byte_count;
-use crate::{DataType, Digest, Error, Flaw, Tensor, TensorView};
+use crate::{DataType, Digest, Error, Flaw, TensorView};
 
+/// The member of a header that is no tensor.
+pub(crate) const METADATA: &str = "__metadata__";
 /// The largest header read or written; safetensors' own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Bytes of the header's length.
 const LENGTH_BYTES: u64 = 8;
-/// How much is read at once while hashing.
-const READ_BYTES: usize = 1 << 20;
 
 /// A tensor as a safetensors header declares it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,12 +34,24 @@ struct Declaration {
     data_offsets: (u64, u64),
 }
 
+/// A member of a safetensors header.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Member {
+    Tensor(Declaration),
+    Metadata(BTreeMap<&'static str, String>),
+}
+
+/// The member of a header under which PyTorch's distributed checkpoints say where the file's tensors lie in whole ones.
+const SHARDING_INFO: &str = "DCP_SHARDING_INFO";
+
 /// A tensor of a shard that is to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
     pub(crate) name: String,
     pub(crate) data_type: DataType,
     pub(crate) shape: Vec<usize>,
+    pub(crate) part_of: Option<WholeRecord>,
     /// Where it lies in the data, which begins after the header.
     pub(crate) range: Range<usize>,
 }
@@ -44,16 +59,27 @@ pub(crate) struct Declared {
 /// The header of a shard with these tensors in this order, and where each lies.
 pub(crate) fn lay_out(tensors: &[&TensorView<'_>]) -> Result<(Vec<u8>, Vec<Declared>), Error> {
     let mut next = 0;
-    let mut declarations = BTreeMap::new();
+    let mut members = BTreeMap::new();
     let mut declared = Vec::with_capacity(tensors.len());
-    for TensorView { name, data_type, shape, data } in tensors {
+    for TensorView { name, data_type, shape, data, part_of } in tensors {
         let range = next..next + data.len();
         next = range.end;
         let data_offsets = (range.start as u64, range.end as u64);
-        declarations.insert(*name, Declaration { data_type: *data_type, shape: shape.to_vec(), data_offsets });
-        declared.push(Declared { name: (*name).to_owned(), data_type: *data_type, shape: shape.to_vec(), range });
+        let declaration = Declaration { data_type: *data_type, shape: shape.to_vec(), data_offsets };
+        members.insert(*name, Member::Tensor(declaration));
+        let part_of = part_of.map(|whole| WholeRecord { shape: whole.shape.to_vec(), offsets: whole.offsets.to_vec() });
+        declared.push(Declared {
+            name: (*name).to_owned(),
+            data_type: *data_type,
+            shape: shape.to_vec(),
+            part_of,
+            range,
+        });
     }
-    let mut json = serde_json::to_vec(&declarations).expect("declarations have string keys and plain values");
+    if let Some(info) = sharding_info(tensors) {
+        members.insert(METADATA, Member::Metadata(BTreeMap::from([(SHARDING_INFO, info)])));
+    }
+    let mut json = serde_json::to_vec(&members).expect("members have string keys and plain values");
     let prefix = size_of::<u64>();
     json.resize((prefix + json.len()).next_multiple_of(PAGE) - prefix, b' ');
     let length = json.len() as u64;
@@ -65,13 +91,41 @@ pub(crate) fn lay_out(tensors: &[&TensorView<'_>]) -> Result<(Vec<u8>, Vec<Decla
     Ok((header, declared))
 }
 
+/// What PyTorch's `HuggingFaceStorageReader` (torch.distributed.checkpoint) asks for when tensors are cut: where each tensor
+/// of the file begins in its whole, as JSON in a string. None if the file holds no parts.
+fn sharding_info(tensors: &[&TensorView<'_>]) -> Option<String> {
+    #[derive(Serialize)]
+    struct Place {
+        saved_offsets: Vec<usize>,
+    }
+    tensors.iter().any(|tensor| tensor.part_of.is_some()).then(|| {
+        let offsets = |tensor: &TensorView<'_>| {
+            tensor.part_of.map_or_else(|| vec![0; tensor.shape.len()], |whole| whole.offsets.to_vec())
+        };
+        let places = tensors.iter().map(|tensor| (tensor.name, Place { saved_offsets: offsets(tensor) }));
+        let places: BTreeMap<&str, Place> = places.collect();
+        serde_json::to_string(&places).expect("places have string keys and plain values")
+    })
+}
+
 /// A shard whose header has been checked against its record.
 #[derive(Debug)]
 pub(crate) struct Shard<'a> {
     file: File,
+    /// The same, to read past the page cache; none if the file system can't.
+    direct: Option<File>,
     path: &'a Path,
-    /// Each tensor's record and its place in the file.
-    tensors: Vec<(&'a TensorRecord, u64, u64)>,
+    /// In the order of the record.
+    tensors: Vec<Placed<'a>>,
+}
+
+/// A tensor of a shard and its place in the file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed<'a> {
+    pub(crate) record: &'a TensorRecord,
+    /// Where its first byte is.
+    pub(crate) start: u64,
+    pub(crate) bytes: usize,
 }
 
 impl<'a> Shard<'a> {
@@ -90,49 +144,34 @@ impl<'a> Shard<'a> {
             Ok(tensors) => tensors,
             Err(what) => return Err(Error::corrupt(path, Flaw::Malformed { what })),
         };
-        Ok(Shard { file, path, tensors })
+        Ok(Shard { file, direct: open_direct(path), path, tensors })
     }
 
-    /// The records of its tensors, in the order of the file.
+    /// How many tensors it has.
     pub(crate) fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Reads the `index`th tensor and checks its hash.
-    pub(crate) fn read(&mut self, index: usize) -> Result<Tensor, Error> {
-        let (record, start, length) = self.tensors[index];
-        let length = usize::try_from(length).expect("64-bit Linux only");
-        let mut data = vec![0; length];
-        self.seek(start)?;
-        self.file.read_exact(&mut data).map_err(|source| Error::io("read", self.path, source))?;
-        if Digest::of(&data) != record.blake3 {
-            return Err(self.mismatch(record));
-        }
-        Ok(Tensor { name: record.name.clone(), data_type: record.data_type, shape: record.shape.clone(), data })
+    /// Its `index`th tensor, in the order of its record.
+    pub(crate) fn place(&self, index: usize) -> Placed<'a> {
+        self.tensors[index]
     }
 
-    /// Checks the `index`th tensor's hash without holding it.
-    pub(crate) fn check(&mut self, index: usize) -> Result<(), Error> {
-        let (record, start, mut left) = self.tensors[index];
-        self.seek(start)?;
-        let mut buffer = vec![0; READ_BYTES];
-        let mut hasher = blake3::Hasher::new();
-        while left > 0 {
-            let part = usize::try_from(left).map_or(READ_BYTES, |left| left.min(READ_BYTES));
-            self.file.read_exact(&mut buffer[..part]).map_err(|source| Error::io("read", self.path, source))?;
-            hasher.update(&buffer[..part]);
-            left -= part as u64;
-        }
-        if Digest::from(hasher.finalize()) == record.blake3 { Ok(()) } else { Err(self.mismatch(record)) }
+    /// Its file's path.
+    pub(crate) fn path(&self) -> &'a Path {
+        self.path
     }
 
-    fn seek(&mut self, start: u64) -> Result<(), Error> {
-        self.file.seek(SeekFrom::Start(start)).map(drop).map_err(|source| Error::io("read", self.path, source))
+    /// Its file, to read past the page cache if that can be done, and through it.
+    pub(crate) fn files(&self) -> (Option<&File>, &File) {
+        (self.direct.as_ref(), &self.file)
     }
+}
 
-    fn mismatch(&self, record: &TensorRecord) -> Error {
-        Error::Corrupt { path: self.path.to_owned(), tensor: Some(record.name.clone()), flaw: Flaw::Hash }
-    }
+/// A file to read past the page cache: what is read once for a restore needn't be kept twice.
+fn open_direct(path: &Path) -> Option<File> {
+    let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) are an int");
+    File::options().read(true).custom_flags(flags).open(path).ok()
 }
 
 /// Reads the length and the JSON of a header, bounded by the limit and by the file.
@@ -160,15 +199,11 @@ fn read_header(file: &mut impl Read, path: &Path, file_bytes: u64) -> Result<Vec
 
 /// Where each tensor of `record` lies in a file with this header; or the rule that the header breaks. The tensors must
 /// fill the file from the header's end without gap or overlap.
-fn place<'a>(
-    header: &[u8],
-    file_bytes: u64,
-    record: &'a ShardRecord,
-) -> Result<Vec<(&'a TensorRecord, u64, u64)>, &'static str> {
+fn place<'a>(header: &[u8], file_bytes: u64, record: &'a ShardRecord) -> Result<Vec<Placed<'a>>, &'static str> {
     let json = &header[8..];
     let mut values: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(json).map_err(|_| "its header is not a JSON object")?;
-    values.remove("__metadata__");
+    values.remove(METADATA);
     if values.len() != record.tensors.len() {
         return Err("its header declares other tensors than the manifest");
     }
@@ -187,18 +222,23 @@ fn place<'a>(
         }
         placed.push((tensor, start, length));
     }
-    placed.sort_by_key(|(_, start, length)| (*start, *length));
+    let mut in_order: Vec<(u64, u64)> = placed.iter().map(|(_, start, length)| (*start, *length)).collect();
+    in_order.sort_unstable();
     let mut next = 0_u64;
-    for (_, start, length) in &placed {
-        if *start != next {
+    for (start, length) in in_order {
+        if start != next {
             return Err("its tensors overlap or leave a gap");
         }
-        next = start.checked_add(*length).ok_or("a tensor lies beyond the file")?;
+        next = start.checked_add(length).ok_or("a tensor lies beyond the file")?;
     }
     if next != file_bytes - data_start {
         return Err("its tensors don't fill the file");
     }
-    Ok(placed.into_iter().map(|(tensor, start, length)| (tensor, data_start + start, length)).collect())
+    let within = |(record, start, length)| {
+        let bytes = usize::try_from(length).expect("64-bit Linux only");
+        Placed { record, start: data_start + start, bytes }
+    };
+    Ok(placed.into_iter().map(within).collect())
 }
 
 #[cfg(test)]

@@ -25,18 +25,29 @@ pub(crate) struct Slab {
 
 /// Bytes that start at a page.
 #[derive(Debug, Default)]
-struct Memory {
+pub(crate) struct Memory {
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl Memory {
-    fn touched(capacity: usize) -> Memory {
-        let mut bytes = vec![0; capacity + PAGE];
-        // The first write to a page is what takes long.
-        bytes.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+    /// So many bytes.
+    pub(crate) fn of(capacity: usize) -> Memory {
+        let bytes = vec![0; capacity + PAGE];
         let start = bytes.as_ptr().align_offset(PAGE);
         Memory { bytes, start }
+    }
+
+    fn touched(capacity: usize) -> Memory {
+        let mut memory = Memory::of(capacity);
+        // The first write to a page is what takes long.
+        memory.bytes.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
+        memory
+    }
+
+    /// All of them, from the page on.
+    pub(crate) fn aligned(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..]
     }
 
     fn capacity(&self) -> usize {

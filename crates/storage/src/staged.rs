@@ -2,9 +2,11 @@
 //!
 //! The copy is all that the trainer waits for. Hashing it comes afterwards, beside the writing, on other threads.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::digest::{SEGMENT_BYTES, SegmentHash, hash_segment, join_segments};
 use crate::manifest::{ShardRecord, TensorRecord};
 use crate::shard::{self, Declared};
 use crate::slab::{PAGE, Slab, Slabs};
@@ -59,34 +61,47 @@ impl Staged {
             data_type: tensor.data_type,
             shape: tensor.shape.clone(),
             blake3,
+            part_of: tensor.part_of.clone(),
         });
         let header_blake3 = Digest::of(&self.slab[..self.header_bytes]);
         ShardRecord { rank, bytes: self.bytes(), header_blake3, tensors: records.collect() }
     }
 
-    /// The digest of each tensor.
+    /// The digest of each tensor: segments on a few threads.
     fn hash(&self) -> Vec<Digest> {
         let data = &self.slab[self.header_bytes..self.bytes];
+        let segments_of = |tensor: &Declared| {
+            let Range { start, end } = tensor.range;
+            let segments = (0..(end - start).max(1)).step_by(SEGMENT_BYTES);
+            segments.map(move |at| (at, end - start, start + at..end.min(start + at + SEGMENT_BYTES)))
+        };
+        let segments: Vec<(usize, usize, Range<usize>)> = self.tensors.iter().flat_map(segments_of).collect();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = if data.len() < HASHED_ALONE_BYTES { 1 } else { cores.min(HASHERS_MAX) };
         let next = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
             loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(tensor) = self.tensors.get(at) else { return done };
-                done.push((at, Digest::of(&data[tensor.range.clone()])));
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some((at, total, range)) = segments.get(index) else { return done };
+                done.push((index, hash_segment(&data[range.clone()], *at, *total)));
             }
         };
-        let mut digests = std::thread::scope(|scope| {
+        let mut hashes = std::thread::scope(|scope| {
             let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-            let mut digests = work();
+            let mut hashes = work();
             for other in others {
-                digests.extend(other.join().expect("hashing doesn't panic"));
+                hashes.extend(other.join().expect("hashing doesn't panic"));
             }
-            digests
+            hashes
         });
-        digests.sort_by_key(|(at, _)| *at);
-        digests.into_iter().map(|(_, digest)| digest).collect()
+        hashes.sort_by_key(|(index, _)| *index);
+        let mut hashes: Vec<SegmentHash> = hashes.into_iter().map(|(_, hash)| hash).collect();
+        let join = |tensor: &Declared| {
+            let total = tensor.range.len();
+            let own: Vec<SegmentHash> = hashes.drain(..total.max(1).div_ceil(SEGMENT_BYTES)).collect();
+            join_segments(&own, total)
+        };
+        self.tensors.iter().map(join).collect()
     }
 }

@@ -17,13 +17,12 @@ use crate::manifest::{check_metadata, hash_declaration, read_manifest};
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
 use crate::prune::{list_steps, prune};
-use crate::shard::Shard;
 use crate::slab::Slabs;
 use crate::staged::Staged;
 use crate::tensor::{check_tensors, share};
 use crate::{
-    CheckpointInfo, Digest, Error, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Tensor, TensorView,
-    VerifyReport, layout,
+    CheckpointInfo, Digest, Error, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Snapshot, Tensor,
+    TensorView, VerifyReport, layout,
 };
 
 /// How often [`Store::latest`] starts again because a checkpoint was pruned under its eyes.
@@ -118,7 +117,8 @@ impl Store {
     }
 
     /// Copies this rank's share of the tensors to host memory, which is all the caller waits for, and writes them in
-    /// the background. Every rank of a gang passes all tensors, the same on each.
+    /// the background. Every rank of a gang passes all tensors that they hold alike, and its own parts of those that are cut
+    /// ([`PartOf`](crate::PartOf)).
     ///
     /// The memory of the copies is kept for the next saves until the store is dropped: as much as the largest save takes,
     /// once for each that was under way at the same time.
@@ -181,21 +181,17 @@ impl Store {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Corrupt`] naming the file and tensor that isn't what was saved.
     pub fn load(&self, step: Step) -> Result<Checkpoint, Error> {
-        let folder = self.shared.root.join(layout::checkpoint_folder(step.0));
-        if !folder.is_dir() {
-            return Err(Error::NotFound { step });
-        }
-        let manifest = read_manifest(&folder.join(layout::MANIFEST), step.0)?;
-        let mut tensors = Vec::new();
-        for record in &manifest.shards {
-            let path = folder.join(layout::shard_file(record.rank, manifest.world_size));
-            let mut shard = Shard::open(&path, record)?;
-            for index in 0..shard.len() {
-                tensors.push(shard.read(index)?);
-            }
-        }
-        tensors.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(Checkpoint { info: manifest.info(), tensors })
+        let snapshot = self.open_step(step)?;
+        let tensors = snapshot.read_all()?;
+        Ok(Checkpoint { info: snapshot.info().clone(), tensors })
+    }
+
+    /// Opens a checkpoint to read some of it, or all of it into memory that is there.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Corrupt`] if its manifest isn't what was saved.
+    pub fn open_step(&self, step: Step) -> Result<Snapshot, Error> {
+        Snapshot::open(&self.shared.root, step)
     }
 
     /// Checks every byte of a checkpoint and names what is wrong.
@@ -261,9 +257,9 @@ impl Writing {
     }
 }
 
-/// What all ranks of a gang must agree on.
+/// What all ranks of a gang must agree on: the tensors that all of them hold, and the metadata.
 fn plan(tensors: &[TensorView<'_>], metadata: &BTreeMap<String, String>) -> Digest {
-    let mut sorted: Vec<&TensorView<'_>> = tensors.iter().collect();
+    let mut sorted: Vec<&TensorView<'_>> = tensors.iter().filter(|tensor| tensor.part_of.is_none()).collect();
     sorted.sort_by_key(|tensor| tensor.name);
     let mut hasher = FramedHasher::new("gangline checkpoint plan 1");
     hasher.number(sorted.len() as u64);

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::error::within;
+use crate::region::Region;
 
 /// The most tensors in one checkpoint.
 pub const TENSORS_MAX: usize = 100_000;
@@ -84,6 +85,19 @@ pub struct TensorView<'a> {
     pub shape: &'a [usize],
     /// Its elements, little-endian, in row-major order.
     pub data: &'a [u8],
+    /// What it is a part of. Without: it is whole, every rank of the gang passes the same, and one of them writes it. With:
+    /// it is this rank's own, which always writes it, and at most one part of a tensor.
+    pub part_of: Option<PartOf<'a>>,
+}
+
+/// The whole tensor that a rank holds a part of, and where in it the part lies. The parts that all ranks hold fill it, each
+/// element once: rank 0 refuses to commit anything else.
+#[derive(Clone, Copy, Debug)]
+pub struct PartOf<'a> {
+    /// The whole tensor's dimensions.
+    pub shape: &'a [usize],
+    /// Where the part begins, in elements; one for each dimension.
+    pub offsets: &'a [usize],
 }
 
 /// A tensor that was loaded, or a copy waiting to be written.
@@ -103,7 +117,7 @@ impl Tensor {
     /// Borrows it.
     #[must_use]
     pub fn as_view(&self) -> TensorView<'_> {
-        TensorView { name: &self.name, data_type: self.data_type, shape: &self.shape, data: &self.data }
+        TensorView { name: &self.name, data_type: self.data_type, shape: &self.shape, data: &self.data, part_of: None }
     }
 }
 
@@ -121,7 +135,7 @@ pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
         Some("the name is longer than 512 bytes")
     } else if name.chars().any(char::is_control) {
         Some("the name has a control character")
-    } else if name == "__metadata__" {
+    } else if name == crate::shard::METADATA {
         Some("the name is reserved by safetensors")
     } else {
         None
@@ -146,18 +160,25 @@ pub(crate) fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Error> {
         if !names.insert(tensor.name) {
             return refused("the name is there twice");
         }
+        let is_misplaced = |whole: &PartOf<'_>| {
+            let part = Region { offsets: whole.offsets.to_vec(), shape: tensor.shape.to_vec() };
+            !part.is_within(whole.shape) || byte_count(tensor.data_type, whole.shape).is_none()
+        };
+        if tensor.part_of.as_ref().is_some_and(is_misplaced) {
+            return refused("the part isn't within the whole tensor's shape");
+        }
     }
     Ok(())
 }
 
 /// Deals replicated tensors to the ranks that write them: largest first (by name among equals), each to the rank with
 /// the fewest bytes so far (the lowest among equals). Every rank computes the same deal. The positions returned are
-/// those of `rank`, in the order they were dealt.
+/// those of `rank`: its own parts, and then what it was dealt, in that order.
 pub(crate) fn share(tensors: &[TensorView<'_>], rank: u32, world_size: u32) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    let (mut mine, mut order): (Vec<usize>, Vec<usize>) =
+        (0..tensors.len()).partition(|index| tensors[*index].part_of.is_some());
     order.sort_by_key(|index| (std::cmp::Reverse(tensors[*index].data.len()), tensors[*index].name));
     let mut loads: BTreeSet<(u64, u32)> = (0..world_size).map(|rank| (0, rank)).collect();
-    let mut mine = Vec::new();
     for index in order {
         let (load, to) = loads.pop_first().expect("a gang has at least one rank");
         loads.insert((load + tensors[index].data.len() as u64, to));
@@ -173,7 +194,7 @@ mod tests {
     use super::*;
 
     fn view<'a>(name: &'a str, shape: &'a [usize], data: &'a [u8]) -> TensorView<'a> {
-        TensorView { name, data_type: DataType::U8, shape, data }
+        TensorView { name, data_type: DataType::U8, shape, data, part_of: None }
     }
 
     #[test]
@@ -191,6 +212,11 @@ mod tests {
         check(&[view("a", &[usize::MAX, 2], &[0])], "bytes");
         check(&[view("a", &[1; 17], &[0])], "dimensions");
         check(&[view("a", &[1], &[0]), view("a", &[1], &[0])], "twice");
+        let part = |offsets| TensorView { part_of: Some(PartOf { shape: &[4], offsets }), ..view("a", &[2], &[0, 0]) };
+        check(&[part(&[3])], "within");
+        check(&[part(&[])], "within");
+        check(&[part(&[usize::MAX])], "within");
+        assert!(check_tensors(&[part(&[2])]).is_ok());
         assert!(check_tensors(&[view("../../etc/passwd", &[1], &[0]), view("b", &[], &[0])]).is_ok());
     }
 

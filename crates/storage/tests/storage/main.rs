@@ -8,6 +8,7 @@ mod gang;
 mod kill;
 mod retention;
 mod round_trip;
+mod sharded;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

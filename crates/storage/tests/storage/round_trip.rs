@@ -35,7 +35,7 @@ fn the_content_hash_tells_states_steps_names_and_shapes_apart_and_nothing_else()
     let hash = |step: u64, name: &str, shape: &[usize], data: &[u8], note: &str| {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path(), Options::writer(0, 1, data.len() as u64));
-        let tensors = [TensorView { name, data_type: DataType::U8, shape, data }];
+        let tensors = [TensorView { name, data_type: DataType::U8, shape, data, part_of: None }];
         let metadata = BTreeMap::from([("note".to_owned(), note.to_owned())]);
         store.save(Step(step), &tensors, &metadata).unwrap().wait().unwrap().content_hash
     };
@@ -158,6 +158,6 @@ fn senseless_options_and_oversized_notes_are_refused() {
     let store = open(folder.path(), Options::default());
     let note = BTreeMap::from([("note".to_owned(), "x".repeat(1 << 17))]);
     assert!(matches!(store.save(Step(1), &[], &note), Err(Error::Limit { .. })));
-    let bad = TensorView { name: "a", data_type: DataType::F32, shape: &[2], data: &[0; 7] };
+    let bad = TensorView { name: "a", data_type: DataType::F32, shape: &[2], data: &[0; 7], part_of: None };
     assert!(matches!(store.save(Step(1), &[bad], &BTreeMap::new()), Err(Error::InvalidTensor { .. })));
 }

@@ -1,0 +1,244 @@
+//! Boxes of tensors: what a rank holds of one, what a reader wants of one, and the bytes that two boxes share.
+//!
+//! A tensor is cut into parts by data, tensor and expert parallelism in many ways; all of them are boxes: an offset and a
+//! length in each dimension. Whoever reads asks for a box as well, and gets it from whichever parts it overlaps: that is all
+//! there is to resharding (ByteCheckpoint, Wan et al., NSDI'25, calls it a parallelism-free representation).
+
+use serde::{Deserialize, Serialize};
+
+/// Cuts within cuts that are looked at when parts are checked.
+const CUTS_MAX: usize = 64;
+
+/// A box of a tensor, in elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    pub(crate) offsets: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
+}
+
+/// The whole tensor that a part is of, as a file knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WholeRecord {
+    pub(crate) shape: Vec<usize>,
+    pub(crate) offsets: Vec<usize>,
+}
+
+impl Region {
+    /// All of a tensor.
+    pub(crate) fn whole(shape: &[usize]) -> Region {
+        Region { offsets: vec![0; shape.len()], shape: shape.to_vec() }
+    }
+
+    /// Its elements; none if that is more than can be counted.
+    fn volume(&self) -> Option<usize> {
+        self.shape.iter().try_fold(1_usize, |product, length| product.checked_mul(*length))
+    }
+
+    /// Whether it lies in a tensor of this shape.
+    pub(crate) fn is_within(&self, shape: &[usize]) -> bool {
+        let fits = |((offset, length), whole): ((&usize, &usize), &usize)| {
+            offset.checked_add(*length).is_some_and(|end| end <= *whole)
+        };
+        self.offsets.len() == shape.len()
+            && self.shape.len() == shape.len()
+            && self.offsets.iter().zip(&self.shape).zip(shape).all(fits)
+    }
+
+    fn end(&self, dimension: usize) -> usize {
+        self.offsets[dimension] + self.shape[dimension]
+    }
+}
+
+/// Whether boxes within a tensor of this shape fill it, each element once.
+///
+/// They must come from cuts: a box or a group of boxes is cut across in one dimension, and so on. Every sharding does; a
+/// pinwheel, which doesn't, is refused.
+pub(crate) fn fill(shape: &[usize], parts: &[Region]) -> bool {
+    let volume = Region::whole(shape).volume();
+    let sum = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.volume()?));
+    let is_inside = parts.iter().all(|part| part.is_within(shape));
+    volume.is_some() && sum == volume && is_inside && are_apart(&mut parts.iter().collect::<Vec<_>>(), CUTS_MAX)
+}
+
+/// Whether no two of the boxes share an element.
+fn are_apart(parts: &mut [&Region], cuts: usize) -> bool {
+    if parts.len() < 2 {
+        return true;
+    }
+    for dimension in 0..parts[0].shape.len() {
+        parts.sort_by_key(|part| (part.offsets[dimension], part.end(dimension)));
+        let mut end = 0;
+        let mut starts = Vec::new();
+        for (at, part) in parts.iter().enumerate() {
+            if part.offsets[dimension] >= end {
+                starts.push(at);
+            }
+            end = end.max(part.end(dimension));
+        }
+        starts.push(parts.len());
+        if starts.len() > 2 {
+            return cuts > 0 && starts.windows(2).all(|group| are_apart(&mut parts[group[0]..group[1]], cuts - 1));
+        }
+    }
+    false
+}
+
+/// The bytes that two boxes of a tensor share, as runs that are contiguous in both. Runs come in the order of the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Overlap {
+    /// How many there are of each dimension outside a run, with the bytes from one to the next in source and destination.
+    outer: Vec<(usize, usize, usize)>,
+    /// Where the first run begins in source and destination.
+    first: (usize, usize),
+    /// Bytes of a run.
+    run: usize,
+}
+
+impl Overlap {
+    /// What the two share, with elements of so many bytes; none if nothing.
+    pub(crate) fn between(source: &Region, destination: &Region, element: usize) -> Option<Overlap> {
+        let dimensions = source.shape.len();
+        let (mut outer, mut first) = (Vec::with_capacity(dimensions), (0, 0));
+        let mut strides = (element, element);
+        let (mut run, mut is_contiguous) = (element, true);
+        for dimension in (0..dimensions).rev() {
+            let start = source.offsets[dimension].max(destination.offsets[dimension]);
+            let length = source.end(dimension).min(destination.end(dimension)).checked_sub(start)?;
+            if length == 0 {
+                return None;
+            }
+            first.0 += (start - source.offsets[dimension]) * strides.0;
+            first.1 += (start - destination.offsets[dimension]) * strides.1;
+            if is_contiguous {
+                run *= length;
+                is_contiguous = length == source.shape[dimension] && length == destination.shape[dimension];
+            } else {
+                outer.push((length, strides.0, strides.1));
+            }
+            strides = (strides.0 * source.shape[dimension], strides.1 * destination.shape[dimension]);
+        }
+        outer.reverse();
+        Some(Overlap { outer, first, run })
+    }
+
+    /// Copies what it has of the source's bytes from `at` on to the destination.
+    pub(crate) fn copy(&self, at: usize, source: &[u8], destination: &mut [u8]) {
+        let end = at + source.len();
+        let runs = self.outer.iter().map(|(count, ..)| count).product();
+        let mut run = first_that(runs, |run| self.place(run).0 + self.run > at);
+        while run < runs {
+            let (from, to) = self.place(run);
+            let (start, stop) = (from.max(at), (from + self.run).min(end));
+            if start >= stop {
+                return;
+            }
+            destination[to + start - from..to + stop - from].copy_from_slice(&source[start - at..stop - at]);
+            run += 1;
+        }
+    }
+
+    /// Where a run begins in source and destination.
+    fn place(&self, run: usize) -> (usize, usize) {
+        let (mut rest, mut place) = (run, self.first);
+        for (count, source, destination) in self.outer.iter().rev() {
+            let index = rest % count;
+            rest /= count;
+            place = (place.0 + index * source, place.1 + index * destination);
+        }
+        place
+    }
+}
+
+/// The first of `0..end` that `is_so` holds for, if it holds for all after that; else `end`.
+fn first_that(end: usize, is_so: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut high) = (0, end);
+    while low < high {
+        let middle = usize::midpoint(low, high);
+        if is_so(middle) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(offsets: &[usize], shape: &[usize]) -> Region {
+        Region { offsets: offsets.to_vec(), shape: shape.to_vec() }
+    }
+
+    /// Numbers below an end, each after the one before (Knuth's MMIX constants).
+    fn draw(seed: &mut u64, end: usize) -> usize {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(*seed >> 33).expect("31 bits") % end
+    }
+
+    /// A box of a tensor of this shape.
+    fn drawn(seed: &mut u64, shape: &[usize]) -> Region {
+        let offsets: Vec<usize> = shape.iter().map(|length| draw(seed, *length)).collect();
+        let lengths = shape.iter().zip(&offsets).map(|(length, offset)| 1 + draw(seed, length - offset)).collect();
+        Region { offsets, shape: lengths }
+    }
+
+    /// The bytes of a box, if each element's bytes count up from the element's place in the whole.
+    fn bytes_of(region: &Region, whole: &[usize], element: usize) -> Vec<u8> {
+        let volume = region.volume().expect("small");
+        let place_of = |index: usize| {
+            let (mut rest, mut stride, mut place) = (index, 1, 0);
+            for dimension in (0..whole.len()).rev() {
+                place += (region.offsets[dimension] + rest % region.shape[dimension]) * stride;
+                rest /= region.shape[dimension];
+                stride *= whole[dimension];
+            }
+            place
+        };
+        let byte = |value: usize| u8::try_from(value % 251).expect("below 251");
+        (0..volume).flat_map(|index| (0..element).map(move |at| byte(place_of(index) * element + at))).collect()
+    }
+
+    #[test]
+    fn a_box_is_put_together_from_any_parts_in_any_pieces() {
+        let mut seed = 7;
+        for round in 0..2_000 {
+            let whole: Vec<usize> = (0..round % 5).map(|_| 1 + draw(&mut seed, 6)).collect();
+            let element = [1, 2, 4][round % 3];
+            let (source, destination) = (drawn(&mut seed, &whole), drawn(&mut seed, &whole));
+            let (from, expected) = (bytes_of(&source, &whole, element), bytes_of(&destination, &whole, element));
+            let mut copied = vec![255; expected.len()];
+            if let Some(overlap) = Overlap::between(&source, &destination, element) {
+                let piece = 1 + draw(&mut seed, from.len());
+                for (at, bytes) in from.chunks(piece).enumerate() {
+                    overlap.copy(at * piece, bytes, &mut copied);
+                }
+            }
+            let is_shared = |element_bytes: &[u8]| element_bytes.iter().all(|byte| *byte != 255);
+            let shared = copied.chunks(element).filter(|bytes| is_shared(bytes)).count();
+            let lengths = (0..whole.len()).map(|at| {
+                let start = source.offsets[at].max(destination.offsets[at]);
+                source.end(at).min(destination.end(at)).saturating_sub(start)
+            });
+            assert_eq!(shared, lengths.product::<usize>(), "{source:?} {destination:?}");
+            assert!(copied.iter().zip(&expected).all(|(found, wanted)| *found == 255 || found == wanted));
+        }
+    }
+
+    #[test]
+    fn parts_fill_a_tensor_or_are_refused() {
+        let rows = [region(&[0, 0], &[3, 4]), region(&[3, 0], &[2, 4])];
+        assert!(fill(&[5, 4], &rows));
+        assert!(!fill(&[6, 4], &rows), "a gap");
+        assert!(!fill(&[5, 4], &[rows[0].clone(), region(&[2, 0], &[2, 4])]), "an overlap as large as the gap");
+        assert!(!fill(&[5, 4], &[rows[0].clone(), region(&[3, 0], &[3, 4])]), "beyond the end");
+        assert!(!fill(&[5, 4], &[region(&[0], &[20])]), "other dimensions");
+        let grid: Vec<Region> = (0..12).map(|at| region(&[at / 4 * 2, at % 4], &[2, 1])).collect();
+        assert!(fill(&[6, 4], &grid));
+        assert!(fill(&[], &[region(&[], &[])]));
+        assert!(!fill(&[], &[region(&[], &[]), region(&[], &[])]), "a scalar twice");
+        assert!(fill(&[0, 3], &[region(&[0, 0], &[0, 3])]));
+        assert!(!fill(&[usize::MAX, 2], &[region(&[0, 0], &[usize::MAX, 2])]), "more than can be counted");
+    }
+}

@@ -1,0 +1,150 @@
+//! An open checkpoint: any box of any tensor of it, from whichever parts hold it, verified.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use gangline_base::Step;
+
+use crate::manifest::{Manifest, ShardRecord, read_manifest};
+use crate::reading::{Piece, read_pieces};
+use crate::region::{Overlap, Region};
+use crate::shard::Shard;
+use crate::tensor::byte_count;
+use crate::{CheckpointInfo, DataType, Error, Tensor, TensorInfo, layout};
+
+/// A checkpoint whose manifest has been read. Its tensors are read, and checked, when they are asked for.
+#[derive(Debug)]
+pub struct Snapshot {
+    folder: PathBuf,
+    manifest: Manifest,
+    info: CheckpointInfo,
+}
+
+/// A box of a tensor that is to be read, and where to.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// The tensor's name.
+    pub name: &'a str,
+    /// The type of its elements; it has to be the one that was saved.
+    pub data_type: DataType,
+    /// Where the box begins in the whole tensor, in elements; one for each dimension.
+    pub offsets: &'a [usize],
+    /// The lengths of the box, in elements; one for each dimension.
+    pub shape: &'a [usize],
+    /// Gets the box's elements, little-endian, in row-major order: exactly as many bytes.
+    pub data: &'a mut [u8],
+}
+
+/// A part that has to be read, and for whom.
+struct Source<'a> {
+    piece: Piece,
+    overlaps: Vec<(&'a Mutex<&'a mut [u8]>, Overlap)>,
+}
+
+impl Snapshot {
+    /// Opens the checkpoint of a step in a store's folder.
+    pub(crate) fn open(root: &Path, step: Step) -> Result<Snapshot, Error> {
+        let folder = root.join(layout::checkpoint_folder(step.0));
+        if !folder.is_dir() {
+            return Err(Error::NotFound { step });
+        }
+        let manifest = read_manifest(&folder.join(layout::MANIFEST), step.0)?;
+        let info = manifest.info();
+        Ok(Snapshot { folder, manifest, info })
+    }
+
+    /// What its manifest says.
+    #[must_use]
+    pub fn info(&self) -> &CheckpointInfo {
+        &self.info
+    }
+
+    /// Reads boxes of tensors, however the tensors were cut when they were saved. Only the parts that hold some of them are
+    /// read, several at once, and of those every byte is checked.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTensor`] for a tensor that isn't there, or a box that isn't in it; [`Error::Corrupt`] naming the file
+    /// and tensor that isn't what was saved; [`Error::Io`]. What `wanted` holds after an error means nothing.
+    pub fn read_into(&self, wanted: &mut [Wanted<'_>]) -> Result<(), Error> {
+        let mut places = Vec::with_capacity(wanted.len());
+        for wanted in wanted.iter_mut() {
+            let region = self.check(wanted)?;
+            places.push((wanted.name, region, Mutex::new(&mut *wanted.data)));
+        }
+        places.sort_by(|a, b| a.0.cmp(b.0));
+        let mut paths = Vec::new();
+        let mut sources = Vec::new();
+        for record in &self.manifest.shards {
+            let found = sources_in(record, &places, paths.len());
+            if !found.is_empty() {
+                sources.extend(found);
+                paths.push((self.folder.join(layout::shard_file(record.rank, self.manifest.world_size)), record));
+            }
+        }
+        let shards = paths.iter().map(|(path, record)| Shard::open(path, record)).collect::<Result<Vec<_>, Error>>()?;
+        let pieces: Vec<Piece> = sources.iter().map(|source| source.piece).collect();
+        let outcomes = read_pieces(&shards, &pieces, |piece, at, bytes| {
+            for (data, overlap) in &sources[piece].overlaps {
+                overlap.copy(at, bytes, &mut data.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        });
+        outcomes.into_iter().collect()
+    }
+
+    /// Reads everything, checking every byte.
+    pub(crate) fn read_all(&self) -> Result<Vec<Tensor>, Error> {
+        let empty = |tensor: &TensorInfo| Tensor {
+            name: tensor.name.clone(),
+            data_type: tensor.data_type,
+            shape: tensor.shape.clone(),
+            data: vec![0; usize::try_from(tensor.bytes.0).expect("64-bit Linux only")],
+        };
+        let mut tensors: Vec<Tensor> = self.info.tensors.iter().map(empty).collect();
+        let starts: Vec<Vec<usize>> = tensors.iter().map(|tensor| vec![0; tensor.shape.len()]).collect();
+        let mut wanted: Vec<Wanted<'_>> = Vec::with_capacity(tensors.len());
+        for (Tensor { name, data_type, shape, data }, offsets) in tensors.iter_mut().zip(&starts) {
+            wanted.push(Wanted { name, data_type: *data_type, offsets, shape, data });
+        }
+        self.read_into(&mut wanted)?;
+        Ok(tensors)
+    }
+
+    /// The box that is wanted, if there is such a one.
+    fn check(&self, wanted: &Wanted<'_>) -> Result<Region, Error> {
+        let refused = |why| Error::InvalidTensor { tensor: wanted.name.chars().take(64).collect(), why };
+        let found = self.info.tensors.binary_search_by(|tensor| tensor.name.as_str().cmp(wanted.name));
+        let tensor = &self.info.tensors[found.map_err(|_| refused("the checkpoint has no such tensor"))?];
+        if tensor.data_type != wanted.data_type {
+            return Err(refused("it was saved with another element type"));
+        }
+        let region = Region { offsets: wanted.offsets.to_vec(), shape: wanted.shape.to_vec() };
+        if !region.is_within(&tensor.shape) {
+            return Err(refused("what is wanted isn't within the shape that was saved"));
+        }
+        if byte_count(wanted.data_type, wanted.shape) != Some(wanted.data.len() as u64) {
+            return Err(refused("its bytes don't fit its type and shape"));
+        }
+        Ok(region)
+    }
+}
+
+/// The tensors of a shard that hold some of what is wanted, which is sorted by name.
+fn sources_in<'a>(
+    record: &ShardRecord,
+    wanted: &'a [(&str, Region, Mutex<&'a mut [u8]>)],
+    shard: usize,
+) -> Vec<Source<'a>> {
+    let mut sources = Vec::new();
+    for (tensor, part) in record.tensors.iter().enumerate() {
+        let first = wanted.partition_point(|(name, ..)| *name < part.name.as_str());
+        let of_it = wanted[first..].iter().take_while(|(name, ..)| *name == part.name);
+        let source = part.region();
+        let overlaps: Vec<_> = of_it
+            .filter_map(|(_, region, data)| Some((data, Overlap::between(&source, region, part.data_type.size())?)))
+            .collect();
+        if !overlaps.is_empty() {
+            sources.push(Source { piece: Piece { shard, tensor }, overlaps });
+        }
+    }
+    sources
+}
