@@ -12,11 +12,9 @@ import weakref
 import numpy
 
 from . import _info, _native
-from ._state import RESERVED, VALUES, Gathering, Piece, Scattering, whole
-from .errors import Corrupt, Error, NotFound, SaveFailedWarning, SkippedWarning, TimedOut
-
-SAVES_REMEMBERED_MAX = 1000
-
+from ._state import RESERVED, VALUES, Gathering, Piece, Scattering, Wanted, whole
+from ._values import BYTES_MAX
+from .errors import Corrupt, Error, NotFound, Refused, SaveFailedWarning, SkippedWarning, TimedOut
 
 class Save:
     """A save under way: what `Store.save` returns."""
@@ -25,7 +23,7 @@ class Save:
         self.step = step
         """The step being saved."""
         self._pending = pending
-        self._is_asked = False
+        self._process = os.getpid()
 
     def staged(self):
         """Whether the state is copied, so that it may change. It is by the time `save` returns."""
@@ -33,6 +31,7 @@ class Save:
 
     def done(self):
         """Whether the save has ended, well or not. Never waits."""
+        check_process(self._process)
         return self._pending.done()
 
     def durable(self, timeout=None):
@@ -41,18 +40,55 @@ class Save:
         timeout: seconds to wait at most; None waits as long as it takes.
         Raises TimedOut if that passed (ask again), or what made the save fail, each time it is asked.
         """
+        check_process(self._process)
         try:
             told = self._pending.wait(timeout)
         except Error:
-            self._is_asked = True
+            _unasked.discard(self)
             raise
         if told is None:
             raise TimedOut(f"wait for step {self.step}: not durable after {timeout} s")
-        self._is_asked = True
+        _unasked.discard(self)
         return _info.saved(told)
 
     def __repr__(self):
-        return f"<gangline.Save of step {self.step}: {'ended' if self.done() else 'under way'}>"
+        return f"<gangline.Save of step {self.step}>"
+
+
+def check_process(opened_by):
+    """A forked child has no writing thread, and would wait for ever."""
+    if opened_by != os.getpid():
+        raise Refused("use a store in a forked process: open it again there")
+
+
+class Snapshot:
+    """A checkpoint opened for reading."""
+
+    def __init__(self, native, step):
+        self.where = f"the checkpoint of step {step}"
+        self._native = native.open_step(step)
+        told = json.loads(self._native.info())
+        self.tensors = {tensor["name"]: (tensor["data_type"], tuple(tensor["shape"])) for tensor in told["tensors"]}
+
+    def values(self):
+        """The text of the tree of values."""
+        if VALUES not in self.tensors:
+            raise Corrupt(f"read {self.where}: it was not saved from Python: it has no {VALUES!r}")
+        return self.bytes(VALUES)
+
+    def bytes(self, name):
+        """All bytes of a tensor."""
+        kind, shape = self.tensors[name]
+        if kind != "U8" or len(shape) != 1 or shape[0] > BYTES_MAX:
+            raise Corrupt(f"read {self.where}: {name!r} is not a string of at most {BYTES_MAX} bytes")
+        room = numpy.empty(shape, numpy.uint8)
+        self.read([Wanted(name, (0,), shape, room)])
+        return room.tobytes()
+
+    def read(self, wanted):
+        """Reads boxes of tensors, several at once, checking every byte."""
+        asked = [(one.name, self.tensors[one.name][0], list(one.offsets), list(one.shape), one.room) for one in wanted]
+        self._native.read_into(asked)
 
 
 class Reading:
@@ -116,14 +152,9 @@ class Reading:
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
     def _load(self, step, into):
-        tensors = {name: (kind, shape, data) for name, kind, shape, data in self._native.load(step)}
-        where = f"the checkpoint of step {step}"
-        if VALUES not in tensors:
-            raise Corrupt(f"read {where}: it was not saved from Python: it has no {VALUES!r}")
-        declared = {name: (kind, tuple(shape)) for name, (kind, shape, _) in tensors.items()}
-        scattering = Scattering(tensors[VALUES][2].tobytes(), declared, where, into)
-        for wanted in scattering.plan():
-            wanted.room[:] = tensors[wanted.name][2]
+        snapshot = Snapshot(self._native, step)
+        scattering = Scattering(snapshot.values(), snapshot.tensors, snapshot.where, into)
+        snapshot.read(scattering.plan())
         return scattering.finish()
 
     def close(self):
@@ -172,34 +203,29 @@ class Store(Reading):
         return self._send(step, [*gathering.pieces, _bytes_piece(VALUES, tree)], metadata)
 
     def _send(self, step, pieces, metadata):
-        given = [(piece.name, piece.type, list(piece.shape), piece.data) for piece in pieces]
+        given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
         save = Save(step, self._native.save(step, given, dict(metadata or {})))
         self._saves.append(save)
+        _unasked.add(save)
         return save
 
     def _raise_unasked(self):
         """Raises what made a save fail that nobody asked about, once."""
+        check_process(self._process)
         ended = [save for save in self._saves if save.done()]
-        self._saves = [save for save in self._saves if save not in ended][-SAVES_REMEMBERED_MAX:]
+        self._saves = [save for save in self._saves if save not in ended]
         for save in ended:
-            if not save._is_asked:
+            if save in _unasked:
                 save.durable()
 
     def close(self):
         """Waits until all saves are durable. Raises what made one fail whose `durable` nobody asked."""
         _open.discard(self)
-        failed = None
-        for save in self._saves:
-            if save._is_asked:
-                continue
-            try:
-                save.durable()
-            except Error as error:
-                failed = failed or error
-        self._saves = []
+        saves, self._saves = self._saves, []
+        failures = _ask(saves) if self._process == os.getpid() else []
         super().close()
-        if failed is not None:
-            raise failed
+        if failures:
+            raise failures[0]
 
     def __exit__(self, kind, error, trace):
         if error is None:
@@ -218,19 +244,30 @@ def _warn_skipped(step, why):
     warnings.warn(f"the checkpoint of step {step} is not good, an older one is taken: {why}", SkippedWarning, stacklevel=3)
 
 
+# Saves whose outcome nobody was told, and stores that aren't closed. A store lets go of a save at the next one after its end.
+_unasked = set()
 _open = weakref.WeakSet()
+
+
+def _ask(saves):
+    """Waits for these saves; the errors of those that failed and that nobody had asked about."""
+    failures = []
+    for save in saves:
+        is_told = save not in _unasked
+        try:
+            save.durable()
+        except Error as error:
+            failures.extend([] if is_told else [error])
+    return failures
 
 
 @atexit.register
 def _close_all():
     """At the end of the program: waits for what is under way. A save that failed unasked ends it with status 1."""
-    failures = []
+    mine = [save for save in _unasked if save._process == os.getpid()]
+    failures = _ask(sorted(mine, key=lambda save: save.step))
     for store in list(_open):
-        try:
-            if store._process == os.getpid():
-                store.close()
-        except Error as error:
-            failures.append(error)
+        store.close()
     if failures:
         for error in failures:
             traceback.print_exception(error)

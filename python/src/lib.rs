@@ -6,6 +6,7 @@
 
 mod errors;
 mod pending;
+mod snapshot;
 mod store;
 
 use pyo3::pymodule;
@@ -15,6 +16,8 @@ use pyo3::pymodule;
 mod native {
     #[pymodule_export]
     use crate::pending::Pending;
+    #[pymodule_export]
+    use crate::snapshot::Snapshot;
     #[pymodule_export]
     use crate::store::Store;
 }

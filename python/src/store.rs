@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gangline_storage::{DataType, Error, Options, PrunePolicy, Role, Step, TensorView};
-use numpy::{PyArray1, PyReadonlyArray1};
+use gangline_storage::{Error, Options, PartOf, PrunePolicy, Role, Step, TensorView};
+use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use serde::Serialize;
 
 use crate::errors::{exception, refused};
 use crate::pending::Pending;
+use crate::snapshot::{Snapshot, data_type_of};
 
-/// A tensor from Python: name, safetensors' name of its type, dimensions, its bytes.
-type Given<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>);
-/// A tensor for Python: the same.
-type Read<'py> = (String, &'static str, Vec<usize>, Bound<'py, PyArray1<u8>>);
+/// A tensor from Python: name, safetensors' name of its type, dimensions, its bytes; and if it is a part of one, that one's
+/// dimensions and where in it the part begins.
+type Given<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>, Option<(Vec<usize>, Vec<usize>)>);
 
 /// A checkpoint's step, its manifest as JSON, or why that can't be read.
 type Listed = (u64, Option<String>, Option<String>);
@@ -90,22 +90,18 @@ impl Store {
         metadata: BTreeMap<String, String>,
     ) -> PyResult<Pending> {
         let mut views = Vec::with_capacity(tensors.len());
-        for (name, data_type, shape, data) in &tensors {
+        for (name, data_type, shape, data, part_of) in &tensors {
             let not_flat = |_| refused(&format!("accept tensor {name:?}: its bytes are not contiguous"));
             let (data_type, data) = (data_type_of(name, data_type)?, data.as_slice().map_err(not_flat)?);
-            views.push(TensorView { name, data_type, shape, data });
+            let part_of = part_of.as_ref().map(|(shape, offsets)| PartOf { shape, offsets });
+            views.push(TensorView { name, data_type, shape, data, part_of });
         }
         self.ask(py, |store| store.save(Step(step), &views, &metadata)).map(Pending::new)
     }
 
-    /// Reads all tensors of a checkpoint, checking every byte.
-    fn load<'py>(&self, py: Python<'py>, step: u64) -> PyResult<Vec<Read<'py>>> {
-        let checkpoint = self.ask(py, |store| store.load(Step(step)))?;
-        let tensors = checkpoint.tensors.into_iter();
-        let read = |tensor: gangline_storage::Tensor| {
-            (tensor.name, tensor.data_type.name(), tensor.shape, PyArray1::from_vec(py, tensor.data))
-        };
-        Ok(tensors.map(read).collect())
+    /// Opens a checkpoint for reading.
+    fn open_step(&self, py: Python<'_>, step: u64) -> PyResult<Snapshot> {
+        self.ask(py, |store| store.open_step(Step(step))).map(Snapshot::new)
     }
 
     /// The newest good checkpoint and what was passed over, as JSON.
@@ -153,10 +149,4 @@ impl Drop for Store {
 
 fn keep_of(keep: usize) -> PyResult<NonZeroUsize> {
     NonZeroUsize::new(keep).ok_or_else(|| refused("keep at least one checkpoint: keep is 0"))
-}
-
-/// The type of this name, as safetensors writes it.
-fn data_type_of(tensor: &str, name: &str) -> PyResult<DataType> {
-    let unknown = |_| refused(&format!("accept tensor {tensor:?}: the store has no type {name:?}"));
-    serde_json::from_value(serde_json::Value::from(name)).map_err(unknown)
 }
