@@ -9,8 +9,9 @@
 No pickle: nothing in a checkpoint is ever run. The files are safetensors.
 """
 
+from ._distributed import DistributedStore
 from ._info import CheckpointInfo, Listed, Problem, Pruned, Saved, TensorInfo, VerifyReport
-from ._store import Reading, Save, Store
+from ._store import Reader, Save, Store
 from .errors import (
     Closed,
     Corrupt,
@@ -32,6 +33,7 @@ __all__ = [
     "Closed",
     "Corrupt",
     "Disagreement",
+    "DistributedStore",
     "Error",
     "IoFailed",
     "Listed",
@@ -40,7 +42,7 @@ __all__ = [
     "Poisoned",
     "Problem",
     "Pruned",
-    "Reading",
+    "Reader",
     "Refused",
     "Save",
     "SaveFailedWarning",

@@ -41,12 +41,22 @@ class Wanted:
     room: numpy.ndarray
 
 
-class Gathering:
-    """Takes a state dict apart.
+@dataclasses.dataclass
+class Local:
+    """What this rank holds of a tensor."""
 
-    `local(path, tensor)` tells what this rank writes of a torch tensor: (its local tensor, None), (its local tensor, (shape
-    of the whole, offsets)), or (None, ...) if another rank writes all of it.
-    """
+    tensor: object
+    """Its elements here; all of them, if it isn't cut."""
+    identity: object
+    """What it has in common with tensors that are tied to it, or None. Ranks must find the same tensors tied."""
+    part_of: tuple | None = None
+    """(Shape of the whole, offsets of this part), if it is this rank's own to write; None: every rank holds the same."""
+    is_written: bool = True
+    """Whether it is to be passed to the store: it isn't what another rank writes."""
+
+
+class Gathering:
+    """Takes a state dict apart. `local(path, kind, tensor)` tells what this rank holds of a tensor: a Local."""
 
     def __init__(self, local):
         self.local = local
@@ -67,8 +77,7 @@ class Gathering:
         kind = kind_of(value)
         if kind is None:
             return NOT_MINE
-        mine, part_of = self.local(path, value)
-        refusal = kind.refusal(mine) if mine is not None else None
+        refusal = None if hasattr(value, "to_local") else kind.refusal(value)
         type_name = kind.type_of(value)
         if refusal is None and type_name not in STORED and type_name not in RAW:
             refusal = f"its elements are of type {type_name}"
@@ -77,24 +86,16 @@ class Gathering:
         payload = {TAG: "tensor", "as": kind.name}
         if type_name in RAW:
             payload["raw"] = type_name
-        identity = kind.identity(mine) if mine is not None else None
-        if identity in self.places:
-            return {**payload, "at": self.places[identity]}
+        local = self.local(path, kind, value)
+        if local.identity in self.places:
+            return {**payload, "at": self.places[local.identity]}
         name = self.name(path)
-        if identity is not None:
-            self.places[identity] = name
+        if local.identity is not None:
+            self.places[local.identity] = name
             self.kept.append(value)
-        if mine is not None:
-            self.add(name, kind, mine, part_of)
+        if local.is_written:
+            self.pieces.append(_piece(name, kind, local.tensor, local.part_of))
         return {**payload, "at": name}
-
-    def add(self, name, kind, mine, part_of):
-        type_name, shape = stored(kind.type_of(mine), kind.shape_of(mine))
-        if part_of is not None:
-            whole, offsets = part_of
-            extra = len(shape) - len(whole)
-            part_of = ((*whole, *shape[len(whole) :]), (*offsets, *(0,) * extra))
-        self.pieces.append(Piece(name, type_name, shape, kind.bytes_of(mine), part_of))
 
     def name(self, path):
         name = plain = ".".join(map(str, path))
@@ -108,13 +109,13 @@ class Gathering:
         return name
 
 
-def whole(path, tensor):
-    """The `local` of a lone writer: everything is its own, and a sharded tensor is refused."""
-    if hasattr(tensor, "to_local"):
-        if tensor.device_mesh.size() > 1:
-            raise Refused(f"save {path_text(path)}: it is sharded over ranks: use gangline.DistributedStore")
-        return tensor.to_local(), None
-    return tensor, None
+def _piece(name, kind, tensor, part_of):
+    type_name, shape = stored(kind.type_of(tensor), kind.shape_of(tensor))
+    if part_of is not None:
+        whole, offsets = part_of
+        extra = shape[len(whole) :]  # the bytes of an element that is kept raw
+        part_of = ([*whole, *extra], [*offsets, *(0 for _ in extra)])
+    return Piece(name, type_name, shape, kind.bytes_of(tensor), part_of)
 
 
 def _scalar(path, value):
@@ -126,11 +127,12 @@ def _scalar(path, value):
 class Scattering:
     """Puts a state dict together again: `plan` says what to read, `finish` what there is once that has been read.
 
-    `sharded(tensor)` tells, of a torch tensor in `into`, its local part: (local tensor, shape of the whole, offsets).
+    `sharded(path, tensor)` tells what this rank holds of a sharded tensor in `into`: (local tensor, its offsets in the whole).
     """
 
-    def __init__(self, tree, tensors, where, into=None, sharded=None):
-        self.text, self.tensors, self.where, self.into, self.sharded = tree, tensors, where, into, sharded
+    def __init__(self, snapshot, into, sharded):
+        self.text, self.tensors, self.where = snapshot.values(), snapshot.tensors, snapshot.where
+        self.into, self.sharded = into, sharded
         self.wanted = []
         self.finals = {}  # path -> what makes the value, after reading
         self.read = {}  # (kind, name) -> the new value that will hold the whole tensor
@@ -177,8 +179,8 @@ class Scattering:
     def into_tensor(self, path, name, target, declared):
         kind = kind_of(target)
         local, shape, offsets = target, kind.shape_of(target), None
-        if self.sharded is not None and hasattr(target, "to_local"):
-            local, shape, offsets = self.sharded(target)
+        if hasattr(target, "to_local"):
+            local, offsets = self.sharded(path, target)
         found = kind.type_of(local), tuple(shape)
         if found != declared:
             raise Refused(
@@ -205,6 +207,8 @@ class Scattering:
 
     def want(self, name, offsets, room, shape):
         whole = self.tensors[name][1]
+        if not room.size:
+            return
         if offsets is None:
             self.wanted.append(Wanted(name, (0,) * len(whole), tuple(whole), room))
         else:

@@ -1,6 +1,7 @@
 """The store as one process uses it."""
 
 import atexit
+import dataclasses
 import json
 import logging
 import os
@@ -12,8 +13,8 @@ import weakref
 import numpy
 
 from . import _info, _native
-from ._state import RESERVED, VALUES, Gathering, Piece, Scattering, Wanted, whole
-from ._values import BYTES_MAX
+from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
+from ._values import BYTES_MAX, path_text
 from .errors import Corrupt, Error, NotFound, Refused, SaveFailedWarning, SkippedWarning, TimedOut
 
 class Save:
@@ -91,15 +92,17 @@ class Snapshot:
         self._native.read_into(asked)
 
 
-class Reading:
-    """What can be asked of checkpoints on disk, by whoever opened the folder."""
+class Reader:
+    """A folder of checkpoints that is only looked at: opening it changes nothing. Store is one as well.
+
+    Raises IoFailed if there is no such folder.
+    """
 
     def __init__(self, path, **options):
         self.path = os.fspath(path)
         """The folder."""
         self._native = _native.Store(self.path, **options)
         self._process = os.getpid()
-        self._saves = []
 
     def latest(self):
         """The newest checkpoint whose every byte is as it was saved, as CheckpointInfo; None if there is none.
@@ -109,7 +112,7 @@ class Reading:
         told = json.loads(self._native.latest())
         for skipped in told["skipped"]:
             first = skipped["problems"][0]
-            _warn_skipped(skipped["step"], f"{first['file']}: {first['flaw']}")
+            warn_skipped(skipped["step"], f"{first['file']}: {first['flaw']}")
         found = told["checkpoint"]
         return None if found is None else _info.checkpoint_info(json.dumps(found), RESERVED)
 
@@ -148,14 +151,21 @@ class Reading:
             except NotFound:
                 continue  # it has been pruned just now
             except Corrupt as error:
-                _warn_skipped(listed[0], error)
+                warn_skipped(listed[0], error)
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
     def _load(self, step, into):
         snapshot = Snapshot(self._native, step)
-        scattering = Scattering(snapshot.values(), snapshot.tensors, snapshot.where, into)
+        scattering = Scattering(snapshot, into, self._sharded)
         snapshot.read(scattering.plan())
         return scattering.finish()
+
+    @staticmethod
+    def _sharded(path, tensor):
+        """(The part of a DTensor that is here, where it begins in the whole)."""
+        if tensor.device_mesh.size() > 1:
+            raise Refused(f"take {path_text(path)}: it is sharded over ranks: use gangline.DistributedStore")
+        return tensor.detach().to_local(), [0] * tensor.dim()
 
     def close(self):
         """Lets go of the folder."""
@@ -171,45 +181,23 @@ class Reading:
         return f"<gangline.{type(self).__name__} in {self.path!r}>"
 
 
-class Store(Reading):
-    """A folder of checkpoints that this process alone writes. For many ranks: DistributedStore.
+class Writer(Reader):
+    """What writers have in common: saves under way, and who is told of their ends."""
 
-    path: the folder; it is made if it isn't there.
-    keep: how many good checkpoints stay after each save; None keeps all.
-
-    `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the program.
-    Raises Refused, IoFailed.
-    """
-
-    def __init__(self, path, keep=2):
-        super().__init__(path, writer=(0, 1, 0), keep=keep)
+    def __init__(self, path, writer, keep, commit_timeout=None):
+        super().__init__(path, writer=writer, keep=keep, commit_timeout_seconds=commit_timeout)
+        self._saves = []
         _open.add(self)
 
-    def save(self, step, state_dict, metadata=None):
-        """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
-
-        step: of the training, 0 or more. A checkpoint of the same step is replaced.
-        state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays of any shape,
-            None, bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. No pickle: what else there is
-            is refused, with its path.
-        metadata: a few notes, str to str, 64 KiB in all; `list` and `latest` show them.
-
-        With two saves under way it waits for one of them first. Raises Refused, Poisoned; or what made an earlier save
-        fail whose `durable` nobody asked.
-        """
-        self._raise_unasked()
-        gathering = Gathering(whole)
-        tree = gathering.tree(state_dict)
-        return self._send(step, [*gathering.pieces, _bytes_piece(VALUES, tree)], metadata)
-
-    def _send(self, step, pieces, metadata):
+    def send(self, step, pieces, metadata):
+        """Copies pieces and lets them be written: a Save."""
         given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
         save = Save(step, self._native.save(step, given, dict(metadata or {})))
         self._saves.append(save)
         _unasked.add(save)
         return save
 
-    def _raise_unasked(self):
+    def raise_unasked(self):
         """Raises what made a save fail that nobody asked about, once."""
         check_process(self._process)
         ended = [save for save in self._saves if save.done()]
@@ -236,11 +224,53 @@ class Store(Reading):
             warnings.warn(f"a save failed: {failed}", SaveFailedWarning, stacklevel=2)
 
 
-def _bytes_piece(name, data):
+class Store(Writer):
+    """A folder of checkpoints that this process alone writes. For many ranks: DistributedStore.
+
+    path: the folder; it is made if it isn't there.
+    keep: how many good checkpoints stay after each save; None keeps all.
+
+    `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the program.
+    Raises Refused, IoFailed.
+    """
+
+    def __init__(self, path, keep=2):
+        super().__init__(path, (0, 1, 0), keep)
+
+    def save(self, step, state_dict, metadata=None):
+        """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
+
+        step: of the training, 0 or more. A checkpoint of the same step is replaced.
+        state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays of any shape,
+            None, bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. No pickle: what else there is
+            is refused, with its path.
+        metadata: a few notes, str to str, 64 KiB in all; `list` and `latest` show them.
+
+        With two saves under way it waits for one of them first. Raises Refused, Poisoned; or what made an earlier save
+        fail whose `durable` nobody asked.
+        """
+        self.raise_unasked()
+        gathering = Gathering(self._local)
+        tree = gathering.tree(state_dict)
+        return self.send(step, [*gathering.pieces, bytes_piece(VALUES, tree)], metadata)
+
+    def _local(self, path, kind, tensor):
+        if hasattr(tensor, "to_local"):
+            tensor, _ = self._sharded(path, tensor)
+        return Local(tensor, kind.identity(tensor))
+
+
+def bytes_piece(name, data):
+    """Bytes as a tensor."""
     return Piece(name, "U8", (len(data),), numpy.frombuffer(data, numpy.uint8))
 
 
-def _warn_skipped(step, why):
+def own_bytes(name, data):
+    """Bytes of this rank's alone, as a tensor."""
+    return dataclasses.replace(bytes_piece(name, data), part_of=([len(data)], [0]))
+
+
+def warn_skipped(step, why):
     warnings.warn(f"the checkpoint of step {step} is not good, an older one is taken: {why}", SkippedWarning, stacklevel=3)
 
 

@@ -3,6 +3,7 @@
 import enum
 import functools
 import json
+import types
 import warnings
 
 import gangline
@@ -10,6 +11,7 @@ import numpy
 import pytest
 import torch
 from gangline import _values
+from gangline._state import Scattering
 
 
 class Plain:
@@ -152,11 +154,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_values_that_nobody_wrote_are_corrupt_and_never_run(text):
-    from gangline._state import Scattering
-
-    scattering = Scattering(text, {"w": ("F32", (2,))}, "the file")
+    snapshot = types.SimpleNamespace(values=lambda: text, tensors={"w": ("F32", (2,))}, where="the file")
     with pytest.raises(gangline.Corrupt, match="the file"):
-        scattering.plan()
+        Scattering(snapshot, None, None).plan()
 
 
 def test_an_encoding_over_its_limit_is_refused(monkeypatch):
