@@ -19,7 +19,7 @@ use crate::manifest::{
     read_sealed, seal, version_of,
 };
 use crate::options::{Options, Writer};
-use crate::prune::{PrunePolicy, list_names, prune};
+use crate::prune::{self, PrunePolicy, list_names};
 use crate::staged::Staged;
 use crate::{Digest, Error, Flaw, Pruned, Saved, layout};
 
@@ -51,11 +51,15 @@ pub(crate) struct Committer {
     writer: Writer,
     /// Checkpoints this process committed or checked: retention needn't read them again.
     known_good: BTreeSet<u64>,
+    /// Checkpoints that retention took the names of, and whose bytes go once the save has been reported.
+    retired: Vec<Step>,
+    /// Why some of them couldn't be removed; told with the next save.
+    not_cleared: Option<Error>,
 }
 
 impl Committer {
     pub(crate) fn new(shared: Arc<Shared>, writer: Writer) -> Self {
-        Committer { shared, writer, known_good: BTreeSet::new() }
+        Committer { shared, writer, known_good: BTreeSet::new(), retired: Vec::new(), not_cleared: None }
     }
 
     /// Clears away what dead writers left: on every rank its own files of this tag, on rank 0 everything of lower tags.
@@ -244,12 +248,23 @@ impl Committer {
         self.known_good.insert(committed);
         match self.shared.options.keep {
             Some(keep) if self.writer.rank == 0 => {
-                let policy = PrunePolicy { keep };
-                let pruned = prune(&self.shared.disk, &self.shared.root, policy, &self.known_good, false)?;
+                if let Some(error) = self.not_cleared.take() {
+                    return Err(error);
+                }
+                let pruned = prune::plan(&self.shared.root, PrunePolicy { keep }, &self.known_good)?;
+                prune::retire(&self.shared.disk, &self.shared.root, &pruned.removed)?;
+                self.retired.clone_from(&pruned.removed);
                 self.known_good.retain(|step| pruned.kept.contains(&Step(*step)));
                 Ok(pruned)
             }
             _ => Ok(Pruned::default()),
         }
+    }
+
+    /// Removes what retention took the names of. It takes as long as the file system needs to free the blocks, and nobody
+    /// needs to wait for that. What can't be removed now goes at the next open.
+    pub(crate) fn clear_retired(&mut self) {
+        let retired = std::mem::take(&mut self.retired);
+        self.not_cleared = prune::clear(&self.shared.disk, &self.shared.root, &retired).err();
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::{CWD, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
 use crate::staged::Staged;
@@ -109,6 +109,7 @@ impl Disk {
     /// at once keep the disk busy, and the cache would copy each byte and then hold what nobody reads.
     pub(crate) fn publish_image(&self, folder: &Path, name: &str, image: &Staged) -> Result<(), Error> {
         self.publish_with(folder, name, create_direct, |aside, file| {
+            self.act(DiskAct::Write, aside, || reserve(file, image.image().len() as u64))?;
             self.write_blocks(aside, file, image.image())?;
             // What was written up to a page goes again.
             self.act(DiskAct::Write, aside, || file.set_len(image.bytes()))
@@ -202,6 +203,15 @@ fn create_direct(path: &Path) -> io::Result<File> {
     match options.clone().custom_flags(flags).open(path) {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => options.open(path),
         opened => opened,
+    }
+}
+
+/// Reserves space, where the file system can: then blocks are written at the same time, while a file that grows takes one
+/// after the other, and a disk that is too full says so before anything is written.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+        reserved => reserved.map_err(io::Error::from),
     }
 }
 

@@ -29,7 +29,7 @@ pub struct Saved {
     pub bytes: Bytes,
     /// Over its step and tensors; see [`CheckpointInfo::content_hash`](crate::CheckpointInfo::content_hash).
     pub content_hash: Digest,
-    /// What retention removed afterwards (on rank 0). Its failure doesn't make the checkpoint less durable.
+    /// What retention removed afterwards (on rank 0); the space is free a moment later. Its failure doesn't make the checkpoint less durable.
     pub retention: Result<Pruned, Error>,
 }
 

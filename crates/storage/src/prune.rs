@@ -27,15 +27,9 @@ pub struct Pruned {
     pub kept: Vec<Step>,
 }
 
-/// Removes what `policy` doesn't keep. A checkpoint counts as good if it is in `known_good` or its bytes are checked now.
-/// Unless that many good ones are found, nothing is removed.
-pub(crate) fn prune(
-    disk: &Disk,
-    root: &Path,
-    policy: PrunePolicy,
-    known_good: &BTreeSet<u64>,
-    is_dry_run: bool,
-) -> Result<Pruned, Error> {
+/// Says what `policy` doesn't keep. A checkpoint counts as good if it is in `known_good` or its bytes are checked now.
+/// Unless that many good ones are found, all are kept.
+pub(crate) fn plan(root: &Path, policy: PrunePolicy, known_good: &BTreeSet<u64>) -> Result<Pruned, Error> {
     let steps = list_steps(root)?;
     let mut good = 0;
     let mut cut = 0;
@@ -53,19 +47,22 @@ pub(crate) fn prune(
         }
     }
     let (old, kept) = steps.split_at(cut);
-    if !is_dry_run {
-        old.iter().try_for_each(|step| remove(disk, root, *step))?;
-    }
     let as_steps = |steps: &[u64]| steps.iter().copied().map(Step).collect();
     Ok(Pruned { removed: as_steps(old), kept: as_steps(kept) })
 }
 
-/// Takes the checkpoint's name away first, so that a reader sees all of it or none.
-fn remove(disk: &Disk, root: &Path, step: u64) -> Result<(), Error> {
-    let doomed = root.join(layout::deleted_folder(step));
-    disk.remove_folder(&doomed)?;
-    disk.rename_folder(&root.join(layout::checkpoint_folder(step)), &doomed)?;
-    disk.remove_folder(&doomed)
+/// Takes the names of checkpoints away, so that a reader sees all of one or none. Their bytes stay until [`clear`].
+pub(crate) fn retire(disk: &Disk, root: &Path, steps: &[Step]) -> Result<(), Error> {
+    steps.iter().try_for_each(|step| {
+        let doomed = root.join(layout::deleted_folder(step.0));
+        disk.remove_folder(&doomed)?;
+        disk.rename_folder(&root.join(layout::checkpoint_folder(step.0)), &doomed)
+    })
+}
+
+/// Removes the bytes of checkpoints that were retired.
+pub(crate) fn clear(disk: &Disk, root: &Path, steps: &[Step]) -> Result<(), Error> {
+    steps.iter().try_for_each(|step| disk.remove_folder(&root.join(layout::deleted_folder(step.0))))
 }
 
 /// The most entries looked at in a store's folder.

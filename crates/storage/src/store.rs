@@ -1,6 +1,6 @@
 //! The store's front: open, save, look, load.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, SyncSender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use crate::disk::Disk;
 use crate::manifest::{check_metadata, hash_declaration, read_manifest};
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
-use crate::prune::{list_steps, prune};
+use crate::prune::{clear, list_steps, plan as plan_pruning, retire};
 use crate::slab::Slabs;
 use crate::staged::Staged;
 use crate::tensor::{check_tensors, share};
@@ -220,7 +220,13 @@ impl Store {
     /// # Errors
     /// [`Error::Io`] if a folder can't be read or removed.
     pub fn prune(&self, policy: PrunePolicy, is_dry_run: bool) -> Result<Pruned, Error> {
-        prune(&self.shared.disk, &self.shared.root, policy, &std::collections::BTreeSet::new(), is_dry_run)
+        let (disk, root) = (&self.shared.disk, &self.shared.root);
+        let pruned = plan_pruning(root, policy, &BTreeSet::new())?;
+        if !is_dry_run {
+            retire(disk, root, &pruned.removed)?;
+            clear(disk, root, &pruned.removed)?;
+        }
+        Ok(pruned)
     }
 }
 
@@ -247,6 +253,7 @@ impl Writing {
                 drop(slot);
                 // Nobody may be waiting.
                 let _ = reply.send(outcome);
+                committer.clear_retired();
             }
         };
         let thread = std::thread::Builder::new()

@@ -1,8 +1,9 @@
-//! `bench checkpoint`: what a save holds the trainer up for, and how fast it becomes durable, beside one copy of the same
-//! bytes in memory and beside what fio writes to the same disk in the same run.
+//! `bench checkpoint`: what a save holds the trainer up for, how fast it becomes durable, and how fast it is back, beside
+//! one copy of the same bytes in memory and beside what fio writes and reads on the same disk in the same run.
 //!
 //! Rounds are interleaved and medians reported, because disk and machine are shared; fsync is counted, as in MLPerf
-//! Storage. fio (`apt-get install fio`) is the limit; without it that part is not run.
+//! Storage, and nothing is in the page cache when it is read: both sides go past it. fio (`apt-get install fio`) is the
+//! limit; without it that part is not run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use gangline_storage::{DataType, Options, Step, Store, Tensor, TensorView};
+use gangline_storage::{DataType, Options, Step, Store, Tensor, TensorView, Wanted};
 
 use super::report::{Bar, Report, median};
 
@@ -50,14 +51,21 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     // The first save takes its memory from the system.
     let first = save(&store, 0, &views)?;
     let (mut copies, mut saves, mut limits) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut loads, mut read_limits) = (Vec::new(), Vec::new());
     let mut target = vec![1; bytes];
     for round in 1..=ROUNDS {
         copies.push(copied(&state, &mut target));
-        saves.push(save(&store, u64::try_from(round)?, &views)?);
-        limits.extend(fio(&folder.join("fio"), bytes)?);
+        let step = u64::try_from(round)?;
+        saves.push(save(&store, step, &views)?);
+        limits.extend(fio(Access::Write, &folder.join("fio"), bytes)?);
+        loads.push(load(&store, step, &state, &mut target)?);
+        read_limits.extend(fio(Access::Read, &folder.join("fio"), bytes)?);
     }
     drop(target);
-    let of = |pick: fn(&Saving) -> f64| median(saves.iter().map(pick).collect());
+    let of = |saves: &[Saving], pick: fn(&Saving) -> f64| median(saves.iter().map(pick).collect());
+    let load = median(loads.iter().map(|load| load.durable).collect());
+    let load_cpu = median(loads.iter().map(|load| load.cpu).collect());
+    let of = |pick| of(&saves, pick);
     let (copy, blocked, durable) = (median(copies), of(|save| save.blocked), of(|save| save.durable));
     report.figure("one copy in memory that was touched before", gigabytes / copy, "GB/s", Bar::None);
     report.figure("the trainer is blocked for, in such copies", blocked / copy, "", Bar::AtMost(1.3));
@@ -70,6 +78,13 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
         let limit = median(limits);
         report.figure("fio's sequential O_DIRECT write, fsync at its end", limit, "GB/s", Bar::None);
         report.figure("durable writing / fio's", gigabytes / durable / limit, "", Bar::AtLeast(0.9));
+    }
+    report.figure("restore into memory that is there, every byte verified", gigabytes / load, "GB/s", Bar::None);
+    report.figure("CPU seconds a GB of that", load_cpu / gigabytes, "s", Bar::None);
+    if !read_limits.is_empty() {
+        let limit = median(read_limits);
+        report.figure("fio's sequential O_DIRECT read", limit, "GB/s", Bar::None);
+        report.figure("restore / fio's read", gigabytes / load / limit, "", Bar::AtLeast(0.9));
     }
     drop(store);
     std::fs::remove_dir_all(&folder).context("remove target/bench-checkpoint")?;
@@ -112,6 +127,25 @@ fn save(store: &Store, step: u64, views: &[TensorView<'_>]) -> Result<Saving> {
     Ok(Saving { blocked, durable: began.elapsed().as_secs_f64() - blocked, cpu })
 }
 
+/// Reads everything back into memory that was touched before, and compares it.
+fn load(store: &Store, step: u64, state: &[Tensor], target: &mut [u8]) -> Result<Saving> {
+    target.fill(1);
+    let (began, cpu) = (Instant::now(), cpu_time()?);
+    let wanted = state.iter().zip(target.chunks_mut(TENSOR_BYTES));
+    let wanted = wanted.map(|(Tensor { name, data_type, shape, .. }, data)| Wanted {
+        name,
+        data_type: *data_type,
+        offsets: &[0],
+        shape,
+        data,
+    });
+    store.open_step(Step(step))?.read_into(&mut wanted.collect::<Vec<_>>())?;
+    let taken = Saving { blocked: 0.0, durable: began.elapsed().as_secs_f64(), cpu: (cpu_time()? - cpu).as_secs_f64() };
+    let is_same = state.iter().zip(target.chunks(TENSOR_BYTES)).all(|(tensor, data)| tensor.data == data);
+    ensure!(is_same, "what was read is not what was saved");
+    Ok(taken)
+}
+
 /// CPU time of this process, all threads, in user mode and the kernel.
 fn cpu_time() -> Result<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").context("read /proc/self/stat")?;
@@ -121,21 +155,34 @@ fn cpu_time() -> Result<Duration> {
     Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 10))
 }
 
-/// What fio writes in GB a second; nothing if it isn't installed.
-fn fio(file: &Path, bytes: usize) -> Result<Option<f64>> {
+/// What fio does.
+#[derive(Clone, Copy)]
+enum Access {
+    /// Lays out the file and fills it.
+    Write,
+    /// Reads what was written.
+    Read,
+}
+
+/// What fio writes or reads in GB a second; nothing if it isn't installed.
+fn fio(access: Access, file: &Path, bytes: usize) -> Result<Option<f64>> {
+    // The 48th and the 7th field of a terse line (fio's HOWTO, "terse output", version 3) are the bandwidths of writing and
+    // reading in KiB a second.
+    let (how, field): (&[&str], usize) = match access {
+        Access::Write => (&["--name=write", "--rw=write", "--end_fsync=1"], 47),
+        Access::Read => (&["--name=read", "--rw=read", "--unlink=1"], 6),
+    };
     let mut command = Command::new("fio");
-    command.args(["--name=write", "--rw=write", "--bs=4M", "--iodepth=8", "--ioengine=libaio", "--direct=1"]);
-    command.args(["--end_fsync=1", "--fallocate=none", "--output-format=terse", "--unlink=1"]);
+    command.args(how).args(["--bs=4M", "--iodepth=8", "--ioengine=libaio", "--direct=1", "--output-format=terse"]);
     command.arg(format!("--size={bytes}")).arg(format!("--filename={}", file.display()));
     let output = match command.output() {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         output => output.context("run fio")?,
     };
     ensure!(output.status.success(), "fio failed: {}", String::from_utf8_lossy(&output.stderr));
-    // The 48th field of a terse line (fio's HOWTO, "terse output", version 3) is the bandwidth of writing in KiB a second.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find(|line| line.starts_with("3;")).context("find fio's figures")?;
-    let kibibytes: f64 = line.split(';').nth(47).context("find fio's bandwidth")?.parse()?;
+    let kibibytes: f64 = line.split(';').nth(field).context("find fio's bandwidth")?.parse()?;
     Ok(Some(kibibytes * 1_024.0 / 1e9))
 }
 

@@ -2,8 +2,10 @@
 
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gangline_storage::{Options, PrunePolicy, Pruned, Step};
+use gangline_storage::{DiskAct, Options, PrunePolicy, Pruned, Step};
 
 use crate::{offered, open, save};
 
@@ -34,7 +36,32 @@ fn each_commit_removes_what_is_beyond_the_kept() {
     let saved = save(&store, 3).unwrap();
     let expected = Pruned { removed: vec![Step(1)], kept: vec![Step(2), Step(3)] };
     assert_eq!(saved.retention.unwrap(), expected);
+    drop(store);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn bytes_that_cannot_be_removed_are_told_with_the_next_save_and_go_at_the_next_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let removals = AtomicUsize::new(0);
+    // The first looks whether there is a folder of that name already.
+    let hook = move |act, path: &Path| match act {
+        DiskAct::Remove if path.to_string_lossy().contains(".deleted") => {
+            let is_second = removals.fetch_add(1, Ordering::SeqCst) == 1;
+            if is_second { Err(std::io::Error::other("no")) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    };
+    let store = open(folder.path(), Options { disk_hook: Some(Arc::new(hook)), ..Options::default() });
+    let told: Vec<bool> = (1..=5).map(|step| save(&store, step).unwrap().retention.is_err()).collect();
+    assert_eq!(told, [false, false, false, true, false]);
+    drop(store);
+    let is_retired = |name: &str| name.starts_with(".deleted");
+    let names = || std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names().any(|name| is_retired(&name.to_string_lossy())));
+    drop(open(folder.path(), Options::default()));
+    assert!(!names().any(|name| is_retired(&name.to_string_lossy())));
+    assert_eq!(offered(folder.path()), Some(5));
 }
 
 #[test]
