@@ -99,7 +99,7 @@ class JaxKind(NumpyKind):
 
     @staticmethod
     def room_in(value):
-        return None
+        return NumpyKind.room_in(value) if NumpyKind.is_one(value) else None  # a new one, before `finish`
 
     @staticmethod
     def copy_into(target, source):

@@ -223,6 +223,7 @@ def reload(folder):
 
 
 if __name__ == "__main__":
+    import torch._dynamo  # noqa: F401  (what ranks would import one by one)
     import torch.distributed.checkpoint.state_dict  # noqa: F401
     import torch.distributed.fsdp  # noqa: F401
     import torch.distributed.tensor  # noqa: F401

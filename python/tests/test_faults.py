@@ -12,6 +12,7 @@ import gangline
 import numpy
 import pytest
 import torch
+from gangline._store import Writer, own_bytes
 
 
 def run(path, code, **options):
@@ -75,26 +76,28 @@ def test_a_checkpoint_that_was_not_saved_from_python_says_so(tmp_path):
 def test_a_writer_killed_in_a_save_leaves_the_one_before(tmp_path):
     save(tmp_path, 1)
     code = """
-        store = gangline.Store(path)
-        state = {"w": numpy.ones(32 << 20), "step": 2}
-        store.save(2, state)
-        print("staged", flush=True)
+        from gangline._store import Writer, bytes_piece
+        store = Writer(path, (0, 2, 0), None)  # rank 1 of the gang never comes, so this save can't end
+        store.send(2, [bytes_piece("w", bytes(1000)), bytes_piece("v", bytes(1000))], None)
+        while not os.path.exists(path + "/.partial-0000000002-by-0-of-2/shard-00000-of-00002.safetensors"):
+            pass
         os.kill(os.getpid(), 9)
     """
-    killed = run(tmp_path, code)
-    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "staged\n")
-    left = [name for name in os.listdir(tmp_path) if name.startswith(".partial")]
+    assert run(tmp_path, code).returncode == -signal.SIGKILL
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".partial")], "it was killed half-way"
     store = gangline.Store(tmp_path)
     assert store.load()["step"] == 1 and [listed.step for listed in store.list()] == [1]
-    assert left and not [name for name in os.listdir(tmp_path) if name.startswith(".partial")], "the rest was cleared away"
+    assert os.listdir(tmp_path) == ["step-0000000001"], "the rest was cleared away"
 
 
 def test_a_killed_writer_never_leaves_anything_but_a_good_checkpoint(tmp_path):
     code = """
         store = gangline.Store(path)
-        print("ready", flush=True)
         for step in range(10**6):
-            store.save(step, {"w": numpy.full(1 << 19, float(step)), "step": step})
+            save = store.save(step, {"w": numpy.full(1 << 19, float(step)), "step": step})
+            if not step:
+                save.durable()
+                print("ready", flush=True)
     """
     script = "import gangline, numpy, sys\npath = sys.argv[1]\n" + textwrap.dedent(code)
     for delay in (0.2, 0.31, 0.45):
@@ -150,11 +153,16 @@ def test_an_exception_in_the_block_is_not_hidden_by_a_failed_save(tmp_path):
 
 
 def test_a_wait_may_be_bounded_and_asked_again(tmp_path):
-    with gangline.Store(tmp_path) as store:
-        save = store.save(1, {"w": torch.ones(64 << 20)})
+    first, second = Writer(tmp_path, (0, 2, 0), None), Writer(tmp_path, (1, 2, 0), None)
+    one = first.send(1, [own_bytes("a", b"1")], None)
+    for seconds in (0, 0.01):
         with pytest.raises(gangline.TimedOut, match="step 1"):
-            save.durable(timeout=0)
-        assert save.durable(timeout=60).step == 1 == save.durable().step
+            one.durable(timeout=seconds)
+    assert not one.done()
+    other = second.send(1, [own_bytes("b", b"2")], None)
+    assert one.durable(timeout=60).step == other.durable().step == 1 == one.durable().step
+    assert one.done()
+    first.close(), second.close()
 
 
 def test_a_forked_child_leaves_the_store_alone(tmp_path):
