@@ -1,9 +1,11 @@
 """The store as the ranks of a gang use it together."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from ._state import VALUES, Gathering, Local, Scattering
-from ._store import Snapshot, Writer, own_bytes, warn_skipped
+from ._store import Save, Snapshot, Writer, own_bytes, warn_skipped
 from ._values import path_text
 from .errors import Corrupt, Error, NotFound, Refused
 
@@ -23,7 +25,13 @@ class DistributedStore(Writer):
     Raises Refused, IoFailed.
     """
 
-    def __init__(self, path, keep=2, group=None, commit_timeout=120.0):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        keep: int | None = 2,
+        group: Any = None,
+        commit_timeout: float = 120.0,
+    ) -> None:
         import torch.distributed as dist
 
         self.group = group
@@ -32,20 +40,21 @@ class DistributedStore(Writer):
         # Only now has every rank cleared away what it left behind when it died.
         dist.barrier(group)
 
-    def save(self, step, state_dict, metadata=None):
+    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, str] | None = None) -> Save:
         """As Store.save; collective in that every rank calls it with the same step, keys and metadata.
 
         DTensors, as FSDP2 and tensor parallelism make them, are written by the ranks that hold the shards. All other tensors
         are taken to be equal on all ranks, and each is written by one of them. Values that aren't tensors are rank 0's.
 
-        Raises as Store.save; `durable` raises Disagreement or TimedOut on every rank if one saved something else or died.
+        Raises as Store.save; `durable` raises Disagreement or TimedOut on every rank if one saved something else, was
+        refused, or died.
         """
         self.raise_unasked()
         gathering = Gathering(self._local)
         tree = gathering.tree(state_dict)
         return self.send(step, gathering.pieces + [own_bytes(VALUES, tree)] * (self.rank == 0), metadata)
 
-    def load(self, step=None, into=None):
+    def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
         """As Store.load, and collective: all ranks load the same checkpoint, or all raise.
 
         Of a DTensor in `into` each rank reads what its shard takes, however the checkpoint was cut. A tensor that `into` lacks

@@ -9,6 +9,8 @@ import sys
 import traceback
 import warnings
 import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -16,26 +18,29 @@ from . import _info, _native
 from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
 from ._values import BYTES_MAX, path_text
 from .errors import Corrupt, Error, NotFound, Refused, SaveFailedWarning, SkippedWarning, TimedOut
+if TYPE_CHECKING:
+    from typing import Self
+
 
 class Save:
     """A save under way: what `Store.save` returns."""
 
-    def __init__(self, step, pending):
+    def __init__(self, step: int, pending: _native.Pending) -> None:
         self.step = step
         """The step being saved."""
         self._pending = pending
         self._process = os.getpid()
 
-    def staged(self):
+    def staged(self) -> bool:
         """Whether the state is copied, so that it may change. It is by the time `save` returns."""
         return True
 
-    def done(self):
+    def done(self) -> bool:
         """Whether the save has ended, well or not. Never waits."""
         check_process(self._process)
         return self._pending.done()
 
-    def durable(self, timeout=None):
+    def durable(self, timeout: float | None = None) -> _info.Saved:
         """Waits until the checkpoint is on disk, synced, and visible to `latest`; what there is then.
 
         timeout: seconds to wait at most; None waits as long as it takes.
@@ -98,13 +103,13 @@ class Reader:
     Raises IoFailed if there is no such folder.
     """
 
-    def __init__(self, path, **options):
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path = os.fspath(path)
         """The folder."""
         self._native = _native.Store(self.path, **options)
         self._process = os.getpid()
 
-    def latest(self):
+    def latest(self) -> _info.CheckpointInfo | None:
         """The newest checkpoint whose every byte is as it was saved, as CheckpointInfo; None if there is none.
 
         Reads all of it. Warns (SkippedWarning) about newer ones that aren't good.
@@ -116,24 +121,24 @@ class Reader:
         found = told["checkpoint"]
         return None if found is None else _info.checkpoint_info(json.dumps(found), RESERVED)
 
-    def list(self):
+    def list(self) -> "list[_info.Listed]":
         """All checkpoints, oldest first, by their manifests alone: a list of Listed."""
         listed = self._native.list()
         as_info = lambda text: None if text is None else _info.checkpoint_info(text, RESERVED)  # noqa: E731
         return [_info.Listed(step, as_info(text), error) for step, text, error in listed]
 
-    def verify(self, step):
+    def verify(self, step: int) -> _info.VerifyReport:
         """Reads every byte of a checkpoint and names what is wrong: a VerifyReport. Raises NotFound."""
         return _info.verify_report(self._native.verify(step))
 
-    def prune(self, *, keep, dry_run=False):
+    def prune(self, *, keep: int, dry_run: bool = False) -> _info.Pruned:
         """Removes all but the newest `keep` good checkpoints, or with `dry_run` tells which it would: Pruned.
 
         What is newer than the oldest of these stays, good or not. Reads those that stay. Raises Refused for keep < 1.
         """
         return _info.pruned(self._native.prune(keep, dry_run))
 
-    def load(self, step=None, into=None):
+    def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
         """Reads a checkpoint, checking every byte, and returns the state dict.
 
         step: which one; None for the newest that is good (warning about newer ones that aren't: SkippedWarning).
@@ -167,14 +172,14 @@ class Reader:
             raise Refused(f"take {path_text(path)}: it is sharded over ranks: use gangline.DistributedStore")
         return tensor.detach().to_local(), [0] * tensor.dim()
 
-    def close(self):
+    def close(self) -> None:
         """Lets go of the folder."""
         self._native.close()
 
-    def __enter__(self):
+    def __enter__(self) -> "Self":
         return self
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.close()
 
     def __repr__(self):
@@ -206,7 +211,7 @@ class Writer(Reader):
             if save in _unasked:
                 save.durable()
 
-    def close(self):
+    def close(self) -> None:
         """Waits until all saves are durable. Raises what made one fail whose `durable` nobody asked."""
         _open.discard(self)
         saves, self._saves = self._saves, []
@@ -215,7 +220,7 @@ class Writer(Reader):
         if failures:
             raise failures[0]
 
-    def __exit__(self, kind, error, trace):
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if error is None:
             return self.close()
         try:
@@ -234,10 +239,10 @@ class Store(Writer):
     Raises Refused, IoFailed.
     """
 
-    def __init__(self, path, keep=2):
+    def __init__(self, path: str | os.PathLike[str], keep: int | None = 2) -> None:
         super().__init__(path, (0, 1, 0), keep)
 
-    def save(self, step, state_dict, metadata=None):
+    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, str] | None = None) -> Save:
         """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
 
         step: of the training, 0 or more. A checkpoint of the same step is replaced.

@@ -11,6 +11,8 @@ encoding, so none but plain ones (and numpy arrays) are taken.
 import base64
 import io
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import numpy
 import torch
@@ -47,7 +49,15 @@ class StorageWriter(_StorageWriter):
     dcp.save returns when the checkpoint is durable on all ranks. With dcp.async_save that is in the background.
     """
 
-    def __init__(self, path, step, *, keep=2, metadata=None, process_group=None):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        step: int,
+        *,
+        keep: int | None = 2,
+        metadata: Mapping[str, str] | None = None,
+        process_group: Any = None,
+    ) -> None:
         self.path, self.step, self.keep = os.fspath(path), step, keep
         self.metadata, self.process_group = metadata, process_group
 
@@ -111,7 +121,7 @@ class StorageReader(_StorageReader):
         fall back to an older one. `gangline.Reader(path).latest()` finds the newest good one.
     """
 
-    def __init__(self, path, step=None):
+    def __init__(self, path: str | os.PathLike[str], step: int | None = None) -> None:
         self.path, self.step = os.fspath(path), step
 
     def reset(self, checkpoint_id=None):

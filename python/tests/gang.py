@@ -202,12 +202,14 @@ def attempt(act):
 def checkpoint(folder):
     """torch.distributed.checkpoint through the plug-ins, there and back."""
     import torch.distributed.checkpoint as dcp
-    from gangline.torch import StorageReader, StorageWriter
+    from gangline.torch import StorageWriter
 
     path = pathlib.Path(folder, "plugged")
     state = {"model": layouts(made), "epoch": 3, "nested": {"list": [1.5, None], "text": "x"}}
     del state["model"]["complex"], state["model"]["tied again"]
     dcp.save(state, storage_writer=StorageWriter(path, step=1))
+    state["epoch"] = 4
+    dcp.async_save(state, storage_writer=StorageWriter(path, step=2)).result()
     return reload(folder)
 
 

@@ -66,6 +66,6 @@ def test_gangs_refuse_together(tmp_path):
 
 
 def test_torch_distributed_checkpoint_through_the_plug_ins(tmp_path):
-    expected = {"different": [], "epoch": 3, "nested": {"list": [1.5, None], "text": "x"}}
+    expected = {"different": [], "epoch": 4, "nested": {"list": [1.5, None], "text": "x"}}
     assert play("checkpoint", 4, tmp_path) == [expected] * 4
     assert play("reload", 3, tmp_path) == [expected] * 3
