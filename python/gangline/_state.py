@@ -77,16 +77,14 @@ class Gathering:
         kind = kind_of(value)
         if kind is None:
             return NOT_MINE
-        refusal = None if hasattr(value, "to_local") else kind.refusal(value)
-        type_name = kind.type_of(value)
-        if refusal is None and type_name not in STORED and type_name not in RAW:
-            refusal = f"its elements are of type {type_name}"
-        if refusal:
-            raise Refused(f"save {path_text(path)}: {refusal}")
+        if not hasattr(value, "to_local"):
+            _check(path, kind, value)
+        local = self.local(path, kind, value)
+        _check(path, kind, local.tensor)
+        type_name = kind.type_of(local.tensor)
         payload = {TAG: "tensor", "as": kind.name}
         if type_name in RAW:
             payload["raw"] = type_name
-        local = self.local(path, kind, value)
         if local.identity in self.places:
             return {**payload, "at": self.places[local.identity]}
         name = self.name(path)
@@ -107,6 +105,14 @@ class Gathering:
             name = f"{plain}#{again}"
         self.names.add(name)
         return name
+
+
+def _check(path, kind, tensor):
+    refusal = kind.refusal(tensor)
+    if refusal is None and kind.type_of(tensor) not in {**STORED, **RAW}:
+        refusal = f"its elements are of type {kind.type_of(tensor)}"
+    if refusal:
+        raise Refused(f"save {path_text(path)}: {refusal}")
 
 
 def _piece(name, kind, tensor, part_of):

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gangline_storage::{Error, Options, PartOf, PrunePolicy, Role, Step, TensorView};
@@ -26,13 +26,14 @@ type Listed = (u64, Option<String>, Option<String>);
 /// A folder of checkpoints.
 #[pyclass(frozen, module = "gangline._native")]
 pub(crate) struct Store {
-    inner: Mutex<Option<gangline_storage::Store>>,
+    /// None once it is closed. A call holds a share of it rather than the lock, so that none waits for another.
+    inner: Mutex<Option<Arc<gangline_storage::Store>>>,
     /// The process that opened it: the writing thread isn't in a forked child.
     process: u32,
 }
 
 impl Store {
-    fn lock(&self) -> MutexGuard<'_, Option<gangline_storage::Store>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<gangline_storage::Store>>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -45,7 +46,11 @@ impl Store {
         if self.process != std::process::id() {
             return Err(refused("use a store in a forked process: open it again there"));
         }
-        py.detach(|| self.lock().as_ref().map_or(Err(Error::Closed), question)).map_err(|error| exception(&error))
+        let answer = py.detach(|| {
+            let store = self.lock().clone().ok_or(Error::Closed)?;
+            question(&store)
+        });
+        answer.map_err(|error| exception(&error))
     }
 
     fn ask_json<T: Send + Serialize>(
@@ -78,7 +83,7 @@ impl Store {
             options.commit_timeout = timeout.map_err(|_| refused("open the store: commit_timeout is no duration"))?;
         }
         let inner = py.detach(|| gangline_storage::Store::open(path, options)).map_err(|error| exception(&error))?;
-        Ok(Store { inner: Mutex::new(Some(inner)), process: std::process::id() })
+        Ok(Store { inner: Mutex::new(Some(Arc::new(inner))), process: std::process::id() })
     }
 
     /// Copies the tensors, and writes them in the background.
@@ -133,7 +138,8 @@ impl Store {
     /// Waits until this process's part of all saves is on disk, and ends the writing thread.
     fn close(&self, py: Python<'_>) {
         if self.process == std::process::id() {
-            py.detach(|| drop(self.lock().take()));
+            let store = self.lock().take();
+            py.detach(|| drop(store));
         }
     }
 }

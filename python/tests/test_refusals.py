@@ -37,6 +37,13 @@ def quantised():
         return torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8)
 
 
+def fake():
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.ones(2)
+
+
 def nested():
     with warnings.catch_warnings(action="ignore"):
         return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
@@ -56,6 +63,7 @@ def nested():
     (quantised(), "quantised"),
     (torch.ones(2, device="meta"), "meta device"),
     (nested(), "nested tensor"),
+    (fake(), "FakeTensor, whose inside"),
     (torch.device("cpu"), "device has no safe encoding"),
     ("\ud800", "lone surrogate"),
     (1 << 100_000, "too long"),
