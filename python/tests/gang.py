@@ -174,15 +174,29 @@ def refuse(folder):
     store = gangline.DistributedStore(path)
     partial = DTensor.from_local(torch.ones(2), mesh, [Partial()])
     said = {"partial": attempt(lambda: store.save(1, {"w": partial}))}
-    with gangline.DistributedStore(path, commit_timeout=2.0) as hasty:
+    with gangline.DistributedStore(path, commit_timeout=10.0) as hasty:
         said["other keys"] = attempt(lambda: hasty.save(2, {f"w{dist.get_rank()}": torch.ones(1)}).durable())
     said["nothing"] = attempt(lambda: store.load())
     store.save(3, {"w": made(mesh, rows(), "w", 4, 2)}).durable()
     bad = {"w": torch.ones(3) if dist.get_rank() else torch.ones(4, 2)}
     said["one rank's shape"] = attempt(lambda: store.load(into=bad))
     said["lone"] = attempt(lambda: gangline.Reader(store.path).load(into={"w": made(mesh, rows(), "w", 4, 2)}))
+    said["a flipped bit"] = fall_back(store, mesh)
     store.close()
     return said
+
+
+def fall_back(store, mesh):
+    """Loads after one byte of one rank's shard of the newest checkpoint changed: the step that all ranks get."""
+    for step in (3, 4):
+        store.save(step, {"w": made(mesh, rows(), "w", 4, 2), "step": step}).durable()
+    if dist.get_rank() == 0:
+        last = sorted(pathlib.Path(store.path, "step-0000000004").glob("*.safetensors"))[-1]
+        data = bytearray(last.read_bytes())
+        data[-1] ^= 1
+        last.write_bytes(data)
+    dist.barrier()
+    return store.load(into={"w": empty(mesh, rows(), "w", 4, 2)})["step"]
 
 
 def rows():

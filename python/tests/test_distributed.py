@@ -63,6 +63,7 @@ def test_gangs_refuse_together(tmp_path):
         assert said["nothing"].startswith("NotFound")
         assert said["one rank's shape"].startswith("Refused: load ['w']: it was saved as float32 of shape [4, 2]")
         assert "use gangline.DistributedStore" in said["lone"]
+        assert said["a flipped bit"] == 3
 
 
 def test_torch_distributed_checkpoint_through_the_plug_ins(tmp_path):

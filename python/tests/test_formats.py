@@ -13,12 +13,13 @@ from torch.distributed import checkpoint as dcp
 
 
 def test_stock_safetensors_reads_every_file(tmp_path):
-    state = {"w": torch.rand(3, 5), "half": torch.rand(7).bfloat16(), "n": {"count": torch.tensor(3), "eight": torch.ones(2).to(torch.float8_e4m3fn)}}
+    nested = {"count": torch.tensor(3), "eight": torch.ones(2).to(torch.float8_e4m3fn)}
+    state = {"w": torch.rand(3, 5), "half": torch.rand(7).bfloat16(), "n": nested}
     with gangline.Store(tmp_path) as store:
         store.save(1, state).durable()
     [file] = tmp_path.glob("step-0000000001/*.safetensors")
     found = load_file(file)
-    flat = {"w": state["w"], "half": state["half"], "n.count": state["n"]["count"], "n.eight": state["n"]["eight"]}
+    flat = {"w": state["w"], "half": state["half"], "n.count": nested["count"], "n.eight": nested["eight"]}
     assert_same({name: found[name] for name in flat}, flat)
     assert set(found) - set(flat) == {"__gangline__.values"}
 
