@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use crate::command::{cargo, output, run, succeeds};
+use crate::python;
 use crate::steps::Steps;
 use crate::test_command;
 use crate::tools;
@@ -27,7 +28,7 @@ pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
         tools::ensure_components(may_install)?;
         if may_install {
             // Tests that need these skip themselves without them, which CI doesn't allow.
-            tools::ensure(&[&tools::BROWSER, &tools::MOUNT], true)?;
+            tools::ensure(&[&tools::BROWSER, &tools::MOUNT, &tools::PYTHON], true)?;
         }
         tools::ensure(&[&tools::GIT, &tools::COMPILER], may_install).map(|()| true)
     });
@@ -43,6 +44,7 @@ pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
         steps.skip("tests", "the build failed");
         steps.skip("end-to-end", "the build failed");
     }
+    steps.run("python", || python::python(false, &[]));
     steps.run("docs", docs);
     steps.run("without the demo", without_demo);
     match before {

@@ -1,4 +1,5 @@
-//! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | bench`.
+//! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | python |
+//! bench`.
 //!
 //! Everything runs in the release profile, so that dependencies are compiled once for building, linting and testing.
 //! Nothing here writes into the tree; cargo's target folder holds all results.
@@ -7,6 +8,7 @@
 mod bench;
 mod ci;
 mod command;
+mod python;
 mod steps;
 mod test_command;
 mod test_report;
@@ -43,6 +45,15 @@ enum Command {
     Quick,
     /// Checks the rules of STYLE.md that a program can check.
     Tidy,
+    /// Builds the Python package's wheel, installs it beside PyTorch below target/ and runs its tests.
+    Python {
+        /// Only builds the wheel, into target/wheels/.
+        #[arg(long)]
+        wheel: bool,
+        /// Goes to pytest: -k EXPRESSION, or paths.
+        #[arg(last = true)]
+        filters: Vec<String>,
+    },
     /// Runs a benchmark; without a name, lists them.
     Bench {
         /// Which one.
@@ -72,6 +83,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Test { filters } => test_command::test(&filters, tools::is_ci()),
         Command::Quick => ci::quick(),
         Command::Tidy => tidy(),
+        Command::Python { wheel, filters } => python::python(wheel, &filters),
         Command::Bench { name, options } => bench::bench(name.as_deref(), &options),
     }
 }

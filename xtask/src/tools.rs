@@ -24,6 +24,8 @@ pub(crate) const COMPILER: Tool = Tool { program: "cc", package: "gcc" };
 pub(crate) const BROWSER: Tool = Tool { program: "chromium", package: "chromium" };
 /// Mounts the small disk that a test fills; without it that test skips itself.
 pub(crate) const MOUNT: Tool = Tool { program: "mount", package: "mount" };
+/// Makes the environment that the Python package is built and tested in.
+pub(crate) const PYTHON: Tool = Tool { program: "python3", package: "python3-venv" };
 
 /// Whether this is a CI machine, where nothing may be skipped and tools may be installed.
 pub(crate) fn is_ci() -> bool {

@@ -70,6 +70,14 @@ pub(crate) struct ShardRecord {
     pub(crate) tensors: Vec<TensorRecord>,
 }
 
+impl ShardRecord {
+    /// Whether a file of its size has room for its tensors, of which each has a size that can be counted.
+    fn can_hold_its_tensors(&self) -> bool {
+        let mut sizes = self.tensors.iter().filter_map(|tensor| byte_count(tensor.data_type, &tensor.shape));
+        sizes.try_fold(0_u64, |sum, bytes| sum.checked_add(bytes)).is_some_and(|sum| sum <= self.bytes)
+    }
+}
+
 /// The manifest of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
@@ -161,6 +169,8 @@ impl Manifest {
             Some("its tensors break a limit or a rule")
         } else if self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.bytes)) != Some(self.bytes) {
             Some("its bytes don't add up")
+        } else if !self.shards.iter().all(ShardRecord::can_hold_its_tensors) {
+            Some("its tensors are larger than the files that hold them")
         } else if content_hash(self.step, &tensors) != self.content_blake3 {
             Some("its content hash doesn't match its tensors")
         } else {

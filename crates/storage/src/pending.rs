@@ -1,6 +1,6 @@
 //! Saves under way: bounded in number, each with a handle to wait for.
 
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -52,6 +52,20 @@ impl Pending {
     /// the fsync after its last rename failed ([`Error::Io`], and the store is poisoned).
     pub fn wait(self) -> Result<Saved, Error> {
         self.outcome.recv().unwrap_or(Err(Error::Closed))
+    }
+
+    /// Waits like [`Pending::wait`], but not longer than this; none if the save is still under way then. The outcome is told
+    /// once.
+    ///
+    /// # Errors
+    /// Inside, as from [`Pending::wait`].
+    #[must_use]
+    pub fn wait_at_most(&self, limit: Duration) -> Option<Result<Saved, Error>> {
+        match self.outcome.recv_timeout(limit) {
+            Ok(outcome) => Some(outcome),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => Some(Err(Error::Closed)),
+        }
     }
 
     /// The outcome if it is there already, once; a trainer asks between steps.

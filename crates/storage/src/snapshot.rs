@@ -5,12 +5,12 @@ use std::sync::{Mutex, PoisonError};
 
 use gangline_base::Step;
 
-use crate::manifest::{Manifest, ShardRecord, read_manifest};
+use crate::manifest::{Manifest, ShardRecord, open_present, read_manifest};
 use crate::reading::{Piece, read_pieces};
 use crate::region::{Overlap, Region};
 use crate::shard::Shard;
 use crate::tensor::byte_count;
-use crate::{CheckpointInfo, DataType, Error, Tensor, TensorInfo, layout};
+use crate::{CheckpointInfo, DataType, Error, Flaw, Tensor, TensorInfo, layout};
 
 /// A checkpoint whose manifest has been read. Its tensors are read, and checked, when they are asked for.
 #[derive(Debug)]
@@ -49,6 +49,14 @@ impl Snapshot {
             return Err(Error::NotFound { step });
         }
         let manifest = read_manifest(&folder.join(layout::MANIFEST), step.0)?;
+        // Whoever makes room for the tensors goes by the manifest, so it must not promise more than is there.
+        for shard in &manifest.shards {
+            let path = folder.join(layout::shard_file(shard.rank, manifest.world_size));
+            let file = open_present(&path)?.metadata().map_err(|source| Error::io("read", &path, source))?;
+            if file.len() != shard.bytes {
+                return Err(Error::corrupt(&path, Flaw::Length { expected: shard.bytes, found: file.len() }));
+            }
+        }
         let info = manifest.info();
         Ok(Snapshot { folder, manifest, info })
     }

@@ -87,6 +87,7 @@ fn manifests_that_lie_are_refused_whatever_their_checksum_says() {
     check("\"rank\":0", "\"rank\":1");
     check("\"shape\":[31,17]", "\"shape\":[31,18]");
     check("\"shape\":[31,17]", "\"shape\":[18446744073709551615,17]");
+    check("\"shape\":[31,17]", "\"shape\":[31000000000,17]");
     check("\"shape\":[31,17]", "\"shape\":[-1]");
     check("model.bias", "model.weight");
     check("model.bias", "model.other");

@@ -1,0 +1,56 @@
+"""Checkpoints that are durable, verified, and cost almost no stall: for PyTorch, numpy and JAX.
+
+    store = gangline.Store("checkpoints")
+    save = store.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
+    ...                                   # the state is copied: go on training
+    save.durable()                        # waits until it is on disk, if you need to know
+    state = store.load()                  # the newest good one, every byte checked
+
+No pickle: nothing in a checkpoint is ever run. The files are safetensors.
+"""
+
+from ._distributed import DistributedStore
+from ._info import CheckpointInfo, Listed, Problem, Pruned, Saved, TensorInfo, VerifyReport
+from ._store import Reader, Save, Store
+from .errors import (
+    Closed,
+    Corrupt,
+    Disagreement,
+    Error,
+    IoFailed,
+    NoSpace,
+    NotFound,
+    Poisoned,
+    Refused,
+    SaveFailedWarning,
+    SkippedWarning,
+    Superseded,
+    TimedOut,
+)
+
+__all__ = [
+    "CheckpointInfo",
+    "Closed",
+    "Corrupt",
+    "Disagreement",
+    "DistributedStore",
+    "Error",
+    "IoFailed",
+    "Listed",
+    "NoSpace",
+    "NotFound",
+    "Poisoned",
+    "Problem",
+    "Pruned",
+    "Reader",
+    "Refused",
+    "Save",
+    "SaveFailedWarning",
+    "Saved",
+    "SkippedWarning",
+    "Store",
+    "Superseded",
+    "TensorInfo",
+    "TimedOut",
+    "VerifyReport",
+]

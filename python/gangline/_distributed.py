@@ -1,0 +1,124 @@
+"""The store as the ranks of a gang use it together."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ._state import VALUES, Gathering, Local, Scattering
+from ._store import Save, Snapshot, Writer, own_bytes, warn_skipped
+from ._values import path_text
+from .errors import Corrupt, Error, NotFound, Refused
+
+# Grows with each attempt of a job, and is equal on its ranks: what a dead attempt left half-written is never mixed in.
+ATTEMPT = "GANGLINE_ATTEMPT"
+
+
+class DistributedStore(Writer):
+    """A folder of checkpoints that the ranks of a process group write together. Every rank opens it and makes every call.
+
+    path: the folder, which all ranks see; it is made if it isn't there.
+    keep: how many good checkpoints stay after each save; None keeps all.
+    group: a torch.distributed process group with any backend; None is the default group.
+    commit_timeout: seconds that ranks wait for each other's part of a save; it fails on all of them after that.
+
+    Opening is collective, saving isn't: ranks meet through the folder alone, in the background.
+    Raises Refused, IoFailed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        keep: int | None = 2,
+        group: Any = None,
+        commit_timeout: float = 120.0,
+    ) -> None:
+        import torch.distributed as dist
+
+        self.group = group
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        super().__init__(path, (self.rank, self.world_size, attempt()), keep, commit_timeout)
+        # Only now has every rank cleared away what it left behind when it died.
+        dist.barrier(group)
+
+    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, str] | None = None) -> Save:
+        """As Store.save; collective in that every rank calls it with the same step, keys and metadata.
+
+        DTensors, as FSDP2 and tensor parallelism make them, are written by the ranks that hold the shards. All other tensors
+        are taken to be equal on all ranks, and each is written by one of them. Values that aren't tensors are rank 0's.
+
+        Raises as Store.save; `durable` raises Disagreement or TimedOut on every rank if one saved something else, was
+        refused, or died.
+        """
+        self.raise_unasked()
+        gathering = Gathering(self._local)
+        tree = gathering.tree(state_dict)
+        return self.send(step, gathering.pieces + [own_bytes(VALUES, tree)] * (self.rank == 0), metadata)
+
+    def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
+        """As Store.load, and collective: all ranks load the same checkpoint, or all raise.
+
+        Of a DTensor in `into` each rank reads what its shard takes, however the checkpoint was cut. A tensor that `into` lacks
+        is loaded whole on every rank.
+        """
+        import torch.distributed as dist
+
+        steps = [sorted((listed.step for listed in self.list()), reverse=True) if step is None else [step]]
+        first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
+        dist.broadcast_object_list(steps, src=first, group=self.group)
+        for candidate in steps[0]:
+            scattering, error = self._read(candidate, into)
+            errors = [None] * self.world_size
+            dist.all_gather_object(errors, error, group=self.group)
+            worst = next((error for error in errors if error is not None), None)
+            if worst is None:
+                return scattering.finish()
+            if step is not None or not isinstance(worst, (Corrupt, NotFound)):
+                raise worst if error is None else error
+            warn_skipped(candidate, worst)
+        raise NotFound(f"find a good checkpoint in {self.path}: there is none")
+
+    def _read(self, step, into):
+        try:
+            snapshot = Snapshot(self._native, step)
+            scattering = Scattering(snapshot, into, self._sharded)
+            snapshot.read(scattering.plan())
+        except Exception as error:  # whatever it is, the other ranks wait to hear of it
+            return None, error if isinstance(error, Error) else Error(f"load step {step}: {error!r}")
+        return scattering, None
+
+    def _local(self, path, kind, tensor):
+        if not hasattr(tensor, "to_local"):
+            if hasattr(tensor, "local_shards"):
+                raise Refused(f"save {path_text(path)}: it is a ShardedTensor: use FSDP2, or its DTensor state dict")
+            return Local(tensor, kind.identity(tensor))
+        mesh, placements = tensor.device_mesh, tensor.placements
+        local, offsets = self._sharded(path, tensor)
+        identity = (local.untyped_storage()._cdata, local.storage_offset(), local.stride(), tuple(tensor.shape), placements)
+        if not tensor.numel() or mesh.size() == self.world_size and all(one.is_replicate() for one in placements):
+            return Local(local.new_empty(tensor.shape) if not tensor.numel() else local, identity)
+        coordinate = mesh.get_coordinate()
+        is_first = coordinate is not None and not any(
+            at for at, placement in zip(coordinate, placements, strict=True) if placement.is_replicate()
+        )
+        return Local(local, identity, (list(tensor.shape), offsets), is_first and local.numel() > 0)
+
+    @staticmethod
+    def _sharded(path, tensor):
+        """(This rank's part of a DTensor, where it begins in the whole)."""
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        if any(placement.is_partial() for placement in tensor.placements):
+            raise Refused(f"take {path_text(path)}: it is a partial sum: redistribute it first")
+        local = tensor.detach().to_local()
+        shape, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+        if tensor.device_mesh.get_coordinate() is not None and tuple(local.shape) != tuple(shape):
+            raise Refused(f"take {path_text(path)}: its shard here has shape {list(local.shape)}, not {list(shape)}")
+        return local, list(offsets)
+
+
+def attempt():
+    """The number of this attempt of the job, 0 if nobody says."""
+    text = os.environ.get(ATTEMPT, "0")
+    if not text.isdecimal():
+        raise Refused(f"open the store: {ATTEMPT} is {text!r}, not a number")
+    return int(text)

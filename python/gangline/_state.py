@@ -1,0 +1,265 @@
+"""A state dict as named tensors and one tree of values, and back.
+
+Tensors are named by their keys, joined by dots, as torch.distributed.checkpoint does: `model.0.weight`. The tree, which says
+what else there is and where each tensor goes, is itself kept as a tensor of bytes under a reserved name.
+"""
+
+import base64
+import dataclasses
+
+import numpy
+
+from . import _values
+from ._kinds import BY_NAME, kind_of
+from ._types import RAW, STORED, numpy_type, original, stored
+from ._values import NOT_MINE, TAG, path_text
+from .errors import Corrupt, Refused
+
+RESERVED = "__gangline__."
+VALUES = RESERVED + "values"
+ABSENT = object()
+
+
+@dataclasses.dataclass
+class Piece:
+    """What is saved of one tensor by this rank."""
+
+    name: str
+    type: str
+    shape: tuple  # of these bytes
+    data: numpy.ndarray  # flat uint8
+    part_of: tuple | None = None  # (shape of the whole, offsets of these bytes in it); None: replicated
+
+
+@dataclasses.dataclass
+class Wanted:
+    """What is to be read of one tensor: a box of the whole into flat memory."""
+
+    name: str
+    offsets: tuple
+    shape: tuple
+    room: numpy.ndarray
+
+
+@dataclasses.dataclass
+class Local:
+    """What this rank holds of a tensor."""
+
+    tensor: object
+    """Its elements here; all of them, if it isn't cut."""
+    identity: object
+    """What it has in common with tensors that are tied to it, or None. Ranks must find the same tensors tied."""
+    part_of: tuple | None = None
+    """(Shape of the whole, offsets of this part), if it is this rank's own to write; None: every rank holds the same."""
+    is_written: bool = True
+    """Whether it is to be passed to the store: it isn't what another rank writes."""
+
+
+class Gathering:
+    """Takes a state dict apart. `local(path, kind, tensor)` tells what this rank holds of a tensor: a Local."""
+
+    def __init__(self, local):
+        self.local = local
+        self.pieces = []
+        self.names = {VALUES}
+        self.places = {}  # memory -> name, for tied tensors
+        self.kept = []  # what must stay alive, so that no memory is mistaken for another's
+
+    def tree(self, state_dict):
+        """The encoded tree; `pieces` then has the tensors."""
+        if not isinstance(state_dict, dict):
+            raise Refused(f"save a dict, not a {type(state_dict).__qualname__}")
+        return _values.encode(state_dict, self.leaf)
+
+    def leaf(self, path, value):
+        if isinstance(value, numpy.generic):
+            return _scalar(path, value)
+        kind = kind_of(value)
+        if kind is None:
+            return NOT_MINE
+        if not hasattr(value, "to_local"):
+            _check(path, kind, value)
+        local = self.local(path, kind, value)
+        _check(path, kind, local.tensor)
+        type_name = kind.type_of(local.tensor)
+        payload = {TAG: "tensor", "as": kind.name}
+        if type_name in RAW:
+            payload["raw"] = type_name
+        if local.identity in self.places:
+            return {**payload, "at": self.places[local.identity]}
+        name = self.name(path)
+        if local.identity is not None:
+            self.places[local.identity] = name
+            self.kept.append(value)
+        if local.is_written:
+            self.pieces.append(_piece(name, kind, local.tensor, local.part_of))
+        return {**payload, "at": name}
+
+    def name(self, path):
+        name = plain = ".".join(map(str, path))
+        if name.startswith(RESERVED):
+            raise Refused(f"save {path_text(path)}: names that begin with {RESERVED!r} are reserved")
+        again = 1
+        while name in self.names:
+            again += 1
+            name = f"{plain}#{again}"
+        self.names.add(name)
+        return name
+
+
+def _check(path, kind, tensor):
+    refusal = kind.refusal(tensor)
+    if refusal is None and kind.type_of(tensor) not in {**STORED, **RAW}:
+        refusal = f"its elements are of type {kind.type_of(tensor)}"
+    if refusal:
+        raise Refused(f"save {path_text(path)}: {refusal}")
+
+
+def _piece(name, kind, tensor, part_of):
+    type_name, shape = stored(kind.type_of(tensor), kind.shape_of(tensor))
+    if part_of is not None:
+        whole, offsets = part_of
+        extra = shape[len(whole) :]  # the bytes of an element that is kept raw
+        part_of = ([*whole, *extra], [*offsets, *(0 for _ in extra)])
+    return Piece(name, type_name, shape, kind.bytes_of(tensor), part_of)
+
+
+def _scalar(path, value):
+    if value.dtype.hasobject or value.dtype.kind not in "biufcV":
+        raise Refused(f"save {path_text(path)}: a numpy scalar of type {value.dtype.name} has no safe encoding")
+    return {TAG: "numpy", "type": value.dtype.name, "base64": base64.b64encode(value.tobytes()).decode()}
+
+
+class Scattering:
+    """Puts a state dict together again: `plan` says what to read, `finish` what there is once that has been read.
+
+    `sharded(path, tensor)` tells what this rank holds of a sharded tensor in `into`: (local tensor, its offsets in the whole).
+    """
+
+    def __init__(self, snapshot, into, sharded):
+        self.text, self.tensors, self.where = snapshot.values(), snapshot.tensors, snapshot.where
+        self.into, self.sharded = into, sharded
+        self.wanted = []
+        self.finals = {}  # path -> what makes the value, after reading
+        self.read = {}  # (kind, name) -> the new value that will hold the whole tensor
+        self.filled = set()  # (name, identity) of the memory of `into` that will hold it
+        self.tree = None
+
+    def plan(self):
+        """What to read. All that can be refused is refused here, before anything is written into."""
+        self.tree = _values.decode(self.text, self.leaf, self.where)
+        if self.into is not None:
+            _check_fits((), self.into, self.tree)
+        return self.wanted
+
+    def finish(self):
+        """The state dict, after what `plan` returned has been read; `into` itself if there is one."""
+        tree = _values.decode(self.text, lambda path, payload: self.finals[path](), self.where)
+        return tree if self.into is None else _merge(self.into, tree)
+
+    def leaf(self, path, payload):
+        if payload[TAG] == "numpy":
+            data = base64.b64decode(payload["base64"], validate=True)
+            scalar = numpy.frombuffer(data, numpy_type(payload["type"]))[0]
+            self.finals[path] = lambda: scalar
+            return scalar
+        if payload[TAG] != "tensor":
+            raise ValueError("no such kind of value is known")
+        kind, name = BY_NAME[payload["as"]], payload["at"]
+        if name not in self.tensors:
+            raise Corrupt(f"read {path_text(path)} of {self.where}: there is no tensor {name!r}")
+        type_name, shape = original(*self.tensors[name], payload.get("raw"))
+        target = ABSENT if self.into is None else find(self.into, path)
+        if kind_of(target) is not None:
+            return self.into_tensor(path, name, target, (type_name, shape))
+        return self.new_tensor(path, name, kind, (type_name, shape))
+
+    def new_tensor(self, path, name, kind, declared):
+        if (kind, name) not in self.read:
+            value = self.read[kind, name] = kind.new(*declared)
+            self.want(name, None, kind.room_in(value), ())
+        value = self.read[kind, name]
+        self.finals[path] = lambda: kind.finish(value)
+        return value
+
+    def into_tensor(self, path, name, target, declared):
+        kind = kind_of(target)
+        local, shape, offsets = target, kind.shape_of(target), None
+        if hasattr(target, "to_local"):
+            local, offsets = self.sharded(path, target)
+        found = kind.type_of(local), tuple(shape)
+        if found != declared:
+            raise Refused(
+                f"load {path_text(path)}: it was saved as {_described(*declared)}, and into has {_described(*found)}"
+            )
+        self.finals[path] = lambda: target
+        memory = name, kind.identity(local)
+        if memory[1] is not None and memory in self.filled:
+            return target  # tied there too
+        self.filled.add(memory)
+        room = kind.room_in(local)
+        if room is not None:
+            self.want(name, offsets, room, kind.shape_of(local))
+            return target
+        aside = kind.new(found[0], kind.shape_of(local))
+        self.want(name, offsets, kind.room_in(aside), kind.shape_of(local))
+
+        def copied():
+            kept = kind.copy_into(local, aside)
+            return target if kept is local else kept
+
+        self.finals[path] = copied
+        return target
+
+    def want(self, name, offsets, room, shape):
+        whole = self.tensors[name][1]
+        if not room.size:
+            return
+        if offsets is None:
+            self.wanted.append(Wanted(name, (0,) * len(whole), tuple(whole), room))
+        else:
+            extra = whole[len(shape) :]
+            self.wanted.append(Wanted(name, (*offsets, *(0,) * len(extra)), (*shape, *extra), room))
+
+
+def _described(type_name, shape):
+    return f"{type_name} of shape {list(shape)}"
+
+
+def find(tree, path):
+    """What lies in nested containers at `path`, or ABSENT."""
+    for key in path:
+        if isinstance(tree, dict) and key in tree:
+            tree = tree[key]
+        elif isinstance(tree, (list, tuple)) and isinstance(key, int) and key < len(tree):
+            tree = tree[key]
+        else:
+            return ABSENT
+    return tree
+
+
+def _check_fits(path, into, saved):
+    if isinstance(into, dict) and isinstance(saved, dict):
+        missing = [key for key in into if key not in saved]
+        if missing:
+            raise Refused(f"load {path_text((*path, missing[0]))}: the checkpoint has no such key")
+        for key in into:
+            _check_fits((*path, key), into[key], saved[key])
+    elif isinstance(into, (list, tuple)) and isinstance(saved, (list, tuple)):
+        if len(into) > len(saved):
+            raise Refused(f"load {path_text((*path, len(saved)))}: the checkpoint has only {len(saved)} items there")
+        for index, item in enumerate(into):
+            _check_fits((*path, index), item, saved[index])
+    elif isinstance(into, (dict, list)) or kind_of(into) is not None and kind_of(saved) is None:
+        raise Refused(f"load {path_text(path)}: into has a {type(into).__qualname__}, the checkpoint {type(saved).__qualname__}")
+
+
+def _merge(into, saved):
+    if isinstance(into, dict) and isinstance(saved, dict):
+        for key, item in saved.items():
+            into[key] = _merge(into[key], item) if key in into else item
+        return into
+    if isinstance(into, list) and isinstance(saved, list):
+        into[:] = [_merge(into[at], item) if at < len(into) else item for at, item in enumerate(saved)]
+        return into
+    return saved

@@ -1,0 +1,312 @@
+"""The store as one process uses it."""
+
+import atexit
+import dataclasses
+import json
+import logging
+import os
+import sys
+import traceback
+import warnings
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy
+
+from . import _info, _native
+from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
+from ._values import BYTES_MAX, path_text
+from .errors import Corrupt, Error, NotFound, Refused, SaveFailedWarning, SkippedWarning, TimedOut
+if TYPE_CHECKING:
+    from typing import Self
+
+
+class Save:
+    """A save under way: what `Store.save` returns."""
+
+    def __init__(self, step: int, pending: _native.Pending) -> None:
+        self.step = step
+        """The step being saved."""
+        self._pending = pending
+        self._process = os.getpid()
+
+    def staged(self) -> bool:
+        """Whether the state is copied, so that it may change. It is by the time `save` returns."""
+        return True
+
+    def done(self) -> bool:
+        """Whether the save has ended, well or not. Never waits."""
+        check_process(self._process)
+        return self._pending.done()
+
+    def durable(self, timeout: float | None = None) -> _info.Saved:
+        """Waits until the checkpoint is on disk, synced, and visible to `latest`; what there is then.
+
+        timeout: seconds to wait at most; None waits as long as it takes.
+        Raises TimedOut if that passed (ask again), or what made the save fail, each time it is asked.
+        """
+        check_process(self._process)
+        try:
+            told = self._pending.wait(timeout)
+        except Error:
+            _unasked.discard(self)
+            raise
+        if told is None:
+            raise TimedOut(f"wait for step {self.step}: not durable after {timeout} s")
+        _unasked.discard(self)
+        return _info.saved(told)
+
+    def __repr__(self):
+        return f"<gangline.Save of step {self.step}>"
+
+
+def check_process(opened_by):
+    """A forked child has no writing thread, and would wait for ever."""
+    if opened_by != os.getpid():
+        raise Refused("use a store in a forked process: open it again there")
+
+
+class Snapshot:
+    """A checkpoint opened for reading."""
+
+    def __init__(self, native, step):
+        self.where = f"the checkpoint of step {step}"
+        self._native = native.open_step(step)
+        told = json.loads(self._native.info())
+        self.tensors = {tensor["name"]: (tensor["data_type"], tuple(tensor["shape"])) for tensor in told["tensors"]}
+
+    def values(self):
+        """The text of the tree of values."""
+        if VALUES not in self.tensors:
+            raise Corrupt(f"read {self.where}: it was not saved from Python: it has no {VALUES!r}")
+        return self.bytes(VALUES)
+
+    def bytes(self, name):
+        """All bytes of a tensor."""
+        kind, shape = self.tensors[name]
+        if kind != "U8" or len(shape) != 1 or shape[0] > BYTES_MAX:
+            raise Corrupt(f"read {self.where}: {name!r} is not a string of at most {BYTES_MAX} bytes")
+        room = numpy.empty(shape, numpy.uint8)
+        self.read([Wanted(name, (0,), shape, room)])
+        return room.tobytes()
+
+    def read(self, wanted):
+        """Reads boxes of tensors, several at once, checking every byte."""
+        asked = [(one.name, self.tensors[one.name][0], list(one.offsets), list(one.shape), one.room) for one in wanted]
+        self._native.read_into(asked)
+
+
+class Reader:
+    """A folder of checkpoints that is only looked at: opening it changes nothing. Store is one as well.
+
+    Raises IoFailed if there is no such folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        self.path = os.fspath(path)
+        """The folder."""
+        self._native = _native.Store(self.path, **options)
+        self._process = os.getpid()
+
+    def latest(self) -> _info.CheckpointInfo | None:
+        """The newest checkpoint whose every byte is as it was saved, as CheckpointInfo; None if there is none.
+
+        Reads all of it. Warns (SkippedWarning) about newer ones that aren't good.
+        """
+        told = json.loads(self._native.latest())
+        for skipped in told["skipped"]:
+            first = skipped["problems"][0]
+            warn_skipped(skipped["step"], f"{first['file']}: {first['flaw']}")
+        found = told["checkpoint"]
+        return None if found is None else _info.checkpoint_info(json.dumps(found), RESERVED)
+
+    def list(self) -> "list[_info.Listed]":
+        """All checkpoints, oldest first, by their manifests alone: a list of Listed."""
+        listed = self._native.list()
+        as_info = lambda text: None if text is None else _info.checkpoint_info(text, RESERVED)  # noqa: E731
+        return [_info.Listed(step, as_info(text), error) for step, text, error in listed]
+
+    def verify(self, step: int) -> _info.VerifyReport:
+        """Reads every byte of a checkpoint and names what is wrong: a VerifyReport. Raises NotFound."""
+        return _info.verify_report(self._native.verify(step))
+
+    def prune(self, *, keep: int, dry_run: bool = False) -> _info.Pruned:
+        """Removes all but the newest `keep` good checkpoints, or with `dry_run` tells which it would: Pruned.
+
+        What is newer than the oldest of these stays, good or not. Reads those that stay. Raises Refused for keep < 1.
+        """
+        return _info.pruned(self._native.prune(keep, dry_run))
+
+    def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
+        """Reads a checkpoint, checking every byte, and returns the state dict.
+
+        step: which one; None for the newest that is good (warning about newer ones that aren't: SkippedWarning).
+        into: a state dict whose tensors are read into where they lie, on whatever device; everything else in it is
+            replaced, what it lacks is added, and it is what is returned. Without it, tensors are new, in host memory.
+
+        Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or type; nothing
+        was read into it), Corrupt (naming file and tensor; tensors of `into` may then hold some of its bytes).
+        """
+        if step is not None:
+            return self._load(step, into)
+        for listed in reversed(self._native.list()):
+            try:
+                return self._load(listed[0], into)
+            except NotFound:
+                continue  # it has been pruned just now
+            except Corrupt as error:
+                warn_skipped(listed[0], error)
+        raise NotFound(f"find a good checkpoint in {self.path}: there is none")
+
+    def _load(self, step, into):
+        snapshot = Snapshot(self._native, step)
+        scattering = Scattering(snapshot, into, self._sharded)
+        snapshot.read(scattering.plan())
+        return scattering.finish()
+
+    @staticmethod
+    def _sharded(path, tensor):
+        """(The part of a DTensor that is here, where it begins in the whole)."""
+        if tensor.device_mesh.size() > 1:
+            raise Refused(f"take {path_text(path)}: it is sharded over ranks: use gangline.DistributedStore")
+        return tensor.detach().to_local(), [0] * tensor.dim()
+
+    def close(self) -> None:
+        """Lets go of the folder."""
+        self._native.close()
+
+    def __enter__(self) -> "Self":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.close()
+
+    def __repr__(self):
+        return f"<gangline.{type(self).__name__} in {self.path!r}>"
+
+
+class Writer(Reader):
+    """What writers have in common: saves under way, and who is told of their ends."""
+
+    def __init__(self, path, writer, keep, commit_timeout=None):
+        super().__init__(path, writer=writer, keep=keep, commit_timeout_seconds=commit_timeout)
+        self._saves = []
+        _open.add(self)
+
+    def send(self, step, pieces, metadata):
+        """Copies pieces and lets them be written: a Save."""
+        given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
+        save = Save(step, self._native.save(step, given, dict(metadata or {})))
+        self._saves.append(save)
+        _unasked.add(save)
+        return save
+
+    def raise_unasked(self):
+        """Raises what made a save fail that nobody asked about, once."""
+        check_process(self._process)
+        ended = [save for save in self._saves if save.done()]
+        self._saves = [save for save in self._saves if save not in ended]
+        for save in ended:
+            if save in _unasked:
+                save.durable()
+
+    def close(self) -> None:
+        """Waits until all saves are durable. Raises what made one fail whose `durable` nobody asked."""
+        _open.discard(self)
+        saves, self._saves = self._saves, []
+        failures = _ask(saves) if self._process == os.getpid() else []
+        super().close()
+        if failures:
+            raise failures[0]
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            return self.close()
+        try:
+            self.close()
+        except Error as failed:
+            warnings.warn(f"a save failed: {failed}", SaveFailedWarning, stacklevel=2)
+
+
+class Store(Writer):
+    """A folder of checkpoints that this process alone writes. For many ranks: DistributedStore.
+
+    path: the folder; it is made if it isn't there.
+    keep: how many good checkpoints stay after each save; None keeps all.
+
+    `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the program.
+    Raises Refused, IoFailed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], keep: int | None = 2) -> None:
+        super().__init__(path, (0, 1, 0), keep)
+
+    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, str] | None = None) -> Save:
+        """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
+
+        step: of the training, 0 or more. A checkpoint of the same step is replaced.
+        state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays of any shape,
+            None, bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. No pickle: what else there is
+            is refused, with its path.
+        metadata: a few notes, str to str, 64 KiB in all; `list` and `latest` show them.
+
+        With two saves under way it waits for one of them first. Raises Refused, Poisoned; or what made an earlier save
+        fail whose `durable` nobody asked.
+        """
+        self.raise_unasked()
+        gathering = Gathering(self._local)
+        tree = gathering.tree(state_dict)
+        return self.send(step, [*gathering.pieces, bytes_piece(VALUES, tree)], metadata)
+
+    def _local(self, path, kind, tensor):
+        if hasattr(tensor, "to_local"):
+            tensor, _ = self._sharded(path, tensor)
+        return Local(tensor, kind.identity(tensor))
+
+
+def bytes_piece(name, data):
+    """Bytes as a tensor."""
+    return Piece(name, "U8", (len(data),), numpy.frombuffer(data, numpy.uint8))
+
+
+def own_bytes(name, data):
+    """Bytes of this rank's alone, as a tensor."""
+    return dataclasses.replace(bytes_piece(name, data), part_of=([len(data)], [0]))
+
+
+def warn_skipped(step, why):
+    warnings.warn(f"the checkpoint of step {step} is not good, an older one is taken: {why}", SkippedWarning, stacklevel=3)
+
+
+# Saves whose outcome nobody was told, and stores that aren't closed. A store lets go of a save at the next one after its end.
+_unasked = set()
+_open = weakref.WeakSet()
+
+
+def _ask(saves):
+    """Waits for these saves; the errors of those that failed and that nobody had asked about."""
+    failures = []
+    for save in saves:
+        is_told = save not in _unasked
+        try:
+            save.durable()
+        except Error as error:
+            failures.extend([] if is_told else [error])
+    return failures
+
+
+@atexit.register
+def _close_all():
+    """At the end of the program: waits for what is under way. A save that failed unasked ends it with status 1."""
+    mine = [save for save in _unasked if save._process == os.getpid()]
+    failures = _ask(sorted(mine, key=lambda save: save.step))
+    for store in list(_open):
+        store.close()
+    if failures:
+        for error in failures:
+            traceback.print_exception(error)
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # nothing else changes the status of a program that is ending

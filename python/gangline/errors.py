@@ -1,0 +1,53 @@
+"""What the store refuses or fails at: one class for each decision that a caller can make."""
+
+
+class Error(Exception):
+    """Anything the store refuses or fails at. The message names the step, file or tensor."""
+
+
+class Refused(Error, ValueError):
+    """What was passed can't be saved, or doesn't fit what was; or the options make no sense. Nothing was changed."""
+
+
+class NotFound(Error, LookupError):
+    """There is no such checkpoint."""
+
+
+class Corrupt(Error):
+    """A file is not what was saved. Load an older checkpoint: `load()` without a step does so by itself."""
+
+
+class Poisoned(Error):
+    """An earlier fsync failed: this store writes no more. Open a new one on a healthy disk."""
+
+
+class NoSpace(Error, OSError):
+    """The disk or quota is full. This save is gone, earlier ones are untouched, a later one may succeed."""
+
+
+class IoFailed(Error, OSError):
+    """The operating system refused to read or write."""
+
+
+class Disagreement(Error):
+    """Ranks saved other tensors or metadata under the same step."""
+
+
+class TimedOut(Error, TimeoutError):
+    """Another rank, or the disk, didn't come in time."""
+
+
+class Superseded(Error):
+    """A newer attempt has saved this step: this process belongs to one that is over."""
+
+
+class Closed(Error):
+    """The store was closed before the save was committed, or is closed now."""
+
+
+class SaveFailedWarning(UserWarning):
+    """A save failed in the background while another exception was already on its way."""
+
+
+class SkippedWarning(UserWarning):
+    """A newer checkpoint isn't good, and an older one was loaded instead."""

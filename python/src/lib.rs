@@ -1,0 +1,23 @@
+//! `gangline._native`: the checkpoint store as Python sees it. Typed bytes go in and out as flat numpy arrays of `uint8`;
+//! what a state dict is, and which framework a tensor belongs to, is decided in Python, in `python/gangline/`.
+//!
+//! Every call that copies, reads, writes or waits releases the GIL. Built against Python's stable ABI (PEP 384), so one
+//! wheel serves every Python from 3.10 on.
+
+mod errors;
+mod pending;
+mod snapshot;
+mod store;
+
+use pyo3::pymodule;
+
+/// What Python imports.
+#[pymodule(name = "_native")]
+mod native {
+    #[pymodule_export]
+    use crate::pending::Pending;
+    #[pymodule_export]
+    use crate::snapshot::Snapshot;
+    #[pymodule_export]
+    use crate::store::Store;
+}

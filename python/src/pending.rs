@@ -1,0 +1,98 @@
+//! A save under way, as a handle that may be asked any number of times.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::prelude::*;
+use serde::Serialize;
+
+use crate::errors::exception;
+
+/// How long a wait goes on before it looks whether the user pressed Ctrl-C.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A save whose copy is made and whose bytes are on their way to the disk.
+#[pyclass(frozen, module = "gangline._native")]
+pub(crate) struct Pending {
+    state: Mutex<State>,
+}
+
+enum State {
+    UnderWay(gangline_storage::Pending),
+    Ended(Result<String, gangline_storage::Error>),
+}
+
+/// A durable checkpoint, as JSON.
+#[derive(Serialize)]
+struct Saved {
+    step: u64,
+    bytes: u64,
+    content_hash: String,
+    removed: Vec<u64>,
+    retention_error: Option<String>,
+}
+
+impl From<gangline_storage::Saved> for Saved {
+    fn from(saved: gangline_storage::Saved) -> Self {
+        let (removed, retention_error) = match saved.retention {
+            Ok(pruned) => (pruned.removed.iter().map(|step| step.0).collect(), None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+        let (step, bytes) = (saved.step.0, saved.bytes.0);
+        Saved { step, bytes, content_hash: saved.content_hash.to_string(), removed, retention_error }
+    }
+}
+
+impl Pending {
+    pub(crate) fn new(pending: gangline_storage::Pending) -> Self {
+        Pending { state: Mutex::new(State::UnderWay(pending)) }
+    }
+
+    /// Waits at most so long; true if the save has ended by then.
+    fn has_ended(&self, wait: Duration) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State::UnderWay(pending) = &*state else { return true };
+        let Some(outcome) = pending.wait_at_most(wait) else { return false };
+        let told = |saved| serde_json::to_string(&Saved::from(saved)).expect("a plain struct has a JSON form");
+        *state = State::Ended(outcome.map(told));
+        true
+    }
+}
+
+#[pymethods]
+impl Pending {
+    /// Whether the save has ended, well or not.
+    fn done(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.has_ended(Duration::ZERO))
+    }
+
+    /// Waits; the outcome as JSON, or none if `seconds` passed first.
+    ///
+    /// # Errors
+    /// The store's, as an exception, each time it is asked; `KeyboardInterrupt`.
+    #[pyo3(signature = (seconds=None))]
+    fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<String>> {
+        let started = Instant::now();
+        let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+        loop {
+            let left = limit.map_or(SIGNAL_INTERVAL, |limit| limit.saturating_sub(started.elapsed()));
+            if py.detach(|| self.has_ended(left.min(SIGNAL_INTERVAL))) {
+                return self.outcome().map(Some);
+            }
+            if limit.is_some_and(|limit| started.elapsed() >= limit) {
+                return Ok(None);
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+impl Pending {
+    fn outcome(&self) -> PyResult<String> {
+        match &*self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Ended(Ok(saved)) => Ok(saved.clone()),
+            State::Ended(Err(error)) => Err(exception(error)),
+            State::UnderWay(_) => Err(exception(&gangline_storage::Error::Closed)),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! A checkpoint opened for reading: boxes of its tensors into memory that numpy sees.
+
+use gangline_storage::{DataType, Wanted};
+use numpy::PyReadwriteArray1;
+use pyo3::prelude::*;
+
+use crate::errors::{exception, refused};
+
+/// What is to be read, from Python: the tensor's name, safetensors' name of its type, where the box begins, its lengths, and
+/// flat memory for its bytes.
+type Asked<'py> = (String, String, Vec<usize>, Vec<usize>, PyReadwriteArray1<'py, u8>);
+
+/// A checkpoint opened for reading.
+#[pyclass(frozen, module = "gangline._native")]
+pub(crate) struct Snapshot {
+    inner: gangline_storage::Snapshot,
+}
+
+impl Snapshot {
+    pub(crate) fn new(inner: gangline_storage::Snapshot) -> Self {
+        Snapshot { inner }
+    }
+}
+
+#[pymethods]
+impl Snapshot {
+    /// What its manifest says, as JSON.
+    fn info(&self) -> String {
+        serde_json::to_string(self.inner.info()).expect("a checkpoint's description has string keys and plain values")
+    }
+
+    /// Reads boxes of tensors, checking every byte of the parts they lie in.
+    ///
+    /// # Errors
+    /// `Refused` for a box that isn't in its tensor, `Corrupt` naming the file and tensor.
+    fn read_into(&self, py: Python<'_>, asked: Vec<Asked<'_>>) -> PyResult<()> {
+        let mut asked = asked;
+        let mut wanted = Vec::with_capacity(asked.len());
+        for (name, data_type, offsets, shape, room) in &mut asked {
+            let not_flat = |_| refused(&format!("read tensor {name:?}: the memory to read into is not contiguous"));
+            let data_type = data_type_of(name, data_type)?;
+            wanted.push(Wanted { name, data_type, offsets, shape, data: room.as_slice_mut().map_err(not_flat)? });
+        }
+        py.detach(|| self.inner.read_into(&mut wanted)).map_err(|error| exception(&error))
+    }
+}
+
+/// The type of this name, as safetensors writes it.
+pub(crate) fn data_type_of(tensor: &str, name: &str) -> PyResult<DataType> {
+    let unknown = |_| refused(&format!("accept tensor {tensor:?}: the store has no type {name:?}"));
+    serde_json::from_value(serde_json::Value::from(name)).map_err(unknown)
+}

@@ -1,0 +1,158 @@
+//! The store: tensors as numpy arrays of bytes in and out, everything it tells as JSON.
+
+use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gangline_storage::{Error, Options, PartOf, PrunePolicy, Role, Step, TensorView};
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use serde::Serialize;
+
+use crate::errors::{exception, refused};
+use crate::pending::Pending;
+use crate::snapshot::{Snapshot, data_type_of};
+
+/// A tensor from Python: name, safetensors' name of its type, dimensions, its bytes; and if it is a part of one, that one's
+/// dimensions and where in it the part begins.
+type Given<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>, Option<(Vec<usize>, Vec<usize>)>);
+
+/// A checkpoint's step, its manifest as JSON, or why that can't be read.
+type Listed = (u64, Option<String>, Option<String>);
+
+/// A folder of checkpoints.
+#[pyclass(frozen, module = "gangline._native")]
+pub(crate) struct Store {
+    /// None once it is closed. A call holds a share of it rather than the lock, so that none waits for another.
+    inner: Mutex<Option<Arc<gangline_storage::Store>>>,
+    /// The process that opened it: the writing thread isn't in a forked child.
+    process: u32,
+}
+
+impl Store {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<gangline_storage::Store>>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the store something, with the GIL released.
+    fn ask<T: Send>(
+        &self,
+        py: Python<'_>,
+        question: impl Send + FnOnce(&gangline_storage::Store) -> Result<T, Error>,
+    ) -> PyResult<T> {
+        if self.process != std::process::id() {
+            return Err(refused("use a store in a forked process: open it again there"));
+        }
+        let answer = py.detach(|| {
+            let store = self.lock().clone().ok_or(Error::Closed)?;
+            question(&store)
+        });
+        answer.map_err(|error| exception(&error))
+    }
+
+    fn ask_json<T: Send + Serialize>(
+        &self,
+        py: Python<'_>,
+        question: impl Send + FnOnce(&gangline_storage::Store) -> Result<T, Error>,
+    ) -> PyResult<String> {
+        let answer = self.ask(py, question)?;
+        Ok(serde_json::to_string(&answer).expect("the store's answers have string keys and no failing serializer"))
+    }
+}
+
+#[pymethods]
+impl Store {
+    /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
+    #[new]
+    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        writer: Option<(u32, u32, u64)>,
+        keep: Option<usize>,
+        commit_timeout_seconds: Option<f64>,
+    ) -> PyResult<Self> {
+        let role = writer.map_or(Role::Reader, |(rank, world_size, tag)| Role::Writer { rank, world_size, tag });
+        let mut options = Options { role, ..Options::default() };
+        options.keep = keep.map(keep_of).transpose()?;
+        if let Some(seconds) = commit_timeout_seconds {
+            let timeout = Duration::try_from_secs_f64(seconds);
+            options.commit_timeout = timeout.map_err(|_| refused("open the store: commit_timeout is no duration"))?;
+        }
+        let inner = py.detach(|| gangline_storage::Store::open(path, options)).map_err(|error| exception(&error))?;
+        Ok(Store { inner: Mutex::new(Some(Arc::new(inner))), process: std::process::id() })
+    }
+
+    /// Copies the tensors, and writes them in the background.
+    fn save(
+        &self,
+        py: Python<'_>,
+        step: u64,
+        tensors: Vec<Given<'_>>,
+        metadata: BTreeMap<String, String>,
+    ) -> PyResult<Pending> {
+        let mut views = Vec::with_capacity(tensors.len());
+        for (name, data_type, shape, data, part_of) in &tensors {
+            let not_flat = |_| refused(&format!("accept tensor {name:?}: its bytes are not contiguous"));
+            let (data_type, data) = (data_type_of(name, data_type)?, data.as_slice().map_err(not_flat)?);
+            let part_of = part_of.as_ref().map(|(shape, offsets)| PartOf { shape, offsets });
+            views.push(TensorView { name, data_type, shape, data, part_of });
+        }
+        self.ask(py, |store| store.save(Step(step), &views, &metadata)).map(Pending::new)
+    }
+
+    /// Opens a checkpoint for reading.
+    fn open_step(&self, py: Python<'_>, step: u64) -> PyResult<Snapshot> {
+        self.ask(py, |store| store.open_step(Step(step))).map(Snapshot::new)
+    }
+
+    /// The newest good checkpoint and what was passed over, as JSON.
+    fn latest(&self, py: Python<'_>) -> PyResult<String> {
+        self.ask_json(py, gangline_storage::Store::latest)
+    }
+
+    /// All checkpoints, oldest first.
+    fn list(&self, py: Python<'_>) -> PyResult<Vec<Listed>> {
+        let listed = self.ask(py, gangline_storage::Store::list)?;
+        let told = |listed: gangline_storage::Listed| match listed.manifest {
+            Ok(info) => (listed.step.0, serde_json::to_string(&info).ok(), None),
+            Err(error) => (listed.step.0, None, Some(error.to_string())),
+        };
+        Ok(listed.into_iter().map(told).collect())
+    }
+
+    /// Reads every byte of a checkpoint; the report as JSON.
+    fn verify(&self, py: Python<'_>, step: u64) -> PyResult<String> {
+        self.ask_json(py, |store| store.verify(Step(step)))
+    }
+
+    /// Removes old checkpoints, or says which it would; as JSON.
+    fn prune(&self, py: Python<'_>, keep: usize, is_dry_run: bool) -> PyResult<String> {
+        let policy = PrunePolicy { keep: keep_of(keep)? };
+        self.ask_json(py, |store| store.prune(policy, is_dry_run))
+    }
+
+    /// Waits until this process's part of all saves is on disk, and ends the writing thread.
+    fn close(&self, py: Python<'_>) {
+        if self.process == std::process::id() {
+            let store = self.lock().take();
+            py.detach(|| drop(store));
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // The thread that dropping it would wait for is in the parent only.
+            let _in_the_parent = ManuallyDrop::new(self.lock().take());
+        }
+    }
+}
+
+fn keep_of(keep: usize) -> PyResult<NonZeroUsize> {
+    NonZeroUsize::new(keep).ok_or_else(|| refused("keep at least one checkpoint: keep is 0"))
+}

@@ -1,0 +1,104 @@
+"""Others read what we wrote, and frameworks beyond torch come back as they were."""
+
+import gangline
+import jax
+import jax.numpy
+import ml_dtypes
+import numpy
+import pytest
+import torch
+from safetensors.torch import load_file
+from same import assert_same
+from torch.distributed import checkpoint as dcp
+
+
+def test_stock_safetensors_reads_every_file(tmp_path):
+    nested = {"count": torch.tensor(3), "eight": torch.ones(2).to(torch.float8_e4m3fn)}
+    state = {"w": torch.rand(3, 5), "half": torch.rand(7).bfloat16(), "n": nested}
+    with gangline.Store(tmp_path) as store:
+        store.save(1, state).durable()
+    [file] = tmp_path.glob("step-0000000001/*.safetensors")
+    found = load_file(file)
+    flat = {"w": state["w"], "half": state["half"], "n.count": nested["count"], "n.eight": nested["eight"]}
+    assert_same({name: found[name] for name in flat}, flat)
+    assert set(found) - set(flat) == {"__gangline__.values"}
+
+
+def test_stock_torch_reads_what_a_lone_store_and_the_plug_in_wrote(tmp_path):
+    from gangline.torch import StorageReader, StorageWriter
+
+    state = {"model": {"w": torch.rand(3, 5), "b": torch.rand(5)}}
+    with gangline.Store(tmp_path / "store") as store:
+        store.save(1, state).durable()
+    dcp.save({**state, "epoch": 4}, storage_writer=StorageWriter(tmp_path / "plugged", 1), no_dist=True)
+    zeros = lambda: {"model": {"w": torch.zeros(3, 5), "b": torch.zeros(5)}}  # noqa: E731
+    for folder in ("store", "plugged"):
+        stock, ours = zeros(), zeros()
+        dcp.load(stock, storage_reader=dcp.HuggingFaceStorageReader(str(tmp_path / folder / "step-0000000001")), no_dist=True)
+        dcp.load(ours, storage_reader=StorageReader(tmp_path / folder), no_dist=True)
+        assert_same([stock, ours], [state, state])
+
+
+def test_the_plug_ins_take_values_without_pickle_and_refuse_the_rest(tmp_path):
+    from gangline.torch import StorageReader, StorageWriter
+
+    class Plain:
+        pass
+
+    state = {"array": numpy.arange(3.0), "scalar": numpy.float32(2.5), "deep": {"list": [1, (2, None)], "text": "x"}}
+    dcp.save(state, storage_writer=StorageWriter(tmp_path, 3, metadata={"note": "n"}), no_dist=True)
+    into = {"array": None, "scalar": None, "deep": {"list": None, "text": None}}
+    dcp.load(into, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert into["array"].tolist() == [0, 1, 2] and into["scalar"] == 2.5 and into["deep"] == state["deep"]
+    assert gangline.Reader(tmp_path).latest().metadata == {"note": "n"}
+    refusals = [
+        ({"x": Plain()}, "no safe encoding"), ({"x": torch.ones(2).to(torch.complex64)}, "complex64"),
+        ({"__gangline__.x": torch.ones(1)}, "reserved"), ({"x": torch.ones(2).to_sparse()}, "sparse"),
+    ]  # fmt: skip
+    for refused, why in refusals:
+        with pytest.raises(dcp.CheckpointException, match=why):
+            dcp.save(refused, storage_writer=StorageWriter(tmp_path, 4), no_dist=True)
+    with pytest.raises(dcp.CheckpointException, match="nothing"):
+        dcp.load({"nothing": 1}, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert [listed.step for listed in gangline.Reader(tmp_path).list()] == [3]
+
+
+def test_the_plug_in_names_a_flipped_bit_and_a_changed_type(tmp_path):
+    from gangline.torch import StorageReader, StorageWriter
+
+    dcp.save({"w": torch.full((100,), 3.0)}, storage_writer=StorageWriter(tmp_path, 1), no_dist=True)
+    with pytest.raises(dcp.CheckpointException, match="saved as float32"):
+        dcp.load({"w": torch.zeros(100, dtype=torch.float64)}, storage_reader=StorageReader(tmp_path), no_dist=True)
+    [file] = tmp_path.glob("step-0000000001/*.safetensors")
+    data = bytearray(file.read_bytes())
+    data[data.index(torch.full((100,), 3.0).numpy().tobytes())] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(dcp.CheckpointException, match='tensor "w": its hash'):
+        dcp.load({"w": torch.zeros(100)}, storage_reader=StorageReader(tmp_path), no_dist=True)
+    with pytest.raises(dcp.CheckpointException, match="step 7"):
+        dcp.load({"w": torch.zeros(100)}, storage_reader=StorageReader(tmp_path, step=7), no_dist=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64", "float8_e4m3fn"])
+def test_jax_arrays_come_back_as_jax_arrays(tmp_path, dtype):
+    array = jax.numpy.arange(12).reshape(3, 4).astype(dtype)
+    with gangline.Store(tmp_path) as store:
+        store.save(1, {"params": {"w": array, "scalar": array[1, 2], "empty": array[:0]}}).durable()
+        found = store.load()["params"]
+        into = {"params": {"w": jax.numpy.zeros((3, 4), dtype), "scalar": array[0, 0], "empty": array[:0]}}
+        store.load(into=into)
+    for state in (found, into["params"]):
+        assert isinstance(state["w"], jax.Array) and state["w"].dtype == array.dtype
+        assert (state["w"] == array).all() and state["scalar"] == array[1, 2] and state["empty"].shape == (0, 4)
+
+
+def test_numpy_arrays_of_the_small_types(tmp_path):
+    state = {name: numpy.arange(6).astype(getattr(ml_dtypes, name)) for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")}
+    with gangline.Store(tmp_path) as store:
+        store.save(1, state).durable()
+        assert_same(store.load(), state)
+
+
+def test_random_keys_of_jax_say_how_to_save_them(tmp_path):
+    with gangline.Store(tmp_path) as store, pytest.raises(gangline.Refused, match="key_data"):
+        store.save(1, {"key": jax.random.key(0)})

@@ -1,0 +1,90 @@
+//! `python`: the wheel of the Python package, and its tests in an environment of their own below the target folder.
+//!
+//! The environment has PyTorch from PyPI, which comes with its CUDA libraries and doesn't import without them even where there
+//! is no GPU: 6.5 GB on disk, fetched once in a minute or two. Nothing is written into the tree.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use crate::command::{run, succeeds};
+
+/// What the tests run against. PyTorch is pinned, since its checkpoint plug-ins change with it.
+const PACKAGES: [&str; 7] =
+    ["maturin>=1.9.4,<2", "torch==2.15.0", "numpy>=2,<3", "safetensors>=0.5", "pytest>=8", "jax>=0.5", "ml_dtypes"];
+
+/// Builds the wheel, and unless only that is asked for, installs it and runs its tests; true if all pass. `filters` go to
+/// pytest.
+///
+/// # Errors
+/// When the environment can't be made or the wheel doesn't build.
+pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<bool> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let target = std::path::absolute(target).context("find the target folder")?;
+    let programs = environment(&target)?;
+    let wheel = wheel(&target, &programs)?;
+    if is_wheel_only {
+        eprintln!("{}", wheel.display());
+        return Ok(true);
+    }
+    let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
+    run(Command::new(programs.join("python")).args(install).arg(&wheel))?;
+    let mut tests = Command::new(programs.join("pytest"));
+    tests.args(["--config-file", "python/pyproject.toml", "-p", "no:cacheprovider", "python/tests"]).args(filters);
+    // The package that was installed is tested, not the one beside the tests; and nothing is left in the tree.
+    succeeds(tests.env_remove("PYTHONPATH").env("PYTHONDONTWRITEBYTECODE", "1"))
+}
+
+/// The folder of programs of an environment that has [`PACKAGES`]; it is made, or completed, if need be.
+fn environment(target: &Path) -> anyhow::Result<PathBuf> {
+    let folder = target.join("python-venv");
+    let (programs, ready) = (folder.join("bin"), folder.join("has-packages"));
+    let wanted = PACKAGES.join("\n");
+    if std::fs::read_to_string(&ready).is_ok_and(|has| has == wanted) {
+        return Ok(programs);
+    }
+    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"];
+    run(Command::new(programs.join("python")).args(install).args(PACKAGES))?;
+    std::fs::write(&ready, wanted).context("mark the environment as ready")?;
+    Ok(programs)
+}
+
+/// Builds the wheel into an empty folder.
+fn wheel(target: &Path, programs: &Path) -> anyhow::Result<PathBuf> {
+    let wheels = target.join("wheels");
+    if wheels.exists() {
+        std::fs::remove_dir_all(&wheels).context("clear the folder of wheels")?;
+    }
+    let mut build = Command::new(programs.join("maturin"));
+    build.args(["build", "--release", "--locked", "--quiet", "--manifest-path", "python/Cargo.toml", "--interpreter"]);
+    run(build.arg(programs.join("python")).arg("--out").arg(&wheels).env("CARGO_TARGET_DIR", target))?;
+    let entries = std::fs::read_dir(&wheels).context("look for the wheel")?;
+    let names: Vec<String> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    only_wheel(&names).map(|name| wheels.join(name))
+}
+
+/// The one wheel among these files; it serves every Python from 3.10 on (abi3).
+fn only_wheel(names: &[String]) -> anyhow::Result<&str> {
+    let wheels: Vec<&String> = names.iter().filter(|name| name.ends_with(".whl")).collect();
+    match wheels[..] {
+        [wheel] if wheel.contains("-cp310-abi3-") => Ok(wheel),
+        _ => anyhow::bail!("maturin built {wheels:?}, not one wheel for cp310-abi3"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wheel_serves_every_python() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let name = "gangline-0.1.0-cp310-abi3-manylinux_2_34_x86_64.whl";
+        assert_eq!(only_wheel(&names(&[name, "notes.txt"])).unwrap(), name);
+        let error = only_wheel(&names(&["gangline-0.1.0-cp311-cp311-linux_x86_64.whl"])).unwrap_err().to_string();
+        assert!(error.contains("cp311") && error.ends_with("not one wheel for cp310-abi3"), "{error}");
+        assert!(only_wheel(&[]).is_err());
+    }
+}
