@@ -182,8 +182,8 @@ impl Stage {
                 );
                 let (gang, taken) = (&victim.spec.gang, by.spec.gang.devices());
                 assert!(
-                    gang.nodes.get() == 1 || gang.devices() <= taken,
-                    "{} is a gang that gives up more than {} takes",
+                    gang.nodes.get() == 1 || gang.devices() <= taken * 4,
+                    "{} is a gang that gives up more than four times what {} takes",
                     victim.id,
                     by.id
                 );

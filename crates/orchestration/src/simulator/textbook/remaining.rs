@@ -30,19 +30,28 @@ pub(crate) enum Measure {
     Service,
 }
 
-/// A job that waits or runs.
+/// A job that waits or runs. All are gone through at every event, so they are kept small.
 #[derive(Clone, Copy, Debug)]
 struct Runnable {
     job: JobIndex,
     gpus: u32,
-    /// What it is sorted by, now.
-    key: u128,
     /// Nanoseconds of work left: now if it runs anywhere, and until it runs again if not.
     left: u64,
     /// When a running job's work will be done.
     end: Timestamp,
     /// The first of its nodes, if it runs.
     node: Option<NodeId>,
+}
+
+impl Runnable {
+    /// What it is sorted by, now.
+    #[inline]
+    fn key(&self, measure: Measure) -> u128 {
+        match measure {
+            Measure::Time => u128::from(self.left),
+            Measure::Service => u128::from(self.left) * u128::from(self.gpus),
+        }
+    }
 }
 
 /// The shortest remaining first.
@@ -92,7 +101,7 @@ impl ShortestRemaining {
             match (&mut self.ground, *happening) {
                 (_, Happening::Submitted(job)) => {
                     let (gpus, left) = (view.gpus(job), nanos(view.remaining(job)));
-                    self.runnable.push(Runnable { job, gpus, key: 0, left, end: view.now, node: None });
+                    self.runnable.push(Runnable { job, gpus, left, end: view.now, node: None });
                 }
                 (Ground::Anew { wide, .. }, Happening::Finished(job)) => wide[job.index()] = Shares::new(),
                 (Ground::Anew { .. }, _) => {}
@@ -101,7 +110,7 @@ impl ShortestRemaining {
         }
     }
 
-    /// Brings work left, keys and order up to date.
+    /// Brings work left and order up to date.
     fn sort(&mut self, view: &View<'_>) {
         // Where something other than time changes what is left, the world is asked.
         let is_asked = view.has_quirk || matches!(self.ground, Ground::Sticky(_));
@@ -111,25 +120,25 @@ impl ShortestRemaining {
             } else if runnable.node.is_some() {
                 runnable.left = runnable.end.unix_nanos() - view.now.unix_nanos();
             }
-            let weight = if self.measure == Measure::Time { 1 } else { runnable.gpus };
-            runnable.key = u128::from(runnable.left) * u128::from(weight);
         }
-        set_right(&mut self.runnable);
+        set_right(&mut self.runnable, self.measure);
     }
 }
 
 /// Sorts stably what is nearly sorted.
-fn set_right(runnable: &mut [Runnable]) {
+fn set_right(runnable: &mut [Runnable], measure: Measure) {
     let mut shifts = SHIFTS_PER_JOB_MAX * runnable.len();
-    for index in 1..runnable.len() {
-        let key = runnable[index].key;
-        if runnable[index - 1].key <= key {
+    let mut greatest = 0;
+    for index in 0..runnable.len() {
+        let key = runnable[index].key(measure);
+        if greatest <= key {
+            greatest = key;
             continue;
         }
-        let place = runnable[..index].partition_point(|other| other.key <= key);
+        let place = runnable[..index].partition_point(|other| other.key(measure) <= key);
         let Some(left) = shifts.checked_sub(index - place) else {
             // Equals stand still in the order they had, so it isn't too late.
-            runnable.sort_by_key(|runnable| runnable.key);
+            runnable.sort_by_key(|runnable| runnable.key(measure));
             return;
         };
         shifts = left;
@@ -203,9 +212,8 @@ impl Policy for ShortestRemaining {
 mod tests {
     use super::*;
 
-    fn keyed(keys: impl IntoIterator<Item = u128>) -> Vec<Runnable> {
-        let runnable =
-            |(job, key)| Runnable { job: JobIndex(job), gpus: 1, key, left: 0, end: Timestamp::EPOCH, node: None };
+    fn keyed(keys: impl IntoIterator<Item = u64>) -> Vec<Runnable> {
+        let runnable = |(job, left)| Runnable { job: JobIndex(job), gpus: 1, left, end: Timestamp::EPOCH, node: None };
         (0..).zip(keys).map(runnable).collect()
     }
 
@@ -213,10 +221,10 @@ mod tests {
     fn equals_keep_their_order_however_many_are_out_of_it() {
         let nearly = (0..500).map(|key| if key % 90 == 3 { key / 3 } else { key / 2 });
         let reversed = (0..500).map(|key| (500 - key) / 3);
-        for keys in [nearly.collect::<Vec<u128>>(), reversed.collect(), vec![7; 50], vec![]] {
+        for keys in [nearly.collect::<Vec<u64>>(), reversed.collect(), vec![7; 50], vec![]] {
             let (mut found, mut expected) = (keyed(keys.clone()), keyed(keys));
-            set_right(&mut found);
-            expected.sort_by_key(|runnable| runnable.key);
+            set_right(&mut found, Measure::Time);
+            expected.sort_by_key(|runnable| runnable.left);
             assert!(found.iter().map(|it| it.job).eq(expected.iter().map(|it| it.job)));
         }
     }
