@@ -3,7 +3,7 @@
 //! Under [`QueueOrder::ShortestExpected`] a job's *turn* is when it came, and [`PATIENCE`] times what it is expected to run
 //! yet (`estimate.rs`; `rotation.rs` for one that has run) later, but at most [`AGE_MAX`]; a gang's time is divided by the
 //! root of its nodes, since it can't use what is free here and there. The earlier turn goes first. So short jobs pass long
-//! ones, but a job of an hour is passed only by what came within the next seventeen, and nothing at all is passed by what
+//! ones, but a job of an hour is passed only by what came within the next nineteen, and nothing at all is passed by what
 //! came half a year after it: none starves. The key is fixed while a job waits, so lines stay sorted, and it says in one sentence
 //! why a job is where it is.
 //!
@@ -43,8 +43,8 @@ impl QueueOrder {
 }
 
 /// How many times what it is expected to run a job may be passed by shorter ones that came later.
-const PATIENCE: u32 = 17;
-/// The longest that a job may be passed by ones that came later: half a year, which only jobs of ten and a half days and
+const PATIENCE: u32 = 19;
+/// The longest that a job may be passed by ones that came later: half a year, which only jobs of nine and a half days and
 /// more reach.
 const AGE_MAX: Duration = Duration::from_hours(24 * 180);
 
@@ -80,8 +80,8 @@ mod tests {
     #[test]
     fn short_jobs_and_large_gangs_come_sooner_and_none_later_than_half_a_year() {
         let hour = Duration::from_hours(1);
-        assert_eq!(patience(hour, 1), hour * 17);
-        assert_eq!(patience(hour, 25), hour * 17 / 5);
+        assert_eq!(patience(hour, 1), hour * 19);
+        assert_eq!(patience(hour, 25), hour * 19 / 5);
         assert_eq!(patience(hour * 300, 1), AGE_MAX);
         assert_eq!(patience(Duration::MAX, 1), AGE_MAX);
     }
@@ -91,7 +91,7 @@ mod tests {
         let spec = crate::fixture::job(crate::fixture::gang(4, 8));
         let hour = Duration::from_hours(1);
         let least = least_left(&spec, hour).expect("turns go on for half a year");
-        assert!(patience(least, 4) >= hour && least <= hour * 2 / 17 + Duration::from_nanos(1));
+        assert!(patience(least, 4) >= hour && least <= hour * 2 / 19 + Duration::from_nanos(1));
         assert_eq!(least_left(&spec, AGE_MAX), None, "no turn is later");
     }
 }
