@@ -10,7 +10,7 @@ No pickle: nothing in a checkpoint is ever run. The files are safetensors.
 """
 
 from ._distributed import DistributedStore
-from ._info import CheckpointInfo, Listed, Problem, Pruned, Saved, TensorInfo, VerifyReport
+from ._info import CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
 from ._store import Reader, Save, Store
 from .errors import (
     Closed,
@@ -22,10 +22,12 @@ from .errors import (
     NotFound,
     Poisoned,
     Refused,
+    RetentionFailedWarning,
     SaveFailedWarning,
     SkippedWarning,
     Superseded,
     TimedOut,
+    Unreachable,
 )
 
 __all__ = [
@@ -42,8 +44,11 @@ __all__ = [
     "Poisoned",
     "Problem",
     "Pruned",
+    "Pulled",
+    "Pushed",
     "Reader",
     "Refused",
+    "RetentionFailedWarning",
     "Save",
     "SaveFailedWarning",
     "Saved",
@@ -52,5 +57,6 @@ __all__ = [
     "Superseded",
     "TensorInfo",
     "TimedOut",
+    "Unreachable",
     "VerifyReport",
 ]

@@ -30,7 +30,8 @@ class CheckpointInfo:
     writer: int
     """The attempt that wrote it."""
     content_hash: str
-    """BLAKE3 over its step and tensors, whatever the files and ranks."""
+    """BLAKE3 over its step and tensors, whatever the files. Tensors that were saved in parts, as ranks hold shards of them, count
+    part by part: the same state cut in another way has another hash."""
     metadata: Mapping[str, str]
     """What was noted beside the state."""
     tensors: Mapping[str, TensorInfo]
@@ -88,6 +89,30 @@ class Pruned:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pushed:
+    """What putting a checkpoint into an archive took."""
+
+    step: int
+    was_archived: bool
+    """Whether the archive had it already."""
+    bytes: int
+    """All its bytes."""
+    put: int
+    """Bytes put into the archive, coded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pulled:
+    """What came back from an archive."""
+
+    step: int
+    bytes: int
+    """Bytes of its files."""
+    was_there: bool
+    """Whether the store had it already, whole and good."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Saved:
     """A durable checkpoint."""
 
@@ -99,7 +124,7 @@ class Saved:
     removed: tuple[int, ...]
     """Steps that retention removed afterwards (on rank 0)."""
     retention_error: str | None
-    """Why retention failed, if it did: the checkpoint is durable all the same."""
+    """Why retention failed, if it did: the checkpoint is durable all the same. The next save, or `close`, warns of it."""
 
 
 def checkpoint_info(text: str, reserved: str) -> CheckpointInfo:
@@ -125,6 +150,17 @@ def pruned(text: str) -> Pruned:
     """From the store's JSON."""
     told = json.loads(text)
     return Pruned(tuple(told["removed"]), tuple(told["kept"]))
+
+
+def pushed(text: str) -> Pushed:
+    """From the store's JSON."""
+    told = json.loads(text)
+    return Pushed(**{name: told[name] for name in ("step", "was_archived", "bytes", "put")})
+
+
+def pulled(text: str) -> Pulled:
+    """From the store's JSON."""
+    return Pulled(**json.loads(text))
 
 
 def saved(text: str) -> Saved:

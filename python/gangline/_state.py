@@ -10,7 +10,7 @@ import dataclasses
 import numpy
 
 from . import _values
-from ._kinds import BY_NAME, kind_of
+from ._kinds import BY_NAME, NumpyKind, kind_of
 from ._types import RAW, STORED, numpy_type, original, stored
 from ._values import NOT_MINE, TAG, path_text
 from .errors import Corrupt, Refused
@@ -130,6 +130,29 @@ def _scalar(path, value):
     return {TAG: "numpy", "type": value.dtype.name, "base64": base64.b64encode(value.tobytes()).decode()}
 
 
+def scalar_of(payload):
+    """The numpy scalar that `_scalar` wrote."""
+    if payload[TAG] != "numpy":
+        raise ValueError("no such kind of value is known")
+    return numpy.frombuffer(base64.b64decode(payload["base64"], validate=True), numpy_type(payload["type"]))[0]
+
+
+def array_payload(value):
+    """A numpy array as a value: for torch's planners, which don't take it for a tensor."""
+    return {
+        TAG: "array",
+        "type": value.dtype.name,
+        "shape": list(value.shape),
+        "base64": base64.b64encode(NumpyKind.bytes_of(value)).decode(),
+    }
+
+
+def array_of(payload):
+    """The inverse."""
+    data = base64.b64decode(payload["base64"], validate=True)
+    return numpy.frombuffer(data, numpy_type(payload["type"])).reshape(payload["shape"]).copy()
+
+
 class Scattering:
     """Puts a state dict together again: `plan` says what to read, `finish` what there is once that has been read.
 
@@ -159,10 +182,13 @@ class Scattering:
 
     def leaf(self, path, payload):
         if payload[TAG] == "numpy":
-            data = base64.b64decode(payload["base64"], validate=True)
-            scalar = numpy.frombuffer(data, numpy_type(payload["type"]))[0]
+            scalar = scalar_of(payload)
             self.finals[path] = lambda: scalar
             return scalar
+        if payload[TAG] == "array":
+            array = array_of(payload)
+            self.finals[path] = lambda: array
+            return array
         if payload[TAG] != "tensor":
             raise ValueError("no such kind of value is known")
         kind, name = BY_NAME[payload["as"]], payload["at"]

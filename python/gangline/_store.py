@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from . import _info, _native
+from . import _info, _native, _plan
 from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
 from ._values import BYTES_MAX, path_text
-from .errors import Corrupt, Error, NotFound, Refused, SaveFailedWarning, SkippedWarning, TimedOut
+from .errors import Corrupt, Error, NotFound, Refused, RetentionFailedWarning, SaveFailedWarning, SkippedWarning, TimedOut
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -30,6 +31,7 @@ class Save:
         """The step being saved."""
         self._pending = pending
         self._process = os.getpid()
+        self._retention_error = None
 
     def staged(self) -> bool:
         """Whether the state is copied, so that it may change. It is by the time `save` returns."""
@@ -55,7 +57,9 @@ class Save:
         if told is None:
             raise TimedOut(f"wait for step {self.step}: not durable after {timeout} s")
         _unasked.discard(self)
-        return _info.saved(told)
+        saved = _info.saved(told)
+        self._retention_error = saved.retention_error
+        return saved
 
     def __repr__(self):
         return f"<gangline.Save of step {self.step}>"
@@ -78,9 +82,11 @@ class Snapshot:
 
     def values(self):
         """The text of the tree of values."""
-        if VALUES not in self.tensors:
-            raise Corrupt(f"read {self.where}: it was not saved from Python: it has no {VALUES!r}")
-        return self.bytes(VALUES)
+        if VALUES in self.tensors:
+            return self.bytes(VALUES)
+        if _plan.PLAN in self.tensors:
+            return _plan.tree(self)
+        raise Corrupt(f"read {self.where}: it was not saved from Python: it has no {VALUES!r}")
 
     def bytes(self, name):
         """All bytes of a tensor."""
@@ -137,6 +143,32 @@ class Reader:
         What is newer than the oldest of these stays, good or not. Reads those that stay. Raises Refused for keep < 1.
         """
         return _info.pruned(self._native.prune(keep, dry_run))
+
+    def push(self, archive: str, step: int | None = None, *, bytes_per_second_max: int | None = None) -> _info.Pushed:
+        """Puts a checkpoint into an archive, coded without loss and without what is there already: a Pushed.
+
+        archive: s3://bucket/prefix, with the address and keys in the environment as for AWS's own tools (AWS_REGION,
+            AWS_ENDPOINT, AWS_ACCESS_KEY_ID, ...), or a folder.
+        step: which one; None for the newest that is good.
+        bytes_per_second_max: how much of the network it may take; None for all.
+
+        It is in the archive only once all of it has been put, and what is interrupted goes on where it was. One program at a
+        time pushes to an archive. Raises NotFound, Corrupt, Unreachable, Refused.
+        """
+        if step is None:
+            newest = self.latest()
+            if newest is None:
+                raise NotFound(f"find a good checkpoint in {self.path}: there is none")
+            step = newest.step
+        return _info.pushed(self._native.push(step, (archive, _settings(), bytes_per_second_max)))
+
+    def pull(self, archive: str, step: int | None = None, *, bytes_per_second_max: int | None = None) -> _info.Pulled:
+        """Brings a checkpoint (the archive's newest without a step) into this folder, bit for bit what was pushed: a Pulled.
+
+        It has its name only once every byte has been checked. Raises as `push`; NoSpace; Refused if there is another good one of
+        that step, which is never replaced.
+        """
+        return _info.pulled(self._native.pull(step, (archive, _settings(), bytes_per_second_max)))
 
     def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
         """Reads a checkpoint, checking every byte, and returns the state dict.
@@ -203,13 +235,14 @@ class Writer(Reader):
         return save
 
     def raise_unasked(self):
-        """Raises what made a save fail that nobody asked about, once."""
+        """Raises what made a save fail that nobody asked about, once; warns of retention that failed, once."""
         check_process(self._process)
         ended = [save for save in self._saves if save.done()]
         self._saves = [save for save in self._saves if save not in ended]
         for save in ended:
             if save in _unasked:
                 save.durable()
+            warn_of_retention(save)
 
     def close(self) -> None:
         """Waits until all saves are durable. Raises what made one fail whose `durable` nobody asked."""
@@ -265,6 +298,11 @@ class Store(Writer):
         return Local(tensor, kind.identity(tensor))
 
 
+def _settings():
+    """How S3 is reached."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
 def bytes_piece(name, data):
     """Bytes as a tensor."""
     return Piece(name, "U8", (len(data),), numpy.frombuffer(data, numpy.uint8))
@@ -273,6 +311,12 @@ def bytes_piece(name, data):
 def own_bytes(name, data):
     """Bytes of this rank's alone, as a tensor."""
     return dataclasses.replace(bytes_piece(name, data), part_of=([len(data)], [0]))
+
+
+def warn_of_retention(save):
+    if save._retention_error is not None:
+        text = f"step {save.step} is durable, but older checkpoints couldn't be removed: {save._retention_error}"
+        warnings.warn(text, RetentionFailedWarning, stacklevel=4)
 
 
 def warn_skipped(step, why):
@@ -293,6 +337,7 @@ def _ask(saves):
             save.durable()
         except Error as error:
             failures.extend([] if is_told else [error])
+        warn_of_retention(save)
     return failures
 
 

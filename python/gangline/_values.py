@@ -52,6 +52,11 @@ def decode(text, leaf, where):
 
     Raises Corrupt, naming `where`, for anything that `encode` doesn't write.
     """
+    return _Decoder(leaf, where).value((), parse(text, where))
+
+
+def parse(text, where):
+    """The tree in `encode`'s text, not decoded yet. Raises Corrupt, naming `where`."""
     if len(text) > BYTES_MAX:
         raise Corrupt(f"read values of {where}: {len(text)} bytes are more than {BYTES_MAX}")
     try:
@@ -62,7 +67,7 @@ def decode(text, leaf, where):
         raise Corrupt(f"read values of {where}: not a tree of values")
     if tree.get("version") != VERSION:
         raise Corrupt(f"read values of {where}: version {tree.get('version')!r} is not known here, only {VERSION}")
-    return _Decoder(leaf, where).value((), tree["value"])
+    return tree["value"]
 
 
 class _Encoder:

@@ -29,6 +29,10 @@ class IoFailed(Error, OSError):
     """The operating system refused to read or write."""
 
 
+class Unreachable(Error, OSError):
+    """An archive didn't do what it was asked, also after all tries that make sense. Do the same again: it goes on where it was."""
+
+
 class Disagreement(Error):
     """Ranks saved other tensors or metadata under the same step."""
 
@@ -47,6 +51,10 @@ class Closed(Error):
 
 class SaveFailedWarning(UserWarning):
     """A save failed in the background while another exception was already on its way."""
+
+
+class RetentionFailedWarning(UserWarning):
+    """A checkpoint is durable, but older ones that were to go after it couldn't be removed: the disk fills up."""
 
 
 class SkippedWarning(UserWarning):

@@ -1,4 +1,5 @@
-"""Plug-ins for torch.distributed.checkpoint: code that uses it switches by one argument, and gets rid of pickle.
+"""Plug-ins for torch.distributed.checkpoint: code that uses it switches by one argument, and gets rid of pickle. And what brings
+older checkpoints along: `import_checkpoint`.
 
     dcp.save(state_dict, storage_writer=gangline.torch.StorageWriter("checkpoints", step=step))
     dcp.load(state_dict, storage_reader=gangline.torch.StorageReader("checkpoints"))
@@ -8,7 +9,7 @@ for each rank, hashed, synced, and visible only when all of it is there. Values 
 encoding, so none but plain ones (and numpy arrays) are taken.
 """
 
-import base64
+import dataclasses
 import io
 import os
 from collections.abc import Mapping
@@ -18,23 +19,26 @@ import numpy
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import metadata as dcp
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.planner import LoadItemType, WriteItemType
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.distributed.checkpoint.storage import StorageWriter as _StorageWriter
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from . import _values
+from . import _plan, _values
+from ._imports import import_checkpoint
 from ._distributed import attempt
-from ._kinds import NumpyKind, TorchKind
-from ._state import RESERVED, Piece, Wanted
+from ._kinds import BY_NAME, NumpyKind, TorchKind
+from ._plan import OBJECT, PLAN
+from ._state import RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
 from ._store import Reader, Snapshot, Writer, own_bytes
-from ._types import NAMES, RAW, STORED, numpy_type
+from ._types import NAMES, RAW, STORED, original
 from ._values import NOT_MINE, TAG
 from .errors import NotFound, Refused
 
-OBJECT = RESERVED + "object."
-PLAN = RESERVED + "plan"
+
+__all__ = ["StorageReader", "StorageWriter", "import_checkpoint"]
 
 
 class StorageWriter(_StorageWriter):
@@ -114,7 +118,7 @@ class StorageWriter(_StorageWriter):
 
 
 class StorageReader(_StorageReader):
-    """What dcp.load reads: what StorageWriter wrote, and the tensors of what Store and DistributedStore wrote.
+    """What dcp.load reads: what StorageWriter wrote, and what Store and DistributedStore did.
 
     path: the store's folder.
     step: which checkpoint; None for the newest. Every byte is checked: Corrupt names what isn't as it was saved, and doesn't
@@ -129,24 +133,22 @@ class StorageReader(_StorageReader):
             self.path = os.fspath(checkpoint_id)
 
     def read_metadata(self, *args, **kwargs):
-        self._snapshot = _open(self.path, self.step)
-        described, planner_data = {}, None
-        for name, (kind, shape) in self._snapshot.tensors.items():
-            if name.startswith(OBJECT):
-                described[name.removeprefix(OBJECT)] = dcp.BytesStorageMetadata()
-            elif name == PLAN:
-                planner_data = _values.decode(self._snapshot.bytes(PLAN), _no_leaf, self._snapshot.where)
-            elif not name.startswith(RESERVED):
-                # One chunk, however it was cut: the store reads any box.
-                size = torch.Size(shape)
-                chunk = dcp.ChunkStorageMetadata(offsets=torch.Size([0] * len(size)), sizes=size)
-                properties = dcp.TensorProperties(dtype=getattr(torch, NAMES[kind]))
-                described[name] = dcp.TensorStorageMetadata(properties, size, [chunk])
-        return dcp.Metadata(described, planner_data)
+        self._open()
+        described = {}
+        for name, held in self._held.items():
+            if type(held) is not _Tensor:
+                described[name] = dcp.BytesStorageMetadata()
+                continue
+            # One chunk, however it was cut: the store reads any box.
+            size = torch.Size(held.shape)
+            chunk = dcp.ChunkStorageMetadata(offsets=torch.Size([0] * len(size)), sizes=size)
+            properties = dcp.TensorProperties(dtype=getattr(torch, held.type))
+            described[name] = dcp.TensorStorageMetadata(properties, size, [chunk])
+        return dcp.Metadata(described, self._keys)
 
     def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
         if not hasattr(self, "_snapshot"):
-            self._snapshot = _open(self.path, self.step)
+            self._open()
 
     def prepare_local_plan(self, plan):
         return plan
@@ -158,18 +160,15 @@ class StorageReader(_StorageReader):
         wanted, commits = [], []
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
-                text = self._snapshot.bytes(OBJECT + item.storage_index.fqn)
                 # The planner's interface takes what torch.save writes: it gets that, made here, of a value decoded safely.
-                planner.load_bytes(item, _pickled(_values.decode(text, _array_again, self._snapshot.where)))
+                planner.load_bytes(item, _pickled(self._value(item.storage_index.fqn)))
                 continue
             target = planner.resolve_tensor(item).detach()
             room = TorchKind.room_in(target)
             held = target if room is not None else torch.empty(target.shape, dtype=target.dtype)
-            room = TorchKind.room_in(held)
-            box = (tuple(item.storage_offsets), tuple(item.lengths))
-            self._check(item, target)
-            if room.size:
-                wanted.append(Wanted(item.storage_index.fqn, *box, room))
+            one = self._wanted(item, target, TorchKind.room_in(held))
+            if one.room.size:
+                wanted.append(one)
             commits.append((item, target, held))
         self._snapshot.read(wanted)
         for item, target, held in commits:
@@ -178,15 +177,96 @@ class StorageReader(_StorageReader):
             planner.commit_tensor(item, target)
         return _done(None)
 
-    def _check(self, item, target):
-        name = item.storage_index.fqn
-        kind = NAMES[self._snapshot.tensors[name][0]]
-        if TorchKind.type_of(target) != kind or tuple(target.shape) != tuple(item.lengths):
-            raise Refused(f"load {name!r}: it was saved as {kind}, and is to be loaded as {TorchKind.type_of(target)}")
+    def _open(self):
+        """Opens the checkpoint: what it has by the planners' names, and the keys that these were made of."""
+        self._snapshot = _open(self.path, self.step)
+        self._held, self._keys = (_of_store if VALUES in self._snapshot.tensors else _of_planners)(self._snapshot)
+
+    def _value(self, name):
+        value = self._held[name]
+        if isinstance(value, _Bytes):
+            return _values.decode(self._snapshot.bytes(value.name), _plan.array_again, self._snapshot.where)
+        if isinstance(value, _Array):
+            array = NumpyKind.new(value.type, value.shape)
+            self._snapshot.read([Wanted(value.name, *value.box((0,) * len(value.shape), value.shape), NumpyKind.room_in(array))])
+            return array
+        if _has_tensors(value):
+            raise Refused(f"load {name!r}: there are tensors in it, and torch's planners take no {type(value).__name__} apart")
+        return value
+
+    def _wanted(self, item, target, room):
+        held = self._held[item.storage_index.fqn]
+        if TorchKind.type_of(target) != held.type or tuple(target.shape) != tuple(item.lengths):
+            name, found = item.storage_index.fqn, TorchKind.type_of(target)
+            raise Refused(f"load {name!r}: it was saved as {held.type}, and is to be loaded as {found}")
+        return Wanted(held.name, *held.box(item.storage_offsets, item.lengths), room)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
         return "://" not in os.fspath(checkpoint_id)
+
+
+@dataclasses.dataclass
+class _Bytes:
+    """A value that is kept by itself, under this name."""
+
+    name: str
+
+
+@dataclasses.dataclass
+class _Tensor:
+    """A tensor in the store, which may have another name there, and another type: see RAW."""
+
+    name: str
+    type: str
+    shape: tuple
+
+    def box(self, offsets, lengths):
+        """A box of it, as the store has it."""
+        extra = (RAW[self.type],) if RAW.get(self.type, 1) > 1 else ()
+        return (*offsets, *(0 for _ in extra)), (*lengths, *extra)
+
+
+class _Elsewhere:
+    """Stands for an array while torch flattens what it is in."""
+
+
+def _has_tensors(value):
+    is_container = isinstance(value, (list, tuple))
+    return isinstance(value, (_Elsewhere, torch.Tensor)) or is_container and any(map(_has_tensors, value))
+
+
+class _Array(_Tensor):
+    """An array of numpy's or JAX's, which torch's planners take for a value."""
+
+
+def _of_planners(snapshot):
+    """What StorageWriter wrote: ({name: _Tensor or _Bytes}, {name: keys})."""
+    held = {}
+    for name, (kind, shape) in snapshot.tensors.items():
+        if name.startswith(OBJECT):
+            held[name.removeprefix(OBJECT)] = _Bytes(name)
+        elif not name.startswith(RESERVED):
+            held[name] = _Tensor(name, NAMES[kind], shape)
+    return held, _plan.keys(snapshot) if PLAN in snapshot.tensors else None
+
+
+def _of_store(snapshot):
+    """What Store and DistributedStore wrote, flattened as torch flattens state dicts: ({name: _Tensor or value}, {name: keys})."""
+    held = {}
+
+    def leaf(path, payload):
+        if payload[TAG] != "tensor":
+            return scalar_of(payload)
+        kind, name = BY_NAME[payload["as"]], payload["at"]
+        type_name, shape = original(*snapshot.tensors[name], payload.get("raw"))
+        make, value = (_Tensor, torch.empty(0, device="meta")) if kind is TorchKind else (_Array, _Elsewhere())
+        held[id(value)] = make(name, type_name, shape), value
+        return value
+
+    tree = _values.decode(snapshot.values(), leaf, snapshot.where)
+    flat, keys = flatten_state_dict(tree)
+    return {name: held[id(value)][0] if id(value) in held else value for name, value in flat.items()}, keys
 
 
 _writers = {}
@@ -236,19 +316,7 @@ def _array(path, value):
     value = numpy.asarray(value)
     if value.dtype.name not in STORED and value.dtype.name not in RAW:
         return NOT_MINE
-    data = base64.b64encode(NumpyKind.bytes_of(value)).decode()
-    return {TAG: "array", "type": value.dtype.name, "shape": list(value.shape), "base64": data}
-
-
-def _array_again(path, payload):
-    if payload[TAG] != "array":
-        return _no_leaf(path, payload)
-    data = base64.b64decode(payload["base64"], validate=True)
-    return numpy.frombuffer(data, numpy_type(payload["type"])).reshape(payload["shape"]).copy()
-
-
-def _no_leaf(path, payload):
-    raise ValueError("no such kind of value is known")
+    return array_payload(value)
 
 
 def _pickled(value):

@@ -2,20 +2,38 @@
 
 use pyo3::prelude::*;
 
-use gangline_storage::Error;
+use gangline_storage::{Error, archive};
 
 /// Where the exceptions are defined: in Python, since one that is also a `ValueError` needs two bases.
 const MODULE: &str = "gangline.errors";
 
-/// The exception for an error of the store; its text is the whole chain of causes.
+/// The exception for an error of the store.
 pub(crate) fn exception(error: &Error) -> PyErr {
+    raise(class(error), &with_causes(error))
+}
+
+/// The exception for an error of an archive.
+pub(crate) fn archive_exception(error: &archive::Error) -> PyErr {
+    let class = match error {
+        archive::Error::Store(error) => class(error),
+        archive::Error::NotFound { .. } => "NotFound",
+        archive::Error::Corrupt { .. } => "Corrupt",
+        archive::Error::NoRoom { .. } => "NoSpace",
+        archive::Error::Remote { .. } => "Unreachable",
+        archive::Error::Address { .. } | archive::Error::Occupied { .. } => "Refused",
+    };
+    raise(class, &with_causes(error))
+}
+
+/// The error's text with the whole chain of causes.
+fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(error) = cause {
         text = format!("{text}: {error}");
         cause = error.source();
     }
-    raise(class(error), &text)
+    text
 }
 
 /// A refusal of arguments that the store never saw.

@@ -4,6 +4,7 @@
 //! Every call that copies, reads, writes or waits releases the GIL. Built against Python's stable ABI (PEP 384), so one
 //! wheel serves every Python from 3.10 on.
 
+mod archive;
 mod errors;
 mod pending;
 mod snapshot;

@@ -12,6 +12,7 @@ use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use serde::Serialize;
 
+use crate::archive::{self, Place};
 use crate::errors::{exception, refused};
 use crate::pending::Pending;
 use crate::snapshot::{Snapshot, data_type_of};
@@ -37,20 +38,22 @@ impl Store {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A share of the store, which keeps it open.
+    fn share(&self) -> PyResult<Arc<gangline_storage::Store>> {
+        if self.process != std::process::id() {
+            return Err(refused("use a store in a forked process: open it again there"));
+        }
+        self.lock().clone().ok_or_else(|| exception(&Error::Closed))
+    }
+
     /// Asks the store something, with the GIL released.
     fn ask<T: Send>(
         &self,
         py: Python<'_>,
         question: impl Send + FnOnce(&gangline_storage::Store) -> Result<T, Error>,
     ) -> PyResult<T> {
-        if self.process != std::process::id() {
-            return Err(refused("use a store in a forked process: open it again there"));
-        }
-        let answer = py.detach(|| {
-            let store = self.lock().clone().ok_or(Error::Closed)?;
-            question(&store)
-        });
-        answer.map_err(|error| exception(&error))
+        let store = self.share()?;
+        py.detach(|| question(&store)).map_err(|error| exception(&error))
     }
 
     fn ask_json<T: Send + Serialize>(
@@ -133,6 +136,16 @@ impl Store {
     fn prune(&self, py: Python<'_>, keep: usize, is_dry_run: bool) -> PyResult<String> {
         let policy = PrunePolicy { keep: keep_of(keep)? };
         self.ask_json(py, |store| store.prune(policy, is_dry_run))
+    }
+
+    /// Puts a checkpoint into an archive.
+    fn push(&self, py: Python<'_>, step: u64, place: Place) -> PyResult<String> {
+        archive::push(py, &*self.share()?, place, step)
+    }
+
+    /// Gets a checkpoint, or the newest, from an archive.
+    fn pull(&self, py: Python<'_>, step: Option<u64>, place: Place) -> PyResult<String> {
+        archive::pull(py, &*self.share()?, place, step)
     }
 
     /// Waits until this process's part of all saves is on disk, and ends the writing thread.

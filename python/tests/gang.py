@@ -227,6 +227,15 @@ def checkpoint(folder):
     return reload(folder)
 
 
+def classic(folder):
+    """torch.distributed.checkpoint as it comes, to files of its own."""
+    import torch.distributed.checkpoint as dcp
+
+    state = {"model": layouts(made), "epoch": 3}
+    del state["model"]["none"]
+    dcp.save(state, checkpoint_id=pathlib.Path(folder, "classic"))
+
+
 def reload(folder):
     import torch.distributed.checkpoint as dcp
     from gangline.torch import StorageReader

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 
 import gangline
 import numpy
@@ -150,6 +151,23 @@ def test_an_exception_in_the_block_is_not_hidden_by_a_failed_save(tmp_path):
             (tmp_path / "s").write_text("")
             store.save(1, {})
             raise ZeroDivisionError
+
+
+def test_retention_that_fails_is_a_warning_at_the_next_save_or_at_the_end(tmp_path):
+    store = gangline.Store(tmp_path, keep=1)
+    store.save(1, {}).durable()
+    in_the_way = tmp_path / ".deleted-0000000001"  # where step 1 is moved before it is removed
+    in_the_way.write_text("")
+    saved = store.save(2, {}).durable()
+    assert saved.removed == () and ".deleted-0000000001" in saved.retention_error
+    with pytest.warns(gangline.RetentionFailedWarning, match="step 2 is durable") as warned:
+        store.save(3, {})
+    assert warned[0].filename == __file__
+    with pytest.warns(gangline.RetentionFailedWarning, match="step 3 is durable"):
+        store.close()
+    in_the_way.unlink()
+    with warnings.catch_warnings(action="error"), gangline.Store(tmp_path, keep=1) as store:
+        assert store.save(4, {}).durable().removed == (1, 2, 3)
 
 
 def test_a_wait_may_be_bounded_and_asked_again(tmp_path):

@@ -1,5 +1,7 @@
 """Others read what we wrote, and frameworks beyond torch come back as they were."""
 
+import types
+
 import gangline
 import jax
 import jax.numpy
@@ -7,6 +9,7 @@ import ml_dtypes
 import numpy
 import pytest
 import torch
+from gangline import _plan, _values
 from safetensors.torch import load_file
 from same import assert_same
 from torch.distributed import checkpoint as dcp
@@ -61,6 +64,49 @@ def test_the_plug_ins_take_values_without_pickle_and_refuse_the_rest(tmp_path):
     with pytest.raises(dcp.CheckpointException, match="nothing"):
         dcp.load({"nothing": 1}, storage_reader=StorageReader(tmp_path), no_dist=True)
     assert [listed.step for listed in gangline.Reader(tmp_path).list()] == [3]
+
+
+NESTED = {
+    "model": {"w": torch.rand(3, 5), "list": [torch.ones(2), {"deep": torch.zeros(1)}], "half": torch.rand(2).bfloat16()},
+    "epoch": 4, "array": numpy.arange(3.0), "$": {"$": 1}, "values": [1, (2.5, None)], "scalar": numpy.float32(1.5), "none": {},
+}  # fmt: skip
+
+
+def test_a_store_loads_what_the_plug_in_wrote(tmp_path):
+    from gangline.torch import StorageWriter
+
+    dcp.save(NESTED, storage_writer=StorageWriter(tmp_path, 1), no_dist=True)
+    expected = {key: value for key, value in NESTED.items() if key != "none"}  # torch's flattening drops empty dicts
+    assert_same(gangline.Reader(tmp_path).load(), expected | {"scalar": numpy.asarray(NESTED["scalar"])})
+    into = {"model": {"w": torch.zeros(3, 5)}, "epoch": 0}
+    memory = into["model"]["w"]
+    assert gangline.Reader(tmp_path).load(into=into)["epoch"] == 4 and torch.equal(memory, NESTED["model"]["w"])
+
+
+def test_the_plug_in_loads_all_that_a_store_wrote(tmp_path):
+    from gangline.torch import StorageReader
+
+    tied = torch.rand(2)
+    state = {**NESTED, "tied": tied, "again": tied, "complex": torch.rand(2, 3).to(torch.complex64), "pair": (1, torch.ones(1))}
+    with gangline.Store(tmp_path) as store:
+        store.save(1, state).durable()
+    model = {"w": torch.zeros(3, 5), "list": [torch.zeros(2), {"deep": torch.ones(1)}], "half": torch.zeros(2).bfloat16()}
+    into = {"model": model, "epoch": 0, "array": None, "$": {"$": 0}, "values": [0], "scalar": None}
+    into |= {"tied": torch.zeros(2), "again": torch.zeros(2), "complex": torch.zeros(2, 3, dtype=torch.complex64)}
+    dcp.load(into, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert_same(into, {key: state[key] for key in into})
+    with pytest.raises(dcp.CheckpointException, match="'pair': there are tensors in it"):
+        dcp.load({"pair": (1, torch.zeros(1))}, storage_reader=StorageReader(tmp_path), no_dist=True)
+
+
+@pytest.mark.parametrize("plan", [
+    [], {"w": "w"}, {"w": ()}, {"w": (1.5,)}, {"w": ("a", 1), "v": ("a", 2)}, {"w": ("a",), "v": ("a", "b")}, {"w": ("a",), "v": ("a",)},
+])  # fmt: skip
+def test_keys_that_no_planner_writes_are_corrupt(tmp_path, plan):
+    text = _values.encode(plan, lambda path, value: _values.NOT_MINE)
+    snapshot = types.SimpleNamespace(bytes=lambda name: text, tensors={"w": ("F32", (1,)), "v": ("F32", (1,))}, where="the file")
+    with pytest.raises(gangline.Corrupt, match="of the file"):
+        _plan.tree(snapshot)
 
 
 def test_the_plug_in_names_a_flipped_bit_and_a_changed_type(tmp_path):

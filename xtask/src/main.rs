@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod command;
+mod environment;
 mod python;
 mod steps;
 mod test_command;
@@ -58,7 +59,7 @@ enum Command {
     Bench {
         /// Which one.
         name: Option<String>,
-        /// Its options; scheduler has --only right|fast|good and --quick, coding has --quick.
+        /// Its options; scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },

@@ -1,7 +1,4 @@
 //! `python`: the wheel of the Python package, and its tests in an environment of their own below the target folder.
-//!
-//! The environment has PyTorch from PyPI, which comes with its CUDA libraries and doesn't import without them even where there
-//! is no GPU: 6.5 GB on disk, fetched once in a minute or two. Nothing is written into the tree.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +6,25 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use crate::command::{run, succeeds};
+use crate::environment::{self, Environment};
 
-/// What the tests run against. PyTorch is pinned, since its checkpoint plug-ins change with it.
-const PACKAGES: [&str; 7] =
-    ["maturin>=1.9.4,<2", "torch==2.15.0", "numpy>=2,<3", "safetensors>=0.5", "pytest>=8", "jax>=0.5", "ml_dtypes"];
+/// What builds the wheel.
+pub(crate) const MATURIN: &str = "maturin>=1.9.4,<2";
+/// PyTorch, pinned since its checkpoint plug-ins change with it.
+pub(crate) const TORCH: &str = "torch==2.15.0";
+/// What the tests run against.
+const PACKAGES: [&str; 10] = [
+    MATURIN,
+    TORCH,
+    "numpy>=2,<3",
+    "safetensors>=0.5",
+    "pytest>=8",
+    "jax>=0.5",
+    "ml_dtypes",
+    "pytorch-lightning>=2.6,<3",
+    "transformers>=5,<6",
+    "accelerate>=1.15,<2",
+];
 
 /// Builds the wheel, and unless only that is asked for, installs it and runs its tests; true if all pass. `filters` go to
 /// pytest.
@@ -20,43 +32,37 @@ const PACKAGES: [&str; 7] =
 /// # Errors
 /// When the environment can't be made or the wheel doesn't build.
 pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<bool> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let target = std::path::absolute(target).context("find the target folder")?;
-    let programs = environment(&target)?;
-    let wheel = wheel(&target, &programs)?;
+    let target = environment::target()?;
+    let environment = Environment::open(&target, "python-venv")?;
+    environment.install("packages", &PACKAGES)?;
     if is_wheel_only {
-        eprintln!("{}", wheel.display());
+        eprintln!("{}", wheel(&target, &environment)?.display());
         return Ok(true);
     }
-    let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
-    run(Command::new(programs.join("python")).args(install).arg(&wheel))?;
-    let mut tests = Command::new(programs.join("pytest"));
+    install_wheel(&target, &environment)?;
+    let mut tests = Command::new(environment.programs().join("pytest"));
     tests.args(["--config-file", "python/pyproject.toml", "-p", "no:cacheprovider", "python/tests"]).args(filters);
     // The package that was installed is tested, not the one beside the tests; and nothing is left in the tree.
     succeeds(tests.env_remove("PYTHONPATH").env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
-/// The folder of programs of an environment that has [`PACKAGES`]; it is made, or completed, if need be.
-fn environment(target: &Path) -> anyhow::Result<PathBuf> {
-    let folder = target.join("python-venv");
-    let (programs, ready) = (folder.join("bin"), folder.join("has-packages"));
-    let wanted = PACKAGES.join("\n");
-    if std::fs::read_to_string(&ready).is_ok_and(|has| has == wanted) {
-        return Ok(programs);
-    }
-    run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-    let install = ["-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"];
-    run(Command::new(programs.join("python")).args(install).args(PACKAGES))?;
-    std::fs::write(&ready, wanted).context("mark the environment as ready")?;
-    Ok(programs)
+/// Builds the wheel with the environment's maturin, and installs it there.
+///
+/// # Errors
+/// When it doesn't build.
+pub(crate) fn install_wheel(target: &Path, environment: &Environment) -> anyhow::Result<()> {
+    let wheel = wheel(target, environment)?;
+    let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
+    run(environment.python().args(install).arg(&wheel))
 }
 
 /// Builds the wheel into an empty folder.
-fn wheel(target: &Path, programs: &Path) -> anyhow::Result<PathBuf> {
+fn wheel(target: &Path, environment: &Environment) -> anyhow::Result<PathBuf> {
     let wheels = target.join("wheels");
     if wheels.exists() {
         std::fs::remove_dir_all(&wheels).context("clear the folder of wheels")?;
     }
+    let programs = environment.programs();
     let mut build = Command::new(programs.join("maturin"));
     build.args(["build", "--release", "--locked", "--quiet", "--manifest-path", "python/Cargo.toml", "--interpreter"]);
     run(build.arg(programs.join("python")).arg("--out").arg(&wheels).env("CARGO_TARGET_DIR", target))?;

@@ -100,7 +100,8 @@ pub(crate) struct ShardIndex {
     pub(crate) step: u64,
     pub(crate) writer: u64,
     pub(crate) world_size: u32,
-    /// Over the names, types and shapes of all tensors and the metadata: equal on ranks that save the same thing.
+    /// Over the metadata and the names, types and shapes of the tensors that all ranks hold alike, those in parts left out: equal
+    /// on ranks that save the same thing.
     pub(crate) plan_blake3: Digest,
     pub(crate) shard: ShardRecord,
 }
@@ -116,7 +117,8 @@ pub struct CheckpointInfo {
     pub world_size: u32,
     /// Bytes of its shards.
     pub bytes: Bytes,
-    /// Over the step and every tensor: independent of ranks, files, paths and time.
+    /// Over the step and every tensor, whatever the files, paths and time. Of tensors that were saved whole it doesn't depend on
+    /// the ranks either; those saved in parts count part by part, so cut in another way the same state has another hash.
     pub content_hash: Digest,
     /// What the trainer noted beside the tensors. Not part of the content hash.
     pub metadata: BTreeMap<String, String>,

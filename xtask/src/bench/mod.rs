@@ -14,6 +14,8 @@ mod engine;
 mod report;
 #[cfg(feature = "bench")]
 mod scheduler;
+#[cfg(feature = "bench")]
+mod training;
 
 /// Runs the named benchmark; without a name, lists them. What goes wrong, the inner command has said.
 ///

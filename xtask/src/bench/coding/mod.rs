@@ -14,6 +14,8 @@ use anyhow::Result;
 use gangline_coding::{Effort, Rounding, derives_bf16};
 
 use super::report::{Bar, Report};
+use super::training;
+use crate::environment::{self, Environment};
 use measure::Sums;
 use state::Checkpoint;
 
@@ -24,6 +26,9 @@ struct Case {
     step: u32,
     bases: &'static [u32],
 }
+
+/// Other coders.
+const PEERS: [&str; 3] = ["zstandard", "lz4", "zipnn"];
 
 /// The run in which only adapters are trained.
 const LORA: &str = "lora-2e-4";
@@ -51,10 +56,11 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
         [option] if option == "--quick" => true,
         _ => anyhow::bail!("bench coding takes --quick, not {}", options.join(" ")),
     };
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
-    let python = state::python(&target)?;
+    let target = environment::target()?;
+    let environment = training::environment(&target)?;
+    environment.install("coders", &PEERS)?;
     let cases = &CASES[..if is_quick { 1 } else { CASES.len() }];
-    let states = state::states(&target, &python, &cases.iter().map(|case| case.run).collect::<Vec<_>>())?;
+    let states = training::states(&target, &environment, &cases.iter().map(|case| case.run).collect::<Vec<_>>())?;
     let mut report = Report::default();
     if is_quick {
         println!("--quick: the first run only");
@@ -69,7 +75,7 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
         coding(&mut report, (case, None), &checkpoint, None)?;
         elision(&mut report, &checkpoint);
         if case.run == CASES[0].run {
-            peers(&report, &python, &states.join(case.run).join(case.step.to_string()))?;
+            peers(&report, &environment, &states.join(case.run).join(case.step.to_string()))?;
         }
         for base in case.bases {
             let interval = case.step - base;
@@ -141,8 +147,8 @@ fn print(report: &mut Report, what: &str, sums: Sums, bar: Bar) {
     report.figure(&format!("{what} {rates}"), sums.ratio(), "", bar);
 }
 
-fn peers(report: &Report, python: &Path, checkpoint: &Path) -> Result<()> {
-    let mut command = state::script(python, "peers.py");
+fn peers(report: &Report, environment: &Environment, checkpoint: &Path) -> Result<()> {
+    let mut command = training::script(environment, "coding/peers.py");
     command.arg(checkpoint).args(["weights", "master", "first", "second"]);
     for line in crate::command::output(&mut command)?.lines() {
         match line.split('\t').collect::<Vec<_>>()[..] {

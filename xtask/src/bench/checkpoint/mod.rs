@@ -3,7 +3,9 @@
 //!
 //! Rounds are interleaved and medians reported, because disk and machine are shared; fsync is counted, as in MLPerf
 //! Storage, and nothing is in the page cache when it is read: both sides go past it. fio (`apt-get install fio`) is the
-//! limit; without it that part is not run.
+//! limit; without it that part is not run. `peers` then does the same from Python, beside other checkpoint libraries.
+
+mod peers;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,6 +16,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use gangline_storage::{DataType, Options, Step, Store, Tensor, TensorView, Wanted};
 
 use super::report::{Bar, Report, median};
+use crate::environment;
 
 /// Bytes of the state, and where there is little time.
 const STATE_BYTES: usize = 1 << 30;
@@ -22,26 +25,43 @@ const STATE_BYTES_QUICK: usize = 128 << 20;
 const TENSOR_BYTES: usize = 32 << 20;
 const ROUNDS: usize = 5;
 
-/// What one save took.
+/// What one save took, in seconds.
 struct Saving {
+    /// The trainer was blocked.
     blocked: f64,
+    /// From then until it was durable.
     durable: f64,
+    /// All threads' CPU time.
+    cpu: f64,
+}
+
+/// What one load took, in seconds.
+struct Loading {
+    wall: f64,
     cpu: f64,
 }
 
 /// Measures and prints; whether the bars held.
 pub(super) fn run(options: &[String]) -> Result<bool> {
-    let bytes = match options {
-        [] => STATE_BYTES,
-        [quick] if quick == "--quick" => STATE_BYTES_QUICK,
+    let is_quick = match options {
+        [] => false,
+        [quick] if quick == "--quick" => true,
         _ => bail!("bench checkpoint takes --quick, not {}", options.join(" ")),
     };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/bench-checkpoint");
+    let folder = environment::target()?.join("bench-checkpoint");
     let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).context("make target/bench-checkpoint")?;
+    std::fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let mut report = Report::default();
+    beside_the_disk(&mut report, &folder, if is_quick { STATE_BYTES_QUICK } else { STATE_BYTES })?;
+    peers::compare(&mut report, &folder, is_quick)?;
+    std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    Ok(report.finish())
+}
+
+/// Beside one copy in memory, and beside fio.
+fn beside_the_disk(report: &mut Report, folder: &Path, bytes: usize) -> Result<()> {
     let state = state(bytes);
     let views: Vec<TensorView<'_>> = state.iter().map(Tensor::as_view).collect();
-    let mut report = Report::default();
     let gigabytes = in_gigabytes(bytes);
     report.section(&format!(
         "a state of {gigabytes:.2} GB in {} tensors of random bytes, one rank; medians of {ROUNDS} interleaved rounds (measured)",
@@ -61,34 +81,32 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
         loads.push(load(&store, step, &state, &mut target)?);
         read_limits.extend(fio(Access::Read, &folder.join("fio"), bytes)?);
     }
-    drop(target);
-    let of = |saves: &[Saving], pick: fn(&Saving) -> f64| median(saves.iter().map(pick).collect());
-    let load = median(loads.iter().map(|load| load.durable).collect());
-    let load_cpu = median(loads.iter().map(|load| load.cpu).collect());
-    let of = |pick| of(&saves, pick);
-    let (copy, blocked, durable) = (median(copies), of(|save| save.blocked), of(|save| save.durable));
+    let copy = median(copies);
     report.figure("one copy in memory that was touched before", gigabytes / copy, "GB/s", Bar::None);
+    let blocked = median(saves.iter().map(|save| save.blocked).collect());
     report.figure("the trainer is blocked for, in such copies", blocked / copy, "", Bar::AtMost(1.3));
     report.figure("the first save, whose memory is new", first.blocked / copy, "", Bar::None);
-    report.figure("durable writing, with hashes and fsync", gigabytes / durable, "GB/s", Bar::None);
-    report.figure("CPU seconds a GB, copy and hashes and all", of(|save| save.cpu) / gigabytes, "s", Bar::AtMost(0.4));
+    let durable = gigabytes / median(saves.iter().map(|save| save.durable).collect());
+    report.figure("durable writing, with hashes and fsync", durable, "GB/s", Bar::None);
+    let cpu = median(saves.iter().map(|save| save.cpu).collect()) / gigabytes;
+    report.figure("CPU seconds a GB, copy and hashes and all", cpu, "s", Bar::AtMost(0.4));
     if limits.is_empty() {
         report.skip("beside what fio writes", "fio is not installed: apt-get install fio");
     } else {
         let limit = median(limits);
         report.figure("fio's sequential O_DIRECT write, fsync at its end", limit, "GB/s", Bar::None);
-        report.figure("durable writing / fio's", gigabytes / durable / limit, "", Bar::AtLeast(0.9));
+        report.figure("durable writing / fio's", durable / limit, "", Bar::AtLeast(0.9));
     }
-    report.figure("restore into memory that is there, every byte verified", gigabytes / load, "GB/s", Bar::None);
-    report.figure("CPU seconds a GB of that", load_cpu / gigabytes, "s", Bar::None);
+    let restore = gigabytes / median(loads.iter().map(|load| load.wall).collect());
+    report.figure("restore into memory that is there, every byte verified", restore, "GB/s", Bar::None);
+    let cpu = median(loads.iter().map(|load| load.cpu).collect()) / gigabytes;
+    report.figure("CPU seconds a GB of that", cpu, "s", Bar::None);
     if !read_limits.is_empty() {
         let limit = median(read_limits);
         report.figure("fio's sequential O_DIRECT read", limit, "GB/s", Bar::None);
-        report.figure("restore / fio's read", gigabytes / load / limit, "", Bar::AtLeast(0.9));
+        report.figure("restore / fio's read", restore / limit, "", Bar::AtLeast(0.9));
     }
-    drop(store);
-    std::fs::remove_dir_all(&folder).context("remove target/bench-checkpoint")?;
-    Ok(report.finish())
+    Ok(())
 }
 
 /// Tensors of bytes that nothing compresses.
@@ -128,7 +146,7 @@ fn save(store: &Store, step: u64, views: &[TensorView<'_>]) -> Result<Saving> {
 }
 
 /// Reads everything back into memory that was touched before, and compares it.
-fn load(store: &Store, step: u64, state: &[Tensor], target: &mut [u8]) -> Result<Saving> {
+fn load(store: &Store, step: u64, state: &[Tensor], target: &mut [u8]) -> Result<Loading> {
     target.fill(1);
     let (began, cpu) = (Instant::now(), cpu_time()?);
     let wanted = state.iter().zip(target.chunks_mut(TENSOR_BYTES));
@@ -140,7 +158,7 @@ fn load(store: &Store, step: u64, state: &[Tensor], target: &mut [u8]) -> Result
         data,
     });
     store.open_step(Step(step))?.read_into(&mut wanted.collect::<Vec<_>>())?;
-    let taken = Saving { blocked: 0.0, durable: began.elapsed().as_secs_f64(), cpu: (cpu_time()? - cpu).as_secs_f64() };
+    let taken = Loading { wall: began.elapsed().as_secs_f64(), cpu: cpu_time()?.saturating_sub(cpu).as_secs_f64() };
     let is_same = state.iter().zip(target.chunks(TENSOR_BYTES)).all(|(tensor, data)| tensor.data == data);
     ensure!(is_same, "what was read is not what was saved");
     Ok(taken)

@@ -1,0 +1,133 @@
+"""Checkpoints that torch wrote, read without running anything that is in them.
+
+torch's files are pickles, and a pickle is a program. `torch.load(weights_only=True)` runs none: it makes tensors and plain values and
+refuses the rest by name. The `.metadata` of a torch.distributed.checkpoint folder is a pickle that torch itself reads without that
+care, so it is read here by an unpickler that knows the few classes it is made of, and nothing else.
+"""
+
+import collections
+import os
+import pathlib
+import pickle
+import zipfile
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+
+from ._info import Saved
+from ._store import Store
+from .errors import Corrupt, IoFailed, Refused
+
+METADATA = ".metadata"
+# A description of that many bytes is of tens of millions of tensors.
+METADATA_BYTES_MAX = 4 << 30
+# What a description is made of.
+CLASSES = {
+    (kind.__module__, kind.__qualname__): kind
+    for kind in (
+        metadata.Metadata, metadata.MetadataIndex, metadata.TensorStorageMetadata, metadata.TensorProperties,
+        metadata.BytesStorageMetadata, metadata.ChunkStorageMetadata, metadata.StorageMeta, metadata._MEM_FORMAT_ENCODING,
+        filesystem._StorageInfo, torch.Size, collections.OrderedDict, pathlib.PosixPath,
+    )
+} | {("torch.serialization", "_get_layout"): torch.serialization._get_layout}  # fmt: skip
+
+
+def import_checkpoint(source: str | os.PathLike[str], store: Store, step: int) -> Saved:
+    """Brings a checkpoint that torch wrote into a store, and waits until it is durable there: what there is then.
+
+    source: a folder that torch.distributed.checkpoint wrote (`.metadata` and `.distcp` files), by any number of ranks; or a file
+        that torch.save wrote (.pt, .pth, .bin, .ckpt).
+    store: where it goes; its `keep` counts it as any other.
+    step: of the training, which such files don't say.
+
+    Nothing in the files is run: Refused names the class or function that a pickle asks for if it isn't a tensor or a plain value.
+    A folder takes memory for its tensors and for the store's copy of them; a file only for the copy, since it is mapped, unless
+    it is in torch's format from before 1.6. Raises as Store.save does; Corrupt for what isn't a checkpoint, IoFailed.
+    """
+    source = pathlib.Path(source)
+    state = _from_folder(source) if source.is_dir() else _from_file(source)
+    if not isinstance(state, dict):
+        raise Refused(f"import {source}: it holds a {type(state).__qualname__}, not a state dict")
+    return store.save(step, state, {"imported from": str(source)}).durable()
+
+
+def _from_file(source):
+    try:
+        # Only the zip format, torch's since 1.6, can be mapped.
+        return torch.load(source, weights_only=True, map_location="cpu", mmap=zipfile.is_zipfile(source))
+    except Exception as error:
+        raise _told(source, error) from None
+
+
+def _from_folder(source):
+    described = _describe(source / METADATA)
+    state = {name: _room(one) for name, one in described.state_dict_metadata.items()}
+    reader = dcp.FileSystemReader(source)
+    reader.read_metadata = lambda *args, **kwargs: described
+    try:
+        dcp.load(state, storage_reader=reader, planner=_Planner(), no_dist=True)
+    except dcp.CheckpointException as error:
+        [cause] = error.failures.values()
+        raise _told(source, cause[0] if isinstance(cause, tuple) else cause) from None
+    return unflatten_state_dict(state, described.planner_data) if described.planner_data else state
+
+
+def _room(described):
+    """Where it is read to."""
+    if isinstance(described, metadata.TensorStorageMetadata):
+        return torch.empty(described.size, dtype=described.properties.dtype)
+    return None
+
+
+class _Planner(dcp.DefaultLoadPlanner):
+    """torch's own, but for values, which that one unpickles."""
+
+    def __init__(self):
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def load_bytes(self, read_item, value):
+        name = read_item.dest_index.fqn
+        try:
+            self.state_dict[name] = torch.load(value, weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise Refused(f"{name!r}: {_first_line(error)}") from None
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        dtype = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(dtype, (torch.dtype, torch.layout)):
+            return dtype
+        if (module, name) not in CLASSES:
+            raise Refused(f"its pickle asks for {module}.{name}, which isn't part of a description")
+        return CLASSES[module, name]
+
+
+def _describe(path):
+    try:
+        if path.stat().st_size > METADATA_BYTES_MAX:
+            raise Refused(f"more than {METADATA_BYTES_MAX} bytes")
+        with open(path, "rb") as file:
+            described = _Unpickler(file).load()
+    except Exception as error:
+        raise _told(path, error) from None
+    if not isinstance(described, metadata.Metadata):
+        raise Corrupt(f"import {path}: it describes no checkpoint of torch.distributed.checkpoint")
+    return described
+
+
+def _told(source, error):
+    """What went wrong, as one of ours, with the place."""
+    if isinstance(error, (Refused, pickle.UnpicklingError)):
+        return Refused(f"import {source}: {_first_line(error)}")
+    if isinstance(error, OSError):
+        return IoFailed(f"import {source}: {error}")
+    return Corrupt(f"import {source}: {type(error).__name__}: {_first_line(error)}")
+
+
+def _first_line(error):
+    """Without the advice how to run it all the same."""
+    lines = [line for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line]
+    return (lines or str(error).splitlines() or [repr(error)])[0].strip()

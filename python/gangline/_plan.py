@@ -1,0 +1,76 @@
+"""What gangline.torch.StorageWriter leaves instead of a tree of values, and the tree that is made of it.
+
+torch's planners name tensors and values by their keys joined by dots, and say separately what the keys were. Values are kept one
+by one, each as bytes under a reserved name.
+"""
+
+import json
+
+from . import _values
+from ._state import RESERVED, array_of
+from ._values import TAG
+from .errors import Corrupt
+
+OBJECT = RESERVED + "object."
+PLAN = RESERVED + "plan"
+
+
+class _Branch(dict):
+    """Children by key: of a dict if the keys are text, of a list if they are numbers."""
+
+
+def keys(snapshot):
+    """{name: its keys} as the planners of all ranks had them; what isn't in it has its name for its only key."""
+    found = _values.decode(snapshot.bytes(PLAN), no_leaf, snapshot.where)
+    is_path = lambda path: type(path) is tuple and path and all(type(key) in (str, int) for key in path)  # noqa: E731
+    if not isinstance(found, dict) or not all(map(is_path, found.values())):
+        raise Corrupt(f"read {PLAN!r} of {snapshot.where}: it doesn't map names to keys")
+    return found
+
+
+def tree(snapshot):
+    """The text of a tree of values, as `_values.encode` writes it."""
+    paths = keys(snapshot)
+    names = [name.removeprefix(OBJECT) for name in snapshot.tensors if name.startswith(OBJECT) or not name.startswith(RESERVED)]
+    root, there = _Branch(), set(names)
+    for name in [*(name for name in paths if name in there), *(name for name in names if name not in paths)]:
+        _put(root, paths.get(name, (name,)), _leaf(snapshot, name), snapshot.where)
+    return json.dumps({"version": _values.VERSION, "value": _written(root, snapshot.where)}).encode()
+
+
+def _leaf(snapshot, name):
+    if OBJECT + name in snapshot.tensors:
+        return _values.parse(snapshot.bytes(OBJECT + name), snapshot.where)
+    return {TAG: "tensor", "as": "torch", "at": name}
+
+
+def _put(branch, path, leaf, where):
+    for key in path[:-1]:
+        branch = branch.setdefault(key, _Branch())
+        if not isinstance(branch, _Branch):
+            raise Corrupt(f"read {PLAN!r} of {where}: {_values.path_text(path)} lies within a value")
+    if path[-1] in branch:
+        raise Corrupt(f"read {PLAN!r} of {where}: {_values.path_text(path)} is there twice")
+    branch[path[-1]] = leaf
+
+
+def _written(branch, where):
+    """A branch in the encoding of `_values`."""
+    if not isinstance(branch, _Branch):
+        return branch
+    children = {key: _written(child, where) for key, child in branch.items()}
+    if any(type(key) is int for key in children):
+        if set(children) != set(range(len(children))):
+            raise Corrupt(f"read {PLAN!r} of {where}: a list has the items {sorted(map(str, children))[:9]}")
+        return [children[index] for index in range(len(children))]
+    return {TAG: "dict", "pairs": [[key, child] for key, child in children.items()]} if TAG in children else children
+
+
+def no_leaf(path, payload):
+    """For trees that have nothing but plain values."""
+    raise ValueError("no such kind of value is known")
+
+
+def array_again(path, payload):
+    """For trees that have plain values and numpy arrays."""
+    return array_of(payload) if payload[TAG] == "array" else no_leaf(path, payload)

@@ -1,0 +1,111 @@
+"""Checkpoints of Hugging Face's Trainer through the store: saved beside the training, and resumed exactly.
+
+    checkpoints = gangline.transformers.CheckpointCallback("checkpoints", every_n_steps=100)
+    trainer = transformers.Trainer(model, TrainingArguments(..., save_strategy="no"), callbacks=[checkpoints])
+    trainer.train(resume_from_checkpoint=checkpoints.newest())
+
+Saved is what the Trainer itself saves (model, optimizer, scheduler, scaler, generators of random numbers, its own state). One
+process trains. The Trainer goes on within the data as always: it passes over the batches that were trained on.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import tempfile
+
+import torch
+from transformers import TrainerCallback
+from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.utils import WEIGHTS_NAME
+
+from . import _random
+from ._store import Reader, Save, Store
+from .errors import Refused
+
+RANDOM_NAME = "rng_state.pth"
+
+
+class CheckpointCallback(TrainerCallback):
+    """Saves every so many steps and after the last, without making the trainer wait for the disk.
+
+    path: the store's folder; it is made if it isn't there.
+    every_n_steps: optimizer steps between two saves, 1 or more.
+    keep: how many good checkpoints stay; None keeps all.
+
+    A save that fails in the background stops the training at the next one, or at its end. Raises Refused, in a training on
+    more than one process too.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every_n_steps: int, keep: int | None = 2) -> None:
+        if every_n_steps < 1:
+            raise Refused(f"save every {every_n_steps} steps: at least 1")
+        self.path, self.every_n_steps, self.keep = pathlib.Path(path), every_n_steps, keep
+        self.last: Save | None = None
+        """The save that was begun last."""
+        self._store, self._unpacked = None, None
+
+    def newest(self, folder: str | os.PathLike[str] | None = None) -> str | None:
+        """What `train` takes as `resume_from_checkpoint` to go on from the newest good checkpoint; None if there is none yet.
+
+        The Trainer reads files, so the checkpoint is unpacked in `folder` (by default where temporary files are) until its
+        first step has been trained. Raises NotFound if none of them is good, Refused if another program saved it.
+        """
+        if not self.path.exists():
+            return None
+        with Reader(self.path) as reader:
+            if not reader.list():
+                return None
+            state = reader.load()
+        self._unpacked = tempfile.TemporaryDirectory(prefix="gangline-resume-", dir=folder)
+        there = pathlib.Path(self._unpacked.name)
+        files = {"model": WEIGHTS_NAME, "optimizer": OPTIMIZER_NAME, "scheduler": SCHEDULER_NAME, "random": RANDOM_NAME}
+        files |= {"scaler": SCALER_NAME} if "scaler" in state else {}
+        missing = [key for key in (*files, "trainer") if key not in state]
+        if missing:
+            raise Refused(f"resume from {self.path}: its checkpoint has no {missing[0]!r}, so this callback didn't save it")
+        for key, name in files.items():
+            torch.save(state.pop(key), there / name)
+        (there / TRAINER_STATE_NAME).write_text(state["trainer"])
+        return str(there)
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if args.world_size > 1:
+            raise Refused(f"save to {self.path}: {args.world_size} processes train; use gangline.DistributedStore")
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self._clean_up()
+        if state.global_step % self.every_n_steps == 0 or state.global_step >= state.max_steps:
+            self._save(state, **kwargs)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self._clean_up()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _save(self, state, model, optimizer, lr_scheduler, **kwargs):
+        if self._store is None:
+            self._store = Store(self.path, self.keep)
+        saved = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scheduler": lr_scheduler.state_dict(),
+            "random": _for_trainer(_random.states()),
+            "trainer": json.dumps(dataclasses.asdict(state)),
+        }
+        scaler = getattr(optimizer, "scaler", None)
+        if scaler is not None:
+            saved["scaler"] = scaler.state_dict()
+        self.last = self._store.save(state.global_step, saved)
+
+    def _clean_up(self):
+        """The Trainer has read everything when its first step has ended."""
+        if self._unpacked is not None:
+            self._unpacked.cleanup()
+            self._unpacked = None
+
+
+def _for_trainer(states):
+    """Outside of a gang, the Trainer keeps only the current CUDA device's."""
+    return states | {"cuda": torch.cuda.get_rng_state()} if "cuda" in states else states

@@ -1,0 +1,61 @@
+"""Checkpoints go into an archive and come back, from Python."""
+
+import pathlib
+
+import gangline
+import pytest
+import torch
+from same import assert_same
+
+
+def save(path, *steps):
+    with gangline.Store(path, keep=None) as store:
+        for step in steps:
+            torch.manual_seed(step)
+            store.save(step, {"frozen": torch.ones(100_000), "w": torch.randn(100_000), "step": step}).durable()
+    return gangline.Reader(path)
+
+
+def test_what_was_pushed_comes_back_bit_for_bit_into_another_folder(tmp_path):
+    archive, store = str(tmp_path / "archive"), save(tmp_path / "store", 1, 2)
+    first, second = store.push(archive, 1), store.push(archive)
+    assert (first.step, second.step, first.was_archived) == (1, 2, False)
+    assert 0 < second.put < first.bytes / 2, "the frozen half is there already"
+    assert store.push(archive, 2).was_archived
+    with gangline.Store(tmp_path / "elsewhere") as elsewhere:
+        pulled = elsewhere.pull(archive)
+        assert (pulled.step, pulled.was_there) == (2, False) and elsewhere.pull(archive).was_there
+        assert_same(elsewhere.load(), store.load())
+        assert elsewhere.latest().content_hash == store.latest().content_hash
+        assert elsewhere.pull(archive, 1, bytes_per_second_max=10**9).step == 1
+
+
+def test_an_archive_refuses_what_makes_no_sense_and_names_what_is_damaged(tmp_path):
+    archive, store = tmp_path / "archive", save(tmp_path / "store", 1)
+    with pytest.raises(gangline.NotFound, match="in the archive"):
+        store.pull(str(archive))
+    with pytest.raises(gangline.NotFound, match="step 7"):
+        store.push(str(archive), 7)
+    with pytest.raises(gangline.Refused, match="bucket"):
+        store.push("s3://", 1)
+    with pytest.raises(gangline.Refused, match="no bytes a second"):
+        store.push(str(archive), 1, bytes_per_second_max=0)
+    with gangline.Store(tmp_path / "empty") as empty, pytest.raises(gangline.NotFound, match="there is none"):
+        empty.push(str(archive))
+    store.push(str(archive))
+    with gangline.Store(tmp_path / "other") as other:
+        other.save(1, {"another": 1}).durable()
+        with pytest.raises(gangline.Refused, match="other content"):
+            other.pull(str(archive))
+    [pack] = pathlib.Path(archive, "packs").iterdir()
+    pack.write_bytes(pack.read_bytes()[:-1])
+    with gangline.Store(tmp_path / "elsewhere") as elsewhere, pytest.raises(gangline.Corrupt, match=pack.name):
+        elsewhere.pull(str(archive))
+
+
+def test_a_bucket_that_nobody_answers_for_is_told_as_such(tmp_path, monkeypatch):
+    for name, value in {"ENDPOINT": "http://127.0.0.1:9", "ALLOW_HTTP": "true", "REGION": "x", "ACCESS_KEY_ID": "x"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with pytest.raises(gangline.Unreachable, match="in the archive, tried"):
+        save(tmp_path, 1).push("s3://bucket/prefix", 1)

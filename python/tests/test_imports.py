@@ -1,0 +1,90 @@
+"""What torch wrote comes in without being run."""
+
+import os
+import pickle
+
+import gangline
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from gang import play, whole
+from gangline.torch import import_checkpoint
+from same import assert_same
+
+STATE = {
+    "model": {"w": torch.rand(300, 5), "list": [torch.ones(2), torch.rand(3).bfloat16()], "view": torch.rand(4, 6).t()[1:3]},
+    "epoch": 4, "notes": {"rate": 0.1, "names": ["a", None]},
+}  # fmt: skip
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.system, ("touch /tmp/gangline-was-run",)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with gangline.Store(tmp_path / "store") as store:
+        yield store
+
+
+def test_a_folder_that_torch_wrote_comes_in(tmp_path, store):
+    dcp.save(STATE, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    saved = import_checkpoint(tmp_path / "dcp", store, 7)
+    assert saved.step == 7
+    assert_same(store.load(7), STATE)
+    assert store.latest().metadata == {"imported from": str(tmp_path / "dcp")}
+
+
+def test_a_folder_that_four_ranks_wrote_is_put_together(tmp_path, store):
+    play("classic", 4, tmp_path)
+    import_checkpoint(tmp_path / "classic", store, 1)
+    found = store.load(1)
+    names = {"rows": (10, 3), "columns": (3, 10), "grid": (5, 7), "same": (4, 4), "twice": (9, 2), "few": (2, 3), "plain": (3, 3)}
+    for name, shape in names.items():
+        assert torch.equal(found["model"][name], whole(name, *shape)), name
+    assert found["epoch"] == 3
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_file_that_torch_wrote_comes_in(tmp_path, store, is_zip):
+    torch.save(STATE, tmp_path / "state.pt", _use_new_zipfile_serialization=is_zip)
+    import_checkpoint(tmp_path / "state.pt", store, 3)
+    assert_same(store.load(3), STATE | {"model": STATE["model"] | {"view": STATE["model"]["view"].contiguous()}})
+
+
+def test_pickles_with_code_are_refused_by_the_name_of_what_they_ask_for(tmp_path, store):
+    torch.save({"model": {"w": torch.ones(2)}, "x": Hostile()}, tmp_path / "hostile.pt")
+    dcp.save({"w": torch.ones(2), "x": Hostile()}, checkpoint_id=tmp_path / "values", no_dist=True)
+    dcp.save({"w": torch.ones(2)}, checkpoint_id=tmp_path / "described", no_dist=True)
+    (tmp_path / "described" / ".metadata").write_bytes(pickle.dumps(Hostile()))
+    for name, names in {"hostile.pt": "system", "values": "'x'.*system", "described": "asks for posix.system"}.items():
+        with pytest.raises(gangline.Refused, match=f"{name}.*{names}") as refused:
+            import_checkpoint(tmp_path / name, store, 1)
+        assert "weights_only" not in str(refused.value), "no advice to run it"
+    assert not os.path.exists("/tmp/gangline-was-run") and store.list() == []
+
+
+def test_what_is_no_checkpoint_is_told_as_such(tmp_path, store):
+    with pytest.raises(gangline.IoFailed, match=".metadata"):
+        import_checkpoint(tmp_path, store, 1)
+    with pytest.raises(gangline.IoFailed, match="nothing.pt"):
+        import_checkpoint(tmp_path / "nothing.pt", store, 1)
+    torch.save([torch.ones(1)], tmp_path / "list.pt")
+    with pytest.raises(gangline.Refused, match="a list, not a state dict"):
+        import_checkpoint(tmp_path / "list.pt", store, 1)
+    (tmp_path / ".metadata").write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(gangline.Corrupt, match="describes no checkpoint"):
+        import_checkpoint(tmp_path, store, 1)
+    for torn in (b"", b"\x80\x04", pickle.dumps(STATE["notes"])[:-3]):
+        (tmp_path / "torn.pt").write_bytes(torn)
+        (tmp_path / ".metadata").write_bytes(torn)
+        for source in (tmp_path, tmp_path / "torn.pt"):
+            with pytest.raises(gangline.Error, match=str(source)):
+                import_checkpoint(source, store, 1)
+    dcp.save(STATE, checkpoint_id=tmp_path / "torn", no_dist=True)
+    [file] = (tmp_path / "torn").glob("*.distcp")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(gangline.Error, match="import .*torn"):
+        import_checkpoint(tmp_path / "torn", store, 1)
+    assert store.list() == []
