@@ -171,7 +171,8 @@ class Reader:
         return _info.pulled(self._native.pull(step, (archive, _settings(), bytes_per_second_max)))
 
     def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
-        """Reads a checkpoint, checking every byte, and returns the state dict.
+        """Reads a checkpoint, checking every byte, and returns the state dict: what Store, DistributedStore or a callback saved, or
+        gangline.torch.StorageWriter, whose dicts have text for keys, as torch's planners make it.
 
         step: which one; None for the newest that is good (warning about newer ones that aren't: SkippedWarning).
         into: a state dict whose tensors are read into where they lie, on whatever device; everything else in it is

@@ -4,7 +4,7 @@ Usage: peers.py LIBRARY CHECKPOINT COPIES FOLDER. Saves the state of CHECKPOINT 
 twice: the second save is measured, as in a run, where buffers are kept if the library keeps them. Then drops it from the page
 cache, loads it, and compares every byte. A line of the output is a column and its figure: `state` (bytes); `wall` (seconds
 until all is synced), `cpu` (of all threads and children), `blocked` (until the state may change) and `bytes` (on disk) of the
-save; `load` and `load-cpu` of the load. The last four but `state` are missing for a library that only loads.
+save; `load` and `load-cpu` of the load. What is of the save is left out for a library that only loads.
 """
 
 import os
