@@ -9,6 +9,7 @@ import collections
 import os
 import pathlib
 import pickle
+import re
 import zipfile
 
 import torch
@@ -92,7 +93,7 @@ class _Planner(dcp.DefaultLoadPlanner):
         try:
             self.state_dict[name] = torch.load(value, weights_only=True)
         except pickle.UnpicklingError as error:
-            raise Refused(f"{name!r}: {_first_line(error)}") from None
+            raise Refused(f"{name!r}: {_said(error)}") from None
 
 
 class _Unpickler(pickle.Unpickler):
@@ -121,13 +122,15 @@ def _describe(path):
 def _told(source, error):
     """What went wrong, as one of ours, with the place."""
     if isinstance(error, (Refused, pickle.UnpicklingError)):
-        return Refused(f"import {source}: {_first_line(error)}")
+        return Refused(f"import {source}: {_said(error)}")
     if isinstance(error, OSError):
         return IoFailed(f"import {source}: {error}")
-    return Corrupt(f"import {source}: {type(error).__name__}: {_first_line(error)}")
+    return Corrupt(f"import {source}: {type(error).__name__}: {_said(error)}")
 
 
-def _first_line(error):
-    """Without the advice how to run it all the same."""
-    lines = [line for line in str(error).splitlines() if "GLOBAL" in line or "Unsupported" in line]
-    return (lines or str(error).splitlines() or [repr(error)])[0].strip()
+def _said(error):
+    """What torch or the unpickler says, without torch's advice how to run it all the same."""
+    asked = re.search(r"GLOBAL (\S+)", str(error))
+    if asked:
+        return f"its pickle asks for {asked[1]}, which is no tensor and no plain value"
+    return (str(error).splitlines() or [repr(error)])[0].strip()

@@ -58,10 +58,10 @@ def test_pickles_with_code_are_refused_by_the_name_of_what_they_ask_for(tmp_path
     dcp.save({"w": torch.ones(2), "x": Hostile()}, checkpoint_id=tmp_path / "values", no_dist=True)
     dcp.save({"w": torch.ones(2)}, checkpoint_id=tmp_path / "described", no_dist=True)
     (tmp_path / "described" / ".metadata").write_bytes(pickle.dumps(Hostile()))
-    for name, names in {"hostile.pt": "system", "values": "'x'.*system", "described": "asks for posix.system"}.items():
-        with pytest.raises(gangline.Refused, match=f"{name}.*{names}") as refused:
+    for name, where in {"hostile.pt": "", "values": "'x': ", "described": ""}.items():
+        with pytest.raises(gangline.Refused, match=f"{name}.*: {where}its pickle asks for posix.system, which is") as refused:
             import_checkpoint(tmp_path / name, store, 1)
-        assert "weights_only" not in str(refused.value), "no advice to run it"
+        assert "safe_globals" not in str(refused.value), "no advice to run it"
     assert not os.path.exists("/tmp/gangline-was-run") and store.list() == []
 
 
