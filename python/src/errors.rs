@@ -20,7 +20,8 @@ pub(crate) fn archive_exception(error: &archive::Error) -> PyErr {
         archive::Error::Corrupt { .. } => "Corrupt",
         archive::Error::NoRoom { .. } => "NoSpace",
         archive::Error::Remote { .. } => "Unreachable",
-        archive::Error::Address { .. } | archive::Error::Occupied { .. } => "Refused",
+        // The rest is for the caller to put right: nothing was changed.
+        _ => "Refused",
     };
     raise(class, &with_causes(error))
 }
@@ -52,7 +53,11 @@ fn class(error: &Error) -> &'static str {
         Error::Timeout { .. } => "TimedOut",
         Error::Superseded { .. } => "Superseded",
         Error::Closed => "Closed",
-        Error::ReadOnly | Error::Limit { .. } | Error::InvalidTensor { .. } | Error::InvalidOptions { .. } => "Refused",
+        Error::Archive { .. }
+        | Error::ReadOnly
+        | Error::Limit { .. }
+        | Error::InvalidTensor { .. }
+        | Error::InvalidOptions { .. } => "Refused",
     }
 }
 
