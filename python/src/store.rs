@@ -71,6 +71,7 @@ impl Store {
     /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
     #[new]
     #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python passes all but the path by name")]
     fn new(
         py: Python<'_>,
         path: PathBuf,
