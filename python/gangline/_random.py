@@ -7,8 +7,9 @@ import torch
 
 
 def states():
-    """The states of all, as values that a checkpoint can hold."""
-    found = {"python": random.getstate(), "numpy": numpy.random.get_state(), "cpu": torch.get_rng_state()}
+    """The states of all, in tensors and plain values: what torch.load reads without running a pickle as well."""
+    name, keys, *rest = numpy.random.get_state()
+    found = {"python": random.getstate(), "numpy": (name, keys.tolist(), *rest), "cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         found["cuda"] = torch.cuda.get_rng_state_all()
     return found
