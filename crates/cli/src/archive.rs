@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use gangline_base::Step;
 use gangline_storage::archive::{Archive, Error, Listed, Options, Pruned, Pushed, Rule};
-use gangline_storage::{Latest, Store};
+use gangline_storage::{CheckpointInfo, Latest, Store};
 
 use crate::checkpoint::{Row, failed, open};
 use crate::failure::Failure;
@@ -216,6 +216,11 @@ fn row(Listed { step, catalog }: Listed) -> Row {
         },
         Err(error) => Row::broken(step.0, error.to_string()),
     }
+}
+
+/// What the manifest of a checkpoint in an archive says.
+pub(crate) fn info(address: &str, step: Option<Step>) -> Result<CheckpointInfo, Failure> {
+    reach(address, &Reach { limit_mbps: None })?.info(step).map_err(|error| refused(&error))
 }
 
 /// What reading every byte of them found.

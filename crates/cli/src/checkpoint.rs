@@ -1,4 +1,15 @@
-//! `checkpoint`: look at a folder of checkpoints or an archive, and move checkpoints between them. Needs no control plane.
+//! `checkpoint`: look at a folder of checkpoints or an archive, move checkpoints between them, and to other libraries and
+//! back. Needs no control plane.
+
+mod amount;
+mod bench;
+mod diff;
+mod export;
+mod forecast;
+mod groups;
+mod import;
+mod place;
+mod show;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,6 +32,14 @@ pub(crate) enum CheckpointCommand {
         /// The folder, or the archive: s3://bucket/prefix, or its folder
         place: String,
     },
+    /// Show one checkpoint: its tensors, metadata, ranks and hashes
+    Show(show::ShowArgs),
+    /// Compare two checkpoints, tensor by tensor
+    Diff(diff::DiffArgs),
+    /// Write a checkpoint's weights to a folder that other libraries read
+    Export(export::ExportArgs),
+    /// Make a checkpoint of a model in safetensors files
+    Import(import::ImportArgs),
     /// Read every byte of a checkpoint and compare it with its hashes
     Verify {
         /// The folder, or the archive
@@ -33,6 +52,8 @@ pub(crate) enum CheckpointCommand {
     Push(PushArgs),
     /// Get a checkpoint from an archive, bit for bit
     Pull(PullArgs),
+    /// Measure this disk and memory, and say what checkpoints of a model will take here
+    Bench(bench::BenchArgs),
     /// Remove checkpoints from an archive but for those that an option names
     Prune(PruneArgs),
 }
@@ -58,6 +79,11 @@ pub(crate) fn run(global: &Global, command: &CheckpointCommand) -> Result<ExitCo
     let (place, rows) = match command {
         CheckpointCommand::List { place } => (place, list(place)?),
         CheckpointCommand::Verify { place, step } => (place, verify(place, *step)?),
+        CheckpointCommand::Show(args) => return show::show(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Diff(args) => return diff::diff(global, args),
+        CheckpointCommand::Export(args) => return export::export(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Import(args) => return import::import(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Bench(args) => return bench::bench(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Push(args) => return archive::push(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Pull(args) => return archive::pull(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Prune(args) => return archive::prune(global, args).map(|()| ExitCode::SUCCESS),

@@ -15,6 +15,7 @@
 //! but the push may find at its end that a pack it refers to is gone, and says so.
 
 mod catalog;
+mod contents;
 mod draft;
 mod encode;
 mod error;
@@ -38,11 +39,11 @@ use std::time::Duration;
 use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
-use crate::{Digest, Problem, Store, VerifyReport};
-use catalog::Catalog;
+use crate::{CheckpointInfo, Digest, Problem, Store, VerifyReport};
 use fetch::Fetcher;
 use remote::{Link, Manners, Remote};
 
+pub(crate) use catalog::Catalog;
 pub use error::{Error, Source};
 pub use prune::Pruned;
 pub use pull::Pulled;
@@ -171,6 +172,14 @@ impl Archive {
             all.push(Listed { step: Step(listed.0), catalog });
         }
         Ok(all)
+    }
+
+    /// What the manifest of a checkpoint (the newest, without a step) says.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog or the manifest isn't what was put.
+    pub fn info(&self, step: Option<Step>) -> Result<CheckpointInfo, Error> {
+        contents::info(&self.link, &known::find_catalog(&self.link, step)?)
     }
 
     /// Reads every byte of a checkpoint and names what isn't as it was put.

@@ -116,6 +116,21 @@ impl Disk {
         })
     }
 
+    /// Publishes a file of so many bytes that come in any order and from several threads: `fill` gets a function that writes
+    /// bytes at a place.
+    pub(crate) fn publish_placed(
+        &self,
+        folder: &Path,
+        name: &str,
+        bytes: u64,
+        fill: impl FnOnce(&(dyn Fn(u64, &[u8]) -> Result<(), Error> + Sync)) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.publish_with(folder, name, create, |aside, file| {
+            self.act(DiskAct::Write, aside, || reserve(file, bytes))?;
+            fill(&|at, bytes| self.act(DiskAct::Write, aside, || file.write_all_at(bytes, at)))
+        })
+    }
+
     /// Publishes a file that is laid out in memory, past the page cache where the file system can: several blocks under way
     /// at once keep the disk busy, and the cache would copy each byte and then hold what nobody reads.
     pub(crate) fn publish_image(&self, folder: &Path, name: &str, image: &Staged) -> Result<(), Error> {
@@ -136,7 +151,7 @@ impl Disk {
         fill: impl FnOnce(&Path, &File) -> Result<(), E>,
     ) -> Result<(), E> {
         let path = folder.join(name);
-        let aside = folder.join(format!("{}{name}", layout::ASIDE_PREFIX));
+        let aside = layout::aside(folder, name);
         let file = self.act(DiskAct::CreateFile, &aside, || create(&aside))?;
         fill(&aside, &file)?;
         self.sync(DiskAct::SyncFile, &aside, &file)?;

@@ -68,6 +68,18 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Where something new was to go, there is something already; nothing was written over.
+    #[error("make {}: it is there already, and not empty", path.display())]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// None of the checkpoint's tensors is meant.
+    #[error("find a tensor whose name begins with {prefix:?}")]
+    NothingSelected {
+        /// How the names should have begun.
+        prefix: String,
+    },
     /// The options contradict themselves.
     #[error("open the store: {why}")]
     InvalidOptions {

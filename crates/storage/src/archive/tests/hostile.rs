@@ -9,6 +9,7 @@ use crate::archive::catalog::{
 };
 use crate::archive::fetch::Fetcher;
 use crate::archive::{Archive, Error};
+use crate::fuzz::tests::Draw;
 use crate::manifest::seal;
 use crate::{Digest, Flaw, Step, Store};
 
@@ -139,33 +140,6 @@ fn a_checkpoint_that_promises_more_than_the_disk_has_is_refused_before_anything_
     let refused = place.archive.pull(Some(Step(2)), &back).unwrap_err();
     assert!(matches!(refused, Error::NoRoom { step: Step(2), .. }), "{refused:?}");
     assert_eq!(contents(back.path()), BTreeMap::new());
-}
-
-/// Draws numbers from a seed: splitmix64 (Steele, Lea and Flood 2014).
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((word ^ (word >> 31)) % limit as u64).unwrap()
-    }
-
-    /// Changes a byte or a few: to anything, to a digit, away, or twice.
-    fn mutate(&mut self, bytes: &mut Vec<u8>) {
-        for _ in 0..=self.below(3) {
-            let at = self.below(bytes.len());
-            match self.below(4) {
-                0 => bytes[at] = u8::try_from(self.below(256)).unwrap(),
-                1 => drop(bytes.remove(at)),
-                2 => bytes.insert(at, bytes[at]),
-                // Most of a catalog is digits.
-                _ => bytes[at] = b"0123456789abcdef"[self.below(16)],
-            }
-        }
-    }
 }
 
 /// What a catalog's tensors are, if all of it can be read.
