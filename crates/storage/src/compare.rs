@@ -94,7 +94,7 @@ pub fn compare<'a>(before: &'a CheckpointInfo, after: &'a CheckpointInfo) -> Vec
 
 impl Snapshot {
     /// Whether a tensor has the same type, shape and bytes in both checkpoints, however it was cut, by reading it in both. Takes
-    /// some dozens of MiB of memory, whatever the size of the tensor.
+    /// some 100 MiB of memory, whatever the size of the tensor.
     ///
     /// # Errors
     /// [`Error::InvalidTensor`] if one of them has no such tensor; [`Error::Corrupt`] naming the file and tensor that isn't what

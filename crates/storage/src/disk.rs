@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
+use crate::slab::PAGE;
 use crate::staged::Staged;
 use crate::{Error, layout};
 
@@ -117,7 +118,7 @@ impl Disk {
     }
 
     /// Publishes a file of so many bytes that come in any order and from several threads: `fill` gets a function that writes
-    /// bytes at a place.
+    /// bytes at a place. Whole pages go past the page cache.
     pub(crate) fn publish_placed(
         &self,
         folder: &Path,
@@ -127,7 +128,9 @@ impl Disk {
     ) -> Result<(), Error> {
         self.publish_with(folder, name, create, |aside, file| {
             self.act(DiskAct::Write, aside, || reserve(file, bytes))?;
-            fill(&|at, bytes| self.act(DiskAct::Write, aside, || file.write_all_at(bytes, at)))
+            let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) are an int");
+            let direct = OpenOptions::new().write(true).custom_flags(flags).open(aside).ok();
+            fill(&|at, bytes| self.act(DiskAct::Write, aside, || write_placed((direct.as_ref(), file), bytes, at)))
         })
     }
 
@@ -235,6 +238,19 @@ fn create_direct(path: &Path) -> io::Result<File> {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => options.open(path),
         opened => opened,
     }
+}
+
+/// Writes bytes at a place: whole pages of memory that belong to whole pages of the file past the page cache, if the file
+/// system can, and the rest through it.
+fn write_placed((direct, file): (Option<&File>, &File), bytes: &[u8], at: u64) -> io::Result<()> {
+    let is_aligned = at.is_multiple_of(PAGE as u64) && bytes.as_ptr().addr().is_multiple_of(PAGE);
+    let (pages, rest) = bytes.split_at(if is_aligned { bytes.len() - bytes.len() % PAGE } else { 0 });
+    match direct.map_or_else(|| file.write_all_at(pages, at), |direct| direct.write_all_at(pages, at)) {
+        // Its sectors are larger than pages.
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => file.write_all_at(pages, at)?,
+        written => written?,
+    }
+    file.write_all_at(rest, at + pages.len() as u64)
 }
 
 /// Reserves space, where the file system can: then blocks are written at the same time, while a file that grows takes one

@@ -6,18 +6,21 @@
 //! tensor was cut when it was saved. Keeps A-6 (the index, or the only file, comes last, and a file gets its name only after every
 //! byte in it was as it was saved) and A-10 (memory doesn't depend on the model).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use gangline_coding::{Rounding, derive_bf16};
 use serde::Serialize;
 
 use crate::disk::Disk;
 use crate::region::Region;
 use crate::shard::encode_header;
+use crate::slab::PAGE;
 use crate::tensor::name_fault;
-use crate::{Bytes, DiskHook, Error, Snapshot, Step, TensorInfo, layout};
+use crate::{Bytes, DataType, DiskHook, Error, Snapshot, Step, TensorInfo, layout};
 
 /// How the names of what the Python package keeps for itself begin. It is never exported.
 pub const RESERVED_PREFIX: &str = "__gangline__.";
@@ -35,13 +38,30 @@ pub struct ExportOptions {
     pub prefix: String,
     /// The most bytes of tensors in a file; a larger tensor has a file of its own.
     pub shard_bytes_max: Bytes,
+    /// What becomes of fp32 tensors.
+    pub precision: Precision,
     /// Asked before each change to the disk; for tests that kill or fill it there.
     pub disk_hook: Option<DiskHook>,
 }
 
+/// What becomes of fp32 tensors on their way out; others leave as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precision {
+    /// They leave as they were saved.
+    #[default]
+    AsSaved,
+    /// They are rounded to bf16: to the nearest, ties to even, as PyTorch does it. This loses bits, on purpose.
+    Bf16,
+}
+
 impl Default for ExportOptions {
     fn default() -> Self {
-        ExportOptions { prefix: String::new(), shard_bytes_max: SHARD_BYTES_DEFAULT, disk_hook: None }
+        ExportOptions {
+            prefix: String::new(),
+            shard_bytes_max: SHARD_BYTES_DEFAULT,
+            precision: Precision::default(),
+            disk_hook: None,
+        }
     }
 }
 
@@ -72,20 +92,54 @@ struct Total {
     total_size: u64,
 }
 
-/// A tensor on its way out: its name there, and what it is here.
-type Leaving<'a> = (&'a str, &'a TensorInfo);
+/// A tensor on its way out.
+#[derive(Clone, Copy)]
+struct Leaving<'a> {
+    /// Its name there.
+    name: &'a str,
+    /// What it is here.
+    tensor: &'a TensorInfo,
+    /// What its elements become.
+    data_type: DataType,
+    /// Its bytes there.
+    bytes: u64,
+}
+
+impl<'a> Leaving<'a> {
+    fn of(tensor: &'a TensorInfo, name: &'a str, precision: Precision) -> Leaving<'a> {
+        let Bytes(bytes) = tensor.bytes;
+        match (tensor.data_type, precision) {
+            (DataType::F32, Precision::Bf16) => Leaving { name, tensor, data_type: DataType::Bf16, bytes: bytes / 2 },
+            (data_type, _) => Leaving { name, tensor, data_type, bytes },
+        }
+    }
+
+    /// Writes whole elements of it, which begin so many bytes after its first as it was saved, to a file in which it begins at
+    /// `start`.
+    fn write(&self, start: u64, to: usize, run: &[u8], write: Write<'_>) -> Result<(), Error> {
+        if self.data_type == self.tensor.data_type {
+            return write(start + to as u64, run);
+        }
+        let mut rounded = Vec::with_capacity(run.len() / 2);
+        derive_bf16(run, Rounding::NearestEven, &mut rounded);
+        write(start + to as u64 / 2, &rounded)
+    }
+}
+
+/// Writes bytes at a place of a file.
+type Write<'a> = &'a (dyn Fn(u64, &[u8]) -> Result<(), Error> + Sync);
 
 impl Snapshot {
     /// Writes tensors of the checkpoint, each whole, to a folder as Hugging Face's libraries expect them: `model.safetensors`,
     /// or `model-00001-of-0000N.safetensors` and so on with an index. Every byte is checked on its way. The folder is made; one
-    /// that is there has to be empty. Takes some dozens of MiB of memory, whatever the size of the model.
+    /// that is there has to be empty. Takes some 100 MiB of memory, whatever the size of the model.
     ///
     /// # Errors
     /// [`Error::Occupied`]; [`Error::NothingSelected`]; [`Error::InvalidTensor`] for a name that is nothing but the prefix;
     /// [`Error::Corrupt`] naming the tensor that isn't what was saved; [`Error::NoSpace`], [`Error::Io`]. What was written is
     /// removed then.
     pub fn export(&self, folder: &Path, options: &ExportOptions) -> Result<Exported, Error> {
-        let leaving = select(&self.info().tensors, &options.prefix)?;
+        let leaving = select(&self.info().tensors, options)?;
         let shards = pack(&leaving, options.shard_bytes_max);
         let files: Vec<String> = (1..=shards.len()).map(|number| file_name(number, shards.len())).collect();
         let was_there = is_there_and_empty(folder)?;
@@ -109,7 +163,8 @@ impl Snapshot {
             return Ok(());
         }
         let bytes = shards.iter().map(|(_, tensors)| total(tensors).0).sum();
-        let places = shards.iter().flat_map(|(file, tensors)| tensors.iter().map(|(name, _)| (*name, file.as_str())));
+        let places =
+            shards.iter().flat_map(|(file, tensors)| tensors.iter().map(|tensor| (tensor.name, file.as_str())));
         let index = Index { metadata: Total { total_size: bytes }, weight_map: places.collect() };
         let text = serde_json::to_vec_pretty(&index).expect("an index has string keys and plain values");
         disk.publish(folder, INDEX, &text)
@@ -118,7 +173,7 @@ impl Snapshot {
     fn write_shard(&self, disk: &Disk, folder: &Path, file: &str, tensors: &[Leaving<'_>]) -> Result<(), Error> {
         let (header, starts, end) = lay_out(tensors)?;
         let boxes: Vec<(&str, Region)> =
-            tensors.iter().map(|(_, tensor)| (tensor.name.as_str(), Region::whole(&tensor.shape))).collect();
+            tensors.iter().map(|Leaving { tensor, .. }| (&*tensor.name, Region::whole(&tensor.shape))).collect();
         disk.publish_placed(folder, file, end, |write| {
             write(0, &header)?;
             let failure = OnceLock::new();
@@ -126,8 +181,8 @@ impl Snapshot {
                 if failure.get().is_some() {
                     return;
                 }
-                let write = |to, run: &[u8]| write(starts[of] + to as u64, run);
-                if let Err(error) = overlap.each_run(at, bytes, write) {
+                let write_run = |to, run: &[u8]| tensors[of].write(starts[of], to, run, write);
+                if let Err(error) = overlap.each_run(at, bytes, write_run) {
                     // Others' failures are of the same disk.
                     let _ = failure.set(error);
                 }
@@ -156,14 +211,16 @@ fn empty(disk: &Disk, folder: &Path, files: &[String]) -> Result<(), Error> {
 }
 
 /// The tensors that are meant, by their new names.
-fn select<'a>(tensors: &'a [TensorInfo], prefix: &str) -> Result<Vec<Leaving<'a>>, Error> {
+fn select<'a>(tensors: &'a [TensorInfo], options: &ExportOptions) -> Result<Vec<Leaving<'a>>, Error> {
+    let ExportOptions { prefix, precision, .. } = options;
     let is_ours = |tensor: &&TensorInfo| !tensor.name.starts_with(RESERVED_PREFIX);
-    let renamed = |tensor: &'a TensorInfo| Some((tensor.name.strip_prefix(prefix)?, tensor));
+    let renamed =
+        |tensor: &'a TensorInfo| Some(Leaving::of(tensor, tensor.name.strip_prefix(prefix.as_str())?, *precision));
     let leaving: Vec<Leaving<'a>> = tensors.iter().filter(is_ours).filter_map(renamed).collect();
     if leaving.is_empty() {
-        return Err(Error::NothingSelected { prefix: prefix.to_owned() });
+        return Err(Error::NothingSelected { prefix: prefix.clone() });
     }
-    match leaving.iter().find_map(|(name, tensor)| Some((tensor, name_fault(name)?))) {
+    match leaving.iter().find_map(|Leaving { name, tensor, .. }| Some((tensor, name_fault(name)?))) {
         Some((tensor, why)) => Err(Error::InvalidTensor { tensor: tensor.name.clone(), why }),
         None => Ok(leaving),
     }
@@ -174,7 +231,7 @@ fn pack<'a>(tensors: &[Leaving<'a>], bytes_max: Bytes) -> Vec<Vec<Leaving<'a>>> 
     let mut shards: Vec<Vec<Leaving<'a>>> = Vec::new();
     let mut room = 0;
     for leaving in tensors {
-        let bytes = leaving.1.bytes.0;
+        let bytes = leaving.bytes;
         match shards.last_mut() {
             Some(shard) if bytes <= room => shard.push(*leaving),
             _ => {
@@ -188,7 +245,7 @@ fn pack<'a>(tensors: &[Leaving<'a>], bytes_max: Bytes) -> Vec<Vec<Leaving<'a>>> 
 }
 
 fn total(tensors: &[Leaving<'_>]) -> Bytes {
-    Bytes(tensors.iter().map(|(_, tensor)| tensor.bytes.0).sum())
+    Bytes(tensors.iter().map(|tensor| tensor.bytes).sum())
 }
 
 /// A file's name, as transformers has it.
@@ -197,21 +254,24 @@ fn file_name(number: usize, count: usize) -> String {
 }
 
 /// The header of a file, where in the file each tensor begins, and where the last ends. Wide elements come first: then every
-/// tensor is aligned to its elements.
+/// tensor is aligned to its elements. Among those, what is whole pages comes first: then it lies in whole pages.
 fn lay_out(tensors: &[Leaving<'_>]) -> Result<(Vec<u8>, Vec<u64>, u64), Error> {
-    let width = |index: &usize| std::cmp::Reverse(tensors[*index].1.data_type.size());
+    let rank = |index: &usize| {
+        let Leaving { data_type, bytes, .. } = tensors[*index];
+        (Reverse(data_type.size()), !bytes.is_multiple_of(PAGE as u64))
+    };
     let mut order: Vec<usize> = (0..tensors.len()).collect();
-    order.sort_by_key(width);
+    order.sort_by_key(rank);
     let entries = order.iter().map(|index| {
-        let (name, TensorInfo { data_type, shape, bytes, .. }) = tensors[*index];
-        (name, *data_type, shape.as_slice(), bytes.0)
+        let Leaving { name, tensor, data_type, bytes } = tensors[*index];
+        (name, data_type, tensor.shape.as_slice(), bytes)
     });
     let header = encode_header(entries, Some((FORMAT.0, FORMAT.1.to_owned())))?;
     let mut starts = vec![0; tensors.len()];
     let mut next = header.len() as u64;
     for index in order {
         starts[index] = next;
-        next += tensors[index].1.bytes.0;
+        next += tensors[index].bytes;
     }
     Ok((header, starts, next))
 }
@@ -221,6 +281,7 @@ impl std::fmt::Debug for ExportOptions {
         f.debug_struct("ExportOptions")
             .field("prefix", &self.prefix)
             .field("shard_bytes_max", &self.shard_bytes_max)
+            .field("precision", &self.precision)
             .finish_non_exhaustive()
     }
 }
@@ -228,7 +289,6 @@ impl std::fmt::Debug for ExportOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DataType;
 
     fn info(name: &str, bytes: u64) -> TensorInfo {
         let shape = vec![usize::try_from(bytes).expect("small")];
@@ -246,8 +306,9 @@ mod tests {
 
     fn packed(sizes: &[u64], bytes_max: u64) -> Vec<Vec<u64>> {
         let tensors: Vec<TensorInfo> = sizes.iter().map(|bytes| info("t", *bytes)).collect();
-        let leaving: Vec<Leaving<'_>> = tensors.iter().map(|tensor| ("t", tensor)).collect();
-        let sizes_of = |shard: Vec<Leaving<'_>>| shard.iter().map(|(_, tensor)| tensor.bytes.0).collect();
+        let leaving: Vec<Leaving<'_>> =
+            tensors.iter().map(|tensor| Leaving::of(tensor, "t", Precision::AsSaved)).collect();
+        let sizes_of = |shard: Vec<Leaving<'_>>| shard.iter().map(|tensor| tensor.bytes).collect();
         pack(&leaving, Bytes(bytes_max)).into_iter().map(sizes_of).collect()
     }
 
@@ -263,8 +324,9 @@ mod tests {
     fn a_prefix_selects_and_goes_and_what_python_keeps_for_itself_stays() {
         let tensors = ["__gangline__.values", "model.", "model.a", "model.model.b", "optimizer.a"].map(|n| info(n, 1));
         let names = |prefix: &str| -> Result<Vec<&str>, String> {
-            let leaving = select(&tensors, prefix).map_err(|error| error.to_string())?;
-            Ok(leaving.iter().map(|(name, _)| *name).collect())
+            let options = ExportOptions { prefix: prefix.to_owned(), ..ExportOptions::default() };
+            let leaving = select(&tensors, &options).map_err(|error| error.to_string())?;
+            Ok(leaving.iter().map(|tensor| tensor.name).collect())
         };
         assert_eq!(names("model.model."), Ok(vec!["b"]));
         assert_eq!(names("").map(|all| all.len()), Ok(4));

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use gangline_base::Bytes;
-use gangline_storage::{Error, ExportOptions, RESERVED_PREFIX, SHARD_BYTES_DEFAULT, TensorInfo};
+use gangline_storage::{Error, ExportOptions, Precision, RESERVED_PREFIX, SHARD_BYTES_DEFAULT, TensorInfo};
 
 use crate::checkpoint::groups::grouped;
 use crate::checkpoint::{amount, failed, place};
@@ -35,6 +35,15 @@ pub(crate) struct ExportArgs {
     /// The most bytes of tensors in a file [default: 5GB]
     #[arg(long, value_name = "SIZE", value_parser = amount::bytes)]
     shard_size: Option<Bytes>,
+    /// Round fp32 tensors to bf16 [default: leave them as they are]
+    #[arg(long, value_enum)]
+    dtype: Option<Rounded>,
+}
+
+/// What fp32 tensors are rounded to.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Rounded {
+    Bf16,
 }
 
 pub(crate) fn export(global: &Global, args: &ExportArgs) -> Result<(), Failure> {
@@ -51,6 +60,7 @@ pub(crate) fn export(global: &Global, args: &ExportArgs) -> Result<(), Failure> 
     let options = ExportOptions {
         prefix: args.prefix.clone().unwrap_or_default(),
         shard_bytes_max: args.shard_size.unwrap_or(SHARD_BYTES_DEFAULT),
+        precision: args.dtype.map_or(Precision::AsSaved, |Rounded::Bf16| Precision::Bf16),
         ..ExportOptions::default()
     };
     let exported = snapshot.export(&args.folder, &options).map_err(|error| match error {

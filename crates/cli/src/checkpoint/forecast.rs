@@ -3,7 +3,8 @@
 //! A save blocks the trainer for one copy of its state, so the stall is the bytes of a node over the rate at which its ranks copy
 //! together; it is durable when the node's disk has taken those bytes in; the overhead is the stall over the interval; and no
 //! interval is shorter than the disk takes (CheckFreq, Mohan et al., FAST'21, bounds the interval in the same way). Bytes of a
-//! model are 14 a parameter: master, two moments and a bf16 copy (ZeRO, Rajbhandari et al., SC'20, section 3).
+//! model are 14 a parameter: master, two moments and a bf16 copy (the 16 of ZeRO, Rajbhandari et al., SC'20, section 3, less the
+//! gradients).
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use gangline_storage::{Bytes, DataType, DiskAct, Error, ExportOptions, Flaw, Options, Step, Store, Tensor};
+use gangline_storage::{Bytes, DataType, DiskAct, Error, ExportOptions, Flaw, Options, Precision, Step, Store, Tensor};
 use safetensors::SafeTensors;
 
 use crate::sharded::{COLUMNS, GRID, Part, ROWS, WHOLE, bytes_of, save_parts};
@@ -115,11 +115,37 @@ fn what_was_cut_over_ranks_leaves_whole() {
 #[test]
 fn tensors_of_many_segments_leave_whole() {
     let folder = tempfile::tempdir().unwrap();
-    let state = [tensor("large", DataType::F32, &[5_000, 1_001]), tensor("odd", DataType::U8, &[8_388_609])];
+    let state = [
+        tensor("large", DataType::F32, &[5_000, 1_001]),
+        tensor("odd", DataType::U8, &[8_388_609]),
+        tensor("pages", DataType::F32, &[3, 1 << 20]),
+        tensor("small", DataType::F32, &[7]),
+    ];
     let snapshot = saved(&folder.path().join("store"), &state).open_step(Step(5)).unwrap();
     let out = folder.path().join("out");
     snapshot.export(&out, &ExportOptions::default()).unwrap();
     assert!(read_folder(&out) == expected(&state, ""));
+}
+
+#[test]
+fn fp32_is_rounded_to_bf16_if_asked_for_and_nothing_else_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let values =
+        [1.0_f32, f32::from_bits(0x3f80_8000), f32::from_bits(0x3f80_8001), -2.5, f32::INFINITY, f32::MAX, 1e-40, 0.0];
+    let rounded = [0x3f80_u16, 0x3f80, 0x3f81, 0xc020, 0x7f80, 0x7f80, 0x0001, 0x0000];
+    let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let master = Tensor { name: "master".to_owned(), data_type: DataType::F32, shape: vec![2, 4], data };
+    let others = [tensor("half", DataType::F16, &[3]), tensor("wide", DataType::F64, &[2])];
+    let state = [vec![master], others.to_vec()].concat();
+    let snapshot = saved(&folder.path().join("store"), &state).open_step(Step(5)).unwrap();
+    let out = folder.path().join("out");
+    let options = ExportOptions { precision: Precision::Bf16, ..ExportOptions::default() };
+    let exported = snapshot.export(&out, &options).unwrap();
+    assert_eq!(exported.bytes, Bytes(16 + 6 + 16));
+    let mut expected = expected(&others, "");
+    let data = rounded.iter().flat_map(|value| value.to_le_bytes()).collect();
+    expected.insert("master".to_owned(), ("BF16".to_owned(), vec![2, 4], data));
+    assert_eq!(read_folder(&out), expected);
 }
 
 #[test]
