@@ -121,7 +121,7 @@ fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
     Archive::open(address, &options).map_err(|error| refused(&error))
 }
 
-fn refused(error: &Error) -> Failure {
+pub(crate) fn refused(error: &Error) -> Failure {
     let hint = match error {
         Error::Remote { tries: 2.., .. } => "run the same command again: it goes on where this one was",
         Error::NotFound { .. } => "gangline checkpoint list ARCHIVE shows those there are",

@@ -16,9 +16,9 @@ use gangline_coding::{Rounding, derive_bf16};
 use serde::Serialize;
 
 use crate::disk::Disk;
+use crate::memory::PAGE;
 use crate::region::Region;
 use crate::shard::encode_header;
-use crate::slab::PAGE;
 use crate::tensor::name_fault;
 use crate::{Bytes, DataType, DiskHook, Error, Snapshot, Step, TensorInfo, layout};
 

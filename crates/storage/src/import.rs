@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
@@ -20,6 +20,7 @@ use crate::foreign::{ForeignFile, ForeignTensor, open_model};
 use crate::manifest::{Manifest, ShardRecord, TensorRecord, seal};
 use crate::shard::encode_header;
 use crate::tensor::name_fault;
+use crate::threads::on_threads;
 use crate::{Bytes, Digest, Error, Flaw, Step, Store, TENSORS_MAX, WORLD_SIZE_MAX, layout};
 
 /// Bytes that are copied at once.
@@ -113,27 +114,18 @@ fn build(disk: &Disk, aside: &Path, step: Step, files: &[ForeignFile], prefix: &
 
 /// Copies all files, a few at once; none after one has failed.
 fn write_shards(disk: &Disk, aside: &Path, files: &[ForeignFile], prefix: &str) -> Result<Vec<ShardRecord>, Error> {
-    let next = AtomicUsize::new(0);
     let world_size = u32::try_from(files.len()).expect("their number has been checked");
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(file) = files.get(index) else { return Ok(done) };
-            let rank = u32::try_from(index).expect("their number has been checked");
-            let written = write_shard(disk, aside, (rank, world_size), file, prefix);
-            done.push(written.inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?);
+    let has_failed = AtomicBool::new(false);
+    let write = |(rank, file): (u32, &ForeignFile)| {
+        if has_failed.load(Ordering::Relaxed) {
+            return Ok(None);
         }
+        let written = write_shard(disk, aside, (rank, world_size), file, prefix);
+        written.map(Some).inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
     };
-    let outcomes: Vec<Result<Vec<ShardRecord>, Error>> = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..FILES_AT_ONCE.min(files.len())).map(|_| scope.spawn(work)).collect();
-        let own = work();
-        let others = others.into_iter().map(|other| other.join().expect("copying doesn't panic"));
-        std::iter::once(own).chain(others).collect()
-    });
-    let mut shards = outcomes.into_iter().collect::<Result<Vec<_>, Error>>()?.concat();
-    shards.sort_by_key(|shard| shard.rank);
-    Ok(shards)
+    let written = on_threads(FILES_AT_ONCE, (0..).zip(files).collect(), || write);
+    // What was left undone stands beside an error.
+    written.into_iter().filter_map(Result::transpose).collect()
 }
 
 fn write_shard(
