@@ -34,7 +34,7 @@ fn class(error: &Error) -> &'static str {
         Error::Timeout { .. } => "TimedOut",
         Error::Superseded { .. } => "Superseded",
         Error::Closed => "Closed",
-        Error::Occupied { .. } | Error::NothingSelected { .. } => "Refused",
+        Error::Archive { .. } | Error::Occupied { .. } | Error::NothingSelected { .. } => "Refused",
         Error::ReadOnly | Error::Limit { .. } | Error::InvalidTensor { .. } | Error::InvalidOptions { .. } => "Refused",
     }
 }

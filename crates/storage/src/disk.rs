@@ -40,6 +40,9 @@ pub enum DiskAct {
 /// Asked before each change; an error is taken for the operating system's own.
 pub type DiskHook = Arc<dyn Fn(DiskAct, &Path) -> io::Result<()> + Send + Sync>;
 
+/// Writes bytes at a place of a file; from any thread.
+pub(crate) type WriteAt<'a> = &'a (dyn Fn(u64, &[u8]) -> Result<(), Error> + Sync);
+
 /// The most bytes handed to the kernel at once.
 const WRITE_BYTES_MAX: usize = 8 << 20;
 
@@ -125,7 +128,7 @@ impl Disk {
         folder: &Path,
         name: &str,
         bytes: u64,
-        fill: impl FnOnce(&(dyn Fn(u64, &[u8]) -> Result<(), Error> + Sync)) -> Result<(), Error>,
+        fill: impl FnOnce(WriteAt<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.publish_with(folder, name, create, |aside, file| {
             self.act(DiskAct::Write, aside, || reserve(file, bytes))?;

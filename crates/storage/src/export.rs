@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use gangline_coding::{Rounding, derive_bf16};
 use serde::Serialize;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, WriteAt};
 use crate::memory::PAGE;
 use crate::region::Region;
 use crate::shard::encode_header;
@@ -116,7 +116,7 @@ impl<'a> Leaving<'a> {
 
     /// Writes whole elements of it, which begin so many bytes after its first as it was saved, to a file in which it begins at
     /// `start`.
-    fn write(&self, start: u64, to: usize, run: &[u8], write: Write<'_>) -> Result<(), Error> {
+    fn write(&self, start: u64, to: usize, run: &[u8], write: WriteAt<'_>) -> Result<(), Error> {
         if self.data_type == self.tensor.data_type {
             return write(start + to as u64, run);
         }
@@ -125,9 +125,6 @@ impl<'a> Leaving<'a> {
         write(start + to as u64 / 2, &rounded)
     }
 }
-
-/// Writes bytes at a place of a file.
-type Write<'a> = &'a (dyn Fn(u64, &[u8]) -> Result<(), Error> + Sync);
 
 impl Snapshot {
     /// Writes tensors of the checkpoint, each whole, to a folder as Hugging Face's libraries expect them: `model.safetensors`,

@@ -4,6 +4,7 @@
 //! The folder is built aside and gets its name last, by the store's own hands. Memory doesn't depend on the model
 //! a block and a header for each file under way.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
@@ -18,6 +19,7 @@ use crate::disk::Disk;
 use crate::error::within;
 use crate::foreign::{ForeignFile, ForeignTensor, open_model};
 use crate::manifest::{Manifest, ShardRecord, TensorRecord, seal};
+use crate::memory::{Memory, PAGE};
 use crate::shard::encode_header;
 use crate::tensor::name_fault;
 use crate::threads::on_threads;
@@ -136,8 +138,10 @@ fn write_shard(
     prefix: &str,
 ) -> Result<ShardRecord, Error> {
     let mut order: Vec<&ForeignTensor> = file.tensors.iter().collect();
-    // Wide elements first keeps every tensor aligned to its element.
-    order.sort_by(|a, b| (b.data_type.size(), &a.name).cmp(&(a.data_type.size(), &b.name)));
+    // Wide elements first keeps every tensor aligned to its elements; whole pages first among those, to whole pages.
+    order.sort_by_key(|tensor| {
+        (Reverse(tensor.data_type.size()), !tensor.bytes.is_multiple_of(PAGE as u64), &tensor.name)
+    });
     let names: Vec<String> = order.iter().map(|tensor| format!("{prefix}{}", tensor.name)).collect();
     let entries = order.iter().zip(&names).map(|(tensor, name)| {
         let ForeignTensor { data_type, shape, bytes, .. } = tensor;
@@ -146,12 +150,14 @@ fn write_shard(
     let header = encode_header(entries, None)?;
     let mut tensors = Vec::with_capacity(order.len());
     let source = file.data()?;
-    let mut bytes = header.len() as u64;
-    disk.publish_stream(aside, &layout::shard_file(rank, world_size), |write| -> Result<(), Error> {
-        write(&header)?;
+    let bytes = header.len() as u64 + order.iter().map(|tensor| tensor.bytes).sum::<u64>();
+    disk.publish_placed(aside, &layout::shard_file(rank, world_size), bytes, |write| {
+        write(0, &header)?;
+        let mut next = header.len() as u64;
+        let mut block = Memory::own(BLOCK_BYTES).map_err(|error| Error::io("make room to read", &file.path, error))?;
         for (tensor, name) in order.iter().zip(names) {
-            let blake3 = copy(&source, &file.path, tensor, write)?;
-            bytes += tensor.bytes;
+            let blake3 = copy(&source, &file.path, tensor, &mut block, |at, bytes| write(next + at, bytes))?;
+            next += tensor.bytes;
             let ForeignTensor { data_type, shape, .. } = tensor;
             tensors.push(TensorRecord { name, data_type: *data_type, shape: shape.clone(), blake3, part_of: None });
         }
@@ -165,21 +171,21 @@ fn copy(
     source: &File,
     path: &Path,
     tensor: &ForeignTensor,
-    write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+    block: &mut Memory,
+    write: impl Fn(u64, &[u8]) -> Result<(), Error>,
 ) -> Result<Digest, Error> {
     let mut hasher = blake3::Hasher::new();
-    let (mut at, end) = (tensor.start, tensor.start + tensor.bytes);
-    let mut block = vec![0; BLOCK_BYTES.min(usize::try_from(tensor.bytes).expect("64-bit Linux only"))];
-    while at < end {
-        let length = usize::try_from(end - at).expect("64-bit Linux only").min(BLOCK_BYTES);
-        let block = &mut block[..length];
-        source.read_exact_at(block, at).map_err(|error| match error.kind() {
+    let mut at = 0;
+    while at < tensor.bytes {
+        let length = usize::try_from(tensor.bytes - at).expect("64-bit Linux only").min(BLOCK_BYTES);
+        let block = &mut block.bytes_mut()[..length];
+        source.read_exact_at(block, tensor.start + at).map_err(|error| match error.kind() {
             // It has been cut short since its length was looked at.
             io::ErrorKind::UnexpectedEof => Error::corrupt(path, Flaw::Unreadable),
             _ => Error::io("read", path, error),
         })?;
         hasher.update(block);
-        write(block)?;
+        write(at, block)?;
         at += length as u64;
     }
     Ok(hasher.finalize().into())
