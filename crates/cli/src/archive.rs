@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gangline_base::Step;
-use gangline_storage::archive::{Archive, Error, Listed, Options, Pruned, Pushed, Rule};
+use gangline_control::wire::Time;
+use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pruned, Pushed, Rule, WrappingKey};
 use gangline_storage::{Latest, Store};
 
 use crate::checkpoint::{Row, failed, open};
@@ -17,12 +18,41 @@ use crate::{Global, output};
 /// Bytes a second of a megabit a second.
 const MEGABIT: u64 = 125_000;
 
+/// What opens an encrypted archive.
+#[derive(Args, Debug, Default)]
+pub(crate) struct KeyFile {
+    /// The file of an encrypted archive's key: 32 bytes, or 64 hexadecimal digits. An archive that has nothing yet is encrypted
+    /// if it is given
+    #[arg(long, value_name = "FILE", env = "GANGLINE_ARCHIVE_KEY_FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl KeyFile {
+    /// The key, if there is one.
+    fn read(&self) -> Result<Option<WrappingKey>, Failure> {
+        self.key_file.as_deref().map(read_key).transpose()
+    }
+}
+
+/// Reads a key's file.
+pub(crate) fn read_key(path: &Path) -> Result<WrappingKey, Failure> {
+    WrappingKey::from_file(path).map_err(|error| refused(&error.into()))
+}
+
 /// How an archive is reached.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Reach {
     /// The most megabits a second, up and down together [default: as many as go]
     #[arg(long, value_name = "N")]
     limit_mbps: Option<NonZeroU64>,
+    #[command(flatten)]
+    key: KeyFile,
+}
+
+impl From<&KeyFile> for Reach {
+    fn from(key: &KeyFile) -> Reach {
+        Reach { limit_mbps: None, key: KeyFile { key_file: key.key_file.clone() } }
+    }
 }
 
 /// What is pushed where.
@@ -82,6 +112,8 @@ pub(crate) struct PruneArgs {
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    key: KeyFile,
 }
 
 fn best(text: &str) -> Result<(String, u32), String> {
@@ -107,24 +139,33 @@ impl PruneArgs {
     }
 }
 
-/// Whether a place is an archive rather than a folder of checkpoints: an address, or a folder with catalogs.
+/// Whether a place is an archive rather than a folder of checkpoints: an address, or a folder with catalogs or keys.
 pub(crate) fn is_archive(place: &str) -> bool {
-    place.contains("://") || Path::new(place).join("catalogs").is_dir()
+    place.contains("://") || ["catalogs", "keys"].iter().any(|part| Path::new(place).join(part).is_dir())
 }
 
-fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
+pub(crate) fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
     let rate = reach.limit_mbps.and_then(|limit| NonZeroU64::new(limit.get().saturating_mul(MEGABIT)));
     let settings = std::env::vars().filter(|(name, _)| name.starts_with("AWS_"));
     let s3: BTreeMap<String, String> = settings.collect();
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let options = Options { bytes_per_second_max: rate, s3, threads, ..Options::default() };
+    let key = reach.key.read()?;
+    let options = Options { bytes_per_second_max: rate, s3, threads, key, ..Options::default() };
     Archive::open(address, &options).map_err(|error| refused(&error))
 }
 
-fn refused(error: &Error) -> Failure {
+pub(crate) fn refused(error: &Error) -> Failure {
     let hint = match error {
-        Error::Remote { tries: 2.., .. } => "run the same command again: it goes on where this one was",
+        Error::Remote { tries: 2.., .. } | Error::LeaseLost { .. } => {
+            "run the same command again: it goes on where this one was"
+        }
         Error::NotFound { .. } => "gangline checkpoint list ARCHIVE shows those there are",
+        Error::Held { since, until, .. } => {
+            let [since, until] = [since, until].map(|time| output::time(Time(*time)));
+            let hint = format!("it began {since}; if its machine is gone, the archive is free at {until}");
+            return Failure::local(format!("failed to {}", with_sources(error)), hint);
+        }
+        Error::Key(KeyError::Needed { .. }) => "name the key's file by --key-file or GANGLINE_ARCHIVE_KEY_FILE",
         _ => "",
     };
     Failure::local(format!("failed to {}", with_sources(error)), hint)
@@ -177,7 +218,7 @@ pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
             "name it, as in --keep-last 3 --keep-every-steps 10000",
         ));
     }
-    let archive = reach(&args.archive, &Reach { limit_mbps: None })?;
+    let archive = reach(&args.archive, &Reach::from(&args.key))?;
     let pruned = archive.prune(&rules, output::now(), args.dry_run).map_err(|error| refused(&error))?;
     if global.json {
         return output::json(&pruned);
@@ -194,14 +235,20 @@ fn decided(pruned: &Pruned, is_dry_run: bool) -> String {
     });
     let rows: BTreeMap<Step, String> = removed.chain(kept).collect();
     let rows = rows.into_iter().map(|(step, verdict)| vec![step.to_string(), verdict]).collect();
-    let Pruned { packs_removed, freed, stored, .. } = pruned;
+    let Pruned { packs_removed, packs_compacted, rewritten, freed, stored, .. } = pruned;
     let act = if is_dry_run { "would free" } else { "freed" };
-    format!("{}{act} {freed} in {packs_removed} packs; {stored} stay (measured)\n", output::table(&[">STEP", ""], rows))
+    let moved = match (packs_compacted, is_dry_run) {
+        (0, _) => String::new(),
+        (packs, true) => format!(", where {rewritten} of {packs} would be written anew"),
+        (packs, false) => format!(", where {rewritten} of {packs} were written anew"),
+    };
+    let table = output::table(&[">STEP", ""], rows);
+    format!("{table}{act} {freed} in {packs_removed} packs{moved}; {stored} stay (measured)\n")
 }
 
 /// The checkpoints of an archive, by their catalogs.
-pub(crate) fn list(address: &str) -> Result<Vec<Row>, Failure> {
-    let listed = reach(address, &Reach { limit_mbps: None })?.list().map_err(|error| refused(&error))?;
+pub(crate) fn list(address: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
+    let listed = reach(address, &Reach::from(key))?.list().map_err(|error| refused(&error))?;
     Ok(listed.into_iter().map(row).collect())
 }
 
@@ -219,8 +266,8 @@ fn row(Listed { step, catalog }: Listed) -> Row {
 }
 
 /// What reading every byte of them found.
-pub(crate) fn verify(address: &str, rows: &mut [Row]) -> Result<(), Failure> {
-    let archive = reach(address, &Reach { limit_mbps: None })?;
+pub(crate) fn verify(address: &str, key: &KeyFile, rows: &mut [Row]) -> Result<(), Failure> {
+    let archive = reach(address, &Reach::from(key))?;
     for row in rows.iter_mut().filter(|row| row.problems.is_empty()) {
         let report = archive.verify(Step(row.step)).map_err(|error| refused(&error))?;
         row.problems.extend(report.problems.iter().map(ToString::to_string));

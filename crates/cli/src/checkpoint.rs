@@ -8,9 +8,10 @@ use gangline_base::{Bytes, Step};
 use gangline_storage::{Listed, Options, Store};
 use serde::Serialize;
 
-use crate::archive::{self, PruneArgs, PullArgs, PushArgs};
+use crate::archive::{self, KeyFile, PruneArgs, PullArgs, PushArgs};
 use crate::failure::Failure;
 use crate::internal::with_sources;
+use crate::keys::{self, KeysCommand};
 use crate::{Global, output};
 
 /// What to do.
@@ -20,6 +21,8 @@ pub(crate) enum CheckpointCommand {
     List {
         /// The folder, or the archive: s3://bucket/prefix, or its folder
         place: String,
+        #[command(flatten)]
+        key: KeyFile,
     },
     /// Read every byte of a checkpoint and compare it with its hashes
     Verify {
@@ -28,6 +31,8 @@ pub(crate) enum CheckpointCommand {
         /// The step [default: all]
         #[arg(long)]
         step: Option<u64>,
+        #[command(flatten)]
+        key: KeyFile,
     },
     /// Put a checkpoint into an archive: coded, and without what is there already
     Push(PushArgs),
@@ -35,6 +40,9 @@ pub(crate) enum CheckpointCommand {
     Pull(PullArgs),
     /// Remove checkpoints from an archive but for those that an option names
     Prune(PruneArgs),
+    /// Make, replace and show the keys of an encrypted archive
+    #[command(subcommand)]
+    Keys(KeysCommand),
 }
 
 /// A checkpoint as it is printed.
@@ -56,11 +64,12 @@ impl Row {
 
 pub(crate) fn run(global: &Global, command: &CheckpointCommand) -> Result<ExitCode, Failure> {
     let (place, rows) = match command {
-        CheckpointCommand::List { place } => (place, list(place)?),
-        CheckpointCommand::Verify { place, step } => (place, verify(place, *step)?),
+        CheckpointCommand::List { place, key } => (place, list(place, key)?),
+        CheckpointCommand::Verify { place, step, key } => (place, verify(place, *step, key)?),
         CheckpointCommand::Push(args) => return archive::push(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Pull(args) => return archive::pull(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Prune(args) => return archive::prune(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Keys(command) => return keys::run(global, command).map(|()| ExitCode::SUCCESS),
     };
     let is_sound = rows.iter().all(|row| row.problems.is_empty());
     if global.json {
@@ -85,9 +94,9 @@ pub(crate) fn failed(error: gangline_storage::Error) -> Failure {
     Failure::local(format!("failed to {}", with_sources(&error)), "")
 }
 
-fn list(place: &str) -> Result<Vec<Row>, Failure> {
+fn list(place: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
     if archive::is_archive(place) {
-        return archive::list(place);
+        return archive::list(place, key);
     }
     let listed = open(Path::new(place))?.list().map_err(failed)?;
     let row = |listed: Listed| match listed.manifest {
@@ -103,8 +112,8 @@ fn list(place: &str) -> Result<Vec<Row>, Failure> {
     Ok(listed.into_iter().map(row).collect())
 }
 
-fn verify(place: &str, step: Option<u64>) -> Result<Vec<Row>, Failure> {
-    let mut rows = list(place)?;
+fn verify(place: &str, step: Option<u64>, key: &KeyFile) -> Result<Vec<Row>, Failure> {
+    let mut rows = list(place, key)?;
     rows.retain(|row| step.is_none_or(|step| row.step == step));
     if rows.is_empty()
         && let Some(step) = step
@@ -115,7 +124,7 @@ fn verify(place: &str, step: Option<u64>) -> Result<Vec<Row>, Failure> {
         ));
     }
     if archive::is_archive(place) {
-        archive::verify(place, &mut rows)?;
+        archive::verify(place, key, &mut rows)?;
         return Ok(rows);
     }
     let store = open(Path::new(place))?;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::remote::Object;
+use super::vault::{KeyId, TAG_BYTES};
 use crate::manifest::{PARTS_MAX, seal, unseal};
 use crate::tensor::name_fault;
 use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, WORLD_SIZE_MAX};
@@ -33,7 +34,7 @@ const CODED_BYTES_MAX: u64 = CHUNK_BYTES_MAX;
 /// A pack is closed when it has so many bytes; in tests, a few tensors fill several.
 pub(crate) const PACK_BYTES: usize = if cfg!(test) { 4 << 10 } else { 32 << 20 };
 /// The most bytes of a pack.
-pub(crate) const PACK_BYTES_MAX: u64 = PACK_BYTES as u64 + CODED_BYTES_MAX;
+pub(crate) const PACK_BYTES_MAX: u64 = PACK_BYTES as u64 + CODED_BYTES_MAX + TAG_BYTES as u64;
 /// The longest way from a chunk to one that follows from no other.
 pub(crate) const DEPTH_MAX: usize = 8;
 /// The most bytes of a catalog.
@@ -58,17 +59,20 @@ pub(crate) struct Catalog {
     pub(crate) shards: Vec<Shard>,
 }
 
-/// A pack, named by the BLAKE3 hash of its bytes.
+/// A pack, named by the BLAKE3 hash of its bytes, or in an encrypted archive by a keyed hash of what they were before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Pack {
     pub(crate) blake3: Digest,
     pub(crate) bytes: u64,
+    /// What it is encrypted with. Its chunks have a tag each then, which their lengths don't count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<KeyId>,
 }
 
 /// A piece of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chunk {
-    /// Of its raw bytes.
+    /// Of its raw bytes; in an encrypted archive a keyed hash of that.
     pub(crate) blake3: Digest,
     /// Raw bytes.
     pub(crate) bytes: u64,
@@ -119,6 +123,11 @@ pub(crate) struct Tensor {
 }
 
 impl Pack {
+    /// What lies after each of its chunks.
+    pub(crate) fn tag_bytes(&self) -> u64 {
+        if self.key.is_some() { TAG_BYTES as u64 } else { 0 }
+    }
+
     /// Whether it is there, whole, as far as a listing tells.
     pub(crate) fn check(&self, listed: Option<&Object>) -> Result<(), Error> {
         let flaw = match listed {
@@ -291,8 +300,9 @@ impl Catalog {
 
     /// Whether there is such a place.
     fn holds(&self, Place(pack, offset, length): Place) -> bool {
-        let end = offset.checked_add(length);
-        length <= CODED_BYTES_MAX && self.packs.get(pack).is_some_and(|pack| end.is_some_and(|end| end <= pack.bytes))
+        let end = |pack: &Pack| offset.checked_add(length)?.checked_add(pack.tag_bytes());
+        let is_within = |pack: &Pack| end(pack).is_some_and(|end| end <= pack.bytes);
+        length <= CODED_BYTES_MAX && self.packs.get(pack).is_some_and(is_within)
     }
 
     fn item_fault(&self, item: &Item) -> Option<&'static str> {

@@ -51,7 +51,7 @@ fn a_catalog_that_lies_is_refused_by_the_rule_that_it_breaks() {
     check(|c| c.shards[0].tensors[0].name = "n".repeat(513), "name");
     check(|c| drop(c.metadata.insert("note".to_owned(), "x".repeat(1 << 17))), "metadata");
     check(|c| c.packs.push(c.packs[0]), "twice");
-    check(|c| c.packs.push(Pack { blake3: Digest::of(b"x"), bytes: PACK_BYTES_MAX + 1 }), "larger");
+    check(|c| c.packs.push(Pack { blake3: Digest::of(b"x"), bytes: PACK_BYTES_MAX + 1, key: None }), "larger");
     check(|c| c.chunks[0].bytes = 0, "empty");
     check(|c| c.chunks[0].bytes = CHUNK_BYTES_MAX + 1, "larger");
     check(|c| c.chunks[0].bytes = u64::MAX, "larger");
@@ -117,7 +117,7 @@ fn a_catalog_that_is_no_catalog_is_refused() {
 }
 
 /// A body with a right checksum.
-fn sealed(body: &str) -> Vec<u8> {
+pub(super) fn sealed(body: &str) -> Vec<u8> {
     let body = body.trim_end_matches('}');
     format!("{body},\"checksum\":\"{}\"}}\n", Digest::of(body.as_bytes())).into_bytes()
 }
@@ -142,10 +142,10 @@ fn a_checkpoint_that_promises_more_than_the_disk_has_is_refused_before_anything_
 }
 
 /// Draws numbers from a seed: splitmix64 (Steele, Lea and Flood 2014).
-struct Draw(u64);
+pub(super) struct Draw(pub(super) u64);
 
 impl Draw {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(super) fn below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -154,7 +154,7 @@ impl Draw {
     }
 
     /// Changes a byte or a few: to anything, to a digit, away, or twice.
-    fn mutate(&mut self, bytes: &mut Vec<u8>) {
+    pub(super) fn mutate(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..=self.below(3) {
             let at = self.below(bytes.len());
             match self.below(4) {
@@ -170,11 +170,8 @@ impl Draw {
 
 /// What a catalog's tensors are, if all of it can be read.
 fn read_all(place: &Shelved, catalog: &Catalog) -> Option<BTreeMap<String, Vec<u8>>> {
-    let link = crate::archive::remote::Link::new(
-        Box::new(place.shelf.clone()),
-        crate::archive::remote::Manners { rate: None, first_pause: std::time::Duration::ZERO },
-    );
-    let mut fetcher = Fetcher::new(&link, catalog);
+    let access = place.access();
+    let mut fetcher = Fetcher::new(&access, catalog);
     let mut found = BTreeMap::new();
     for (name, item) in
         catalog.shards.iter().flat_map(|shard| &shard.tensors).map(|tensor| (&tensor.name, &tensor.item))
