@@ -81,6 +81,9 @@ pub(crate) struct PullArgs {
     /// The step [default: the newest]
     #[arg(long)]
     step: Option<u64>,
+    /// Get what is left of a checkpoint that is a milestone, as safetensors files in the folder
+    #[arg(long, requires = "step")]
+    milestone: bool,
     #[command(flatten)]
     reach: Reach,
 }
@@ -109,6 +112,12 @@ pub(crate) struct PruneArgs {
     /// Keep this step
     #[arg(long, value_name = "STEP")]
     keep: Vec<u64>,
+    /// Of the first in each stretch of so many steps that would go, keep some tensors, as a milestone
+    #[arg(long, value_name = "STEPS")]
+    milestones_every: Option<NonZeroU64>,
+    /// The tensors that a milestone keeps; * stands for any part of a name
+    #[arg(long, value_name = "NAME", default_value = "model.*", requires = "milestones_every")]
+    milestone_keep: Vec<String>,
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
@@ -135,6 +144,8 @@ impl PruneArgs {
         if !self.keep.is_empty() {
             rules.push(Rule::Pinned(self.keep.iter().copied().map(Step).collect()));
         }
+        let milestones = |every| Rule::Milestones { every, keep: self.milestone_keep.clone() };
+        rules.extend(self.milestones_every.map(milestones));
         rules
     }
 }
@@ -165,6 +176,8 @@ pub(crate) fn refused(error: &Error) -> Failure {
             let hint = format!("it began {since}; if its machine is gone, the archive is free at {until}");
             return Failure::local(format!("failed to {}", with_sources(error)), hint);
         }
+        Error::Milestone { .. } => "pull what is left of it by --milestone, or another step",
+        Error::NothingKept { .. } => "name the tensors by --milestone-keep; checkpoint show lists their names",
         Error::Key(KeyError::Needed { .. }) => "name the key's file by --key-file or GANGLINE_ARCHIVE_KEY_FILE",
         _ => "",
     };
@@ -200,6 +213,9 @@ fn told(pushed: &Pushed) -> String {
 
 pub(crate) fn pull(global: &Global, args: &PullArgs) -> Result<(), Failure> {
     let archive = reach(&args.archive, &args.reach)?;
+    if let (true, Some(step)) = (args.milestone, args.step) {
+        return pull_milestone(global, &archive, Step(step), &args.folder);
+    }
     std::fs::create_dir_all(&args.folder)?;
     let store = open(&args.folder)?;
     let pulled = archive.pull(args.step.map(Step), &store).map_err(|error| refused(&error))?;
@@ -208,6 +224,15 @@ pub(crate) fn pull(global: &Global, args: &PullArgs) -> Result<(), Failure> {
     }
     let how = if pulled.was_there { "was there already, whole and good" } else { "is back, bit for bit" };
     output::say(&format!("step {}, {} in {}, {how}", pulled.step, pulled.bytes, args.folder.display()))
+}
+
+fn pull_milestone(global: &Global, archive: &Archive, step: Step, folder: &Path) -> Result<(), Failure> {
+    let archived = archive.pull_milestone(step, folder).map_err(|error| refused(&error))?;
+    if global.json {
+        return output::json(&archived);
+    }
+    let text = format!("{} tensors of step {step} are in {}, bit for bit", archived.tensors, folder.display());
+    output::say(&text)
 }
 
 pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
@@ -233,7 +258,11 @@ fn decided(pruned: &Pruned, is_dry_run: bool) -> String {
         let reasons: Vec<String> = reasons.iter().map(|reason| format!("{reason:?}").to_lowercase()).collect();
         (*step, format!("kept: {}", reasons.join(", ")))
     });
-    let rows: BTreeMap<Step, String> = removed.chain(kept).collect();
+    let thinned = pruned.milestones.iter().map(|(step, bytes)| {
+        let act = if is_dry_run { "would become" } else { "became" };
+        (*step, format!("{act} a milestone ({bytes} of tensors, before coding)"))
+    });
+    let rows: BTreeMap<Step, String> = removed.chain(kept).chain(thinned).collect();
     let rows = rows.into_iter().map(|(step, verdict)| vec![step.to_string(), verdict]).collect();
     let Pruned { packs_removed, packs_compacted, rewritten, freed, stored, .. } = pruned;
     let act = if is_dry_run { "would free" } else { "freed" };
@@ -243,7 +272,12 @@ fn decided(pruned: &Pruned, is_dry_run: bool) -> String {
         (packs, false) => format!(", where {rewritten} of {packs} were written anew"),
     };
     let table = output::table(&[">STEP", ""], rows);
-    format!("{table}{act} {freed} in {packs_removed} packs{moved}; {stored} stay (measured)\n")
+    let milestones = match (pruned.milestones.len(), is_dry_run) {
+        (0, _) => String::new(),
+        (_, true) => ", of which the milestones will take some again".to_owned(),
+        (_, false) => format!(", of which the milestones took {} again", pruned.milestones_put),
+    };
+    format!("{table}{act} {freed} in {packs_removed} packs{moved}{milestones}; {stored} stay (measured)\n")
 }
 
 /// The checkpoints of an archive, by their catalogs.
@@ -259,6 +293,7 @@ fn row(Listed { step, catalog }: Listed) -> Row {
             bytes: Some(archived.bytes.0),
             tensors: Some(archived.tensors),
             content_hash: Some(archived.content_hash.to_string()),
+            milestone: archived.milestone,
             problems: Vec::new(),
         },
         Err(error) => Row::broken(step.0, error.to_string()),

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use gangline_base::{Bytes, Step};
+use gangline_storage::archive::Milestone;
 use gangline_storage::{Listed, Options, Store};
 use serde::Serialize;
 
@@ -52,13 +53,15 @@ pub(crate) struct Row {
     pub(crate) bytes: Option<u64>,
     pub(crate) tensors: Option<usize>,
     pub(crate) content_hash: Option<String>,
+    /// What is left of it in an archive, if that isn't all.
+    pub(crate) milestone: Option<Milestone>,
     pub(crate) problems: Vec<String>,
 }
 
 impl Row {
     /// One of which nothing can be said but what is wrong with it.
     pub(crate) fn broken(step: u64, problem: String) -> Row {
-        Row { step, bytes: None, tensors: None, content_hash: None, problems: vec![problem] }
+        Row { step, bytes: None, tensors: None, content_hash: None, milestone: None, problems: vec![problem] }
     }
 }
 
@@ -105,6 +108,7 @@ fn list(place: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
             bytes: Some(info.bytes.0),
             tensors: Some(info.tensors.len()),
             content_hash: Some(info.content_hash.to_string()),
+            milestone: None,
             problems: Vec::new(),
         },
         Err(error) => Row::broken(listed.step.0, error.to_string()),
@@ -135,6 +139,16 @@ fn verify(place: &str, step: Option<u64>, key: &KeyFile) -> Result<Vec<Row>, Fai
     Ok(rows)
 }
 
+fn remarks(row: &Row) -> String {
+    match &row.milestone {
+        _ if !row.problems.is_empty() => row.problems.join("; "),
+        None => "none found".to_owned(),
+        Some(Milestone { kept, tensors_lacking, .. }) => {
+            format!("none found; a milestone: {} are left, {tensors_lacking} tensors are not", kept.join(", "))
+        }
+    }
+}
+
 fn table(rows: &[Row]) -> String {
     let dash = || "-".to_owned();
     let headings = [">STEP", ">SIZE", ">TENSORS", "CONTENT HASH", "PROBLEMS"];
@@ -144,7 +158,7 @@ fn table(rows: &[Row]) -> String {
             row.bytes.map_or_else(dash, |bytes| Bytes(bytes).to_string()),
             row.tensors.map_or_else(dash, |count| count.to_string()),
             row.content_hash.clone().unwrap_or_else(dash),
-            if row.problems.is_empty() { "none found".to_owned() } else { row.problems.join("; ") },
+            remarks(row),
         ]
     });
     output::table(&headings, rows.collect())

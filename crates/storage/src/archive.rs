@@ -24,6 +24,7 @@ mod fetch;
 mod folder;
 mod known;
 mod lease;
+mod milestone;
 mod pack;
 mod prune;
 mod pull;
@@ -37,7 +38,7 @@ mod vault;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -49,11 +50,12 @@ use access::{Access, Change};
 use catalog::Catalog;
 use fetch::Fetcher;
 use lease::Lease;
-use prune::Sweep;
+use prune::{Sweep, Thinning};
 use remote::{Link, Manners, Remote};
 use vault::Vault;
 
 pub use error::{Error, Source};
+pub use milestone::Milestone;
 pub use prune::Pruned;
 pub use pull::Pulled;
 pub use push::Pushed;
@@ -140,6 +142,8 @@ pub struct Archived {
     pub content_hash: Digest,
     /// What the trainer noted.
     pub metadata: BTreeMap<String, String>,
+    /// What is left of it, if that isn't all: training can't go on from it.
+    pub milestone: Option<Milestone>,
 }
 
 /// A checkpoint's catalog, or why it can't be read.
@@ -215,11 +219,29 @@ impl Archive {
     /// Rebuilds a checkpoint (the newest, without a step) in the store's folder, bit for bit.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`] for what isn't as it was put, [`Error::Occupied`] if the store
+    /// [`Error::NotFound`], [`Error::Milestone`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`] for what isn't as it was put, [`Error::Occupied`] if the store
     /// has a good one of other content, [`Error::NoRoom`], [`Error::Store`]. The store's folder is as before then.
     pub fn pull(&self, step: Option<Step>, store: &Store) -> Result<Pulled, Error> {
         let access = self.access()?;
-        pull::pull(&access, &known::find_catalog(&access, step)?, store)
+        let catalog = known::find_catalog(&access, step)?;
+        match &catalog.milestone {
+            Some(milestone) => Err(milestone::refusal(Step(catalog.step), milestone)),
+            None => pull::pull(&access, &catalog, store),
+        }
+    }
+
+    /// Writes the tensors of a milestone to a folder, bit for bit, as a safetensors file for each rank. It is no checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Whole`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`], [`Error::Store`].
+    pub fn pull_milestone(&self, step: Step, folder: &Path) -> Result<Archived, Error> {
+        let access = self.access()?;
+        let catalog = known::find_catalog(&access, Some(step))?;
+        if catalog.milestone.is_none() {
+            return Err(Error::Whole { step });
+        }
+        milestone::write(&access, &catalog, folder)?;
+        Ok(catalog.archived())
     }
 
     /// All checkpoints, oldest first, by their catalogs alone.
@@ -280,13 +302,19 @@ impl Archive {
     /// [`Error::Held`] and [`Error::LeaseLost`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if a catalog can't be read or one that stays lacks a pack: nothing is removed then.
     pub fn prune(&self, rules: &[Rule], now: Timestamp, is_dry_run: bool) -> Result<Pruned, Error> {
         if is_dry_run {
-            return Ok(Sweep::of(&self.access()?, rules, now)?.told());
+            let access = self.access()?;
+            let thinning = Thinning::of(&access, rules)?;
+            return Ok(Sweep::of(&access, rules, now, &thinning)?.told());
         }
         self.alone("prune", |lease| {
             let change = Change { access: self.access()?, lease };
-            let sweep = Sweep::of(&change.access, rules, now)?;
+            let thinning = Thinning::of(&change.access, rules)?;
+            // Whatever would keep the rest from being done is found before anything is changed.
+            Sweep::of(&change.access, rules, now, &thinning)?;
+            let milestones_put = thinning.execute(&change)?;
+            let sweep = Sweep::of(&change.access, rules, now, &thinning)?;
             sweep.execute(&change)?;
-            Ok(sweep.told())
+            Ok(Pruned { milestones_put, ..sweep.told() })
         })
     }
 
@@ -345,6 +373,7 @@ impl Catalog {
             tensors: self.shards.iter().map(|shard| shard.tensors.len()).sum(),
             content_hash: self.content_blake3,
             metadata: self.metadata.clone(),
+            milestone: self.milestone.clone(),
         }
     }
 }

@@ -15,6 +15,7 @@ use gangline_coding::Rounding;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use super::milestone::Milestone;
 use super::remote::Object;
 use super::vault::{KeyId, TAG_BYTES};
 use crate::manifest::{PARTS_MAX, seal, unseal};
@@ -24,7 +25,9 @@ use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, WORLD_SIZE_MAX};
 /// What a catalog says it is.
 const MAGIC: &str = "gangline-archive-catalog";
 /// The format version written, and the newest one read.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version of those that are whole checkpoints: programs that don't know milestones read them.
+const VERSION_WHOLE: u32 = 1;
 /// Elements of a chunk; the last of an item may have fewer. In tests, small tensors have several.
 pub(crate) const CHUNK_ELEMENTS: u64 = if cfg!(test) { 2 << 10 } else { 4 << 20 };
 /// The most bytes of a chunk: so many elements of the widest.
@@ -57,6 +60,9 @@ pub(crate) struct Catalog {
     pub(crate) manifest: Item,
     /// By rank.
     pub(crate) shards: Vec<Shard>,
+    /// What is left of the checkpoint, if that isn't all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) milestone: Option<Milestone>,
 }
 
 /// A pack, named by the BLAKE3 hash of its bytes, or in an encrypted archive by a keyed hash of what they were before.
@@ -210,7 +216,7 @@ impl Catalog {
         let nothing = Digest::of(b"");
         Catalog {
             magic: MAGIC.to_owned(),
-            version: VERSION,
+            version: VERSION_WHOLE,
             step,
             saved_at: 0,
             bytes: 0,
@@ -220,7 +226,13 @@ impl Catalog {
             chunks: Vec::new(),
             manifest: Item { blake3: nothing, bytes: 0, chunks: Vec::new() },
             shards: Vec::new(),
+            milestone: None,
         }
+    }
+
+    /// The same, saying the oldest version that has what it has.
+    pub(crate) fn of_its_version(self) -> Catalog {
+        Catalog { version: if self.milestone.is_some() { VERSION } else { VERSION_WHOLE }, ..self }
     }
 
     /// As bytes.
@@ -249,7 +261,8 @@ impl Catalog {
         let tensors: usize = self.shards.iter().map(|shard| shard.tensors.len()).sum();
         let packs: BTreeSet<Digest> = self.packs.iter().map(|pack| pack.blake3).collect();
         let mut items = self.items();
-        let shard_bytes = self.items().skip(1).try_fold(0_u64, |sum, item| sum.checked_add(item.bytes));
+        let lacking = self.milestone.as_ref().map_or(0, |milestone| milestone.bytes_lacking);
+        let shard_bytes = self.items().skip(1).try_fold(lacking, |sum, item| sum.checked_add(item.bytes));
         if self.step != step {
             Some("it is of another step")
         } else if self.shards.is_empty() || self.shards.len() > WORLD_SIZE_MAX as usize {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gangline_base::{Step, Timestamp};
+use gangline_base::{Bytes, Step, Timestamp};
 
 use super::vault::KeyError;
 use crate::Flaw;
@@ -55,6 +55,30 @@ pub enum Error {
     Occupied {
         /// The step.
         step: Step,
+    },
+    /// It is a milestone: what training needs to go on was given up. Pull it as what it is, or another step.
+    #[error("pull step {step} as a checkpoint: it is a milestone, which lacks {lacking} tensors of {bytes}")]
+    Milestone {
+        /// The step.
+        step: Step,
+        /// How many tensors it lacks.
+        lacking: u64,
+        /// Their bytes.
+        bytes: Bytes,
+    },
+    /// A milestone was asked for, and this is a whole checkpoint.
+    #[error("pull step {step} as a milestone: it is a whole checkpoint")]
+    Whole {
+        /// The step.
+        step: Step,
+    },
+    /// No tensor of a checkpoint would be left in its milestone.
+    #[error("make a milestone of step {step}: no tensor's name is {}", kept.join(" or "))]
+    NothingKept {
+        /// The step.
+        step: Step,
+        /// What was to be kept.
+        kept: Vec<String>,
     },
     /// The checkpoint wouldn't fit on the disk.
     #[error("pull step {step}: it takes {needed} bytes and the disk has {free} left")]

@@ -79,13 +79,7 @@ impl Known {
     pub(crate) fn around(access: &Access<'_>, step: u64) -> Result<Known, Error> {
         let mut listed = list_catalogs(access.link)?;
         listed.sort_by_key(|(found, _)| (found.abs_diff(step), *found));
-        let mut known = Known {
-            catalogs: Vec::new(),
-            packs: list_packs(access.link)?,
-            items: BTreeMap::new(),
-            chunks: BTreeMap::new(),
-            names: BTreeMap::new(),
-        };
+        let mut known = Known::of(list_packs(access.link)?, Vec::new());
         for listed in listed.into_iter().take(CATALOGS_CONSULTED_MAX) {
             match read_catalog(access.link, &access.vault, listed) {
                 Ok(catalog) => known.add(catalog),
@@ -94,6 +88,14 @@ impl Known {
             }
         }
         Ok(known)
+    }
+
+    /// What these catalogs say, the nearest first.
+    pub(crate) fn of(packs: BTreeMap<String, Object>, catalogs: Vec<Catalog>) -> Known {
+        let (items, chunks, names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut known = Known { catalogs: Vec::new(), packs, items, chunks, names };
+        catalogs.into_iter().take(CATALOGS_CONSULTED_MAX).for_each(|catalog| known.add(catalog));
+        known
     }
 
     fn add(&mut self, catalog: Catalog) {

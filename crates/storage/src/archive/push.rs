@@ -93,7 +93,9 @@ pub(crate) fn push(change: &Change<'_>, source: &Source, threads: NonZeroUsize) 
 /// Whether the archive has this very checkpoint, and all its packs are there.
 fn is_archived(access: &Access<'_>, known: &Known, source: &Source) -> bool {
     let manifest = access.vault.name(source.manifest_origin.hash);
-    let is_it = |catalog: &&Catalog| catalog.step == source.manifest.step && catalog.manifest.blake3 == manifest;
+    let is_it = |catalog: &&Catalog| {
+        catalog.step == source.manifest.step && catalog.milestone.is_none() && catalog.manifest.blake3 == manifest
+    };
     known.catalogs.iter().find(is_it).is_some_and(|catalog| catalog.packs.iter().all(|pack| known.has_pack(pack)))
 }
 

@@ -5,6 +5,7 @@ mod faults;
 mod hostile;
 mod keys;
 mod lease;
+mod milestones;
 mod round_trip;
 mod sealed;
 mod shelf;

@@ -94,9 +94,9 @@ fn a_catalog_that_is_no_catalog_is_refused() {
     check(b"");
     check(b"{}");
     let mut newer = sound.clone();
-    newer.version = 2;
+    newer.version = 3;
     let error = Catalog::read(2, &seal(&newer)).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { flaw: Flaw::Version { found: 2, .. }, .. }), "{error:?}");
+    assert!(matches!(error, Error::Corrupt { flaw: Flaw::Version { found: 3, .. }, .. }), "{error:?}");
     check(&sealed(&format!("{{\"magic\":{}1{}", "[".repeat(100_000), "]".repeat(100_000))));
     let text = String::from_utf8(seal(&sound)).unwrap();
     check(&sealed(&text[..text.len() / 2]));

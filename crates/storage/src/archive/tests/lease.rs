@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gangline_base::Timestamp;
 
-use super::shelf::Shelf;
+use super::shelf::{Act, Outcome, Shelf};
 use super::{Shelved, patient};
 use crate::Step;
 use crate::archive::lease::{LEASE_TIME, Lease, RENEWAL_AGE, SILENCE_MAX};
@@ -162,13 +162,25 @@ fn a_push_that_was_suspended_does_not_publish_what_another_may_have_pruned() {
         if key.starts_with("packs/") {
             pass(&passed, SILENCE_MAX);
         }
-        super::shelf::Outcome::Done
+        Outcome::Done
     });
     let refused = place.archive.push(&place.store, Step(1)).unwrap_err();
     assert!(matches!(refused, Error::LeaseLost { .. }), "{refused:?}");
     place.shelf.heal();
     assert!(place.archive.list().unwrap().is_empty());
     place.archive.push(&place.store, Step(1)).unwrap();
+}
+
+#[test]
+fn a_push_whose_lease_was_taken_away_publishes_nothing() {
+    let place = Shelved::with_steps(1);
+    place.shelf.plan(|act, key| {
+        let is_lease = act == Act::Put && key.starts_with("leases/");
+        if is_lease { Outcome::Lost } else { Outcome::Done }
+    });
+    let refused = place.archive.push(&place.store, Step(1)).unwrap_err();
+    assert!(matches!(refused, Error::LeaseLost { .. }), "{refused:?}");
+    assert!(place.archive.list().unwrap().is_empty());
 }
 
 #[test]
