@@ -25,6 +25,7 @@ class Store:
         writer: tuple[int, int, int] | None = None,
         keep: int | None = None,
         commit_timeout_seconds: float | None = None,
+        staging: str | None = None,
     ) -> None: ...
     def save(
         self,

@@ -190,7 +190,9 @@ class Writer(Reader):
     """What writers have in common: saves under way, and who is told of their ends."""
 
     def __init__(self, path, writer, keep, commit_timeout=None):
-        super().__init__(path, writer=writer, keep=keep, commit_timeout_seconds=commit_timeout)
+        # Gangline's supervisor sets it, and finishes what is copied there when this process dies.
+        staging = os.environ.get("GANGLINE_STAGING_DIR") or None
+        super().__init__(path, writer=writer, keep=keep, commit_timeout_seconds=commit_timeout, staging=staging)
         self._saves = []
         _open.add(self)
 

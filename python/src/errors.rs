@@ -29,7 +29,7 @@ fn class(error: &Error) -> &'static str {
         Error::Corrupt { .. } => "Corrupt",
         Error::Poisoned { .. } => "Poisoned",
         Error::NoSpace { .. } => "NoSpace",
-        Error::Io { .. } => "IoFailed",
+        Error::Io { .. } | Error::Memory { .. } => "IoFailed",
         Error::Disagreement { .. } => "Disagreement",
         Error::Timeout { .. } => "TimedOut",
         Error::Superseded { .. } => "Superseded",

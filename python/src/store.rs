@@ -67,16 +67,17 @@ impl Store {
 impl Store {
     /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
     #[new]
-    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None))]
+    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
         writer: Option<(u32, u32, u64)>,
         keep: Option<usize>,
         commit_timeout_seconds: Option<f64>,
+        staging: Option<PathBuf>,
     ) -> PyResult<Self> {
         let role = writer.map_or(Role::Reader, |(rank, world_size, tag)| Role::Writer { rank, world_size, tag });
-        let mut options = Options { role, ..Options::default() };
+        let mut options = Options { role, staging, ..Options::default() };
         options.keep = keep.map(keep_of).transpose()?;
         if let Some(seconds) = commit_timeout_seconds {
             let timeout = Duration::try_from_secs_f64(seconds);

@@ -18,12 +18,14 @@ pub(crate) fn test(filters: &[String], is_ci: bool) -> anyhow::Result<bool> {
     run_tests(&filters, is_ci)
 }
 
-/// Builds `target/release/gangline`, with the whole workspace's features so that nothing is compiled twice.
+/// Builds `target/release/gangline` and the tests in one go: apart, what they share would be compiled twice, because tests
+/// ask for more features of it.
 ///
 /// # Errors
 /// When it doesn't build.
 pub(crate) fn build(is_locked: bool) -> anyhow::Result<()> {
-    run(cargo(["build", "--release", "--workspace", "--bin", "gangline"]).args(is_locked.then_some("--locked")))
+    let mut command = cargo(["build", "--release", "--workspace", "--bin", "gangline", "--tests"]);
+    run(command.args(is_locked.then_some("--locked")))
 }
 
 /// Runs the tests, shows cargo's output as it comes, then the skips, then the sum; true if nothing failed. In CI a skip

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gangline_base::{Bytes, Money};
+use gangline_base::{Bucket, Bytes, Money};
 use gangline_control::wire::{Attempt, Budget, Job, Recovery, Usage};
 
 use crate::{output, sweeps};
@@ -50,8 +50,16 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     }
     let saved = &job.checkpoints;
     let last = saved.last_step.map(|step| format!(", last at step {step}")).unwrap_or_default();
-    writeln!(text, "  checkpoints  {}, {} written{last} (measured)", saved.count, Bytes(saved.bytes))?;
+    let stall = stall(&job.usage).unwrap_or_default();
+    writeln!(text, "  checkpoints  {}, {} written{last}{stall} (measured)", saved.count, Bytes(saved.bytes))?;
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
+}
+
+/// What saving has held slots up for, once an attempt is booked.
+fn stall(usage: &Usage) -> Option<String> {
+    let line = usage.buckets.iter().find(|line| line.bucket == Bucket::CheckpointStall.name())?;
+    let share = line.gpu_seconds / usage.gpu_seconds * 100.0;
+    (usage.gpu_nanoseconds > 0).then(|| format!("; slots stood still for {:.3} s, {share:.1} %", line.gpu_seconds))
 }
 
 fn spent(budget: &Budget) -> String {

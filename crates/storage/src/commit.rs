@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gangline_base::{Bytes, Step};
+use gangline_base::Step;
 
 use crate::check::check;
 use crate::disk::Disk;
@@ -21,6 +21,7 @@ use crate::manifest::{
 use crate::options::{Options, Writer};
 use crate::prune::{self, PrunePolicy, list_names};
 use crate::staged::Staged;
+use crate::staging::Noted;
 use crate::{Digest, Error, Flaw, Pruned, Saved, layout};
 
 /// Between two looks at a file another rank is to write.
@@ -36,6 +37,13 @@ pub(crate) struct Shared {
     pub(crate) closed: Condvar,
 }
 
+impl Shared {
+    pub(crate) fn new(root: PathBuf, options: Options) -> Arc<Shared> {
+        let disk = Disk::new(options.disk_hook.clone());
+        Arc::new(Shared { root, options, disk, closing: Mutex::new(false), closed: Condvar::new() })
+    }
+}
+
 /// A save, copied and ready to be written.
 pub(crate) struct Work {
     pub(crate) step: Step,
@@ -43,6 +51,15 @@ pub(crate) struct Work {
     pub(crate) staged: Staged,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) plan: Digest,
+    /// What others need to finish it, until it has ended.
+    pub(crate) noted: Option<Noted>,
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // Before its copy is used for another save.
+        self.noted = None;
+    }
 }
 
 /// Does the saves of one writer.
@@ -95,7 +112,7 @@ impl Committer {
     pub(crate) fn run(&mut self, work: Work) -> Result<Saved, Error> {
         self.shared.disk.check_poison()?;
         let partial = self.shared.root.join(self.writer.partial(work.step).to_string());
-        let committed = self.write_and_commit(&partial, work);
+        let committed = self.write_and_commit(&partial, &work);
         if committed.is_err() && self.shared.disk.check_poison().is_ok() {
             // The save has failed already and that is what is reported; what can't be removed now goes at the next open.
             let _ = if self.writer.rank == 0 {
@@ -104,46 +121,40 @@ impl Committer {
                 self.remove_own_files(&partial)
             };
         }
+        drop(work);
         let manifest = committed?;
-        let retention = self.retain(manifest.step);
-        Ok(Saved {
-            step: Step(manifest.step),
-            bytes: Bytes(manifest.bytes),
-            content_hash: manifest.content_blake3,
-            retention,
-        })
+        Ok(Saved { retention: self.retain(manifest.step), ..Saved::of(&manifest) })
     }
 
-    fn write_and_commit(&self, partial: &Path, work: Work) -> Result<Manifest, Error> {
+    fn write_and_commit(&self, partial: &Path, work: &Work) -> Result<Manifest, Error> {
         let Writer { rank, world_size, tag } = self.writer;
-        let Work { step, staged, metadata, plan } = work;
+        let Work { step, staged, metadata, plan, .. } = work;
         let disk = &self.shared.disk;
         disk.create_folder(partial)?;
         let (published, record) = std::thread::scope(|scope| {
             let hashing = scope.spawn(|| staged.record(rank));
-            let published = disk.publish_image(partial, &layout::shard_file(rank, world_size), &staged);
+            let published = disk.publish_image(partial, &layout::shard_file(rank, world_size), staged);
             (published, hashing.join().expect("hashing doesn't panic"))
         });
         published?;
-        drop(staged);
         let index = ShardIndex {
             magic: INDEX_MAGIC.to_owned(),
             version: version_of(std::slice::from_ref(&record)),
             step: step.0,
             writer: tag,
             world_size,
-            plan_blake3: plan,
+            plan_blake3: *plan,
             shard: record,
         };
         if rank > 0 {
             disk.publish(partial, &layout::index_file(rank, world_size), &seal(&index))?;
-            return self.await_commit(step, &index.shard);
+            return self.await_commit(*step, &index.shard);
         }
         let mut shards = vec![index.shard.clone()];
         for rank in 1..world_size {
             shards.push(self.await_shard(partial, rank, &index)?);
         }
-        let manifest = self.manifest(step, shards, metadata);
+        let manifest = self.manifest(*step, shards, metadata.clone());
         check_parts(&manifest.tensors())?;
         self.commit(partial, manifest)
     }

@@ -7,13 +7,14 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
 use crate::staged::Staged;
+use crate::threads::on_threads;
 use crate::{Error, layout};
 
 /// A change that is about to be made.
@@ -146,22 +147,17 @@ impl Disk {
 
     /// Writes blocks of a file, several at once; none after one has failed.
     fn write_blocks(&self, path: &Path, file: &File, bytes: &[u8]) -> Result<(), Error> {
-        let blocks: Vec<&[u8]> = bytes.chunks(BLOCK_BYTES).collect();
-        let next = AtomicUsize::new(0);
-        let write = || -> Result<(), Error> {
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(block) = blocks.get(at) else { return Ok(()) };
-                let written = self.act(DiskAct::Write, path, || file.write_all_at(block, (at * BLOCK_BYTES) as u64));
-                written.inspect_err(|_| next.store(blocks.len(), Ordering::Relaxed))?;
+        let blocks: Vec<(usize, &[u8])> = bytes.chunks(BLOCK_BYTES).enumerate().collect();
+        let has_failed = AtomicBool::new(false);
+        let write = |(number, block): (usize, &[u8])| {
+            if has_failed.load(Ordering::Relaxed) {
+                return Ok(());
             }
+            let offset = (number * BLOCK_BYTES) as u64;
+            let written = self.act(DiskAct::Write, path, || file.write_all_at(block, offset));
+            written.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
         };
-        std::thread::scope(|scope| {
-            let others = (1..BLOCKS_IN_FLIGHT.min(blocks.len())).map(|_| scope.spawn(write)).collect::<Vec<_>>();
-            let own = write();
-            let others = others.into_iter().map(|other| other.join().expect("writing doesn't panic"));
-            others.fold(own, Result::and)
-        })
+        on_threads(BLOCKS_IN_FLIGHT, blocks, || write).into_iter().collect()
     }
 
     /// Gives a finished folder its final name. If that name is taken the two change places in one step, so that there
@@ -215,11 +211,16 @@ fn create(path: &Path) -> io::Result<File> {
 fn create_direct(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
-    let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) are an int");
-    match options.clone().custom_flags(flags).open(path) {
+    match past_the_cache(options.clone()).open(path) {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => options.open(path),
         opened => opened,
     }
+}
+
+/// The same way of opening a file, past the page cache: what is written or read once needn't be kept there.
+pub(crate) fn past_the_cache(mut options: OpenOptions) -> OpenOptions {
+    options.custom_flags(i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) are an int"));
+    options
 }
 
 /// Reserves space, where the file system can: then blocks are written at the same time, while a file that grows takes one

@@ -50,6 +50,14 @@ pub enum Error {
         /// The operating system's error.
         source: io::Error,
     },
+    /// There is no memory to copy the save to. Nothing of it is on disk, and a smaller or later one may succeed.
+    #[error("save: reserve {bytes} bytes of host memory for its copy")]
+    Memory {
+        /// How much.
+        bytes: u64,
+        /// The operating system's error.
+        source: io::Error,
+    },
     /// Something is larger than a named limit allows.
     #[error("accept {what}: {value} is more than {max}")]
     Limit {

@@ -55,6 +55,11 @@ impl TensorRecord {
         }
     }
 
+    /// Where it begins in the whole tensor, if it is a part of one.
+    fn offsets(&self) -> Option<&[usize]> {
+        self.part_of.as_ref().map(|whole| whole.offsets.as_slice())
+    }
+
     /// The whole tensor's shape.
     fn whole_shape(&self) -> &[usize] {
         self.part_of.as_ref().map_or(&self.shape, |whole| &whole.shape)
@@ -145,8 +150,7 @@ impl Manifest {
     /// All tensors and parts of tensors, by name and place.
     pub(crate) fn tensors(&self) -> Vec<&TensorRecord> {
         let mut tensors: Vec<&TensorRecord> = self.shards.iter().flat_map(|shard| &shard.tensors).collect();
-        let offsets = |record: &&TensorRecord| record.part_of.as_ref().map(|whole| whole.offsets.clone());
-        tensors.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| offsets(a).cmp(&offsets(b))));
+        tensors.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| a.offsets().cmp(&b.offsets())));
         tensors
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::disk::DiskHook;
@@ -17,6 +18,10 @@ pub struct Options {
     pub keep: Option<NonZeroUsize>,
     /// How long a gang's rank 0 waits for the other ranks' shards, and they for its commit.
     pub commit_timeout: Duration,
+    /// A folder in memory (tmpfs) that outlives this process, as Gangline's supervisor gives its ranks one in
+    /// `GANGLINE_STAGING_DIR`: saves are copied there, and one that is copied when its rank dies is finished by
+    /// [`finish_staged`](crate::finish_staged). What there is no room for is copied to the process's own memory.
+    pub staging: Option<PathBuf>,
     /// Asked before each change to the disk; for tests that kill or fill it there.
     pub disk_hook: Option<DiskHook>,
 }
@@ -49,6 +54,7 @@ impl Default for Options {
             role: Role::Writer { rank: 0, world_size: 1, tag: 0 },
             keep: Some(KEEP_DEFAULT),
             commit_timeout: COMMIT_TIMEOUT_DEFAULT,
+            staging: None,
             disk_hook: None,
         }
     }
@@ -85,6 +91,7 @@ impl fmt::Debug for Options {
             .field("role", &self.role)
             .field("keep", &self.keep)
             .field("commit_timeout", &self.commit_timeout)
+            .field("staging", &self.staging)
             .finish_non_exhaustive()
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gangline_base::{Bytes, Step};
 
+use crate::manifest::Manifest;
 use crate::{Digest, Error, Pruned};
 
 /// The most saves whose copies are in host memory at once; [`Store::save`](crate::Store::save) waits for one to end.
@@ -29,8 +30,21 @@ pub struct Saved {
     pub bytes: Bytes,
     /// Over its step and tensors; see [`CheckpointInfo::content_hash`](crate::CheckpointInfo::content_hash).
     pub content_hash: Digest,
-    /// What retention removed afterwards (on rank 0); the space is free a moment later. Its failure doesn't make the checkpoint less durable.
+    /// What retention removed afterwards (on rank 0); the space is free a moment later. Its failure doesn't make the checkpoint
+    /// less durable.
     pub retention: Result<Pruned, Error>,
+}
+
+impl Saved {
+    /// The checkpoint of this manifest, with nothing removed for it.
+    pub(crate) fn of(manifest: &Manifest) -> Saved {
+        Saved {
+            step: Step(manifest.step),
+            bytes: Bytes(manifest.bytes),
+            content_hash: manifest.content_blake3,
+            retention: Ok(Pruned::default()),
+        }
+    }
 }
 
 impl Pending {

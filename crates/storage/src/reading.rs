@@ -7,13 +7,13 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
 use crate::digest::{SEGMENT_BYTES, SegmentHash, hash_segment, join_segments};
+use crate::memory::{Memory, PAGE};
 use crate::shard::Shard;
-use crate::slab::{Memory, PAGE};
+use crate::threads::on_threads;
 use crate::{Error, Flaw};
 
 /// Threads that read and hash at once: as many requests as keep a disk busy.
@@ -49,30 +49,18 @@ pub(crate) fn read_pieces(
     let segments = segments_of(shards, pieces);
     let bytes: usize = segments.iter().map(|segment| segment.bytes).sum();
     let threads = if bytes < READ_ALONE_BYTES { 1 } else { READERS_MAX.min(segments.len()) };
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut scratch = Memory::of(segments.iter().map(|segment| segment.bytes).max().unwrap_or(0) + 2 * PAGE);
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(segment) = segments.get(at) else { return done };
-            let read = read_segment(shards, pieces, *segment, &mut scratch).map(|(bytes, hash)| {
-                deliver(segment.piece, segment.at, bytes);
-                hash
-            });
-            done.push((at, read));
+    let scratch_bytes = segments.iter().map(|segment| segment.bytes).max().unwrap_or(0) + 2 * PAGE;
+    let deliver = &deliver;
+    let read = on_threads(threads, segments.clone(), || {
+        let mut scratch = Memory::own(scratch_bytes);
+        move |segment: Segment| {
+            let scratch = scratch.as_mut().map_err(|error| io::Error::from(error.kind()))?;
+            let (bytes, hash) = read_segment(shards, pieces, segment, scratch)?;
+            deliver(segment.piece, segment.at, bytes);
+            Ok(hash)
         }
-    };
-    let mut done = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut done = work();
-        for other in others {
-            done.extend(other.join().expect("reading doesn't panic"));
-        }
-        done
     });
-    done.sort_by_key(|(at, _)| *at);
-    judge(shards, pieces, &segments, done.into_iter().map(|(_, read)| read))
+    judge(shards, pieces, &segments, read)
 }
 
 /// All segments, in the order of the files.
@@ -103,7 +91,7 @@ fn read_segment<'a>(
     let start = place.start + segment.at as u64;
     let within = usize::try_from(start % PAGE as u64).expect("less than a page");
     let needed = within + segment.bytes;
-    let buffer = &mut scratch.aligned()[..needed.next_multiple_of(PAGE)];
+    let buffer = &mut scratch.bytes_mut()[..needed.next_multiple_of(PAGE)];
     read_at_least(shards[shard].files(), buffer, start - within as u64, needed)?;
     let bytes = &buffer[within..needed];
     Ok((bytes, hash_segment(bytes, segment.at, place.bytes)))
@@ -140,7 +128,7 @@ fn judge(
     shards: &[Shard<'_>],
     pieces: &[Piece],
     segments: &[Segment],
-    read: impl Iterator<Item = io::Result<SegmentHash>>,
+    read: Vec<io::Result<SegmentHash>>,
 ) -> Vec<Result<(), Error>> {
     let mut hashes: Vec<io::Result<Vec<SegmentHash>>> = pieces.iter().map(|_| Ok(Vec::new())).collect();
     for (segment, hash) in segments.iter().zip(read) {

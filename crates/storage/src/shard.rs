@@ -6,15 +6,14 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::disk::past_the_cache;
 use crate::manifest::{ShardRecord, TensorRecord, open_present};
+use crate::memory::PAGE;
 use crate::region::WholeRecord;
-use crate::slab::PAGE;
 use crate::tensor::byte_count;
 use crate::{DataType, Digest, Error, Flaw, TensorView};
 
@@ -46,7 +45,7 @@ enum Member {
 const SHARDING_INFO: &str = "DCP_SHARDING_INFO";
 
 /// A tensor of a shard that is to be written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Declared {
     pub(crate) name: String,
     pub(crate) data_type: DataType,
@@ -144,7 +143,8 @@ impl<'a> Shard<'a> {
             Ok(tensors) => tensors,
             Err(what) => return Err(Error::corrupt(path, Flaw::Malformed { what })),
         };
-        Ok(Shard { file, direct: open_direct(path), path, tensors })
+        let direct = past_the_cache(File::options().read(true).clone()).open(path).ok();
+        Ok(Shard { file, direct, path, tensors })
     }
 
     /// How many tensors it has.
@@ -166,12 +166,6 @@ impl<'a> Shard<'a> {
     pub(crate) fn files(&self) -> (Option<&File>, &File) {
         (self.direct.as_ref(), &self.file)
     }
-}
-
-/// A file to read past the page cache: what is read once for a restore needn't be kept twice.
-fn open_direct(path: &Path) -> Option<File> {
-    let flags = i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) are an int");
-    File::options().read(true).custom_flags(flags).open(path).ok()
 }
 
 /// Reads the length and the JSON of a header, bounded by the limit and by the file.

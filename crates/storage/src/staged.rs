@@ -3,19 +3,23 @@
 //! The copy is all that the trainer waits for. Hashing it comes afterwards, beside the writing, on other threads.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::digest::{SEGMENT_BYTES, SegmentHash, hash_segment, join_segments};
 use crate::manifest::{ShardRecord, TensorRecord};
+use crate::memory::{Memory, PAGE};
 use crate::shard::{self, Declared};
-use crate::slab::{PAGE, Slab, Slabs};
+use crate::slab::{Slab, Slabs};
+use crate::tensor::byte_count;
+use crate::threads::on_threads;
 use crate::{Digest, Error, TensorView};
 
-/// Threads that hash one save at most: BLAKE3 does some GB/s on each, which is as much as a disk takes in.
-const HASHERS_MAX: usize = 4;
-/// A save of less is hashed by one thread: that takes milliseconds.
-const HASHED_ALONE_BYTES: usize = 8 << 20;
+/// Threads that copy or hash one save at most: each does some GB/s, which is as much as a disk takes in, and a few of them as
+/// much as memory gives.
+const THREADS_MAX: usize = 4;
+/// Less is copied or hashed by one thread: that takes milliseconds.
+const DONE_ALONE_BYTES: usize = 8 << 20;
 
 /// A shard in memory.
 #[derive(Debug)]
@@ -31,16 +35,45 @@ impl Staged {
     pub(crate) fn copy(tensors: &[&TensorView<'_>], slabs: &Arc<Slabs>) -> Result<Staged, Error> {
         let (header, declared) = shard::lay_out(tensors)?;
         let bytes = header.len() + tensors.iter().map(|tensor| tensor.data.len()).sum::<usize>();
-        let mut slab = slabs.take(bytes.next_multiple_of(PAGE));
+        let mut slab = slabs.take(bytes.next_multiple_of(PAGE))?;
         let (head, mut rest) = slab.split_at_mut(header.len());
         head.copy_from_slice(&header);
+        let mut pieces = Vec::new();
         for tensor in tensors {
             let (place, after) = rest.split_at_mut(tensor.data.len());
-            place.copy_from_slice(tensor.data);
+            pieces.extend(place.chunks_mut(SEGMENT_BYTES).zip(tensor.data.chunks(SEGMENT_BYTES)));
             rest = after;
         }
+        on_threads(threads_for(bytes), pieces, || |(place, data): (&mut [u8], &[u8])| place.copy_from_slice(data));
         rest.fill(0);
         Ok(Staged { slab, header_bytes: header.len(), tensors: declared, bytes })
+    }
+
+    /// What another process copied: the header, and these tensors one after the other. None if that can't be.
+    pub(crate) fn found(memory: Memory, header_bytes: usize, tensors: Vec<Declared>) -> Option<Staged> {
+        let data_bytes = tensors.iter().try_fold(0, |end, tensor| {
+            let is_next = tensor.range.start == end && tensor.range.end >= end;
+            let bytes = byte_count(tensor.data_type, &tensor.shape);
+            (is_next && bytes == Some(tensor.range.len() as u64)).then_some(tensor.range.end)
+        })?;
+        let bytes = header_bytes.checked_add(data_bytes)?;
+        let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length <= memory.bytes().len())?;
+        Some(Staged { slab: Slabs::new(None).slab(memory, length), header_bytes, tensors, bytes })
+    }
+
+    /// The file in memory that it is, if others can find it.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.slab.file()
+    }
+
+    /// Bytes of its header.
+    pub(crate) fn header_bytes(&self) -> usize {
+        self.header_bytes
+    }
+
+    /// Its tensors in order.
+    pub(crate) fn tensors(&self) -> &[Declared] {
+        &self.tensors
     }
 
     /// The file and zeros up to a page.
@@ -76,27 +109,9 @@ impl Staged {
             segments.map(move |at| (at, end - start, start + at..end.min(start + at + SEGMENT_BYTES)))
         };
         let segments: Vec<(usize, usize, Range<usize>)> = self.tensors.iter().flat_map(segments_of).collect();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if data.len() < HASHED_ALONE_BYTES { 1 } else { cores.min(HASHERS_MAX) };
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some((at, total, range)) = segments.get(index) else { return done };
-                done.push((index, hash_segment(&data[range.clone()], *at, *total)));
-            }
-        };
-        let mut hashes = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-            let mut hashes = work();
-            for other in others {
-                hashes.extend(other.join().expect("hashing doesn't panic"));
-            }
-            hashes
+        let mut hashes: Vec<SegmentHash> = on_threads(threads_for(data.len()), segments, || {
+            |(at, total, range): (usize, usize, Range<usize>)| hash_segment(&data[range], at, total)
         });
-        hashes.sort_by_key(|(index, _)| *index);
-        let mut hashes: Vec<SegmentHash> = hashes.into_iter().map(|(_, hash)| hash).collect();
         let join = |tensor: &Declared| {
             let total = tensor.range.len();
             let own: Vec<SegmentHash> = hashes.drain(..total.max(1).div_ceil(SEGMENT_BYTES)).collect();
@@ -104,4 +119,9 @@ impl Staged {
         };
         self.tensors.iter().map(join).collect()
     }
+}
+
+fn threads_for(bytes: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if bytes < DONE_ALONE_BYTES { 1 } else { cores.min(THREADS_MAX) }
 }

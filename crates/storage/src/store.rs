@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, SyncSender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use gangline_base::Step;
@@ -19,6 +19,7 @@ use crate::pending::{Slot, Slots};
 use crate::prune::{clear, list_steps, plan as plan_pruning, retire};
 use crate::slab::Slabs;
 use crate::staged::Staged;
+use crate::staging::{Noted, Staging};
 use crate::tensor::{check_tensors, share};
 use crate::{
     CheckpointInfo, Digest, Error, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Snapshot, Tensor,
@@ -97,8 +98,11 @@ impl Store {
         options.check()?;
         let root = path.as_ref().to_owned();
         let role = options.role;
-        let disk = Disk::new(options.disk_hook.clone());
-        let shared = Arc::new(Shared { root, options, disk, closing: Mutex::new(false), closed: Condvar::new() });
+        let staging = match (&options.staging, role) {
+            (Some(folder), Role::Writer { rank, .. }) => Some(Staging::new(folder, rank)),
+            _ => None,
+        };
+        let shared = Shared::new(root, options);
         let writing = match role {
             Role::Reader => None,
             Role::Writer { rank, world_size, tag } => {
@@ -107,7 +111,7 @@ impl Store {
             }
         };
         list_steps(&shared.root)?;
-        Ok(Store { shared, slots: Arc::default(), slabs: Arc::default(), writing })
+        Ok(Store { shared, slots: Arc::default(), slabs: Slabs::new(staging), writing })
     }
 
     /// The folder.
@@ -148,7 +152,9 @@ impl Store {
         // Wide elements first keeps every tensor aligned to its element, as safetensors' own writer does.
         mine.sort_by(|a, b| (b.data_type.size(), a.name).cmp(&(a.data_type.size(), b.name)));
         let staged = Staged::copy(&mine, &self.slabs)?;
-        let work = Work { step, staged, metadata: metadata.clone(), plan: plan(tensors, metadata) };
+        let plan = plan(tensors, metadata);
+        let mut work = Work { step, staged, metadata: metadata.clone(), plan, noted: None };
+        work.noted = Noted::write(&work, &self.shared.root, writing.writer);
         let (reply, pending) = Pending::new(step);
         writing.queue.send(Job { work, slot, reply }).map_err(|_| Error::Closed)?;
         Ok(pending)

@@ -91,6 +91,8 @@ pub(crate) struct Environment {
     pub(crate) socket: Option<PathBuf>,
     /// GANGLINE_CHECKPOINT_DIR.
     pub(crate) checkpoint_dir: Option<PathBuf>,
+    /// GANGLINE_STAGING_DIR: where copies of saves outlive this process.
+    pub(crate) staging: Option<PathBuf>,
     /// CARGO_HOME, or .cargo in HOME.
     pub(crate) cargo_home: Option<PathBuf>,
 }
@@ -125,6 +127,7 @@ impl Environment {
             attempt: number(get, "GANGLINE_ATTEMPT", 0)?,
             socket: get("GANGLINE_SOCKET").map(PathBuf::from),
             checkpoint_dir: get("GANGLINE_CHECKPOINT_DIR").map(PathBuf::from),
+            staging: get("GANGLINE_STAGING_DIR").map(PathBuf::from),
             cargo_home: get("CARGO_HOME")
                 .map(PathBuf::from)
                 .or_else(|| get("HOME").map(|home| PathBuf::from(home).join(".cargo"))),

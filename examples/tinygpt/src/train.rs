@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use gangline_base::Phase;
+use gangline_base::{Bytes, Phase};
 use gangline_storage::{Options, Pending, Role, Saved, Store};
 
 use crate::args::{Args, Environment};
@@ -55,6 +55,10 @@ struct Saver {
     /// Rank 0 tells of checkpoints for all.
     is_spokesman: bool,
     metadata: BTreeMap<String, String>,
+    /// Checkpoints saved, their bytes, and how long training stood still for them.
+    saved: u32,
+    bytes: Bytes,
+    stood_still: Duration,
 }
 
 /// Trains until done or told to stop.
@@ -73,6 +77,11 @@ pub(crate) fn train(args: &Args, environment: &Environment, console: &mut dyn Co
     let mut state = run.restore()?;
     let ending = run.learn(&mut gang, &mut state)?;
     run.saver.finish(&mut run.reporter, run.console)?;
+    if rank == 0 && run.saver.saved > 0 {
+        let Saver { saved, bytes, stood_still, .. } = &run.saver;
+        let millis = stood_still.as_millis();
+        run.console.say(&format!("{saved} checkpoints, {bytes}; training stood still for {millis} ms to copy them"));
+    }
     if ending == Ending::Done && rank == 0 {
         run.conclude(&state)?;
     }
@@ -234,7 +243,8 @@ impl Run<'_> {
 impl Saver {
     fn open(args: &Args, environment: &Environment, corpus: &Corpus) -> Result<Saver, Error> {
         let Environment { rank, world_size, attempt: tag, .. } = *environment;
-        let options = Options { role: Role::Writer { rank, world_size, tag }, ..Options::default() };
+        let staging = environment.staging.clone();
+        let options = Options { role: Role::Writer { rank, world_size, tag }, staging, ..Options::default() };
         let folder = args.checkpoint_dir.as_ref().or(environment.checkpoint_dir.as_ref());
         let store = folder.map(|folder| Store::open(folder, options)).transpose()?;
         let note = |name: &str, value: String| (name.to_owned(), value);
@@ -247,7 +257,8 @@ impl Saver {
             note("ranks", world_size.to_string()),
             note("text_blake3", corpus.hash.to_string()),
         ]);
-        Ok(Saver { store, pending: None, is_spokesman: rank == 0, metadata })
+        let (saved, bytes, stood_still) = (0, Bytes(0), Duration::ZERO);
+        Ok(Saver { store, pending: None, is_spokesman: rank == 0, metadata, saved, bytes, stood_still })
     }
 
     /// Starts to save, after the save before has ended.
@@ -258,10 +269,12 @@ impl Saver {
         reporter: &mut Reporter,
         console: &mut dyn Console,
     ) -> Result<(), Error> {
+        let began = Instant::now();
         self.finish(reporter, console)?;
         if let Some(store) = &self.store {
             reporter.phase(Phase::Checkpoint);
             self.pending = Some(state.save(store, layout, &self.metadata)?);
+            self.stood_still += began.elapsed();
         }
         Ok(())
     }
@@ -286,12 +299,14 @@ impl Saver {
 
     /// A save that failed ends the run: without checkpoints it would be at the mercy of the next fault.
     fn tell(
-        &self,
+        &mut self,
         outcome: Result<Saved, gangline_storage::Error>,
         reporter: &mut Reporter,
         console: &mut dyn Console,
     ) -> Result<(), Error> {
         let saved = outcome?;
+        self.saved += 1;
+        self.bytes = self.bytes + saved.bytes;
         if self.is_spokesman {
             reporter.checkpoint(saved.step.0, saved.bytes.0);
         }

@@ -4,4 +4,5 @@ mod contact;
 mod ends;
 mod kills;
 mod ranks;
+mod staging;
 mod stops;

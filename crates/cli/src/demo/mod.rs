@@ -2,6 +2,7 @@
 //!
 //! It uses nothing that a user doesn't have: the control plane of `up`, the API, job files.
 
+mod archive;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -122,6 +123,7 @@ fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<
     for job in &jobs {
         output::say(&report::job(job))?;
     }
+    jobs.iter().try_for_each(|job| archive::push(job, folder))?;
     output::say(&format!(
         "Times, steps and losses are measured; costs are measured slot-seconds at an assumed ${} a slot-hour.",
         args.price

@@ -10,65 +10,21 @@ use std::time::Duration;
 use gangline_base::{Phase, Step, Timestamp};
 use gangline_telemetry::Outbox;
 
+use super::input::{Action, Input, Kept};
 use super::outcome::{self, Stop};
 use super::rank::{self, EndCause, Ending, Life, Rank};
-use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
+use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{
     CheckpointReport, Fault, FaultCause, Marks, Orders, Outcome, Rendezvous, Sample, StopOrder, SupervisorSpec,
 };
-use crate::rank_protocol::{RankMessage, RankOrder};
+use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 
 /// How long the gang's nodes wait for each other: setup on another node may take its time.
 pub(super) const RENDEZVOUS_WAIT_MAX: Duration = Duration::from_secs(15 * 60);
+/// How long what ranks left to be saved may take after their end: a full node's state at a slow disk's rate.
+const FINISHING_MAX: Duration = Duration::from_secs(10 * 60);
 /// The grace of an orphan, and of a supervisor that is told to terminate.
 const UNORDERED_GRACE: Duration = Duration::from_secs(30);
-
-/// Whom a keeper keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kept {
-    /// The setup command.
-    Setup,
-    /// The rank in this place on the node.
-    Rank(u32),
-}
-
-/// What happens to a supervisor.
-#[derive(Debug)]
-pub(super) enum Input {
-    /// A keeper says something.
-    Keeper(Kept, KeeperEvent),
-    /// A keeper ended like this.
-    KeeperGone(Kept, RankEnd),
-    /// A rank connected to its socket.
-    Connected(u32),
-    /// A connection of a rank ended.
-    Disconnected(u32),
-    /// A rank says something.
-    Message(u32, RankMessage),
-    /// So many lines of a rank were refused.
-    Refused(u32, u64),
-    /// The control plane answered.
-    Orders(Orders),
-    /// The supervisor got a signal to end.
-    Terminated,
-    /// Time has passed.
-    Tick,
-}
-
-/// What a supervisor does.
-#[derive(Debug, PartialEq)]
-pub(super) enum Action {
-    /// Run the setup command under a keeper.
-    RunSetup,
-    /// Start all ranks.
-    StartRanks(Rendezvous),
-    /// Tell a keeper.
-    Command(Kept, KeeperCommand),
-    /// Tell all ranks over their sockets.
-    Tell(RankOrder),
-    /// A keeper died without cleaning up: kill what it left behind.
-    KillOrphans,
-}
 
 /// Where it stands.
 #[derive(Debug)]
@@ -79,6 +35,8 @@ pub(super) enum Stage {
     Meeting(Timestamp),
     /// The ranks run, since then.
     Running(Timestamp),
+    /// The ranks, which ran from then, have ended at that time, and what they had begun to save is finished.
+    Finishing(Timestamp, Timestamp),
     /// All is over, since then.
     Ended(Timestamp, Outcome),
 }
@@ -95,6 +53,8 @@ pub(super) struct Course {
     pub(super) checkpoint: Option<CheckpointReport>,
     pub(super) checkpoints: u32,
     pub(super) checkpoint_bytes: u64,
+    /// Whether ranks copy saves to where they outlive them.
+    pub(super) has_staging: bool,
     /// Where this node's ranks could meet, if it is the first.
     pub(super) offer: Option<Rendezvous>,
     pub(super) samples: Outbox<Sample>,
@@ -126,6 +86,7 @@ impl Course {
             checkpoint: None,
             checkpoints: 0,
             checkpoint_bytes: 0,
+            has_staging: false,
             offer,
             samples: Outbox::new(),
             last_sampled: None,
@@ -153,6 +114,7 @@ impl Course {
             Input::Disconnected(local) => self.on_rank(local, |rank| rank.connections -= 1),
             Input::Refused(local, count) => self.on_rank(local, |rank| rank.dropped += count),
             Input::Orders(orders) => self.ordered(now, &orders),
+            Input::StagedFinished(saved) => self.finished(now, saved),
             Input::Terminated => self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate"),
             Input::Tick => self.passed(now),
         }
@@ -170,6 +132,7 @@ impl Course {
         let orphaned_at = self.last_contact + Duration::from_millis(self.spec.orphan_after_ms);
         match (&self.stage, &self.stop) {
             (Stage::Ended(..), _) => orphaned_at,
+            (Stage::Finishing(_, ended), _) => *ended + FINISHING_MAX,
             (_, Some(stop)) => stop.deadline(),
             (Stage::Meeting(until), None) => orphaned_at.min(*until),
             (_, None) => orphaned_at,
@@ -315,14 +278,34 @@ impl Course {
         }
         self.has_news = true;
         if self.ranks.iter().all(|rank| !rank.is_kept()) {
-            self.conclude(now);
-            return Vec::new();
+            return self.ranks_ended(now);
         }
         if is_success {
             return Vec::new();
         }
         let stop = if code == Some(rank::REQUEUE) { Stop::after_requeue(now) } else { Stop::after_fault(now) };
         self.merge_stop(now, stop)
+    }
+
+    fn ranks_ended(&mut self, now: Timestamp) -> Vec<Action> {
+        match self.stage {
+            Stage::Running(since) if self.has_staging => {
+                self.stage = Stage::Finishing(since, now);
+                vec![Action::FinishStaged]
+            }
+            _ => {
+                self.conclude(now);
+                Vec::new()
+            }
+        }
+    }
+
+    fn finished(&mut self, now: Timestamp, saved: Option<CheckpointSaved>) -> Vec<Action> {
+        if matches!(self.stage, Stage::Finishing(..)) {
+            saved.into_iter().for_each(|saved| self.saved(now, saved));
+            self.conclude(now);
+        }
+        Vec::new()
     }
 
     fn heard(&mut self, now: Timestamp, local: u32, message: &RankMessage) -> Vec<Action> {
@@ -348,7 +331,7 @@ impl Course {
             }
         }
         self.sample(now, local, message);
-        self.saved(now, message);
+        message.checkpoint.into_iter().for_each(|saved| self.saved(now, saved));
         Vec::new()
     }
 
@@ -368,10 +351,8 @@ impl Course {
         }
     }
 
-    fn saved(&mut self, now: Timestamp, message: &RankMessage) {
-        if let Some(saved) = message.checkpoint
-            && self.checkpoint.is_none_or(|last| saved.step.0 > last.step)
-        {
+    fn saved(&mut self, now: Timestamp, saved: CheckpointSaved) {
+        if self.checkpoint.is_none_or(|last| saved.step.0 > last.step) {
             self.checkpoint = Some(CheckpointReport { step: saved.step.0, bytes: saved.bytes.0, at: now.unix_nanos() });
             self.checkpoints += 1;
             self.checkpoint_bytes = self.checkpoint_bytes.saturating_add(saved.bytes.0);
@@ -401,7 +382,7 @@ impl Course {
     /// Save and stop: the ranks are told at once, SIGTERM and SIGKILL follow as [`Stop::in_order`] says.
     fn stop_in_order(&mut self, now: Timestamp, grace: Duration, reason: &str) -> Vec<Action> {
         match self.stage {
-            Stage::Ended(..) => return Vec::new(),
+            Stage::Ended(..) | Stage::Finishing(..) => return Vec::new(),
             Stage::Meeting(_) => {
                 self.stop = Some(Stop::in_order(now, grace, false));
                 self.conclude(now);
@@ -432,6 +413,12 @@ impl Course {
     fn passed(&mut self, now: Timestamp) -> Vec<Action> {
         match self.stage {
             Stage::Ended(..) => return Vec::new(),
+            Stage::Finishing(_, ended) => {
+                if now >= ended + FINISHING_MAX {
+                    self.conclude(now);
+                }
+                return Vec::new();
+            }
             Stage::Meeting(until) if now >= until => {
                 self.node_failed(now, FaultCause::Rendezvous, Vec::new());
                 return Vec::new();

@@ -6,15 +6,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{Buckets, GpuSeconds, Step, Timestamp, Tokens};
+use gangline_base::{Buckets, Bytes, GpuSeconds, Step, Timestamp, Tokens};
 
-use super::course::{Action, Course, Input, Kept, RENDEZVOUS_WAIT_MAX, Stage};
+use super::course::{Course, RENDEZVOUS_WAIT_MAX, Stage};
+use super::input::{Action, Input, Kept};
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{
     FaultCause, Orders, Outcome, PROTOCOL_VERSION, Rendezvous, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder,
     SupervisorSpec,
 };
-use crate::rank_protocol::{RankMessage, RankOrder};
+use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 
 const ORPHAN_AFTER: Duration = Duration::from_secs(120);
 
@@ -283,4 +284,41 @@ fn reported_device_time_sums_to_wall_time_times_devices() {
     assert_eq!(total(&mut course, 1_500), GpuSeconds::of(3, Duration::from_millis(1_500)));
     course.apply(at(2_000), ended(2, 1_900, RankEnd::Exit(0)));
     assert_eq!(total(&mut course, 99_000), GpuSeconds::of(3, Duration::from_millis(2_000)));
+}
+
+#[test]
+fn what_ranks_had_begun_to_save_is_finished_before_the_end_and_reported() {
+    let mut course = running(2);
+    course.has_staging = true;
+    course.apply(at(1), Input::Message(0, saved(4)));
+    course.apply(at(5), ended(1, 5, RankEnd::Signal(9)));
+    assert_eq!(course.apply(at(6), ended(0, 6, RankEnd::Signal(15))), [Action::FinishStaged]);
+    assert!(matches!(course.stage, Stage::Finishing(..)));
+    assert_eq!(course.apply(at(7), stop(1_000)), [], "an order to stop finds nothing to stop");
+    assert_eq!(course.apply(at(200_000), Input::Tick), [], "nor does an orphan");
+    let newest = CheckpointSaved { step: Step(8), bytes: Bytes(50) };
+    course.apply(at(200_001), Input::StagedFinished(Some(newest)));
+    assert_eq!(faulty_rank(&course), Some(1));
+    let report = course.report(at(200_002));
+    assert_eq!(report.checkpoint.map(|checkpoint| (checkpoint.step, checkpoint.bytes)), Some((8, 50)));
+    assert_eq!((report.checkpoints, report.checkpoint_bytes), (2, 90));
+}
+
+/// Proves A-10: a disk that hangs holds up no recovery for ever.
+#[test]
+fn finishing_saves_has_a_limit() {
+    let mut course = running(1);
+    course.has_staging = true;
+    assert_eq!(course.apply(at(5), ended(0, 5, RankEnd::Exit(1))), [Action::FinishStaged]);
+    let limit = course.deadline();
+    assert!(limit > at(60_000));
+    course.apply(limit, Input::Tick);
+    assert_eq!(faulty_rank(&course), Some(0));
+    course.apply(limit, Input::StagedFinished(None));
+    assert_eq!(faulty_rank(&course), Some(0), "what comes later changes nothing");
+}
+
+fn saved(step: u64) -> RankMessage {
+    let checkpoint = CheckpointSaved { step: Step(step), bytes: Bytes(40) };
+    RankMessage { checkpoint: Some(checkpoint), ..RankMessage::default() }
 }

@@ -41,14 +41,26 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
     environment
 }
 
-/// The environment of the rank in place `local` on this node. The variables are torchrun's, with a static rendezvous:
+/// A rank's place on its node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RankPlace<'a> {
+    /// Counted from 0.
+    pub(super) local: u32,
+    /// Where it finds its supervisor.
+    pub(super) socket: &'a Path,
+    /// Where copies of its saves outlive it.
+    pub(super) staging: Option<&'a Path>,
+}
+
+/// The environment of the rank in this place on the node. The variables are torchrun's, with a static rendezvous:
 /// there is no agent store, rank 0 listens on MASTER_PORT itself.
 pub(super) fn of_rank(
     spec: &SupervisorSpec,
     inherited: &Environment,
     rendezvous: &Rendezvous,
-    (local, socket): (u32, &Path),
+    place: RankPlace<'_>,
 ) -> Environment {
+    let RankPlace { local, socket, staging } = place;
     let mut environment = of_node(spec, inherited);
     let rank = (spec.node_rank * spec.ranks_per_node + local).to_string();
     let world_size = (spec.node_count * spec.ranks_per_node).to_string();
@@ -77,6 +89,10 @@ pub(super) fn of_rank(
         set_if_absent(&mut environment, "OMP_NUM_THREADS", "1");
     }
     environment.insert("GANGLINE_SOCKET".into(), socket.as_os_str().to_owned());
+    if let Some(folder) = staging {
+        // A job that wants none sets it to nothing.
+        environment.entry("GANGLINE_STAGING_DIR".into()).or_insert_with(|| folder.as_os_str().to_owned());
+    }
     environment
 }
 

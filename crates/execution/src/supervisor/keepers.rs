@@ -10,8 +10,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc::Sender;
 
-use super::course::{Input, Kept};
 use super::environment::Environment;
+use super::input::{Input, Kept};
 use crate::keeper::{KEEPER_LINE_BYTES_MAX, KeeperCommand, KeeperEvent, RankEnd, THIS_PROGRAM};
 use crate::process::{descendants, kill_all, own_pid};
 use crate::protocol::SupervisorSpec;

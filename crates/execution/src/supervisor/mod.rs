@@ -13,12 +13,14 @@ mod course;
 mod course_tests;
 mod environment;
 mod identity;
+mod input;
 mod keepers;
 mod outcome;
 mod rank;
 mod report;
 mod shell;
 mod sockets;
+mod staging;
 
 pub(crate) use environment::ATTEMPT_FOLDER_VARIABLE;
 use std::collections::BTreeMap;

@@ -12,10 +12,12 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::sleep_until;
 
 use super::contact::{Answer, Contact};
-use super::course::{Action, Course, Input, Kept, Stage};
-use super::environment;
+use super::course::{Course, Stage};
+use super::environment::{self, RankPlace};
+use super::input::{Action, Input, Kept};
 use super::keepers::Keepers;
 use super::sockets::Sockets;
+use super::staging::{self, StagingFolder};
 use super::{END_FILE, SuperviseOptions, Supervised};
 use crate::clock::Clock;
 use crate::files::write_durably;
@@ -32,6 +34,7 @@ struct Shell {
     course: Course,
     keepers: Keepers,
     sockets: Option<Sockets>,
+    staging: Option<StagingFolder>,
     contact: Contact,
     inputs: Sender<Input>,
     /// Keeps the offered port from others until the ranks start.
@@ -54,6 +57,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         course: Course::new(Arc::clone(&spec), rendezvous, clock.now()),
         keepers: Keepers::new(Arc::clone(&spec), inputs.clone()),
         sockets: None,
+        staging: None,
         contact,
         inputs: inputs.clone(),
         reserved_port,
@@ -156,6 +160,7 @@ impl Shell {
                     }
                 }
                 Action::KillOrphans => self.keepers.kill_orphans(),
+                Action::FinishStaged => self.finish_staged(),
             }
         }
     }
@@ -173,6 +178,8 @@ impl Shell {
     async fn start_ranks(&mut self, rendezvous: &Rendezvous) {
         // From here to rank 0's own listening the port is free for others; torchrun's static rendezvous is no better.
         self.reserved_port = None;
+        self.staging = StagingFolder::make(&self.spec.folder);
+        self.course.has_staging = self.staging.is_some();
         let sockets = Sockets::prepare(&self.spec, &self.options.temporary_folder);
         let mut problem = sockets.as_ref().err().map(|error| format!("make the ranks' sockets: {error}"));
         self.sockets = sockets.ok();
@@ -196,9 +203,22 @@ impl Shell {
             None => return Err(io::Error::other("the ranks' sockets are gone")),
         };
         let inherited = &self.options.environment;
-        let environment = environment::of_rank(&self.spec, inherited, rendezvous, (local, &socket));
+        let staging = self.staging.as_ref().map(StagingFolder::path);
+        let place = RankPlace { local, socket: &socket, staging };
+        let environment = environment::of_rank(&self.spec, inherited, rendezvous, place);
         let run = self.spec.run.clone();
         self.keepers.start(Kept::Rank(local), &run, &environment)
+    }
+
+    /// On a thread of its own: contact to the control plane goes on.
+    fn finish_staged(&self) {
+        let folder = self.staging.as_ref().map(|staging| staging.path().to_owned());
+        let inputs = self.inputs.clone();
+        tokio::task::spawn_blocking(move || {
+            let saved = folder.and_then(|folder| staging::finish(&folder));
+            // Nobody listens if it took longer than may be.
+            let _ = inputs.blocking_send(Input::StagedFinished(saved));
+        });
     }
 
     /// After the end: the last report goes to the disk first, so that it outlives this process.
@@ -208,6 +228,7 @@ impl Shell {
         }
         self.is_end_recorded = true;
         self.sockets = None;
+        self.staging = None;
         let report = self.course.report(now);
         let recorded = serde_json::to_vec(&report)
             .map_err(io::Error::from)

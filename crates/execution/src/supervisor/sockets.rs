@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::{Semaphore, watch};
 
-use super::course::Input;
+use super::input::Input;
 use crate::process::own_pid;
 use crate::protocol::SupervisorSpec;
 use crate::rank_protocol::{LineCutter, RankMessage, RankOrder};

@@ -10,6 +10,7 @@ mod kill;
 mod retention;
 mod round_trip;
 mod sharded;
+mod staged;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

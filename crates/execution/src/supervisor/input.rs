@@ -1,0 +1,56 @@
+//! What goes into the course of an attempt, and what comes out.
+
+use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
+use crate::protocol::{Orders, Rendezvous};
+use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
+
+/// Whom a keeper keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kept {
+    /// The setup command.
+    Setup,
+    /// The rank in this place on the node.
+    Rank(u32),
+}
+
+/// What happens to a supervisor.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A keeper says something.
+    Keeper(Kept, KeeperEvent),
+    /// A keeper ended like this.
+    KeeperGone(Kept, RankEnd),
+    /// A rank connected to its socket.
+    Connected(u32),
+    /// A connection of a rank ended.
+    Disconnected(u32),
+    /// A rank says something.
+    Message(u32, RankMessage),
+    /// So many lines of a rank were refused.
+    Refused(u32, u64),
+    /// The control plane answered.
+    Orders(Orders),
+    /// What the ranks had begun to save is saved or lost, and this is the newest checkpoint by that, if it is this node's to tell.
+    StagedFinished(Option<CheckpointSaved>),
+    /// The supervisor got a signal to end.
+    Terminated,
+    /// Time has passed.
+    Tick,
+}
+
+/// What a supervisor does.
+#[derive(Debug, PartialEq)]
+pub(super) enum Action {
+    /// Run the setup command under a keeper.
+    RunSetup,
+    /// Start all ranks.
+    StartRanks(Rendezvous),
+    /// Tell a keeper.
+    Command(Kept, KeeperCommand),
+    /// Tell all ranks over their sockets.
+    Tell(RankOrder),
+    /// A keeper died without cleaning up: kill what it left behind.
+    KillOrphans,
+    /// Finish the saves that the ranks had begun.
+    FinishStaged,
+}

@@ -1,0 +1,145 @@
+//! The staging folder of a node's share of an attempt: memory that outlives the ranks, into which their checkpoint stores copy
+//! saves. What a rank had copied when it ended is finished from here, so a fault costs no save that was under way.
+//!
+//! It is in `/dev/shm`, belongs to this user alone, and goes with the supervisor; what one leaves that was killed goes with the
+//! next supervisor on the node, whichever job's.
+
+use std::fs::{DirBuilder, File, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gangline_storage::{Digest, Finished, finish_staged};
+use rustix::fs::{FlockOperation, flock, statfs};
+
+use crate::rank_protocol::CheckpointSaved;
+
+/// Where Linux has a file system in memory.
+const MEMORY_FOLDER: &str = "/dev/shm";
+/// What statfs(2) calls such a file system.
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// How the folders are called: this, and what tells attempts apart.
+const NAME_PREFIX: &str = "gangline-";
+/// Hexadecimal digits of a name.
+const NAME_DIGITS: usize = 16;
+/// The file in a folder that its supervisor holds locked.
+const LOCK: &str = "lock";
+/// How long this node waits for the others' parts of a save; their ranks may need some time to end.
+const OTHERS_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The most folders looked at for abandoned ones.
+const FOLDERS_MAX: usize = 10_000;
+
+/// A folder in memory; removed when it is dropped.
+#[derive(Debug)]
+pub(super) struct StagingFolder {
+    path: PathBuf,
+    /// Locked as long as this supervisor lives.
+    _lock: File,
+}
+
+impl StagingFolder {
+    /// Makes the one for the attempt in this folder. None where there is no file system in memory: then saves that are under way
+    /// are lost with their ranks, which is what most systems do.
+    pub(super) fn make(attempt: &Path) -> Option<StagingFolder> {
+        let is_in_memory = statfs(MEMORY_FOLDER).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS_MAGIC));
+        if !is_in_memory {
+            tracing::info!("{MEMORY_FOLDER} is no file system in memory: saves under way are lost with their ranks");
+            return None;
+        }
+        remove_abandoned(Path::new(MEMORY_FOLDER));
+        let digest = Digest::of(attempt.as_os_str().as_encoded_bytes()).to_string();
+        let path = Path::new(MEMORY_FOLDER).join(format!("{NAME_PREFIX}{}", &digest[..NAME_DIGITS]));
+        match StagingFolder::make_at(path) {
+            Ok(folder) => Some(folder),
+            Err(error) => {
+                tracing::warn!(%error, "no staging folder: saves under way are lost with their ranks");
+                None
+            }
+        }
+    }
+
+    fn make_at(path: PathBuf) -> io::Result<StagingFolder> {
+        DirBuilder::new().mode(0o700).create(&path)?;
+        // The umask may have taken something away.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+        let lock = File::create_new(path.join(LOCK))?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(StagingFolder { path, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for StagingFolder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, folder = %self.path.display(), "the staging folder stays");
+        }
+    }
+}
+
+/// Removes the folders of supervisors that are gone: memory that nobody uses. Others' users' can't be looked into and stay.
+fn remove_abandoned(parent: &Path) {
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(NAME_PREFIX));
+    for folder in ours.take(FOLDERS_MAX).map(|entry| entry.path()) {
+        // One without a lock is being made right now.
+        let Ok(lock) = File::open(folder.join(LOCK)) else { continue };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            let removed = std::fs::remove_dir_all(&folder);
+            tracing::info!(folder = %folder.display(), ?removed, "an abandoned staging folder");
+        }
+    }
+}
+
+/// Finishes what ranks had copied when they ended. The newest checkpoint that is durable by that comes back, from the node whose
+/// rank 0 committed it. Blocks for as long as the writing takes, and [`OTHERS_WAIT_MAX`] for each save.
+pub(super) fn finish(folder: &Path) -> Option<CheckpointSaved> {
+    let finished = finish_staged(folder, OTHERS_WAIT_MAX)
+        .inspect_err(|error| tracing::error!(%error, "saves under way are lost"))
+        .unwrap_or_default();
+    finished.iter().filter_map(told).max_by_key(|saved| saved.step)
+}
+
+fn told(Finished { step, rank, outcome }: &Finished) -> Option<CheckpointSaved> {
+    match outcome {
+        Ok(saved) => {
+            tracing::info!(%step, rank, "finished a save that its rank had begun");
+            (*rank == 0).then_some(CheckpointSaved { step: saved.step, bytes: saved.bytes })
+        }
+        Err(error) => {
+            tracing::warn!(%step, rank, %error, "a save that its rank had begun is lost");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn abandoned_folders_go_and_those_of_the_living_and_of_strangers_stay() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| parent.path().join(name);
+        let living = StagingFolder::make_at(path("gangline-living")).expect("a folder");
+        let dead = StagingFolder::make_at(path("gangline-dead")).expect("a folder");
+        // A process that is killed lets go of its locks and removes nothing.
+        let StagingFolder { path: left, _lock: lock } = &dead;
+        flock(lock, FlockOperation::Unlock).expect("its lock");
+        std::fs::write(left.join("rank-00000-0"), "a copy").expect("a file");
+        std::fs::create_dir(path("somebody")).expect("a folder");
+        std::fs::create_dir(path("gangline-new")).expect("a folder");
+        remove_abandoned(parent.path());
+        let stays = |name: &str| path(name).exists();
+        assert_eq!(["living", "dead", "new"].map(|name| stays(&format!("gangline-{name}"))), [true, false, true]);
+        assert!(stays("somebody"));
+        let mode = living.path().metadata().expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        drop(living);
+        assert!(!stays("gangline-living"));
+    }
+}

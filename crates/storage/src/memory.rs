@@ -1,0 +1,102 @@
+//! Whole pages of memory: a process's own, or a file's in memory (tmpfs), which outlives the process.
+//!
+//! Pages are asked for as huge ones, because the first write to each takes a fault, and 512 times fewer faults are what
+//! makes new memory usable at once (`madvise(2)`, `MADV_HUGEPAGE`; where the system knows none, nothing is lost).
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use memmap2::{Advice, MmapMut, MmapOptions};
+
+/// What direct I/O is aligned to, in memory and in the file: a page, and at least a sector of every disk.
+pub(crate) const PAGE: usize = 4_096;
+
+/// Bytes that start at a page.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    map: MmapMut,
+    /// The file that they are; removed with them.
+    file: Option<PathBuf>,
+}
+
+impl Memory {
+    /// So many bytes of this process's own, all zero.
+    pub(crate) fn own(bytes: usize) -> io::Result<Memory> {
+        let map = MmapOptions::new().len(bytes.max(PAGE)).map_anon()?;
+        // Advice that isn't taken costs time and nothing else.
+        let _ = map.advise(Advice::HugePage);
+        Ok(Memory { map, file: None })
+    }
+
+    /// So many bytes that are a new file in memory. All are made room for now: a full file system is an error here rather than
+    /// a signal later.
+    pub(crate) fn new_file(path: PathBuf, bytes: usize) -> io::Result<Memory> {
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        let mapped = file.set_len(bytes as u64).and_then(|()| map(&file)).inspect_err(|_| remove(&path))?;
+        let memory = Memory { map: mapped, file: Some(path) };
+        let _ = memory.map.advise(Advice::HugePage);
+        memory.map.advise(Advice::PopulateWrite)?;
+        Ok(memory)
+    }
+
+    /// The file at `path`, as whoever made it left it.
+    pub(crate) fn found_file(path: PathBuf) -> io::Result<Memory> {
+        let file = File::options().read(true).write(true).open(&path)?;
+        Ok(Memory { map: map(&file)?, file: Some(path) })
+    }
+
+    /// The file that they are, if they are one.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// All of them.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+
+    /// All of them.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.map
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.file.iter().for_each(|file| remove(file));
+    }
+}
+
+/// One that can't be removed goes with its folder.
+fn remove(file: &Path) {
+    let _ = std::fs::remove_file(file);
+}
+
+#[expect(unsafe_code, reason = "a file that is mapped may be cut short by others: see below")]
+fn map(file: &File) -> io::Result<MmapMut> {
+    // SAFETY: the file is one of a staging folder, which belongs to one user and which nobody writes to but the rank whose
+    // memory it is and, when that has ended, whoever finishes its saves. Neither changes a file's length once it is mapped.
+    unsafe { MmapMut::map_mut(file) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_starts_at_a_page_and_a_file_holds_what_was_written_until_it_is_let_go() {
+        let mut own = Memory::own(3 * PAGE + 1).expect("memory");
+        own.bytes_mut().fill(7);
+        assert_eq!((own.bytes().len(), own.bytes().as_ptr().align_offset(PAGE)), (3 * PAGE + 1, 0));
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("slab");
+        let mut made = Memory::new_file(path.clone(), PAGE).expect("a file");
+        made.bytes_mut().fill(9);
+        assert_eq!(std::fs::read(&path).expect("it is there"), vec![9; PAGE]);
+        assert!(Memory::new_file(path.clone(), PAGE).is_err(), "a file of that name is somebody's");
+        assert_eq!(Memory::found_file(path.clone()).expect("the file").bytes()[5], 9);
+        assert!(!path.exists(), "whoever found it took it over");
+        drop(made);
+    }
+}

@@ -1,0 +1,193 @@
+//! A staging folder: a folder in memory (tmpfs) that a supervisor gives its ranks, so that a save that a rank had copied when it
+//! died is finished by somebody else, and nothing between the copy and the disk is lost.
+//!
+//! The copy of a save is a file there, and once it is whole a note beside it says what the save is. The note goes when the save
+//! has ended, well or not; so what has a note and no living rank is to be finished ([`finish_staged`]). Only what the operating
+//! system keeps survives: a node that goes down takes its memory along. DLRover's Flash Checkpoint hands copies to an agent in
+//! shared memory in the same way (docs/blogs/flash_checkpoint.md there).
+//!
+//! Keeps A-6 (a save is finished by the same steps as ever, and only if every rank's part was staged or saved), A-9 (notes have a
+//! version) and A-10 (notes are bounded in number and size).
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gangline_base::Step;
+use serde::{Deserialize, Serialize};
+
+use crate::commit::{Committer, Shared, Work};
+use crate::error::within;
+use crate::manifest::{FORMAT_VERSION, read_manifest, read_sealed, seal};
+use crate::memory::Memory;
+use crate::options::{Options, Role, Writer};
+use crate::prune::list_names;
+use crate::shard::Declared;
+use crate::staged::Staged;
+use crate::{Digest, Error, Flaw, Saved, layout};
+
+/// What a note says it is.
+const MAGIC: &str = "gangline-staged-save";
+/// How notes are called: as the copy and this.
+const NOTE_SUFFIX: &str = ".json";
+/// The most notes looked at in a folder: some for each rank of a large node.
+const NOTES_MAX: usize = 4_096;
+
+/// The most copies of a rank: those in flight, for each of some stores.
+const FILES_MAX: usize = 64;
+
+/// A rank's place in a staging folder.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    folder: PathBuf,
+    rank: u32,
+}
+
+/// A note: what a copy is of.
+#[derive(Debug, Serialize, Deserialize)]
+struct Note {
+    magic: String,
+    version: u32,
+    /// The store's folder.
+    root: PathBuf,
+    rank: u32,
+    world_size: u32,
+    tag: u64,
+    step: u64,
+    metadata: BTreeMap<String, String>,
+    plan_blake3: Digest,
+    header_bytes: usize,
+    tensors: Vec<Declared>,
+}
+
+/// A note that is there; removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Noted(PathBuf);
+
+/// What became of a save that its rank didn't live to finish.
+#[derive(Debug)]
+pub struct Finished {
+    /// The step.
+    pub step: Step,
+    /// The rank that had copied it.
+    pub rank: u32,
+    /// The checkpoint, which is durable and visible now; or why it isn't, and nothing of this rank's part is left.
+    pub outcome: Result<Saved, Error>,
+}
+
+impl Staging {
+    /// In a folder that is there.
+    pub(crate) fn new(folder: &Path, rank: u32) -> Staging {
+        Staging { folder: folder.to_owned(), rank }
+    }
+
+    /// New memory that is a file there; none if that can't be had.
+    pub(crate) fn memory(&self, bytes: usize) -> Option<Memory> {
+        // A rank may have several stores.
+        let names = (0..FILES_MAX).map(|number| self.folder.join(format!("rank-{:05}-{number}", self.rank)));
+        let mut made = names.map(|path| Memory::new_file(path, bytes));
+        made.find(|made| !made.as_ref().is_err_and(|error| error.kind() == ErrorKind::AlreadyExists))?.ok()
+    }
+}
+
+impl Noted {
+    /// Notes a save; none if its copy is nowhere where others could find it, or there is no room for the note.
+    pub(crate) fn write(work: &Work, root: &Path, writer: Writer) -> Option<Noted> {
+        let copy = work.staged.file()?;
+        let Writer { rank, world_size, tag } = writer;
+        let note = Note {
+            magic: MAGIC.to_owned(),
+            version: FORMAT_VERSION,
+            root: std::path::absolute(root).ok()?,
+            rank,
+            world_size,
+            tag,
+            step: work.step.0,
+            metadata: work.metadata.clone(),
+            plan_blake3: work.plan,
+            header_bytes: work.staged.header_bytes(),
+            tensors: work.staged.tensors().to_vec(),
+        };
+        let path = note_of(copy)?;
+        let aside = path.with_extension("aside");
+        let noted = Noted(path);
+        std::fs::write(&aside, seal(&note)).ok()?;
+        std::fs::rename(&aside, &noted.0).ok()?;
+        Some(noted)
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        // One that stays is of a save that is there already, which whoever finishes it sees.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn note_of(copy: &Path) -> Option<PathBuf> {
+    Some(copy.with_file_name(format!("{}{NOTE_SUFFIX}", copy.file_name()?.to_str()?)))
+}
+
+/// Finishes the saves that ranks of this node had copied into `folder` when they died, the oldest first, and removes the copies.
+/// Every node of the gang does this for its own ranks at about the same time; `wait_max` is how long each waits for the others. No rank
+/// of the attempt may be alive, and the next attempt must not have begun.
+///
+/// # Errors
+/// [`Error::Io`] if the folder can't be read, [`Error::Limit`] if too much is in it. What is wrong with one save is its outcome.
+pub fn finish_staged(folder: &Path, wait_max: Duration) -> Result<Vec<Finished>, Error> {
+    let mut notes = Vec::new();
+    for name in list_names(folder)?.into_iter().filter(|name| name.ends_with(NOTE_SUFFIX)) {
+        within("notes in a staging folder", notes.len() + 1, NOTES_MAX)?;
+        let path = folder.join(&name);
+        let note: Note = read_sealed(&path, MAGIC)?;
+        notes.push((note, path));
+    }
+    notes.sort_by_key(|(note, _)| (note.step, note.rank));
+    let mut finished = Vec::new();
+    for of_step in notes.chunk_by(|(a, _), (b, _)| a.step == b.step) {
+        // Ranks wait for each other.
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                of_step.iter().map(|(note, path)| scope.spawn(|| finish(note, path, wait_max))).collect();
+            for ((note, _), thread) in of_step.iter().zip(threads) {
+                let outcome = thread.join().expect("finishing doesn't panic");
+                finished.push(Finished { step: Step(note.step), rank: note.rank, outcome });
+            }
+        });
+    }
+    Ok(finished)
+}
+
+fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> {
+    let copy = path.with_extension("");
+    let unreadable = |source| Error::io("read", &copy, source);
+    let memory = Memory::found_file(copy.clone()).map_err(unreadable)?;
+    let noted = Noted(path.to_owned());
+    if let Some(saved) = saved_already(note) {
+        return Ok(saved);
+    }
+    let malformed =
+        Error::corrupt(path, Flaw::Malformed { what: "its tensors don't lie one after the other in its copy" });
+    let staged = Staged::found(memory, note.header_bytes, note.tensors.clone()).ok_or(malformed)?;
+    let Note { rank, world_size, tag, .. } = *note;
+    let role = Role::Writer { rank, world_size, tag };
+    // What is too old the next save sees to; to look at that takes time.
+    let options = Options { role, keep: None, commit_timeout: wait_max, ..Options::default() };
+    options.check()?;
+    let work = Work {
+        step: Step(note.step),
+        staged,
+        metadata: note.metadata.clone(),
+        plan: note.plan_blake3,
+        noted: Some(noted),
+    };
+    Committer::new(Shared::new(note.root.clone(), options), Writer { rank, world_size, tag }).run(work)
+}
+
+/// The checkpoint, if the rank lived to save it and only the note was left.
+fn saved_already(note: &Note) -> Option<Saved> {
+    let manifest = note.root.join(layout::checkpoint_folder(note.step)).join(layout::MANIFEST);
+    let manifest = read_manifest(&manifest, note.step).ok()?;
+    (manifest.writer == note.tag).then(|| Saved::of(&manifest))
+}
