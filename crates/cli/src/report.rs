@@ -52,6 +52,9 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     let last = saved.last_step.map(|step| format!(", last at step {step}")).unwrap_or_default();
     let stall = stall(&job.usage).unwrap_or_default();
     writeln!(text, "  checkpoints  {}, {} written{last}{stall} (measured)", saved.count, Bytes(saved.bytes))?;
+    if let Some(folder) = job.checkpoint_path.as_ref().filter(|_| saved.count > 0) {
+        writeln!(text, "               in {folder}")?;
+    }
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
 }
 

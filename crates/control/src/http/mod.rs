@@ -55,7 +55,7 @@ pub struct App {
     pub secrets: Secrets,
     /// Who the users' token stands for.
     pub user: Submitter,
-    /// The data folder, for logs.
+    /// The data folder, for logs and for where jobs save.
     pub folder: PathBuf,
 }
 

@@ -23,4 +23,4 @@ pub(crate) use store::{
 pub(crate) use sweep::{PointRecord, sweep_to_wire};
 #[cfg(test)]
 pub(crate) use view::Booked;
-pub(crate) use view::{history_to_wire, to_wire};
+pub(crate) use view::{checkpoint_folder, history_to_wire, to_wire};

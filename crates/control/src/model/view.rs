@@ -1,7 +1,9 @@
 //! From a record and its ledger rows to what the API shows.
 
+use std::path::{Path, PathBuf};
+
 use gangline_accounting::{Allocation, LedgerEntry};
-use gangline_base::{AttemptNumber, NodeName};
+use gangline_base::{AttemptNumber, JobId, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
 use gangline_execution::protocol::{FaultCause, NodeState};
 
@@ -23,8 +25,14 @@ pub(crate) struct Booked {
     pub(crate) nanos: [u64; Bucket::ALL.len()],
 }
 
+/// Where a job saves: where it says, or a folder of its own in the data folder.
+pub(crate) fn checkpoint_folder(data: &Path, job: JobId, said: Option<&str>) -> PathBuf {
+    said.map_or_else(|| data.join("checkpoints").join(job.to_string()), PathBuf::from)
+}
+
 /// A job as the API shows it.
-pub(crate) fn to_wire(record: &JobRecord, booked: &[Booked]) -> Job {
+pub(crate) fn to_wire(data: &Path, record: &JobRecord, booked: &[Booked]) -> Job {
+    let checkpoint_folder = checkpoint_folder(data, record.id, record.checkpoint_path.as_deref());
     Job {
         id: record.id.to_string(),
         name: record.name.clone(),
@@ -38,7 +46,7 @@ pub(crate) fn to_wire(record: &JobRecord, booked: &[Booked]) -> Job {
         gang: record.gang.clone(),
         run: record.run.clone(),
         workdir: record.workdir.clone(),
-        checkpoint_path: record.checkpoint_path.clone(),
+        checkpoint_path: Some(checkpoint_folder.display().to_string()),
         faults: record.faults,
         max_faults: record.max_faults,
         progress: record.progress,

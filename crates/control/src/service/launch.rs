@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use gangline_base::{AttemptNumber, JobId, JobSpec, NodeName, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::protocol::{FaultCause, PROTOCOL_VERSION, SupervisorSpec};
 use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
@@ -14,7 +14,7 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Request;
 use crate::ENDPOINT_FILE;
-use crate::model::cause_as_fault;
+use crate::model::{cause_as_fault, checkpoint_folder};
 
 /// Launches that may wait for the launching thread.
 pub(super) const LAUNCHES_MAX: usize = 65_536;
@@ -79,7 +79,7 @@ impl Actor {
                     envs: spec.program.envs.clone(),
                     setup: spec.program.setup.clone(),
                     run: spec.program.run.clone(),
-                    checkpoint_dir: Some(self.checkpoint_folder(job, spec)),
+                    checkpoint_dir: Some(checkpoint_folder(&self.options.folder, job, spec.checkpoint.path.as_deref())),
                     faults: live.faults,
                     max_faults: spec.recovery.max_faults,
                     metric: self.engine.metric_of(live).map(str::to_owned),
@@ -95,12 +95,6 @@ impl Actor {
                 }
             })
             .collect()
-    }
-
-    /// Where a job saves: where it says, or a folder of its own in the data folder.
-    fn checkpoint_folder(&self, job: JobId, spec: &JobSpec) -> PathBuf {
-        let own = || self.options.folder.join("checkpoints").join(job.to_string());
-        spec.checkpoint.path.as_ref().map_or_else(own, PathBuf::from)
     }
 
     pub(super) fn start_launch(&mut self, spec: SupervisorSpec) {

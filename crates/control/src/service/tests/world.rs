@@ -249,7 +249,7 @@ impl World {
     pub(super) fn stored(&mut self, job: JobId) -> Option<(wire::Job, Vec<Booked>)> {
         let reader = self.actor().journal.reader();
         let found = reader.read(|transaction| read_job(transaction, job)).expect("the read models are readable");
-        found.map(|(record, booked)| (to_wire(&record, &booked), booked))
+        found.map(|(record, booked)| (to_wire(Path::new("/data"), &record, &booked), booked))
     }
 
     pub(super) fn show(&mut self, job: JobId) -> wire::Job {
