@@ -285,3 +285,47 @@ fn wanted(records: &[Record]) -> Vec<KeyId> {
 fn is_empty(link: &Link) -> Result<bool, Error> {
     Ok(link.list("catalogs/")?.is_empty() && link.list("packs/")?.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All keys equal but for the naming key.
+    fn vault(naming: u8) -> Vault {
+        let [archive, current] = [1, 2].map(|byte| KeyId::from_bytes([byte; KeyId::BYTES]));
+        let naming = Secret::from_bytes([naming; 32]);
+        let [contents, packs, catalogs] = [CONTENT, PACK, CATALOG].map(|purpose| naming.derive(purpose, &[]));
+        let data = BTreeMap::from([(current, Secret::from_bytes([3; 32]))]);
+        Vault::Sealed(Box::new(Keys { archive, generation: 1, data, current, contents, packs, catalogs }))
+    }
+
+    #[test]
+    fn no_name_can_be_told_without_the_naming_key() {
+        let names = |vault: &Vault| {
+            let mut bytes = [7; 8 + 100 + TAG_BYTES];
+            let pack = vault.close_pack(&mut bytes, &[(8, 100)]).blake3;
+            let catalog = vault.close_catalog("catalogs/x", b"text".to_vec());
+            let id = Head::read(&catalog).unwrap().id;
+            [*pack.as_bytes(), id, *vault.name(Digest::of(b"content")).as_bytes()]
+        };
+        assert_eq!(names(&vault(4)), names(&vault(4)));
+        for (one, other) in names(&vault(4)).into_iter().zip(names(&vault(5))) {
+            assert_ne!(one, other);
+        }
+    }
+
+    #[test]
+    fn packs_that_differ_only_in_where_chunks_end_have_other_names_and_keys() {
+        let vault = vault(4);
+        let close = |places: &[(usize, usize)]| {
+            let mut bytes = [7; 8 + 60 + 2 * TAG_BYTES];
+            (vault.close_pack(&mut bytes, places), bytes)
+        };
+        let (one, bytes) = close(&[(8, 20), (8 + 20 + TAG_BYTES, 40)]);
+        let (other, _) = close(&[(8, 40), (8 + 40 + TAG_BYTES, 20)]);
+        assert_ne!(one.blake3, other.blake3);
+        let chunk = bytes[8..8 + 20 + TAG_BYTES].to_vec();
+        assert_eq!(vault.open_chunk(&one, 8, chunk.clone()), Ok(vec![7; 20]));
+        assert_eq!(vault.open_chunk(&other, 8, chunk), Err(Flaw::Forged));
+    }
+}
