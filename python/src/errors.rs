@@ -34,7 +34,11 @@ fn class(error: &Error) -> &'static str {
         Error::Timeout { .. } => "TimedOut",
         Error::Superseded { .. } => "Superseded",
         Error::Closed => "Closed",
-        Error::ReadOnly | Error::Limit { .. } | Error::InvalidTensor { .. } | Error::InvalidOptions { .. } => "Refused",
+        Error::Archive { .. }
+        | Error::ReadOnly
+        | Error::Limit { .. }
+        | Error::InvalidTensor { .. }
+        | Error::InvalidOptions { .. } => "Refused",
     }
 }
 

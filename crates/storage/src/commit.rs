@@ -22,6 +22,7 @@ use crate::options::{Options, Writer};
 use crate::prune::{self, PrunePolicy, list_names};
 use crate::staged::Staged;
 use crate::staging::Noted;
+use crate::tiering::Tiering;
 use crate::{Digest, Error, Flaw, Pruned, Saved, layout};
 
 /// Between two looks at a file another rank is to write.
@@ -35,12 +36,21 @@ pub(crate) struct Shared {
     /// Set when the store is dropped: stop waiting for other ranks.
     pub(crate) closing: Mutex<bool>,
     pub(crate) closed: Condvar,
+    /// What goes to the archive.
+    pub(crate) tiering: Arc<Tiering>,
 }
 
 impl Shared {
     pub(crate) fn new(root: PathBuf, options: Options) -> Arc<Shared> {
         let disk = Disk::new(options.disk_hook.clone());
-        Arc::new(Shared { root, options, disk, closing: Mutex::new(false), closed: Condvar::new() })
+        Arc::new(Shared {
+            root,
+            options,
+            disk,
+            closing: Mutex::new(false),
+            closed: Condvar::new(),
+            tiering: Arc::default(),
+        })
     }
 }
 
@@ -123,6 +133,9 @@ impl Committer {
         }
         drop(work);
         let manifest = committed?;
+        if self.writer.rank == 0 && self.shared.options.archive.is_some() {
+            self.shared.tiering.want(manifest.step);
+        }
         Ok(Saved { retention: self.retain(manifest.step), ..Saved::of(&manifest) })
     }
 
@@ -263,6 +276,7 @@ impl Committer {
                     return Err(error);
                 }
                 let pruned = prune::plan(&self.shared.root, PrunePolicy { keep }, &self.known_good)?;
+                let pruned = pruned.but(&self.shared.tiering.needed());
                 prune::retire(&self.shared.disk, &self.shared.root, &pruned.removed)?;
                 self.retired.clone_from(&pruned.removed);
                 self.known_good.retain(|step| pruned.kept.contains(&Step(*step)));

@@ -110,6 +110,14 @@ pub enum Error {
         /// The newer tag.
         by: u64,
     },
+    /// The archive that checkpoints are to go to can't be opened.
+    #[error("open the archive {address}")]
+    Archive {
+        /// Where it is said to be.
+        address: String,
+        /// Why.
+        source: Box<crate::archive::Error>,
+    },
     /// The store was opened for reading.
     #[error("save: the store was opened for reading")]
     ReadOnly,

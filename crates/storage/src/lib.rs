@@ -35,6 +35,7 @@ mod staging;
 mod store;
 mod tensor;
 mod threads;
+mod tiering;
 
 pub use check::{Problem, VerifyReport};
 pub use digest::Digest;
@@ -49,3 +50,4 @@ pub use snapshot::{Snapshot, Wanted};
 pub use staging::{Finished, finish_staged};
 pub use store::{Checkpoint, Latest, Listed, Skipped, Store};
 pub use tensor::{DIMENSIONS_MAX, DataType, NAME_BYTES_MAX, PartOf, TENSORS_MAX, Tensor, TensorView};
+pub use tiering::Tier;

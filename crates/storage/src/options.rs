@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::disk::DiskHook;
 use crate::manifest::WORLD_SIZE_MAX;
-use crate::{Error, Step};
+use crate::{Error, Step, Tier};
 
 /// How a [`Store`](crate::Store) is opened. The default is a lone writer that keeps the last two checkpoints.
 #[derive(Clone)]
@@ -22,6 +22,8 @@ pub struct Options {
     /// `GANGLINE_STAGING_DIR`: saves are copied there, and one that is copied when its rank dies is finished by
     /// [`finish_staged`](crate::finish_staged). What there is no room for is copied to the process's own memory.
     pub staging: Option<PathBuf>,
+    /// An archive to which rank 0 pushes checkpoints in the background, the newest first. Dropping the store waits for that.
+    pub archive: Option<Tier>,
     /// Asked before each change to the disk; for tests that kill or fill it there.
     pub disk_hook: Option<DiskHook>,
 }
@@ -55,6 +57,7 @@ impl Default for Options {
             keep: Some(KEEP_DEFAULT),
             commit_timeout: COMMIT_TIMEOUT_DEFAULT,
             staging: None,
+            archive: None,
             disk_hook: None,
         }
     }
@@ -92,6 +95,7 @@ impl fmt::Debug for Options {
             .field("keep", &self.keep)
             .field("commit_timeout", &self.commit_timeout)
             .field("staging", &self.staging)
+            .field("archive", &self.archive)
             .finish_non_exhaustive()
     }
 }

@@ -27,6 +27,16 @@ pub struct Pruned {
     pub kept: Vec<Step>,
 }
 
+impl Pruned {
+    /// The same, but for steps that stay for another reason.
+    pub(crate) fn but(mut self, needed: &BTreeSet<Step>) -> Pruned {
+        let (stay, removed) = self.removed.into_iter().partition(|step| needed.contains(step));
+        self.removed = removed;
+        self.kept = [stay, self.kept].concat();
+        self
+    }
+}
+
 /// Says what `policy` doesn't keep. A checkpoint counts as good if it is in `known_good` or its bytes are checked now.
 /// Unless that many good ones are found, all are kept.
 pub(crate) fn plan(root: &Path, policy: PrunePolicy, known_good: &BTreeSet<u64>) -> Result<Pruned, Error> {

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use gangline_base::Step;
 use serde::Serialize;
 
+use crate::archive::{self, Pushed};
 use crate::check::check;
 use crate::commit::{Committer, Shared, Work};
 use crate::digest::FramedHasher;
@@ -38,6 +39,7 @@ pub struct Store {
     slots: Arc<Slots>,
     slabs: Arc<Slabs>,
     writing: Option<Writing>,
+    archiving: Option<JoinHandle<()>>,
 }
 
 struct Writing {
@@ -110,8 +112,12 @@ impl Store {
                 Some(Writing::start(&shared, Writer { rank, world_size, tag })?)
             }
         };
-        list_steps(&shared.root)?;
-        Ok(Store { shared, slots: Arc::default(), slabs: Slabs::new(staging), writing })
+        let newest = list_steps(&shared.root)?.last().copied();
+        let archiving = match (&shared.options.archive, role) {
+            (Some(tier), Role::Writer { rank: 0, .. }) => Some(shared.tiering.start(&shared.root, tier, newest)?),
+            _ => None,
+        };
+        Ok(Store { shared, slots: Arc::default(), slabs: Slabs::new(staging), writing, archiving })
     }
 
     /// The folder.
@@ -226,13 +232,24 @@ impl Store {
         Ok(steps.into_iter().map(|step| Listed { step: Step(step), manifest: manifest_of(step) }).collect())
     }
 
+    /// What became of the last push to the archive ([`Options::archive`]) since somebody asked; none if none has ended. A push that
+    /// failed hurts no save; the next one has what it would have put there.
+    pub fn archived(&self) -> Option<Result<Pushed, archive::Error>> {
+        self.shared.tiering.outcome()
+    }
+
+    /// The same, after waiting until every checkpoint is in the archive that is to go there.
+    pub fn wait_archived(&self) -> Option<Result<Pushed, archive::Error>> {
+        self.shared.tiering.wait()
+    }
+
     /// Removes old checkpoints, or says which it would remove. Reads those that stay, to be sure that they are good.
     ///
     /// # Errors
     /// [`Error::Io`] if a folder can't be read or removed.
     pub fn prune(&self, policy: PrunePolicy, is_dry_run: bool) -> Result<Pruned, Error> {
         let (disk, root) = (&self.shared.disk, &self.shared.root);
-        let pruned = plan_pruning(root, policy, &BTreeSet::new())?;
+        let pruned = plan_pruning(root, policy, &BTreeSet::new())?.but(&self.shared.tiering.needed());
         if !is_dry_run {
             retire(disk, root, &pruned.removed)?;
             clear(disk, root, &pruned.removed)?;
@@ -249,6 +266,10 @@ impl Drop for Store {
             drop(queue);
             // A panic there was a bug and has been printed; whoever waits for the save is told that it is closed.
             let _ = thread.join();
+        }
+        self.shared.tiering.close();
+        if let Some(archiving) = self.archiving.take() {
+            let _ = archiving.join();
         }
     }
 }

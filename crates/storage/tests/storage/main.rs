@@ -11,6 +11,7 @@ mod retention;
 mod round_trip;
 mod sharded;
 mod staged;
+mod tiering;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
