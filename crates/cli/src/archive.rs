@@ -274,8 +274,8 @@ fn decided(pruned: &Pruned, is_dry_run: bool) -> String {
     let table = output::table(&[">STEP", ""], rows);
     let milestones = match (pruned.milestones.len(), is_dry_run) {
         (0, _) => String::new(),
-        (_, true) => ", of which the milestones will take some again".to_owned(),
-        (_, false) => format!(", of which the milestones took {} again", pruned.milestones_put),
+        (_, true) => "; the milestones will take some of that".to_owned(),
+        (_, false) => format!("; the milestones took {}", pruned.milestones_put),
     };
     format!("{table}{act} {freed} in {packs_removed} packs{moved}{milestones}; {stored} stay (measured)\n")
 }
