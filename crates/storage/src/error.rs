@@ -155,6 +155,9 @@ pub enum Flaw {
     /// Its content doesn't match its hash.
     #[error("its hash doesn't match")]
     Hash,
+    /// In an encrypted archive: it doesn't authenticate as what was encrypted there.
+    #[error("it was changed, moved or renamed since it was encrypted")]
+    Forged,
     /// The disk gave an I/O error, or the file ended, while it was read.
     #[error("it can't be read to its end")]
     Unreadable,

@@ -8,6 +8,7 @@ use gangline_base::Bytes;
 use gangline_storage::{CheckpointInfo, Compared, Snapshot, TensorInfo, Verdict, compare};
 use serde::Serialize;
 
+use crate::archive::KeyFile;
 use crate::checkpoint::failed;
 use crate::checkpoint::groups::{grouped, pattern};
 use crate::checkpoint::place::Place;
@@ -28,6 +29,8 @@ pub(crate) struct DiffArgs {
     /// End with 1 if anything differs
     #[arg(long)]
     exit_code: bool,
+    #[command(flatten)]
+    key: KeyFile,
 }
 
 /// The answer, as it is printed in JSON.
@@ -68,7 +71,7 @@ pub(crate) fn diff(global: &Global, args: &DiffArgs) -> Result<ExitCode, Failure
     if after.place.is_empty() {
         after.place.clone_from(&before.place);
     }
-    let (old, new) = (before.info()?, after.info()?);
+    let (old, new) = (before.info(&args.key)?, after.info(&args.key)?);
     let mut compared = compare(&old, &new);
     if compared.iter().any(|one| one.verdict == Verdict::Recut)
         && let (Some(old), Some(new)) = (before.snapshot()?, after.snapshot()?)

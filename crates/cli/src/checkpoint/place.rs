@@ -5,7 +5,7 @@ use std::path::Path;
 use gangline_base::Step;
 use gangline_storage::{CheckpointInfo, Snapshot, Store};
 
-use crate::archive;
+use crate::archive::{self, KeyFile};
 use crate::checkpoint::{failed, open};
 use crate::failure::Failure;
 
@@ -29,9 +29,9 @@ impl Place {
     }
 
     /// What its manifest says.
-    pub(crate) fn info(&self) -> Result<CheckpointInfo, Failure> {
+    pub(crate) fn info(&self, key: &KeyFile) -> Result<CheckpointInfo, Failure> {
         if archive::is_archive(&self.place) {
-            return archive::info(&self.place, self.step.map(Step));
+            return archive::info(&self.place, key, self.step.map(Step));
         }
         Ok(snapshot(Path::new(&self.place), self.step)?.info().clone())
     }

@@ -4,6 +4,7 @@ use clap::Args;
 use gangline_base::Bytes;
 use gangline_storage::{CheckpointInfo, DataType, TensorInfo};
 
+use crate::archive::KeyFile;
 use crate::checkpoint::groups::{LONG, grouped, pattern};
 use crate::checkpoint::place::Place;
 use crate::failure::Failure;
@@ -23,10 +24,12 @@ pub(crate) struct ShowArgs {
     /// A line for each tensor, with its hash, however many there are
     #[arg(long)]
     all: bool,
+    #[command(flatten)]
+    key: KeyFile,
 }
 
 pub(crate) fn show(global: &Global, args: &ShowArgs) -> Result<(), Failure> {
-    let info = Place { place: args.place.clone(), step: args.step }.info()?;
+    let info = Place { place: args.place.clone(), step: args.step }.info(&args.key)?;
     if global.json { output::json(&info) } else { output::print(&text(&info, args.all)) }
 }
 

@@ -3,20 +3,20 @@
 //! Keeps A-10: the manifest is as long as one may be, whatever the catalog says.
 
 use super::Error;
+use super::access::Access;
 use super::catalog::{Catalog, catalog_key};
 use super::fetch::Fetcher;
-use super::remote::Link;
 use crate::manifest::{MANIFEST_BYTES_MAX, parse_manifest};
 use crate::{CheckpointInfo, Flaw};
 
 /// Reads the manifest of the catalog's checkpoint.
-pub(crate) fn info(link: &Link, catalog: &Catalog) -> Result<CheckpointInfo, Error> {
+pub(crate) fn info(access: &Access<'_>, catalog: &Catalog) -> Result<CheckpointInfo, Error> {
     let corrupt = |flaw| Error::corrupt(catalog_key(catalog.step), flaw);
     if catalog.manifest.bytes > MANIFEST_BYTES_MAX {
         return Err(corrupt(Flaw::Malformed { what: "its manifest is larger than 512 MiB" }));
     }
     let mut text = Vec::new();
-    Fetcher::new(link, catalog).item(&catalog.manifest, |bytes| {
+    Fetcher::new(access, catalog).item(&catalog.manifest, |bytes| {
         text.extend_from_slice(bytes);
         Ok::<(), Error>(())
     })?;

@@ -52,7 +52,7 @@ fn a_catalog_that_lies_is_refused_by_the_rule_that_it_breaks() {
     check(|c| c.shards[0].tensors[0].name = "n".repeat(513), "name");
     check(|c| drop(c.metadata.insert("note".to_owned(), "x".repeat(1 << 17))), "metadata");
     check(|c| c.packs.push(c.packs[0]), "twice");
-    check(|c| c.packs.push(Pack { blake3: Digest::of(b"x"), bytes: PACK_BYTES_MAX + 1 }), "larger");
+    check(|c| c.packs.push(Pack { blake3: Digest::of(b"x"), bytes: PACK_BYTES_MAX + 1, key: None }), "larger");
     check(|c| c.chunks[0].bytes = 0, "empty");
     check(|c| c.chunks[0].bytes = CHUNK_BYTES_MAX + 1, "larger");
     check(|c| c.chunks[0].bytes = u64::MAX, "larger");
@@ -95,9 +95,9 @@ fn a_catalog_that_is_no_catalog_is_refused() {
     check(b"");
     check(b"{}");
     let mut newer = sound.clone();
-    newer.version = 2;
+    newer.version = 3;
     let error = Catalog::read(2, &seal(&newer)).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { flaw: Flaw::Version { found: 2, .. }, .. }), "{error:?}");
+    assert!(matches!(error, Error::Corrupt { flaw: Flaw::Version { found: 3, .. }, .. }), "{error:?}");
     check(&sealed(&format!("{{\"magic\":{}1{}", "[".repeat(100_000), "]".repeat(100_000))));
     let text = String::from_utf8(seal(&sound)).unwrap();
     check(&sealed(&text[..text.len() / 2]));
@@ -118,7 +118,7 @@ fn a_catalog_that_is_no_catalog_is_refused() {
 }
 
 /// A body with a right checksum.
-fn sealed(body: &str) -> Vec<u8> {
+pub(super) fn sealed(body: &str) -> Vec<u8> {
     let body = body.trim_end_matches('}');
     format!("{body},\"checksum\":\"{}\"}}\n", Digest::of(body.as_bytes())).into_bytes()
 }
@@ -144,11 +144,8 @@ fn a_checkpoint_that_promises_more_than_the_disk_has_is_refused_before_anything_
 
 /// What a catalog's tensors are, if all of it can be read.
 fn read_all(place: &Shelved, catalog: &Catalog) -> Option<BTreeMap<String, Vec<u8>>> {
-    let link = crate::archive::remote::Link::new(
-        Box::new(place.shelf.clone()),
-        crate::archive::remote::Manners { rate: None, first_pause: std::time::Duration::ZERO },
-    );
-    let mut fetcher = Fetcher::new(&link, catalog);
+    let access = place.access();
+    let mut fetcher = Fetcher::new(&access, catalog);
     let mut found = BTreeMap::new();
     for (name, item) in
         catalog.shards.iter().flat_map(|shard| &shard.tensors).map(|tensor| (&tensor.name, &tensor.item))
