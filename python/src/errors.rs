@@ -53,11 +53,8 @@ fn class(error: &Error) -> &'static str {
         Error::Timeout { .. } => "TimedOut",
         Error::Superseded { .. } => "Superseded",
         Error::Closed => "Closed",
-        Error::Archive { .. }
-        | Error::ReadOnly
-        | Error::Limit { .. }
-        | Error::InvalidTensor { .. }
-        | Error::InvalidOptions { .. } => "Refused",
+        Error::Archive { .. } | Error::Occupied { .. } | Error::NothingSelected { .. } => "Refused",
+        Error::ReadOnly | Error::Limit { .. } | Error::InvalidTensor { .. } | Error::InvalidOptions { .. } => "Refused",
     }
 }
 

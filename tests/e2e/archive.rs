@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -57,6 +58,21 @@ impl Server {
         command.env("AWS_ENDPOINT", &self.address).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "us-east-1");
         command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret);
         command.output().expect("gangline runs")
+    }
+
+    /// The same, when it has to be refused with these words.
+    fn refuses(&self, arguments: &[&str], words: &str) {
+        let output = self.run("secret", arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(words), "{arguments:?}: {said}");
+    }
+
+    /// A key's file that only its owner may read.
+    fn key(&self, name: &str, digit: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, digit.repeat(64) + "\n").expect("a key's file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+        path.to_str().expect("text").to_owned()
     }
 
     /// The same, when it has to go well.
@@ -146,6 +162,43 @@ fn checkpoints_go_to_s3_and_come_back_bit_for_bit_though_it_throttles() {
     let third = server.path("third");
     server.say(&["pull", archive, third.to_str().expect("text"), "--step", "3"]);
     assert_eq!(files(&third.join("step-0000000003")), files(&store.join("step-0000000003")));
+}
+
+#[test]
+fn an_encrypted_archive_in_s3_opens_only_with_its_key_which_can_be_replaced() {
+    let server = Server::start();
+    let (store, back) = (server.path("store"), server.path("back"));
+    let [store_text, back_text] = [&store, &back].map(|path| path.to_str().expect("text"));
+    let [old, new] = [("old", "a"), ("new", "b")].map(|(name, digit)| server.key(name, digit));
+    let archive = "s3://bucket/sealed";
+    for step in 1..=3 {
+        save(&store, step);
+        server.say(&["push", store_text, archive, "--key-file", &old]);
+    }
+    server.refuses(&["list", archive], "it is encrypted; give the file of key");
+    server.refuses(&["list", archive, "--key-file", &new], "it takes key");
+    assert!(server.say(&["verify", archive, "--key-file", &old]).contains("none found"));
+    let shown = server.say(&["keys", "rotate", archive, "--key-file", &old, "--new-key-file", &new, "--new-data-key"]);
+    assert!(shown.contains("1 data keys wrapped anew"), "{shown}");
+    server.refuses(&["pull", archive, back_text, "--key-file", &old], "it takes key");
+    save(&store, 4);
+    server.say(&["push", store_text, archive, "--key-file", &new]);
+    let shown: serde_json::Value =
+        serde_json::from_str(&server.say(&["keys", "show", archive, "--key-file", &new, "--json"])).expect("JSON");
+    let catalogs: Vec<_> = shown.as_array().expect("keys").iter().map(|key| key["catalogs"].as_u64()).collect();
+    assert_eq!(catalogs, [Some(3), Some(1)]);
+    let done = server.say(&["prune", archive, "--keep", "2", "--key-file", &new]);
+    assert!(done.contains("removed"), "{done}");
+    for step in ["2", "4"] {
+        server.say(&["pull", archive, back_text, "--step", step, "--key-file", &new]);
+        let name = format!("step-000000000{step}");
+        assert_eq!(files(&back.join(&name)), files(&store.join(&name)), "{step}");
+    }
+    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o644)).expect("its mode");
+    server.refuses(&["list", archive, "--key-file", &new], "chmod 600");
+    server.say(&["push", store_text, "s3://bucket/plain"]);
+    server.refuses(&["list", "s3://bucket/plain", "--key-file", &old], "isn't encrypted");
+    assert!(server.say(&["keys", "show", "s3://bucket/plain"]).contains("isn't encrypted"));
 }
 
 #[test]

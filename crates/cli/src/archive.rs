@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gangline_base::Step;
-use gangline_storage::archive::{Archive, Error, Listed, Options, Pruned, Pushed, Rule};
-use gangline_storage::{Latest, Store};
+use gangline_control::wire::Time;
+use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pruned, Pushed, Rule, WrappingKey};
+use gangline_storage::{CheckpointInfo, Latest, Store};
 
 use crate::checkpoint::{Row, failed, open};
 use crate::failure::Failure;
@@ -17,12 +18,41 @@ use crate::{Global, output};
 /// Bytes a second of a megabit a second.
 const MEGABIT: u64 = 125_000;
 
+/// What opens an encrypted archive.
+#[derive(Args, Debug, Default)]
+pub(crate) struct KeyFile {
+    /// The file of an encrypted archive's key: 32 bytes, or 64 hexadecimal digits. An archive that has nothing yet is encrypted
+    /// if it is given
+    #[arg(long, value_name = "FILE", env = "GANGLINE_ARCHIVE_KEY_FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl KeyFile {
+    /// The key, if there is one.
+    fn read(&self) -> Result<Option<WrappingKey>, Failure> {
+        self.key_file.as_deref().map(read_key).transpose()
+    }
+}
+
+/// Reads a key's file.
+pub(crate) fn read_key(path: &Path) -> Result<WrappingKey, Failure> {
+    WrappingKey::from_file(path).map_err(|error| refused(&error.into()))
+}
+
 /// How an archive is reached.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Reach {
     /// The most megabits a second, up and down together [default: as many as go]
     #[arg(long, value_name = "N")]
     limit_mbps: Option<NonZeroU64>,
+    #[command(flatten)]
+    key: KeyFile,
+}
+
+impl From<&KeyFile> for Reach {
+    fn from(key: &KeyFile) -> Reach {
+        Reach { limit_mbps: None, key: KeyFile { key_file: key.key_file.clone() } }
+    }
 }
 
 /// What is pushed where.
@@ -51,6 +81,9 @@ pub(crate) struct PullArgs {
     /// The step [default: the newest]
     #[arg(long)]
     step: Option<u64>,
+    /// Get what is left of a checkpoint that is a milestone, as safetensors files in the folder
+    #[arg(long, requires = "step")]
+    milestone: bool,
     #[command(flatten)]
     reach: Reach,
 }
@@ -79,9 +112,17 @@ pub(crate) struct PruneArgs {
     /// Keep this step
     #[arg(long, value_name = "STEP")]
     keep: Vec<u64>,
+    /// Of the first in each stretch of so many steps that would go, keep some tensors, as a milestone
+    #[arg(long, value_name = "STEPS")]
+    milestones_every: Option<NonZeroU64>,
+    /// The tensors that a milestone keeps; * stands for any part of a name
+    #[arg(long, value_name = "NAME", default_value = "model.*", requires = "milestones_every")]
+    milestone_keep: Vec<String>,
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    key: KeyFile,
 }
 
 fn best(text: &str) -> Result<(String, u32), String> {
@@ -103,28 +144,41 @@ impl PruneArgs {
         if !self.keep.is_empty() {
             rules.push(Rule::Pinned(self.keep.iter().copied().map(Step).collect()));
         }
+        let milestones = |every| Rule::Milestones { every, keep: self.milestone_keep.clone() };
+        rules.extend(self.milestones_every.map(milestones));
         rules
     }
 }
 
-/// Whether a place is an archive rather than a folder of checkpoints: an address, or a folder with catalogs.
+/// Whether a place is an archive rather than a folder of checkpoints: an address, or a folder with catalogs or keys.
 pub(crate) fn is_archive(place: &str) -> bool {
-    place.contains("://") || Path::new(place).join("catalogs").is_dir()
+    place.contains("://") || ["catalogs", "keys"].iter().any(|part| Path::new(place).join(part).is_dir())
 }
 
-fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
+pub(crate) fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
     let rate = reach.limit_mbps.and_then(|limit| NonZeroU64::new(limit.get().saturating_mul(MEGABIT)));
     let settings = std::env::vars().filter(|(name, _)| name.starts_with("AWS_"));
     let s3: BTreeMap<String, String> = settings.collect();
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let options = Options { bytes_per_second_max: rate, s3, threads, ..Options::default() };
+    let key = reach.key.read()?;
+    let options = Options { bytes_per_second_max: rate, s3, threads, key, ..Options::default() };
     Archive::open(address, &options).map_err(|error| refused(&error))
 }
 
 pub(crate) fn refused(error: &Error) -> Failure {
     let hint = match error {
-        Error::Remote { tries: 2.., .. } => "run the same command again: it goes on where this one was",
+        Error::Remote { tries: 2.., .. } | Error::LeaseLost { .. } => {
+            "run the same command again: it goes on where this one was"
+        }
         Error::NotFound { .. } => "gangline checkpoint list ARCHIVE shows those there are",
+        Error::Held { since, until, .. } => {
+            let [since, until] = [since, until].map(|time| output::time(Time(*time)));
+            let hint = format!("it began {since}; if its machine is gone, the archive is free at {until}");
+            return Failure::local(format!("failed to {}", with_sources(error)), hint);
+        }
+        Error::Milestone { .. } => "pull what is left of it by --milestone, or another step",
+        Error::NothingKept { .. } => "name the tensors by --milestone-keep; checkpoint show lists their names",
+        Error::Key(KeyError::Needed { .. }) => "name the key's file by --key-file or GANGLINE_ARCHIVE_KEY_FILE",
         _ => "",
     };
     Failure::local(format!("failed to {}", with_sources(error)), hint)
@@ -159,6 +213,9 @@ fn told(pushed: &Pushed) -> String {
 
 pub(crate) fn pull(global: &Global, args: &PullArgs) -> Result<(), Failure> {
     let archive = reach(&args.archive, &args.reach)?;
+    if let (true, Some(step)) = (args.milestone, args.step) {
+        return pull_milestone(global, &archive, Step(step), &args.folder);
+    }
     std::fs::create_dir_all(&args.folder)?;
     let store = open(&args.folder)?;
     let pulled = archive.pull(args.step.map(Step), &store).map_err(|error| refused(&error))?;
@@ -169,6 +226,15 @@ pub(crate) fn pull(global: &Global, args: &PullArgs) -> Result<(), Failure> {
     output::say(&format!("step {}, {} in {}, {how}", pulled.step, pulled.bytes, args.folder.display()))
 }
 
+fn pull_milestone(global: &Global, archive: &Archive, step: Step, folder: &Path) -> Result<(), Failure> {
+    let archived = archive.pull_milestone(step, folder).map_err(|error| refused(&error))?;
+    if global.json {
+        return output::json(&archived);
+    }
+    let text = format!("{} tensors of step {step} are in {}, bit for bit", archived.tensors, folder.display());
+    output::say(&text)
+}
+
 pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
     let rules = args.rules();
     if rules.is_empty() {
@@ -177,7 +243,7 @@ pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
             "name it, as in --keep-last 3 --keep-every-steps 10000",
         ));
     }
-    let archive = reach(&args.archive, &Reach { limit_mbps: None })?;
+    let archive = reach(&args.archive, &Reach::from(&args.key))?;
     let pruned = archive.prune(&rules, output::now(), args.dry_run).map_err(|error| refused(&error))?;
     if global.json {
         return output::json(&pruned);
@@ -192,16 +258,31 @@ fn decided(pruned: &Pruned, is_dry_run: bool) -> String {
         let reasons: Vec<String> = reasons.iter().map(|reason| format!("{reason:?}").to_lowercase()).collect();
         (*step, format!("kept: {}", reasons.join(", ")))
     });
-    let rows: BTreeMap<Step, String> = removed.chain(kept).collect();
+    let thinned = pruned.milestones.iter().map(|(step, bytes)| {
+        let act = if is_dry_run { "would become" } else { "became" };
+        (*step, format!("{act} a milestone ({bytes} of tensors, before coding)"))
+    });
+    let rows: BTreeMap<Step, String> = removed.chain(kept).chain(thinned).collect();
     let rows = rows.into_iter().map(|(step, verdict)| vec![step.to_string(), verdict]).collect();
-    let Pruned { packs_removed, freed, stored, .. } = pruned;
+    let Pruned { packs_removed, packs_compacted, rewritten, freed, stored, .. } = pruned;
     let act = if is_dry_run { "would free" } else { "freed" };
-    format!("{}{act} {freed} in {packs_removed} packs; {stored} stay (measured)\n", output::table(&[">STEP", ""], rows))
+    let moved = match (packs_compacted, is_dry_run) {
+        (0, _) => String::new(),
+        (packs, true) => format!(", where {rewritten} of {packs} would be written anew"),
+        (packs, false) => format!(", where {rewritten} of {packs} were written anew"),
+    };
+    let table = output::table(&[">STEP", ""], rows);
+    let milestones = match (pruned.milestones.len(), is_dry_run) {
+        (0, _) => String::new(),
+        (_, true) => "; the milestones will take some of that".to_owned(),
+        (_, false) => format!("; the milestones took {}", pruned.milestones_put),
+    };
+    format!("{table}{act} {freed} in {packs_removed} packs{moved}{milestones}; {stored} stay (measured)\n")
 }
 
 /// The checkpoints of an archive, by their catalogs.
-pub(crate) fn list(address: &str) -> Result<Vec<Row>, Failure> {
-    let listed = reach(address, &Reach { limit_mbps: None })?.list().map_err(|error| refused(&error))?;
+pub(crate) fn list(address: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
+    let listed = reach(address, &Reach::from(key))?.list().map_err(|error| refused(&error))?;
     Ok(listed.into_iter().map(row).collect())
 }
 
@@ -212,15 +293,21 @@ fn row(Listed { step, catalog }: Listed) -> Row {
             bytes: Some(archived.bytes.0),
             tensors: Some(archived.tensors),
             content_hash: Some(archived.content_hash.to_string()),
+            milestone: archived.milestone,
             problems: Vec::new(),
         },
         Err(error) => Row::broken(step.0, error.to_string()),
     }
 }
 
+/// What the manifest of a checkpoint in an archive says.
+pub(crate) fn info(address: &str, key: &KeyFile, step: Option<Step>) -> Result<CheckpointInfo, Failure> {
+    reach(address, &Reach::from(key))?.info(step).map_err(|error| refused(&error))
+}
+
 /// What reading every byte of them found.
-pub(crate) fn verify(address: &str, rows: &mut [Row]) -> Result<(), Failure> {
-    let archive = reach(address, &Reach { limit_mbps: None })?;
+pub(crate) fn verify(address: &str, key: &KeyFile, rows: &mut [Row]) -> Result<(), Failure> {
+    let archive = reach(address, &Reach::from(key))?;
     for row in rows.iter_mut().filter(|row| row.problems.is_empty()) {
         let report = archive.verify(Step(row.step)).map_err(|error| refused(&error))?;
         row.problems.extend(report.problems.iter().map(ToString::to_string));

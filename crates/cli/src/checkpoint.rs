@@ -1,16 +1,29 @@
-//! `checkpoint`: look at a folder of checkpoints or an archive, and move checkpoints between them. Needs no control plane.
+//! `checkpoint`: look at a folder of checkpoints or an archive, move checkpoints between them, and to other libraries and
+//! back. Needs no control plane.
+
+mod amount;
+mod bench;
+mod diff;
+mod export;
+mod forecast;
+mod groups;
+mod import;
+mod place;
+mod show;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use gangline_base::{Bytes, Step};
+use gangline_storage::archive::Milestone;
 use gangline_storage::{Listed, Options, Store};
 use serde::Serialize;
 
-use crate::archive::{self, PruneArgs, PullArgs, PushArgs};
+use crate::archive::{self, KeyFile, PruneArgs, PullArgs, PushArgs};
 use crate::failure::Failure;
 use crate::internal::with_sources;
+use crate::keys::{self, KeysCommand};
 use crate::{Global, output};
 
 /// What to do.
@@ -20,7 +33,17 @@ pub(crate) enum CheckpointCommand {
     List {
         /// The folder, or the archive: s3://bucket/prefix, or its folder
         place: String,
+        #[command(flatten)]
+        key: KeyFile,
     },
+    /// Show one checkpoint: its tensors, metadata, ranks and hashes
+    Show(show::ShowArgs),
+    /// Compare two checkpoints, tensor by tensor
+    Diff(diff::DiffArgs),
+    /// Write a checkpoint's weights to a folder that other libraries read
+    Export(export::ExportArgs),
+    /// Make a checkpoint of a model in safetensors files
+    Import(import::ImportArgs),
     /// Read every byte of a checkpoint and compare it with its hashes
     Verify {
         /// The folder, or the archive
@@ -28,13 +51,20 @@ pub(crate) enum CheckpointCommand {
         /// The step [default: all]
         #[arg(long)]
         step: Option<u64>,
+        #[command(flatten)]
+        key: KeyFile,
     },
     /// Put a checkpoint into an archive: coded, and without what is there already
     Push(PushArgs),
     /// Get a checkpoint from an archive, bit for bit
     Pull(PullArgs),
+    /// Measure this disk and memory, and say what checkpoints of a model will take here
+    Bench(bench::BenchArgs),
     /// Remove checkpoints from an archive but for those that an option names
     Prune(PruneArgs),
+    /// Make, replace and show the keys of an encrypted archive
+    #[command(subcommand)]
+    Keys(KeysCommand),
 }
 
 /// A checkpoint as it is printed.
@@ -44,23 +74,31 @@ pub(crate) struct Row {
     pub(crate) bytes: Option<u64>,
     pub(crate) tensors: Option<usize>,
     pub(crate) content_hash: Option<String>,
+    /// What is left of it in an archive, if that isn't all.
+    pub(crate) milestone: Option<Milestone>,
     pub(crate) problems: Vec<String>,
 }
 
 impl Row {
     /// One of which nothing can be said but what is wrong with it.
     pub(crate) fn broken(step: u64, problem: String) -> Row {
-        Row { step, bytes: None, tensors: None, content_hash: None, problems: vec![problem] }
+        Row { step, bytes: None, tensors: None, content_hash: None, milestone: None, problems: vec![problem] }
     }
 }
 
 pub(crate) fn run(global: &Global, command: &CheckpointCommand) -> Result<ExitCode, Failure> {
     let (place, rows) = match command {
-        CheckpointCommand::List { place } => (place, list(place)?),
-        CheckpointCommand::Verify { place, step } => (place, verify(place, *step)?),
+        CheckpointCommand::List { place, key } => (place, list(place, key)?),
+        CheckpointCommand::Verify { place, step, key } => (place, verify(place, *step, key)?),
+        CheckpointCommand::Show(args) => return show::show(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Diff(args) => return diff::diff(global, args),
+        CheckpointCommand::Export(args) => return export::export(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Import(args) => return import::import(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Bench(args) => return bench::bench(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Push(args) => return archive::push(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Pull(args) => return archive::pull(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Prune(args) => return archive::prune(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Keys(command) => return keys::run(global, command).map(|()| ExitCode::SUCCESS),
     };
     let is_sound = rows.iter().all(|row| row.problems.is_empty());
     if global.json {
@@ -85,9 +123,9 @@ pub(crate) fn failed(error: gangline_storage::Error) -> Failure {
     Failure::local(format!("failed to {}", with_sources(&error)), "")
 }
 
-fn list(place: &str) -> Result<Vec<Row>, Failure> {
+fn list(place: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
     if archive::is_archive(place) {
-        return archive::list(place);
+        return archive::list(place, key);
     }
     let listed = open(Path::new(place))?.list().map_err(failed)?;
     let row = |listed: Listed| match listed.manifest {
@@ -96,6 +134,7 @@ fn list(place: &str) -> Result<Vec<Row>, Failure> {
             bytes: Some(info.bytes.0),
             tensors: Some(info.tensors.len()),
             content_hash: Some(info.content_hash.to_string()),
+            milestone: None,
             problems: Vec::new(),
         },
         Err(error) => Row::broken(listed.step.0, error.to_string()),
@@ -103,8 +142,8 @@ fn list(place: &str) -> Result<Vec<Row>, Failure> {
     Ok(listed.into_iter().map(row).collect())
 }
 
-fn verify(place: &str, step: Option<u64>) -> Result<Vec<Row>, Failure> {
-    let mut rows = list(place)?;
+fn verify(place: &str, step: Option<u64>, key: &KeyFile) -> Result<Vec<Row>, Failure> {
+    let mut rows = list(place, key)?;
     rows.retain(|row| step.is_none_or(|step| row.step == step));
     if rows.is_empty()
         && let Some(step) = step
@@ -115,7 +154,7 @@ fn verify(place: &str, step: Option<u64>) -> Result<Vec<Row>, Failure> {
         ));
     }
     if archive::is_archive(place) {
-        archive::verify(place, &mut rows)?;
+        archive::verify(place, key, &mut rows)?;
         return Ok(rows);
     }
     let store = open(Path::new(place))?;
@@ -124,6 +163,16 @@ fn verify(place: &str, step: Option<u64>) -> Result<Vec<Row>, Failure> {
         row.problems.extend(report.problems.iter().map(ToString::to_string));
     }
     Ok(rows)
+}
+
+fn remarks(row: &Row) -> String {
+    match &row.milestone {
+        _ if !row.problems.is_empty() => row.problems.join("; "),
+        None => "none found".to_owned(),
+        Some(Milestone { kept, tensors_lacking, .. }) => {
+            format!("none found; a milestone: {} are left, {tensors_lacking} tensors are not", kept.join(", "))
+        }
+    }
 }
 
 fn table(rows: &[Row]) -> String {
@@ -135,7 +184,7 @@ fn table(rows: &[Row]) -> String {
             row.bytes.map_or_else(dash, |bytes| Bytes(bytes).to_string()),
             row.tensors.map_or_else(dash, |count| count.to_string()),
             row.content_hash.clone().unwrap_or_else(dash),
-            if row.problems.is_empty() { "none found".to_owned() } else { row.problems.join("; ") },
+            remarks(row),
         ]
     });
     output::table(&headings, rows.collect())

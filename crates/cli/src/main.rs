@@ -11,6 +11,7 @@ mod failure;
 mod follow;
 mod internal;
 mod jobs;
+mod keys;
 mod logs;
 mod output;
 mod report;

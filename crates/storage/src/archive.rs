@@ -11,16 +11,22 @@
 //! their literature are those of `gangline_coding`; content-addressed objects and catalogs last are those of backup programs
 //! (Quinlan and Dorward 2002, "Venti: a new approach to archival storage").
 //!
-//! One program at a time changes an archive; any number may read it. A push and a prune at once lose nothing that is named,
-//! but the push may find at its end that a pack it refers to is gone, and says so.
+//! An archive may be encrypted (`vault`), from its first push on. One program at a time changes an archive (`lease`); any number
+//! may read it. What is read while it is pruned may be gone, and that is said.
 
+mod access;
 mod catalog;
+mod compaction;
+mod contents;
 mod draft;
 mod encode;
 mod error;
 mod fetch;
 mod folder;
 mod known;
+mod lease;
+mod milestone;
+mod pack;
 mod prune;
 mod pull;
 mod push;
@@ -29,25 +35,36 @@ mod retention;
 #[cfg(feature = "s3")]
 mod s3;
 mod source;
+mod vault;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
-use crate::{Digest, Problem, Store, VerifyReport};
-use catalog::Catalog;
+use crate::{CheckpointInfo, Digest, Problem, Store, VerifyReport};
+use access::{Access, Change};
 use fetch::Fetcher;
+use lease::Lease;
+use prune::{Sweep, Thinning};
 use remote::{Link, Manners, Remote};
+use vault::Vault;
 
+pub(crate) use catalog::Catalog;
 pub use error::{Error, Source};
+pub use milestone::Milestone;
 pub use prune::Pruned;
 pub use pull::Pulled;
 pub use push::Pushed;
 pub use retention::{Reason, Rule};
+pub use vault::{KeyError, KeyId, KeyShown, Rotated, Rotation, WrappingKey};
+
+/// What tells the time.
+pub type Clock = dyn Fn() -> Timestamp + Send + Sync;
 
 /// How an archive is used.
 #[derive(Clone)]
@@ -60,6 +77,10 @@ pub struct Options {
     pub threads: NonZeroUsize,
     /// Settings for S3, named as in the environment of AWS's own tools: `AWS_REGION`, `AWS_ENDPOINT`, `AWS_ACCESS_KEY_ID`, ...
     pub s3: BTreeMap<String, String>,
+    /// What opens an encrypted archive. An archive that has nothing yet is encrypted from its first push on if this is given.
+    pub key: Option<WrappingKey>,
+    /// What leases are dated by; the system's clock by default.
+    pub clock: Arc<Clock>,
 }
 
 /// How long to wait after a first failure by default.
@@ -72,8 +93,15 @@ impl Default for Options {
             first_pause: FIRST_PAUSE_DEFAULT,
             threads: NonZeroUsize::MIN,
             s3: BTreeMap::new(),
+            key: None,
+            clock: Arc::new(system_time),
         }
     }
+}
+
+fn system_time() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH + since
 }
 
 impl std::fmt::Debug for Options {
@@ -83,6 +111,7 @@ impl std::fmt::Debug for Options {
             .field("bytes_per_second_max", &self.bytes_per_second_max)
             .field("first_pause", &self.first_pause)
             .field("threads", &self.threads)
+            .field("key", &self.key)
             .finish_non_exhaustive()
     }
 }
@@ -91,6 +120,10 @@ impl std::fmt::Debug for Options {
 pub struct Archive {
     link: Link,
     threads: NonZeroUsize,
+    key: Option<WrappingKey>,
+    clock: Arc<Clock>,
+    /// What this one's leases are called; held while it has one.
+    seat: Mutex<Option<KeyId>>,
 }
 
 /// An archived checkpoint, as its catalog tells it.
@@ -110,6 +143,8 @@ pub struct Archived {
     pub content_hash: Digest,
     /// What the trainer noted.
     pub metadata: BTreeMap<String, String>,
+    /// What is left of it, if that isn't all: training can't go on from it.
+    pub milestone: Option<Milestone>,
 }
 
 /// A checkpoint's catalog, or why it can't be read.
@@ -136,35 +171,89 @@ impl Archive {
 
     pub(crate) fn over(remote: Box<dyn Remote>, options: &Options) -> Archive {
         let Options { bytes_per_second_max, first_pause, threads, .. } = *options;
-        Archive { link: Link::new(remote, Manners { rate: bytes_per_second_max, first_pause }), threads }
+        Archive {
+            link: Link::new(remote, Manners { rate: bytes_per_second_max, first_pause }),
+            threads,
+            key: options.key.clone(),
+            clock: Arc::clone(&options.clock),
+            seat: Mutex::new(None),
+        }
+    }
+
+    fn access(&self) -> Result<Access<'_>, Error> {
+        // What has nothing yet has nothing encrypted.
+        let vault = Vault::open(&self.link, self.key.as_ref())?.unwrap_or(Vault::Plain);
+        Ok(Access { link: &self.link, vault })
+    }
+
+    /// Does something that nobody else may do meanwhile.
+    fn alone<T>(&self, purpose: &str, act: impl FnOnce(&Lease<'_>) -> Result<T, Error>) -> Result<T, Error> {
+        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = seat.map_or_else(KeyId::random, Ok)?;
+        *seat = Some(name);
+        let lease = Lease::take(&self.link, &*self.clock, name, purpose)?;
+        let done = act(&lease);
+        lease.release();
+        done
     }
 
     /// Puts a checkpoint of the store into the archive; one that is there already costs a look.
     ///
     /// # Errors
-    /// [`Error::Store`] if the checkpoint isn't good, [`Error::Remote`], and [`Error::Corrupt`] if a pack that was put isn't
+    /// [`Error::Held`] and [`Error::LeaseLost`], [`Error::Key`], [`Error::Store`] if the checkpoint isn't good, [`Error::Remote`], and [`Error::Corrupt`] if a pack that was put isn't
     /// there at the end. Nothing of the checkpoint is visible then, and the next push goes on where this one was.
     pub fn push(&self, store: &Store, step: Step) -> Result<Pushed, Error> {
-        push::push(&self.link, &source::Source::open(store.path(), step)?, self.threads)
+        let source = source::Source::open(store.path(), step)?;
+        self.alone(&format!("push step {step}"), |lease| {
+            let vault = match (Vault::open(&self.link, self.key.as_ref())?, &self.key) {
+                (None, Some(key)) => {
+                    vault::init(&self.link, key, (self.clock)())?;
+                    Vault::open(&self.link, Some(key))?.unwrap_or(Vault::Plain)
+                }
+                (vault, _) => vault.unwrap_or(Vault::Plain),
+            };
+            let access = Access { link: &self.link, vault };
+            push::push(&Change { access, lease }, &source, self.threads)
+        })
     }
 
     /// Rebuilds a checkpoint (the newest, without a step) in the store's folder, bit for bit.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Remote`], [`Error::Corrupt`] for what isn't as it was put, [`Error::Occupied`] if the store
+    /// [`Error::NotFound`], [`Error::Milestone`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`] for what isn't as it was put, [`Error::Occupied`] if the store
     /// has a good one of other content, [`Error::NoRoom`], [`Error::Store`]. The store's folder is as before then.
     pub fn pull(&self, step: Option<Step>, store: &Store) -> Result<Pulled, Error> {
-        pull::pull(&self.link, &known::find_catalog(&self.link, step)?, store)
+        let access = self.access()?;
+        let catalog = known::find_catalog(&access, step)?;
+        match &catalog.milestone {
+            Some(milestone) => Err(milestone::refusal(Step(catalog.step), milestone)),
+            None => pull::pull(&access, &catalog, store),
+        }
+    }
+
+    /// Writes the tensors of a milestone to a folder, bit for bit, as a safetensors file for each rank. It is no checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Whole`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`], [`Error::Store`].
+    pub fn pull_milestone(&self, step: Step, folder: &Path) -> Result<Archived, Error> {
+        let access = self.access()?;
+        let catalog = known::find_catalog(&access, Some(step))?;
+        if catalog.milestone.is_none() {
+            return Err(Error::Whole { step });
+        }
+        milestone::write(&access, &catalog, folder)?;
+        Ok(catalog.archived())
     }
 
     /// All checkpoints, oldest first, by their catalogs alone.
     ///
     /// # Errors
-    /// [`Error::Remote`].
+    /// [`Error::Key`], [`Error::Remote`].
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
+        let access = self.access()?;
         let mut all = Vec::new();
-        for listed in known::list_catalogs(&self.link)? {
-            let catalog = match known::read_catalog(&self.link, listed) {
+        for listed in known::list_catalogs(access.link)? {
+            let catalog = match known::read_catalog(access.link, &access.vault, listed) {
                 Err(error @ Error::Remote { .. }) => return Err(error),
                 catalog => catalog.map(|catalog| catalog.archived()),
             };
@@ -173,13 +262,23 @@ impl Archive {
         Ok(all)
     }
 
+    /// What the manifest of a checkpoint (the newest, without a step) says.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog or the manifest isn't what was put.
+    pub fn info(&self, step: Option<Step>) -> Result<CheckpointInfo, Error> {
+        let access = self.access()?;
+        contents::info(&access, &known::find_catalog(&access, step)?)
+    }
+
     /// Reads every byte of a checkpoint and names what isn't as it was put.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog itself is damaged.
+    /// [`Error::NotFound`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog itself is damaged.
     pub fn verify(&self, step: Step) -> Result<VerifyReport, Error> {
-        let catalog = known::find_catalog(&self.link, Some(step))?;
-        let mut fetcher = Fetcher::new(&self.link, &catalog);
+        let access = self.access()?;
+        let catalog = known::find_catalog(&access, Some(step))?;
+        let mut fetcher = Fetcher::new(&access, &catalog);
         let mut report = VerifyReport { step, tensors_good: 0, bytes_good: Bytes(0), problems: Vec::new() };
         let listed = known::list_packs(&self.link)?;
         for pack in &catalog.packs {
@@ -206,13 +305,59 @@ impl Archive {
         Ok(report)
     }
 
-    /// Removes the checkpoints that no rule keeps, or says what it would remove, and packs that nothing needs. The newest always
-    /// stays, and what others need of those that go.
+    /// Removes the checkpoints that no rule keeps, or says what it would remove, and packs that nothing needs; packs of which
+    /// less than half is needed are written anew. The newest always stays, and what others need of those that go.
     ///
     /// # Errors
-    /// [`Error::Remote`]; [`Error::Corrupt`] if a catalog can't be read or one that stays lacks a pack: nothing is removed then.
+    /// [`Error::Held`] and [`Error::LeaseLost`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if a catalog can't be read or one that stays lacks a pack: nothing is removed then.
     pub fn prune(&self, rules: &[Rule], now: Timestamp, is_dry_run: bool) -> Result<Pruned, Error> {
-        prune::prune(&self.link, rules, now, is_dry_run)
+        if is_dry_run {
+            let access = self.access()?;
+            let thinning = Thinning::of(&access, rules)?;
+            return Ok(Sweep::of(&access, rules, now, &thinning)?.told());
+        }
+        self.alone("prune", |lease| {
+            let change = Change { access: self.access()?, lease };
+            let thinning = Thinning::of(&change.access, rules)?;
+            // Whatever would keep the rest from being done is found before anything is changed.
+            Sweep::of(&change.access, rules, now, &thinning)?;
+            let milestones_put = thinning.execute(&change)?;
+            let sweep = Sweep::of(&change.access, rules, now, &thinning)?;
+            sweep.execute(&change)?;
+            Ok(Pruned { milestones_put, ..sweep.told() })
+        })
+    }
+
+    /// Makes the keys of an archive that has nothing yet, for [`Options::key`]; a first push does the same. The id of the data key.
+    ///
+    /// # Errors
+    /// [`KeyError::Taken`] if it has keys or checkpoints, [`KeyError::Needed`] without a key; [`Error::Held`], [`Error::Remote`].
+    pub fn init_keys(&self) -> Result<KeyId, Error> {
+        let key = self.wrapping_key()?;
+        self.alone("make keys", |_| vault::init(&self.link, key, (self.clock)()))
+    }
+
+    /// Wraps the archive's data keys for another key than [`Options::key`], or makes a new data key, or both. Nothing that is
+    /// encrypted is touched, and at every instant the one or the other key opens the archive; what was cut off is run again.
+    ///
+    /// # Errors
+    /// [`Error::Key`], [`Error::Held`], [`Error::LeaseLost`], [`Error::Remote`].
+    pub fn rotate_keys(&self, change: &Rotation) -> Result<Rotated, Error> {
+        let key = self.wrapping_key()?;
+        self.alone("rotate keys", |lease| vault::rotate((&self.link, lease), key, change, (self.clock)()))
+    }
+
+    /// The archive's data keys, oldest first, and what they encrypt; none if it is plain. What packs they encrypt is known only
+    /// with [`Options::key`].
+    ///
+    /// # Errors
+    /// [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`].
+    pub fn keys(&self) -> Result<Vec<KeyShown>, Error> {
+        vault::show(&self.link, self.key.as_ref())
+    }
+
+    fn wrapping_key(&self) -> Result<&WrappingKey, Error> {
+        Ok(self.key.as_ref().ok_or(KeyError::Needed { wanted: Vec::new() })?)
     }
 }
 
@@ -238,6 +383,7 @@ impl Catalog {
             tensors: self.shards.iter().map(|shard| shard.tensors.len()).sum(),
             content_hash: self.content_blake3,
             metadata: self.metadata.clone(),
+            milestone: self.milestone.clone(),
         }
     }
 }

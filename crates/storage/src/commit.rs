@@ -15,8 +15,7 @@ use gangline_base::Step;
 use crate::check::check;
 use crate::disk::Disk;
 use crate::manifest::{
-    INDEX_MAGIC, MANIFEST_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, content_hash, read_manifest,
-    read_sealed, seal, version_of,
+    INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, read_manifest, read_sealed, seal, version_of,
 };
 use crate::options::{Options, Writer};
 use crate::prune::{self, PrunePolicy, list_names};
@@ -167,25 +166,9 @@ impl Committer {
         for rank in 1..world_size {
             shards.push(self.await_shard(partial, rank, &index)?);
         }
-        let manifest = self.manifest(*step, shards, metadata.clone());
+        let manifest = Manifest::over(*step, tag, shards, metadata.clone());
         check_parts(&manifest.tensors())?;
         self.commit(partial, manifest)
-    }
-
-    fn manifest(&self, step: Step, shards: Vec<ShardRecord>, metadata: BTreeMap<String, String>) -> Manifest {
-        let mut manifest = Manifest {
-            magic: MANIFEST_MAGIC.to_owned(),
-            version: version_of(&shards),
-            step: step.0,
-            writer: self.writer.tag,
-            world_size: self.writer.world_size,
-            bytes: shards.iter().map(|shard| shard.bytes).sum(),
-            content_blake3: Digest::of(b""),
-            metadata,
-            shards,
-        };
-        manifest.content_blake3 = content_hash(step.0, &manifest.tensors());
-        manifest
     }
 
     /// Rank 0: waits for another rank's index, which has to be of the same save as `mine`.

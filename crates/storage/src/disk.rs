@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
+use crate::memory::PAGE;
 use crate::staged::Staged;
 use crate::threads::on_threads;
 use crate::{Error, layout};
@@ -38,6 +39,9 @@ pub enum DiskAct {
 
 /// Asked before each change; an error is taken for the operating system's own.
 pub type DiskHook = Arc<dyn Fn(DiskAct, &Path) -> io::Result<()> + Send + Sync>;
+
+/// Writes bytes at a place of a file; from any thread.
+pub(crate) type WriteAt<'a> = &'a (dyn Fn(u64, &[u8]) -> Result<(), Error> + Sync);
 
 /// The most bytes handed to the kernel at once.
 const WRITE_BYTES_MAX: usize = 8 << 20;
@@ -117,6 +121,24 @@ impl Disk {
         })
     }
 
+    /// Publishes a file of so many bytes that come in any order and from several threads: `fill` gets a function that writes
+    /// bytes at a place. Whole pages go past the page cache.
+    pub(crate) fn publish_placed(
+        &self,
+        folder: &Path,
+        name: &str,
+        bytes: u64,
+        fill: impl FnOnce(WriteAt<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        self.publish_with(folder, name, create, |aside, file| {
+            self.act(DiskAct::Write, aside, || reserve(file, bytes))?;
+            let mut options = OpenOptions::new();
+            options.write(true);
+            let direct = past_the_cache(options).open(aside).ok();
+            fill(&|at, bytes| self.act(DiskAct::Write, aside, || write_placed((direct.as_ref(), file), bytes, at)))
+        })
+    }
+
     /// Publishes a file that is laid out in memory, past the page cache where the file system can: several blocks under way
     /// at once keep the disk busy, and the cache would copy each byte and then hold what nobody reads.
     pub(crate) fn publish_image(&self, folder: &Path, name: &str, image: &Staged) -> Result<(), Error> {
@@ -137,7 +159,7 @@ impl Disk {
         fill: impl FnOnce(&Path, &File) -> Result<(), E>,
     ) -> Result<(), E> {
         let path = folder.join(name);
-        let aside = folder.join(format!("{}{name}", layout::ASIDE_PREFIX));
+        let aside = layout::aside(folder, name);
         let file = self.act(DiskAct::CreateFile, &aside, || create(&aside))?;
         fill(&aside, &file)?;
         self.sync(DiskAct::SyncFile, &aside, &file)?;
@@ -215,6 +237,19 @@ fn create_direct(path: &Path) -> io::Result<File> {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => options.open(path),
         opened => opened,
     }
+}
+
+/// Writes bytes at a place: whole pages of memory that belong to whole pages of the file past the page cache, if the file
+/// system can, and the rest through it.
+fn write_placed((direct, file): (Option<&File>, &File), bytes: &[u8], at: u64) -> io::Result<()> {
+    let is_aligned = at.is_multiple_of(PAGE as u64) && bytes.as_ptr().addr().is_multiple_of(PAGE);
+    let (pages, rest) = bytes.split_at(if is_aligned { bytes.len() - bytes.len() % PAGE } else { 0 });
+    match direct.map_or_else(|| file.write_all_at(pages, at), |direct| direct.write_all_at(pages, at)) {
+        // Its sectors are larger than pages.
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => file.write_all_at(pages, at)?,
+        written => written?,
+    }
+    file.write_all_at(rest, at + pages.len() as u64)
 }
 
 /// The same way of opening a file, past the page cache: what is written or read once needn't be kept there.

@@ -76,6 +76,18 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Where something new was to go, there is something already; nothing was written over.
+    #[error("make {}: it is there already, and not empty", path.display())]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// None of the checkpoint's tensors is meant.
+    #[error("find a tensor whose name begins with {prefix:?}")]
+    NothingSelected {
+        /// How the names should have begun.
+        prefix: String,
+    },
     /// The options contradict themselves.
     #[error("open the store: {why}")]
     InvalidOptions {
@@ -143,6 +155,9 @@ pub enum Flaw {
     /// Its content doesn't match its hash.
     #[error("its hash doesn't match")]
     Hash,
+    /// In an encrypted archive: it doesn't authenticate as what was encrypted there.
+    #[error("it was changed, moved or renamed since it was encrypted")]
+    Forged,
     /// The disk gave an I/O error, or the file ended, while it was read.
     #[error("it can't be read to its end")]
     Unreadable,

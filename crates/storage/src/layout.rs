@@ -1,6 +1,7 @@
 //! Names on disk. All are made of numbers, so nothing a caller passes can climb out of the store's folder.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// The manifest's name in a checkpoint's folder; its presence under the final name is what makes it a checkpoint.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -8,6 +9,11 @@ pub(crate) const MANIFEST: &str = "manifest.json";
 pub(crate) const DELETED_PREFIX: &str = ".deleted-";
 /// Files being written are called this and their final name.
 pub(crate) const ASIDE_PREFIX: &str = ".aside-";
+
+/// What a file of this name is called while it is written.
+pub(crate) fn aside(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{ASIDE_PREFIX}{name}"))
+}
 
 /// The folder of a complete checkpoint.
 pub(crate) fn checkpoint_folder(step: u64) -> String {
@@ -28,6 +34,11 @@ pub(crate) fn deleted_folder(step: u64) -> String {
 /// The folder in which a checkpoint from an archive is rebuilt.
 pub(crate) fn pulled_folder(step: u64) -> String {
     format!(".pulled-{step:010}")
+}
+
+/// The folder in which a model that others saved becomes a checkpoint.
+pub(crate) fn imported_folder(step: u64) -> String {
+    format!(".imported-{step:010}")
 }
 
 /// One rank's tensors.

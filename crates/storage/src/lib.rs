@@ -16,9 +16,15 @@
 pub mod archive;
 mod check;
 mod commit;
+mod compare;
 mod digest;
 mod disk;
 mod error;
+mod export;
+mod foreign;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+mod import;
 mod layout;
 mod manifest;
 mod memory;
@@ -38,10 +44,13 @@ mod threads;
 mod tiering;
 
 pub use check::{Problem, VerifyReport};
+pub use compare::{Compared, Verdict, compare};
 pub use digest::Digest;
 pub use disk::{DiskAct, DiskHook};
 pub use error::{Error, Flaw};
+pub use export::{ExportOptions, Exported, Precision, RESERVED_PREFIX, SHARD_BYTES_DEFAULT};
 pub use gangline_base::{Bytes, Step};
+pub use import::Imported;
 pub use manifest::{CheckpointInfo, METADATA_BYTES_MAX, TensorInfo, WORLD_SIZE_MAX};
 pub use options::{Options, Role};
 pub use pending::{Pending, SAVES_IN_FLIGHT_MAX, Saved};

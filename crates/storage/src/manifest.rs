@@ -31,7 +31,7 @@ pub const METADATA_BYTES_MAX: usize = 64 << 10;
 /// The most tensors and parts of tensors in a checkpoint, all ranks together.
 pub(crate) const PARTS_MAX: usize = 1_000_000;
 /// The largest manifest or index read.
-const MANIFEST_BYTES_MAX: u64 = 512 << 20;
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 512 << 20;
 
 /// A tensor as a file knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,9 +146,34 @@ pub struct TensorInfo {
     pub hash: Digest,
     /// Parts that it was saved in.
     pub parts: usize,
+    /// How it was cut, if it was: hashes of tensors say nothing of each other unless these are equal.
+    #[serde(skip)]
+    pub(crate) cut: Option<Digest>,
 }
 
 impl Manifest {
+    /// The manifest of these shards, in the order of their ranks.
+    pub(crate) fn over(
+        step: Step,
+        writer: u64,
+        shards: Vec<ShardRecord>,
+        metadata: BTreeMap<String, String>,
+    ) -> Manifest {
+        let mut manifest = Manifest {
+            magic: MANIFEST_MAGIC.to_owned(),
+            version: version_of(&shards),
+            step: step.0,
+            writer,
+            world_size: u32::try_from(shards.len()).expect("a gang's size is checked when its store is opened"),
+            bytes: shards.iter().map(|shard| shard.bytes).sum(),
+            content_blake3: Digest::of(b""),
+            metadata,
+            shards,
+        };
+        manifest.content_blake3 = content_hash(step.0, &manifest.tensors());
+        manifest
+    }
+
     /// All tensors and parts of tensors, by name and place.
     pub(crate) fn tensors(&self) -> Vec<&TensorRecord> {
         let mut tensors: Vec<&TensorRecord> = self.shards.iter().flat_map(|shard| &shard.tensors).collect();
@@ -194,6 +219,7 @@ impl Manifest {
             ),
             hash: hash_parts(parts),
             parts: parts.len(),
+            cut: cut_of(parts),
         };
         CheckpointInfo {
             step: Step(self.step),
@@ -245,6 +271,18 @@ fn hash_parts(parts: &[&TensorRecord]) -> Digest {
     hasher.finish()
 }
 
+/// What tells one way to cut a tensor from another; none if it is whole.
+fn cut_of(parts: &[&TensorRecord]) -> Option<Digest> {
+    if let [TensorRecord { part_of: None, .. }] = parts {
+        return None;
+    }
+    let mut hasher = FramedHasher::new("gangline tensor's cut 1");
+    for Region { offsets, shape } in parts.iter().map(|part| part.region()) {
+        offsets.iter().chain(&shape).for_each(|number| hasher.number(*number as u64));
+    }
+    Some(hasher.finish())
+}
+
 /// Adds a tensor, or a part of one.
 fn hash_record(hasher: &mut FramedHasher, record: &TensorRecord) {
     hash_declaration(hasher, &record.name, record.data_type, &record.shape);
@@ -268,6 +306,12 @@ pub(crate) fn read_manifest(path: &Path, step: u64) -> Result<Manifest, Error> {
         None => Ok(manifest),
         Some(what) => Err(Error::corrupt(path, Flaw::Malformed { what })),
     }
+}
+
+/// Reads and checks a manifest's text, which is that of `step`.
+pub(crate) fn parse_manifest(text: &[u8], step: u64) -> Result<Manifest, Flaw> {
+    let manifest: Manifest = unseal(text, MANIFEST_MAGIC, FORMAT_VERSION)?;
+    manifest.fault(step).map_or(Ok(manifest), |what| Err(Flaw::Malformed { what }))
 }
 
 /// The hash of what a checkpoint holds: the step, then each tensor's name, type, shape and hash, by name. Tensors that were
@@ -306,6 +350,11 @@ const CHECKSUM_DIGITS: usize = 64;
 pub(crate) fn seal<T: Serialize>(body: &T) -> Vec<u8> {
     let mut text = serde_json::to_vec(body).expect("disk types have string keys and no failing serializer");
     assert_eq!(text.pop(), Some(b'}'), "disk types are objects");
+    seal_text(text)
+}
+
+/// The same of an object's text up to its closing brace.
+pub(crate) fn seal_text(mut text: Vec<u8>) -> Vec<u8> {
     let checksum = Digest::of(&text).to_string();
     for part in [CHECKSUM_OPEN, &checksum, CHECKSUM_CLOSE] {
         text.extend_from_slice(part.as_bytes());

@@ -4,6 +4,8 @@
 //! length in each dimension. Whoever reads asks for a box as well, and gets it from whichever parts it overlaps: that is all
 //! there is to resharding (ByteCheckpoint, Wan et al., NSDI'25, calls it a parallelism-free representation).
 
+use std::convert::Infallible;
+
 use serde::{Deserialize, Serialize};
 
 /// Cuts within cuts that are looked at when parts are checked.
@@ -123,6 +125,20 @@ impl Overlap {
 
     /// Copies what it has of the source's bytes from `at` on to the destination.
     pub(crate) fn copy(&self, at: usize, source: &[u8], destination: &mut [u8]) {
+        let Ok(()) = self.each_run(at, source, |to, bytes| {
+            destination[to..to + bytes.len()].copy_from_slice(bytes);
+            Ok::<(), Infallible>(())
+        });
+    }
+
+    /// Visits what it has of the source's bytes from `at` on, run by run: where a run goes in the destination, and its bytes.
+    /// Ends at the first error.
+    pub(crate) fn each_run<E>(
+        &self,
+        at: usize,
+        source: &[u8],
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let end = at + source.len();
         let runs = self.outer.iter().map(|(count, ..)| count).product();
         let mut run = first_that(runs, |run| self.place(run).0 + self.run > at);
@@ -130,11 +146,12 @@ impl Overlap {
             let (from, to) = self.place(run);
             let (start, stop) = (from.max(at), (from + self.run).min(end));
             if start >= stop {
-                return;
+                break;
             }
-            destination[to + start - from..to + stop - from].copy_from_slice(&source[start - at..stop - at]);
+            visit(to + start - from, &source[start - at..stop - at])?;
             run += 1;
         }
+        Ok(())
     }
 
     /// Where a run begins in source and destination.

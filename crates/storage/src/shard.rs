@@ -58,14 +58,10 @@ pub(crate) struct Declared {
 /// The header of a shard with these tensors in this order, and where each lies.
 pub(crate) fn lay_out(tensors: &[&TensorView<'_>]) -> Result<(Vec<u8>, Vec<Declared>), Error> {
     let mut next = 0;
-    let mut members = BTreeMap::new();
     let mut declared = Vec::with_capacity(tensors.len());
     for TensorView { name, data_type, shape, data, part_of } in tensors {
         let range = next..next + data.len();
         next = range.end;
-        let data_offsets = (range.start as u64, range.end as u64);
-        let declaration = Declaration { data_type: *data_type, shape: shape.to_vec(), data_offsets };
-        members.insert(*name, Member::Tensor(declaration));
         let part_of = part_of.map(|whole| WholeRecord { shape: whole.shape.to_vec(), offsets: whole.offsets.to_vec() });
         declared.push(Declared {
             name: (*name).to_owned(),
@@ -75,8 +71,26 @@ pub(crate) fn lay_out(tensors: &[&TensorView<'_>]) -> Result<(Vec<u8>, Vec<Decla
             range,
         });
     }
-    if let Some(info) = sharding_info(tensors) {
-        members.insert(METADATA, Member::Metadata(BTreeMap::from([(SHARDING_INFO, info)])));
+    let metadata = sharding_info(tensors).map(|info| (SHARDING_INFO, info));
+    let entries = tensors.iter().map(|tensor| (tensor.name, tensor.data_type, tensor.shape, tensor.data.len() as u64));
+    Ok((encode_header(entries, metadata)?, declared))
+}
+
+/// The header of a file with these tensors, one after the other, and perhaps an entry of metadata; padded up to a page. Of each
+/// tensor: name, type, shape, bytes.
+pub(crate) fn encode_header<'a>(
+    tensors: impl Iterator<Item = (&'a str, DataType, &'a [usize], u64)>,
+    metadata: Option<(&'static str, String)>,
+) -> Result<Vec<u8>, Error> {
+    let mut members = BTreeMap::new();
+    let mut next = 0;
+    for (name, data_type, shape, bytes) in tensors {
+        let data_offsets = (next, next + bytes);
+        next = data_offsets.1;
+        members.insert(name, Member::Tensor(Declaration { data_type, shape: shape.to_vec(), data_offsets }));
+    }
+    if let Some(entry) = metadata {
+        members.insert(METADATA, Member::Metadata(BTreeMap::from([entry])));
     }
     let mut json = serde_json::to_vec(&members).expect("members have string keys and plain values");
     let prefix = size_of::<u64>();
@@ -87,7 +101,7 @@ pub(crate) fn lay_out(tensors: &[&TensorView<'_>]) -> Result<(Vec<u8>, Vec<Decla
     }
     let mut header = length.to_le_bytes().to_vec();
     header.append(&mut json);
-    Ok((header, declared))
+    Ok(header)
 }
 
 /// What PyTorch's `HuggingFaceStorageReader` (torch.distributed.checkpoint) asks for when tensors are cut: where each tensor
@@ -169,7 +183,7 @@ impl<'a> Shard<'a> {
 }
 
 /// Reads the length and the JSON of a header, bounded by the limit and by the file.
-fn read_header(file: &mut impl Read, path: &Path, file_bytes: u64) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_header(file: &mut impl Read, path: &Path, file_bytes: u64) -> Result<Vec<u8>, Error> {
     let mut prefix = [0; 8];
     let malformed = |what| Error::corrupt(path, Flaw::Malformed { what });
     if file_bytes < LENGTH_BYTES {
@@ -193,7 +207,11 @@ fn read_header(file: &mut impl Read, path: &Path, file_bytes: u64) -> Result<Vec
 
 /// Where each tensor of `record` lies in a file with this header; or the rule that the header breaks. The tensors must
 /// fill the file from the header's end without gap or overlap.
-fn place<'a>(header: &[u8], file_bytes: u64, record: &'a ShardRecord) -> Result<Vec<Placed<'a>>, &'static str> {
+pub(crate) fn place<'a>(
+    header: &[u8],
+    file_bytes: u64,
+    record: &'a ShardRecord,
+) -> Result<Vec<Placed<'a>>, &'static str> {
     let json = &header[8..];
     let mut values: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(json).map_err(|_| "its header is not a JSON object")?;
@@ -216,23 +234,25 @@ fn place<'a>(header: &[u8], file_bytes: u64, record: &'a ShardRecord) -> Result<
         }
         placed.push((tensor, start, length));
     }
-    let mut in_order: Vec<(u64, u64)> = placed.iter().map(|(_, start, length)| (*start, *length)).collect();
-    in_order.sort_unstable();
-    let mut next = 0_u64;
-    for (start, length) in in_order {
-        if start != next {
-            return Err("its tensors overlap or leave a gap");
-        }
-        next = start.checked_add(length).ok_or("a tensor lies beyond the file")?;
-    }
-    if next != file_bytes - data_start {
-        return Err("its tensors don't fill the file");
-    }
+    check_filled(placed.iter().map(|(_, start, length)| (*start, *length)).collect(), file_bytes - data_start)?;
     let within = |(record, start, length)| {
         let bytes = usize::try_from(length).expect("64-bit Linux only");
         Placed { record, start: data_start + start, bytes }
     };
     Ok(placed.into_iter().map(within).collect())
+}
+
+/// Checks that tensors, by where they begin in the data and how long they are, fill it without gap or overlap.
+pub(crate) fn check_filled(mut places: Vec<(u64, u64)>, data_bytes: u64) -> Result<(), &'static str> {
+    places.sort_unstable();
+    let mut next = 0_u64;
+    for (start, length) in places {
+        if start != next {
+            return Err("its tensors overlap or leave a gap");
+        }
+        next = start.checked_add(length).ok_or("a tensor lies beyond the file")?;
+    }
+    if next == data_bytes { Ok(()) } else { Err("its tensors don't fill the file") }
 }
 
 #[cfg(test)]

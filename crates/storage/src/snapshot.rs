@@ -35,10 +35,10 @@ pub struct Wanted<'a> {
     pub data: &'a mut [u8],
 }
 
-/// A part that has to be read, and for whom.
-struct Source<'a> {
+/// A part that has to be read, and for which of the boxes.
+struct Source {
     piece: Piece,
-    overlaps: Vec<(&'a Mutex<&'a mut [u8]>, Overlap)>,
+    overlaps: Vec<(usize, Overlap)>,
 }
 
 impl Snapshot {
@@ -74,26 +74,41 @@ impl Snapshot {
     /// [`Error::InvalidTensor`] for a tensor that isn't there, or a box that isn't in it; [`Error::Corrupt`] naming the file
     /// and tensor that isn't what was saved; [`Error::Io`]. What `wanted` holds after an error means nothing.
     pub fn read_into(&self, wanted: &mut [Wanted<'_>]) -> Result<(), Error> {
-        let mut places = Vec::with_capacity(wanted.len());
+        let mut boxes = Vec::with_capacity(wanted.len());
+        let mut rooms = Vec::with_capacity(wanted.len());
         for wanted in wanted.iter_mut() {
-            let region = self.check(wanted)?;
-            places.push((wanted.name, region, Mutex::new(&mut *wanted.data)));
+            boxes.push((wanted.name, self.check(wanted)?));
+            rooms.push(Mutex::new(&mut *wanted.data));
         }
-        places.sort_by(|a, b| a.0.cmp(b.0));
+        self.scatter(&boxes, |of, overlap, at, bytes| {
+            overlap.copy(at, bytes, &mut rooms[of].lock().unwrap_or_else(PoisonError::into_inner));
+        })
+    }
+
+    /// Reads the parts that boxes of tensors overlap, a few segments at a time on several threads, and hands each segment on as
+    /// it comes: for which box, what that shares with the part, where in the part the segment begins, and its bytes. What was
+    /// handed on counts only once this has returned without an error: then every byte of those parts was as it was saved.
+    pub(crate) fn scatter(
+        &self,
+        boxes: &[(&str, Region)],
+        deliver: impl Fn(usize, &Overlap, usize, &[u8]) + Sync,
+    ) -> Result<(), Error> {
+        let mut order: Vec<usize> = (0..boxes.len()).collect();
+        order.sort_by_key(|index| boxes[*index].0);
         let mut paths = Vec::new();
         let mut sources = Vec::new();
         for record in &self.manifest.shards {
-            let found = sources_in(record, &places, paths.len());
+            let found = sources_in(record, boxes, &order, paths.len());
             if !found.is_empty() {
                 sources.extend(found);
-                paths.push((self.folder.join(layout::shard_file(record.rank, self.manifest.world_size)), record));
+                paths.push((self.path_of(record), record));
             }
         }
         let shards = paths.iter().map(|(path, record)| Shard::open(path, record)).collect::<Result<Vec<_>, Error>>()?;
         let pieces: Vec<Piece> = sources.iter().map(|source| source.piece).collect();
         let outcomes = read_pieces(&shards, &pieces, |piece, at, bytes| {
-            for (data, overlap) in &sources[piece].overlaps {
-                overlap.copy(at, bytes, &mut data.lock().unwrap_or_else(PoisonError::into_inner));
+            for (of, overlap) in &sources[piece].overlaps {
+                deliver(*of, overlap, at, bytes);
             }
         });
         outcomes.into_iter().collect()
@@ -117,11 +132,26 @@ impl Snapshot {
         Ok(tensors)
     }
 
+    /// What its manifest says of a tensor.
+    pub(crate) fn tensor(&self, name: &str) -> Result<&TensorInfo, Error> {
+        let found = self.info.tensors.binary_search_by(|tensor| tensor.name.as_str().cmp(name));
+        found.map(|index| &self.info.tensors[index]).map_err(|_| refused(name, "the checkpoint has no such tensor"))
+    }
+
+    /// The files that have a tensor or parts of it.
+    pub(crate) fn shards_with(&self, name: &str) -> Vec<(PathBuf, &ShardRecord)> {
+        let has_it = |record: &&ShardRecord| record.tensors.iter().any(|tensor| tensor.name == name);
+        self.manifest.shards.iter().filter(has_it).map(|record| (self.path_of(record), record)).collect()
+    }
+
+    fn path_of(&self, record: &ShardRecord) -> PathBuf {
+        self.folder.join(layout::shard_file(record.rank, self.manifest.world_size))
+    }
+
     /// The box that is wanted, if there is such a one.
     fn check(&self, wanted: &Wanted<'_>) -> Result<Region, Error> {
-        let refused = |why| Error::InvalidTensor { tensor: wanted.name.chars().take(64).collect(), why };
-        let found = self.info.tensors.binary_search_by(|tensor| tensor.name.as_str().cmp(wanted.name));
-        let tensor = &self.info.tensors[found.map_err(|_| refused("the checkpoint has no such tensor"))?];
+        let refused = |why| refused(wanted.name, why);
+        let tensor = self.tensor(wanted.name)?;
         if tensor.data_type != wanted.data_type {
             return Err(refused("it was saved with another element type"));
         }
@@ -136,19 +166,19 @@ impl Snapshot {
     }
 }
 
-/// The tensors of a shard that hold some of what is wanted, which is sorted by name.
-fn sources_in<'a>(
-    record: &ShardRecord,
-    wanted: &'a [(&str, Region, Mutex<&'a mut [u8]>)],
-    shard: usize,
-) -> Vec<Source<'a>> {
+fn refused(name: &str, why: &'static str) -> Error {
+    Error::InvalidTensor { tensor: name.chars().take(64).collect(), why }
+}
+
+/// The tensors of a shard that hold some of the boxes, whose order by name is `order`.
+fn sources_in(record: &ShardRecord, boxes: &[(&str, Region)], order: &[usize], shard: usize) -> Vec<Source> {
     let mut sources = Vec::new();
     for (tensor, part) in record.tensors.iter().enumerate() {
-        let first = wanted.partition_point(|(name, ..)| *name < part.name.as_str());
-        let of_it = wanted[first..].iter().take_while(|(name, ..)| *name == part.name);
+        let first = order.partition_point(|index| boxes[*index].0 < part.name.as_str());
+        let of_it = order[first..].iter().take_while(|index| boxes[**index].0 == part.name);
         let source = part.region();
         let overlaps: Vec<_> = of_it
-            .filter_map(|(_, region, data)| Some((data, Overlap::between(&source, region, part.data_type.size())?)))
+            .filter_map(|index| Some((*index, Overlap::between(&source, &boxes[*index].1, part.data_type.size())?)))
             .collect();
         if !overlaps.is_empty() {
             sources.push(Source { piece: Piece { shard, tensor }, overlaps });

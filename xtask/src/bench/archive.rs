@@ -4,15 +4,17 @@
 //! as they appear; and what other ways of training would have saved of the same tensors: mixed precision keeps a bf16 copy
 //! of each weight, and training of a few tensors keeps the others frozen in bf16. Ratios are bytes put into the archive,
 //! catalog included, of bytes of the checkpoint; rates are raw bytes for each second of processor time, hashing, comparing
-//! and writing included. What is pushed is pulled again, which compares every byte by its hash.
+//! and writing included. What is pushed is pulled again, which compares every byte by its hash. The last section pushes the first
+//! way's states once more into an encrypted archive.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use gangline_storage::archive::{Archive, Options as ArchiveOptions, Pushed};
+use gangline_storage::archive::{Archive, Options as ArchiveOptions, Pushed, WrappingKey};
 use gangline_storage::{DataType, Options, Step, Store, Tensor};
 
 use super::checkpoint::cpu_time;
@@ -66,8 +68,10 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     let mut report = Report::default();
     for (number, way) in WAYS.iter().enumerate() {
         report.section(&format!("tinygpt, 3.3M parameters: {} (measured)", way.says));
-        archive(&mut report, way, &states, &folder.join(number.to_string()))?;
+        archive(&mut report, way, &states, (&folder.join(number.to_string()), None))?;
     }
+    report.section("the first of these, encrypted (measured)");
+    archive(&mut report, &WAYS[0], &states, (&folder.join("encrypted"), Some(key(&folder)?)))?;
     std::fs::remove_dir_all(&folder).context("remove target/bench-archive")?;
     Ok(report.finish())
 }
@@ -117,11 +121,17 @@ fn take(child: &mut Child, from: &Path, to: &Path) -> Result<()> {
 }
 
 /// Saves, pushes and pulls the states as one way of training would have them.
-fn archive(report: &mut Report, way: &Way, states: &[(u64, Vec<Tensor>)], folder: &Path) -> Result<()> {
+fn archive(
+    report: &mut Report,
+    way: &Way,
+    states: &[(u64, Vec<Tensor>)],
+    (folder, key): (&Path, Option<WrappingKey>),
+) -> Result<()> {
     let store = Store::open(folder.join("store"), Options { keep: None, ..Options::default() })?;
     let back = Store::open(folder.join("back"), Options { keep: None, ..Options::default() })?;
     let place = folder.join("archive");
-    let archive = Archive::open(place.to_str().context("a path of text")?, &ArchiveOptions::default())?;
+    let archive =
+        Archive::open(place.to_str().context("a path of text")?, &ArchiveOptions { key, ..ArchiveOptions::default() })?;
     let (_, first) = states.first().context("a state")?;
     let (mut raw, mut put) = (0.0, 0.0);
     for (step, state) in states {
@@ -144,6 +154,14 @@ fn archive(report: &mut Report, way: &Way, states: &[(u64, Vec<Tensor>)], folder
     }
     report.figure(&format!("all {} checkpoints", states.len()), put / raw, "", Bar::None);
     Ok(())
+}
+
+/// A key's file, read.
+fn key(folder: &Path) -> Result<WrappingKey> {
+    let path = folder.join("key");
+    std::fs::write(&path, [7; 32])?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(WrappingKey::from_file(&path)?)
 }
 
 fn told(pushed: &Pushed, states: &[(u64, Vec<Tensor>)]) -> String {

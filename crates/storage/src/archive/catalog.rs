@@ -15,7 +15,9 @@ use gangline_coding::Rounding;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
+use super::milestone::Milestone;
 use super::remote::Object;
+use super::vault::{KeyId, TAG_BYTES};
 use crate::manifest::{PARTS_MAX, seal, unseal};
 use crate::tensor::name_fault;
 use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, WORLD_SIZE_MAX};
@@ -23,7 +25,9 @@ use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, WORLD_SIZE_MAX};
 /// What a catalog says it is.
 const MAGIC: &str = "gangline-archive-catalog";
 /// The format version written, and the newest one read.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version of those that are whole checkpoints: programs that don't know milestones read them.
+const VERSION_WHOLE: u32 = 1;
 /// Elements of a chunk; the last of an item may have fewer. In tests, small tensors have several.
 pub(crate) const CHUNK_ELEMENTS: u64 = if cfg!(test) { 2 << 10 } else { 4 << 20 };
 /// The most bytes of a chunk: so many elements of the widest.
@@ -33,7 +37,7 @@ const CODED_BYTES_MAX: u64 = CHUNK_BYTES_MAX;
 /// A pack is closed when it has so many bytes; in tests, a few tensors fill several.
 pub(crate) const PACK_BYTES: usize = if cfg!(test) { 4 << 10 } else { 32 << 20 };
 /// The most bytes of a pack.
-pub(crate) const PACK_BYTES_MAX: u64 = PACK_BYTES as u64 + CODED_BYTES_MAX;
+pub(crate) const PACK_BYTES_MAX: u64 = PACK_BYTES as u64 + CODED_BYTES_MAX + TAG_BYTES as u64;
 /// The longest way from a chunk to one that follows from no other.
 pub(crate) const DEPTH_MAX: usize = 8;
 /// The most bytes of a catalog.
@@ -56,19 +60,25 @@ pub(crate) struct Catalog {
     pub(crate) manifest: Item,
     /// By rank.
     pub(crate) shards: Vec<Shard>,
+    /// What is left of the checkpoint, if that isn't all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) milestone: Option<Milestone>,
 }
 
-/// A pack, named by the BLAKE3 hash of its bytes.
+/// A pack, named by the BLAKE3 hash of its bytes, or in an encrypted archive by a keyed hash of what they were before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Pack {
     pub(crate) blake3: Digest,
     pub(crate) bytes: u64,
+    /// What it is encrypted with. Its chunks have a tag each then, which their lengths don't count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<KeyId>,
 }
 
 /// A piece of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chunk {
-    /// Of its raw bytes.
+    /// Of its raw bytes; in an encrypted archive a keyed hash of that.
     pub(crate) blake3: Digest,
     /// Raw bytes.
     pub(crate) bytes: u64,
@@ -119,6 +129,11 @@ pub(crate) struct Tensor {
 }
 
 impl Pack {
+    /// What lies after each of its chunks.
+    pub(crate) fn tag_bytes(&self) -> u64 {
+        if self.key.is_some() { TAG_BYTES as u64 } else { 0 }
+    }
+
     /// Whether it is there, whole, as far as a listing tells.
     pub(crate) fn check(&self, listed: Option<&Object>) -> Result<(), Error> {
         let flaw = match listed {
@@ -201,7 +216,7 @@ impl Catalog {
         let nothing = Digest::of(b"");
         Catalog {
             magic: MAGIC.to_owned(),
-            version: VERSION,
+            version: VERSION_WHOLE,
             step,
             saved_at: 0,
             bytes: 0,
@@ -211,7 +226,13 @@ impl Catalog {
             chunks: Vec::new(),
             manifest: Item { blake3: nothing, bytes: 0, chunks: Vec::new() },
             shards: Vec::new(),
+            milestone: None,
         }
+    }
+
+    /// The same, saying the oldest version that has what it has.
+    pub(crate) fn of_its_version(self) -> Catalog {
+        Catalog { version: if self.milestone.is_some() { VERSION } else { VERSION_WHOLE }, ..self }
     }
 
     /// As bytes.
@@ -240,7 +261,8 @@ impl Catalog {
         let tensors: usize = self.shards.iter().map(|shard| shard.tensors.len()).sum();
         let packs: BTreeSet<Digest> = self.packs.iter().map(|pack| pack.blake3).collect();
         let mut items = self.items();
-        let shard_bytes = self.items().skip(1).try_fold(0_u64, |sum, item| sum.checked_add(item.bytes));
+        let lacking = self.milestone.as_ref().map_or(0, |milestone| milestone.bytes_lacking);
+        let shard_bytes = self.items().skip(1).try_fold(lacking, |sum, item| sum.checked_add(item.bytes));
         if self.step != step {
             Some("it is of another step")
         } else if self.shards.is_empty() || self.shards.len() > WORLD_SIZE_MAX as usize {
@@ -291,8 +313,9 @@ impl Catalog {
 
     /// Whether there is such a place.
     fn holds(&self, Place(pack, offset, length): Place) -> bool {
-        let end = offset.checked_add(length);
-        length <= CODED_BYTES_MAX && self.packs.get(pack).is_some_and(|pack| end.is_some_and(|end| end <= pack.bytes))
+        let end = |pack: &Pack| offset.checked_add(length)?.checked_add(pack.tag_bytes());
+        let is_within = |pack: &Pack| end(pack).is_some_and(|end| end <= pack.bytes);
+        length <= CODED_BYTES_MAX && self.packs.get(pack).is_some_and(is_within)
     }
 
     fn item_fault(&self, item: &Item) -> Option<&'static str> {

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use super::catalog::{CATALOG_BYTES_MAX, Catalog, Chunk, DEPTH_MAX, Form, PACK_BYTES, Pack, Place};
+use super::catalog::{CATALOG_BYTES_MAX, Catalog, Chunk, DEPTH_MAX, Form, Pack, Place};
 use super::encode::{Coded, Way};
+use super::pack::{Closed, OpenPack};
+use super::vault::Vault;
 use crate::{Digest, Error};
 
-/// What packs begin with, for those who find one.
-const PACK_MAGIC: &[u8; 8] = b"GLpack\x00\x01";
 /// The fewest bytes that a chunk takes in a catalog, so that a catalog too large to be read isn't begun.
 const CHUNK_RECORD_BYTES: u64 = 100;
 /// The most chunks of a checkpoint.
@@ -21,13 +21,7 @@ pub(crate) struct Draft {
     depths: Vec<usize>,
     by_hash: BTreeMap<Digest, usize>,
     pack_places: BTreeMap<Digest, usize>,
-    open: Option<(usize, Vec<u8>)>,
-}
-
-/// A pack that is full.
-pub(crate) struct Closed {
-    pub(crate) pack: Pack,
-    pub(crate) bytes: Vec<u8>,
+    open: Option<(usize, OpenPack)>,
 }
 
 /// What a chunk is coded against.
@@ -115,33 +109,33 @@ impl Draft {
     /// Adds a chunk of so many raw bytes to the open pack; the pack comes along when that fills it.
     pub(crate) fn add(
         &mut self,
+        vault: &Vault,
         (content, bytes): (Digest, u64),
         coded: &Coded,
         base: Option<Base>,
     ) -> Result<(usize, Option<Closed>), Error> {
-        let (pack, open) = self.open.get_or_insert_with(|| (self.catalog.packs.len(), PACK_MAGIC.to_vec()));
+        let (pack, open) = self.open.get_or_insert_with(|| (self.catalog.packs.len(), OpenPack::new()));
         if *pack == self.catalog.packs.len() {
             // Its hash isn't known before it is closed.
-            self.catalog.packs.push(Pack { blake3: Digest::of(b""), bytes: 0 });
+            self.catalog.packs.push(Pack { blake3: Digest::of(b""), bytes: 0, key: None });
         }
-        let place = Place(*pack, open.len() as u64, coded.bytes.len() as u64);
-        open.extend_from_slice(&coded.bytes);
-        let is_full = open.len() >= PACK_BYTES;
+        let (offset, is_full) = open.add(vault, &coded.bytes);
+        let place = Place(*pack, offset, coded.bytes.len() as u64);
         let form = match (coded.way, base) {
             (Way::Difference, Some(Base { index, age })) => Form::Difference { place, base: index, age },
             (Way::Raw, _) => Form::Raw(place),
             _ => Form::Coded(place),
         };
         let index = self.push(Chunk { blake3: content, bytes, form })?;
-        Ok((index, if is_full { self.close() } else { None }))
+        Ok((index, if is_full { self.close(vault) } else { None }))
     }
 
     /// Closes the open pack, if there is one.
-    pub(crate) fn close(&mut self) -> Option<Closed> {
-        let (place, bytes) = self.open.take()?;
-        let pack = Pack { blake3: Digest::of(&bytes), bytes: bytes.len() as u64 };
-        self.catalog.packs[place] = pack;
-        self.pack_places.insert(pack.blake3, place);
-        Some(Closed { pack, bytes })
+    pub(crate) fn close(&mut self, vault: &Vault) -> Option<Closed> {
+        let (place, open) = self.open.take()?;
+        let closed = open.close(vault);
+        self.catalog.packs[place] = closed.pack;
+        self.pack_places.insert(closed.pack.blake3, place);
+        Some(closed)
     }
 }

@@ -1,7 +1,10 @@
 //! What can go wrong between a store and its archive, as decisions a caller can make.
 
-use gangline_base::Step;
+use std::time::Duration;
 
+use gangline_base::{Bytes, Step, Timestamp};
+
+use super::vault::KeyError;
 use crate::Flaw;
 
 /// What a remote says went wrong, in its own words.
@@ -53,6 +56,30 @@ pub enum Error {
         /// The step.
         step: Step,
     },
+    /// It is a milestone: what training needs to go on was given up. Pull it as what it is, or another step.
+    #[error("pull step {step} as a checkpoint: it is a milestone, which lacks {lacking} tensors of {bytes}")]
+    Milestone {
+        /// The step.
+        step: Step,
+        /// How many tensors it lacks.
+        lacking: u64,
+        /// Their bytes.
+        bytes: Bytes,
+    },
+    /// A milestone was asked for, and this is a whole checkpoint.
+    #[error("pull step {step} as a milestone: it is a whole checkpoint")]
+    Whole {
+        /// The step.
+        step: Step,
+    },
+    /// No tensor of a checkpoint would be left in its milestone.
+    #[error("make a milestone of step {step}: no tensor's name is {}", kept.join(" or "))]
+    NothingKept {
+        /// The step.
+        step: Step,
+        /// What was to be kept.
+        kept: Vec<String>,
+    },
     /// The checkpoint wouldn't fit on the disk.
     #[error("pull step {step}: it takes {needed} bytes and the disk has {free} left")]
     NoRoom {
@@ -63,6 +90,28 @@ pub enum Error {
         /// Bytes that are free.
         free: u64,
     },
+    /// Another program changes the archive. Wait until it is done; if its machine is gone, wait until its lease is over.
+    #[error("change the archive: {by} has it, to {purpose}; only one program at a time changes an archive")]
+    Held {
+        /// Who.
+        by: String,
+        /// What it does, in words.
+        purpose: String,
+        /// When it began.
+        since: Timestamp,
+        /// When its lease is over if it isn't renewed.
+        until: Timestamp,
+    },
+    /// This program was silent for so long, suspended or cut off, that another may have the archive now. Nothing was made visible or
+    /// removed since; do the same again.
+    #[error("go on changing the archive: its lease is lost after {silence:?} of silence")]
+    LeaseLost {
+        /// For how long.
+        silence: Duration,
+    },
+    /// A key was refused, or something that is encrypted.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The store's side failed, or its checkpoint isn't good.
     #[error(transparent)]
     Store(#[from] crate::Error),

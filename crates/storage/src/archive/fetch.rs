@@ -3,11 +3,13 @@
 //! Memory is bounded by a few chunks and windows: a chunk, what it follows from, its coded bytes, and what lies beside
 //! them, whatever a catalog says.
 
+use std::borrow::Cow;
+
 use gangline_coding::{Decoder, decode_tensor, derive_bf16};
 
 use super::Error;
+use super::access::Access;
 use super::catalog::{Catalog, Chunk, Form, Item, Place, catalog_key, pack_key};
-use super::remote::Link;
 use crate::{Digest, Flaw};
 
 /// What is read at once of a pack, at least: small tensors lie side by side, and each request takes its time.
@@ -17,7 +19,7 @@ const WINDOWS_MAX: usize = 4;
 
 /// Reads the chunks of one catalog.
 pub(crate) struct Fetcher<'a> {
-    link: &'a Link,
+    access: &'a Access<'a>,
     catalog: &'a Catalog,
     decoder: Decoder,
     /// The last used is the last.
@@ -40,8 +42,8 @@ impl Window {
 }
 
 impl<'a> Fetcher<'a> {
-    pub(crate) fn new(link: &'a Link, catalog: &'a Catalog) -> Self {
-        Fetcher { link, catalog, decoder: Decoder::new(), windows: Vec::new() }
+    pub(crate) fn new(access: &'a Access<'a>, catalog: &'a Catalog) -> Self {
+        Fetcher { access, catalog, decoder: Decoder::new(), windows: Vec::new() }
     }
 
     /// Reads an item, hands its bytes on piece by piece, and at the end says whether they were all right. The caller makes
@@ -57,7 +59,7 @@ impl<'a> Fetcher<'a> {
             hasher.update(&raw);
             sink(&raw)?;
         }
-        if Digest::from(hasher.finalize()) == item.blake3 {
+        if self.access.vault.name(hasher.finalize().into()) == item.blake3 {
             Ok(())
         } else {
             let what = format!("an item of {} bytes", item.bytes);
@@ -75,31 +77,53 @@ impl<'a> Fetcher<'a> {
         let mut raw = Vec::new();
         for index in chain.into_iter().rev() {
             let base = raw;
-            raw = self.rebuild(self.catalog.chunks[index], &base)?;
-            if Digest::of(&raw) != self.catalog.chunks[index].blake3 {
-                return Err(self.damaged(index, Flaw::Hash));
-            }
+            let chunk = self.catalog.chunks[index];
+            let stored = chunk.form.place().map_or(Ok(Vec::new()), |place| self.stored(place))?;
+            raw = self.rebuild(chunk, Cow::Owned(stored), &base)?;
+            self.check(index, &raw)?;
         }
         Ok(raw)
     }
 
-    fn rebuild(&mut self, chunk: Chunk, base: &[u8]) -> Result<Vec<u8>, Error> {
+    /// The bytes of a chunk that has some as they are stored, of which it is known that what they stand for is right.
+    pub(crate) fn coded(&mut self, index: usize) -> Result<Vec<u8>, Error> {
+        let chunk = self.catalog.chunks[index];
+        let base = chunk.form.base().map_or(Ok(Vec::new()), |base| self.chunk(base))?;
+        let stored = chunk.form.place().map_or(Ok(Vec::new()), |place| self.stored(place))?;
+        let raw = self.rebuild(chunk, Cow::Borrowed(&stored), &base)?;
+        self.check(index, &raw)?;
+        Ok(stored)
+    }
+
+    fn check(&self, index: usize, raw: &[u8]) -> Result<(), Error> {
+        let is_right = self.access.vault.name(Digest::of(raw)) == self.catalog.chunks[index].blake3;
+        if is_right { Ok(()) } else { Err(self.damaged(index, Flaw::Hash)) }
+    }
+
+    fn rebuild(&mut self, chunk: Chunk, stored: Cow<'_, [u8]>, base: &[u8]) -> Result<Vec<u8>, Error> {
         let mut raw = Vec::new();
         match chunk.form {
-            Form::Raw(place) => return self.stored(place),
+            Form::Raw(_) => return Ok(stored.into_owned()),
             Form::Rounded { nearest_even, .. } => derive_bf16(base, Form::rounding(nearest_even), &mut raw),
             Form::Coded(place) | Form::Difference { place, .. } => {
-                let coded = self.stored(place)?;
                 raw.resize(usize::try_from(chunk.bytes).expect("64-bit Linux only"), 0);
                 let base = chunk.form.base().map(|_| base);
-                let decoded = decode_tensor(&mut self.decoder, &coded, base, &mut raw);
+                let decoded = decode_tensor(&mut self.decoder, &stored, base, &mut raw);
                 decoded.map_err(|_| self.damaged_at(place, Flaw::Malformed { what: "it can't be decoded" }))?;
             }
         }
         Ok(raw)
     }
 
+    /// The bytes of a place, decrypted.
     fn stored(&mut self, place: Place) -> Result<Vec<u8>, Error> {
+        let Place(pack, offset, length) = place;
+        let of = self.catalog.packs[pack];
+        let bytes = self.read(Place(pack, offset, length + of.tag_bytes()))?;
+        self.access.vault.open_chunk(&of, offset, bytes).map_err(|flaw| self.damaged_at(place, flaw))
+    }
+
+    fn read(&mut self, place: Place) -> Result<Vec<u8>, Error> {
         if let Some(at) = self.windows.iter().position(|window| window.part(place).is_some()) {
             let window = self.windows.remove(at);
             let bytes = window.part(place).map(<[u8]>::to_vec);
@@ -110,10 +134,10 @@ impl<'a> Fetcher<'a> {
         let of = &self.catalog.packs[pack];
         let key = pack_key(&of.blake3);
         if length >= WINDOW_BYTES {
-            return self.link.get(&key, offset..offset + length);
+            return self.access.link.get(&key, offset..offset + length);
         }
         let end = (offset + WINDOW_BYTES).min(of.bytes);
-        let bytes = self.link.get(&key, offset..end)?;
+        let bytes = self.access.link.get(&key, offset..end)?;
         let part = bytes[..usize::try_from(length).expect("less than a window")].to_vec();
         if self.windows.len() == WINDOWS_MAX {
             self.windows.remove(0);

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use gangline_base::Step;
 
 use super::Error;
+use super::access::Access;
 use super::catalog::{CATALOG_BYTES_MAX, Catalog, Form, Pack, Tensor, catalog_key, pack_key, step_of_key};
 use super::remote::{Link, Object};
+use super::vault::{CATALOG_BYTES_ADDED, Vault};
 use crate::{DataType, Digest, Flaw};
 
 /// How many catalogs a push looks at for what it may refer to.
@@ -33,7 +35,7 @@ pub(crate) type Spot = (usize, usize);
 pub(crate) struct Known {
     /// The nearest first.
     pub(crate) catalogs: Vec<Catalog>,
-    packs: BTreeMap<String, Object>,
+    pub(crate) packs: BTreeMap<String, Object>,
     /// Whole items by content: the catalog, and the item's chunks.
     items: BTreeMap<Digest, (usize, Vec<usize>)>,
     chunks: BTreeMap<Digest, Spot>,
@@ -56,41 +58,44 @@ pub(crate) fn list_packs(link: &Link) -> Result<BTreeMap<String, Object>, Error>
 }
 
 /// Reads the catalog of a step, which has so many bytes.
-pub(crate) fn read_catalog(link: &Link, (step, bytes): (u64, u64)) -> Result<Catalog, Error> {
+pub(crate) fn read_catalog(link: &Link, vault: &Vault, (step, bytes): (u64, u64)) -> Result<Catalog, Error> {
     let key = catalog_key(step);
-    if bytes > CATALOG_BYTES_MAX {
+    if bytes > CATALOG_BYTES_MAX + CATALOG_BYTES_ADDED {
         return Err(Error::corrupt(key, Flaw::Malformed { what: "it is larger than 512 MiB" }));
     }
-    Catalog::read(step, &link.get(&key, 0..bytes)?)
+    let bytes = link.get(&key, 0..bytes)?;
+    Catalog::read(step, &vault.open_catalog(&key, bytes)?)
 }
 
 /// Reads the catalog of a step, or of the newest.
-pub(crate) fn find_catalog(link: &Link, step: Option<Step>) -> Result<Catalog, Error> {
-    let listed = list_catalogs(link)?;
+pub(crate) fn find_catalog(access: &Access<'_>, step: Option<Step>) -> Result<Catalog, Error> {
+    let listed = list_catalogs(access.link)?;
     let found = listed.into_iter().rev().find(|(found, _)| step.is_none_or(|step| step.0 == *found));
-    read_catalog(link, found.ok_or(Error::NotFound { step })?)
+    read_catalog(access.link, &access.vault, found.ok_or(Error::NotFound { step })?)
 }
 
 impl Known {
     /// Looks at what is there for a push of `step`. A catalog that can't be read is passed over: nothing is referred to in it.
-    pub(crate) fn around(link: &Link, step: u64) -> Result<Known, Error> {
-        let mut listed = list_catalogs(link)?;
+    pub(crate) fn around(access: &Access<'_>, step: u64) -> Result<Known, Error> {
+        let mut listed = list_catalogs(access.link)?;
         listed.sort_by_key(|(found, _)| (found.abs_diff(step), *found));
-        let mut known = Known {
-            catalogs: Vec::new(),
-            packs: list_packs(link)?,
-            items: BTreeMap::new(),
-            chunks: BTreeMap::new(),
-            names: BTreeMap::new(),
-        };
+        let mut known = Known::of(list_packs(access.link)?, Vec::new());
         for listed in listed.into_iter().take(CATALOGS_CONSULTED_MAX) {
-            match read_catalog(link, listed) {
+            match read_catalog(access.link, &access.vault, listed) {
                 Ok(catalog) => known.add(catalog),
                 Err(Error::Corrupt { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(known)
+    }
+
+    /// What these catalogs say, the nearest first.
+    pub(crate) fn of(packs: BTreeMap<String, Object>, catalogs: Vec<Catalog>) -> Known {
+        let (items, chunks, names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut known = Known { catalogs: Vec::new(), packs, items, chunks, names };
+        catalogs.into_iter().take(CATALOGS_CONSULTED_MAX).for_each(|catalog| known.add(catalog));
+        known
     }
 
     fn add(&mut self, catalog: Catalog) {

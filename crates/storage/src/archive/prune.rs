@@ -1,5 +1,6 @@
 //! Removing checkpoints: catalogs first, then the packs that no remaining catalog names. References are counted over
-//! what checkpoints are made of, not over checkpoints: a base stays while anything follows from it.
+//! what checkpoints are made of, not over checkpoints: a base stays while anything follows from it. What then is needed of a pack
+//! only in small part is moved (`compaction`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,13 +8,16 @@ use std::time::Duration;
 use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
-use super::catalog::{Catalog, catalog_key, pack_key};
+use super::access::{Access, Change};
+use super::catalog::{Catalog, Pack, catalog_key, pack_key};
+use super::compaction::Plan;
 use super::known::{list_catalogs, list_packs, read_catalog};
-use super::remote::{Link, Object};
+use super::milestone;
+use super::remote::Object;
 use super::retention::{Reason, Rule, kept};
 use super::{Archived, Error};
 
-/// How old a pack has to be that no catalog names: a push under way has put younger ones.
+/// How old a pack has to be that no catalog names: a push that was cut off has put younger ones, and may be gone on with.
 const STRAY_AGE_MIN: Duration = Duration::from_secs(24 * 3_600);
 
 /// What pruning did, or would do.
@@ -23,58 +27,147 @@ pub struct Pruned {
     pub removed: Vec<(Step, Bytes)>,
     /// Checkpoints that stay, oldest first, and why.
     pub kept: Vec<(Step, Vec<Reason>)>,
-    /// Packs removed, those that cut-off pushes left included.
+    /// Checkpoints of which only a milestone stays, each with the bytes of the tensors that it keeps.
+    pub milestones: Vec<(Step, Bytes)>,
+    /// Bytes that putting these milestones took; 0 in a dry run, which doesn't code them.
+    pub milestones_put: Bytes,
+    /// Packs removed, those included that cut-off pushes left and those that were compacted.
     pub packs_removed: usize,
-    /// Bytes that this frees in the archive.
+    /// Packs of which less than half was needed, whose needed parts are now in others.
+    pub packs_compacted: usize,
+    /// Bytes of the packs that these parts were put into.
+    pub rewritten: Bytes,
+    /// Bytes that all this frees in the archive, but for those that milestones take.
     pub freed: Bytes,
     /// Bytes of the packs that stay.
     pub stored: Bytes,
 }
 
-/// Removes what no rule keeps. Nothing is removed unless every catalog can be read and what stays has all its packs.
-pub(crate) fn prune(link: &Link, rules: &[Rule], now: Timestamp, is_dry_run: bool) -> Result<Pruned, Error> {
-    let listed = list_catalogs(link)?;
-    let catalogs: Vec<Catalog> = listed.iter().map(|one| read_catalog(link, *one)).collect::<Result<_, _>>()?;
-    let archived: Vec<Archived> = catalogs.iter().map(Catalog::archived).collect();
-    let reasons = kept(rules, &archived);
-    let (staying, going): (Vec<&Catalog>, Vec<&Catalog>) =
-        catalogs.iter().partition(|catalog| reasons.contains_key(&Step(catalog.step)));
-    let packs = list_packs(link)?;
-    staying
-        .iter()
-        .flat_map(|catalog| &catalog.packs)
-        .try_for_each(|pack| pack.check(packs.get(&pack_key(&pack.blake3))))?;
-    let needed = keys(&staying);
-    let released = keys(&going);
-    let is_stray = |object: &Object| now.since(object.modified) >= STRAY_AGE_MIN;
-    let (doomed, left): (Vec<&Object>, Vec<&Object>) = packs
-        .values()
-        .partition(|pack| !needed.contains(&pack.key) && (released.contains(&pack.key) || is_stray(pack)));
-    let sum = |objects: &[&Object]| Bytes(objects.iter().map(|object| object.bytes).sum());
-    if !is_dry_run {
-        going.iter().try_for_each(|catalog| link.delete(&catalog_key(catalog.step)))?;
-        remove_packs(link, &staying, &doomed)?;
+/// Checkpoints that become milestones.
+#[derive(Default)]
+pub(crate) struct Thinning {
+    /// Oldest first, each with the bytes of the tensors that it keeps.
+    chosen: Vec<(Catalog, Bytes)>,
+    /// Milestones that are there, oldest first.
+    there: Vec<Catalog>,
+    keep: Vec<String>,
+}
+
+impl Thinning {
+    /// Decides which: those that only [`Rule::Milestones`] keeps and that aren't milestones yet.
+    pub(crate) fn of(access: &Access<'_>, rules: &[Rule]) -> Result<Thinning, Error> {
+        let keep = rules.iter().find_map(|rule| match rule {
+            Rule::Milestones { keep, .. } => Some(keep.clone()),
+            _ => None,
+        });
+        let Some(keep) = keep else { return Ok(Thinning::default()) };
+        let catalogs = read_all(access)?;
+        let reasons = kept(rules, &catalogs.iter().map(Catalog::archived).collect::<Vec<_>>());
+        let (there, whole): (Vec<Catalog>, Vec<Catalog>) =
+            catalogs.into_iter().partition(|catalog| catalog.milestone.is_some());
+        let is_chosen =
+            |catalog: &Catalog| reasons.get(&Step(catalog.step)).is_some_and(|why| *why == [Reason::Milestone]);
+        let chosen = whole.into_iter().filter(is_chosen).map(|catalog| {
+            let nothing = || Error::NothingKept { step: Step(catalog.step), kept: keep.clone() };
+            let bytes = milestone::bytes_kept(&catalog, &keep).ok_or_else(nothing)?;
+            Ok((catalog, bytes))
+        });
+        Ok(Thinning { chosen: chosen.collect::<Result<_, Error>>()?, there, keep })
     }
-    Ok(Pruned {
-        removed: going.iter().map(|catalog| (Step(catalog.step), Bytes(catalog.bytes))).collect(),
-        kept: reasons.into_iter().collect(),
-        packs_removed: doomed.len(),
-        freed: sum(&doomed),
-        stored: sum(&left),
-    })
+
+    fn told(&self) -> Vec<(Step, Bytes)> {
+        self.chosen.iter().map(|(catalog, bytes)| (Step(catalog.step), *bytes)).collect()
+    }
+
+    /// Does it, one checkpoint after the other: the milestone's packs, then its catalog in the place of the checkpoint's. How
+    /// many bytes that put.
+    pub(crate) fn execute(&self, change: &Change<'_>) -> Result<Bytes, Error> {
+        let mut there = self.there.clone();
+        let mut put = Bytes(0);
+        for (catalog, _) in &self.chosen {
+            there.sort_by_key(|other| other.step.abs_diff(catalog.step));
+            let (made, bytes) = milestone::thin(change, catalog, there.clone(), &self.keep)?;
+            put = put + bytes;
+            there.push(made);
+        }
+        Ok(put)
+    }
+}
+
+fn read_all(access: &Access<'_>) -> Result<Vec<Catalog>, Error> {
+    let listed = list_catalogs(access.link)?;
+    listed.iter().map(|one| read_catalog(access.link, &access.vault, *one)).collect()
+}
+
+/// What a prune will do once milestones are made.
+pub(crate) struct Sweep {
+    staying: Vec<Catalog>,
+    going: Vec<Catalog>,
+    kept: Vec<(Step, Vec<Reason>)>,
+    milestones: Vec<(Step, Bytes)>,
+    doomed: Vec<Object>,
+    compaction: Plan,
+    left: Bytes,
+}
+
+impl Sweep {
+    /// Decides what is removed. It is nothing unless every catalog can be read and what stays has all its packs. Of what was or
+    /// will be thinned nothing but the milestone is needed.
+    pub(crate) fn of(access: &Access<'_>, rules: &[Rule], now: Timestamp, thinning: &Thinning) -> Result<Sweep, Error> {
+        let thinned: BTreeSet<u64> = thinning.chosen.iter().map(|(catalog, _)| catalog.step).collect();
+        let catalogs = read_all(access)?;
+        let archived: Vec<Archived> = catalogs.iter().map(Catalog::archived).collect();
+        let reasons = kept(rules, &archived);
+        // Those that are still to be thinned are neither needed nor removed.
+        let is_left = |catalog: &Catalog| catalog.milestone.is_some() || !thinned.contains(&catalog.step);
+        let (staying, going): (Vec<Catalog>, Vec<Catalog>) =
+            catalogs.into_iter().filter(is_left).partition(|catalog| reasons.contains_key(&Step(catalog.step)));
+        let packs = list_packs(access.link)?;
+        let mut of_staying = staying.iter().flat_map(|catalog| &catalog.packs);
+        of_staying.try_for_each(|pack| pack.check(packs.get(&pack_key(&pack.blake3))))?;
+        let compaction = Plan::of(&staying.iter().collect::<Vec<_>>(), access.vault.tag_bytes() as u64);
+        let (needed, mut released) = (keys(&staying), keys(&going));
+        thinning.chosen.iter().for_each(|(catalog, _)| released.extend(keys(std::slice::from_ref(catalog))));
+        let is_stray = |object: &Object| now.since(object.modified) >= STRAY_AGE_MIN;
+        let (doomed, left): (Vec<Object>, Vec<Object>) = packs
+            .into_values()
+            .partition(|pack| !needed.contains(&pack.key) && (released.contains(&pack.key) || is_stray(pack)));
+        let (kept, left) = (reasons.into_iter().collect(), sum(&left));
+        let milestones = thinning.told();
+        Ok(Sweep { staying, going, kept, milestones, doomed, compaction, left })
+    }
+
+    /// What it does, in numbers.
+    pub(crate) fn told(&self) -> Pruned {
+        let Plan { sparse, written, .. } = &self.compaction;
+        let compacted: u64 = sparse.iter().map(|pack| pack.bytes).sum();
+        Pruned {
+            removed: self.going.iter().map(|catalog| (Step(catalog.step), Bytes(catalog.bytes))).collect(),
+            kept: self.kept.clone(),
+            milestones: self.milestones.clone(),
+            milestones_put: Bytes(0),
+            packs_removed: self.doomed.len() + sparse.len(),
+            packs_compacted: sparse.len(),
+            rewritten: *written,
+            freed: Bytes((sum(&self.doomed).0 + compacted).saturating_sub(written.0)),
+            stored: Bytes((self.left.0 + written.0).saturating_sub(compacted)),
+        }
+    }
+
+    /// Does it. What is removed is removed before anything is moved: that takes room.
+    pub(crate) fn execute(&self, change: &Change<'_>) -> Result<(), Error> {
+        change.delete(self.going.iter().map(|catalog| catalog_key(catalog.step)))?;
+        change.delete(self.doomed.iter().map(|pack| pack.key.clone()))?;
+        self.compaction.execute(change, &self.staying.iter().collect::<Vec<_>>())?;
+        change.delete(self.compaction.sparse.iter().map(|pack| pack_key(&pack.blake3)))
+    }
+}
+
+fn sum(objects: &[Object]) -> Bytes {
+    Bytes(objects.iter().map(|object| object.bytes).sum())
 }
 
 /// The objects that these need.
-fn keys(catalogs: &[&Catalog]) -> BTreeSet<String> {
-    catalogs.iter().flat_map(|catalog| &catalog.packs).map(|pack| pack_key(&pack.blake3)).collect()
-}
-
-/// Removes packs but for those that a catalog names which came meanwhile.
-fn remove_packs(link: &Link, staying: &[&Catalog], doomed: &[&Object]) -> Result<(), Error> {
-    let known: BTreeSet<u64> = staying.iter().map(|catalog| catalog.step).collect();
-    let listed = list_catalogs(link)?;
-    let new = listed.into_iter().filter(|(step, _)| !known.contains(step));
-    let new: Vec<Catalog> = new.map(|one| read_catalog(link, one)).collect::<Result<_, _>>()?;
-    let named = keys(&new.iter().collect::<Vec<_>>());
-    doomed.iter().filter(|pack| !named.contains(&pack.key)).try_for_each(|pack| link.delete(&pack.key))
+fn keys(catalogs: &[Catalog]) -> BTreeSet<String> {
+    catalogs.iter().flat_map(|catalog| &catalog.packs).map(|pack: &Pack| pack_key(&pack.blake3)).collect()
 }

@@ -8,9 +8,9 @@ use rustix::fs::statvfs;
 use serde::Serialize;
 
 use super::Error;
+use super::access::Access;
 use super::catalog::{Catalog, catalog_key};
 use super::fetch::Fetcher;
-use super::remote::Link;
 use crate::check::{check, check_folder};
 use crate::{Flaw, Store, layout};
 
@@ -26,7 +26,7 @@ pub struct Pulled {
 }
 
 /// Rebuilds the checkpoint of a catalog in the store's folder.
-pub(crate) fn pull(link: &Link, catalog: &Catalog, store: &Store) -> Result<Pulled, Error> {
+pub(crate) fn pull(access: &Access<'_>, catalog: &Catalog, store: &Store) -> Result<Pulled, Error> {
     let step = Step(catalog.step);
     let pulled = Pulled { step, bytes: Bytes(catalog.bytes), was_there: false };
     match check(store.path(), catalog.step) {
@@ -44,7 +44,7 @@ pub(crate) fn pull(link: &Link, catalog: &Catalog, store: &Store) -> Result<Pull
     let aside = store.path().join(layout::pulled_folder(catalog.step));
     disk.remove_folder(&aside)?;
     disk.create_folder(&aside)?;
-    let built = build(link, catalog, store, &aside);
+    let built = build(access, catalog, store, &aside);
     if built.is_err() && disk.check_poison().is_ok() {
         // The pull has failed already and that is what is reported; what can't be removed now goes with the next one.
         let _ = disk.remove_folder(&aside);
@@ -65,8 +65,8 @@ fn check_room(root: &Path, catalog: &Catalog) -> Result<(), Error> {
     if needed <= free { Ok(()) } else { Err(Error::NoRoom { step: Step(catalog.step), needed, free }) }
 }
 
-fn build(link: &Link, catalog: &Catalog, store: &Store, aside: &Path) -> Result<(), Error> {
-    let mut fetcher = Fetcher::new(link, catalog);
+fn build(access: &Access<'_>, catalog: &Catalog, store: &Store, aside: &Path) -> Result<(), Error> {
+    let mut fetcher = Fetcher::new(access, catalog);
     let world_size = u32::try_from(catalog.shards.len()).expect("a catalog's reader has checked how many there are");
     for (shard, rank) in catalog.shards.iter().zip(0..) {
         store.disk().publish_stream(aside, &layout::shard_file(rank, world_size), |write| -> Result<(), Error> {

@@ -12,12 +12,13 @@ use gangline_coding::{derive_bf16, derives_bf16};
 use serde::Serialize;
 
 use super::Error;
-use super::catalog::{CATALOG_BYTES_MAX, Catalog, Form, Item, Shard, Tensor, catalog_key, pack_key};
-use super::draft::{Base, Closed, Draft};
+use super::access::{Access, Change};
+use super::catalog::{Catalog, Form, Item, Shard, Tensor, pack_key};
+use super::draft::{Base, Draft};
 use super::encode::{Coded, Encoder, Way};
 use super::fetch::Fetcher;
 use super::known::{Known, Like, list_packs};
-use super::remote::Link;
+use super::pack::{self, Closed};
 use super::source::{Origin, Source};
 use crate::{DataType, Digest};
 
@@ -66,7 +67,7 @@ struct Todo {
 /// A push on its way.
 struct Push<'a> {
     threads: usize,
-    link: &'a Link,
+    change: &'a Change<'a>,
     known: &'a Known,
     draft: Draft,
     masters: BTreeMap<(Vec<usize>, Vec<u8>), (Origin, Item)>,
@@ -74,15 +75,15 @@ struct Push<'a> {
 }
 
 /// Puts a checkpoint into the archive.
-pub(crate) fn push(link: &Link, source: &Source, threads: NonZeroUsize) -> Result<Pushed, Error> {
+pub(crate) fn push(change: &Change<'_>, source: &Source, threads: NonZeroUsize) -> Result<Pushed, Error> {
     let step = source.manifest.step;
-    let known = Known::around(link, step)?;
+    let known = Known::around(&change.access, step)?;
     let done = Pushed { step: Step(step), ..Pushed::default() };
-    if is_archived(&known, source) {
+    if is_archived(&change.access, &known, source) {
         return Ok(Pushed { was_archived: true, ..done });
     }
     let threads = threads.get().min(THREADS_MAX);
-    let mut push = Push { threads, link, known: &known, draft: Draft::new(step), masters: BTreeMap::new(), done };
+    let mut push = Push { threads, change, known: &known, draft: Draft::new(step), masters: BTreeMap::new(), done };
     push.checkpoint(source)?;
     push.close()?;
     push.publish()?;
@@ -90,14 +91,20 @@ pub(crate) fn push(link: &Link, source: &Source, threads: NonZeroUsize) -> Resul
 }
 
 /// Whether the archive has this very checkpoint, and all its packs are there.
-fn is_archived(known: &Known, source: &Source) -> bool {
+fn is_archived(access: &Access<'_>, known: &Known, source: &Source) -> bool {
+    let manifest = access.vault.name(source.manifest_origin.hash);
     let is_it = |catalog: &&Catalog| {
-        catalog.step == source.manifest.step && catalog.manifest.blake3 == source.manifest_origin.hash
+        catalog.step == source.manifest.step && catalog.milestone.is_none() && catalog.manifest.blake3 == manifest
     };
     known.catalogs.iter().find(is_it).is_some_and(|catalog| catalog.packs.iter().all(|pack| known.has_pack(pack)))
 }
 
 impl Push<'_> {
+    /// The id of what has this hash.
+    fn name(&self, content: Digest) -> Digest {
+        self.change.access.vault.name(content)
+    }
+
     fn checkpoint(&mut self, source: &Source) -> Result<(), Error> {
         let all = source.shards.iter().zip(0..).flat_map(|(shard, rank): (_, usize)| {
             shard.tensors.iter().zip(0..).map(move |((name, origin), place): (_, usize)| (rank, place, name, origin))
@@ -139,7 +146,7 @@ impl Push<'_> {
             }
             None => self.store((name, rank), origin)?,
         };
-        let item = Item { blake3: origin.hash, bytes: origin.bytes, chunks };
+        let item = Item { blake3: self.name(origin.hash), bytes: origin.bytes, chunks };
         if origin.data_type == DataType::F32 {
             self.remember_master(origin, &item)?;
         }
@@ -147,7 +154,7 @@ impl Push<'_> {
     }
 
     fn adopt_item(&mut self, origin: &Origin) -> Result<Option<Vec<usize>>, Error> {
-        let Some((catalog, chunks)) = self.known.item(origin.hash) else { return Ok(None) };
+        let Some((catalog, chunks)) = self.known.item(self.name(origin.hash)) else { return Ok(None) };
         let mut adopted = Vec::with_capacity(chunks.len());
         for index in chunks {
             match self.draft.adopt(catalog, *index)? {
@@ -167,9 +174,10 @@ impl Push<'_> {
         let mut hasher = blake3::Hasher::new();
         let (mut chunks, mut left) = (Vec::new(), Vec::new());
         for number in 0..origin.chunks() {
+            self.change.lease.keep()?;
             let raw = origin.read(&file, number)?;
             hasher.update(&raw);
-            let content = Digest::of(&raw);
+            let content = self.name(Digest::of(&raw));
             let index = match self.refer(content, raw.len() as u64)? {
                 None => self.derive(master.as_ref(), &raw, number)?,
                 index => index,
@@ -218,12 +226,12 @@ impl Push<'_> {
         chunks: &mut [Option<usize>],
     ) -> Result<(), Error> {
         let known = self.known;
-        let link = self.link;
+        let access = &self.change.access;
         let todo: Vec<(Todo, u64)> = left.iter().map(|(raw, todo)| (*todo, raw.len() as u64)).collect();
         // A base that is damaged is done without.
         let coded = Encoder::encode_all(encoders, left, |todo| match todo.base {
             None => Ok(None),
-            Some(base) => match Fetcher::new(link, &known.catalogs[0]).chunk(base.index) {
+            Some(base) => match Fetcher::new(access, &known.catalogs[0]).chunk(base.index) {
                 Err(Error::Corrupt { .. }) => Ok(None),
                 raw => raw.map(Some),
             },
@@ -253,7 +261,7 @@ impl Push<'_> {
             }
             _ => None,
         };
-        let (index, closed) = self.draft.add((content, bytes), coded, base)?;
+        let (index, closed) = self.draft.add(&self.change.access.vault, (content, bytes), coded, base)?;
         closed.map_or(Ok(()), |closed| self.put(&closed))?;
         Ok(index)
     }
@@ -290,52 +298,39 @@ impl Push<'_> {
         let Some((origin, item, file)) = master else { return Ok(None) };
         let raw = origin.read(file, number)?;
         let index = item.chunks[usize::try_from(number).expect("64-bit Linux only")];
-        let is_it = Digest::of(&raw) == self.draft.catalog.chunks[index].blake3;
+        let is_it = self.name(Digest::of(&raw)) == self.draft.catalog.chunks[index].blake3;
         match derives_bf16(&raw, copy) {
             Some(rounding) if is_it && self.draft.may_lead(index) => {
                 self.done.derived = self.done.derived + Bytes(copy.len() as u64);
                 let nearest_even = rounding == Form::rounding(true);
-                Ok(Some(self.draft.add_rounded(Digest::of(copy), index, nearest_even)?))
+                Ok(Some(self.draft.add_rounded(self.name(Digest::of(copy)), index, nearest_even)?))
             }
             _ => Ok(None),
         }
     }
 
     /// Puts a pack, unless a push before did and it is good.
-    fn put(&mut self, Closed { pack, bytes }: &Closed) -> Result<(), Error> {
-        let key = pack_key(&pack.blake3);
-        if self.known.has_pack(pack) {
-            match self.link.get(&key, 0..pack.bytes) {
-                Ok(there) if there == *bytes => {
-                    self.done.packs_resumed += 1;
-                    return Ok(());
-                }
-                Ok(_) | Err(Error::Corrupt { .. }) => {}
-                Err(error) => return Err(error),
-            }
+    fn put(&mut self, closed: &Closed) -> Result<(), Error> {
+        if pack::put(self.change, &self.known.packs, closed)? {
+            self.done.packs_put += 1;
+            self.done.put = self.done.put + Bytes(closed.pack.bytes);
+        } else {
+            self.done.packs_resumed += 1;
         }
-        self.link.put(&key, bytes)?;
-        self.done.packs_put += 1;
-        self.done.put = self.done.put + Bytes(pack.bytes);
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), Error> {
-        self.draft.close().map_or(Ok(()), |closed| self.put(&closed))
+        self.draft.close(&self.change.access.vault).map_or(Ok(()), |closed| self.put(&closed))
     }
 
     /// Makes the checkpoint visible, once the remote lists every pack of it whole.
     fn publish(&mut self) -> Result<(), Error> {
-        let listed = list_packs(self.link)?;
+        let listed = list_packs(self.change.access.link)?;
         let mut packs = self.draft.catalog.packs.iter();
         packs.try_for_each(|pack| pack.check(listed.get(&pack_key(&pack.blake3))))?;
-        let text = self.draft.catalog.write();
-        if text.len() as u64 > CATALOG_BYTES_MAX {
-            let (value, max) = (text.len() as u64, CATALOG_BYTES_MAX);
-            return Err(crate::Error::Limit { what: "bytes of a catalog", value, max }.into());
-        }
-        self.link.put(&catalog_key(self.draft.catalog.step), &text)?;
-        self.done.put = self.done.put + Bytes(text.len() as u64);
+        let bytes = self.change.publish(&self.draft.catalog)?;
+        self.done.put = self.done.put + Bytes(bytes);
         Ok(())
     }
 }

@@ -33,6 +33,14 @@ pub enum Rule {
     },
     /// It was named.
     Pinned(BTreeSet<Step>),
+    /// It is the first in its stretch of so many steps, counted from step 0; of one that no other rule keeps only these tensors
+    /// are kept, as a milestone.
+    Milestones {
+        /// So many steps.
+        every: NonZeroU64,
+        /// Names, of which `*` stands for any part.
+        keep: Vec<String>,
+    },
 }
 
 /// Why a checkpoint is kept.
@@ -51,14 +59,19 @@ pub enum Reason {
     Best,
     /// [`Rule::Pinned`].
     Pinned,
+    /// [`Rule::Milestones`].
+    Milestone,
 }
 
-/// What is kept of these, which are in the order of their steps, and why.
+/// What is kept of these, which are in the order of their steps, and why. Milestones are no checkpoints to the rules, but for that
+/// of milestones and for those that are named.
 pub(crate) fn kept(rules: &[Rule], all: &[Archived]) -> BTreeMap<Step, Vec<Reason>> {
+    let whole: Vec<Archived> = all.iter().filter(|one| one.milestone.is_none()).cloned().collect();
     let mut kept: BTreeMap<Step, Vec<Reason>> =
-        all.last().map(|newest| (newest.step, vec![Reason::Newest])).into_iter().collect();
+        whole.last().map(|newest| (newest.step, vec![Reason::Newest])).into_iter().collect();
     for rule in rules {
-        let (reason, steps) = rule.kept(all);
+        let is_of_all = matches!(rule, Rule::Milestones { .. } | Rule::Pinned(_));
+        let (reason, steps) = rule.kept(if is_of_all { all } else { &whole });
         for step in steps {
             kept.entry(step).or_default().push(reason);
         }
@@ -75,6 +88,7 @@ impl Rule {
         };
         match self {
             Rule::Last(count) => (Reason::Last, all.iter().rev().take(*count as usize).map(|one| one.step).collect()),
+            Rule::Milestones { every, .. } => (Reason::Milestone, first_by(&|one| one.step.0 / *every)),
             Rule::EverySteps(steps) => (Reason::EverySteps, first_by(&|one| one.step.0 / *steps)),
             Rule::EveryHours(hours) => {
                 let stretch = u64::from(hours.get()).saturating_mul(HOUR);
@@ -113,6 +127,7 @@ mod tests {
             packs: Bytes(1),
             tensors: 1,
             content_hash: Digest::of(b""),
+            milestone: None,
             metadata: BTreeMap::from([("loss".to_owned(), number.abs_diff(count / 2).to_string())]),
         };
         (1..=count).map(one).collect()

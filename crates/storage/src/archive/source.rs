@@ -77,6 +77,20 @@ fn origin(path: &Path, Placed { record, start, bytes }: Placed<'_>) -> (String, 
     (name.clone(), Origin { path, start, bytes: bytes as u64, hash: *blake3, data_type: *data_type, shape })
 }
 
+/// What elements of a type are to the coder.
+pub(crate) fn element_of(data_type: DataType) -> Element {
+    match data_type {
+        DataType::Bf16 => Element::Bf16,
+        DataType::F16 => Element::F16,
+        DataType::F32 => Element::F32,
+        DataType::F64 => Element::F64,
+        DataType::I16 | DataType::U16 => Element::Word16,
+        DataType::I32 | DataType::U32 => Element::Word32,
+        DataType::I64 | DataType::U64 => Element::Word64,
+        DataType::F8E4m3 | DataType::F8E5m2 | DataType::I8 | DataType::U8 | DataType::Bool => Element::Word8,
+    }
+}
+
 impl Origin {
     /// Bytes from the begin of a file.
     fn of_bytes(path: &Path, bytes: u64, hash: Digest) -> Origin {
@@ -85,16 +99,7 @@ impl Origin {
 
     /// What its elements are to the coder.
     pub(crate) fn element(&self) -> Element {
-        match self.data_type {
-            DataType::Bf16 => Element::Bf16,
-            DataType::F16 => Element::F16,
-            DataType::F32 => Element::F32,
-            DataType::F64 => Element::F64,
-            DataType::I16 | DataType::U16 => Element::Word16,
-            DataType::I32 | DataType::U32 => Element::Word32,
-            DataType::I64 | DataType::U64 => Element::Word64,
-            DataType::F8E4m3 | DataType::F8E5m2 | DataType::I8 | DataType::U8 | DataType::Bool => Element::Word8,
-        }
+        element_of(self.data_type)
     }
 
     /// Elements of a row; 0 where there are no rows.

@@ -1,8 +1,13 @@
 //! The archive against folders and against remotes that fail, lie or stop.
 
+mod compaction;
 mod faults;
 mod hostile;
+mod keys;
+mod lease;
+mod milestones;
 mod round_trip;
+mod sealed;
 mod shelf;
 
 use std::collections::BTreeMap;
@@ -14,7 +19,9 @@ use tempfile::TempDir;
 
 use shelf::Shelf;
 
-use super::{Archive, Options};
+use super::access::Access;
+use super::vault::Secret;
+use super::{Archive, Catalog, Options, WrappingKey};
 use crate::{DataType, Step, Store, Tensor, TensorView};
 
 /// A store and an archive in a folder.
@@ -71,11 +78,14 @@ impl Shelved {
     }
 
     fn with_threads(steps: u64, threads: usize) -> Shelved {
+        let threads = NonZeroUsize::new(threads).unwrap();
+        Shelved::with_options(steps, &Options { threads, ..patient(None) })
+    }
+
+    fn with_options(steps: u64, options: &Options) -> Shelved {
         let place = Place::new();
         let shelf = Shelf::default();
-        let threads = NonZeroUsize::new(threads).unwrap();
-        let options = Options { first_pause: Duration::ZERO, threads, ..Options::default() };
-        let archive = Archive::over(Box::new(shelf.clone()), &options);
+        let archive = Archive::over(Box::new(shelf.clone()), options);
         let store = Store::open(place.store.path(), crate::Options::reader()).unwrap();
         let shelved = Shelved { place, shelf, store, archive };
         (1..=steps).for_each(|step| shelved.store_state(step));
@@ -84,11 +94,30 @@ impl Shelved {
 
     /// The same, all pushed.
     fn pushed(steps: u64) -> Shelved {
-        let place = Shelved::with_steps(steps);
+        Shelved::pushed_with(steps, None)
+    }
+
+    /// The same, encrypted if there is a key.
+    fn pushed_with(steps: u64, key: Option<u8>) -> Shelved {
+        let place = Shelved::with_options(steps, &patient(key));
         for step in 1..=steps {
             place.archive.push(&place.store, Step(step)).unwrap();
         }
         place
+    }
+
+    /// Another program's view of the same archive.
+    fn other(&self, options: &Options) -> Archive {
+        Archive::over(Box::new(self.shelf.clone()), options)
+    }
+
+    fn access(&self) -> Access<'_> {
+        self.archive.access().unwrap()
+    }
+
+    /// The catalog of a step, as it is put.
+    fn catalog(&self, step: u64) -> Catalog {
+        super::known::find_catalog(&self.access(), Some(Step(step))).unwrap()
     }
 
     fn store_state(&self, step: u64) {
@@ -102,6 +131,17 @@ impl Shelved {
     fn assert_pulls(&self, steps: &[u64]) {
         self.place.assert_pulls(&self.archive, steps);
     }
+}
+
+/// A wrapping key.
+fn key(byte: u8) -> WrappingKey {
+    WrappingKey::of(Secret::from_bytes([byte; 32]))
+}
+
+/// Options that don't wait, with a key if there is one.
+fn patient(with: Option<u8>) -> Options {
+    let threads = NonZeroUsize::new(2).unwrap();
+    Options { first_pause: Duration::ZERO, threads, key: with.map(key), ..Options::default() }
 }
 
 /// Bytes that look like trained weights: fp32 around zero, moved a little with each step.

@@ -1,8 +1,9 @@
 //! The archive as others see it: its format on disk, and tensors of the sizes that real ones have.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use gangline_storage::archive::{Archive, Error, Options as ArchiveOptions};
+use gangline_storage::archive::{Archive, Error, KeyError, Options as ArchiveOptions, WrappingKey};
 use gangline_storage::{Bytes, DataType, Flaw, Options, Step, Store, Tensor};
 
 use crate::{files, note, open, state, views};
@@ -21,7 +22,11 @@ fn an_archive_of_version_1_is_read() {
     if std::env::var_os("GANGLINE_BLESS").is_some() && !fixture().exists() {
         write_the_fixture();
     }
-    let archive = archive(&fixture());
+    assert_holds_the_states(&archive(&fixture()));
+}
+
+/// Steps 7 and 8, as they were saved.
+fn assert_holds_the_states(archive: &Archive) {
     let listed = archive.list().unwrap();
     assert_eq!(listed.iter().map(|one| one.step.0).collect::<Vec<_>>(), [7, 8]);
     let folder = tempfile::tempdir().unwrap();
@@ -40,12 +45,42 @@ fn an_archive_of_version_1_is_read() {
 
 /// Makes the fixture of a new version.
 fn write_the_fixture() {
+    push_the_states(&archive(&fixture()));
+}
+
+fn push_the_states(archive: &Archive) {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), Options::default());
     for step in [7, 8] {
         crate::save(&store, step).unwrap();
-        archive(&fixture()).push(&store, Step(step)).unwrap();
+        archive.push(&store, Step(step)).unwrap();
     }
+}
+
+/// The same archive with the key of which every byte is this.
+fn sealed(byte: u8) -> Archive {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("key");
+    std::fs::write(&path, [byte; 32]).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let key = Some(WrappingKey::from_file(&path).unwrap());
+    let options = ArchiveOptions { key, ..ArchiveOptions::default() };
+    Archive::open(sealed_fixture().to_str().unwrap(), &options).unwrap()
+}
+
+fn sealed_fixture() -> PathBuf {
+    fixture().with_file_name("archive-sealed-version-1")
+}
+
+/// With `GANGLINE_BLESS=1` and no fixture there it is written first.
+#[test]
+fn an_encrypted_archive_of_version_1_is_read() {
+    if std::env::var_os("GANGLINE_BLESS").is_some() && !sealed_fixture().exists() {
+        push_the_states(&sealed(5));
+    }
+    assert_holds_the_states(&sealed(5));
+    assert_eq!(sealed(5).keys().unwrap().len(), 1);
+    assert!(matches!(sealed(6).list(), Err(Error::Key(KeyError::Wrong { .. }))));
 }
 
 #[test]
@@ -62,7 +97,7 @@ fn a_catalog_of_a_newer_version_is_refused_by_name() {
     let checksum = gangline_storage::Digest::of(body.as_bytes());
     std::fs::write(&path, format!("{body},\"checksum\":\"{checksum}\"}}\n")).unwrap();
     let refused = archive(folder.path()).verify(Step(7)).unwrap_err();
-    assert!(matches!(refused, Error::Corrupt { flaw: Flaw::Version { found: 9, known: 1 }, .. }), "{refused:?}");
+    assert!(matches!(refused, Error::Corrupt { flaw: Flaw::Version { found: 9, known: 2 }, .. }), "{refused:?}");
     assert!(archive(folder.path()).list().unwrap()[1].catalog.is_ok(), "the other is listed");
 }
 

@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
 mod archive;
+mod compare;
 mod damage;
+mod export;
 mod format;
 mod gang;
+mod import;
 mod kill;
 mod retention;
 mod round_trip;

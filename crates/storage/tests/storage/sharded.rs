@@ -9,19 +9,19 @@ use gangline_storage::{DataType, Error, Options, PartOf, Role, Saved, Step, Stor
 use crate::{note, open};
 
 /// A rank's part of a matrix of 7 x 6 elements of two bytes: from where, how many rows and columns.
-type Part = ([usize; 2], [usize; 2]);
+pub(crate) type Part = ([usize; 2], [usize; 2]);
 
-const WHOLE: [usize; 2] = [7, 6];
+pub(crate) const WHOLE: [usize; 2] = [7, 6];
 
 /// The bytes of a box: each element is its place in the whole.
-fn bytes_of((offsets, shape): Part) -> Vec<u8> {
+pub(crate) fn bytes_of((offsets, shape): Part) -> Vec<u8> {
     let rows = offsets[0]..offsets[0] + shape[0];
     let places = rows.flat_map(|row| (offsets[1]..offsets[1] + shape[1]).map(move |column| row * WHOLE[1] + column));
     places.flat_map(|place| u16::try_from(place * 5 + 1).unwrap().to_le_bytes()).collect()
 }
 
 /// Every rank saves its part of `weight`, and `bias`, which all hold alike.
-fn save_parts(folder: &Path, parts: &[Part], step: u64) -> Vec<Result<Saved, Error>> {
+pub(crate) fn save_parts(folder: &Path, parts: &[Part], step: u64) -> Vec<Result<Saved, Error>> {
     let world_size = u32::try_from(parts.len()).unwrap();
     let save = |rank: u32, part: Part| {
         let role = Role::Writer { rank, world_size, tag: 1 };
@@ -47,9 +47,9 @@ fn read(store: &Store, step: u64, (offsets, shape): Part) -> Result<Vec<u8>, Err
     Ok(data)
 }
 
-const ROWS: [Part; 4] = [([0, 0], [2, 6]), ([2, 0], [2, 6]), ([4, 0], [2, 6]), ([6, 0], [1, 6])];
-const COLUMNS: [Part; 3] = [([0, 0], [7, 2]), ([0, 2], [7, 2]), ([0, 4], [7, 2])];
-const GRID: [Part; 4] = [([0, 0], [4, 3]), ([0, 3], [4, 3]), ([4, 0], [3, 3]), ([4, 3], [3, 3])];
+pub(crate) const ROWS: [Part; 4] = [([0, 0], [2, 6]), ([2, 0], [2, 6]), ([4, 0], [2, 6]), ([6, 0], [1, 6])];
+pub(crate) const COLUMNS: [Part; 3] = [([0, 0], [7, 2]), ([0, 2], [7, 2]), ([0, 4], [7, 2])];
+pub(crate) const GRID: [Part; 4] = [([0, 0], [4, 3]), ([0, 3], [4, 3]), ([4, 0], [3, 3]), ([4, 3], [3, 3])];
 
 #[test]
 fn what_is_cut_in_one_way_is_read_in_any_other() {

@@ -9,6 +9,7 @@ use crate::archive::catalog::{
 };
 use crate::archive::fetch::Fetcher;
 use crate::archive::{Archive, Error};
+use crate::fuzz::tests::Draw;
 use crate::manifest::seal;
 use crate::{Digest, Flaw, Step, Store};
 
@@ -51,7 +52,7 @@ fn a_catalog_that_lies_is_refused_by_the_rule_that_it_breaks() {
     check(|c| c.shards[0].tensors[0].name = "n".repeat(513), "name");
     check(|c| drop(c.metadata.insert("note".to_owned(), "x".repeat(1 << 17))), "metadata");
     check(|c| c.packs.push(c.packs[0]), "twice");
-    check(|c| c.packs.push(Pack { blake3: Digest::of(b"x"), bytes: PACK_BYTES_MAX + 1 }), "larger");
+    check(|c| c.packs.push(Pack { blake3: Digest::of(b"x"), bytes: PACK_BYTES_MAX + 1, key: None }), "larger");
     check(|c| c.chunks[0].bytes = 0, "empty");
     check(|c| c.chunks[0].bytes = CHUNK_BYTES_MAX + 1, "larger");
     check(|c| c.chunks[0].bytes = u64::MAX, "larger");
@@ -94,9 +95,9 @@ fn a_catalog_that_is_no_catalog_is_refused() {
     check(b"");
     check(b"{}");
     let mut newer = sound.clone();
-    newer.version = 2;
+    newer.version = 3;
     let error = Catalog::read(2, &seal(&newer)).unwrap_err();
-    assert!(matches!(error, Error::Corrupt { flaw: Flaw::Version { found: 2, .. }, .. }), "{error:?}");
+    assert!(matches!(error, Error::Corrupt { flaw: Flaw::Version { found: 3, .. }, .. }), "{error:?}");
     check(&sealed(&format!("{{\"magic\":{}1{}", "[".repeat(100_000), "]".repeat(100_000))));
     let text = String::from_utf8(seal(&sound)).unwrap();
     check(&sealed(&text[..text.len() / 2]));
@@ -117,7 +118,7 @@ fn a_catalog_that_is_no_catalog_is_refused() {
 }
 
 /// A body with a right checksum.
-fn sealed(body: &str) -> Vec<u8> {
+pub(super) fn sealed(body: &str) -> Vec<u8> {
     let body = body.trim_end_matches('}');
     format!("{body},\"checksum\":\"{}\"}}\n", Digest::of(body.as_bytes())).into_bytes()
 }
@@ -141,40 +142,10 @@ fn a_checkpoint_that_promises_more_than_the_disk_has_is_refused_before_anything_
     assert_eq!(contents(back.path()), BTreeMap::new());
 }
 
-/// Draws numbers from a seed: splitmix64 (Steele, Lea and Flood 2014).
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((word ^ (word >> 31)) % limit as u64).unwrap()
-    }
-
-    /// Changes a byte or a few: to anything, to a digit, away, or twice.
-    fn mutate(&mut self, bytes: &mut Vec<u8>) {
-        for _ in 0..=self.below(3) {
-            let at = self.below(bytes.len());
-            match self.below(4) {
-                0 => bytes[at] = u8::try_from(self.below(256)).unwrap(),
-                1 => drop(bytes.remove(at)),
-                2 => bytes.insert(at, bytes[at]),
-                // Most of a catalog is digits.
-                _ => bytes[at] = b"0123456789abcdef"[self.below(16)],
-            }
-        }
-    }
-}
-
 /// What a catalog's tensors are, if all of it can be read.
 fn read_all(place: &Shelved, catalog: &Catalog) -> Option<BTreeMap<String, Vec<u8>>> {
-    let link = crate::archive::remote::Link::new(
-        Box::new(place.shelf.clone()),
-        crate::archive::remote::Manners { rate: None, first_pause: std::time::Duration::ZERO },
-    );
-    let mut fetcher = Fetcher::new(&link, catalog);
+    let access = place.access();
+    let mut fetcher = Fetcher::new(&access, catalog);
     let mut found = BTreeMap::new();
     for (name, item) in
         catalog.shards.iter().flat_map(|shard| &shard.tensors).map(|tensor| (&tensor.name, &tensor.item))

@@ -2,6 +2,7 @@
 
 use super::{Place, Shelved, contents, state, tensor, weights};
 use crate::archive::Error;
+use crate::archive::vault::Vault;
 use crate::{Bytes, DataType, Step};
 
 #[test]
@@ -80,7 +81,7 @@ fn any_number_of_threads_makes_the_same_archive() {
         for step in 1..=3 {
             place.archive.push(&place.store, Step(step)).unwrap();
         }
-        place.shelf.summary()
+        place.shelf.summary(&Vault::Plain)
     };
     let one = objects(1);
     assert!(one.len() > 10);

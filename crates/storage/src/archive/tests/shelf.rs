@@ -9,6 +9,7 @@ use gangline_base::Timestamp;
 use crate::Digest;
 use crate::archive::catalog::{Catalog, step_of_key};
 use crate::archive::remote::{Fault, Object, Remote};
+use crate::archive::vault::Vault;
 
 /// What a remote is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,14 +78,15 @@ impl Shelf {
         self.0.lock().unwrap().objects.clone()
     }
 
-    /// What is on it, by hashes; of catalogs, without the time of saving.
-    pub(super) fn summary(&self) -> BTreeMap<String, Digest> {
+    /// What is on it, by hashes; of catalogs, without the time of saving. Leases are not counted.
+    pub(super) fn summary(&self, vault: &Vault) -> BTreeMap<String, Digest> {
         let summed = |(key, bytes): (String, Vec<u8>)| {
             let Some(step) = step_of_key(&key) else { return (key, Digest::of(&bytes)) };
-            let catalog = Catalog { saved_at: 0, ..Catalog::read(step, &bytes).unwrap() };
+            let text = vault.open_catalog(&key, bytes).unwrap();
+            let catalog = Catalog { saved_at: 0, ..Catalog::read(step, &text).unwrap() };
             (key, Digest::of(&catalog.write()))
         };
-        self.objects().into_iter().map(summed).collect()
+        self.objects().into_iter().filter(|(key, _)| !key.starts_with("leases/")).map(summed).collect()
     }
 
     pub(super) fn set(&self, objects: BTreeMap<String, Vec<u8>>) {

@@ -1,0 +1,150 @@
+//! What checkpoints of a model will take, from rates that were measured: arithmetic alone.
+//!
+//! A save blocks the trainer for one copy of its state, so the stall is the bytes of a node over the rate at which its ranks copy
+//! together; it is durable when the node's disk has taken those bytes in; the overhead is the stall over the interval; and no
+//! interval is shorter than the disk takes (CheckFreq, Mohan et al., FAST'21, bounds the interval in the same way). Bytes of a
+//! model are 14 a parameter: master, two moments and a bf16 copy (the 16 of ZeRO, Rajbhandari et al., SC'20, section 3, less the
+//! gradients).
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use gangline_base::Bytes;
+use serde::Serialize;
+
+/// Bytes of training state of a parameter: fp32 master, first and second moment, and the bf16 weight.
+pub(crate) const BYTES_PER_PARAMETER: u64 = 14;
+/// A checkpoint should be durable in so many seconds.
+pub(crate) const DURABLE_SECONDS: f64 = 10.0;
+/// Goals for the overhead: at a checkpoint every so many seconds, at most this share of the time.
+pub(crate) const OVERHEADS: [(f64, f64); 2] = [(30.0, 0.02), (150.0, 0.004)];
+
+/// What was measured on one node, in bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Rates {
+    /// Copying to host memory, as many threads at once as there are ranks or cores.
+    pub(crate) copy: f64,
+    /// Writing and fsync.
+    pub(crate) write: f64,
+    /// Reading and checking every byte.
+    pub(crate) read: f64,
+}
+
+/// How many accelerators there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Fleet {
+    /// All of them.
+    pub(crate) gpus: NonZeroU32,
+    /// Of one node, which has one such disk.
+    pub(crate) gpus_per_node: NonZeroU32,
+}
+
+/// What a checkpoint will take. All of it is estimated.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Forecast {
+    /// Bytes of the state.
+    pub(crate) bytes: Bytes,
+    pub(crate) nodes: u32,
+    /// Bytes that the fullest node writes.
+    pub(crate) bytes_per_node: Bytes,
+    /// For which the trainer stands still.
+    pub(crate) blocking_seconds: f64,
+    /// From the call until it is on disk.
+    pub(crate) durable_seconds: f64,
+    /// To read it back, checked.
+    pub(crate) restore_seconds: f64,
+    /// The shortest time from one checkpoint to the next that the disk sustains.
+    pub(crate) interval_seconds_min: f64,
+    /// The interval that was asked about.
+    pub(crate) interval_seconds: f64,
+    /// Share of the time that is lost at that interval; none if the disk doesn't sustain it.
+    pub(crate) overhead: Option<f64>,
+    pub(crate) goals: Vec<Goal>,
+}
+
+/// A goal and whether it is within reach.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Goal {
+    pub(crate) goal: String,
+    /// What is estimated.
+    pub(crate) estimate: String,
+    pub(crate) is_within_reach: bool,
+}
+
+/// What checkpoints of so many bytes will take.
+pub(crate) fn forecast(bytes: Bytes, fleet: Fleet, rates: Rates, interval: Duration) -> Forecast {
+    let gpus_per_node = fleet.gpus_per_node.min(fleet.gpus);
+    let nodes = fleet.gpus.get().div_ceil(gpus_per_node.get());
+    // A last node with fewer accelerators makes the others hold more than an equal share.
+    let of_full_node = u128::from(bytes.0) * u128::from(gpus_per_node.get());
+    let bytes_per_node =
+        u64::try_from(of_full_node.div_ceil(u128::from(fleet.gpus.get()))).expect("a node holds at most all bytes");
+    let seconds = |rate: f64| bytes_per_node as f64 / rate;
+    let (blocking_seconds, write_seconds) = (seconds(rates.copy), seconds(rates.write));
+    let durable_seconds = blocking_seconds + write_seconds;
+    let overhead = |interval: f64| (interval >= write_seconds).then(|| blocking_seconds / interval);
+    let durable = Goal {
+        goal: format!("durable in {DURABLE_SECONDS} s"),
+        estimate: format!("{durable_seconds:.1} s"),
+        is_within_reach: durable_seconds <= DURABLE_SECONDS,
+    };
+    let overheads = OVERHEADS.map(|(interval, share)| Goal {
+        goal: format!("{} % at a checkpoint every {interval} s", share * 100.0),
+        estimate: percent(overhead(interval)),
+        is_within_reach: overhead(interval).is_some_and(|overhead| overhead <= share),
+    });
+    Forecast {
+        bytes,
+        nodes,
+        bytes_per_node: Bytes(bytes_per_node),
+        blocking_seconds,
+        durable_seconds,
+        restore_seconds: seconds(rates.read),
+        interval_seconds_min: write_seconds,
+        interval_seconds: interval.as_secs_f64(),
+        overhead: overhead(interval.as_secs_f64()),
+        goals: std::iter::once(durable).chain(overheads).collect(),
+    }
+}
+
+/// An overhead for people.
+pub(crate) fn percent(overhead: Option<f64>) -> String {
+    overhead.map_or_else(|| "more often than the disk sustains".to_owned(), |share| format!("{:.2} %", share * 100.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet(gpus: u32, gpus_per_node: u32) -> Fleet {
+        let number = |number| NonZeroU32::new(number).expect("not zero");
+        Fleet { gpus: number(gpus), gpus_per_node: number(gpus_per_node) }
+    }
+
+    /// The published example: 912 GB over 64 accelerators, 50 GB/s each, a disk of 26 or of 5 GB/s a node.
+    #[test]
+    fn the_arithmetic_is_that_of_the_published_example() {
+        let rates = Rates { copy: 8.0 * 50e9, write: 26e9, read: 10e9 };
+        let fast = forecast(Bytes(912_000_000_000), fleet(64, 8), rates, Duration::from_secs(1_800));
+        assert_eq!((fast.nodes, fast.bytes_per_node), (8, Bytes(114_000_000_000)));
+        assert!((fast.blocking_seconds - 0.285).abs() < 1e-9, "{fast:?}");
+        assert!((fast.interval_seconds_min - 4.38).abs() < 0.01, "{fast:?}");
+        assert!(fast.goals.iter().all(|goal| goal.is_within_reach), "{fast:?}");
+        assert!(fast.overhead.is_some_and(|overhead| overhead < 0.0002), "{fast:?}");
+        let slow =
+            forecast(Bytes(912_000_000_000), fleet(64, 8), Rates { write: 5e9, ..rates }, Duration::from_secs(10));
+        assert!((slow.interval_seconds_min - 22.8).abs() < 0.01, "{slow:?}");
+        assert_eq!(slow.overhead, None);
+        let within: Vec<bool> = slow.goals.iter().map(|goal| goal.is_within_reach).collect();
+        assert_eq!(within, [false, true, true]);
+    }
+
+    #[test]
+    fn a_part_of_a_node_holds_all_and_an_odd_fleet_is_judged_by_its_full_nodes() {
+        let rates = Rates { copy: 1.0, write: 1.0, read: 1.0 };
+        let interval = Duration::from_secs(1);
+        assert_eq!(forecast(Bytes(100), fleet(2, 8), rates, interval).bytes_per_node, Bytes(100));
+        let odd = forecast(Bytes(100), fleet(10, 8), rates, interval);
+        assert_eq!((odd.nodes, odd.bytes_per_node), (2, Bytes(80)));
+    }
+}

@@ -1,0 +1,50 @@
+//! What it takes to read and change an archive's objects: a link to them, what opens them, and the lease of who changes them.
+
+use super::Error;
+use super::catalog::{CATALOG_BYTES_MAX, Catalog, catalog_key};
+use super::lease::Lease;
+use super::remote::Link;
+use super::vault::Vault;
+
+/// An archive that can be read.
+pub(crate) struct Access<'a> {
+    pub(crate) link: &'a Link,
+    pub(crate) vault: Vault,
+}
+
+/// An archive that can be changed, by nobody else meanwhile.
+pub(crate) struct Change<'a> {
+    pub(crate) access: Access<'a>,
+    pub(crate) lease: &'a Lease<'a>,
+}
+
+impl Change<'_> {
+    /// Puts an object that no catalog names yet.
+    pub(crate) fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Error> {
+        self.lease.keep()?;
+        self.access.link.put(key, bytes)
+    }
+
+    /// Makes a checkpoint visible as this catalog says, or what was visible of it anew; how many bytes that took.
+    pub(crate) fn publish(&self, catalog: &Catalog) -> Result<u64, Error> {
+        let text = catalog.write();
+        if text.len() as u64 > CATALOG_BYTES_MAX {
+            let (value, max) = (text.len() as u64, CATALOG_BYTES_MAX);
+            return Err(crate::Error::Limit { what: "bytes of a catalog", value, max }.into());
+        }
+        let key = catalog_key(catalog.step);
+        let bytes = self.access.vault.close_catalog(&key, text);
+        self.lease.check()?;
+        self.access.link.put(&key, &bytes)?;
+        Ok(bytes.len() as u64)
+    }
+
+    /// Removes objects.
+    pub(crate) fn delete(&self, keys: impl IntoIterator<Item = String>) -> Result<(), Error> {
+        self.lease.check()?;
+        keys.into_iter().try_for_each(|key| {
+            self.lease.keep()?;
+            self.access.link.delete(&key)
+        })
+    }
+}

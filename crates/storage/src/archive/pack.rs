@@ -1,0 +1,59 @@
+//! Packs in the making: chunks one after the other, and in an encrypted archive room for a tag after each.
+
+use std::collections::BTreeMap;
+
+use super::Error;
+use super::access::Change;
+use super::catalog::{PACK_BYTES, Pack, pack_key};
+use super::remote::Object;
+use super::vault::Vault;
+
+/// What packs begin with, for those who find one.
+pub(crate) const PACK_MAGIC: &[u8; 8] = b"GLpack\x00\x01";
+
+/// A pack that isn't full.
+pub(crate) struct OpenPack {
+    bytes: Vec<u8>,
+    places: Vec<(usize, usize)>,
+}
+
+/// A pack that is full.
+pub(crate) struct Closed {
+    pub(crate) pack: Pack,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl OpenPack {
+    pub(crate) fn new() -> OpenPack {
+        OpenPack { bytes: PACK_MAGIC.to_vec(), places: Vec::new() }
+    }
+
+    /// Adds a chunk; its offset, and whether the pack is full with it.
+    pub(crate) fn add(&mut self, vault: &Vault, chunk: &[u8]) -> (u64, bool) {
+        let offset = self.bytes.len();
+        self.places.push((offset, chunk.len()));
+        self.bytes.extend_from_slice(chunk);
+        self.bytes.resize(self.bytes.len() + vault.tag_bytes(), 0);
+        (offset as u64, self.bytes.len() >= PACK_BYTES)
+    }
+
+    pub(crate) fn close(mut self, vault: &Vault) -> Closed {
+        let pack = vault.close_pack(&mut self.bytes, &self.places);
+        Closed { pack, bytes: self.bytes }
+    }
+}
+
+/// Puts a pack; whether it had to, since one that was put before and is good stays.
+pub(crate) fn put(change: &Change<'_>, listed: &BTreeMap<String, Object>, closed: &Closed) -> Result<bool, Error> {
+    let Closed { pack, bytes } = closed;
+    let key = pack_key(&pack.blake3);
+    if pack.check(listed.get(&key)).is_ok() {
+        match change.access.link.get(&key, 0..pack.bytes) {
+            Ok(there) if there == *bytes => return Ok(false),
+            Ok(_) | Err(Error::Corrupt { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    change.put(&key, bytes)?;
+    Ok(true)
+}

@@ -1,0 +1,93 @@
+//! What fuzzers (`fuzz/`) and the mutation tests run: each parser of bytes that somebody else may have written, and what must hold of
+//! whatever it accepts. None of them panics, and none makes room for more than a small multiple of its input.
+
+use std::path::Path;
+
+use gangline_coding::{Decoder, decode_tensor};
+
+use crate::archive::Catalog;
+use crate::foreign::{ForeignTensor, parse_header, parse_index};
+use crate::manifest::{
+    FORMAT_VERSION, INDEX_MAGIC, ShardIndex, ShardRecord, TensorRecord, parse_manifest, seal_text, unseal,
+};
+use crate::shard::{place, read_header};
+use crate::{Digest, TENSORS_MAX};
+
+/// The step that manifests and catalogs are read as.
+const STEP: u64 = 2;
+
+/// The beginning of a safetensors file: what is accepted as others' is found at the same places as a shard of ours.
+pub fn shard_header(file: &[u8]) {
+    let file_bytes = file.len() as u64;
+    let Ok(header) = read_header(&mut &*file, Path::new("fuzzed"), file_bytes) else { return };
+    let Ok(foreign) = parse_header(&header, file_bytes) else { return };
+    let end = |tensor: &ForeignTensor| tensor.start + tensor.bytes;
+    assert!(foreign.iter().all(|tensor| end(tensor) <= file_bytes), "a tensor lies in its file");
+    let record = |tensor: &ForeignTensor| TensorRecord {
+        name: tensor.name.clone(),
+        data_type: tensor.data_type,
+        shape: tensor.shape.clone(),
+        blake3: Digest::of(b""),
+        part_of: None,
+    };
+    let tensors = foreign.iter().map(record).collect();
+    let record = ShardRecord { rank: 0, bytes: file_bytes, header_blake3: Digest::of(&header), tensors };
+    let placed = place(&header, file_bytes, &record).expect("what the stricter reader takes, the other does");
+    let is_same = |(foreign, placed): (&ForeignTensor, &crate::shard::Placed<'_>)| {
+        (foreign.start, foreign.bytes) == (placed.start, placed.bytes as u64)
+    };
+    assert!(foreign.iter().zip(&placed).all(is_same), "both readers find a tensor at the same place");
+}
+
+/// A manifest, with its checksum or a right one put in its place.
+pub fn manifest(text: &[u8]) {
+    for text in [text.to_vec(), seal_text(text.to_vec())] {
+        let Ok(manifest) = parse_manifest(&text, STEP) else { continue };
+        let info = manifest.info();
+        assert!(info.tensors.len() <= TENSORS_MAX, "a manifest has no more tensors than may be");
+        let bytes = info.tensors.iter().try_fold(0_u64, |sum, tensor| sum.checked_add(tensor.bytes.0));
+        assert!(bytes.is_some_and(|bytes| bytes <= info.bytes.0), "tensors lie in the files");
+    }
+}
+
+/// A rank's index of its shard, with its checksum or a right one.
+pub fn index(text: &[u8]) {
+    for text in [text.to_vec(), seal_text(text.to_vec())] {
+        let Ok(index) = unseal::<ShardIndex>(&text, INDEX_MAGIC, FORMAT_VERSION) else { continue };
+        assert!((1..=FORMAT_VERSION).contains(&index.version), "its version is one that is known");
+    }
+}
+
+/// An archive's catalog, with its checksum or a right one.
+pub fn catalog(text: &[u8]) {
+    for text in [text.to_vec(), seal_text(text.to_vec())] {
+        let Ok(catalog) = Catalog::read(STEP, &text) else { continue };
+        let is_there = |index: &usize| *index < catalog.chunks.len();
+        assert!(
+            catalog.items().all(|item| item.chunks.iter().all(is_there)),
+            "items are made of chunks that are there"
+        );
+    }
+}
+
+/// A coded tensor after two bytes: how long it is to be, and in the highest bit whether there is a base.
+pub fn coded_tensor(input: &[u8]) {
+    let Some(([low, high], coded)) = input.split_first_chunk() else { return };
+    let length = usize::from(u16::from_le_bytes([*low, *high & 0x7f]));
+    let (base, mut raw) = (vec![0x3c; length], vec![0; length]);
+    let base = (*high & 0x80 != 0).then_some(base.as_slice());
+    // A refusal is as good as bytes.
+    let _ = decode_tensor(&mut Decoder::new(), coded, base, &mut raw);
+}
+
+/// An index of safetensors files: no name in what is accepted leads out of the folder.
+pub fn foreign_index(text: &[u8]) {
+    let Ok(files) = parse_index(text) else { return };
+    for file in files.keys() {
+        let parts: Vec<_> = Path::new(file).components().collect();
+        assert!(matches!(parts[..], [std::path::Component::Normal(_)]), "{file:?} is a file right in the folder");
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
