@@ -13,6 +13,7 @@ from ._distributed import DistributedStore
 from ._info import CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
 from ._store import Reader, Save, Store
 from .errors import (
+    ArchiveFailedWarning,
     Closed,
     Corrupt,
     Disagreement,
@@ -31,6 +32,7 @@ from .errors import (
 )
 
 __all__ = [
+    "ArchiveFailedWarning",
     "CheckpointInfo",
     "Closed",
     "Corrupt",

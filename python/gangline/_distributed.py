@@ -20,6 +20,7 @@ class DistributedStore(Writer):
     keep: how many good checkpoints stay after each save; None keeps all.
     group: a torch.distributed process group with any backend; None is the default group.
     commit_timeout: seconds that ranks wait for each other's part of a save; it fails on all of them after that.
+    archive, archive_bytes_per_second_max: as for Store; rank 0 pushes.
 
     Opening is collective, saving isn't: ranks meet through the folder alone, in the background.
     Raises Refused, IoFailed.
@@ -31,12 +32,16 @@ class DistributedStore(Writer):
         keep: int | None = 2,
         group: Any = None,
         commit_timeout: float = 120.0,
+        *,
+        archive: str | None = None,
+        archive_bytes_per_second_max: int | None = None,
     ) -> None:
         import torch.distributed as dist
 
         self.group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
-        super().__init__(path, (self.rank, self.world_size, attempt()), keep, commit_timeout)
+        writer = (self.rank, self.world_size, attempt())
+        super().__init__(path, writer, keep, commit_timeout, archive, archive_bytes_per_second_max)
         # Only now has every rank cleared away what it left behind when it died.
         dist.barrier(group)
 

@@ -17,7 +17,9 @@ import numpy
 from . import _info, _native, _plan
 from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
 from ._values import BYTES_MAX, path_text
-from .errors import Corrupt, Error, NotFound, Refused, RetentionFailedWarning, SaveFailedWarning, SkippedWarning, TimedOut
+from .errors import (
+    ArchiveFailedWarning, Corrupt, Error, NotFound, Refused, RetentionFailedWarning, SaveFailedWarning, SkippedWarning, TimedOut
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -144,13 +146,21 @@ class Reader:
         """
         return _info.pruned(self._native.prune(keep, dry_run))
 
-    def push(self, archive: str, step: int | None = None, *, bytes_per_second_max: int | None = None) -> _info.Pushed:
+    def push(
+        self,
+        archive: str,
+        step: int | None = None,
+        *,
+        bytes_per_second_max: int | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+    ) -> _info.Pushed:
         """Puts a checkpoint into an archive, coded without loss and without what is there already: a Pushed.
 
         archive: s3://bucket/prefix, with the address and keys in the environment as for AWS's own tools (AWS_REGION,
             AWS_ENDPOINT, AWS_ACCESS_KEY_ID, ...), or a folder.
         step: which one; None for the newest that is good.
         bytes_per_second_max: how much of the network it may take; None for all.
+        key_file: the file of an encrypted archive's key; None for what GANGLINE_ARCHIVE_KEY_FILE in the environment says.
 
         It is in the archive only once all of it has been put, and what is interrupted goes on where it was. One program at a
         time pushes to an archive. Raises NotFound, Corrupt, Unreachable, Refused.
@@ -160,15 +170,22 @@ class Reader:
             if newest is None:
                 raise NotFound(f"find a good checkpoint in {self.path}: there is none")
             step = newest.step
-        return _info.pushed(self._native.push(step, (archive, _settings(), bytes_per_second_max)))
+        return _info.pushed(self._native.push(step, _place(archive, bytes_per_second_max, key_file)))
 
-    def pull(self, archive: str, step: int | None = None, *, bytes_per_second_max: int | None = None) -> _info.Pulled:
+    def pull(
+        self,
+        archive: str,
+        step: int | None = None,
+        *,
+        bytes_per_second_max: int | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+    ) -> _info.Pulled:
         """Brings a checkpoint (the archive's newest without a step) into this folder, bit for bit what was pushed: a Pulled.
 
         It has its name only once every byte has been checked. Raises as `push`; NoSpace; Refused if there is another good one of
         that step, which is never replaced.
         """
-        return _info.pulled(self._native.pull(step, (archive, _settings(), bytes_per_second_max)))
+        return _info.pulled(self._native.pull(step, _place(archive, bytes_per_second_max, key_file)))
 
     def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
         """Reads a checkpoint, checking every byte, and returns the state dict: what Store, DistributedStore or a callback saved, or
@@ -222,11 +239,14 @@ class Reader:
 class Writer(Reader):
     """What writers have in common: saves under way, and who is told of their ends."""
 
-    def __init__(self, path, writer, keep, commit_timeout=None):
+    def __init__(self, path, writer, keep, commit_timeout=None, archive=None, archive_rate=None):
         # Gangline's supervisor sets it, and finishes what is copied there when this process dies.
         staging = os.environ.get("GANGLINE_STAGING_DIR") or None
-        super().__init__(path, writer=writer, keep=keep, commit_timeout_seconds=commit_timeout, staging=staging)
+        self._archive = None if archive is None else _place(archive, archive_rate)
+        options = {"commit_timeout_seconds": commit_timeout, "staging": staging, "archive": self._archive}
+        super().__init__(path, writer=writer, keep=keep, **options)
         self._saves = []
+        self._is_closed = False
         _open.add(self)
 
     def send(self, step, pieces, metadata):
@@ -246,12 +266,33 @@ class Writer(Reader):
             if save in _unasked:
                 save.durable()
             warn_of_retention(save)
+        self._warn_of_archive(False)
+
+    def wait_archived(self) -> "_info.Pushed | None":
+        """Waits until what is to go to the archive is there; what the last push did, or None if you have been told, or if there was
+        nothing to do. Raises what made it fail: Unreachable, Corrupt, Refused; the next save tries again."""
+        told = self._native.archived(True)
+        return None if told is None else _info.pushed(told)
+
+    def _warn_of_archive(self, is_waiting):
+        if self._archive is None:
+            return
+        try:
+            self._native.archived(is_waiting)
+        except Error as error:
+            text = f"the newest checkpoint isn't in the archive {self._archive[0]}: {error}"
+            warnings.warn(text, ArchiveFailedWarning, stacklevel=4)
 
     def close(self) -> None:
-        """Waits until all saves are durable. Raises what made one fail whose `durable` nobody asked."""
+        """Waits until all saves are durable, and the newest is in the archive if there is one. Raises what made a save fail whose
+        `durable` nobody asked; warns if the archive couldn't be reached."""
         _open.discard(self)
         saves, self._saves = self._saves, []
-        failures = _ask(saves) if self._process == os.getpid() else []
+        is_ours = self._process == os.getpid()
+        failures = _ask(saves) if is_ours else []
+        if is_ours and not self._is_closed:
+            self._warn_of_archive(True)
+        self._is_closed = True
         super().close()
         if failures:
             raise failures[0]
@@ -270,13 +311,23 @@ class Store(Writer):
 
     path: the folder; it is made if it isn't there.
     keep: how many good checkpoints stay after each save; None keeps all.
+    archive: s3://bucket/prefix or a folder, to which the newest checkpoint is pushed in the background whenever the push before
+        has ended; see `push`. `close` waits for it, and a process that dies is made up for by the next one's store.
+    archive_bytes_per_second_max: how much of the network that may take; None for all.
 
     `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the program.
     Raises Refused, IoFailed.
     """
 
-    def __init__(self, path: str | os.PathLike[str], keep: int | None = 2) -> None:
-        super().__init__(path, (0, 1, 0), keep)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        keep: int | None = 2,
+        *,
+        archive: str | None = None,
+        archive_bytes_per_second_max: int | None = None,
+    ) -> None:
+        super().__init__(path, (0, 1, 0), keep, archive=archive, archive_rate=archive_bytes_per_second_max)
 
     def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, str] | None = None) -> Save:
         """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
@@ -301,9 +352,11 @@ class Store(Writer):
         return Local(tensor, kind.identity(tensor))
 
 
-def _settings():
-    """How S3 is reached."""
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+def _place(address, rate, key_file=None):
+    """An archive and how it is reached."""
+    settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    key_file = key_file or os.environ.get("GANGLINE_ARCHIVE_KEY_FILE") or None
+    return os.fspath(address), settings, rate, None if key_file is None else os.fspath(key_file)
 
 
 def bytes_piece(name, data):

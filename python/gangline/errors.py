@@ -57,5 +57,9 @@ class RetentionFailedWarning(UserWarning):
     """A checkpoint is durable, but older ones that were to go after it couldn't be removed: the disk fills up."""
 
 
+class ArchiveFailedWarning(UserWarning):
+    """Checkpoints are durable here, but the newest isn't in the archive. The next save, or the next store, tries again."""
+
+
 class SkippedWarning(UserWarning):
     """A newer checkpoint isn't good, and an older one was loaded instead."""

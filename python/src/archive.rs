@@ -2,17 +2,34 @@
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::PathBuf;
 
-use gangline_storage::archive::{Archive, Error, Options};
-use gangline_storage::{Step, Store};
+use gangline_storage::archive::{Archive, Error, Options, Pushed, WrappingKey};
+use gangline_storage::{Step, Store, Tier};
 use pyo3::prelude::*;
 use serde::Serialize;
 
 use crate::errors::{archive_exception, refused};
 
 /// An archive from Python: `s3://bucket/prefix` or a folder; S3's settings, named as in the environment of AWS's own tools;
-/// and the most bytes a second, none for as many as go.
-pub(crate) type Place = (String, BTreeMap<String, String>, Option<u64>);
+/// the most bytes a second, none for as many as go; and the file of its key, none for one that isn't encrypted.
+pub(crate) type Place = (String, BTreeMap<String, String>, Option<u64>, Option<PathBuf>);
+
+/// The archive that a store is to push to by itself.
+pub(crate) fn tier((address, s3, rate, key_file): Place) -> PyResult<Tier> {
+    let none = || refused("reach the archive with no bytes a second: leave the limit out, or allow some");
+    let rate = rate.map(|rate| NonZeroU64::new(rate).ok_or_else(none)).transpose()?;
+    let key = key_file.map(|path| WrappingKey::from_file(&path)).transpose();
+    let key = key.map_err(|error| archive_exception(&error.into()))?;
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let options = Options { bytes_per_second_max: rate, s3, threads, key, ..Options::default() };
+    Ok(Tier { address, options })
+}
+
+/// What became of a push in the background, as JSON.
+pub(crate) fn archived(outcome: Option<Result<Pushed, Error>>) -> PyResult<Option<String>> {
+    outcome.transpose().map(|pushed| pushed.as_ref().map(json)).map_err(|error| archive_exception(&error))
+}
 
 /// Puts a checkpoint into the archive; what that took, as JSON.
 pub(crate) fn push(py: Python<'_>, store: &Store, place: Place, step: u64) -> PyResult<String> {
@@ -29,12 +46,11 @@ fn told<T: Send + Serialize>(
     place: Place,
     act: impl Send + FnOnce(&Archive) -> Result<T, Error>,
 ) -> PyResult<String> {
-    let (address, s3, rate) = place;
-    let none = || refused("reach the archive with no bytes a second: leave the limit out, or allow some");
-    let rate = rate.map(|rate| NonZeroU64::new(rate).ok_or_else(none)).transpose()?;
-    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let options = Options { bytes_per_second_max: rate, s3, threads, ..Options::default() };
+    let Tier { address, options } = tier(place)?;
     let answer = py.detach(|| act(&Archive::open(&address, &options)?));
-    let answer = answer.map_err(|error| archive_exception(&error))?;
-    Ok(serde_json::to_string(&answer).expect("what the archive tells has string keys and plain values"))
+    answer.map(|answer| json(&answer)).map_err(|error| archive_exception(&error))
+}
+
+fn json(answer: &impl Serialize) -> String {
+    serde_json::to_string(answer).expect("what the archive tells has string keys and plain values")
 }

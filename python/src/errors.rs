@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 
-use gangline_storage::{Error, archive};
+use gangline_storage::{Error, archive, with_causes};
 
 /// Where the exceptions are defined: in Python, since one that is also a `ValueError` needs two bases.
 const MODULE: &str = "gangline.errors";
@@ -24,17 +24,6 @@ pub(crate) fn archive_exception(error: &archive::Error) -> PyErr {
         _ => "Refused",
     };
     raise(class, &with_causes(error))
-}
-
-/// The error's text with the whole chain of causes.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// A refusal of arguments that the store never saw.

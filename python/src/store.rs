@@ -70,7 +70,7 @@ impl Store {
 impl Store {
     /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
     #[new]
-    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None))]
+    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None))]
     #[expect(clippy::too_many_arguments, reason = "Python passes all but the path by name")]
     fn new(
         py: Python<'_>,
@@ -79,9 +79,11 @@ impl Store {
         keep: Option<usize>,
         commit_timeout_seconds: Option<f64>,
         staging: Option<PathBuf>,
+        archive: Option<Place>,
     ) -> PyResult<Self> {
         let role = writer.map_or(Role::Reader, |(rank, world_size, tag)| Role::Writer { rank, world_size, tag });
         let mut options = Options { role, staging, ..Options::default() };
+        options.archive = archive.map(archive::tier).transpose()?;
         options.keep = keep.map(keep_of).transpose()?;
         if let Some(seconds) = commit_timeout_seconds {
             let timeout = Duration::try_from_secs_f64(seconds);
@@ -143,6 +145,12 @@ impl Store {
     /// Puts a checkpoint into an archive.
     fn push(&self, py: Python<'_>, step: u64, place: Place) -> PyResult<String> {
         archive::push(py, &*self.share()?, place, step)
+    }
+
+    /// What became of the last push to the archive since somebody asked, after waiting for what is to go there if that is wanted.
+    fn archived(&self, py: Python<'_>, is_waiting: bool) -> PyResult<Option<String>> {
+        let store = self.share()?;
+        archive::archived(py.detach(|| if is_waiting { store.wait_archived() } else { store.archived() }))
     }
 
     /// Gets a checkpoint, or the newest, from an archive.

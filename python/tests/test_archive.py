@@ -59,3 +59,37 @@ def test_a_bucket_that_nobody_answers_for_is_told_as_such(tmp_path, monkeypatch)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     with pytest.raises(gangline.Unreachable, match="in the archive, tried"):
         save(tmp_path, 1).push("s3://bucket/prefix", 1)
+
+
+def test_a_store_with_an_archive_pushes_by_itself_and_an_archive_out_of_reach_is_a_warning(tmp_path, recwarn):
+    archive = tmp_path / "archive"
+    with gangline.Store(tmp_path / "store", archive=str(archive)) as store:
+        store.save(1, {"w": torch.ones(3)}).durable()
+        assert store.wait_archived().step == 1 and store.wait_archived() is None
+        store.save(2, {"w": torch.zeros(3)})
+    with gangline.Store(tmp_path / "back") as back:
+        assert back.pull(str(archive)).step == 2
+    assert not recwarn.list
+    (tmp_path / "file").write_text("no folder")
+    store = gangline.Store(tmp_path / "store", archive=str(tmp_path / "file"))
+    with pytest.raises(gangline.Unreachable, match="file"):
+        store.wait_archived()
+    store.save(3, {"w": torch.ones(3)}).durable()
+    with pytest.warns(gangline.ArchiveFailedWarning, match="isn't in the archive"):
+        store.close()
+    with pytest.raises(gangline.Refused, match="ftp"):
+        gangline.Store(tmp_path / "store", archive="ftp://somewhere")
+
+
+def test_an_archive_is_encrypted_by_the_key_that_its_first_push_is_given(tmp_path, monkeypatch):
+    key, archive = tmp_path / "key", str(tmp_path / "archive")
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    store = save(tmp_path / "store", 1)
+    store.push(archive, 1, key_file=key)
+    assert all(b"frozen" not in path.read_bytes() for path in pathlib.Path(archive).rglob("*") if path.is_file())
+    with gangline.Store(tmp_path / "back") as back:
+        with pytest.raises(gangline.Refused, match="key"):
+            back.pull(archive)
+        monkeypatch.setenv("GANGLINE_ARCHIVE_KEY_FILE", str(key))
+        assert back.pull(archive).step == 1

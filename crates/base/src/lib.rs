@@ -4,6 +4,7 @@
 
 mod device;
 mod elastic;
+mod failure;
 mod id;
 mod money;
 mod phase;
@@ -15,6 +16,7 @@ mod topology;
 
 pub use device::{DeviceLayout, InvalidLayout};
 pub use elastic::{Elastic, InvalidSpeedUp, SPEED_ONE, SpeedUp};
+pub use failure::with_causes;
 pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName, SweepId};
 pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};

@@ -5,14 +5,13 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gangline_base::Step;
+use gangline_base::{Step, with_causes};
 use gangline_control::wire::Time;
 use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pruned, Pushed, Rule, WrappingKey};
 use gangline_storage::{CheckpointInfo, Latest, Store};
 
 use crate::checkpoint::{Row, failed, open};
 use crate::failure::Failure;
-use crate::internal::with_sources;
 use crate::{Global, output};
 
 /// Bytes a second of a megabit a second.
@@ -174,14 +173,14 @@ pub(crate) fn refused(error: &Error) -> Failure {
         Error::Held { since, until, .. } => {
             let [since, until] = [since, until].map(|time| output::time(Time(*time)));
             let hint = format!("it began {since}; if its machine is gone, the archive is free at {until}");
-            return Failure::local(format!("failed to {}", with_sources(error)), hint);
+            return Failure::local(format!("failed to {}", with_causes(error)), hint);
         }
         Error::Milestone { .. } => "pull what is left of it by --milestone, or another step",
         Error::NothingKept { .. } => "name the tensors by --milestone-keep; checkpoint show lists their names",
         Error::Key(KeyError::Needed { .. }) => "name the key's file by --key-file or GANGLINE_ARCHIVE_KEY_FILE",
         _ => "",
     };
-    Failure::local(format!("failed to {}", with_sources(error)), hint)
+    Failure::local(format!("failed to {}", with_causes(error)), hint)
 }
 
 pub(crate) fn push(global: &Global, args: &PushArgs) -> Result<(), Failure> {

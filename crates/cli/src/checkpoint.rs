@@ -15,14 +15,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use gangline_base::{Bytes, Step};
+use gangline_base::{Bytes, Step, with_causes};
 use gangline_storage::archive::Milestone;
 use gangline_storage::{Listed, Options, Store};
 use serde::Serialize;
 
 use crate::archive::{self, KeyFile, PruneArgs, PullArgs, PushArgs};
 use crate::failure::Failure;
-use crate::internal::with_sources;
 use crate::keys::{self, KeysCommand};
 use crate::{Global, output};
 
@@ -120,7 +119,7 @@ pub(crate) fn open(folder: &Path) -> Result<Store, Failure> {
 }
 
 pub(crate) fn failed(error: gangline_storage::Error) -> Failure {
-    Failure::local(format!("failed to {}", with_sources(&error)), "")
+    Failure::local(format!("failed to {}", with_causes(&error)), "")
 }
 
 fn list(place: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {

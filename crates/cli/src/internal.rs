@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-
+use gangline_base::with_causes;
 use gangline_execution::keeper::{KeeperOptions, exec_rank, keep_rank};
 use gangline_execution::supervisor::{SuperviseOptions, Supervised, supervise};
 
@@ -94,24 +94,12 @@ pub(crate) fn log_to_stderr() {
 
 /// The internal commands' last words go to the attempt's supervisor.log.
 fn failed(doing: &str, error: &dyn Error) -> ExitCode {
-    tell(&format!("failed to {doing}: {}", with_sources(error)));
+    tell(&format!("failed to {doing}: {}", with_causes(error)));
     ExitCode::FAILURE
 }
 
 /// As a shell does it: 127 for a command that can't be run. The words end up in the rank's log.
 fn failed_rank(error: &dyn Error) -> ExitCode {
-    tell(&format!("gangline: failed to {}", with_sources(error)));
+    tell(&format!("gangline: failed to {}", with_causes(error)));
     ExitCode::from(127)
-}
-
-/// An error and what caused it, in one line.
-pub(crate) fn with_sources(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter};
+use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
 use gangline_control::ENDPOINT_FILE;
 use gangline_control::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_control::db::{self, Sequence};
@@ -22,7 +22,6 @@ use tokio::sync::oneshot;
 use crate::client::{absolute, data_folder};
 use crate::configuration;
 use crate::failure::Failure;
-use crate::internal::with_sources;
 use crate::{Global, output};
 
 /// Where to listen unless told otherwise.
@@ -169,7 +168,7 @@ impl Running {
 }
 
 fn start_failure(error: &StartError) -> Failure {
-    let message = with_sources(error);
+    let message = with_causes(error);
     match error {
         StartError::Journal(journal) => Failure::coded(journal.code(), message, journal.hint()),
         StartError::Nodes(_) => Failure::coded("G0505", message, "docs/configuration.md describes nodes and prices"),

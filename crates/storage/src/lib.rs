@@ -49,7 +49,7 @@ pub use digest::Digest;
 pub use disk::{DiskAct, DiskHook};
 pub use error::{Error, Flaw};
 pub use export::{ExportOptions, Exported, Precision, RESERVED_PREFIX, SHARD_BYTES_DEFAULT};
-pub use gangline_base::{Bytes, Step};
+pub use gangline_base::{Bytes, Step, with_causes};
 pub use import::Imported;
 pub use manifest::{CheckpointInfo, METADATA_BYTES_MAX, TensorInfo, WORLD_SIZE_MAX};
 pub use options::{Options, Role};

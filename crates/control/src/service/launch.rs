@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp, with_causes};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::protocol::{FaultCause, PROTOCOL_VERSION, SupervisorSpec};
 use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
@@ -33,18 +33,6 @@ pub(super) fn run(launcher: &Arc<dyn Launcher>, specs: &Receiver<SupervisorSpec>
             return;
         }
     }
-}
-
-/// An error and what caused it, on one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 impl Actor {
