@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gangline_base::Step;
+use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 
 use crate::commit::{Committer, Shared, Work};
@@ -82,8 +83,13 @@ impl Staging {
         Staging { folder: folder.to_owned(), rank }
     }
 
-    /// New memory that is a file there; none if that can't be had.
+    /// New memory that is a file there; none if that can't be had. Others live there too, such as the batches that PyTorch's data
+    /// loaders pass on, so it is at most half of what is free.
     pub(crate) fn memory(&self, bytes: usize) -> Option<Memory> {
+        let room = statvfs(&self.folder).ok()?;
+        if bytes as u64 > room.f_bavail.saturating_mul(room.f_frsize) / 2 {
+            return None;
+        }
         // A rank may have several stores.
         let names = (0..FILES_MAX).map(|number| self.folder.join(format!("rank-{:05}-{number}", self.rank)));
         let mut made = names.map(|path| Memory::new_file(path, bytes));

@@ -154,6 +154,28 @@ fn without_a_staging_folder_a_save_is_copied_to_the_process_alone() {
 }
 
 #[test]
+fn a_folder_in_memory_that_is_too_small_costs_no_save() {
+    let place = Place::new();
+    let target = place.0.path().join("small");
+    std::fs::create_dir(&target).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=12k", "tmpfs"]).arg(&target).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        #[expect(clippy::print_stdout, reason = "a test that skips itself says so")]
+        {
+            println!("skipped: mounting a file system in memory takes root");
+        }
+        return;
+    }
+    let options = Options { staging: Some(target.clone()), ..Options::default() };
+    let store = open(&place.checkpoints(), options);
+    let saved = save(&store, 2);
+    let taken = files(&target);
+    drop(store);
+    Command::new("umount").arg(&target).status().unwrap();
+    assert_eq!((saved.unwrap().step, taken), (Step(2), Vec::new()), "more than half of it would be taken");
+}
+
+#[test]
 fn a_damaged_note_or_copy_is_refused_by_name_and_nothing_is_saved() {
     be_a_rank_if_told();
     let test = "a_damaged_note_or_copy_is_refused_by_name_and_nothing_is_saved";
