@@ -19,7 +19,7 @@ use crate::{Global, output};
 /// What is compared.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// The folder of checkpoints, or the archive, and the step: PLACE@STEP [without @STEP: the newest]
+    /// The folder of checkpoints, or the archive, and the step: PLACE@STEP, or PLACE for the newest
     before: String,
     /// The other: PLACE@STEP, or @STEP alone for one of the same place
     after: String,
