@@ -1,4 +1,5 @@
-//! The administrator's guide shows only what is so: every block of `docs/guide/scheduling.md` is checked here.
+//! The administrator's guide shows only what is so: every block of `docs/guide/scheduling.md` is checked here, and so are the sessions
+//! of `docs/guide/planning.md`.
 //!
 //! - `toml` is a configuration, `yaml` a job file, `conf` a `topology_file`, `csv` a trace: the product's own readers take
 //!   them. Commands find one that follows a comment `<!-- file: NAME -->` under that name.
@@ -21,6 +22,8 @@ use crate::fixtures::product::Product;
 use crate::fixtures::try_for;
 
 const GUIDE: &str = "docs/guide/scheduling.md";
+/// A guide that has nothing but sessions.
+const PLANNING: &str = "docs/guide/planning.md";
 /// What stands before a command.
 const PROMPT: &str = "$ gangline ";
 
@@ -86,7 +89,11 @@ fn root() -> PathBuf {
 }
 
 fn guide() -> String {
-    fs::read_to_string(root().join(GUIDE)).expect("the guide can be read")
+    read(GUIDE)
+}
+
+fn read(guide: &str) -> String {
+    fs::read_to_string(root().join(guide)).expect("the guide can be read")
 }
 
 /// What is wrong with a block that needs no command to be run.
@@ -166,7 +173,20 @@ fn configurations_and_job_files_are_read_and_scenarios_are_as_shown() {
 
 #[test]
 fn commands_print_what_the_guide_shows() {
-    let guide = guide();
+    play(GUIDE);
+}
+
+#[test]
+fn plans_are_as_the_guide_shows_them() {
+    let guide = read(PLANNING);
+    let sessions = blocks(&guide).into_iter().filter(|block| block.language == "console").count();
+    assert!(sessions >= 5, "there are five worked examples, and {sessions} sessions");
+    play(PLANNING);
+}
+
+/// Runs the commands of a guide.
+fn play(path: &str) {
+    let guide = read(path);
     let blocks = blocks(&guide);
     let mut product = Product::down(&[]);
     for block in &blocks {
@@ -177,7 +197,7 @@ fn commands_print_what_the_guide_shows() {
     let mut failures = Vec::new();
     for (line, command, printed) in blocks.iter().filter(|block| block.language == "console").flat_map(commands) {
         if let Err((at, message)) = run(&mut product, command, printed) {
-            failures.push(format!("{GUIDE}:{}: {command}: {message}", line + at));
+            failures.push(format!("{path}:{}: {command}: {message}", line + at));
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));

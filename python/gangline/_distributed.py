@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ._remote import refuse_address
 from ._state import VALUES, Gathering, Local, Scattering
 from ._store import Save, Snapshot, Writer, own_bytes, warn_skipped
 from ._values import path_text
@@ -38,6 +39,7 @@ class DistributedStore(Writer):
     ) -> None:
         import torch.distributed as dist
 
+        refuse_address(path)
         self.group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         writer = (self.rank, self.world_size, attempt())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from . import _info, _native, _plan
+from ._remote import Remote, folder_of, is_address
 from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
 from ._values import BYTES_MAX, path_text
 from .errors import (
@@ -106,22 +107,26 @@ class Snapshot:
 
 
 class Reader:
-    """A folder of checkpoints that is only looked at: opening it changes nothing. Store is one as well.
+    """Checkpoints that are only looked at: opening changes nothing of them. Store is one as well.
+
+    path: the folder, or an archive's address, as for Store.
 
     Raises IoFailed if there is no such folder.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
-        self.path = os.fspath(path)
+        self.path = folder_of(os.fspath(path)) if is_address(path) else os.fspath(path)
         """The folder."""
         self._native = _native.Store(self.path, **options)
         self._process = os.getpid()
+        self._remote = Remote(self._native, _place(path, None)) if is_address(path) else None
 
     def latest(self) -> _info.CheckpointInfo | None:
         """The newest checkpoint whose every byte is as it was saved, as CheckpointInfo; None if there is none.
 
         Reads all of it. Warns (SkippedWarning) about newer ones that aren't good.
         """
+        self._fetch(None)
         told = json.loads(self._native.latest())
         for skipped in told["skipped"]:
             first = skipped["problems"][0]
@@ -133,10 +138,21 @@ class Reader:
         """All checkpoints, oldest first, by their manifests alone: a list of Listed."""
         listed = self._native.list()
         as_info = lambda text: None if text is None else _info.checkpoint_info(text, RESERVED)  # noqa: E731
-        return [_info.Listed(step, as_info(text), error) for step, text, error in listed]
+        all_listed = [_info.Listed(step, as_info(text), error) for step, text, error in listed]
+        if self._remote is not None:
+            here = {one.step for one in all_listed}
+            elsewhere = [step for step in self._remote.steps() if step not in here]
+            all_listed += [_info.Listed(step, as_info(self._remote.info(step)), None) for step in elsewhere]
+        return sorted(all_listed, key=lambda one: one.step)
+
+    def _fetch(self, step):
+        """Has a checkpoint in the folder that may be only in the archive."""
+        if self._remote is not None:
+            self._remote.fetch(step)
 
     def verify(self, step: int) -> _info.VerifyReport:
         """Reads every byte of a checkpoint and names what is wrong: a VerifyReport. Raises NotFound."""
+        self._fetch(step)
         return _info.verify_report(self._native.verify(step))
 
     def prune(self, *, keep: int, dry_run: bool = False) -> _info.Pruned:
@@ -198,6 +214,7 @@ class Reader:
         Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or type; nothing
         was read into it), Corrupt (naming file and tensor; tensors of `into` may then hold some of its bytes).
         """
+        self._fetch(step)
         if step is not None:
             return self._load(step, into)
         for listed in reversed(self._native.list()):
@@ -309,7 +326,9 @@ class Writer(Reader):
 class Store(Writer):
     """A folder of checkpoints that this process alone writes. For many ranks: DistributedStore.
 
-    path: the folder; it is made if it isn't there.
+    path: the folder; it is made if it isn't there. Or an archive's address, s3://bucket/prefix: what is saved is durable in a folder
+        of this machine (below GANGLINE_CACHE_DIR, or ~/.cache/gangline) and goes to the archive as with `archive`; what is loaded
+        comes from there if this machine hasn't got it, so that a run goes on wherever it is started.
     keep: how many good checkpoints stay after each save; None keeps all.
     archive: s3://bucket/prefix or a folder, to which the newest checkpoint is pushed in the background whenever the push before
         has ended; see `push`. `close` waits for it, and a process that dies is made up for by the next one's store.
@@ -327,6 +346,10 @@ class Store(Writer):
         archive: str | None = None,
         archive_bytes_per_second_max: int | None = None,
     ) -> None:
+        if is_address(path):
+            if archive is not None:
+                raise Refused(f"open {os.fspath(path)} with archive={archive!r}: it is an archive itself")
+            archive = os.fspath(path)
         super().__init__(path, (0, 1, 0), keep, archive=archive, archive_rate=archive_bytes_per_second_max)
 
     def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, str] | None = None) -> Save:

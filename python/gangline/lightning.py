@@ -26,42 +26,42 @@ else:
     from pytorch_lightning.plugins import CheckpointIO
 
 from . import _random
-from ._store import Reader, Save, Store
+from ._loops import Saving
+from ._store import Reader
 from .errors import Refused
 
 # Stands for the newest good checkpoint in the address that Lightning is given.
 NEWEST = "newest"
 
 
-class CheckpointCallback(Checkpoint):
+class CheckpointCallback(Saving, Checkpoint):
     """Saves every so many steps and after the last, without making the trainer wait for the disk.
 
     path: the store's folder; it is made if it isn't there.
     every_n_steps: optimizer steps between two saves, 1 or more.
     keep: how many good checkpoints stay; None keeps all.
+    archive: where the newest also goes in the background, as for Store.
 
     A save that fails in the background stops the training at the next one, or at its end. Raises Refused, in a training on
     more than one process too; what Lightning saves and has no safe encoding is refused, with its path.
     """
 
-    def __init__(self, path: str | os.PathLike[str], every_n_steps: int, keep: int | None = 2) -> None:
-        if every_n_steps < 1:
-            raise Refused(f"save every {every_n_steps} steps: at least 1")
-        self.path, self.every_n_steps, self.keep = pathlib.Path(path).absolute(), every_n_steps, keep
-        self.last: Save | None = None
-        """The save that was begun last."""
-        self._store, self._random_states = None, None
+    def __init__(
+        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | None = 2, *, archive: str | None = None
+    ) -> None:
+        super().__init__(path, every_n_steps, keep, archive=archive)
+        self._random_states = None
 
     def newest(self) -> str | None:
         """What `fit` takes as `ckpt_path` to go on from the newest good checkpoint; None if there is none yet."""
-        if not self.path.exists():
+        reader = self._reader()
+        if reader is None:
             return None
-        with Reader(self.path) as reader:
-            return str(self.path / NEWEST) if reader.list() else None
+        reader.close()
+        return str(self.path / NEWEST)
 
     def setup(self, trainer, pl_module, stage):
-        if trainer.world_size > 1:
-            raise Refused(f"save to {self.path}: {trainer.world_size} processes train; use gangline.DistributedStore")
+        self._refuse_gang(trainer.world_size)
         if not isinstance(trainer.strategy.checkpoint_io, _StoreIO):
             trainer.strategy.checkpoint_io = _StoreIO(self, trainer.strategy.checkpoint_io)
 
@@ -77,14 +77,10 @@ class CheckpointCallback(Checkpoint):
 
     def on_train_end(self, trainer, pl_module):
         self._save(trainer)
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        self._end()
 
     def on_exception(self, trainer, pl_module, exception):
-        if self._store is not None:
-            self._store.__exit__(type(exception), exception, None)
-            self._store = None
+        self._end(exception)
 
     def state_dict(self):
         return {"random": _random.states()}
@@ -96,11 +92,6 @@ class CheckpointCallback(Checkpoint):
         if trainer.global_step > 0 and (self.last is None or self.last.step != trainer.global_step):
             trainer.save_checkpoint(self.path / str(trainer.global_step), weights_only=False)
 
-    def _write(self, checkpoint):
-        if self._store is None:
-            self._store = Store(self.path, self.keep)
-        self.last = self._store.save(checkpoint["global_step"], checkpoint)
-
 
 class _StoreIO(CheckpointIO):
     """Where Lightning reads and writes: the store for addresses in its folder, what was there before for others."""
@@ -111,7 +102,7 @@ class _StoreIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path, storage_options=None):
         if pathlib.Path(path).parent != self.callback.path:
             return self.others.save_checkpoint(checkpoint, path, storage_options)
-        self.callback._write(checkpoint)
+        self.callback._send(checkpoint["global_step"], checkpoint)
 
     def load_checkpoint(self, path, *args, **kwargs):
         path = pathlib.Path(path)

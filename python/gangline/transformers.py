@@ -20,30 +20,29 @@ from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TR
 from transformers.utils import WEIGHTS_NAME
 
 from . import _random
-from ._store import Reader, Save, Store
+from ._loops import Saving
 from .errors import Refused
 
 RANDOM_NAME = "rng_state.pth"
 
 
-class CheckpointCallback(TrainerCallback):
+class CheckpointCallback(Saving, TrainerCallback):
     """Saves every so many steps and after the last, without making the trainer wait for the disk.
 
     path: the store's folder; it is made if it isn't there.
     every_n_steps: optimizer steps between two saves, 1 or more.
     keep: how many good checkpoints stay; None keeps all.
+    archive: where the newest also goes in the background, as for Store.
 
     A save that fails in the background stops the training at the next one, or at its end. Raises Refused, in a training on
     more than one process too.
     """
 
-    def __init__(self, path: str | os.PathLike[str], every_n_steps: int, keep: int | None = 2) -> None:
-        if every_n_steps < 1:
-            raise Refused(f"save every {every_n_steps} steps: at least 1")
-        self.path, self.every_n_steps, self.keep = pathlib.Path(path), every_n_steps, keep
-        self.last: Save | None = None
-        """The save that was begun last."""
-        self._store, self._unpacked = None, None
+    def __init__(
+        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | None = 2, *, archive: str | None = None
+    ) -> None:
+        super().__init__(path, every_n_steps, keep, archive=archive)
+        self._unpacked = None
 
     def newest(self, folder: str | os.PathLike[str] | None = None) -> str | None:
         """What `train` takes as `resume_from_checkpoint` to go on from the newest good checkpoint; None if there is none yet.
@@ -51,11 +50,10 @@ class CheckpointCallback(TrainerCallback):
         The Trainer reads files, so the checkpoint is unpacked in `folder` (by default where temporary files are) until its
         first step has been trained. Raises NotFound if none of them is good, Refused if another program saved it.
         """
-        if not self.path.exists():
+        reader = self._reader()
+        if reader is None:
             return None
-        with Reader(self.path) as reader:
-            if not reader.list():
-                return None
+        with reader:
             state = reader.load()
         self._unpacked = tempfile.TemporaryDirectory(prefix="gangline-resume-", dir=folder)
         there = pathlib.Path(self._unpacked.name)
@@ -70,8 +68,7 @@ class CheckpointCallback(TrainerCallback):
         return str(there)
 
     def on_train_begin(self, args, state, control, **kwargs):
-        if args.world_size > 1:
-            raise Refused(f"save to {self.path}: {args.world_size} processes train; use gangline.DistributedStore")
+        self._refuse_gang(args.world_size)
 
     def on_step_end(self, args, state, control, **kwargs):
         self._clean_up()
@@ -80,13 +77,9 @@ class CheckpointCallback(TrainerCallback):
 
     def on_train_end(self, args, state, control, **kwargs):
         self._clean_up()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        self._end()
 
     def _save(self, state, model, optimizer, lr_scheduler, **kwargs):
-        if self._store is None:
-            self._store = Store(self.path, self.keep)
         saved = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -97,7 +90,7 @@ class CheckpointCallback(TrainerCallback):
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None:
             saved["scaler"] = scaler.state_dict()
-        self.last = self._store.save(state.global_step, saved)
+        self._send(state.global_step, saved)
 
     def _clean_up(self):
         """The Trainer has read everything when its first step has ended."""

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
-use gangline_storage::archive::{Archive, Error, Options, Pushed, WrappingKey};
+use gangline_storage::archive::{Archive, Error, Listed, Options, Pushed, WrappingKey};
 use gangline_storage::{Step, Store, Tier};
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -41,14 +41,30 @@ pub(crate) fn pull(py: Python<'_>, store: &Store, place: Place, step: Option<u64
     told(py, place, |archive| archive.pull(step.map(Step), store))
 }
 
+/// The steps of the checkpoints that training can go on from.
+pub(crate) fn steps(py: Python<'_>, place: Place) -> PyResult<Vec<u64>> {
+    let listed = asked(py, place, Archive::list)?;
+    let is_whole = |one: &Listed| one.catalog.as_ref().is_ok_and(|archived| archived.milestone.is_none());
+    Ok(listed.into_iter().filter(is_whole).map(|one| one.step.0).collect())
+}
+
+/// What a checkpoint's manifest says, as JSON.
+pub(crate) fn info(py: Python<'_>, place: Place, step: u64) -> PyResult<String> {
+    told(py, place, |archive| archive.info(Some(Step(step))))
+}
+
 fn told<T: Send + Serialize>(
     py: Python<'_>,
     place: Place,
     act: impl Send + FnOnce(&Archive) -> Result<T, Error>,
 ) -> PyResult<String> {
+    asked(py, place, act).map(|answer| json(&answer))
+}
+
+/// Asks the archive something, with the GIL released.
+fn asked<T: Send>(py: Python<'_>, place: Place, act: impl Send + FnOnce(&Archive) -> Result<T, Error>) -> PyResult<T> {
     let Tier { address, options } = tier(place)?;
-    let answer = py.detach(|| act(&Archive::open(&address, &options)?));
-    answer.map(|answer| json(&answer)).map_err(|error| archive_exception(&error))
+    py.detach(|| act(&Archive::open(&address, &options)?)).map_err(|error| archive_exception(&error))
 }
 
 fn json(answer: &impl Serialize) -> String {

@@ -158,6 +158,16 @@ impl Store {
         archive::pull(py, &*self.share()?, place, step)
     }
 
+    /// The steps of an archive's whole checkpoints, oldest first.
+    fn archive_steps(&self, py: Python<'_>, place: Place) -> PyResult<Vec<u64>> {
+        archive::steps(py, place)
+    }
+
+    /// What the manifest of a checkpoint in an archive says.
+    fn archive_info(&self, py: Python<'_>, step: u64, place: Place) -> PyResult<String> {
+        archive::info(py, place, step)
+    }
+
     /// Waits until this process's part of all saves is on disk, and ends the writing thread.
     fn close(&self, py: Python<'_>) {
         if self.process == std::process::id() {

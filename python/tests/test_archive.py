@@ -93,3 +93,43 @@ def test_an_archive_is_encrypted_by_the_key_that_its_first_push_is_given(tmp_pat
             back.pull(archive)
         monkeypatch.setenv("GANGLINE_ARCHIVE_KEY_FILE", str(key))
         assert back.pull(archive).step == 1
+
+
+def test_a_store_of_an_archives_address_goes_on_wherever_it_is_opened(tmp_path, monkeypatch):
+    address = (tmp_path / "archive").as_uri()
+    monkeypatch.setenv("GANGLINE_CACHE_DIR", str(tmp_path / "one"))
+    with gangline.Store(address, keep=1) as store:
+        for step in (1, 2):
+            store.save(step, {"w": torch.full((5,), step), "step": step}).durable()
+            assert store.wait_archived().step == step
+        assert [listed.step for listed in store.list()] == [1, 2], "one is here and both are there"
+        assert store.load(1)["step"] == 1 and store.verify(1).is_good
+    monkeypatch.setenv("GANGLINE_CACHE_DIR", str(tmp_path / "another"))
+    with gangline.Reader(address) as reader:
+        assert [(listed.step, listed.info.step) for listed in reader.list()] == [(1, 1), (2, 2)]
+        assert reader.latest().step == 2
+        assert_same(reader.load(), {"w": torch.full((5,), 2), "step": 2})
+        with pytest.raises(gangline.NotFound, match="step 7"):
+            reader.load(7)
+    with gangline.Store(address) as store:
+        store.save(3, {"step": 3})
+    monkeypatch.setenv("GANGLINE_CACHE_DIR", str(tmp_path / "one"))
+    assert gangline.Store(address).load() == {"step": 3}, "the newest is on another machine"
+
+
+def test_an_address_that_cannot_be_asked_leaves_what_is_here_and_is_refused_where_it_makes_no_sense(tmp_path, monkeypatch):
+    monkeypatch.setenv("GANGLINE_CACHE_DIR", str(tmp_path / "cache"))
+    archive = tmp_path / "archive"
+    with gangline.Store(archive.as_uri()) as store:
+        store.save(1, {"step": 1})
+    archive.rename(tmp_path / "moved")
+    archive.write_text("no folder")
+    with pytest.warns(gangline.ArchiveFailedWarning, match="newest checkpoint of this machine"):
+        assert gangline.Reader(archive.as_uri()).load() == {"step": 1}
+    monkeypatch.setenv("GANGLINE_CACHE_DIR", str(tmp_path / "empty"))
+    with pytest.raises(gangline.Unreachable):
+        gangline.Reader(archive.as_uri()).load()
+    with pytest.raises(gangline.Refused, match="it is an archive itself"):
+        gangline.Store("s3://bucket/run", archive="s3://bucket/other")
+    with pytest.raises(gangline.Refused, match="all of them see"):
+        gangline.DistributedStore("s3://bucket/run")

@@ -1,5 +1,6 @@
 //! The real binary with real processes.
 
 mod archive;
+mod plan;
 mod product;
 mod supervisor;

@@ -12,8 +12,14 @@ use crate::test_command;
 use crate::tools;
 
 /// The crates whose tests need nothing but a processor.
-const PURE: [&str; 5] =
-    ["gangline-base", "gangline-accounting", "gangline-coding", "gangline-orchestration", "gangline-telemetry"];
+const PURE: [&str; 6] = [
+    "gangline-base",
+    "gangline-accounting",
+    "gangline-coding",
+    "gangline-orchestration",
+    "gangline-planning",
+    "gangline-telemetry",
+];
 
 /// Cargo's answer when the trainer slips into the plain build.
 const TRAINER: &str = "candle";

@@ -8,6 +8,9 @@ use anyhow::Context as _;
 use crate::command::{self, cargo, run};
 use crate::test_report::TestReport;
 
+/// What judges the plans is tested with everything else; it is light, as the other benchmarks aren't.
+const JUDGES: &str = "xtask/planning";
+
 /// Builds the binary that the end-to-end tests run, then runs all tests that the filters let through.
 ///
 /// # Errors
@@ -24,7 +27,8 @@ pub(crate) fn test(filters: &[String], is_ci: bool) -> anyhow::Result<bool> {
 /// # Errors
 /// When it doesn't build.
 pub(crate) fn build(is_locked: bool) -> anyhow::Result<()> {
-    let mut command = cargo(["build", "--release", "--workspace", "--bin", "gangline", "--tests"]);
+    let mut command =
+        cargo(["build", "--release", "--workspace", "--bin", "gangline", "--tests", "--features", JUDGES]);
     run(command.args(is_locked.then_some("--locked")))
 }
 
@@ -34,7 +38,7 @@ pub(crate) fn build(is_locked: bool) -> anyhow::Result<()> {
 /// # Errors
 /// When cargo can't be started.
 pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
-    let mut command = cargo(["test", "--release", "--workspace", "--no-fail-fast"]);
+    let mut command = cargo(["test", "--release", "--workspace", "--no-fail-fast", "--features", JUDGES]);
     command.args(is_ci.then_some("--locked")).args(["--", "--show-output"]).args(filters).stdout(Stdio::piped());
     eprintln!("$ {}", command::line(&command));
     let mut child = command.spawn().context("start cargo test")?;

@@ -1,7 +1,6 @@
 //! `checkpoint`: look at a folder of checkpoints or an archive, move checkpoints between them, and to other libraries and
 //! back. Needs no control plane.
 
-mod amount;
 mod bench;
 mod diff;
 mod export;

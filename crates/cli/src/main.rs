@@ -1,5 +1,6 @@
 //! `gangline`: the one binary. Parses the command line, hands over, and turns failures into exit codes.
 
+mod amount;
 mod archive;
 mod checkpoint;
 mod client;
@@ -14,6 +15,7 @@ mod jobs;
 mod keys;
 mod logs;
 mod output;
+mod plan;
 mod report;
 mod simulate;
 mod submit;
@@ -86,6 +88,8 @@ enum Command {
     Queues,
     /// Watch jobs and slots
     Top(cluster::TopArgs),
+    /// Say what a training run needs: memory, layout, time, money; and where to get the machines
+    Plan(Box<plan::PlanArgs>),
     /// Run a trace through a scheduling policy on a cluster that isn't there
     Simulate(simulate::SimulateArgs),
     /// Look after checkpoints
@@ -119,6 +123,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&global, &args)?,
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
+        Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,

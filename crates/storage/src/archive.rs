@@ -56,6 +56,8 @@ use vault::Vault;
 
 pub(crate) use catalog::Catalog;
 pub use error::{Error, Source};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use lease::parse_lease;
 pub use milestone::Milestone;
 pub use prune::Pruned;
 pub use pull::Pulled;

@@ -7,7 +7,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, fallocate, renameat_with};
@@ -15,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::memory::PAGE;
 use crate::staged::Staged;
-use crate::threads::on_threads;
+use crate::threads::try_on_threads;
 use crate::{Error, layout};
 
 /// A change that is about to be made.
@@ -170,16 +169,35 @@ impl Disk {
     /// Writes blocks of a file, several at once; none after one has failed.
     fn write_blocks(&self, path: &Path, file: &File, bytes: &[u8]) -> Result<(), Error> {
         let blocks: Vec<(usize, &[u8])> = bytes.chunks(BLOCK_BYTES).enumerate().collect();
-        let has_failed = AtomicBool::new(false);
         let write = |(number, block): (usize, &[u8])| {
-            if has_failed.load(Ordering::Relaxed) {
-                return Ok(());
-            }
             let offset = (number * BLOCK_BYTES) as u64;
-            let written = self.act(DiskAct::Write, path, || file.write_all_at(block, offset));
-            written.inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
+            self.act(DiskAct::Write, path, || file.write_all_at(block, offset))
         };
-        on_threads(BLOCKS_IN_FLIGHT, blocks, || write).into_iter().collect()
+        try_on_threads(BLOCKS_IN_FLIGHT, blocks, write).map(drop)
+    }
+
+    /// Builds a checkpoint's folder aside and gives it its name in one step. What a build before left there goes first; what a
+    /// failed one leaves goes too, unless an fsync failed.
+    pub(crate) fn publish_folder<T, E: From<Error>>(
+        &self,
+        root: &Path,
+        (aside, name): (&str, &str),
+        build: impl FnOnce(&Path) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let aside = root.join(aside);
+        self.remove_folder(&aside)?;
+        self.create_folder(&aside)?;
+        let built = build(&aside);
+        if built.is_err() && self.check_poison().is_ok() {
+            // The build has failed already and that is what is reported; what can't be removed now goes with the next one.
+            let _ = self.remove_folder(&aside);
+        }
+        let built = built?;
+        self.rename_folder(&aside, &root.join(name))?;
+        self.sync_folder(root)?;
+        // If a folder of that name was there, it is aside now.
+        self.remove_folder(&aside)?;
+        Ok(built)
     }
 
     /// Gives a finished folder its final name. If that name is taken the two change places in one step, so that there

@@ -15,6 +15,8 @@ use crate::{Digest, TENSORS_MAX};
 
 /// The step that manifests and catalogs are read as.
 const STEP: u64 = 2;
+/// Bytes of the copy that notes are of.
+const COPY_BYTES: usize = 2 * crate::memory::PAGE;
 
 /// The beginning of a safetensors file: what is accepted as others' is found at the same places as a shard of ours.
 pub fn shard_header(file: &[u8]) {
@@ -67,6 +69,22 @@ pub fn catalog(text: &[u8]) {
             catalog.items().all(|item| item.chunks.iter().all(is_there)),
             "items are made of chunks that are there"
         );
+    }
+}
+
+/// A note in a staging folder, with its checksum or a right one: what it says of a copy lies in the copy.
+pub fn staged_note(text: &[u8]) {
+    for text in [text.to_vec(), seal_text(text.to_vec())] {
+        let Some(staged) = crate::staging::parse_note(&text, COPY_BYTES) else { continue };
+        assert!(staged.bytes() <= COPY_BYTES as u64, "a save lies in its copy");
+    }
+}
+
+/// An archive's lease, with its checksum or a right one.
+pub fn lease(text: &[u8]) {
+    for text in [text.to_vec(), seal_text(text.to_vec())] {
+        // It says who and when, and any words will do for that.
+        let _ = crate::archive::parse_lease(&text);
     }
 }
 

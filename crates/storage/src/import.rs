@@ -10,7 +10,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
@@ -22,7 +21,7 @@ use crate::manifest::{Manifest, ShardRecord, TensorRecord, seal};
 use crate::memory::{Memory, PAGE};
 use crate::shard::encode_header;
 use crate::tensor::name_fault;
-use crate::threads::on_threads;
+use crate::threads::try_on_threads;
 use crate::{Bytes, Digest, Error, Flaw, Step, Store, TENSORS_MAX, WORLD_SIZE_MAX, layout};
 
 /// Bytes that are copied at once.
@@ -60,22 +59,12 @@ impl Store {
         check_names(&files, prefix)?;
         let (disk, root) = (self.disk(), self.path());
         disk.check_poison()?;
-        let folder = root.join(layout::checkpoint_folder(step.0));
-        if folder.exists() {
-            return Err(Error::Occupied { path: folder });
+        let (aside, name) = (layout::imported_folder(step.0), layout::checkpoint_folder(step.0));
+        if root.join(&name).exists() {
+            return Err(Error::Occupied { path: root.join(&name) });
         }
         disk.create_root(root)?;
-        let aside = root.join(layout::imported_folder(step.0));
-        disk.remove_folder(&aside)?;
-        disk.create_folder(&aside)?;
-        let built = build(disk, &aside, step, &files, prefix);
-        if built.is_err() && disk.check_poison().is_ok() {
-            // The import has failed already and that is what is reported; what can't be removed now goes with the next one.
-            let _ = disk.remove_folder(&aside);
-        }
-        let manifest = built?;
-        disk.rename_folder(&aside, &folder)?;
-        disk.sync_folder(root)?;
+        let manifest = disk.publish_folder(root, (&aside, &name), |aside| build(disk, aside, step, &files, prefix))?;
         Ok(Imported {
             step,
             files: files.len(),
@@ -117,17 +106,8 @@ fn build(disk: &Disk, aside: &Path, step: Step, files: &[ForeignFile], prefix: &
 /// Copies all files, a few at once; none after one has failed.
 fn write_shards(disk: &Disk, aside: &Path, files: &[ForeignFile], prefix: &str) -> Result<Vec<ShardRecord>, Error> {
     let world_size = u32::try_from(files.len()).expect("their number has been checked");
-    let has_failed = AtomicBool::new(false);
-    let write = |(rank, file): (u32, &ForeignFile)| {
-        if has_failed.load(Ordering::Relaxed) {
-            return Ok(None);
-        }
-        let written = write_shard(disk, aside, (rank, world_size), file, prefix);
-        written.map(Some).inspect_err(|_| has_failed.store(true, Ordering::Relaxed))
-    };
-    let written = on_threads(FILES_AT_ONCE, (0..).zip(files).collect(), || write);
-    // What was left undone stands beside an error.
-    written.into_iter().filter_map(Result::transpose).collect()
+    let write = |(rank, file): (u32, &ForeignFile)| write_shard(disk, aside, (rank, world_size), file, prefix);
+    try_on_threads(FILES_AT_ONCE, (0..).zip(files).collect(), write)
 }
 
 fn write_shard(

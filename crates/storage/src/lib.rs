@@ -17,6 +17,7 @@ pub mod archive;
 mod check;
 mod commit;
 mod compare;
+mod copying;
 mod digest;
 mod disk;
 mod error;

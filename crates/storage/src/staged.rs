@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::copying::copy_past_caches;
 use crate::digest::{SEGMENT_BYTES, SegmentHash, hash_segment, join_segments};
 use crate::manifest::{ShardRecord, TensorRecord};
 use crate::memory::{Memory, PAGE};
@@ -44,7 +45,7 @@ impl Staged {
             pieces.extend(place.chunks_mut(SEGMENT_BYTES).zip(tensor.data.chunks(SEGMENT_BYTES)));
             rest = after;
         }
-        on_threads(threads_for(bytes), pieces, || |(place, data): (&mut [u8], &[u8])| place.copy_from_slice(data));
+        on_threads(threads_for(bytes), pieces, || |(place, data): (&mut [u8], &[u8])| copy_past_caches(place, data));
         rest.fill(0);
         Ok(Staged { slab, header_bytes: header.len(), tensors: declared, bytes })
     }

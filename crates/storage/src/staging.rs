@@ -62,6 +62,20 @@ struct Note {
     tensors: Vec<Declared>,
 }
 
+impl Note {
+    /// The save in its copy, if it can be there.
+    fn staged(&self, copy: Memory) -> Option<Staged> {
+        Staged::found(copy, self.header_bytes, self.tensors.clone())
+    }
+}
+
+/// For fuzzing: what a note's text says is in a copy of so many bytes.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn parse_note(text: &[u8], copy_bytes: usize) -> Option<Staged> {
+    let note: Note = crate::manifest::unseal(text, MAGIC, FORMAT_VERSION).ok()?;
+    note.staged(Memory::own(copy_bytes).ok()?)
+}
+
 /// A note that is there; removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Noted(PathBuf);
@@ -175,7 +189,7 @@ fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> 
     }
     let malformed =
         Error::corrupt(path, Flaw::Malformed { what: "its tensors don't lie one after the other in its copy" });
-    let staged = Staged::found(memory, note.header_bytes, note.tensors.clone()).ok_or(malformed)?;
+    let staged = note.staged(memory).ok_or(malformed)?;
     let Note { rank, world_size, tag, .. } = *note;
     let role = Role::Writer { rank, world_size, tag };
     // What is too old the next save sees to; to look at that takes time.

@@ -1,5 +1,6 @@
 //! Pieces of one task, shared out among a few threads.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Has so many threads, the caller's among them, take the pieces one after the other, and says what came of each, in order.
@@ -28,6 +29,25 @@ pub(crate) fn on_threads<P: Send, T: Send, W: FnMut(P) -> T>(
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
+/// The same for what may fail: after that no further piece is begun. The error is that of the earliest piece that failed.
+pub(crate) fn try_on_threads<P: Send, T: Send, E: Send>(
+    threads: usize,
+    pieces: Vec<P>,
+    worker: impl Fn(P) -> Result<T, E> + Sync,
+) -> Result<Vec<T>, E> {
+    let (worker, has_failed) = (&worker, AtomicBool::new(false));
+    let outcomes = on_threads(threads, pieces, || {
+        |piece| {
+            if has_failed.load(Ordering::Relaxed) {
+                return None;
+            }
+            Some(worker(piece).inspect_err(|_| has_failed.store(true, Ordering::Relaxed)))
+        }
+    });
+    // What was left undone stands beside an error.
+    outcomes.into_iter().flatten().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,5 +59,17 @@ mod tests {
             assert_eq!(squares, (0_u64..50).map(|piece| piece * piece).collect::<Vec<_>>(), "{threads} threads");
         }
         assert_eq!(on_threads(4, Vec::<u8>::new(), || |piece| piece), Vec::<u8>::new());
+    }
+
+    #[test]
+    fn nothing_is_begun_after_a_failure() {
+        let begun = Mutex::new(Vec::new());
+        let fail_at_three = |piece: u32| {
+            begun.lock().expect("nobody panicked").push(piece);
+            if piece == 3 { Err(piece) } else { Ok(piece) }
+        };
+        assert_eq!(try_on_threads(1, (0..9).collect(), fail_at_three), Err(3));
+        assert_eq!(*begun.lock().expect("nobody panicked"), [0, 1, 2, 3]);
+        assert_eq!(try_on_threads(2, (4..9).collect(), fail_at_three), Ok((4..9).collect()));
     }
 }

@@ -47,6 +47,16 @@ fn be_a_rank_if_told() {
     std::thread::sleep(FOR_EVER);
 }
 
+#[test]
+fn a_job_that_wants_no_staging_folder_has_none() {
+    let say = "echo \"[$GANGLINE_STAGING_DIR]\" > $OUT/staging";
+    let told = Attempt::of(say).launch().wait_for_file("staging");
+    assert!(told.starts_with("[/dev/shm/gangline-"), "{told}");
+    let without =
+        Attempt::of(say).with(|spec| drop(spec.envs.insert("GANGLINE_STAGING_DIR".to_owned(), String::new())));
+    assert_eq!(without.launch().wait_for_file("staging"), "[]");
+}
+
 /// Proves A-6: a fault between the copy and the disk costs nothing, and what is finished is whole.
 #[test]
 fn a_save_that_all_ranks_had_copied_when_one_was_killed_is_finished_and_reported() {

@@ -8,13 +8,15 @@
 //! way's states once more into an encrypted archive.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use gangline_storage::archive::{Archive, Options as ArchiveOptions, Pushed, WrappingKey};
+use gangline_base::Timestamp;
+use gangline_storage::archive::{Archive, Options as ArchiveOptions, Pushed, Rule, WrappingKey};
 use gangline_storage::{DataType, Options, Step, Store, Tensor};
 
 use super::checkpoint::cpu_time;
@@ -25,8 +27,14 @@ use crate::command;
 const MODEL: [&str; 10] = ["--width", "256", "--layers", "4", "--heads", "4", "--context", "64", "--batch", "4"];
 /// Steps of the whole run, so that the learning rate is still far from its end at the last that is taken.
 const STEPS: u64 = 300;
-/// Steps whose checkpoints are archived.
+/// Steps between two checkpoints, and the last one.
+const INTERVAL: u64 = 10;
+const LAST: u64 = 200;
+/// Steps whose checkpoints are archived one by one.
 const TAKEN: [u64; 4] = [100, 110, 120, 150];
+/// What a run keeps, as docs/guide/checkpoints.md has it: the last two, and the first of each hundred steps.
+const KEEP_LAST: u32 = 2;
+const KEEP_EVERY_STEPS: NonZeroU64 = NonZeroU64::new(100).expect("it isn't 0");
 /// Between two looks for a new checkpoint.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest that training to the last one may take.
@@ -70,6 +78,10 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
         report.section(&format!("tinygpt, 3.3M parameters: {} (measured)", way.says));
         archive(&mut report, way, &states, (&folder.join(number.to_string()), None))?;
     }
+    report.section(&format!(
+        "a run's checkpoints at steps {INTERVAL} to {LAST}, mixed precision: the last {KEEP_LAST} and the first of each {KEEP_EVERY_STEPS} steps kept (measured)"
+    ));
+    retention(&mut report, &trained, &folder.join("retention"))?;
     report.section("the first of these, encrypted (measured)");
     archive(&mut report, &WAYS[0], &states, (&folder.join("encrypted"), Some(key(&folder)?)))?;
     std::fs::remove_dir_all(&folder).context("remove target/bench-archive")?;
@@ -87,7 +99,7 @@ fn train(folder: &Path) -> Result<Store> {
         "--steps",
         &STEPS.to_string(),
         "--checkpoint-every",
-        "10",
+        &INTERVAL.to_string(),
         "--corpus-bytes-max",
         "2000000",
     ]);
@@ -103,7 +115,7 @@ fn train(folder: &Path) -> Result<Store> {
 fn take(child: &mut Child, from: &Path, to: &Path) -> Result<()> {
     let name = |step: u64| format!("step-{step:010}");
     let began = std::time::Instant::now();
-    for step in TAKEN {
+    for step in every_step() {
         let found = from.join(name(step));
         while !found.is_dir() {
             ensure!(child.try_wait()?.is_none(), "tinygpt ended before step {step}");
@@ -154,6 +166,52 @@ fn archive(
     }
     report.figure(&format!("all {} checkpoints", states.len()), put / raw, "", Bar::None);
     Ok(())
+}
+
+/// Pushes a run's checkpoints, keeps those that the rules keep, and pulls these again.
+fn retention(report: &mut Report, trained: &Store, folder: &Path) -> Result<()> {
+    let open = |name| Store::open(folder.join(name), Options { keep: None, ..Options::default() });
+    let (store, back) = (open("store")?, open("back")?);
+    let place = folder.join("archive");
+    let archive = Archive::open(place.to_str().context("a path of text")?, &ArchiveOptions::default())?;
+    let mut raw = 0;
+    for step in every_step() {
+        let tensors = with_copies(&trained.load(Step(step))?.tensors, &[]);
+        let views: Vec<_> = tensors.iter().map(Tensor::as_view).collect();
+        store.save(Step(step), &views, &BTreeMap::new())?.wait()?;
+        raw += archive.push(&store, Step(step))?.bytes.0;
+    }
+    let now = u64::try_from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos())?;
+    let rules = [Rule::Last(KEEP_LAST), Rule::EverySteps(KEEP_EVERY_STEPS)];
+    let before = folder_bytes(&place)?;
+    archive.prune(&rules, Timestamp::from_unix_nanos(now), false)?;
+    let kept = archive.list()?;
+    for one in &kept {
+        let step = one.step;
+        archive.pull(Some(step), &back)?;
+        ensure!(back.load(step)? == store.load(step)?, "step {step} came back changed");
+    }
+    let part = |bytes: u64| in_gigabytes(bytes) / in_gigabytes(raw);
+    let all = every_step().count();
+    report.figure(&format!("archived, all {all} checkpoints, of their bytes"), part(before), "", Bar::None);
+    let what = format!("kept, {} of {all}, all bytes of the archive's folder, each checkpoint exact", kept.len());
+    report.figure(&what, part(folder_bytes(&place)?), "", Bar::AtMost(0.2));
+    Ok(())
+}
+
+fn every_step() -> impl Iterator<Item = u64> {
+    (INTERVAL..=LAST).step_by(usize::try_from(INTERVAL).expect("ten"))
+}
+
+/// Bytes of all files below a folder.
+fn folder_bytes(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { folder_bytes(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
 }
 
 /// A key's file, read.

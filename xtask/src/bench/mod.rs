@@ -1,6 +1,7 @@
 //! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
+//! `planning` alone is built with the feature of that name, in seconds.
 
 #[cfg(feature = "bench")]
 mod archive;
@@ -10,6 +11,8 @@ mod checkpoint;
 mod coding;
 #[cfg(feature = "bench")]
 mod engine;
+#[cfg(feature = "planning")]
+mod planning;
 #[cfg(feature = "bench")]
 mod report;
 #[cfg(feature = "bench")]
@@ -21,24 +24,30 @@ mod training;
 ///
 /// # Errors
 /// When cargo can't be started.
-#[cfg(not(feature = "bench"))]
+#[cfg(not(feature = "planning"))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
-    let mut command =
-        crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", "xtask/bench"]);
+    let features = if name == Some("planning") { "xtask/planning" } else { "xtask/bench" };
+    let mut command = crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", features]);
     crate::command::succeeds(command.args(["--", "bench"]).args(name).args(options))
 }
 
 /// A benchmark takes its options, prints what it measured and returns whether its targets were met.
-#[cfg(any(test, feature = "bench"))]
+#[cfg(any(test, feature = "planning"))]
 type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
-#[cfg(feature = "bench")]
+#[cfg(feature = "planning")]
 const BENCHES: &[(&str, Bench)] = &[
+    #[cfg(feature = "bench")]
     ("archive", archive::run),
+    #[cfg(feature = "bench")]
     ("checkpoint", checkpoint::run),
+    #[cfg(feature = "bench")]
     ("coding", coding::run),
+    #[cfg(feature = "bench")]
     ("engine", engine::run),
+    ("planning", planning::run),
+    #[cfg(feature = "bench")]
     ("scheduler", scheduler::run),
 ];
 
@@ -46,12 +55,12 @@ const BENCHES: &[(&str, Bench)] = &[
 ///
 /// # Errors
 /// When the name isn't known or the benchmark fails.
-#[cfg(feature = "bench")]
+#[cfg(feature = "planning")]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     run(BENCHES, name, options)
 }
 
-#[cfg(any(test, feature = "bench"))]
+#[cfg(any(test, feature = "planning"))]
 fn run(benches: &[(&str, Bench)], name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let names: Vec<&str> = benches.iter().map(|(name, _)| *name).collect();
     let Some(name) = name else {

@@ -11,8 +11,9 @@ use gangline_storage::{DataType, Options, Store, TensorView};
 use rustix::fs::statvfs;
 use serde::Serialize;
 
+use crate::amount;
+use crate::checkpoint::failed;
 use crate::checkpoint::forecast::{BYTES_PER_PARAMETER, Fleet, Forecast, Rates, forecast, percent};
-use crate::checkpoint::{amount, failed};
 use crate::failure::Failure;
 use crate::{Global, output};
 

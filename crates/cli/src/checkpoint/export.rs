@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 use gangline_base::Bytes;
 use gangline_storage::{Error, ExportOptions, Precision, RESERVED_PREFIX, SHARD_BYTES_DEFAULT, TensorInfo};
 
+use crate::amount;
 use crate::checkpoint::groups::grouped;
-use crate::checkpoint::{amount, failed, place};
+use crate::checkpoint::{failed, place};
 use crate::failure::Failure;
 use crate::{Global, archive, output};
 

@@ -41,19 +41,8 @@ pub(crate) fn pull(access: &Access<'_>, catalog: &Catalog, store: &Store) -> Res
     let disk = store.disk();
     disk.create_root(store.path())?;
     check_room(store.path(), catalog)?;
-    let aside = store.path().join(layout::pulled_folder(catalog.step));
-    disk.remove_folder(&aside)?;
-    disk.create_folder(&aside)?;
-    let built = build(access, catalog, store, &aside);
-    if built.is_err() && disk.check_poison().is_ok() {
-        // The pull has failed already and that is what is reported; what can't be removed now goes with the next one.
-        let _ = disk.remove_folder(&aside);
-    }
-    built?;
-    disk.rename_folder(&aside, &store.path().join(layout::checkpoint_folder(catalog.step)))?;
-    disk.sync_folder(store.path())?;
-    // If a damaged one was there, it has taken the folder's name.
-    disk.remove_folder(&aside)?;
+    let names = (layout::pulled_folder(catalog.step), layout::checkpoint_folder(catalog.step));
+    disk.publish_folder(store.path(), (&names.0, &names.1), |aside| build(access, catalog, store, aside))?;
     Ok(pulled)
 }
 

@@ -110,6 +110,25 @@ fn no_mutation_of_a_manifest_or_an_index_makes_a_panic() {
 }
 
 #[test]
+fn no_mutation_of_a_staged_saves_note_or_a_lease_makes_a_panic() {
+    let note = br#"{"magic":"gangline-staged-save","version":1,"root":"/r","rank":0,"world_size":1,"tag":3,"step":2,"metadata":{},"#;
+    let rest = format!(
+        r#""plan_blake3":"{}","header_bytes":4096,"tensors":[{{"name":"a","data_type":"F16","shape":[5],"range":{{"start":0,"end":10}},"part_of":null}}]"#,
+        Digest::of(b"plan")
+    );
+    let sound = [note, rest.as_bytes()].concat();
+    let staged = crate::staging::parse_note(&seal_text(sound.clone()), COPY_BYTES);
+    assert_eq!(staged.map(|staged| staged.bytes()), Some(4_106));
+    check(staged_note, &sound, 9);
+    let owner = r#"{"host":"a","machine":"b 4026531836","process":17,"began":"1234"}"#;
+    let sound = format!(
+        r#"{{"magic":"gangline-archive-lease","version":1,"owner":{owner},"purpose":"push","taken_at":5,"renewed_at":6"#
+    );
+    assert!(crate::archive::parse_lease(&seal_text(sound.clone().into_bytes())));
+    check(lease, sound.as_bytes(), 10);
+}
+
+#[test]
 fn no_mutation_of_a_coded_tensor_makes_a_panic() {
     let raw: Vec<u8> = (0..3_000_u16).flat_map(|at| [at.to_le_bytes()[0].wrapping_mul(7), 0x3c]).collect();
     let base = vec![0x3c; raw.len()];

@@ -29,6 +29,13 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     amount(text, &COUNT_UNITS).ok_or_else(|| "write a count with its unit, such as 350M, 70B or 1.5T".to_owned())
 }
 
+/// Reads a number of tokens: a count, or all its digits; not zero.
+pub(crate) fn tokens(text: &str) -> Result<u64, String> {
+    let plain = text.parse().ok().filter(|count| *count > 0);
+    let wrong = || "write a whole number, or one with its unit such as 500M or 1.5T".to_owned();
+    plain.or_else(|| amount(text, &COUNT_UNITS)).ok_or_else(wrong)
+}
+
 fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(end);
@@ -54,6 +61,8 @@ mod tests {
         check("0.5KB", 500);
         assert_eq!(count("70B"), Ok(70_000_000_000));
         assert_eq!(count("1.5t"), Ok(1_500_000_000_000));
+        assert_eq!((tokens("500M"), tokens("500000000")), (Ok(500_000_000), Ok(500_000_000)));
+        assert!(tokens("0").is_err() && tokens("-5").is_err());
     }
 
     #[test]

@@ -1,0 +1,387 @@
+//! The price book: what accelerators, storage, requests and transfers cost, with source and day.
+//!
+//! Text in, values out; money is integral. A price says when it was read; [`STALE_DAYS`] later it is stale and shown so.
+
+use std::collections::BTreeMap;
+
+use gangline_base::{Bytes, Money};
+use serde::Deserialize;
+
+use crate::day::Day;
+
+/// What comes with this program.
+const BUILT_IN: &str = include_str!("prices.toml");
+/// Days after which a price is stale.
+pub const STALE_DAYS: i64 = 90;
+/// Longest file that is read, in bytes.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Most prices of a kind in one file.
+const ENTRIES_MAX: usize = 4096;
+/// Highest price of anything for an hour, a gigabyte or a thousand requests: above it is surely a mistake.
+const PRICE_MAX: Money = Money::from_nano_dollars(1_000_000_000_000);
+/// Bytes of a gigabyte, as providers bill it.
+const GIGABYTE: u128 = 1_000_000_000;
+
+/// Why a price book can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PriceError {
+    /// The file is far too long.
+    #[error("{file} has {bytes} bytes, more than a price book may have ({TEXT_BYTES_MAX})")]
+    TooLong {
+        /// The file.
+        file: String,
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// The file isn't TOML of this form.
+    #[error("{file} is not a price book")]
+    Malformed {
+        /// The file.
+        file: String,
+        /// What is wrong, and where.
+        #[source]
+        source: toml::de::Error,
+    },
+    /// An entry has a field that can't be.
+    #[error("`{field}` of {entry} in {file} is \"{found}\": write {expected}")]
+    Unfit {
+        /// The file.
+        file: String,
+        /// The entry.
+        entry: String,
+        /// The field.
+        field: &'static str,
+        /// What it is.
+        found: String,
+        /// What is expected.
+        expected: &'static str,
+    },
+    /// There are too many entries.
+    #[error("{file} has more than {ENTRIES_MAX} prices of a kind")]
+    TooMany {
+        /// The file.
+        file: String,
+    },
+}
+
+/// On what terms something is rented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Terms {
+    /// By the hour, given back at any time.
+    OnDemand,
+    /// Paid for a year.
+    #[serde(rename = "reserved-1y")]
+    ReservedOneYear,
+    /// Paid for three years.
+    #[serde(rename = "reserved-3y")]
+    ReservedThreeYears,
+    /// Until somebody pays more.
+    Spot,
+    /// A whole machine, by the month.
+    BareMetal,
+}
+
+/// Where a price is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The page or list.
+    pub source: String,
+    /// The day it was read.
+    pub as_of: Day,
+}
+
+impl Origin {
+    /// Whether the price is older than [`STALE_DAYS`] on this day.
+    #[must_use]
+    pub const fn is_stale(&self, today: Day) -> bool {
+        today.since(self.as_of) > STALE_DAYS
+    }
+}
+
+/// What an accelerator costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceleratorPrice {
+    /// As in the book of hardware: `H100-SXM5-80GB`.
+    pub name: String,
+    /// Who rents it out.
+    pub provider: String,
+    /// On what terms.
+    pub terms: Terms,
+    /// For one of them and an hour.
+    pub per_hour: Money,
+    /// Where, if that is said.
+    pub region: Option<String>,
+    /// As what, if that is said: `p5.48xlarge`.
+    pub instance: Option<String>,
+    /// Where the price is from.
+    pub origin: Origin,
+}
+
+/// Prices of a gigabyte, cheaper the more there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tiers {
+    /// Up to how many bytes in all, and the price of each gigabyte there; the last has no end.
+    steps: Vec<(Option<Bytes>, Money)>,
+}
+
+impl Tiers {
+    /// What so many bytes cost, rounded down to a nano-dollar, or the most there can be.
+    #[must_use]
+    pub fn cost(&self, bytes: Bytes) -> Money {
+        let (mut below, mut nanos) = (0_u64, 0_u128);
+        for (end, price) in &self.steps {
+            let end = end.map_or(u64::MAX, |end| end.0).min(bytes.0);
+            let price = u128::try_from(price.nano_dollars()).unwrap_or(0);
+            nanos += u128::from(end.saturating_sub(below)) * price / GIGABYTE;
+            below = below.max(end);
+        }
+        Money::from_nano_dollars(i64::try_from(nanos).unwrap_or(i64::MAX))
+    }
+}
+
+/// What storage costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoragePrice {
+    /// `s3-standard`.
+    pub name: String,
+    /// Whose it is.
+    pub provider: String,
+    /// For each gigabyte and month.
+    pub per_month: Tiers,
+    /// For a thousand writing requests.
+    pub per_thousand_writes: Money,
+    /// For a thousand reading requests.
+    pub per_thousand_reads: Money,
+    /// Where the price is from.
+    pub origin: Origin,
+}
+
+/// What data costs that leave a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EgressPrice {
+    /// Whom they leave.
+    pub provider: String,
+    /// For each gigabyte of a month.
+    pub transfer: Tiers,
+    /// Where the price is from.
+    pub origin: Origin,
+}
+
+/// All prices.
+#[derive(Clone, Debug, Default)]
+pub struct PriceBook {
+    accelerators: BTreeMap<(String, String, Terms), AcceleratorPrice>,
+    storages: BTreeMap<String, StoragePrice>,
+    egress: BTreeMap<String, EgressPrice>,
+}
+
+impl PriceBook {
+    /// What comes with this program.
+    ///
+    /// # Panics
+    /// If it is malformed; a test reads it.
+    #[must_use]
+    pub fn built_in() -> Self {
+        PriceBook::default().with("the built-in price book", BUILT_IN).expect("the built-in prices are read by a test")
+    }
+
+    /// These prices with those of a file's text over them.
+    ///
+    /// # Errors
+    /// [`PriceError`] names file, entry and field.
+    pub fn with(mut self, file: &str, text: &str) -> Result<Self, PriceError> {
+        let file = file.to_owned();
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(PriceError::TooLong { file, bytes: text.len() });
+        }
+        let written: Written = match toml::from_str(text) {
+            Ok(written) => written,
+            Err(source) => return Err(PriceError::Malformed { file, source }),
+        };
+        if [written.accelerator.len(), written.storage.len(), written.egress.len()].iter().any(|n| *n > ENTRIES_MAX) {
+            return Err(PriceError::TooMany { file });
+        }
+        for entry in written.accelerator {
+            let price = entry.price(&file)?;
+            self.accelerators.insert((price.name.clone(), price.provider.clone(), price.terms), price);
+        }
+        for entry in written.storage {
+            let price = entry.price(&file)?;
+            self.storages.insert(price.name.clone(), price);
+        }
+        for entry in written.egress {
+            let price = entry.price(&file)?;
+            self.egress.insert(price.provider.clone(), price);
+        }
+        Ok(self)
+    }
+
+    /// Every price of this accelerator on these terms, cheapest first.
+    #[must_use]
+    pub fn accelerator(&self, name: &str, terms: Terms) -> Vec<&AcceleratorPrice> {
+        let mut prices: Vec<_> =
+            self.accelerators.values().filter(|price| price.name == name && price.terms == terms).collect();
+        prices.sort_by(|left, right| left.per_hour.cmp(&right.per_hour).then(left.provider.cmp(&right.provider)));
+        prices
+    }
+
+    /// Every price of an accelerator, by name, provider and terms.
+    pub fn accelerators(&self) -> impl Iterator<Item = &AcceleratorPrice> {
+        self.accelerators.values()
+    }
+
+    /// The storage of this name.
+    #[must_use]
+    pub fn storage(&self, name: &str) -> Option<&StoragePrice> {
+        self.storages.get(name)
+    }
+
+    /// Every storage, by name.
+    pub fn storages(&self) -> impl Iterator<Item = &StoragePrice> {
+        self.storages.values()
+    }
+
+    /// What data cost that leave this provider.
+    #[must_use]
+    pub fn egress(&self, provider: &str) -> Option<&EgressPrice> {
+        self.egress.get(provider)
+    }
+}
+
+/// A file of prices.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default)]
+    accelerator: Vec<WrittenAccelerator>,
+    #[serde(default)]
+    storage: Vec<WrittenStorage>,
+    #[serde(default)]
+    egress: Vec<WrittenEgress>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenAccelerator {
+    name: String,
+    provider: String,
+    terms: Terms,
+    usd_per_hour: String,
+    region: Option<String>,
+    instance: Option<String>,
+    source: String,
+    as_of: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenStorage {
+    name: String,
+    provider: String,
+    tiers: Vec<WrittenTier>,
+    usd_per_1000_writes: Option<String>,
+    usd_per_1000_reads: Option<String>,
+    source: String,
+    as_of: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenEgress {
+    provider: String,
+    tiers: Vec<WrittenTier>,
+    source: String,
+    as_of: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenTier {
+    up_to: Option<String>,
+    #[serde(alias = "usd_per_gb_month")]
+    usd_per_gb: String,
+}
+
+impl WrittenAccelerator {
+    fn price(self, file: &str) -> Result<AcceleratorPrice, PriceError> {
+        let place = Place { file, entry: format!("{} at {}", self.name, self.provider) };
+        Ok(AcceleratorPrice {
+            per_hour: place.money("usd_per_hour", &self.usd_per_hour)?,
+            origin: place.origin(self.source, &self.as_of)?,
+            name: self.name,
+            provider: self.provider,
+            terms: self.terms,
+            region: self.region,
+            instance: self.instance,
+        })
+    }
+}
+
+impl WrittenStorage {
+    fn price(self, file: &str) -> Result<StoragePrice, PriceError> {
+        let place = Place { file, entry: self.name.clone() };
+        let requests = |field, text: Option<String>| text.map_or(Ok(Money::ZERO), |text| place.money(field, &text));
+        Ok(StoragePrice {
+            per_month: place.tiers(self.tiers)?,
+            per_thousand_writes: requests("usd_per_1000_writes", self.usd_per_1000_writes)?,
+            per_thousand_reads: requests("usd_per_1000_reads", self.usd_per_1000_reads)?,
+            origin: place.origin(self.source, &self.as_of)?,
+            name: self.name,
+            provider: self.provider,
+        })
+    }
+}
+
+impl WrittenEgress {
+    fn price(self, file: &str) -> Result<EgressPrice, PriceError> {
+        let place = Place { file, entry: format!("egress of {}", self.provider) };
+        let (transfer, origin) = (place.tiers(self.tiers)?, place.origin(self.source, &self.as_of)?);
+        Ok(EgressPrice { provider: self.provider, transfer, origin })
+    }
+}
+
+/// Where a field is, for errors.
+struct Place<'a> {
+    file: &'a str,
+    entry: String,
+}
+
+impl Place<'_> {
+    fn unfit(&self, field: &'static str, found: &str, expected: &'static str) -> PriceError {
+        let found = found.chars().take(40).collect();
+        PriceError::Unfit { file: self.file.to_owned(), entry: self.entry.clone(), field, found, expected }
+    }
+
+    fn money(&self, field: &'static str, text: &str) -> Result<Money, PriceError> {
+        let expected = "dollars such as 2.49, at most 1000";
+        let money: Option<Money> = text.parse().ok().filter(|money| *money <= PRICE_MAX);
+        money.ok_or_else(|| self.unfit(field, text, expected))
+    }
+
+    fn origin(&self, source: String, as_of: &str) -> Result<Origin, PriceError> {
+        let as_of = as_of.parse().map_err(|_| self.unfit("as_of", as_of, "a day such as 2026-11-22"))?;
+        Ok(Origin { source, as_of })
+    }
+
+    /// Tiers go up, and only the last has no end.
+    fn tiers(&self, written: Vec<WrittenTier>) -> Result<Tiers, PriceError> {
+        let mut steps: Vec<(Option<Bytes>, Money)> = Vec::new();
+        for tier in written {
+            let end = tier.up_to.as_deref().map(|text| {
+                text.parse::<Bytes>().map_err(|_| self.unfit("up_to", text, "a size with its unit, such as 10TB"))
+            });
+            steps.push((end.transpose()?, self.money("usd_per_gb", &tier.usd_per_gb)?));
+        }
+        let is_last_open = steps.last().is_some_and(|(end, _)| end.is_none());
+        let ends: Vec<u64> = steps.iter().filter_map(|(end, _)| end.map(|end| end.0)).collect();
+        if !is_last_open || ends.len() + 1 != steps.len() || !ends.is_sorted() {
+            return Err(self.unfit("tiers", "", "tiers that go up, the last without up_to"));
+        }
+        Ok(Tiers { steps })
+    }
+}
+
+#[cfg(test)]
+#[path = "price_book_tests.rs"]
+mod tests;

@@ -1,0 +1,134 @@
+//! How many parameters low-rank adapters train (Hu 2021, arXiv:2106.09685).
+
+use super::matrices::{Matrix, Role};
+use super::{Attention, FeedForward, Layer, Model};
+use crate::workload::{Lora, LoraForm, LoraTarget};
+
+/// Greatest rank that is counted.
+const RANK_MAX: u64 = 1 << 16;
+
+/// Why adapters can't be counted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoraError {
+    /// The rank is nothing an adapter can have.
+    #[error("lora rank {rank} is not possible: choose 1 to {RANK_MAX}, usually 8 to 64")]
+    Rank {
+        /// The rank.
+        rank: u64,
+    },
+    /// No matrix is targeted.
+    #[error("lora has no target: name matrices such as q_proj and v_proj")]
+    NoTarget,
+    /// The model has no such matrix.
+    #[error("{model} has no matrix for the lora target {target:?}: choose others, or all-linear")]
+    NotThere {
+        /// The model's name.
+        model: String,
+        /// The target.
+        target: LoraTarget,
+    },
+}
+
+impl Model {
+    /// Parameters that adapters of this kind train: of each targeted matrix r (d_in + d_out), and what the form adds or leaves out.
+    ///
+    /// A mixture's experts have an adapter each, as PEFT gives them to experts that are modules of their own. Where a model stores several
+    /// matrices as one, [`LoraTarget::QueryKeyValue`] and [`LoraTarget::GateUp`] are that one, as PEFT sees it; the single ones are
+    /// slices of it with adapters of their own, as litgpt has them.
+    ///
+    /// # Errors
+    /// [`LoraError`] if the rank or a target is impossible for this model.
+    pub fn lora_parameters(&self, lora: &Lora) -> Result<u64, LoraError> {
+        if lora.rank == 0 || lora.rank > RANK_MAX {
+            return Err(LoraError::Rank { rank: lora.rank });
+        }
+        let mut targets = lora.targets.clone();
+        targets.sort_unstable();
+        targets.dedup();
+        if targets.is_empty() {
+            return Err(LoraError::NoTarget);
+        }
+        let mut sum = 0;
+        for target in targets {
+            let of_group = |layer: &Layer| -> u64 {
+                let adapted = adapted(layer, self.hidden, target);
+                adapted.into_iter().map(|matrix| matrix.copies * adapter(matrix, lora)).sum()
+            };
+            let trained: u64 = self.layers.iter().map(|group| group.count * of_group(&group.layer)).sum();
+            if trained == 0 {
+                return Err(LoraError::NotThere { model: self.name.clone(), target });
+            }
+            sum += trained;
+        }
+        Ok(sum)
+    }
+
+    /// Every matrix in the model's layers that may have an adapter (PEFT's `all-linear`): all but head and router.
+    #[must_use]
+    pub fn all_linear(&self) -> Vec<LoraTarget> {
+        let fused = self.layers.iter().map(|group| fused(&group.layer));
+        let (is_attention_fused, is_work_fused) = fused.fold((false, false), |all, one| (all.0 | one.0, all.1 | one.1));
+        let is_single = |target: &LoraTarget| match target {
+            LoraTarget::Query | LoraTarget::Key | LoraTarget::Value => !is_attention_fused,
+            LoraTarget::QueryKeyValue => is_attention_fused,
+            LoraTarget::Gate | LoraTarget::Up => !is_work_fused,
+            LoraTarget::GateUp => is_work_fused,
+            LoraTarget::Output | LoraTarget::Down | LoraTarget::StateIn | LoraTarget::StateOut => true,
+        };
+        let is_there = |target: &LoraTarget| {
+            self.layers.iter().any(|group| !adapted(&group.layer, self.hidden, *target).is_empty())
+        };
+        LoraTarget::ALL.into_iter().filter(is_single).filter(is_there).collect()
+    }
+}
+
+/// Whether attention's, and the work's, matrices are stored as one.
+fn fused(layer: &Layer) -> (bool, bool) {
+    let attention = matches!(&layer.attention, Attention::Grouped(attention) if attention.is_fused);
+    (attention, matches!(&layer.feed_forward, FeedForward::Dense(dense) if dense.is_fused))
+}
+
+/// The matrices of a layer that a target means.
+fn adapted(layer: &Layer, hidden: u64, target: LoraTarget) -> Vec<Matrix> {
+    let (is_attention_fused, is_work_fused) = fused(layer);
+    let all = layer.matrices(hidden);
+    let of = |roles: &[Role]| all.into_iter().filter(|matrix| roles.contains(&matrix.role)).collect::<Vec<_>>();
+    match target {
+        LoraTarget::Query => of(&[Role::QueryLatent, Role::Query]),
+        LoraTarget::Key => of(&[Role::Key]),
+        LoraTarget::Value => of(&[Role::Value]),
+        LoraTarget::Output => of(&[Role::Output]),
+        LoraTarget::Gate => of(&[Role::Gate, Role::SharedGate, Role::ExpertGate]),
+        LoraTarget::Up => of(&[Role::Up, Role::SharedUp, Role::ExpertUp]),
+        LoraTarget::Down => of(&[Role::Down, Role::SharedDown, Role::ExpertDown]),
+        LoraTarget::StateIn => of(&[Role::StateIn]),
+        LoraTarget::StateOut => of(&[Role::StateOut]),
+        LoraTarget::QueryKeyValue if is_attention_fused => joined(&of(&[Role::Query, Role::Key, Role::Value])),
+        LoraTarget::GateUp if is_work_fused => joined(&of(&[Role::Gate, Role::Up])),
+        LoraTarget::QueryKeyValue | LoraTarget::GateUp => Vec::new(),
+    }
+}
+
+/// Matrices with the same inputs as the one that stores them.
+fn joined(parts: &[Matrix]) -> Vec<Matrix> {
+    let outputs = parts.iter().map(|matrix| matrix.outputs).sum();
+    parts.first().map(|first| Matrix { outputs, ..*first }).into_iter().collect()
+}
+
+/// What one adapter trains: down r x d_in, up d_out x r, and by form.
+const fn adapter(matrix: Matrix, lora: &Lora) -> u64 {
+    let (down, up) = (lora.rank * matrix.inputs, lora.rank * matrix.outputs);
+    match lora.form {
+        LoraForm::Plain => down + up,
+        LoraForm::WeightDecomposed => down + up + matrix.outputs,
+        LoraForm::FrozenDown => up,
+        LoraForm::FrozenUp => down,
+        LoraForm::BlockDiagonal { blocks } if is_cut_by_inputs(matrix.role) => down / blocks.get() + up,
+        LoraForm::BlockDiagonal { blocks } => down + up / blocks.get(),
+    }
+}
+
+/// Whether tensor parallelism cuts such a matrix along its inputs (arXiv:1909.08053, section 3).
+const fn is_cut_by_inputs(role: Role) -> bool {
+    matches!(role, Role::Output | Role::Down | Role::SharedDown | Role::ExpertDown | Role::StateOut)
+}

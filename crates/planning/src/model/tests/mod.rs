@@ -1,0 +1,5 @@
+//! Published counts, and configurations that are refused.
+
+mod counts;
+mod flops;
+mod refusals;

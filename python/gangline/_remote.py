@@ -1,0 +1,65 @@
+"""A store whose checkpoints are an archive's: what is saved lies in a folder of this machine until it is there, and comes from there
+when this machine hasn't got it."""
+
+import hashlib
+import os
+import pathlib
+import warnings
+
+from .errors import ArchiveFailedWarning, Refused, Unreachable
+
+_HASH_DIGITS = 16
+
+
+def is_address(path: str | os.PathLike[str]) -> bool:
+    """Whether a store's path is an archive's address: s3://bucket/prefix or file:///folder."""
+    return "://" in os.fspath(path)
+
+
+def folder_of(address: str) -> str:
+    """The folder on this machine for an archive's checkpoints: below GANGLINE_CACHE_DIR, or else the user's cache folder."""
+    own = os.environ.get("GANGLINE_CACHE_DIR")
+    base = pathlib.Path(own) if own else pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gangline"
+    name = hashlib.blake2b(address.rstrip("/").encode()).hexdigest()[:_HASH_DIGITS]
+    folder = base / "checkpoints" / name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return str(folder)
+
+
+def refuse_address(path: str | os.PathLike[str]) -> None:
+    """For a store of many ranks, which meet in a folder."""
+    if is_address(path):
+        raise Refused(f"open {path} for several ranks: give a folder that all of them see, and archive={os.fspath(path)!r}")
+
+
+class Remote:
+    """An archive as a store's second place."""
+
+    def __init__(self, native, place):
+        self.place = place
+        self._native = native
+
+    def steps(self):
+        """The whole checkpoints that are there, in order."""
+        return self._native.archive_steps(self.place)
+
+    def info(self, step):
+        """What the manifest of one says, as JSON."""
+        return self._native.archive_info(step, self.place)
+
+    def fetch(self, step):
+        """Brings a checkpoint here that only the archive has; without a step the newest, if it is newer than what is here."""
+        here = [listed[0] for listed in self._native.list()]
+        if step is not None:
+            if step not in here:
+                self._native.pull(step, self.place)
+            return
+        try:
+            newest = max(self.steps(), default=None)
+            if newest is not None and newest > max(here, default=-1):
+                self._native.pull(newest, self.place)
+        except Unreachable as error:
+            if not here:
+                raise
+            text = f"{self.place[0]} can't be asked, so the newest checkpoint of this machine is taken: {error}"
+            warnings.warn(text, ArchiveFailedWarning, stacklevel=4)
