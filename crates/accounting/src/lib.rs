@@ -2,11 +2,9 @@
 //!
 //! Pure. Device time and money are integral, so sums are exact in any order.
 
-mod day;
 mod ledger;
 mod price_book;
 
-pub use day::{Day, InvalidDay};
 pub use ledger::{Allocation, LedgerEntry, book};
 pub use price_book::{
     AcceleratorPrice, EgressPrice, Origin, PriceBook, PriceError, STALE_DAYS, StoragePrice, Terms, Tiers,

@@ -4,10 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use gangline_base::{Bytes, Money};
+use gangline_base::{Bytes, Day, Money};
 use serde::Deserialize;
-
-use crate::day::Day;
 
 /// What comes with this program.
 const BUILT_IN: &str = include_str!("prices.toml");
@@ -261,13 +259,29 @@ struct Written {
     egress: Vec<WrittenEgress>,
 }
 
+/// Dollars, as text or as the number that people write as well.
+#[derive(Deserialize)]
+#[serde(from = "toml::Value")]
+struct Amount(String);
+
+impl From<toml::Value> for Amount {
+    fn from(value: toml::Value) -> Self {
+        match value {
+            toml::Value::String(text) => Amount(text),
+            toml::Value::Float(number) => Amount(number.to_string()),
+            toml::Value::Integer(number) => Amount(number.to_string()),
+            other => Amount(other.type_str().to_owned()),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenAccelerator {
     name: String,
     provider: String,
     terms: Terms,
-    usd_per_hour: String,
+    usd_per_hour: Amount,
     region: Option<String>,
     instance: Option<String>,
     source: String,
@@ -280,8 +294,8 @@ struct WrittenStorage {
     name: String,
     provider: String,
     tiers: Vec<WrittenTier>,
-    usd_per_1000_writes: Option<String>,
-    usd_per_1000_reads: Option<String>,
+    usd_per_1000_writes: Option<Amount>,
+    usd_per_1000_reads: Option<Amount>,
     source: String,
     as_of: String,
 }
@@ -300,7 +314,7 @@ struct WrittenEgress {
 struct WrittenTier {
     up_to: Option<String>,
     #[serde(alias = "usd_per_gb_month")]
-    usd_per_gb: String,
+    usd_per_gb: Amount,
 }
 
 impl WrittenAccelerator {
@@ -321,7 +335,8 @@ impl WrittenAccelerator {
 impl WrittenStorage {
     fn price(self, file: &str) -> Result<StoragePrice, PriceError> {
         let place = Place { file, entry: self.name.clone() };
-        let requests = |field, text: Option<String>| text.map_or(Ok(Money::ZERO), |text| place.money(field, &text));
+        let requests =
+            |field, amount: Option<Amount>| amount.map_or(Ok(Money::ZERO), |amount| place.money(field, &amount));
         Ok(StoragePrice {
             per_month: place.tiers(self.tiers)?,
             per_thousand_writes: requests("usd_per_1000_writes", self.usd_per_1000_writes)?,
@@ -353,7 +368,7 @@ impl Place<'_> {
         PriceError::Unfit { file: self.file.to_owned(), entry: self.entry.clone(), field, found, expected }
     }
 
-    fn money(&self, field: &'static str, text: &str) -> Result<Money, PriceError> {
+    fn money(&self, field: &'static str, Amount(text): &Amount) -> Result<Money, PriceError> {
         let expected = "dollars such as 2.49, at most 1000";
         let money: Option<Money> = text.parse().ok().filter(|money| *money <= PRICE_MAX);
         money.ok_or_else(|| self.unfit(field, text, expected))

@@ -56,6 +56,8 @@ fn a_file_of_ones_own_adds_and_replaces_prices() {
     let prices = book.accelerator("X1", Terms::BareMetal);
     assert_eq!(prices.len(), 1);
     assert_eq!(prices[0].per_hour.to_string(), "$2.00");
+    let bare = book.with("mine.toml", &MINE.replace("\"1.5\"", "3.50")).unwrap();
+    assert_eq!(bare.accelerator("X1", Terms::BareMetal)[0].per_hour.to_string(), "$3.50");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Pure: no I/O, no clock, no randomness. Everything here is a value with a unit.
 
+mod day;
 mod device;
 mod elastic;
 mod failure;
@@ -14,6 +15,7 @@ mod sweep;
 mod time;
 mod topology;
 
+pub use day::{Day, InvalidDay};
 pub use device::{DeviceLayout, InvalidLayout};
 pub use elastic::{Elastic, InvalidSpeedUp, SPEED_ONE, SpeedUp};
 pub use failure::with_causes;

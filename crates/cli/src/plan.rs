@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use gangline_planning::layout::Layout;
+use gangline_planning::plan::fleet::{self, Goal};
 use gangline_planning::plan::{Plan, PlanError, make};
-use gangline_planning::search::fleet::{self, Goal};
 
 use crate::failure::Failure;
 use crate::output;

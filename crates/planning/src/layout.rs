@@ -7,7 +7,7 @@ mod shown;
 pub mod text;
 
 pub use check::LayoutFault;
-pub use text::LayoutTextError;
+pub use text::{LayoutTextError, STACKS};
 
 /// A cut. The product of tensor, pipeline, context and data parallelism is the number of accelerators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

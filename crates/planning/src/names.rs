@@ -5,6 +5,11 @@ pub(crate) fn folded(name: &str) -> String {
     name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
 }
 
+/// The word of a table for a value; empty if it has none.
+pub(crate) fn word_for<T: PartialEq>(value: &T, table: &[(&'static str, T)]) -> &'static str {
+    table.iter().find(|(_, known)| known == value).map_or("", |(word, _)| word)
+}
+
 /// How many names an error suggests.
 const SUGGESTIONS_MAX: usize = 4;
 /// Longest name that is compared, in characters; more is cut off.

@@ -47,7 +47,7 @@ pub type FlopRate = Quantity<PerSecond<Flop>>;
 pub type Bandwidth = Quantity<PerSecond<Byte>>;
 
 /// Bytes of a GiB.
-const GIBIBYTE: f64 = 1_073_741_824.0;
+pub const GIBIBYTE: f64 = 1_073_741_824.0;
 
 impl<Unit> Quantity<Unit> {
     /// Nothing.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gangline_accounting::{PriceBook, Terms};
+use gangline_base::Day;
 use gangline_planning::hardware::book::Book;
 use gangline_planning::model::{Model, catalog, config};
 use gangline_planning::plan::Price;
@@ -27,8 +28,28 @@ pub(crate) struct BookArgs {
     prices: Option<PathBuf>,
 }
 
+/// What the files of one's own and those that come along say together.
+pub(crate) struct Books {
+    pub(crate) hardware: Book,
+    own_prices: PriceBook,
+    prices: PriceBook,
+}
+
+impl Books {
+    /// The cheapest price by the hour that is known of an accelerator, on demand; one's own goes before all others.
+    pub(crate) fn price(&self, accelerator: &str) -> Option<Price> {
+        price(&self.own_prices, accelerator).or_else(|| price(&self.prices, accelerator))
+    }
+}
+
 impl BookArgs {
-    pub(crate) fn hardware(&self) -> Result<Book, Failure> {
+    /// Reads all of them.
+    pub(crate) fn read(&self) -> Result<Books, Failure> {
+        let hardware = self.hardware()?;
+        Ok(Books { own_prices: self.own_prices(&hardware)?, prices: self.prices()?, hardware })
+    }
+
+    fn hardware(&self) -> Result<Book, Failure> {
         let Some(path) = &self.hardware else { return Ok(Book::built_in()) };
         Book::built_in().with(&path.display().to_string(), &read(path)?).map_err(|error| wrong(&error))
     }
@@ -39,7 +60,7 @@ impl BookArgs {
     }
 
     /// The prices of one's own alone, which go before all others; each must be of hardware that is known.
-    pub(crate) fn own_prices(&self, hardware: &Book) -> Result<PriceBook, Failure> {
+    fn own_prices(&self, hardware: &Book) -> Result<PriceBook, Failure> {
         let Some(path) = &self.prices else { return Ok(PriceBook::default()) };
         let file = path.display().to_string();
         let own = PriceBook::default().with(&file, &read(path)?).map_err(|error| wrong(&error))?;
@@ -73,22 +94,21 @@ pub(crate) fn model(name: Option<&str>, config: Option<&Path>) -> Result<Model, 
     }
 }
 
-/// The cheapest price by the hour that is known of an accelerator, on demand.
-pub(crate) fn price(book: &PriceBook, accelerator: &str) -> Option<Price> {
+fn price(book: &PriceBook, accelerator: &str) -> Option<Price> {
     let cheapest = *book.accelerator(accelerator, Terms::OnDemand).first()?;
     let today = today();
     Some(Price {
         hourly: cheapest.per_hour,
         source: format!("{}, on demand", cheapest.provider),
-        as_of: cheapest.origin.as_of.to_string(),
+        as_of: Some(cheapest.origin.as_of.to_string()),
         is_stale: cheapest.origin.is_stale(today),
     })
 }
 
 /// Today, read at the edge.
-pub(crate) fn today() -> gangline_accounting::Day {
+pub(crate) fn today() -> Day {
     let days = output::now().unix_nanos() / (DAY * 1_000_000_000);
-    gangline_accounting::Day::from_days_since_epoch(i64::try_from(days).unwrap_or_default())
+    Day::from_days_since_epoch(i64::try_from(days).unwrap_or_default())
 }
 
 pub(crate) fn read(path: &Path) -> Result<String, Failure> {

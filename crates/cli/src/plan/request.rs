@@ -7,13 +7,15 @@ use clap::Args;
 use gangline_base::Money;
 use gangline_planning::hardware::book::Book;
 use gangline_planning::hardware::{Cluster, Fabric, Generation};
-use gangline_planning::plan::words::{OPTIMIZERS, PRECISIONS, STACKS, TASKS, meaning};
+use gangline_planning::layout::STACKS;
+use gangline_planning::model::Model;
+use gangline_planning::plan::words::{OPTIMIZERS, PRECISIONS, TASKS, meaning};
 use gangline_planning::plan::{Price, Request, StorageChoice};
 use gangline_planning::reliability::FailureRate;
 use gangline_planning::units::Seconds;
 use gangline_planning::workload::{Lora, LoraForm, LoraTarget, Optimizer, Precision, Task, Workload};
 
-use super::books::{self, BookArgs, wrong};
+use super::books::{self, BookArgs, Books, wrong};
 use crate::amount;
 use crate::failure::Failure;
 
@@ -26,6 +28,8 @@ const RECOVERY_SECONDS: u32 = 300;
 const LORA_RANK: u64 = 16;
 /// Sequences at once that serving is planned for if no number is given.
 const SERVED_AT_ONCE: u64 = 16;
+/// Accelerators of a node if no number is given.
+const NODE: u32 = 8;
 /// Networks that are tried beside the one that is named, the faster first.
 const SLOWER_FABRICS: [&str; 3] = ["infiniband-hdr", "efa-p4d", "ethernet-100-node"];
 /// Accelerators that are looked at if none is named and a price is known.
@@ -127,42 +131,45 @@ impl RunArgs {
             .as_deref()
             .ok_or_else(|| missing("no accelerator is named", "name one with --gpu, such as h100"))?;
         let gpus = self.gpus.ok_or_else(|| missing("the number of accelerators is missing", "give it with --gpus"))?;
-        self.request_for(gpu, gpus.get())
+        let books = self.books.read()?;
+        let request = self.request_for(&books, self.model()?, gpu, gpus.get())?;
+        Ok(Request { alternatives: slower(&books.hardware), ..request })
     }
 
-    /// Requests for all kinds and numbers that are looked at.
+    fn model(&self) -> Result<Model, Failure> {
+        books::model(self.model.as_deref(), self.config.as_deref())
+    }
+
+    /// Requests for all kinds and numbers that are looked at; what slower networks would do is asked of one that is chosen.
     pub(crate) fn requests(&self) -> Result<Vec<Request>, Failure> {
         let kinds: Vec<&str> = self.gpu.as_deref().map_or_else(|| KINDS.to_vec(), |gpu| vec![gpu]);
+        let (books, model) = (self.books.read()?, self.model()?);
         let mut requests = Vec::new();
         for kind in kinds {
-            let first = self.request_for(kind, 1)?;
+            let first = self.request_for(&books, model.clone(), kind, 1)?;
             if first.price.is_none() && self.gpu.is_some() {
                 let message = format!("failed to plan: no price of {} is known", first.cluster.accelerator.name);
                 return Err(Failure::coded("G0601", message, "give one with --price, in dollars for an hour"));
             }
-            let priced = first.price.is_some();
-            for bits in (0..=COUNT_BITS_MAX).take_while(|_| priced) {
-                requests.push(self.request_for(kind, 1 << bits)?);
+            if first.price.is_some() {
+                requests.extend((0..=COUNT_BITS_MAX).map(|bits| {
+                    let (accelerators, per_node) = (1 << bits, self.per_node(1 << bits));
+                    Request { cluster: Cluster { accelerators, per_node, ..first.cluster.clone() }, ..first.clone() }
+                }));
             }
         }
         Ok(requests)
     }
 
-    fn request_for(&self, gpu: &str, accelerators: u32) -> Result<Request, Failure> {
-        let book = self.books.hardware()?;
+    fn request_for(&self, books: &Books, model: Model, gpu: &str, accelerators: u32) -> Result<Request, Failure> {
+        let book = &books.hardware;
         let accelerator = book.accelerator(gpu).map_err(|error| wrong(&error))?.value.clone();
         let generation = accelerator.generation;
-        let workload = self.workload(generation)?;
+        let workload = self.workload(model, generation)?;
         let fabric = self.fabric.clone().unwrap_or_else(|| usual_fabric(generation).to_owned());
-        let per_node = self.gpus_per_node.map_or(8, NonZeroU32::get).min(accelerators);
         let price = match self.price {
-            Some(hourly) => {
-                Some(Price { hourly, source: "as given".to_owned(), as_of: String::new(), is_stale: false })
-            }
-            None => match books::price(&self.books.own_prices(&book)?, &accelerator.name) {
-                Some(own) => Some(own),
-                None => books::price(&self.books.prices()?, &accelerator.name),
-            },
+            Some(hourly) => Some(Price { hourly, source: "as given".to_owned(), as_of: None, is_stale: false }),
+            None => books.price(&accelerator.name),
         };
         let parameters = workload.model.parameters().total;
         let tokens = self.tokens.unwrap_or(match workload.task {
@@ -173,18 +180,18 @@ impl RunArgs {
         Ok(Request {
             workload,
             tokens,
-            cluster: Cluster { accelerator, accelerators, per_node, fabric: named },
+            cluster: Cluster { accelerator, accelerators, per_node: self.per_node(accelerators), fabric: named },
             fabric,
-            alternatives: slower(&book),
+            alternatives: Vec::new(),
             layout: None,
             stack: self
                 .stack
                 .as_deref()
-                .map(|word| meaning("stack", word, &STACKS))
+                .map(|word| meaning("stack", word, STACKS))
                 .transpose()
                 .map_err(|error| wrong(&error))?,
             price,
-            storage: self.storage(&book)?,
+            storage: self.storage(book)?,
             failures: self.failures.map_or(FailureRate::LLAMA_3, |per_thousand_node_days| FailureRate {
                 per_thousand_node_days,
                 source: "--failures",
@@ -193,8 +200,11 @@ impl RunArgs {
         })
     }
 
-    fn workload(&self, generation: Generation) -> Result<Workload, Failure> {
-        let model = books::model(self.model.as_deref(), self.config.as_deref())?;
+    fn per_node(&self, accelerators: u32) -> u32 {
+        self.gpus_per_node.map_or(NODE, NonZeroU32::get).min(accelerators)
+    }
+
+    fn workload(&self, model: Model, generation: Generation) -> Result<Workload, Failure> {
         let tasks: Vec<(&str, usize)> = TASKS.iter().enumerate().map(|(at, word)| (*word, at)).collect();
         let task = match meaning("task", &self.task, &tasks).map_err(|error| wrong(&error))? {
             0 => Task::Pretrain,

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use gangline_base::Money;
+use gangline_planning::plan::fleet::Fleet;
 use gangline_planning::plan::{Class, Plan, ServingFacts};
-use gangline_planning::search::fleet::Fleet;
+use gangline_planning::units::GIBIBYTE;
 use serde_json::json;
 
 use crate::output;
 
-/// Bytes of a GiB, and of a gigabyte.
-const GIB: f64 = 1_073_741_824.0;
+/// Bytes of a gigabyte.
 const GB: f64 = 1e9;
 /// Parts of a step smaller than this one aren't named.
 const PART_MIN: f64 = 0.005;
@@ -112,7 +112,7 @@ fn tried(plan: &Plan) -> String {
 }
 
 fn memory(plan: &Plan) -> Vec<String> {
-    let capacity = plan.cluster.memory_bytes / GIB;
+    let capacity = plan.cluster.memory_bytes / GIBIBYTE;
     let mut said = Vec::new();
     for stage in plan.memory.iter().take(STAGES_MAX) {
         let name = match (plan.memory.len(), stage.alike) {
@@ -121,7 +121,7 @@ fn memory(plan: &Plan) -> Vec<String> {
             (_, count) => format!("stages {}-{}: ", stage.stage, stage.stage + count - 1),
         };
         let mut parts: Vec<(&String, f64)> =
-            stage.components_bytes.iter().map(|(part, bytes)| (part, bytes / GIB)).collect();
+            stage.components_bytes.iter().map(|(part, bytes)| (part, bytes / GIBIBYTE)).collect();
         parts.sort_by(|a, b| b.1.total_cmp(&a.1));
         let called = |part: &str| match (plan.class, part) {
             (Class::Inference, "activations") => "keys and values".to_owned(),
@@ -129,7 +129,7 @@ fn memory(plan: &Plan) -> Vec<String> {
         };
         let large = parts.iter().filter(|(_, gib)| *gib >= 0.05);
         let parts: Vec<String> = large.map(|(part, gib)| format!("{} {gib:.1}", called(part))).collect();
-        said.push(format!("{name}{:.1} of {capacity:.1} GiB: {}", stage.occupied_bytes / GIB, parts.join(", ")));
+        said.push(format!("{name}{:.1} of {capacity:.1} GiB: {}", stage.occupied_bytes / GIBIBYTE, parts.join(", ")));
     }
     if plan.memory.len() > STAGES_MAX {
         said.push(format!("and {} kinds of stages more", plan.memory.len() - STAGES_MAX));
@@ -226,7 +226,7 @@ fn cost(plan: &Plan) -> String {
         return "no price of this accelerator is known: give one with --price".to_owned();
     };
     let stale = if cost.is_stale { ", more than 90 days old" } else { "" };
-    let day = if cost.as_of.is_empty() { String::new() } else { format!(", {}", cost.as_of) };
+    let day = cost.as_of.as_ref().map(|day| format!(", {day}")).unwrap_or_default();
     let origin = format!("at {} an accelerator-hour ({}{day}{stale})", cost.hourly_nano_dollars, cost.source);
     if plan.class == Class::Inference {
         return origin;
@@ -284,7 +284,7 @@ pub(crate) fn fleet(fleet: &Fleet) -> String {
     let _ = writeln!(text, "recommended: {what}: {}", fleet.reason);
     if let Some(cost) = recommended.or(first).and_then(|plan| plan.cost.as_ref()) {
         let stale = if cost.is_stale { ", more than 90 days old: give today's with --price" } else { "" };
-        let day = if cost.as_of.is_empty() { String::new() } else { format!(" of {}", cost.as_of) };
+        let day = cost.as_of.as_ref().map(|day| format!(" of {day}")).unwrap_or_default();
         let _ = writeln!(text, "prices: {}{day}{stale}", cost.source);
     }
     text

@@ -1,13 +1,15 @@
 //! `gangline plan source`: five questions, what every way of getting accelerators costs for the answers, and from when on which pays.
 
+mod explain;
+
 use clap::{Args, ValueEnum};
 use gangline_accounting::{AcceleratorPrice, PriceBook, Terms};
 use gangline_base::Money;
 use gangline_planning::hardware::Accelerator;
 use gangline_planning::plan::{Plan, make};
-use gangline_planning::sourcing::break_even::{Stated, curve, utilisation_to_reserve};
+use gangline_planning::sourcing::break_even::{curve, utilisation_to_reserve};
 use gangline_planning::sourcing::{Demand, HOURS_OF_MONTH, Operations, Ownership, Priced, Rents, Sourcing, advise};
-use gangline_planning::units::Dollars;
+use gangline_planning::units::{Dollars, GIBIBYTE};
 use serde_json::json;
 
 use super::books::wrong;
@@ -71,9 +73,10 @@ pub(crate) struct SourceArgs {
     /// To own: people and spare parts of an accelerator for a month
     #[arg(long, value_name = "DOLLARS", value_parser = dollars, default_value = "235")]
     own_people: Money,
-    /// Somebody's break-even to be explained: price=2.5e6,accelerators=64,rent=12.25,months=18 (rent for an accelerator and hour)
-    #[arg(long, value_name = "KEY=VALUE,...", value_parser = stated)]
-    explain: Option<Stated>,
+    /// Somebody's break-even to be explained: price=2.5e6,accelerators=64,rent=12.25,months=18, or
+    /// reserved=1.80,hourly=3,use=0.75 (rents for an accelerator and hour)
+    #[arg(long, value_name = "KEY=VALUE,...", value_parser = explain::stated)]
+    explain: Option<explain::Claim>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -138,7 +141,7 @@ pub(crate) fn run(args: &SourceArgs, is_json: bool) -> Result<(), Failure> {
     text += &table(&options);
     text += &own.map_or(NOT_PRICED.to_owned(), |own| break_even(&demand, &rents, &own));
     text += &reserving(&book, &plan.cluster.accelerator);
-    text += &args.explain.map(|stated| explained(&stated)).unwrap_or_default();
+    text += &args.explain.map(|claim| claim.explained()).unwrap_or_default();
     output::print(&text)
 }
 
@@ -167,8 +170,8 @@ fn questions(plan: &Plan, args: &SourceArgs, demand: &Demand) -> String {
         plan.workload.task,
         plan.model.name,
         super::show::grouped(plan.model.parameters),
-        plan.memory.iter().map(|stage| stage.occupied_bytes).fold(0.0, f64::max) / 1_073_741_824.0,
-        plan.cluster.memory_bytes / 1_073_741_824.0,
+        plan.memory.iter().map(|stage| stage.occupied_bytes).fold(0.0, f64::max) / GIBIBYTE,
+        plan.cluster.memory_bytes / GIBIBYTE,
         class(plan.class),
         plan.class_reason,
         demand.hours,
@@ -260,50 +263,6 @@ fn reservation(words: &str, reserved: &AcceleratorPrice, hourly: &AcceleratorPri
         pays(0.0),
         pays(FLEXIBILITY)
     )
-}
-
-fn explained(stated: &Stated) -> String {
-    let explanation = stated.explanation();
-    let use_of = if explanation.utilisation > 1.0 {
-        "no use explains it".to_owned()
-    } else {
-        format!("{:.0} % use", explanation.utilisation * 100.0)
-    };
-    let running = if explanation.running < Dollars::ZERO {
-        "no running costs explain it".to_owned()
-    } else {
-        format!("running costs of ${:.0} a month", explanation.running.get())
-    };
-    format!(
-        "\nA break-even of {} months for ${:.0} and {:.0} accelerators at ${:.2} an hour: price and rent alone say {:.1}. It takes one of: {use_of}; a rent of ${:.2}; {running}.\n",
-        stated.months,
-        stated.price.get(),
-        stated.accelerators,
-        stated.rent.get(),
-        explanation.months,
-        explanation.rent.get()
-    )
-}
-
-/// Reads somebody's figures.
-fn stated(text: &str) -> Result<Stated, String> {
-    let example = "write price=2.5e6,accelerators=64,rent=12.25,months=18";
-    let mut found = [None; 4];
-    const KEYS: [&str; 4] = ["price", "accelerators", "rent", "months"];
-    for part in text.split(',') {
-        let (key, value) = part.split_once('=').ok_or(example)?;
-        let at = KEYS
-            .iter()
-            .position(|known| *known == key.trim())
-            .ok_or_else(|| format!("`{key}` isn't known: {example}"))?;
-        let value: f64 = value.trim().parse().map_err(|_| format!("`{value}` is no number: {example}"))?;
-        if !(value > 0.0 && value < 1e15) {
-            return Err(format!("{key} must be above 0: {example}"));
-        }
-        found[at] = Some(value);
-    }
-    let [Some(price), Some(accelerators), Some(rent), Some(months)] = found else { return Err(example.to_owned()) };
-    Ok(Stated { price: Dollars::new(price), accelerators, rent: Dollars::new(rent), months })
 }
 
 fn as_json(plan: &Plan, demand: &Demand, options: &[Priced]) -> serde_json::Value {

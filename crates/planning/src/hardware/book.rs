@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use gangline_base::Day;
 use toml::Table;
 
 use super::entries::Entry;
@@ -27,8 +28,8 @@ pub struct Fact<T> {
     pub names: Vec<String>,
     /// Who states it.
     pub source: String,
-    /// The day it was entered or last compared with its source, as `2026-11-22`.
-    pub as_of: String,
+    /// The day it was entered or last compared with its source.
+    pub as_of: Day,
 }
 
 /// Why a book can't be read.

@@ -1,5 +1,6 @@
 //! One entry of a book of hardware: a table of fields, read by name.
 
+use gangline_base::Day;
 use toml::{Table, Value};
 
 use super::amount::{self, POWER, RATE, SIZE, TIME, Units, WORK};
@@ -92,12 +93,9 @@ impl Entry<'_> {
     }
 
     fn fact<T>(&self, value: T) -> Result<Fact<T>, BookError> {
-        let as_of = self.word("as_of")?;
-        if !is_date(as_of) {
-            return Err(self.unfit("as_of", "a day such as \"2026-11-22\""));
-        }
-        let (source, as_of) = (self.word("source")?.to_owned(), as_of.to_owned());
-        Ok(Fact { value, names: self.names()?, source, as_of })
+        let as_of = self.word("as_of")?.parse();
+        let as_of: Day = as_of.map_err(|_| self.unfit("as_of", "a day such as \"2026-11-22\""))?;
+        Ok(Fact { value, names: self.names()?, source: self.word("source")?.to_owned(), as_of })
     }
 
     fn generation(&self) -> Result<Generation, BookError> {
@@ -189,10 +187,3 @@ fn shown(value: &Value) -> String {
 
 /// Longest text that an error shows, in characters.
 const SHOWN_MAX: usize = 40;
-
-/// Whether a text is a day as `2026-11-22`.
-fn is_date(text: &str) -> bool {
-    let shape = "0000-00-00";
-    let fits = |(digit, wanted): (char, char)| if wanted == '0' { digit.is_ascii_digit() } else { digit == wanted };
-    text.len() == shape.len() && text.chars().zip(shape.chars()).all(fits)
-}

@@ -100,6 +100,7 @@ fn a_missing_unit_is_refused_with_file_entry_and_field() {
     assert!(unknown.starts_with("`sources` of accelerator.X1 in mine.toml is not known: the nearest are `source`"));
     assert_eq!(refusal(&MINE.replace("memory =", "visible =")), "accelerator.X1 in mine.toml lacks `memory`");
     assert!(refusal(&MINE.replace("2026-11-22", "yesterday")).contains("a day such as"));
+    assert!(refusal(&MINE.replace("2026-11-22", "2026-13-45")).contains("`as_of` of accelerator.X1"));
     assert!(refusal(&format!("{MINE}link = \"1GB/s\"\n")).ends_with("lacks `link_domain`"));
     assert!(refusal("[gpu.X1]\n").starts_with("mine.toml has a table `gpu`: write [accelerator.NAME]"));
     assert!(refusal("accelerator = 3\n").contains("has a table `accelerator`"));

@@ -2,10 +2,13 @@
 
 use std::fmt;
 
-use super::{AttentionKernel, Gradients, Layout, LossHead, Offload, Recompute, Sharding, Stack, Step};
+use super::text::{GRADIENTS, KERNELS, LOSSES, OFFLOAD, RECOMPUTE, STACKS, STEPS};
+use super::{Layout, Sharding};
+use crate::names::word_for;
 
 impl fmt::Display for Layout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = Layout::default();
         write!(f, "tp={},pp={},dp={}", self.tensor, self.pipeline, self.data)?;
         let others =
             [("vp", self.virtual_stages), ("cp", self.context), ("ep", self.expert), ("etp", self.expert_tensor)];
@@ -24,18 +27,9 @@ impl fmt::Display for Layout {
         for (key, _) in switches.into_iter().filter(|(_, is_on)| *is_on) {
             write!(f, ",{key}=on")?;
         }
-        match self.recompute {
-            Recompute::None => {}
-            Recompute::Selective => f.write_str(",recompute=selective")?,
-            Recompute::Full => f.write_str(",recompute=full")?,
-        }
-        match self.offload {
-            Offload::None => {}
-            Offload::Optimizer => f.write_str(",offload=optimizer")?,
-            Offload::Parameters => f.write_str(",offload=parameters")?,
-            Offload::Activations => f.write_str(",offload=activations")?,
-        }
-        write!(f, ",stack={}", stack(self.stack))?;
+        unless_usual(f, ("recompute", RECOMPUTE), self.recompute, usual.recompute)?;
+        unless_usual(f, ("offload", OFFLOAD), self.offload, usual.offload)?;
+        write!(f, ",stack={}", word_for(&self.stack, STACKS))?;
         match self.sharding {
             Sharding::None => f.write_str(",sharding=none")?,
             Sharding::Optimizer { ranks } => write!(f, ",sharding=optimizer:{ranks}")?,
@@ -43,41 +37,27 @@ impl fmt::Display for Layout {
             Sharding::Parameters { reshards: true } => f.write_str(",sharding=parameters")?,
             Sharding::Parameters { reshards: false } => f.write_str(",sharding=parameters:kept")?,
         }
-        match self.kernel {
-            AttentionKernel::Flash => {}
-            AttentionKernel::FlashFirst => f.write_str(",attention=flash1")?,
-            AttentionKernel::Unfused => f.write_str(",attention=unfused")?,
-        }
-        match self.loss {
-            LossHead::Full => {}
-            LossHead::Chunked => f.write_str(",loss=chunked")?,
-            LossHead::Fused => f.write_str(",loss=fused")?,
-            LossHead::Streamed => f.write_str(",loss=streamed")?,
-        }
-        match self.step {
-            Step::Behind => {}
-            Step::Within => f.write_str(",step=within")?,
-        }
-        match self.gradients {
-            Gradients::Fp32 => Ok(()),
-            Gradients::Half => f.write_str(",gradients=16bit"),
-        }
+        unless_usual(f, ("attention", KERNELS), self.kernel, usual.kernel)?;
+        unless_usual(f, ("loss", LOSSES), self.loss, usual.loss)?;
+        unless_usual(f, ("step", STEPS), self.step, usual.step)?;
+        unless_usual(f, ("gradients", GRADIENTS), self.gradients, usual.gradients)
     }
 }
 
-const fn stack(stack: Stack) -> &'static str {
-    match stack {
-        Stack::Megatron => "megatron",
-        Stack::Fsdp => "fsdp",
-        Stack::DeepSpeed => "deepspeed",
-        Stack::Plain => "plain",
-        Stack::Xla => "xla",
-    }
+/// A key and its word, if it isn't what is meant without it.
+fn unless_usual<T: PartialEq>(
+    f: &mut fmt::Formatter<'_>,
+    (key, words): (&str, &[(&'static str, T)]),
+    value: T,
+    usual: T,
+) -> fmt::Result {
+    if value == usual { Ok(()) } else { write!(f, ",{key}={}", word_for(&value, words)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::AttentionKernel;
 
     #[test]
     fn what_is_shown_is_read_back_as_the_same() {

@@ -76,29 +76,31 @@ const KEYS: [&[&str]; 20] = [
     &["gradients"],
 ];
 
-const RECOMPUTE: &[(&str, Recompute)] =
+pub(super) const RECOMPUTE: &[(&str, Recompute)] =
     &[("none", Recompute::None), ("selective", Recompute::Selective), ("full", Recompute::Full)];
-const OFFLOAD: &[(&str, Offload)] = &[
+pub(super) const OFFLOAD: &[(&str, Offload)] = &[
     ("none", Offload::None),
     ("optimizer", Offload::Optimizer),
     ("parameters", Offload::Parameters),
     ("activations", Offload::Activations),
 ];
-const STACKS: &[(&str, Stack)] = &[
+/// Software.
+pub const STACKS: &[(&str, Stack)] = &[
     ("megatron", Stack::Megatron),
     ("fsdp", Stack::Fsdp),
     ("deepspeed", Stack::DeepSpeed),
     ("plain", Stack::Plain),
     ("xla", Stack::Xla),
 ];
-const KERNELS: &[(&str, AttentionKernel)] = &[
+pub(super) const KERNELS: &[(&str, AttentionKernel)] = &[
     ("flash", AttentionKernel::Flash),
     ("flash1", AttentionKernel::FlashFirst),
     ("unfused", AttentionKernel::Unfused),
 ];
 const SWITCH: &[(&str, bool)] = &[("on", true), ("off", false), ("1", true), ("0", false)];
-const GRADIENTS: &[(&str, Gradients)] = &[("fp32", Gradients::Fp32), ("16bit", Gradients::Half)];
-const LOSSES: &[(&str, LossHead)] = &[
+pub(super) const STEPS: &[(&str, Step)] = &[("behind", Step::Behind), ("within", Step::Within)];
+pub(super) const GRADIENTS: &[(&str, Gradients)] = &[("fp32", Gradients::Fp32), ("16bit", Gradients::Half)];
+pub(super) const LOSSES: &[(&str, LossHead)] = &[
     ("full", LossHead::Full),
     ("chunked", LossHead::Chunked),
     ("fused", LossHead::Fused),
@@ -150,7 +152,7 @@ impl Layout {
             "fused_experts" => self.has_fused_experts = one_of(key, value, SWITCH)?,
             "stack" => self.stack = one_of(key, value, STACKS)?,
             "attention" => self.kernel = one_of(key, value, KERNELS)?,
-            "step" => self.step = one_of(key, value, &[("behind", Step::Behind), ("within", Step::Within)])?,
+            "step" => self.step = one_of(key, value, STEPS)?,
             "gradients" => self.gradients = one_of(key, value, GRADIENTS)?,
             _ => self.loss = one_of(key, value, LOSSES)?,
         }

@@ -13,6 +13,8 @@
 //! | [`BUCKET`] | 5e8 | DeepSpeed's default `reduce_bucket_size`, elements |
 //! | [`LIVE_PARAMETERS`] | 1e9 | DeepSpeed's default `stage3_max_live_parameters`, elements |
 
+use crate::units::GIBIBYTE;
+
 /// What the allocator reserves beyond what is allocated, as a part of what comes and goes within a step.
 pub const FRAGMENTATION: f64 = 0.17;
 /// The same where experts get another number of tokens each time.
@@ -41,5 +43,3 @@ pub const LIVE_PARAMETERS: f64 = 1e9;
 pub const LOSS_CHUNKS: f64 = 8.0;
 /// Layers whose parameters are whole at once: one is worked on while the next arrives.
 pub const LAYERS_GATHERED: f64 = 2.0;
-
-const GIBIBYTE: f64 = 1_073_741_824.0;

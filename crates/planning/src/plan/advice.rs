@@ -5,7 +5,7 @@ use super::request::Request;
 use crate::layout::{AttentionKernel, Layout, Offload, Recompute};
 use crate::reliability::{FailureRate, checkpoint::OVERHEAD_MAX};
 use crate::search::Candidate;
-use crate::units::real;
+use crate::units::{GIBIBYTE, real};
 use crate::workload::{Task, Workload};
 
 /// A slower network that costs no more than this part of a step does.
@@ -18,8 +18,6 @@ const MEMORY_LOW: f64 = 0.4;
 const MEMORY_HIGH: f64 = 0.92;
 /// Bytes of a parameter in the host's memory: fp32 master copy, two moments and the gradient.
 const HOST_BYTES: f64 = 16.0;
-/// Bytes of a GiB.
-const GIB: f64 = 1_073_741_824.0;
 /// Gigabytes a second that any storage writes.
 const BANDWIDTH_SMALL: f64 = 0.05;
 /// A part of a step from which a component is worth a sentence.
@@ -93,7 +91,7 @@ fn time(plan: &Plan, layout: &Layout) -> Vec<String> {
 /// AdamW keeps 12 bytes a parameter, and its gradients 4, where the state lies.
 fn offloaded(plan: &Plan) -> String {
     let nodes = plan.cluster.accelerators.div_ceil(plan.cluster.per_node.max(1));
-    let gib = real(plan.model.trained_parameters) * HOST_BYTES / f64::from(nodes) / GIB;
+    let gib = real(plan.model.trained_parameters) * HOST_BYTES / f64::from(nodes) / GIBIBYTE;
     format!(
         "the optimizer's state lies in the host's memory, because nothing fits otherwise: up to {gib:.0} GiB on each node, and each step waits for it"
     )
@@ -164,7 +162,8 @@ fn failures(plan: &Plan, request: &Request) -> Option<String> {
 
 fn cost(plan: &Plan) -> Option<String> {
     let cost = plan.cost.as_ref().filter(|cost| cost.is_stale)?;
-    Some(format!("the price is of {}, more than 90 days ago: give today's with --price", cost.as_of))
+    let day = cost.as_of.as_deref()?;
+    Some(format!("the price is of {day}, more than 90 days ago: give today's with --price"))
 }
 
 /// What makes a run smaller.
@@ -199,7 +198,7 @@ pub(super) fn assumptions(request: &Request, chosen: &Candidate) -> Vec<String> 
         told.push("tokens are spread evenly over the experts".to_owned());
     }
     if let Some(price) = &request.price {
-        let day = if price.as_of.is_empty() { String::new() } else { format!(" of {}", price.as_of) };
+        let day = price.as_of.as_ref().map(|day| format!(" of {day}")).unwrap_or_default();
         told.push(format!("price: {}{day}; storage, network and people are not in it", price.source));
     }
     told

@@ -264,7 +264,7 @@ pub struct CostFacts {
     /// Who asks that price.
     pub source: String,
     /// The day of the price.
-    pub as_of: String,
+    pub as_of: Option<String>,
     /// Whether it is older than 90 days.
     pub is_stale: bool,
 }

@@ -13,6 +13,7 @@ use crate::layout::{Layout, LayoutFault};
 use crate::memory::{self, MemoryEstimate, StageMemory};
 use crate::model::flops::FlopDefinition;
 use crate::model::lora::LoraError;
+use crate::names::word_for;
 use crate::reliability::{FailureRate, Interval, Size, expected_run_time, goodput, optimal_interval};
 use crate::search::{self, Candidate, Loss, Outcome};
 use crate::time;
@@ -178,7 +179,7 @@ fn check_precision(precision: Precision, accelerator: &Accelerator) -> Result<()
     let choices: Vec<&str> = words::PRECISIONS.iter().filter(has).map(|(word, _)| *word).collect();
     Err(PlanError::Precision {
         accelerator: accelerator.name.clone(),
-        precision: words::word(&precision, &words::PRECISIONS),
+        precision: word_for(&precision, &words::PRECISIONS),
         choices: choices.join(", "),
     })
 }
@@ -261,8 +262,8 @@ fn workload_facts(request: &Request) -> WorkloadFacts {
         sequence_tokens: workload.sequence,
         global_batch_sequences: workload.global_batch,
         tokens: request.tokens,
-        precision: words::word(&workload.precision, &words::PRECISIONS).to_owned(),
-        optimizer: words::word(&workload.optimizer, &words::OPTIMIZERS).to_owned(),
+        precision: word_for(&workload.precision, &words::PRECISIONS).to_owned(),
+        optimizer: word_for(&workload.optimizer, &words::OPTIMIZERS).to_owned(),
     }
 }
 

@@ -6,6 +6,7 @@
 mod advice;
 mod class;
 mod document;
+pub mod fleet;
 mod make;
 mod request;
 mod serving;
@@ -16,7 +17,7 @@ pub use class::{Class, classify};
 pub use document::*;
 pub use make::{PlanError, make};
 pub use request::{Price, Request, StorageChoice};
-pub use validation::{REGIONS, Region};
+pub use validation::{MEMORY, REGIONS, Region};
 
 #[cfg(test)]
 mod tests;

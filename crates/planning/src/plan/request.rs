@@ -42,8 +42,8 @@ pub struct Price {
     pub hourly: Money,
     /// Who asks that.
     pub source: String,
-    /// The day of the price, `2026-11-22`; empty for one that was given for this plan.
-    pub as_of: String,
+    /// The day of the price, `2026-11-22`; none for one that was given for this plan.
+    pub as_of: Option<String>,
     /// Whether it is so old that it may no longer hold.
     pub is_stale: bool,
 }

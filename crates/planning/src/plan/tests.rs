@@ -34,7 +34,7 @@ fn request(model: &str, accelerator: &str, accelerators: u32, task: Task) -> Req
         price: Some(Price {
             hourly: Money::from_nano_dollars(2_000_000_000),
             source: "a test".to_owned(),
-            as_of: "2026-11-22".to_owned(),
+            as_of: Some("2026-11-22".to_owned()),
             is_stale: false,
         }),
         storage: StorageChoice {
@@ -116,7 +116,7 @@ fn what_cannot_be_is_refused_with_what_to_change() {
 
 #[test]
 fn of_a_fleet_only_what_is_faster_or_cheaper_is_told_and_the_goal_picks() {
-    use crate::search::fleet::{Goal, choose};
+    use crate::plan::fleet::{Goal, choose};
     let requests =
         || [8, 16, 32].into_iter().map(|count| request("llama-3.1-8b", "H100-SXM5-80GB", count, Task::FullFinetune));
     let fleet = choose(requests(), Goal::Cheapest).expect("8B fits");

@@ -36,7 +36,7 @@ pub const REGIONS: [Region; 5] = [
 ];
 
 /// Peaks of memory of fine-tuning runs; 191 published runs that fitted or ran out of memory are all told rightly.
-pub(super) const MEMORY: Region = Region {
+pub const MEMORY: Region = Region {
     key: "fine-tuning",
     name: "fine-tuning on one to eight cards",
     rows: 111,

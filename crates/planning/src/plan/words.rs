@@ -1,6 +1,5 @@
 //! The words for tasks, formats and optimizers, as the command line takes them and documents have them.
 
-use crate::layout::Stack;
 use crate::names::{listed, nearest};
 use crate::workload::{Optimizer, Precision, Task};
 
@@ -23,15 +22,6 @@ pub const OPTIMIZERS: [(&str, Optimizer); 7] = [
     ("adafactor", Optimizer::Adafactor),
     ("muon", Optimizer::Muon),
     ("sgd-momentum", Optimizer::SgdMomentum),
-];
-
-/// Software.
-pub const STACKS: [(&str, Stack); 5] = [
-    ("megatron", Stack::Megatron),
-    ("fsdp", Stack::Fsdp),
-    ("deepspeed", Stack::DeepSpeed),
-    ("plain", Stack::Plain),
-    ("xla", Stack::Xla),
 ];
 
 /// Tasks.
@@ -61,12 +51,6 @@ pub fn meaning<T: Copy>(kind: &'static str, word: &str, table: &[(&str, T)]) -> 
         word: word.to_owned(),
         nearest: listed(&nearest(&wanted, table.iter().map(|(known, _)| *known))),
     })
-}
-
-/// The word of a table for a value.
-#[must_use]
-pub fn word<T: PartialEq>(value: &T, table: &[(&'static str, T)]) -> &'static str {
-    table.iter().find(|(_, known)| known == value).map_or("other", |(word, _)| word)
 }
 
 /// The word for a task.

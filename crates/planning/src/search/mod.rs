@@ -3,7 +3,6 @@
 //! Exhaustive over the cuts that `candidates` makes, a few thousand; deterministic. What lost says why.
 
 mod candidates;
-pub mod fleet;
 
 use std::collections::BTreeMap;
 

@@ -83,3 +83,41 @@ impl Stated {
         }
     }
 }
+
+/// A use from which on a reservation is said to pay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StatedReservation {
+    /// Rent of an accelerator and hour, reserved.
+    pub reserved: Dollars,
+    /// The same by the hour.
+    pub on_demand: Dollars,
+    /// Part of the time that is stated.
+    pub utilisation: f64,
+}
+
+/// What would have to be so that a stated use is right: any one of these, the others as stated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReservationExplanation {
+    /// The use that follows from the rents alone.
+    pub utilisation: f64,
+    /// What being free to leave is worth, for an accelerator and hour; negative: being bound would be.
+    pub flexibility: Dollars,
+    /// Rent of the reservation.
+    pub reserved: Dollars,
+    /// Rent by the hour.
+    pub on_demand: Dollars,
+}
+
+impl StatedReservation {
+    /// What explains it: utilisation = (reserved + flexibility) / on demand, solved for each.
+    #[must_use]
+    pub fn explanation(&self) -> ReservationExplanation {
+        let pays_at = self.on_demand * self.utilisation;
+        ReservationExplanation {
+            utilisation: utilisation_to_reserve(self.reserved, self.on_demand, Dollars::ZERO),
+            flexibility: pays_at - self.reserved,
+            reserved: pays_at,
+            on_demand: self.reserved / self.utilisation,
+        }
+    }
+}

@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 use gangline_planning::hardware::{Accelerator, Cluster, Fabric, Generation, Peaks};
 use gangline_planning::memory::{MemoryEstimate, StageMemory, estimate};
 use gangline_planning::model::catalog::Catalog;
+use gangline_planning::plan::MEMORY;
 use gangline_planning::units::{Bandwidth, FlopRate, Seconds, Volume, real};
 
-use super::rows;
 use super::statistics::{Judgement, Pair, Statistics};
 use super::table::{Row, Table};
+use super::{crossval, rows};
 use run::{Peak, Run};
 
 pub(super) use ranks::judge as judge_ranks;
@@ -41,6 +42,12 @@ pub(super) fn judge(table: &Table) -> (Vec<Judgement>, bool) {
     let judgements: Vec<Judgement> = judged.into_iter().map(|(judgement, _)| judgement).collect();
     let holds = print_bars(&judgements, wrong.is_empty());
     (judgements, holds)
+}
+
+/// Whether plans tell their readers of the error that was found.
+pub(super) fn is_what_plans_say(all: &[Judgement]) -> bool {
+    let of_group = all.iter().filter(|judgement| judgement.group == MEMORY.key);
+    crossval::is_what_plans_say(Some(&MEMORY), MEMORY.key, &Statistics::of(of_group))
 }
 
 /// Whether a source is reported apart.
@@ -75,7 +82,7 @@ pub(super) fn print_runs(runs: &[rows::Run]) {
 /// The row's judgement, and whether it was told rightly to fit or not.
 fn of_row(catalog: &Catalog, row: &Row) -> (Judgement, Option<bool>) {
     let (source, run) = (run::source(row), run::read(catalog, row));
-    let group = if run.is_err() || is_apart(&source) { "" } else { "fine-tuning" };
+    let group = if run.is_err() || is_apart(&source) { "" } else { MEMORY.key };
     let judged = |outcome| Judgement { row: row.text("id").to_owned(), source: source.clone(), group, outcome };
     match run {
         Err(reason) => (judged(Err(reason)), None),

@@ -94,6 +94,7 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     }
     let leaves_out = options.leaves_out || options.rows.is_empty();
     holds &= !leaves_out || crossval::run(&runs);
+    holds &= !options.rows.is_empty() || memory::is_what_plans_say(&all);
     let is_fast = throughput::speed(&runs) && searching::run()?;
     let is_exact = counts::judge(tables.iter().map(|(_, table)| table));
     println!("{}", Statistics::of(&all).line("overall"));

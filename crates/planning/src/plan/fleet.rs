@@ -1,6 +1,6 @@
 //! The search over kinds and numbers of accelerators: what time and money a run would take, and which of these are worth a look.
 
-use crate::plan::{Plan, PlanError, Request, make};
+use super::{Plan, PlanError, Request, make};
 use crate::units::real;
 
 /// Shorter runs, in seconds, aren't looked at where there are longer ones.
