@@ -39,6 +39,22 @@ fn refused(arguments: &[&str], part: &str) {
     assert!(ran.stderr.contains(part) && ran.stderr.contains("G0601"), "{:?} does not say {part:?}", ran.stderr);
 }
 
+/// Proves A-9: the format is written down, and a change of it is seen. `GANGLINE_BLESS=1` writes it anew.
+#[test]
+fn the_schema_of_plans_is_the_documented_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plan.schema.json");
+    let printed = plan(&["schema"]).stdout;
+    if std::env::var_os("GANGLINE_BLESS").is_some() {
+        std::fs::write(path, &printed).expect("the schema can be written");
+    }
+    let documented = std::fs::read_to_string(path).expect("the schema is there");
+    assert_eq!(printed, documented, "run this test with GANGLINE_BLESS=1 and look at the change");
+    let schema: Value = serde_json::from_str(&printed).expect("JSON");
+    let made = json(&RUN);
+    let [known, made] = [&schema["properties"], &made].map(|value| value.as_object().expect("an object").clone());
+    assert!(made.keys().eq(known.keys()), "{:?} {:?}", made.keys(), known.keys());
+}
+
 #[test]
 fn a_plan_is_a_value_that_can_be_kept_and_compared() {
     let folder = tempfile::tempdir().expect("a folder");

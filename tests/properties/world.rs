@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeId, NodeName,
-    PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, Launch, NodeId,
+    NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, PreemptionRules,
@@ -324,7 +324,11 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
             path: shape.has_checkpoint.then(|| "/checkpoints".to_owned()),
             grace: Duration::from_secs(1),
         },
-        recovery: RecoveryPolicy { max_faults: shape.max_faults, no_progress_limit: shape.no_progress_limit },
+        recovery: RecoveryPolicy {
+            max_faults: shape.max_faults,
+            no_progress_limit: shape.no_progress_limit,
+            hang_timeout: HangTimeout::Learned,
+        },
         time_limit: shape.limit_seconds.map(|seconds| Duration::from_secs(u64::from(seconds))),
         budget: None,
         spares: 0,
@@ -349,6 +353,7 @@ fn share_end(how: How, now: Timestamp) -> ShareEnd {
                 FaultCause::Rendezvous,
                 FaultCause::SupervisorLost,
                 FaultCause::NodeLost,
+                FaultCause::Hang,
             ];
             ShareEnd::Fault { cause: causes[index(cause, causes.len())], at }
         }

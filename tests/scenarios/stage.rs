@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, CheckpointPolicy, DeviceLayout, Elastic, GangShape, JobId, JobSpec, Launch, Level,
-    NodeId, NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
-    grid,
+    AcceleratorKind, AttemptNumber, CheckpointPolicy, DeviceLayout, Elastic, GangShape, HangTimeout, JobId, JobSpec,
+    Launch, Level, NodeId, NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec,
+    Timestamp, grid,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
@@ -236,7 +236,11 @@ impl Stage {
                 path: wanted.has_checkpoint.then(|| format!("/checkpoints/{name}")),
                 grace: Duration::from_secs(60),
             },
-            recovery: RecoveryPolicy { max_faults: wanted.max_faults, no_progress_limit: wanted.no_progress },
+            recovery: RecoveryPolicy {
+                max_faults: wanted.max_faults,
+                no_progress_limit: wanted.no_progress,
+                hang_timeout: HangTimeout::Learned,
+            },
             time_limit: wanted.limit,
             budget: wanted.budget,
             spares: wanted.spares,

@@ -24,7 +24,8 @@ pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
 pub use spec::{
-    AcceleratorKind, CheckpointPolicy, GangShape, JobSpec, Lane, Launch, Priority, Program, RecoveryPolicy, Submitter,
+    AcceleratorKind, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Lane, Launch, Priority, Program,
+    RecoveryPolicy, Submitter,
 };
 pub use sweep::{EarlyStop, Goal, MetricValue, Reduction, SweepPoint, SweepRules, SweepSpec, grid};
 pub use time::Timestamp;

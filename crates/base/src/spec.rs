@@ -202,4 +202,18 @@ pub struct RecoveryPolicy {
     pub max_faults: u32,
     /// Faults in a row without a newer checkpoint.
     pub no_progress_limit: u32,
+    /// When ranks that show no progress are given up.
+    pub hang_timeout: HangTimeout,
+}
+
+/// When ranks that run but show no progress are taken to have hung.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HangTimeout {
+    /// After a multiple of the steps' time, or of the time between lines of output, that was seen so far.
+    #[default]
+    Learned,
+    /// After so long without a step, a phase or a line of output.
+    After(Duration),
+    /// Never.
+    Never,
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use gangline_planning::layout::Layout;
 use gangline_planning::plan::fleet::{self, Goal};
-use gangline_planning::plan::{Plan, PlanError, make};
+use gangline_planning::plan::{Plan, PlanError, make, schema};
 
 use crate::failure::Failure;
 use crate::output;
@@ -44,6 +44,8 @@ enum PlanCommand {
         /// The other
         second: PathBuf,
     },
+    /// Print the JSON Schema of what --json prints
+    Schema,
     /// Say where to get the accelerators: by the hour, reserved, spot, bare metal, colocation, or a mix
     Source(Box<source::SourceArgs>),
 }
@@ -72,6 +74,7 @@ pub(crate) fn run(args: &PlanArgs, is_json: bool) -> Result<(), Failure> {
             print(&make(&request).map_err(|error| refused(&error))?, is_json)
         }
         Some(PlanCommand::Compare { first, second }) => compare::run(first, second, is_json),
+        Some(PlanCommand::Schema) => output::json(&schema()),
         Some(PlanCommand::Source(args)) => source::run(args, is_json),
         None if args.run.is_sized() => print(&make(&args.run.request()?).map_err(|error| refused(&error))?, is_json),
         None => look_for(args, is_json),

@@ -80,6 +80,9 @@ pub struct SupervisorSpec {
     pub heartbeat_ms: u64,
     /// Without contact for this long, the supervisor stops its ranks and exits.
     pub orphan_after_ms: u64,
+    /// Without a step, a phase or output for this long, the ranks have hung; 0: never; none: learned from the ranks.
+    #[serde(default)]
+    pub hang_timeout_ms: Option<u64>,
     /// A rank's log is bounded: at this size it is rotated once, so twice this is kept.
     pub log_bytes_max: u64,
 }
@@ -206,6 +209,13 @@ pub enum FaultCause {
     },
     /// The gang's other nodes didn't come to the rendezvous in time.
     Rendezvous,
+    /// The ranks came to a stand.
+    Hang {
+        /// For how long nothing was seen of the rank.
+        silent_ms: u64,
+        /// What was allowed, by its steps or its output so far.
+        limit_ms: u64,
+    },
     /// The supervisor itself was lost with its ranks; only the control plane says so.
     SupervisorLost,
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, NodeId, NodeName, PoolName, QueueName,
-    RecoveryPolicy, Timestamp,
+    AttemptNumber, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, NodeId, NodeName, PoolName,
+    QueueName, RecoveryPolicy, Timestamp,
 };
 
 use crate::fixture;
@@ -35,7 +35,7 @@ fn job_of(queue: &str, devices: u32, pool: PoolName, hours: Option<u64>) -> Even
     Event::JobSubmitted(Arc::new(JobSpec {
         queue: fixture::queue(queue),
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(60) },
-        recovery: RecoveryPolicy { max_faults: 0, no_progress_limit: 1 },
+        recovery: RecoveryPolicy { max_faults: 0, no_progress_limit: 1, hang_timeout: HangTimeout::Learned },
         time_limit: hours.map(Duration::from_hours),
         ..fixture::job(gang)
     }))

@@ -137,6 +137,8 @@ pub enum FaultCause {
     Start,
     /// The gang's nodes didn't meet in time.
     Rendezvous,
+    /// The ranks came to a stand.
+    Hang,
     /// The supervisor is gone and its ranks with it.
     SupervisorLost,
     /// The node is gone.
@@ -151,6 +153,7 @@ impl fmt::Display for FaultCause {
             FaultCause::Setup(code) => write!(f, "the setup command failed with code {code}"),
             FaultCause::Start => f.write_str("the ranks could not be started"),
             FaultCause::Rendezvous => f.write_str("the gang's nodes did not meet in time"),
+            FaultCause::Hang => f.write_str("the ranks came to a stand"),
             FaultCause::SupervisorLost => f.write_str("the supervisor was lost"),
             FaultCause::NodeLost => f.write_str("the node was lost"),
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, NodeName, PoolName, Priority, Program,
-    QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, Launch, NodeName, PoolName,
+    Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
 };
 
 use crate::{Job, Location, NodeCapacity, NodeSpec};
@@ -50,7 +50,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         gang,
         program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
+        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10, hang_timeout: HangTimeout::Learned },
         time_limit: None,
         elastic: None,
         budget: None,

@@ -121,7 +121,7 @@ impl Health {
         let last = self.last_failed.replace(job);
         match cause {
             FaultCause::SupervisorLost => true,
-            FaultCause::Signal(_) | FaultCause::Start => last != Some(job),
+            FaultCause::Signal(_) | FaultCause::Start | FaultCause::Hang => last != Some(job),
             FaultCause::Exit(_) | FaultCause::Setup(_) => last.is_some_and(|last| last != job),
             // A lost node is counted when it is lost; that a gang didn't meet says nothing of this node.
             FaultCause::NodeLost | FaultCause::Rendezvous => false,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    Bytes, EarlyStop, Goal, JobId, JobSpec, MetricValue, NodeName, PoolName, RecoveryPolicy, Reduction, Step,
-    Submitter, SweepId, SweepRules, SweepSpec, Timestamp, grid,
+    Bytes, EarlyStop, Goal, HangTimeout, JobId, JobSpec, MetricValue, NodeName, PoolName, RecoveryPolicy, Reduction,
+    Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp, grid,
 };
 
 use crate::fixture;
@@ -25,7 +25,7 @@ pub(crate) struct World {
 }
 
 pub(crate) fn spec(nodes: u32, devices: u32) -> JobSpec {
-    let recovery = RecoveryPolicy { max_faults: 1_000, no_progress_limit: 1_000 };
+    let recovery = RecoveryPolicy { max_faults: 1_000, no_progress_limit: 1_000, hang_timeout: HangTimeout::Learned };
     JobSpec { name: "train".to_owned(), recovery, ..fixture::job(fixture::gang(nodes, devices)) }
 }
 

@@ -2,6 +2,7 @@
 
 mod contact;
 mod ends;
+mod hangs;
 mod kills;
 mod ranks;
 mod staging;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, NodeName, PoolName, Priority, Program,
-    QueueName, RecoveryPolicy, Submitter, Timestamp,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Launch, NodeName, PoolName, Priority,
+    Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_control::db::{Batch, Entry, Journal, Options};
 use gangline_orchestration::{Decision, Engine, Event, Limits, NodeCapacity, NodeSpec, ShareEnd};
@@ -126,7 +126,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         elastic: None,
         program: Program { workdir: "/".to_owned(), envs: Default::default(), setup: None, run: "true".to_owned() },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3 },
+        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3, hang_timeout: HangTimeout::Learned },
         time_limit: None,
         budget: None,
         spares: 0,

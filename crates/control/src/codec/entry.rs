@@ -142,6 +142,7 @@ pub(super) enum CauseV1 {
     Setup(i32),
     Start,
     Rendezvous,
+    Hang,
     SupervisorLost,
     NodeLost,
 }
@@ -344,7 +345,7 @@ macro_rules! mirror {
 }
 
 mirror!(CauseV1, FaultCause {
-    Exit(code), Signal(signal), Setup(code), Start, Rendezvous, SupervisorLost, NodeLost,
+    Exit(code), Signal(signal), Setup(code), Start, Rendezvous, Hang, SupervisorLost, NodeLost,
 });
 mirror!(RequeueV1, RequeueReason {
     Fault { cause, faults, max_faults }, Asked, Orphaned, Preempted { by }, NodeLeft { node }, Resized { to },

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use entry::{decode_entry, encode_entry};
 pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
+pub(crate) use spec::hang_timeout_ms;
 
 /// The version written.
 const VERSION: u32 = 1;

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, JobSpec, Launch, Money, PoolName, Priority, Program,
-    QueueName, RecoveryPolicy, SpeedUp, Submitter,
+    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobSpec, Launch, Money, PoolName,
+    Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
 };
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +38,9 @@ pub(super) struct SpecV1 {
     grace_ms: u64,
     max_faults: u32,
     no_progress_limit: u32,
+    /// None: learned; 0: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hang_timeout_ms: Option<u64>,
     time_limit_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Money>,
@@ -71,6 +74,23 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// None: learned; 0: never.
+pub(crate) fn hang_timeout_ms(timeout: HangTimeout) -> Option<u64> {
+    match timeout {
+        HangTimeout::Learned => None,
+        HangTimeout::After(time) => Some(millis(time)),
+        HangTimeout::Never => Some(0),
+    }
+}
+
+fn hang_timeout(millis: Option<u64>) -> HangTimeout {
+    match millis {
+        None => HangTimeout::Learned,
+        Some(0) => HangTimeout::Never,
+        Some(millis) => HangTimeout::After(Duration::from_millis(millis)),
+    }
+}
+
 impl From<&JobSpec> for SpecV1 {
     fn from(spec: &JobSpec) -> Self {
         let (gang, program) = (&spec.gang, &spec.program);
@@ -101,6 +121,7 @@ impl From<&JobSpec> for SpecV1 {
             grace_ms: millis(spec.checkpoint.grace),
             max_faults: spec.recovery.max_faults,
             no_progress_limit: spec.recovery.no_progress_limit,
+            hang_timeout_ms: hang_timeout_ms(spec.recovery.hang_timeout),
             time_limit_ms: spec.time_limit.map(millis),
             budget: spec.budget,
             spares: spec.spares,
@@ -139,7 +160,11 @@ impl TryFrom<SpecV1> for JobSpec {
             elastic: spec.elastic.map(elastic).transpose()?,
             program: Program { workdir: spec.workdir, envs: spec.envs, setup: spec.setup, run: spec.run },
             checkpoint: CheckpointPolicy { path: spec.checkpoint_path, grace: Duration::from_millis(spec.grace_ms) },
-            recovery: RecoveryPolicy { max_faults: spec.max_faults, no_progress_limit: spec.no_progress_limit },
+            recovery: RecoveryPolicy {
+                max_faults: spec.max_faults,
+                no_progress_limit: spec.no_progress_limit,
+                hang_timeout: hang_timeout(spec.hang_timeout_ms),
+            },
             time_limit: spec.time_limit_ms.map(Duration::from_millis),
             budget: spec.budget,
             spares: spec.spares,

@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobSpec, Launch, Money, PoolName, Priority, Program,
-    QueueName, RecoveryPolicy,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Launch, Money, PoolName, Priority,
+    Program, QueueName, RecoveryPolicy,
 };
 
 use gangline_orchestration::SPARES_MAX;
@@ -238,13 +238,31 @@ fn recovery(top: &Section<'_>, has_path: bool, problems: &mut Problems) -> Optio
     let unless_given = |max_faults: u32| if has_path { NO_PROGRESS_LIMIT_DEFAULT } else { max_faults + 1 };
     let Some(field) = top.get("recovery") else {
         let no_progress_limit = unless_given(MAX_FAULTS_DEFAULT);
-        return Some(RecoveryPolicy { max_faults: MAX_FAULTS_DEFAULT, no_progress_limit });
+        let hang_timeout = HangTimeout::Learned;
+        return Some(RecoveryPolicy { max_faults: MAX_FAULTS_DEFAULT, no_progress_limit, hang_timeout });
     };
     let section = field.section(problems, "recovery")?;
     let max_faults = section.get_or("max_faults", MAX_FAULTS_DEFAULT, |field| field.count(problems, 0..=FAULTS_MAX));
     let given = section.get_or("no_progress_limit", None, |field| field.count(problems, 1..=FAULTS_MAX).map(Some));
-    let (max_faults, given) = (max_faults?, given?);
-    Some(RecoveryPolicy { max_faults, no_progress_limit: given.unwrap_or_else(|| unless_given(max_faults)) })
+    let hang_timeout =
+        section.get_or("hang_timeout", HangTimeout::Learned, |field| field.parsed(problems, hang_timeout));
+    let (max_faults, given, hang_timeout) = (max_faults?, given?, hang_timeout?);
+    let no_progress_limit = given.unwrap_or_else(|| unless_given(max_faults));
+    Some(RecoveryPolicy { max_faults, no_progress_limit, hang_timeout })
+}
+
+/// `never`, or a time.
+fn hang_timeout(text: &str) -> Result<HangTimeout, Refusal> {
+    if text == "never" {
+        return Ok(HangTimeout::Never);
+    }
+    match values::duration(text, DURATION_MAX) {
+        Ok(time) if time.is_zero() => {
+            Err(Refusal::new(Code::BadValue, "is no time".to_owned()).hint("write a time such as 10m, or never"))
+        }
+        Ok(time) => Ok(HangTimeout::After(time)),
+        Err(refusal) => Err(refusal.hint("write a time such as 10m, or never")),
+    }
 }
 
 fn budget(field: Field<'_>, problems: &mut Problems) -> Option<Money> {

@@ -116,6 +116,7 @@ pub(crate) fn cause_as_fault(cause: &WireCause) -> FaultCause {
         WireCause::Setup { code } => FaultCause::Setup(*code),
         WireCause::Start { .. } => FaultCause::Start,
         WireCause::Rendezvous => FaultCause::Rendezvous,
+        WireCause::Hang { .. } => FaultCause::Hang,
         WireCause::SupervisorLost => FaultCause::SupervisorLost,
     }
 }

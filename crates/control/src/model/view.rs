@@ -90,6 +90,10 @@ fn describe(cause: &FaultCause) -> String {
         FaultCause::Setup { code } => format!("the setup command failed with code {code}"),
         FaultCause::Start { message } => format!("could not be started: {message}"),
         FaultCause::Rendezvous => "the gang's nodes did not meet in time".to_owned(),
+        FaultCause::Hang { silent_ms, limit_ms } => {
+            let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs();
+            format!("came to a stand: no progress for {} s, {} s were allowed", seconds(*silent_ms), seconds(*limit_ms))
+        }
         FaultCause::SupervisorLost => "the supervisor was lost".to_owned(),
     }
 }

@@ -14,6 +14,7 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Request;
 use crate::ENDPOINT_FILE;
+use crate::codec::hang_timeout_ms;
 use crate::model::{cause_as_fault, checkpoint_folder};
 
 /// Launches that may wait for the launching thread.
@@ -78,6 +79,7 @@ impl Actor {
                     address: config.map_or_else(|| "127.0.0.1".to_owned(), |config| config.address.clone()),
                     heartbeat_ms: millis(timing.heartbeat),
                     orphan_after_ms: millis(timing.orphan_after),
+                    hang_timeout_ms: hang_timeout_ms(spec.recovery.hang_timeout),
                     log_bytes_max: LOG_BYTES_MAX,
                     node,
                 }

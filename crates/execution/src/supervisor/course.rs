@@ -13,6 +13,7 @@ use gangline_telemetry::Outbox;
 use super::input::{Action, Input, Kept};
 use super::outcome::{self, Stop};
 use super::rank::{self, EndCause, Ending, Life, Rank};
+use super::standstill::Standstill;
 use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{
     CheckpointReport, Fault, FaultCause, Marks, Orders, Outcome, Rendezvous, Sample, StopOrder, SupervisorSpec,
@@ -48,7 +49,8 @@ pub(super) struct Course {
     pub(super) stage: Stage,
     pub(super) ranks: Vec<Rank>,
     pub(super) stop: Option<Stop>,
-    node_fault: Option<Fault>,
+    pub(super) node_fault: Option<Fault>,
+    pub(super) standstill: Standstill,
     pub(super) marks: Marks,
     pub(super) checkpoint: Option<CheckpointReport>,
     pub(super) checkpoints: u32,
@@ -74,7 +76,7 @@ impl Course {
         let devices = u32::try_from(spec.devices.len()).unwrap_or(u32::MAX);
         let new_rank = |local| {
             let number = spec.node_rank * count + local;
-            Rank::new(number, rank::devices_of_rank(devices, count, local), Step(spec.high_water_step), now)
+            Rank::new(number, rank::devices_of_rank(devices, count, local), &spec, now)
         };
         Course {
             started_at: now,
@@ -82,6 +84,7 @@ impl Course {
             ranks: (0..count).map(new_rank).collect(),
             stop: None,
             node_fault: None,
+            standstill: Standstill::default(),
             marks: Marks::default(),
             checkpoint: None,
             checkpoints: 0,
@@ -115,6 +118,8 @@ impl Course {
             Input::Refused(local, count) => self.on_rank(local, |rank| rank.dropped += count),
             Input::Orders(orders) => self.ordered(now, &orders),
             Input::StagedFinished(saved) => self.finished(now, saved),
+            Input::Stacks(stacks) => self.stacks_seen(now, &stacks),
+            Input::Worked(local, time) => self.on_rank(local, |rank| rank.progress.worked(time)),
             Input::Terminated => self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate"),
             Input::Tick => self.passed(now),
         }
@@ -135,6 +140,7 @@ impl Course {
             (Stage::Finishing(_, ended), _) => *ended + FINISHING_MAX,
             (_, Some(stop)) => stop.deadline(),
             (Stage::Meeting(until), None) => orphaned_at.min(*until),
+            (Stage::Running(_), None) => self.standstill_due().map_or(orphaned_at, |at| orphaned_at.min(at)),
             (_, None) => orphaned_at,
         }
     }
@@ -236,12 +242,12 @@ impl Course {
             KeeperEvent::Started { pid, at } => {
                 rank.pid = Some(pid);
                 rank.clock.process_started(time(at));
-                rank.sign_of_life(time(at));
+                rank.moved(time(at));
                 self.has_news = true;
                 Vec::new()
             }
             KeeperEvent::Alive { at } => {
-                rank.sign_of_life(time(at));
+                rank.moved(time(at));
                 Vec::new()
             }
             KeeperEvent::Ended { at, end, last_lines, dropped } => {
@@ -402,7 +408,7 @@ impl Course {
         actions
     }
 
-    fn merge_stop(&mut self, now: Timestamp, new: Stop) -> Vec<Action> {
+    pub(super) fn merge_stop(&mut self, now: Timestamp, new: Stop) -> Vec<Action> {
         self.stop = Some(match self.stop.take() {
             Some(earlier) => earlier.merged(new),
             None => new,
@@ -427,6 +433,9 @@ impl Course {
         }
         if self.stop.is_none() && self.is_orphan(now) {
             return self.stop_in_order(now, UNORDERED_GRACE, "no contact with the control plane for too long");
+        }
+        if matches!((&self.stage, &self.stop), (Stage::Running(_), None)) {
+            return self.look_for_standstill(now);
         }
         match self.stop.as_mut().and_then(|stop| stop.command_due(now)) {
             Some(command) => self.kept().into_iter().map(|kept| Action::Command(kept, command)).collect(),

@@ -10,6 +10,7 @@ use gangline_base::{Buckets, Bytes, GpuSeconds, Step, Timestamp, Tokens};
 
 use super::course::{Course, RENDEZVOUS_WAIT_MAX, Stage};
 use super::input::{Action, Input, Kept};
+use super::stacks::Stacks;
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{
     FaultCause, Orders, Outcome, PROTOCOL_VERSION, Rendezvous, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder,
@@ -46,6 +47,7 @@ fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         address: "here".to_owned(),
         heartbeat_ms: 1_000,
         orphan_after_ms: 120_000,
+        hang_timeout_ms: None,
         log_bytes_max: 1,
     }
 }
@@ -316,6 +318,66 @@ fn finishing_saves_has_a_limit() {
     assert_eq!(faulty_rank(&course), Some(0));
     course.apply(limit, Input::StagedFinished(None));
     assert_eq!(faulty_rank(&course), Some(0), "what comes later changes nothing");
+}
+
+/// Steps of all ranks, 100 ms each, from 0 on.
+fn stepping(course: &mut Course, steps: u64) {
+    for step in 1..=steps {
+        for local in 0..course.spec.ranks_per_node {
+            let message = RankMessage { step: Some(Step(step)), ..RankMessage::default() };
+            course.apply(at(step * 100), Input::Message(local, message));
+        }
+    }
+}
+
+fn started(course: &mut Course) {
+    for local in 0..course.spec.ranks_per_node {
+        let event = KeeperEvent::Started { pid: 1_000 + local, at: at(0).unix_nanos() };
+        course.apply(at(0), Input::Keeper(Kept::Rank(local), event));
+    }
+}
+
+#[test]
+fn ranks_that_come_to_a_stand_are_looked_at_and_given_up() {
+    let mut course = running(2);
+    started(&mut course);
+    stepping(&mut course, 10);
+    assert_eq!(course.apply(at(30_999), Input::Tick), []);
+    assert_eq!(course.deadline(), at(31_000));
+    assert_eq!(course.apply(at(31_000), Input::Tick), [Action::LookAtStacks(vec![(0, 1_000), (1, 1_001)])]);
+    let of = |rank, is_halted| Stacks { rank, is_halted, summary: vec![format!("rank {rank}")], text: String::new() };
+    let actions = course.apply(at(31_500), Input::Stacks(vec![of(0, false), of(1, true)]));
+    let told = |local| Action::Command(Kept::Rank(local), KeeperCommand::Terminate);
+    assert_eq!(actions, [told(0), told(1)]);
+    let killed = |local| Action::Command(Kept::Rank(local), KeeperCommand::Kill);
+    assert_eq!(course.apply(at(33_500), Input::Tick), [killed(0), killed(1)]);
+    course.apply(at(33_600), ended(0, 33_600, RankEnd::Signal(15)));
+    course.apply(at(33_700), ended(1, 33_700, RankEnd::Signal(9)));
+    let Stage::Ended(_, Outcome::Fault { fault }) = &course.stage else { panic!("{:?}", course.stage) };
+    assert_eq!(fault.cause, FaultCause::Hang { silent_ms: 30_500, limit_ms: 30_000 });
+    assert_eq!(
+        (fault.rank, fault.last_lines.as_slice()),
+        (Some(1), ["rank 0".to_owned(), "rank 1".to_owned()].as_slice())
+    );
+    assert_eq!(fault.last_sign_of_life, at(1_000).unix_nanos());
+}
+
+#[test]
+fn a_look_that_takes_too_long_is_not_waited_for_and_ranks_that_went_on_are_left_alone() {
+    let mut course = running(1);
+    started(&mut course);
+    stepping(&mut course, 10);
+    course.apply(at(31_000), Input::Tick);
+    let message = RankMessage { step: Some(Step(11)), ..RankMessage::default() };
+    course.apply(at(32_000), Input::Message(0, message));
+    assert_eq!(course.apply(at(32_001), Input::Stacks(Vec::new())), []);
+    assert!(course.stop.is_none());
+    course.apply(at(100_000), Input::Orders(orders()));
+    let next = course.deadline();
+    assert_eq!(next, at(32_000 + 5 * 31_000), "the pause is a step like others now");
+    assert!(matches!(course.apply(next, Input::Tick).as_slice(), [Action::LookAtStacks(_)]));
+    assert!(course.deadline() > next);
+    assert!(matches!(course.apply(course.deadline(), Input::Tick).as_slice(), [Action::Command(..)]));
 }
 
 fn saved(step: u64) -> RankMessage {

@@ -1,5 +1,8 @@
 //! What goes into the course of an attempt, and what comes out.
 
+use std::time::Duration;
+
+use super::stacks::Stacks;
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{Orders, Rendezvous};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
@@ -32,6 +35,10 @@ pub(super) enum Input {
     Orders(Orders),
     /// What the ranks had begun to save is saved or lost, and this is the newest checkpoint by that, if it is this node's to tell.
     StagedFinished(Option<CheckpointSaved>),
+    /// What the processes of ranks that came to a stand wait for.
+    Stacks(Vec<Stacks>),
+    /// The processes of a rank have used so much processor time so far.
+    Worked(u32, Duration),
     /// The supervisor got a signal to end.
     Terminated,
     /// Time has passed.
@@ -53,4 +60,8 @@ pub(super) enum Action {
     KillOrphans,
     /// Finish the saves that the ranks had begun.
     FinishStaged,
+    /// Look what these ranks, by number and process, wait for.
+    LookAtStacks(Vec<(u32, u32)>),
+    /// Look how much processor time these ranks, by place and process, have used.
+    MeasureWork(Vec<(u32, u32)>),
 }

@@ -12,6 +12,7 @@ mod course;
 #[cfg(test)]
 mod course_tests;
 mod environment;
+mod hang;
 mod identity;
 mod input;
 mod keepers;
@@ -20,7 +21,9 @@ mod rank;
 mod report;
 mod shell;
 mod sockets;
+mod stacks;
 mod staging;
+mod standstill;
 
 pub(crate) use environment::ATTEMPT_FOLDER_VARIABLE;
 use std::collections::BTreeMap;

@@ -10,6 +10,8 @@ use crate::protocol::Outcome;
 
 /// How long ranks may take to end after SIGTERM when a peer has failed.
 const FAULT_GRACE: Duration = Duration::from_secs(10);
+/// The same when they have come to a stand.
+const HANG_GRACE: Duration = Duration::from_secs(2);
 /// How long peers may take to end by themselves when a rank has exited to be requeued.
 const REQUEUE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// SIGKILL is repeated for what can't die at once.
@@ -38,6 +40,12 @@ impl Stop {
     /// A rank failed: the others get SIGTERM now.
     pub(super) fn after_fault(now: Timestamp) -> Self {
         let kill_at = now + FAULT_GRACE;
+        Stop { is_ordered: false, cutoff: now, terminate_at: now, is_terminated: false, kill_at }
+    }
+
+    /// The ranks came to a stand: SIGTERM for what can still end well, and little patience with what can't.
+    pub(super) fn after_hang(now: Timestamp) -> Self {
+        let kill_at = now + HANG_GRACE;
         Stop { is_ordered: false, cutoff: now, terminate_at: now, is_terminated: false, kill_at }
     }
 

@@ -3,8 +3,9 @@
 use gangline_base::{Phase, Step, Timestamp};
 use gangline_telemetry::PhaseClock;
 
+use super::hang::{Hang, Progress};
 use crate::keeper::RankEnd;
-use crate::protocol::{Fault, FaultCause, RankReport};
+use crate::protocol::{Fault, FaultCause, RankReport, SupervisorSpec};
 use crate::rank_protocol::RankMessage;
 
 /// One rank of this node.
@@ -21,6 +22,7 @@ pub(super) struct Rank {
     /// Open connections to its socket.
     pub(super) connections: u32,
     pub(super) life: Life,
+    pub(super) progress: Progress,
 }
 
 /// How far a rank's processes are.
@@ -74,7 +76,8 @@ impl Ending {
 
 impl Rank {
     /// A rank that holds `devices` from `now` on.
-    pub(super) fn new(number: u32, devices: u32, high_water_step: Step, now: Timestamp) -> Self {
+    pub(super) fn new(number: u32, devices: u32, spec: &SupervisorSpec, now: Timestamp) -> Self {
+        let (high_water_step, hang_timeout_ms) = (Step(spec.high_water_step), spec.hang_timeout_ms);
         Rank {
             number,
             clock: PhaseClock::new(now, high_water_step, devices),
@@ -86,6 +89,7 @@ impl Rank {
             dropped: 0,
             connections: 0,
             life: Life::Waiting,
+            progress: Progress::judged_after(hang_timeout_ms),
         }
     }
 
@@ -94,11 +98,13 @@ impl Rank {
         self.sign_of_life(now);
         if let Some(step) = message.step {
             self.clock.step(now, step);
+            self.progress.step(now);
         }
         match (message.phase, self.phase) {
             (Some(phase), _) => {
                 self.clock.enter(phase, now);
                 self.phase = Some(phase);
+                self.progress.phase(now, phase);
             }
             (None, Some(Phase::Init | Phase::Restore)) if message.step.is_some() => self.phase = Some(Phase::Compute),
             (None, _) => {}
@@ -120,6 +126,18 @@ impl Rank {
     /// It did something at `at`.
     pub(super) fn sign_of_life(&mut self, at: Timestamp) {
         self.last_sign_of_life = self.last_sign_of_life.max(at);
+    }
+
+    /// Its output, or its process, moved at `at`.
+    pub(super) fn moved(&mut self, at: Timestamp) {
+        self.sign_of_life(at);
+        self.progress.output(at);
+    }
+
+    /// Whether it has come to a stand; one that has made its last step may do what it likes.
+    pub(super) fn hang(&self, now: Timestamp) -> Option<Hang> {
+        let is_through = self.total_steps.is_some_and(|total| self.clock.last_step().is_some_and(|last| last >= total));
+        if is_through || !self.is_kept() { None } else { self.progress.hang(now) }
     }
 
     /// Whether a process of it may still run.

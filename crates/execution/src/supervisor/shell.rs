@@ -17,6 +17,7 @@ use super::environment::{self, RankPlace};
 use super::input::{Action, Input, Kept};
 use super::keepers::Keepers;
 use super::sockets::Sockets;
+use super::stacks::{self, Stacks};
 use super::staging::{self, StagingFolder};
 use super::{END_FILE, SuperviseOptions, Supervised};
 use crate::clock::Clock;
@@ -25,6 +26,9 @@ use crate::protocol::{FaultCause, Rendezvous, Report, SupervisorSpec};
 
 /// Inputs that may wait; ranks that send faster are slowed down by their full sockets.
 const INPUTS_MAX: usize = 1_024;
+
+/// What stuck ranks waited for, in the attempt's folder.
+const STACKS_FILE: &str = "stacks.txt";
 
 /// A supervisor at work.
 struct Shell {
@@ -161,6 +165,8 @@ impl Shell {
                 }
                 Action::KillOrphans => self.keepers.kill_orphans(),
                 Action::FinishStaged => self.finish_staged(),
+                Action::LookAtStacks(ranks) => self.look_at_stacks(ranks),
+                Action::MeasureWork(ranks) => self.measure_work(ranks),
             }
         }
     }
@@ -218,6 +224,31 @@ impl Shell {
             let saved = folder.and_then(|folder| staging::finish(&folder));
             // Nobody listens if it took longer than may be.
             let _ = inputs.blocking_send(Input::StagedFinished(saved));
+        });
+    }
+
+    /// On a thread of its own: tools and processes may answer late. What is found also goes to a file beside the logs.
+    fn look_at_stacks(&self, ranks: Vec<(u32, u32)>) {
+        let (inputs, path) = (self.inputs.clone(), self.spec.folder.join(STACKS_FILE));
+        tokio::task::spawn_blocking(move || {
+            let stacks: Vec<Stacks> = ranks.into_iter().map(|(rank, pid)| stacks::of_rank(rank, pid)).collect();
+            let text: String = stacks.iter().map(|stacks| stacks.text.as_str()).collect();
+            if let Err(error) = std::fs::write(&path, text) {
+                tracing::warn!(%error, path = %path.display(), "the stacks can't be kept");
+            }
+            // Nobody listens if the ranks have ended.
+            let _ = inputs.blocking_send(Input::Stacks(stacks));
+        });
+    }
+
+    /// On a thread of its own: a look at all processes of the machine may take a while.
+    fn measure_work(&self, ranks: Vec<(u32, u32)>) {
+        let inputs = self.inputs.clone();
+        tokio::task::spawn_blocking(move || {
+            for (local, pid) in ranks {
+                // Nobody listens if the ranks have ended.
+                let _ = inputs.blocking_send(Input::Worked(local, stacks::processor_time(pid)));
+            }
         });
     }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, PoolName, Program, QueueName,
-    RecoveryPolicy, Step, Submitter, Timestamp, TopologyRequest,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, Launch, Level, PoolName, Program,
+    QueueName, RecoveryPolicy, Step, Submitter, Timestamp, TopologyRequest,
 };
 
 use super::policy::{Action, Happening, Manner, Place, Policy, View};
@@ -73,7 +73,11 @@ impl Gangline {
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
             checkpoint: CheckpointPolicy { path: Some("/".to_owned()), grace: Duration::from_mins(5) },
-            recovery: RecoveryPolicy { max_faults: u32::MAX, no_progress_limit: u32::MAX },
+            recovery: RecoveryPolicy {
+                max_faults: u32::MAX,
+                no_progress_limit: u32::MAX,
+                hang_timeout: HangTimeout::Learned,
+            },
             time_limit: view.limit(job).map(|limit| limit + LIMIT_SLACK),
             budget: None,
             spares: 0,

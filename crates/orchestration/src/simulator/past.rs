@@ -189,8 +189,8 @@ mod tests {
     use std::num::NonZeroU32;
 
     use gangline_base::{
-        AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, Launch, NodeId, Priority, Program,
-        QueueName, RecoveryPolicy, Step, Submitter, TopologyRequest,
+        AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, HangTimeout, Launch, NodeId, Priority,
+        Program, QueueName, RecoveryPolicy, Step, Submitter, TopologyRequest,
     };
 
     use super::*;
@@ -241,7 +241,7 @@ mod tests {
                 elastic: None,
                 program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
                 checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-                recovery: RecoveryPolicy { max_faults: 9, no_progress_limit: 9 },
+                recovery: RecoveryPolicy { max_faults: 9, no_progress_limit: 9, hang_timeout: HangTimeout::Learned },
                 time_limit: Some(Duration::from_hours(5)),
                 budget: None,
                 spares: 0,

@@ -1,5 +1,6 @@
 //! What kind of work a run is, by what is trained and on how much.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::units::real;
@@ -13,7 +14,7 @@ const PRETRAINING: f64 = 5.0;
 const CONTINUAL: f64 = 0.1;
 
 /// The kind of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Adapting a model to a task.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gangline_base::Money;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::class::Class;
@@ -10,8 +11,14 @@ use super::class::Class;
 /// The format's version.
 pub const VERSION: u32 = 1;
 
+/// The format as a JSON Schema (draft 2020-12).
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(Plan).into()
+}
+
 /// A plan.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// The format's version.
     pub version: u32,
@@ -60,7 +67,7 @@ pub struct Plan {
 }
 
 /// What is trained.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelFacts {
     /// Its name.
     pub name: String,
@@ -77,7 +84,7 @@ pub struct ModelFacts {
 }
 
 /// What is done with it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkloadFacts {
     /// The task, as `--task` takes it.
     pub task: String,
@@ -94,7 +101,7 @@ pub struct WorkloadFacts {
 }
 
 /// What it runs on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClusterFacts {
     /// Each accelerator.
     pub accelerator: String,
@@ -111,7 +118,7 @@ pub struct ClusterFacts {
 }
 
 /// A cut that lost.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunnerUpFacts {
     /// It.
     pub layout: String,
@@ -124,7 +131,7 @@ pub struct RunnerUpFacts {
 }
 
 /// A stage's memory by component, in bytes; `occupied_bytes` is their sum, what nvidia-smi shows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StageFacts {
     /// The first stage that is like this, from 0.
     pub stage: u32,
@@ -139,7 +146,7 @@ pub struct StageFacts {
 }
 
 /// A step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepFacts {
     /// How long it takes.
     pub seconds: f64,
@@ -156,7 +163,7 @@ pub struct StepFacts {
 }
 
 /// How wrong such estimates have been.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KnownError {
     /// Measurements like this.
     pub region: String,
@@ -169,7 +176,7 @@ pub struct KnownError {
 }
 
 /// The run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunFacts {
     /// Optimizer steps.
     pub steps: u64,
@@ -186,7 +193,7 @@ pub struct RunFacts {
 }
 
 /// Checkpoints.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckpointFacts {
     /// One of them.
     pub bytes: f64,
@@ -207,7 +214,7 @@ pub struct CheckpointFacts {
 }
 
 /// Failures.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReliabilityFacts {
     /// Between two failures.
     pub mean_time_seconds: f64,
@@ -222,7 +229,7 @@ pub struct ReliabilityFacts {
 }
 
 /// The network between nodes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NetworkFacts {
     /// All-reducing the gradients, nothing hidden.
     pub gradient_reduction_seconds: f64,
@@ -231,7 +238,7 @@ pub struct NetworkFacts {
 }
 
 /// Another network.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FabricFacts {
     /// It.
     pub fabric: String,
@@ -242,7 +249,7 @@ pub struct FabricFacts {
 }
 
 /// Serving.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServingFacts {
     /// Tokens of prompts that are taken in.
     pub prompt_tokens_per_second: f64,
@@ -253,13 +260,16 @@ pub struct ServingFacts {
 }
 
 /// What it costs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CostFacts {
     /// An accelerator for an hour.
+    #[schemars(with = "i64")]
     pub hourly_nano_dollars: Money,
     /// The run, saves and failures included.
+    #[schemars(with = "i64")]
     pub total_nano_dollars: Money,
     /// A billion tokens of that.
+    #[schemars(with = "i64")]
     pub per_billion_tokens_nano_dollars: Money,
     /// Who asks that price.
     pub source: String,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Level, NodeId,
-    NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, Launch, Level,
+    NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::{Decision, Engine, Event, Limits, Location, NodeCapacity, NodeSpec, ShareEnd};
 
@@ -85,7 +85,7 @@ impl Gang {
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-            recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3 },
+            recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3, hang_timeout: HangTimeout::Learned },
             time_limit: self.limit,
             submitter: Submitter("bench".to_owned()),
         }))

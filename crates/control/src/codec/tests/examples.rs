@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds, JobId,
-    JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program, QueueName, RecoveryPolicy,
-    Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec, Timestamp,
-    TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds,
+    HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program, QueueName,
+    RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
+    Timestamp, TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
@@ -228,7 +228,12 @@ impl Examples {
             elastic: self.elastic(nodes),
             program: Program { workdir: self.text(), envs, setup: self.maybe(Self::text), run: self.text() },
             checkpoint: CheckpointPolicy { path: self.maybe(Self::text), grace: self.duration() },
-            recovery: RecoveryPolicy { max_faults: self.number(), no_progress_limit: self.number() },
+            recovery: RecoveryPolicy {
+                max_faults: self.number(),
+                no_progress_limit: self.number(),
+                hang_timeout: [HangTimeout::Learned, HangTimeout::After(Duration::from_secs(600)), HangTimeout::Never]
+                    [usize::try_from(self.below(3)).expect("small")],
+            },
             time_limit: self.maybe(Self::duration),
             budget: self.maybe(Self::money),
             spares: self.number(),
@@ -274,7 +279,7 @@ impl Examples {
         Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), rules: self.rules(), rungs }
     }
 
-    fn causes(&mut self) -> [FaultCause; 7] {
+    fn causes(&mut self) -> [FaultCause; 8] {
         let code = i32::from_le_bytes(self.random.next_u32().to_le_bytes());
         [
             FaultCause::Exit(code),
@@ -284,11 +289,12 @@ impl Examples {
             FaultCause::Rendezvous,
             FaultCause::SupervisorLost,
             FaultCause::NodeLost,
+            FaultCause::Hang,
         ]
     }
 
     fn cause(&mut self) -> FaultCause {
-        let place = usize::try_from(self.below(7)).expect("small");
+        let place = usize::try_from(self.below(8)).expect("small");
         self.causes()[place]
     }
 
@@ -418,7 +424,7 @@ impl Examples {
     fn attempt(&mut self) -> Attempt {
         let mut states = vec![ShareState::Launching, ShareState::Running];
         states.extend(self.ends().into_iter().map(ShareState::Ended));
-        let place = usize::try_from(self.below(7)).expect("small");
+        let place = usize::try_from(self.below(8)).expect("small");
         let stop = self.maybe(Self::stops).map(|stops| stops[place]);
         Attempt {
             number: AttemptNumber(self.number()),

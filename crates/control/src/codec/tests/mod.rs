@@ -100,13 +100,14 @@ fn cause_kind(cause: FaultCause) -> &'static str {
         FaultCause::Setup(_) => "fault: setup",
         FaultCause::Start => "fault: start",
         FaultCause::Rendezvous => "fault: rendezvous",
+        FaultCause::Hang => "fault: hang",
         FaultCause::SupervisorLost => "fault: supervisor lost",
         FaultCause::NodeLost => "fault: node lost",
     }
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 50;
+const KINDS: usize = 51;
 /// How many of them there were before sweeps and budgets.
 const KINDS_BEFORE_SWEEPS: usize = 41;
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, JobId, JobSpec, Launch, Money, NodeName, PoolName, Priority,
-    Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
+    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, NodeName,
+    PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_execution::launcher::{LaunchError, Launcher};
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
@@ -107,7 +107,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
             run: "train".to_owned(),
         },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(7) },
-        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10 },
+        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10, hang_timeout: HangTimeout::Learned },
         time_limit: None,
         budget: None,
         spares: 0,

@@ -1,0 +1,184 @@
+//! What the processes of a rank that has come to a stand wait for: states and kernel functions from `/proc`, and the program's own stacks
+//! where py-spy or gdb are installed. All of it is bounded, and nothing waits for a process that doesn't answer.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::process::descendants;
+
+/// Processes and threads that are looked at.
+const PROCESSES_MAX: usize = 32;
+const THREADS_MAX: usize = 32;
+/// How long a tool may take for a process.
+const TOOL_WAIT_MAX: Duration = Duration::from_secs(4);
+/// The most that is read of what it prints.
+const TOOL_BYTES_MAX: u64 = 64 << 10;
+
+/// A stuck rank's stacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stacks {
+    /// The rank.
+    pub(super) rank: u32,
+    /// Whether one of its processes can't go on by itself: it was stopped, or hangs in the kernel.
+    pub(super) is_halted: bool,
+    /// One line for each process: what a report has room for.
+    pub(super) summary: Vec<String>,
+    /// Everything.
+    pub(super) text: String,
+}
+
+/// Looks at the process `root` of `rank` and what it started.
+pub(super) fn of_rank(rank: u32, root: u32) -> Stacks {
+    let mut stacks = Stacks { rank, ..Stacks::default() };
+    for pid in std::iter::once(root).chain(descendants(root, &[])).take(PROCESSES_MAX) {
+        let Some((is_halted, state)) = state(pid) else { continue };
+        stacks.is_halted |= is_halted;
+        let name = read(&format!("/proc/{pid}/comm"));
+        let waits = waits_in(pid);
+        stacks.summary.push(format!("rank {rank}: {name} ({pid}) {state}{waits}"));
+        stacks.text += &format!("rank {rank}: process {pid} {name}: {state}\n{}", threads(pid));
+        if name.starts_with("python") {
+            stacks.text += &own_stacks(pid);
+        }
+        stacks.text.push('\n');
+    }
+    stacks
+}
+
+/// Whether it can't go on by itself, and the state in words.
+fn state(pid: u32) -> Option<(bool, &'static str)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let letter = status.lines().find_map(|line| line.strip_prefix("State:"))?.trim().chars().next()?;
+    Some(match letter {
+        'R' => (false, "runs"),
+        'S' => (false, "sleeps"),
+        'D' => (true, "waits for a device or a disk and can't be interrupted"),
+        'T' | 't' => (true, "was stopped by a signal or a debugger"),
+        'Z' => (false, "has ended"),
+        _ => (false, "is in an unknown state"),
+    })
+}
+
+/// The kernel function in which its first thread waits, if the kernel tells.
+fn waits_in(pid: u32) -> String {
+    match read(&format!("/proc/{pid}/wchan")).as_str() {
+        "" | "0" => String::new(),
+        function => format!(", in {function}"),
+    }
+}
+
+/// Each thread's name and where in the kernel it waits.
+fn threads(pid: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lines = tasks.take(THREADS_MAX).map(|task| {
+        let path = task.path();
+        let of = |name: &str| read(&path.join(name).display().to_string());
+        let number = task.file_name();
+        let kernel: String = of("stack").lines().map(|line| format!("    {}\n", line.trim())).collect();
+        format!("  thread {} {}: {}\n{kernel}", number.to_string_lossy(), of("comm"), of("wchan"))
+    });
+    lines.collect()
+}
+
+/// What py-spy or gdb print of a process, whichever is there.
+fn own_stacks(pid: u32) -> String {
+    let pid = pid.to_string();
+    let tools: [(&str, &[&str]); 2] = [
+        ("py-spy", &["dump", "--nonblocking", "--pid", &pid]),
+        ("gdb", &["-p", &pid, "-batch", "-nx", "-ex", "thread apply all bt 24"]),
+    ];
+    tools.iter().find_map(|(tool, arguments)| run(tool, arguments)).unwrap_or_default()
+}
+
+/// Runs a tool for a bounded time; none if it isn't there, prints nothing or takes too long.
+fn run(tool: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(tool);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().ok()?;
+    let output = child.stdout.take()?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What was read until then is worth having.
+        let _ = output.take(TOOL_BYTES_MAX).read_to_end(&mut bytes);
+        // The reader may have given up.
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    let text = receiver.recv_timeout(TOOL_WAIT_MAX).ok();
+    // What has ended can't be killed, and it is reaped either way.
+    let _ = child.kill();
+    let _ = child.wait();
+    text.filter(|text| !text.trim().is_empty())
+}
+
+/// Processor time of a process and what it started, children that have ended included.
+pub(super) fn processor_time(root: u32) -> Duration {
+    let ticks: u64 = std::iter::once(root).chain(descendants(root, &[])).filter_map(ticks).sum();
+    Duration::from_millis(ticks.saturating_mul(1_000) / TICKS_PER_SECOND)
+}
+
+/// `sysconf(_SC_CLK_TCK)`: 100 on every Linux since 2.6, for user space.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// utime, stime, cutime and cstime of `/proc/PID/stat` (proc(5): fields 14 to 17).
+fn ticks(pid: u32) -> Option<u64> {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = line.rsplit_once(')')?;
+    let fields = rest.split_ascii_whitespace().skip(11).take(4);
+    fields.map(|field| field.parse::<u64>().ok()).sum()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(path)).map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_process_and_its_child_are_told() {
+        let mut child = Command::new("sh").args(["-c", "sleep 60 & kill -STOP $$; wait"]).spawn().expect("sh starts");
+        let stopped = |stacks: &Stacks| stacks.summary.len() == 2 && stacks.is_halted;
+        let mut stacks = of_rank(3, child.id());
+        for _ in 0..200 {
+            if stopped(&stacks) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            stacks = of_rank(3, child.id());
+        }
+        crate::process::kill_all(&descendants(child.id(), &[]));
+        child.kill().expect("sh can be killed");
+        child.wait().expect("sh can be reaped");
+        assert!(stopped(&stacks) && stacks.summary[0].contains("was stopped"), "{stacks:?}");
+        assert!(stacks.summary[0].starts_with("rank 3: sh (") && stacks.summary[1].contains("sleep ("), "{stacks:?}");
+        assert!(stacks.text.contains("thread "), "{}", stacks.text);
+        assert_eq!(of_rank(0, u32::MAX), Stacks::default());
+    }
+
+    #[test]
+    fn work_is_counted_and_idleness_is_not() {
+        let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh starts");
+        let mut idle = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let mut worked = Duration::ZERO;
+        for _ in 0..500 {
+            worked = processor_time(busy.id());
+            if worked >= Duration::from_millis(50) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let slept = processor_time(idle.id());
+        for child in [&mut busy, &mut idle] {
+            child.kill().expect("it can be killed");
+            child.wait().expect("it can be reaped");
+        }
+        assert!(worked >= Duration::from_millis(50) && slept < Duration::from_millis(50), "{worked:?} {slept:?}");
+        assert_eq!(run("no-such-tool", &[]), None);
+    }
+}

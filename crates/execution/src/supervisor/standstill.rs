@@ -1,0 +1,91 @@
+//! Ranks that have come to a stand: found, looked at, and given up.
+
+use std::time::Duration;
+
+use gangline_base::Timestamp;
+
+use super::course::Course;
+use super::hang::Hang;
+use super::input::Action;
+use super::outcome::Stop;
+use super::rank::Rank;
+use super::stacks::Stacks;
+use crate::protocol::{Fault, FaultCause};
+
+/// How long the look at the ranks' stacks may take.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+/// Between two looks at the processor time of silent ranks.
+const MEASURE_EVERY: Duration = Duration::from_secs(3);
+
+/// What is under way about it.
+#[derive(Debug, Default)]
+pub(super) struct Standstill {
+    /// The stacks are waited for until then.
+    until: Option<Timestamp>,
+    measured_at: Option<Timestamp>,
+}
+
+impl Course {
+    /// When time alone makes a standstill, or the next step about one.
+    pub(super) fn standstill_due(&self) -> Option<Timestamp> {
+        let hangs = self.ranks.iter().filter(|rank| rank.is_kept()).filter_map(|rank| rank.progress.hangs_at());
+        let measured = self.standstill.measured_at.map(|at| at + MEASURE_EVERY);
+        // What is silent but busy is looked at again and again, not at once.
+        let due = hangs.map(|at| measured.map_or(at, |measured| at.max(measured)));
+        self.standstill.until.into_iter().chain(due).min()
+    }
+
+    /// Looks at the stacks of ranks that have come to a stand, and at the work of those that are merely silent.
+    pub(super) fn look_for_standstill(&mut self, now: Timestamp) -> Vec<Action> {
+        match self.standstill.until {
+            Some(until) if now >= until => return self.stacks_seen(now, &[]),
+            Some(_) => return Vec::new(),
+            None => {}
+        }
+        if self.stuck(now).is_some() {
+            self.standstill.until = Some(now + LOOK_MAX);
+            let all = self.ranks.iter().filter(|rank| rank.is_kept());
+            return vec![Action::LookAtStacks(all.filter_map(|rank| Some((rank.number, rank.pid?))).collect())];
+        }
+        let is_due = self.standstill.measured_at.is_none_or(|at| now >= at + MEASURE_EVERY);
+        let places = (0..self.spec.ranks_per_node).zip(&self.ranks);
+        let silent = places.filter(|(_, rank)| is_due && rank.is_kept() && rank.progress.is_questionable(now));
+        let silent: Vec<(u32, u32)> = silent.filter_map(|(local, rank)| Some((local, rank.pid?))).collect();
+        if silent.is_empty() {
+            return Vec::new();
+        }
+        self.standstill.measured_at = Some(now);
+        vec![Action::MeasureWork(silent)]
+    }
+
+    /// Gives the ranks up, unless they went on meanwhile.
+    pub(super) fn stacks_seen(&mut self, now: Timestamp, stacks: &[Stacks]) -> Vec<Action> {
+        if self.standstill.until.take().is_none() || self.stop.is_some() {
+            return Vec::new();
+        }
+        let Some((number, hang)) = self.stuck(now) else { return Vec::new() };
+        // A rank whose process stands still holds up the others, whatever they say.
+        let number = stacks.iter().find(|stacks| stacks.is_halted).map_or(number, |stacks| stacks.rank);
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let cause = FaultCause::Hang { silent_ms: millis(now.since(hang.since)), limit_ms: millis(hang.limit) };
+        self.node_fault = Some(Fault {
+            rank: Some(number),
+            cause,
+            noticed_at: now.unix_nanos(),
+            last_sign_of_life: hang.since.unix_nanos(),
+            last_lines: stacks.iter().flat_map(|stacks| stacks.summary.clone()).take(LINES_MAX).collect(),
+        });
+        tracing::warn!(rank = number, limit = ?hang.limit, "the ranks have come to a stand");
+        self.merge_stop(now, Stop::after_hang(now))
+    }
+
+    /// Of the ranks that have come to a stand the one that is furthest behind, for the longest time.
+    fn stuck(&self, now: Timestamp) -> Option<(u32, Hang)> {
+        let stuck = self.ranks.iter().filter_map(|rank| Some((rank, rank.hang(now)?)));
+        let order = |(rank, hang): &(&Rank, Hang)| (rank.clock.last_step(), hang.since, rank.number);
+        stuck.min_by_key(order).map(|(rank, hang)| (rank.number, hang))
+    }
+}
+
+/// Lines of a fault.
+const LINES_MAX: usize = 10;
