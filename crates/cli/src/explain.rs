@@ -74,7 +74,7 @@ fn text(verdict: &Verdict) -> String {
         "{category}/{}: {} (estimated; confidence {certainty}, {:.2})\n",
         verdict.subcategory, verdict.summary, verdict.confidence
     );
-    let lead = |first: bool, word: &'static str| if first { word } else { "" };
+    let lead = |is_first: bool, word: &'static str| if is_first { word } else { "" };
     for (index, quote) in verdict.evidence.iter().enumerate() {
         let line = if quote.line > 0 { format!(":{}", quote.line) } else { String::new() };
         let quoted = output::shorten(&quote.text, 160);

@@ -137,8 +137,7 @@ impl Judge<'_> {
     fn quotes(&self, live: &[Finding]) -> Vec<Quote> {
         let mut rules = BTreeSet::new();
         let mut places = BTreeSet::new();
-        let distinct =
-            live.iter().filter(|it| rules.insert(it.rule) && places.insert((it.source, it.offset)));
+        let distinct = live.iter().filter(|it| rules.insert(it.rule) && places.insert((it.source, it.offset)));
         distinct.take(QUOTES_MAX).map(|finding| self.quote(finding)).collect()
     }
 

@@ -53,7 +53,10 @@ const LABELS: [&str; 11] = [
 impl Cleaner {
     pub(crate) fn new() -> Result<Cleaner, RuleError> {
         let labels = LABELS.iter().map(|label| compile(&format!("(?-i:{label})"))).collect::<Result<_, _>>()?;
-        Ok(Cleaner { labels, colour: compile(r"\x1b\[[0-9;?]*[a-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0e-\x1a]")? })
+        Ok(Cleaner {
+            labels,
+            colour: compile(r"\x1b\[[0-9;?]*[a-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0e-\x1a]")?,
+        })
     }
 
     /// The text of a raw line. Indentation stays: tracebacks are read by it.

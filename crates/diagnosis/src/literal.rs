@@ -6,6 +6,8 @@ use regex_syntax::hir::{Hir, HirKind};
 
 /// Shorter words than this are in too many lines to be of use.
 const WORD_BYTES_MIN: usize = 3;
+/// Words that stand in the lines of a run that goes well.
+const COMMON: [&str; 8] = ["loss", "lm_loss", "grad", "ppl", "step", "error", "model", "train"];
 /// Alternatives of a pattern at most; one with more is to be split.
 const WORDS_MAX: usize = 32;
 
@@ -31,9 +33,10 @@ fn words_of(hir: &Hir) -> Option<Vec<String>> {
     }
 }
 
-/// Words are worth as much as the shortest of them; of equals, the fewer.
+/// Words are worth as much as the shortest of them; of equals, the fewer. A word of every training log is worth the least.
 fn worth(words: &[String]) -> (usize, usize) {
-    let shortest = words.iter().map(String::len).min().unwrap_or(0);
+    let length = |word: &String| if COMMON.contains(&word.trim()) { WORD_BYTES_MIN } else { word.len() };
+    let shortest = words.iter().map(length).min().unwrap_or(0);
     (shortest.min(12), WORDS_MAX.saturating_sub(words.len()))
 }
 
@@ -50,7 +53,7 @@ mod tests {
         check("CUDA error: out of memory", &["cuda error: out of memory"]);
         check(r"^Xid \(PCI:[^)]*\): 79\b", &["xid (pci:"]);
         check("(?:ENOSPC|No space left)", &["enospc", "no space left"]);
-        check("loss (?:is|=) nan", &["loss "]);
+        check("loss (?:is|=) nan", &[" nan"]);
     }
 
     #[test]

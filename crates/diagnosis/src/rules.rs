@@ -163,6 +163,13 @@ pub(crate) struct Course {
     pub(crate) handled: String,
 }
 
+/// A pattern: the rule's place among the rules, the pattern's among its patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) rule: usize,
+    pub(crate) pattern: usize,
+}
+
 /// The rules, ready to be asked. Making them takes milliseconds: make them once.
 #[derive(Debug)]
 pub struct Rules {
@@ -171,8 +178,8 @@ pub struct Rules {
     pub(crate) course: Course,
     pub(crate) cleaner: crate::line::Cleaner,
     pub(crate) words: AhoCorasick,
-    /// For each word, the rules of which a pattern needs it; none for the word that opens a traceback.
-    pub(crate) rules_of_word: Vec<Vec<usize>>,
+    /// For each word, the patterns that need it; none for the word that opens a traceback.
+    pub(crate) patterns_of_word: Vec<Vec<Place>>,
 }
 
 impl Rules {
@@ -188,18 +195,16 @@ impl Rules {
             let named = file.subcategory.into_iter();
             subcategories.extend(named.map(|(name, subcategory)| ((file.category, name), subcategory)));
         }
-        let mut rules_of_word: BTreeMap<String, Vec<usize>> = BTreeMap::from([(TRACEBACK.to_owned(), Vec::new())]);
-        for (index, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.traceback) {
-            for word in words(rule)? {
-                rules_of_word.entry(word).or_default().push(index);
-            }
+        let mut places: BTreeMap<String, Vec<Place>> = BTreeMap::from([(TRACEBACK.to_owned(), Vec::new())]);
+        for (place, word) in words(&rules)? {
+            places.entry(word).or_default().push(place);
         }
-        let (words, rules_of_word): (Vec<String>, Vec<Vec<usize>>) = rules_of_word.into_iter().unzip();
+        let (words, patterns_of_word): (Vec<String>, Vec<Vec<Place>>) = places.into_iter().unzip();
         let kind = Some(AhoCorasickKind::DFA);
         let words = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(&words);
         let words = words.map_err(|error| pattern_error("the words of all rules", &error))?;
         let cleaner = crate::line::Cleaner::new()?;
-        Ok(Rules { rules, subcategories, course: read(COURSE.0, COURSE.1)?, cleaner, words, rules_of_word })
+        Ok(Rules { rules, subcategories, course: read(COURSE.0, COURSE.1)?, cleaner, words, patterns_of_word })
     }
 
     /// How many rules there are.
@@ -219,15 +224,17 @@ fn read<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, Rul
     toml::from_str(text).map_err(|error| RuleError::File { file: name.to_owned(), message: error.to_string() })
 }
 
-/// The words of all patterns of a rule.
-fn words(rule: &Rule) -> Result<Vec<String>, RuleError> {
+/// The words of all patterns that are looked for in lines.
+fn words(rules: &[Rule]) -> Result<Vec<(Place, String)>, RuleError> {
     let mut words = Vec::new();
-    for pattern in &rule.patterns {
-        let message = "write it so that a match needs a word of three letters or more";
-        words.extend(required_words(pattern).ok_or_else(|| pattern_error(pattern, &message))?);
+    let message = "write it so that a match needs a word of three letters or more";
+    for (index, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.traceback) {
+        for (number, pattern) in rule.patterns.iter().enumerate() {
+            let place = Place { rule: index, pattern: number };
+            let needed = required_words(pattern).ok_or_else(|| pattern_error(pattern, &message))?;
+            words.extend(needed.into_iter().map(|word| (place, word)));
+        }
     }
-    words.sort();
-    words.dedup();
     Ok(words)
 }
 
@@ -265,7 +272,10 @@ mod tests {
         for ((category, name), subcategory) in &rules.subcategories {
             assert!(!subcategory.summary.is_empty() && !subcategory.advice.is_empty(), "{category} {name}");
             let is_used = rules.rules.iter().any(|rule| rule.category == Some(*category) && rule.subcategory == *name);
-            assert!(is_used || name == "no_failure" || name == "no_evidence" || name == "unclear", "{category} {name} has no rule");
+            assert!(
+                is_used || name == "no_failure" || name == "no_evidence" || name == "unclear",
+                "{category} {name} has no rule"
+            );
         }
         for pattern in [&rules.course.progress, &rules.course.restart, &rules.course.success, &rules.course.handled] {
             compile(pattern).unwrap();
@@ -276,6 +286,6 @@ mod tests {
     fn a_pattern_without_a_word_is_refused() {
         let text = "id = 'x'\nsubcategory = 'y'\nstrength = 'proof'\npatterns = ['\\d+']\nsource = 'a test'";
         let rule: Rule = toml::from_str(text).unwrap();
-        assert!(words(&rule).unwrap_err().to_string().contains("needs a word"));
+        assert!(words(&[rule]).unwrap_err().to_string().contains("needs a word"));
     }
 }

@@ -7,14 +7,14 @@ use regex::bytes::{Captures, Regex};
 use crate::course::Course;
 use crate::elastic;
 use crate::line::Line;
-use crate::rules::{Rule, Rules, Strength, compile};
+use crate::rules::{Place, Rule, Rules, Strength, compile};
 use crate::source::Source;
 use crate::text::Text;
 use crate::traceback::{self, Traceback};
 
 /// Lines with a known word that are looked at, at the beginning of a text and at its end: between them is repetition.
-const LINES_HEAD_MAX: usize = 4_000;
-const LINES_TAIL_MAX: usize = 16_000;
+const LINES_HEAD_MAX: usize = 2_000;
+const LINES_TAIL_MAX: usize = 6_000;
 /// Known words of a line that are looked at.
 const WORDS_MAX: usize = 256;
 /// Findings of a rule in a text that are kept, the first ones and the last ones.
@@ -65,9 +65,9 @@ impl<'r> Matcher<'r> {
         self.regex(pattern).is_some_and(|regex| regex.is_match(text.as_bytes()))
     }
 
-    /// The parts that the first fitting pattern of a rule names.
-    fn captures<'t>(&mut self, rule: &'r Rule, text: &'t str) -> Option<Captures<'t>> {
-        let found = rule.patterns.iter().find_map(|pattern| self.regex(pattern)?.captures(text.as_bytes()))?;
+    /// The parts that a pattern of a rule names.
+    fn captures<'t>(&mut self, rule: &'r Rule, pattern: usize, text: &'t str) -> Option<Captures<'t>> {
+        let found = self.regex(rule.patterns.get(pattern)?)?.captures(text.as_bytes())?;
         let is_excluded = rule.unless.as_deref().is_some_and(|unless| self.matches(unless, text));
         (!is_excluded).then_some(found)
     }
@@ -84,14 +84,14 @@ pub(crate) fn scan(matcher: &mut Matcher<'_>, index: usize, source: &Source<'_>)
         words.sort_unstable();
         words.dedup();
         for word in words {
-            let candidates = &rules.rules_of_word[word];
+            let candidates = &rules.patterns_of_word[word];
             // The word that opens a traceback has no rules of its own.
             if candidates.is_empty() && tracebacks < TRACEBACKS_MAX {
                 tracebacks += 1;
                 traceback::read(&text, bounds.0, &rules.cleaner).into_iter().for_each(|it| scan.note_traceback(&it));
             }
-            for rule in candidates {
-                scan.note(*rule, bounds.0, &line);
+            for place in candidates {
+                scan.note(*place, bounds.0, &line);
             }
         }
     }
@@ -144,17 +144,23 @@ impl Scan<'_, '_, '_, '_> {
     fn note_traceback(&mut self, traceback: &Traceback) {
         for index in 0..self.matcher.rules.rules.len() {
             let rule = &self.matcher.rules.rules[index];
-            let went_there = rule.frames.as_deref().is_none_or(|frames| self.matcher.matches(frames, &traceback.frames));
-            if rule.traceback && went_there {
-                self.note(index, traceback.offset, &traceback.exception);
+            let went_there =
+                rule.frames.as_deref().is_none_or(|frames| self.matcher.matches(frames, &traceback.frames));
+            let patterns = if rule.traceback && went_there { rule.patterns.len() } else { 0 };
+            for pattern in 0..patterns {
+                self.note(Place { rule: index, pattern }, traceback.offset, &traceback.exception);
             }
         }
     }
 
-    /// Notes the line if the rule knows it.
-    fn note(&mut self, index: usize, offset: usize, line: &Line) {
+    /// Notes the line if the pattern fits and the rule hasn't noted it.
+    fn note(&mut self, place: Place, offset: usize, line: &Line) {
+        let index = place.rule;
         let rule = &self.matcher.rules.rules[index];
-        let Some(found) = self.matcher.captures(rule, &line.text) else { return };
+        if self.findings.iter().rev().take_while(|it| it.offset == offset).any(|it| it.rule == index) {
+            return;
+        }
+        let Some(found) = self.matcher.captures(rule, place.pattern, &line.text) else { return };
         if rule.near.as_deref().is_some_and(|near| !self.is_near(near, offset)) {
             return;
         }

@@ -1,6 +1,6 @@
 //! A text as lines, found from any place in it. A carriage return ends a line too: progress bars write so.
 
-use memchr::{memchr2, memchr_iter, memrchr2};
+use memchr::{memchr_iter, memchr2, memrchr2};
 
 /// A text of one origin.
 #[derive(Clone, Copy, Debug)]

@@ -63,7 +63,10 @@ fn judge(rules: &Rules, folder: &Path) -> Result<bool> {
         if verdict.category != case.category {
             let line = verdict.evidence.first().map_or("", |quote| quote.text.as_str());
             let line: String = line.chars().take(110).collect();
-            println!("  {} is {}, not {} ({:.2}): {line}", case.name, case.category, verdict.category, verdict.confidence);
+            println!(
+                "  {} is {}, not {} ({:.2}): {line}",
+                case.name, case.category, verdict.category, verdict.confidence
+            );
         }
     }
     let is_met = right >= RIGHT_LEAST && wrong <= WRONG_MOST;
@@ -182,7 +185,10 @@ fn timed(rules: &Rules) -> Duration {
     let mut step = 0_u64;
     while text.len() < TIMED_BYTES {
         step += 1;
-        text += &format!("[rank{}]: 2026-01-02 03:04:05,678 INFO step {step} | loss 2.3142 | error_rate 0.01 | tok/s 18021\n", step % 8);
+        text += &format!(
+            "[rank{}]: 2026-01-02 03:04:05,678 INFO step {step} | loss 2.3142 | error_rate 0.01 | tok/s 18021\n",
+            step % 8
+        );
     }
     text += "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n";
     let case = Case { name: "long".to_owned(), category: Category::CudaOom, text: text.into_bytes() };
