@@ -15,6 +15,8 @@ const LABELS_MAX: usize = 5;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) text: String,
+    /// What stood before the text: labels, times, levels.
+    pub(crate) label: String,
     pub(crate) rank: Option<u32>,
     pub(crate) node: Option<String>,
 }
@@ -73,6 +75,8 @@ impl Cleaner {
             rest = &rest[found.get_match().end()..];
         }
         line.text = String::from_utf8_lossy(rest).into_owned();
+        line.label =
+            String::from_utf8_lossy(&plain[..plain.len().min(plain.trim_ascii_end().len() - rest.len())]).into_owned();
         line
     }
 }
@@ -91,7 +95,7 @@ mod tests {
 
     fn check(raw: &str, text: &str, rank: Option<u32>, node: Option<&str>) {
         let line = Cleaner::new().unwrap().clean(raw.as_bytes());
-        assert_eq!(line, Line { text: text.to_owned(), rank, node: node.map(str::to_owned) }, "{raw}");
+        assert_eq!((line.text.as_str(), line.rank, line.node.as_deref()), (text, rank, node), "{raw}");
     }
 
     #[test]

@@ -140,6 +140,9 @@ pub(crate) struct Rule {
     /// Often follows from a fault elsewhere: equals come first.
     #[serde(default)]
     pub(crate) effect: bool,
+    /// A logger's level doesn't matter: such lines are notes by nature.
+    #[serde(default)]
+    pub(crate) any_level: bool,
     /// True even if the run went on for a while.
     #[serde(default)]
     pub(crate) sticky: bool,
@@ -161,6 +164,14 @@ pub(crate) struct Course {
     pub(crate) success: String,
     /// The line's fault was dealt with.
     pub(crate) handled: String,
+    /// The line says nothing, whatever its words.
+    pub(crate) noise: String,
+    /// The line is a logger's warning.
+    pub(crate) warning: String,
+    /// And these aren't, though they say so.
+    pub(crate) not_warning: String,
+    /// The line is a logger's note.
+    pub(crate) note: String,
 }
 
 /// A pattern: the rule's place among the rules, the pattern's among its patterns.
@@ -277,9 +288,10 @@ mod tests {
                 "{category} {name} has no rule"
             );
         }
-        for pattern in [&rules.course.progress, &rules.course.restart, &rules.course.success, &rules.course.handled] {
-            compile(pattern).unwrap();
-        }
+        let course = &rules.course;
+        let lines = [&course.progress, &course.not_progress, &course.restart, &course.success, &course.handled];
+        let levels = [&course.noise, &course.warning, &course.not_warning, &course.note];
+        lines.into_iter().chain(levels).for_each(|pattern| drop(compile(pattern).unwrap()));
     }
 
     #[test]

@@ -21,6 +21,8 @@ const WORDS_MAX: usize = 256;
 const FINDINGS_EACH_MAX: usize = 16;
 /// Tracebacks of a text that are read.
 const TRACEBACKS_MAX: usize = 400;
+/// Letters of a line's text in which its logger's level is looked for.
+const LEVEL_WITHIN: usize = 60;
 /// Lines before and after, in which `near` is looked for.
 const NEAR_BEFORE: usize = 40;
 const NEAR_AFTER: usize = 20;
@@ -161,6 +163,10 @@ impl Scan<'_, '_, '_, '_> {
             return;
         }
         let Some(found) = self.matcher.captures(rule, place.pattern, &line.text) else { return };
+        let course = &self.matcher.rules.course;
+        if !rule.sticky && self.matcher.matches(&course.noise, &line.text) {
+            return;
+        }
         if rule.near.as_deref().is_some_and(|near| !self.is_near(near, offset)) {
             return;
         }
@@ -172,7 +178,7 @@ impl Scan<'_, '_, '_, '_> {
             text: line.text.clone(),
             rank: named("rank").and_then(|rank| rank.parse().ok()).or(line.rank).or(self.source.rank),
             node: named("node").or_else(|| line.node.clone()).or_else(|| self.source.node.clone()),
-            strength: rule.strength,
+            strength: if rule.any_level { rule.strength } else { self.strength(rule.strength, line) },
             is_survived: false,
             is_earlier: false,
         };
@@ -187,6 +193,21 @@ impl Scan<'_, '_, '_, '_> {
             of_rule.nth(FINDINGS_EACH_MAX).into_iter().for_each(|at| drop(self.findings.remove(at)));
         }
         self.findings.push(finding);
+    }
+
+    /// What a line weighs that its logger called a warning or a note.
+    fn strength(&mut self, strength: Strength, line: &Line) -> Strength {
+        let beginning: String = line.label.chars().chain(line.text.chars().take(LEVEL_WITHIN)).collect();
+        let course = &self.matcher.rules.course;
+        if self.matcher.matches(&course.not_warning, &beginning) {
+            strength
+        } else if self.matcher.matches(&course.warning, &beginning) {
+            strength.weaker()
+        } else if self.matcher.matches(&course.note, &beginning) {
+            strength.weaker().weaker()
+        } else {
+            strength
+        }
     }
 
     fn is_near(&mut self, near: &str, offset: usize) -> bool {

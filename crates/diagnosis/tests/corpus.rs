@@ -2,6 +2,13 @@
 //!
 //! The files' messages are as the tools print them; labels.csv names the issue or page that shows each.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a test reads its logs, and says which it misses"
+)]
+
 use std::path::Path;
 
 use gangline_diagnosis::{Category, CgroupEvents, DeviceEvent, DeviceFault, Evidence, KernelLog, Log, Rules, Verdict};
