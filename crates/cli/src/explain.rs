@@ -20,6 +20,9 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// A job, or logs.
 #[derive(Args, Debug)]
+#[command(
+    override_usage = "gangline explain <JOB>\n       gangline explain --log <FILE>... [--kernel <FILE>...] [--exit-code <CODE>]"
+)]
 pub(crate) struct ExplainArgs {
     /// A job or a sweep, as job-3 or sweep-3
     #[arg(required_unless_present_any = ["log", "kernel"], conflicts_with_all = ["log", "kernel"])]
@@ -120,7 +123,18 @@ fn read(path: &Path, head_max: usize, tail_max: usize) -> Result<Window, Failure
         let message = format!("failed to read the log {}: it is compressed", path.display());
         return Err(Failure::coded("G0701", message, "zcat FILE | gangline explain --log -"));
     }
+    if is_binary(&window.bytes) {
+        let message = format!("failed to read the log {}: it is not text", path.display());
+        return Err(Failure::coded("G0701", message, "name what the run printed"));
+    }
     Ok(window)
+}
+
+/// Whether too much of the beginning is what no terminal prints. A few such bytes stand in good logs: holes, broken lines.
+fn is_binary(bytes: &[u8]) -> bool {
+    let beginning = &bytes[..bytes.len().min(64 << 10)];
+    let is_control = |byte: &&u8| byte.is_ascii_control() && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x08 | 0x1b);
+    beginning.iter().filter(is_control).count() * 10 > beginning.len()
 }
 
 /// Reads to the end in bounded memory, and counts the lines that are left out between the beginning and the end.
@@ -198,9 +212,10 @@ mod tests {
     #[test]
     fn a_missing_log_a_folder_and_a_compressed_one_are_refused_with_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
-        let packed = folder.path().join("a.log.gz");
+        let (packed, binary) = (folder.path().join("a.log.gz"), folder.path().join("a.out"));
         std::fs::write(&packed, [0x1f, 0x8b, 8, 0]).unwrap();
-        for path in [folder.path(), &folder.path().join("missing"), &packed] {
+        std::fs::write(&binary, [0x7f, b'E', b'L', b'F', 0, 0, 0, 1]).unwrap();
+        for path in [folder.path(), &folder.path().join("missing"), &packed, &binary] {
             let failure = read(path, 10, 10).err().map(|failure| format!("{failure:?}")).unwrap();
             assert!(failure.contains("G0701") && failure.contains(&path.display().to_string()), "{failure}");
         }

@@ -41,18 +41,22 @@ impl<'a> Course<'a> {
             } else if matcher.is_success(&line) {
                 course.success = course.success.or(Some(offset));
             } else if matcher.is_step(&line) {
-                course.last_step = course.last_step.or(Some(offset));
-                let whose = if line.rank.is_some() { vec![None, line.rank] } else { vec![None] };
-                for rank in whose {
-                    let count = counts.entry(rank).or_default();
-                    *count += 1;
-                    if *count == STEPS_MIN {
-                        course.steps_end.insert(rank, offset);
-                    }
-                }
+                course.note_step(&mut counts, offset, line.rank);
             }
         }
         course
+    }
+
+    /// Notes a step, the last ones first: of all ranks together, and of its own.
+    fn note_step(&mut self, counts: &mut BTreeMap<Option<u32>, usize>, offset: usize, rank: Option<u32>) {
+        self.last_step = self.last_step.or(Some(offset));
+        for whose in [None, rank].into_iter().take(1 + usize::from(rank.is_some())) {
+            let count = counts.entry(whose).or_default();
+            *count += 1;
+            if *count == STEPS_MIN {
+                self.steps_end.insert(whose, offset);
+            }
+        }
     }
 
     /// Marks what was survived or belongs to an earlier attempt.

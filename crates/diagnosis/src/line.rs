@@ -29,7 +29,7 @@ pub(crate) struct Cleaner {
 }
 
 /// Labels as launchers print them; `rank` and `node` are taken from them.
-const LABELS: [&str; 11] = [
+const LABELS: [&str; 12] = [
     // torch.distributed since 2.3, torchrun --tee, Lightning, Megatron
     r"^\s*\[(?:global_)?(?:rank|default|trainer|worker|role|process)[ _:]?(?P<rank>\d{1,6})\]:? ?",
     // mpirun --tag-output
@@ -46,6 +46,8 @@ const LABELS: [&str; 11] = [
     r"^std(?:err|out) [FP] ",
     // glog, within brackets or not: E1206 18:44:12.715298746 file.cpp:607]
     r"^\[?[EWIF]\d{3,4} \d{2}:\d{2}:\d{2}\.\d+ ",
+    // vLLM's after its level: 04-09 05:39:54 [core.py:390]
+    r"^\d{2}-\d{2} \d{2}:\d{2}:\d{2} (?:\[[\w.]+:\d+\] ?)?",
     // syslog: Nov 22 12:38:16 node kernel:
     r"^[A-Z][a-z]{2} [ \d]\d \d{2}:\d{2}:\d{2} (?P<node>[\w.-]+) ",
     // Python's loggers
@@ -112,6 +114,7 @@ mod tests {
     fn times_and_colours_are_taken_off_and_indentation_stays() {
         check("\u{1b}[31m2026-01-02 10:11:12,123 - ERROR - no\u{1b}[0m", "no", None, None);
         check("[rank0]:   File \"a.py\", line 3", "  File \"a.py\", line 3", Some(0), None);
+        check("ERROR 04-09 05:39:54 [core.py:390] KeyError: 'x'", "KeyError: 'x'", None, None);
         check("Nov 22 12:38:16 gpu7 kernel: NVRM: Xid", "kernel: NVRM: Xid", None, Some("gpu7"));
     }
 
