@@ -12,10 +12,11 @@ use crate::test_command;
 use crate::tools;
 
 /// The crates whose tests need nothing but a processor.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
     "gangline-base",
     "gangline-accounting",
     "gangline-coding",
+    "gangline-diagnosis",
     "gangline-orchestration",
     "gangline-planning",
     "gangline-telemetry",

@@ -1,4 +1,4 @@
-//! `ps`, `show`, `explain`, `cancel`.
+//! `ps`, `show`, `explain` of a job, `cancel`.
 
 use clap::Args;
 use gangline_control::wire;
@@ -94,11 +94,11 @@ pub(crate) fn show(client: &Client, args: &JobArgs, is_json: bool) -> Result<(),
     if is_json { output::json(&job) } else { output::print(&report::job(&job)) }
 }
 
-pub(crate) fn explain(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
-    if sweeps::is_sweep(&args.job) {
-        return sweeps::show(client, &args.job, is_json);
+pub(crate) fn explain(client: &Client, job: &str, is_json: bool) -> Result<(), Failure> {
+    if sweeps::is_sweep(job) {
+        return sweeps::show(client, job, is_json);
     }
-    let explanation: wire::Explanation = client.get(&format!("/jobs/{}/explain", path_segment(&args.job)))?;
+    let explanation: wire::Explanation = client.get(&format!("/jobs/{}/explain", path_segment(job)))?;
     if is_json { output::json(&explanation) } else { output::print(&explanation_text(&explanation)) }
 }
 

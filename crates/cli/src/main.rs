@@ -8,6 +8,7 @@ mod cluster;
 mod configuration;
 #[cfg(feature = "demo")]
 mod demo;
+mod explain;
 mod failure;
 mod follow;
 mod internal;
@@ -76,8 +77,8 @@ enum Command {
     Show(jobs::JobArgs),
     /// Print a rank's log
     Logs(logs::LogsArgs),
-    /// Say why a job waits, or runs where it does
-    Explain(jobs::JobArgs),
+    /// Say why a job waits, or runs where it does; with --log, why a run failed
+    Explain(explain::ExplainArgs),
     /// End a job, or all jobs of a sweep
     Cancel(jobs::JobArgs),
     /// List nodes and who holds their accelerators
@@ -129,7 +130,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => jobs::show(&Client::connect(&global)?, &args, global.json)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
-        Command::Explain(args) => jobs::explain(&Client::connect(&global)?, &args, global.json)?,
+        Command::Explain(args) => explain::run(&global, &args)?,
         Command::Cancel(args) => jobs::cancel(&Client::connect(&global)?, &args, global.json)?,
         Command::Nodes => cluster::nodes(&Client::connect(&global)?, global.json)?,
         Command::Drain(args) => cluster::drain(&Client::connect(&global)?, &args, global.json)?,

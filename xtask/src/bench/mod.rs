@@ -1,7 +1,7 @@
 //! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
-//! `planning` alone is built with the feature of that name, in seconds.
+//! `planning` and `diagnosis` alone are built with the features of their names, in seconds.
 
 #[cfg(feature = "bench")]
 mod archive;
@@ -9,6 +9,8 @@ mod archive;
 mod checkpoint;
 #[cfg(feature = "bench")]
 mod coding;
+#[cfg(feature = "diagnosis")]
+mod diagnosis;
 #[cfg(feature = "bench")]
 mod engine;
 #[cfg(feature = "planning")]
@@ -24,19 +26,23 @@ mod training;
 ///
 /// # Errors
 /// When cargo can't be started.
-#[cfg(not(feature = "planning"))]
+#[cfg(not(any(feature = "planning", feature = "diagnosis")))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
-    let features = if name == Some("planning") { "xtask/planning" } else { "xtask/bench" };
+    let features = match name {
+        Some("planning") => "xtask/planning",
+        Some("diagnosis") => "xtask/diagnosis",
+        _ => "xtask/bench",
+    };
     let mut command = crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", features]);
     crate::command::succeeds(command.args(["--", "bench"]).args(name).args(options))
 }
 
 /// A benchmark takes its options, prints what it measured and returns whether its targets were met.
-#[cfg(any(test, feature = "planning"))]
+#[cfg(any(test, feature = "planning", feature = "diagnosis"))]
 type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
-#[cfg(feature = "planning")]
+#[cfg(any(feature = "planning", feature = "diagnosis"))]
 const BENCHES: &[(&str, Bench)] = &[
     #[cfg(feature = "bench")]
     ("archive", archive::run),
@@ -44,8 +50,11 @@ const BENCHES: &[(&str, Bench)] = &[
     ("checkpoint", checkpoint::run),
     #[cfg(feature = "bench")]
     ("coding", coding::run),
+    #[cfg(feature = "diagnosis")]
+    ("diagnosis", diagnosis::run),
     #[cfg(feature = "bench")]
     ("engine", engine::run),
+    #[cfg(feature = "planning")]
     ("planning", planning::run),
     #[cfg(feature = "bench")]
     ("scheduler", scheduler::run),
@@ -55,12 +64,12 @@ const BENCHES: &[(&str, Bench)] = &[
 ///
 /// # Errors
 /// When the name isn't known or the benchmark fails.
-#[cfg(feature = "planning")]
+#[cfg(any(feature = "planning", feature = "diagnosis"))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     run(BENCHES, name, options)
 }
 
-#[cfg(any(test, feature = "planning"))]
+#[cfg(any(test, feature = "planning", feature = "diagnosis"))]
 fn run(benches: &[(&str, Bench)], name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let names: Vec<&str> = benches.iter().map(|(name, _)| *name).collect();
     let Some(name) = name else {

@@ -7,19 +7,30 @@ use super::Breach;
 use super::workspace::{Dependency, Package, Workspace};
 
 /// What a crate may use of ours, by folder.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 12] = [
     ("crates/base", &[]),
     ("crates/accounting", &["base"]),
     ("crates/planning", &["base", "accounting"]),
     ("crates/orchestration", &["base"]),
     ("crates/coding", &[]),
+    ("crates/diagnosis", &["base"]),
     ("crates/storage", &["base", "coding"]),
     ("crates/telemetry", &["base"]),
     ("crates/execution", &["base", "storage", "telemetry"]),
     ("crates/control", &["base", "accounting", "planning", "orchestration", "storage", "telemetry", "execution"]),
     (
         "crates/cli",
-        &["base", "accounting", "planning", "orchestration", "storage", "telemetry", "execution", "control"],
+        &[
+            "base",
+            "accounting",
+            "planning",
+            "orchestration",
+            "diagnosis",
+            "storage",
+            "telemetry",
+            "execution",
+            "control",
+        ],
     ),
     ("python", &["base", "storage", "planning"]),
 ];
@@ -49,11 +60,13 @@ const KEPT_IN: [(&str, &[&str]); 11] = [
 ];
 
 /// What a pure crate may use of others: nothing that reads, waits, draws or starts.
-const PURE: [(&str, &[&str]); 5] = [
+const PURE: [(&str, &[&str]); 6] = [
     ("crates/base", &["thiserror", "serde"]),
     // Accounting reads books of prices, which are text.
     ("crates/accounting", &["thiserror", "serde", "toml"]),
     ("crates/coding", &["thiserror", "xxhash-rust"]),
+    // Diagnosis looks for patterns in texts; its rules are text too.
+    ("crates/diagnosis", &["thiserror", "serde", "toml", "aho-corasick", "memchr", "regex", "regex-syntax"]),
     ("crates/orchestration", &["thiserror"]),
     // Planning reads books of hardware and models, which are text, and its plans are values that are kept.
     ("crates/planning", &["thiserror", "serde", "serde_json", "toml"]),
@@ -150,6 +163,7 @@ mod tests {
             "base",
             "accounting",
             "coding",
+            "diagnosis",
             "planning",
             "orchestration",
             "storage",

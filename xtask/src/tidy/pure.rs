@@ -5,7 +5,8 @@ use super::Breach;
 use super::workspace::Workspace;
 
 const THE_FIRST: &str = "crates/base";
-const PURE: [&str; 5] = [THE_FIRST, "crates/accounting", "crates/coding", "crates/orchestration", "crates/planning"];
+const PURE: [&str; 6] =
+    [THE_FIRST, "crates/accounting", "crates/coding", "crates/diagnosis", "crates/orchestration", "crates/planning"];
 
 pub(super) fn check(workspace: &Workspace) -> Vec<Breach> {
     let text = |folder: &str| workspace.files.get(&format!("{folder}/clippy.toml")).map(String::as_str);

@@ -1,0 +1,123 @@
+//! How a run went on: which faults it survived, which belong to an earlier attempt, whether it ended well.
+
+use std::collections::BTreeMap;
+
+use crate::line::Line;
+use crate::rules::Strength;
+use crate::scan::{Finding, Matcher};
+use crate::text::Text;
+
+/// Lines at a text's end in which steps are looked for.
+const LINES_BACK_MAX: usize = 3_000;
+/// Lines after a finding in which steps are looked for, when the text's end has none.
+const LINES_ON_MAX: usize = 300;
+/// Steps after a fault that show it was survived: other ranks may print one or two before they notice.
+const STEPS_MIN: usize = 3;
+/// Findings of one text that are followed this way.
+const FOLLOWED_MAX: usize = 64;
+
+/// A text's course.
+#[derive(Debug, Default)]
+pub(crate) struct Course<'a> {
+    text: Option<Text<'a>>,
+    /// Where the third-last step stands, over all and for each rank.
+    steps_end: BTreeMap<Option<u32>, usize>,
+    /// Where the last step stands.
+    last_step: Option<usize>,
+    /// Where the last attempt begins.
+    restart: Option<usize>,
+    /// Where the run says that it ended well.
+    success: Option<usize>,
+}
+
+impl<'a> Course<'a> {
+    pub(crate) fn read(matcher: &mut Matcher<'_>, text: &Text<'a>) -> Course<'a> {
+        let mut course = Course { text: Some(*text), ..Course::default() };
+        let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+        for (offset, raw) in text.lines_backwards().take(LINES_BACK_MAX) {
+            let line = matcher.clean(raw);
+            if matcher.is_restart(&line) {
+                course.restart = course.restart.or(Some(offset));
+            } else if matcher.is_success(&line) {
+                course.success = course.success.or(Some(offset));
+            } else if matcher.is_step(&line) {
+                course.note_step(&mut counts, offset, line.rank);
+            }
+        }
+        course
+    }
+
+    /// Notes a step, the last ones first: of all ranks together, and of its own.
+    fn note_step(&mut self, counts: &mut BTreeMap<Option<u32>, usize>, offset: usize, rank: Option<u32>) {
+        self.last_step = self.last_step.or(Some(offset));
+        for whose in [None, rank].into_iter().take(1 + usize::from(rank.is_some())) {
+            let count = counts.entry(whose).or_default();
+            *count += 1;
+            if *count == STEPS_MIN {
+                self.steps_end.insert(whose, offset);
+            }
+        }
+    }
+
+    /// Marks what was survived or belongs to an earlier attempt.
+    pub(crate) fn judge(&self, matcher: &mut Matcher<'_>, findings: &mut [Finding]) {
+        let mut followed = 0;
+        for finding in findings.iter_mut() {
+            let is_handled = matcher.is_handled(&finding.text);
+            if is_handled {
+                finding.strength = finding.strength.weaker();
+            }
+            finding.is_earlier = self.restart.is_some_and(|restart| finding.offset < restart);
+            if matcher.is_sticky(finding.rule) {
+                continue;
+            }
+            let whose = if self.steps_end.contains_key(&finding.rank) { finding.rank } else { None };
+            let went_on = self.steps_end.get(&whose).is_some_and(|steps| *steps > finding.offset);
+            let went_well = self.success.is_some_and(|success| success > finding.offset);
+            let was_handled = is_handled && self.last_step.is_some_and(|step| step > finding.offset);
+            finding.is_survived = went_on || went_well || was_handled;
+            if !finding.is_survived && finding.strength > Strength::Trace && followed < FOLLOWED_MAX {
+                followed += 1;
+                finding.is_survived = self.goes_on_after(matcher, finding);
+            }
+        }
+    }
+
+    /// Whether steps follow soon; for texts whose end is a long last word.
+    fn goes_on_after(&self, matcher: &mut Matcher<'_>, finding: &Finding) -> bool {
+        let Some(text) = self.text else { return false };
+        let lines = text.lines_from(finding.offset).take(LINES_ON_MAX);
+        let steps = lines.filter(|(_, raw)| {
+            let line = matcher.clean(raw);
+            (finding.rank.is_none() || line.rank.is_none() || line.rank == finding.rank) && matcher.is_step(&line)
+        });
+        steps.take(STEPS_MIN).count() == STEPS_MIN
+    }
+}
+
+impl Matcher<'_> {
+    fn is_step(&mut self, line: &Line) -> bool {
+        let course = &self.rules().course;
+        self.matches(&course.progress, &line.text) && !self.matches(&course.not_progress, &line.text)
+    }
+
+    fn is_restart(&mut self, line: &Line) -> bool {
+        self.matches(&self.rules().course.restart, &line.text)
+    }
+
+    fn is_success(&mut self, line: &Line) -> bool {
+        self.matches(&self.rules().course.success, &line.text)
+    }
+
+    fn is_handled(&mut self, text: &str) -> bool {
+        self.matches(&self.rules().course.handled, text)
+    }
+
+    fn is_sticky(&self, rule: usize) -> bool {
+        self.rules().rules[rule].sticky
+    }
+
+    fn clean(&self, raw: &[u8]) -> Line {
+        self.rules().cleaner.clean(raw)
+    }
+}

@@ -1,0 +1,186 @@
+//! From findings to a verdict: the strongest line decides, of equals the first; what followed from it doesn't.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use crate::elastic;
+use crate::evidence::Evidence;
+use crate::rules::{RuleError, Rules, Strength, Subcategory};
+use crate::scan::{Finding, Matcher, scan};
+use crate::source::{Source, sources};
+use crate::verdict::{Alternative, Category, Certainty, Quote, Verdict};
+
+/// Lines that a verdict quotes.
+const QUOTES_MAX: usize = 5;
+/// Other causes that a verdict names.
+const ALTERNATIVES_MAX: usize = 3;
+/// Bytes of a line that are quoted.
+const QUOTE_BYTES_MAX: usize = 400;
+/// What an equally strong line for another cause takes from the confidence.
+const DOUBT: f64 = 0.9;
+/// What a second rule for the same cause takes from the doubt left.
+const SUPPORT: f64 = 0.7;
+/// Below this, the verdict is that nothing says so clearly enough.
+const CONFIDENCE_MIN: f64 = 0.5;
+
+impl Rules {
+    /// Why the run failed. The same evidence gives the same verdict, in whatever order its parts come.
+    #[must_use]
+    pub fn classify(&self, evidence: &Evidence<'_>) -> Verdict {
+        let sources = sources(evidence);
+        let mut matcher = Matcher::new(self);
+        let found = sources.iter().enumerate().flat_map(|(index, source)| scan(&mut matcher, index, source));
+        let found: Vec<Finding> = found.collect();
+        Judge { rules: self, sources: &sources, found }.verdict()
+    }
+}
+
+/// [`Rules::classify`] for a caller with one question; the rules are made for it.
+///
+/// # Errors
+/// When the rules that ship were edited and aren't right.
+pub fn classify(evidence: &Evidence<'_>) -> Result<Verdict, RuleError> {
+    Ok(Rules::new()?.classify(evidence))
+}
+
+struct Judge<'a> {
+    rules: &'a Rules,
+    sources: &'a [Source<'a>],
+    found: Vec<Finding>,
+}
+
+impl Judge<'_> {
+    fn verdict(&self) -> Verdict {
+        let live = self.live();
+        let Some(best) = live.first() else { return self.nothing() };
+        let category = self.category(best);
+        let is_rival = |other: &Finding| {
+            let is_elsewhere = (other.source, other.offset) != (best.source, best.offset);
+            let is_effect = self.rules.rules[other.rule].effect;
+            is_elsewhere && !is_effect && other.strength == best.strength && self.category(other) != category
+        };
+        let friends: BTreeSet<usize> =
+            live.iter().filter(|other| self.category(other) == category).map(|other| other.rule).collect();
+        let mut confidence = best.strength.confidence();
+        confidence = if live.iter().any(is_rival) { confidence * DOUBT } else { confidence };
+        confidence = if friends.len() > 1 { 1.0 - (1.0 - confidence) * SUPPORT } else { confidence };
+        let rule = &self.rules.rules[best.rule];
+        let (category, subcategory) = match category {
+            Category::Unknown => (Category::Unknown, rule.subcategory.as_str()),
+            _ if confidence < CONFIDENCE_MIN => (Category::Unknown, "unclear"),
+            known => (known, rule.subcategory.as_str()),
+        };
+        let confidence = if category == Category::Unknown { confidence.min(0.4) } else { confidence };
+        let confidence = (confidence * 100.0).round() / 100.0;
+        let words = self.words(category, subcategory);
+        Verdict {
+            category,
+            subcategory: subcategory.to_owned(),
+            confidence,
+            certainty: Certainty::of(confidence),
+            summary: words.map_or_else(String::new, |words| words.summary.clone()),
+            evidence: self.quotes(&live),
+            rank: best.rank.or_else(|| self.first_rank(best)),
+            node: best.node.clone().or_else(|| self.node_of(best.rank)),
+            advice: words.map_or_else(String::new, |words| words.advice.clone()),
+            rule: Some(rule.id.clone()),
+            source: Some(rule.source.clone()),
+            alternatives: self.alternatives(best, &live),
+        }
+    }
+
+    /// What counts: what wasn't survived, of the last attempt if that says anything; the decisive one first.
+    fn live(&self) -> Vec<Finding> {
+        let counts = |finding: &&Finding| !finding.is_survived;
+        let all: Vec<Finding> = self.found.iter().filter(counts).cloned().collect();
+        let says_something = |finding: &Finding| !finding.is_earlier && finding.strength > Strength::Trace;
+        let has_last = all.iter().any(says_something);
+        let mut live: Vec<Finding> = all.into_iter().filter(|finding| !(has_last && finding.is_earlier)).collect();
+        live.sort_by_key(|finding| {
+            let is_effect = self.rules.rules[finding.rule].effect;
+            (Reverse(finding.strength), is_effect, finding.source, finding.offset, finding.rule)
+        });
+        live
+    }
+
+    fn category(&self, finding: &Finding) -> Category {
+        self.rules.rules[finding.rule].category.unwrap_or(Category::Unknown)
+    }
+
+    fn words(&self, category: Category, subcategory: &str) -> Option<&Subcategory> {
+        self.rules.subcategories.get(&(category, subcategory.to_owned()))
+    }
+
+    /// A verdict about a text in which no rule knows a line, or the run got over all it knows.
+    fn nothing(&self) -> Verdict {
+        let is_survived = !self.found.is_empty();
+        let has_text = self.sources.iter().any(|source| !source.text.trim_ascii().is_empty());
+        let subcategory = if has_text { "no_failure" } else { "no_evidence" };
+        let words = self.words(Category::Unknown, subcategory);
+        Verdict {
+            category: Category::Unknown,
+            subcategory: subcategory.to_owned(),
+            confidence: if is_survived { 0.2 } else { 0.1 },
+            certainty: Certainty::Low,
+            summary: words.map_or_else(String::new, |words| words.summary.clone()),
+            evidence: Vec::new(),
+            rank: None,
+            node: None,
+            advice: words.map_or_else(String::new, |words| words.advice.clone()),
+            rule: None,
+            source: None,
+            alternatives: Vec::new(),
+        }
+    }
+
+    /// The decisive line, then what else was found, one line a rule, in order of weight.
+    fn quotes(&self, live: &[Finding]) -> Vec<Quote> {
+        let mut rules = BTreeSet::new();
+        let mut places = BTreeSet::new();
+        let distinct = live.iter().filter(|it| rules.insert(it.rule) && places.insert((it.source, it.offset)));
+        distinct.take(QUOTES_MAX).map(|finding| self.quote(finding)).collect()
+    }
+
+    fn quote(&self, finding: &Finding) -> Quote {
+        let source = &self.sources[finding.source];
+        Quote {
+            log: source.name.clone(),
+            line: source.line_number(finding.offset),
+            rank: finding.rank,
+            node: finding.node.clone(),
+            text: shortened(finding.text.trim()),
+        }
+    }
+
+    fn alternatives(&self, best: &Finding, live: &[Finding]) -> Vec<Alternative> {
+        let mut seen = BTreeSet::from([self.category(best), Category::Unknown]);
+        let others = live.iter().filter(|other| other.strength > Strength::Trace && seen.insert(self.category(other)));
+        let others = others.take(ALTERNATIVES_MAX).map(|other| Alternative {
+            category: self.category(other),
+            subcategory: self.rules.rules[other.rule].subcategory.clone(),
+            confidence: other.strength.confidence(),
+        });
+        others.collect()
+    }
+
+    /// The rank that the launcher says failed first, for a line that names none.
+    fn first_rank(&self, best: &Finding) -> Option<u32> {
+        let is_rank = |finding: &&Finding| finding.source == best.source && finding.rank.is_some();
+        let first = self.found.iter().filter(is_rank).find(|it| self.rules.rules[it.rule].id == elastic::RULE);
+        first.and_then(|finding| finding.rank)
+    }
+
+    /// Where that rank ran, if any log says so.
+    fn node_of(&self, rank: Option<u32>) -> Option<String> {
+        let rank = rank?;
+        let found = self.found.iter().filter(|finding| finding.rank == Some(rank));
+        found.filter_map(|finding| finding.node.clone()).next()
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(QUOTE_BYTES_MAX) {
+        Some((end, _)) => format!("{} …", &text[..end]),
+        None => text.to_owned(),
+    }
+}

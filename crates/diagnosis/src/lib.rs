@@ -1,0 +1,27 @@
+//! Why a run failed, from what its ranks wrote and its nodes said: deterministic, offline, in milliseconds.
+//!
+//! [`Rules::classify`] takes [`Evidence`] and gives a [`Verdict`]: one of eleven categories, a subcategory, a confidence, the lines
+//! that say so, whom it blames and what to do. Rules are data (rules/*.toml), each with the source that shows its message's form.
+//! How a verdict comes about, and how to add a rule, is in docs/diagnosis.md.
+//!
+//! Keeps A-1 (no I/O, no clock: texts come in, a value goes out) and A-10 (lines, tracebacks and findings have limits).
+
+mod course;
+mod elastic;
+mod evidence;
+mod judge;
+mod line;
+mod literal;
+mod rules;
+mod scan;
+mod source;
+mod text;
+mod traceback;
+mod verdict;
+
+pub use evidence::{
+    CgroupEvents, DeviceEvent, DeviceFault, Evidence, HEAD_BYTES_MAX, KernelLog, LeftOut, Log, TAIL_BYTES_MAX,
+};
+pub use judge::classify;
+pub use rules::{RuleError, Rules};
+pub use verdict::{Alternative, Category, Certainty, Quote, Verdict};

@@ -1,0 +1,219 @@
+//! Finds the lines that rules know, in all texts.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use regex::bytes::{Captures, Regex};
+
+use crate::course::Course;
+use crate::elastic;
+use crate::line::Line;
+use crate::rules::{Place, Rule, Rules, Strength, compile};
+use crate::source::Source;
+use crate::text::Text;
+use crate::traceback::{self, Traceback};
+
+/// Lines with a known word that are looked at, at the beginning of a text and at its end: between them is repetition.
+const LINES_HEAD_MAX: usize = 2_000;
+const LINES_TAIL_MAX: usize = 6_000;
+/// Known words of a line that are looked at.
+const WORDS_MAX: usize = 256;
+/// Findings of a rule in a text that are kept, the first ones and the last ones.
+const FINDINGS_EACH_MAX: usize = 16;
+/// Tracebacks of a text that are read.
+const TRACEBACKS_MAX: usize = 400;
+/// Letters of a line's text in which its logger's level is looked for.
+const LEVEL_WITHIN: usize = 60;
+/// Lines before and after, in which `near` is looked for.
+const NEAR_BEFORE: usize = 40;
+const NEAR_AFTER: usize = 20;
+
+/// A line that a rule knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) rule: usize,
+    pub(crate) source: usize,
+    pub(crate) offset: usize,
+    pub(crate) text: String,
+    pub(crate) rank: Option<u32>,
+    pub(crate) node: Option<String>,
+    pub(crate) strength: Strength,
+    /// The run went on after it.
+    pub(crate) is_survived: bool,
+    /// It belongs to an attempt before the last one.
+    pub(crate) is_earlier: bool,
+}
+
+/// Patterns compiled so far: most rules are never met, so most are never compiled.
+pub(crate) struct Matcher<'r> {
+    rules: &'r Rules,
+    compiled: BTreeMap<&'r str, Option<Regex>>,
+}
+
+impl<'r> Matcher<'r> {
+    pub(crate) fn new(rules: &'r Rules) -> Self {
+        Matcher { rules, compiled: BTreeMap::new() }
+    }
+
+    pub(crate) fn rules(&self) -> &'r Rules {
+        self.rules
+    }
+
+    /// A pattern. One that can't be compiled matches nothing; a test compiles them all.
+    pub(crate) fn regex(&mut self, pattern: &'r str) -> Option<&Regex> {
+        self.compiled.entry(pattern).or_insert_with(|| compile(pattern).ok()).as_ref()
+    }
+
+    pub(crate) fn matches(&mut self, pattern: &'r str, text: &str) -> bool {
+        self.regex(pattern).is_some_and(|regex| regex.is_match(text.as_bytes()))
+    }
+
+    /// The parts that a pattern of a rule names.
+    fn captures<'t>(&mut self, rule: &'r Rule, pattern: usize, text: &'t str) -> Option<Captures<'t>> {
+        let found = self.regex(rule.patterns.get(pattern)?)?.captures(text.as_bytes())?;
+        let is_excluded = rule.unless.as_deref().is_some_and(|unless| self.matches(unless, text));
+        (!is_excluded).then_some(found)
+    }
+}
+
+/// All findings in a text, in the order of its lines.
+pub(crate) fn scan(matcher: &mut Matcher<'_>, index: usize, source: &Source<'_>) -> Vec<Finding> {
+    let rules = matcher.rules;
+    let text = Text::whole(&source.text);
+    let mut scan = Scan { index, source, text, findings: Vec::new(), counts: BTreeMap::new(), matcher };
+    let mut tracebacks = 0;
+    for (bounds, mut words) in lines_with_words(rules, &text) {
+        let line = rules.cleaner.clean(text.slice(bounds));
+        words.sort_unstable();
+        words.dedup();
+        for word in words {
+            let candidates = &rules.patterns_of_word[word];
+            // The word that opens a traceback has no rules of its own.
+            if candidates.is_empty() && tracebacks < TRACEBACKS_MAX {
+                tracebacks += 1;
+                traceback::read(&text, bounds.0, &rules.cleaner).into_iter().for_each(|it| scan.note_traceback(&it));
+            }
+            for place in candidates {
+                scan.note(*place, bounds.0, &line);
+            }
+        }
+    }
+    let mut findings = scan.findings;
+    findings.sort_by_key(|finding| (finding.offset, finding.rule));
+    findings.dedup_by_key(|finding| (finding.offset, finding.rule));
+    if findings.iter().any(|finding| finding.strength > Strength::Trace) {
+        Course::read(matcher, &text).judge(matcher, &mut findings);
+    }
+    findings
+}
+
+/// Lines in which a known word stands, and which words.
+fn lines_with_words(rules: &Rules, text: &Text<'_>) -> Vec<((usize, usize), Vec<usize>)> {
+    let mut head: Vec<((usize, usize), Vec<usize>)> = Vec::new();
+    let mut tail: VecDeque<((usize, usize), Vec<usize>)> = VecDeque::new();
+    for found in rules.words.find_overlapping_iter(text.slice((0, text.len()))) {
+        let word = found.pattern().as_usize();
+        let last = if tail.is_empty() { head.last_mut() } else { tail.back_mut() };
+        if let Some((_, words)) = last.filter(|(bounds, _)| found.start() < bounds.1) {
+            if words.len() < WORDS_MAX {
+                words.push(word);
+            }
+            continue;
+        }
+        let line = (text.bounds(found.start()), vec![word]);
+        if head.len() < LINES_HEAD_MAX {
+            head.push(line);
+            continue;
+        }
+        tail.push_back(line);
+        if tail.len() > LINES_TAIL_MAX {
+            tail.pop_front();
+        }
+    }
+    head.extend(tail);
+    head
+}
+
+struct Scan<'s, 'm, 'r, 'a> {
+    index: usize,
+    source: &'s Source<'a>,
+    text: Text<'s>,
+    findings: Vec<Finding>,
+    counts: BTreeMap<usize, usize>,
+    matcher: &'m mut Matcher<'r>,
+}
+
+impl Scan<'_, '_, '_, '_> {
+    fn note_traceback(&mut self, traceback: &Traceback) {
+        for index in 0..self.matcher.rules.rules.len() {
+            let rule = &self.matcher.rules.rules[index];
+            let went_there =
+                rule.frames.as_deref().is_none_or(|frames| self.matcher.matches(frames, &traceback.frames));
+            let patterns = if rule.traceback && went_there { rule.patterns.len() } else { 0 };
+            for pattern in 0..patterns {
+                self.note(Place { rule: index, pattern }, traceback.offset, &traceback.exception);
+            }
+        }
+    }
+
+    /// Notes the line if the pattern fits and the rule hasn't noted it.
+    fn note(&mut self, place: Place, offset: usize, line: &Line) {
+        let index = place.rule;
+        let rule = &self.matcher.rules.rules[index];
+        if self.findings.iter().rev().take_while(|it| it.offset == offset).any(|it| it.rule == index) {
+            return;
+        }
+        let Some(found) = self.matcher.captures(rule, place.pattern, &line.text) else { return };
+        let course = &self.matcher.rules.course;
+        if !rule.sticky && self.matcher.matches(&course.noise, &line.text) {
+            return;
+        }
+        if rule.near.as_deref().is_some_and(|near| !self.is_near(near, offset)) {
+            return;
+        }
+        let named = |name| found.name(name).map(|part| String::from_utf8_lossy(part.as_bytes()).into_owned());
+        let mut finding = Finding {
+            rule: index,
+            source: self.index,
+            offset,
+            text: line.text.clone(),
+            rank: named("rank").and_then(|rank| rank.parse().ok()).or(line.rank).or(self.source.rank),
+            node: named("node").or_else(|| line.node.clone()).or_else(|| self.source.node.clone()),
+            strength: if rule.any_level { rule.strength } else { self.strength(rule.strength, line) },
+            is_survived: false,
+            is_earlier: false,
+        };
+        if rule.id == elastic::RULE {
+            let block = elastic::read(&self.text, offset, &self.matcher.rules.cleaner);
+            (finding.rank, finding.node) = (block.rank.or(finding.rank), block.host.or(finding.node));
+        }
+        let count = self.counts.entry(index).or_default();
+        *count += 1;
+        if *count > 2 * FINDINGS_EACH_MAX {
+            let mut of_rule = (0..self.findings.len()).filter(|at| self.findings[*at].rule == index);
+            of_rule.nth(FINDINGS_EACH_MAX).into_iter().for_each(|at| drop(self.findings.remove(at)));
+        }
+        self.findings.push(finding);
+    }
+
+    /// What a line weighs that its logger called a warning or a note.
+    fn strength(&mut self, strength: Strength, line: &Line) -> Strength {
+        let beginning: String = line.label.chars().chain(line.text.chars().take(LEVEL_WITHIN)).collect();
+        let course = &self.matcher.rules.course;
+        if self.matcher.matches(&course.not_warning, &beginning) {
+            strength
+        } else if self.matcher.matches(&course.warning, &beginning) {
+            strength.weaker()
+        } else if self.matcher.matches(&course.note, &beginning) {
+            strength.weaker().weaker()
+        } else {
+            strength
+        }
+    }
+
+    fn is_near(&mut self, near: &str, offset: usize) -> bool {
+        let Some(regex) = compile(near).ok() else { return false };
+        let after = self.text.lines_from(offset).take(NEAR_AFTER);
+        let mut lines = self.text.lines_before(offset).take(NEAR_BEFORE).chain(after);
+        lines.any(|(_, line)| regex.is_match(&line[..line.len().min(4096)]))
+    }
+}

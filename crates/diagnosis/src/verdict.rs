@@ -1,0 +1,169 @@
+//! What is said of a failed run.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a run failed, with the lines that say so.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The kind of cause.
+    pub category: Category,
+    /// The cause itself, as `ecc` or `import_error`; docs/diagnosis.md lists them.
+    pub subcategory: String,
+    /// How likely the category is right, from 0 to 1; below 0.5 the category is `unknown`.
+    pub confidence: f64,
+    /// The same in a word.
+    pub certainty: Certainty,
+    /// What happened, in a sentence.
+    pub summary: String,
+    /// The lines that say so, the decisive one first.
+    pub evidence: Vec<Quote>,
+    /// The rank where it began.
+    pub rank: Option<u32>,
+    /// The node where it began.
+    pub node: Option<String>,
+    /// What to do about it.
+    pub advice: String,
+    /// The rule that decided, as rules/*.toml names it; none if none did.
+    pub rule: Option<String>,
+    /// Where the form of the decisive line is documented.
+    pub source: Option<String>,
+    /// Other kinds of cause that lines speak for, likeliest first.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// What else it could have been.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Alternative {
+    /// The kind of cause.
+    pub category: Category,
+    /// The cause itself.
+    pub subcategory: String,
+    /// How much its best line would weigh alone, from 0 to 1.
+    pub confidence: f64,
+}
+
+/// A line that speaks for a verdict.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Quote {
+    /// The log it stands in.
+    pub log: String,
+    /// Its number there, from 1; 0 for what isn't a line, as an exit code.
+    pub line: usize,
+    /// Who wrote it.
+    pub rank: Option<u32>,
+    /// Where.
+    pub node: Option<String>,
+    /// The line without colours, shortened.
+    pub text: String,
+}
+
+/// Kinds of cause: what to do next differs between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// A device, a link or a node is faulty.
+    Hardware,
+    /// An accelerator's memory was too small.
+    CudaOom,
+    /// The host's memory, or its limit, was too small.
+    HostOom,
+    /// Ranks lost one another, or a collective took too long.
+    NcclNetwork,
+    /// What feeds the model failed.
+    DataPipeline,
+    /// Numbers went bad: not finite, overflow.
+    Numerical,
+    /// A disk, a file system, an object store or a checkpoint on it failed.
+    Storage,
+    /// The program or its configuration is wrong.
+    UserCode,
+    /// The run was asked to leave.
+    Preemption,
+    /// What starts and keeps runs failed: scheduler, launcher, image, driver.
+    SchedulerInfra,
+    /// Nothing says so clearly enough, or nothing failed.
+    Unknown,
+}
+
+impl Category {
+    /// All, in the order of the documentation.
+    pub const ALL: [Category; 11] = [
+        Category::Hardware,
+        Category::CudaOom,
+        Category::HostOom,
+        Category::NcclNetwork,
+        Category::DataPipeline,
+        Category::Numerical,
+        Category::Storage,
+        Category::UserCode,
+        Category::Preemption,
+        Category::SchedulerInfra,
+        Category::Unknown,
+    ];
+
+    /// Its stable name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Category::Hardware => "hardware",
+            Category::CudaOom => "cuda_oom",
+            Category::HostOom => "host_oom",
+            Category::NcclNetwork => "nccl_network",
+            Category::DataPipeline => "data_pipeline",
+            Category::Numerical => "numerical",
+            Category::Storage => "storage",
+            Category::UserCode => "user_code",
+            Category::Preemption => "preemption",
+            Category::SchedulerInfra => "scheduler_infra",
+            Category::Unknown => "unknown",
+        }
+    }
+
+    /// The category of that name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Category> {
+        Category::ALL.into_iter().find(|category| category.name() == name)
+    }
+}
+
+impl fmt::Display for Category {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A confidence in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Certainty {
+    /// At least 0.8: act on it.
+    High,
+    /// At least 0.5: likely, look at the lines.
+    Medium,
+    /// Below: a guess.
+    Low,
+}
+
+impl Certainty {
+    /// The word for a confidence.
+    #[must_use]
+    pub fn of(confidence: f64) -> Certainty {
+        match confidence {
+            c if c >= 0.8 => Certainty::High,
+            c if c >= 0.5 => Certainty::Medium,
+            _ => Certainty::Low,
+        }
+    }
+
+    /// Its stable name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Certainty::High => "high",
+            Certainty::Medium => "medium",
+            Certainty::Low => "low",
+        }
+    }
+}
