@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gangline_base::{Bytes, NodeName};
+use gangline_base::{Bytes, NodeName, PoolName};
 use gangline_control::config::parse_accelerators;
 use gangline_control::jobfile::parse_duration;
 use gangline_execution::checks::{CHECKS, Check, Expectations, ExpectedAccelerators, Finding, Guard, named};
@@ -50,8 +50,8 @@ pub(crate) struct DoctorArgs {
     /// The longest a check may take, such as 10s [default: each check's own]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
-    /// Check the nodes of a pool by a job on all of them, and the network between them [default pool: default]
-    #[arg(long, value_name = "POOL", num_args = 0..=1, default_missing_value = "default")]
+    /// Check the nodes of a pool by a job on all of them, and the network between them [default pool: training]
+    #[arg(long, value_name = "POOL", num_args = 0..=1, default_missing_value = PoolName::DEFAULT)]
     pool: Option<String>,
     /// Of the pool, measure only these nodes
     #[arg(long, value_name = "NODE,...", value_delimiter = ',', value_parser = node_name)]

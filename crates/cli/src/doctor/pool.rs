@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
+use gangline_base::PoolName;
 use gangline_control::wire;
 use gangline_execution::fabric::FabricReport;
 
@@ -14,8 +15,6 @@ use crate::client::{Client, absolute, path_segment};
 use crate::failure::Failure;
 use crate::{Global, follow, output, submit};
 
-/// Where jobs wait unless they name a pool.
-const POOL_DEFAULT: &str = "default";
 /// The longest log of a rank that is read, in bytes.
 const LOG_BYTES_MAX: usize = 64 << 20;
 /// Lines of it that are shown if it has no report.
@@ -23,7 +22,7 @@ const LAST_LINES: usize = 15;
 
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let client = Client::connect(global)?;
-    let pool = args.pool.as_deref().unwrap_or(POOL_DEFAULT);
+    let pool = args.pool.as_deref().unwrap_or(PoolName::DEFAULT);
     let list: wire::NodeList = client.get("/nodes")?;
     let nodes = ready(&list, pool, args)?;
     let request = wire::SubmitRequest {
