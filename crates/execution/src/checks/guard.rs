@@ -156,3 +156,52 @@ fn hung(timeout: Duration) -> Finding {
 fn named(check: &Check, finding: Finding) -> Finding {
     Finding { check: check.name.to_owned(), ..finding }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CHECKS, before_start};
+    use super::*;
+
+    fn guard(program: &str, timeout: Option<Duration>) -> Guard {
+        Guard { program: PathBuf::from(program), timeout }
+    }
+
+    fn verdicts(guard: &Guard) -> Vec<Verdict> {
+        before_start(guard, &Expectations::default()).into_iter().map(|finding| finding.verdict).collect()
+    }
+
+    #[test]
+    fn a_program_that_is_no_check_makes_every_finding_unknown() {
+        let count = CHECKS.iter().filter(|check| check.is_before_start).count();
+        // It ends without an answer, it fails, it talks for ever, it isn't there.
+        for program in ["true", "false", "yes", "/nowhere"] {
+            assert_eq!(verdicts(&guard(program, None)), vec![Verdict::Unknown; count], "{program}");
+        }
+    }
+
+    #[test]
+    fn checks_that_hang_are_given_up_in_time_and_killed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("check");
+        // A shell writes it, so that no other test's child holds it open while it is started.
+        let script = "printf '#!/bin/sh\\necho $$ >> \"$0.started\"\\nkill -STOP $$\\n' > check && chmod 755 check";
+        let written = Command::new("sh").args(["-c", script]).current_dir(folder.path()).status();
+        assert!(written.is_ok_and(|status| status.success()));
+        let path = program.to_str().expect("text");
+        let started = Instant::now();
+        let found = before_start(&guard(path, Some(Duration::from_secs(1))), &Expectations::default());
+        assert!(started.elapsed() < Duration::from_secs(30), "it waited {:?}", started.elapsed());
+        assert!(!found.is_empty() && found.iter().all(|finding| finding.verdict == Verdict::Hung), "{found:?}");
+        let pids = std::fs::read_to_string(program.with_extension("started")).expect("they had started");
+        let is_stopped = |pid: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        };
+        // Each had its time-out to be killed after; a signal takes a moment to arrive.
+        let ends_at = Instant::now() + Duration::from_secs(10);
+        while pids.lines().any(is_stopped) {
+            assert!(Instant::now() < ends_at, "a check is left behind: {pids}");
+            thread::yield_now();
+        }
+    }
+}

@@ -3,12 +3,11 @@
 
 use gangline_base::Bytes;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
-use nvml_wrapper::error::NvmlError;
 
 use super::super::finding::Reason;
 use super::super::{ExpectedAccelerators, Finding, Verdict};
 use super::broken;
-use super::reading::Reading;
+use super::reading::{Read, Reading};
 use crate::inventory::short_kind;
 
 /// Memory in use before a run that is more than a driver keeps for itself.
@@ -19,7 +18,7 @@ const TEMPERATURE_ROOM: u32 = 3;
 const MEMORY_TOLERANCE: f64 = 0.95;
 
 /// Judges all GPUs of a machine.
-pub(super) fn all(read: &[(u32, Result<Reading, NvmlError>)], expected: Option<&ExpectedAccelerators>) -> Vec<Finding> {
+pub(super) fn all(read: &[Read], expected: Option<&ExpectedAccelerators>) -> Vec<Finding> {
     let known: Vec<&Reading> = read.iter().filter_map(|(_, reading)| reading.as_ref().ok()).collect();
     let mut findings = vec![count(&known, read.len(), expected)];
     findings.extend(read.iter().filter_map(|(index, reading)| Some(broken(&gpu(*index), reading.as_ref().err()?))));
@@ -173,6 +172,8 @@ fn hot(reading: &Reading) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use nvml_wrapper::error::NvmlError;
+
     use super::*;
 
     const GIB: u64 = 1 << 30;

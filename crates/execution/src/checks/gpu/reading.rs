@@ -43,8 +43,11 @@ pub(super) struct Reading {
     pub(super) lanes: Option<(u32, u32)>,
 }
 
-/// Every GPU: its state, or what the driver said instead.
-pub(super) fn of_all(nvml: &Nvml) -> Result<Vec<(u32, Result<Reading, NvmlError>)>, NvmlError> {
+/// A GPU's number, and its state or what the driver said instead.
+pub(super) type Read = (u32, Result<Reading, NvmlError>);
+
+/// Every GPU.
+pub(super) fn of_all(nvml: &Nvml) -> Result<Vec<Read>, NvmlError> {
     let count = nvml.device_count()?.min(GPUS_MAX);
     let read = |index| nvml.device_by_index(index).and_then(|device| of(index, &device));
     Ok((0..count).map(|index| (index, read(index))).collect())
