@@ -4,7 +4,6 @@
 mod bench;
 mod diff;
 mod export;
-mod forecast;
 mod groups;
 mod import;
 mod place;

@@ -3,18 +3,23 @@
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use gangline_base::with_causes;
+use gangline_execution::checks;
 use gangline_execution::keeper::{KeeperOptions, exec_rank, keep_rank};
 use gangline_execution::supervisor::{SuperviseOptions, Supervised, supervise};
 
-use crate::output::tell;
+use crate::output::{say, tell};
 
 /// The exit code of a supervisor whose attempt's end nobody took in.
 const UNDELIVERED: u8 = 5;
+
+/// The longest description of what a node is held against.
+const EXPECTATIONS_BYTES_MAX: u64 = 1 << 20;
 
 /// The internal commands.
 #[derive(Subcommand)]
@@ -41,6 +46,12 @@ pub(crate) enum Internal {
         #[arg(last = true, required = true)]
         command: Vec<String>,
     },
+    /// Run one check of this node: expectations as JSON from standard input, findings as JSON to standard output.
+    #[command(hide = true)]
+    Check {
+        /// Its name.
+        name: String,
+    },
     /// Become a rank.
     #[command(hide = true)]
     ExecRank {
@@ -63,11 +74,30 @@ pub(crate) fn run(internal: Internal) -> ExitCode {
                 Err(error) => failed("keep the rank", &error),
             }
         }
+        Internal::Check { name } => match check(&name) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tell(&error);
+                ExitCode::FAILURE
+            }
+        },
         Internal::ExecRank { keeper, command } => match exec_rank(keeper, &command) {
             Ok(never) => match never {},
             Err(error) => failed_rank(&error),
         },
     }
+}
+
+fn check(name: &str) -> Result<(), String> {
+    let check = checks::named(name).ok_or_else(|| format!("there is no check \"{name}\""))?;
+    let mut text = String::new();
+    let stdin = std::io::stdin().lock().take(EXPECTATIONS_BYTES_MAX);
+    let read = { stdin }.read_to_string(&mut text);
+    read.map_err(|error| format!("failed to read what is expected: {error}"))?;
+    let expectations =
+        serde_json::from_str(&text).map_err(|error| format!("failed to read what is expected: {error}"))?;
+    let findings = serde_json::to_string(&check.run_here(&expectations)).map_err(|error| error.to_string())?;
+    say(&findings).map_err(|_| "failed to print what was found".to_owned())
 }
 
 fn run_supervisor(spec: PathBuf) -> ExitCode {

@@ -8,6 +8,7 @@ mod cluster;
 mod configuration;
 #[cfg(feature = "demo")]
 mod demo;
+mod doctor;
 mod explain;
 mod failure;
 mod follow;
@@ -93,6 +94,9 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Run a trace through a scheduling policy on a cluster that isn't there
     Simulate(simulate::SimulateArgs),
+    /// Check this machine, or a pool of nodes: what a training run will suffer from, and how much
+    #[command(after_help = "Exit codes: 0 no problem found, 1 problems found (or the command failed), 2 usage.")]
+    Doctor(Box<doctor::DoctorArgs>),
     /// Look after checkpoints
     Checkpoint {
         #[command(subcommand)]
@@ -124,6 +128,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&global, &args)?,
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
+        Command::Doctor(args) => return doctor::run(&global, &args),
         Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),

@@ -69,7 +69,7 @@ pub fn this_layout(machine: &Inventory) -> DeviceLayout {
     if machine.accelerators.memory.is_none() || machine.accelerators.count < 2 {
         return DeviceLayout::default();
     }
-    let said = nvidia_smi().ok_or_else(|| "nvidia-smi did not answer".to_owned());
+    let said = printed_links().ok_or_else(|| "nvidia-smi did not answer".to_owned());
     let matrix = said.and_then(|text| read_links(&text).map_err(|error| format!("nvidia-smi topo -m:{error}")));
     let layout = matrix.and_then(|matrix| matrix.layout().map_err(|error| error.to_string()));
     layout.unwrap_or_else(|error| {
@@ -79,7 +79,7 @@ pub fn this_layout(machine: &Inventory) -> DeviceLayout {
 }
 
 /// What `nvidia-smi topo -m` prints; none if it can't be run, or takes too long.
-fn nvidia_smi() -> Option<String> {
+pub(crate) fn printed_links() -> Option<String> {
     let mut command = Command::new("nvidia-smi");
     command.args(["topo", "-m"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;

@@ -6,7 +6,9 @@
 //! **keeper** (`gangline keep-rank`) for each rank owns the rank's processes and its log, and `gangline exec-rank` is
 //! what turns into the rank itself.
 
+pub mod checks;
 mod clock;
+pub mod fabric;
 mod files;
 pub mod inventory;
 pub mod keeper;

@@ -14,6 +14,7 @@
 //! reads any box of any tensor back, so a checkpoint can be loaded by any number of ranks, cut in any way.
 
 pub mod archive;
+pub mod bench;
 mod check;
 mod commit;
 mod compare;
@@ -22,6 +23,7 @@ mod digest;
 mod disk;
 mod error;
 mod export;
+pub mod forecast;
 mod foreign;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

@@ -32,6 +32,7 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
         set_if_absent(&mut environment, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     }
     set(&mut environment, "GANGLINE_JOB_ID", format!("job-{}", spec.job));
+    set(&mut environment, "GANGLINE_NODE", &spec.node);
     set(&mut environment, "GANGLINE_ATTEMPT", spec.attempt.to_string());
     set(&mut environment, "GANGLINE_GENERATION", spec.attempt.to_string());
     environment.insert(ATTEMPT_FOLDER_VARIABLE.into(), spec.folder.clone().into_os_string());

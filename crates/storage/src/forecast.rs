@@ -13,66 +13,71 @@ use gangline_base::Bytes;
 use serde::Serialize;
 
 /// Bytes of training state of a parameter: fp32 master, first and second moment, and the bf16 weight.
-pub(crate) const BYTES_PER_PARAMETER: u64 = 14;
+pub const BYTES_PER_PARAMETER: u64 = 14;
 /// A checkpoint should be durable in so many seconds.
-pub(crate) const DURABLE_SECONDS: f64 = 10.0;
+pub const DURABLE_SECONDS: f64 = 10.0;
 /// Goals for the overhead: at a checkpoint every so many seconds, at most this share of the time.
-pub(crate) const OVERHEADS: [(f64, f64); 2] = [(30.0, 0.02), (150.0, 0.004)];
+pub const OVERHEADS: [(f64, f64); 2] = [(30.0, 0.02), (150.0, 0.004)];
 
 /// What was measured on one node, in bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Rates {
+pub struct Rates {
     /// Copying to host memory, as many threads at once as there are ranks or cores.
-    pub(crate) copy: f64,
+    pub copy: f64,
     /// Writing and fsync.
-    pub(crate) write: f64,
+    pub write: f64,
     /// Reading and checking every byte.
-    pub(crate) read: f64,
+    pub read: f64,
 }
 
 /// How many accelerators there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Fleet {
+pub struct Fleet {
     /// All of them.
-    pub(crate) gpus: NonZeroU32,
+    pub gpus: NonZeroU32,
     /// Of one node, which has one such disk.
-    pub(crate) gpus_per_node: NonZeroU32,
+    pub gpus_per_node: NonZeroU32,
 }
 
 /// What a checkpoint will take. All of it is estimated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Forecast {
+pub struct Forecast {
     /// Bytes of the state.
-    pub(crate) bytes: Bytes,
-    pub(crate) nodes: u32,
+    pub bytes: Bytes,
+    /// Nodes that hold it.
+    pub nodes: u32,
     /// Bytes that the fullest node writes.
-    pub(crate) bytes_per_node: Bytes,
+    pub bytes_per_node: Bytes,
     /// For which the trainer stands still.
-    pub(crate) blocking_seconds: f64,
+    pub blocking_seconds: f64,
     /// From the call until it is on disk.
-    pub(crate) durable_seconds: f64,
+    pub durable_seconds: f64,
     /// To read it back, checked.
-    pub(crate) restore_seconds: f64,
+    pub restore_seconds: f64,
     /// The shortest time from one checkpoint to the next that the disk sustains.
-    pub(crate) interval_seconds_min: f64,
+    pub interval_seconds_min: f64,
     /// The interval that was asked about.
-    pub(crate) interval_seconds: f64,
+    pub interval_seconds: f64,
     /// Share of the time that is lost at that interval; none if the disk doesn't sustain it.
-    pub(crate) overhead: Option<f64>,
-    pub(crate) goals: Vec<Goal>,
+    pub overhead: Option<f64>,
+    /// What is strived for, and whether it is within reach.
+    pub goals: Vec<Goal>,
 }
 
 /// A goal and whether it is within reach.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Goal {
-    pub(crate) goal: String,
+pub struct Goal {
+    /// What is strived for.
+    pub goal: String,
     /// What is estimated.
-    pub(crate) estimate: String,
-    pub(crate) is_within_reach: bool,
+    pub estimate: String,
+    /// Whether the estimate is good enough.
+    pub is_within_reach: bool,
 }
 
 /// What checkpoints of so many bytes will take.
-pub(crate) fn forecast(bytes: Bytes, fleet: Fleet, rates: Rates, interval: Duration) -> Forecast {
+#[must_use]
+pub fn forecast(bytes: Bytes, fleet: Fleet, rates: Rates, interval: Duration) -> Forecast {
     let gpus_per_node = fleet.gpus_per_node.min(fleet.gpus);
     let nodes = fleet.gpus.get().div_ceil(gpus_per_node.get());
     // A last node with fewer accelerators makes the others hold more than an equal share.
@@ -108,7 +113,8 @@ pub(crate) fn forecast(bytes: Bytes, fleet: Fleet, rates: Rates, interval: Durat
 }
 
 /// An overhead for people.
-pub(crate) fn percent(overhead: Option<f64>) -> String {
+#[must_use]
+pub fn percent(overhead: Option<f64>) -> String {
     overhead.map_or_else(|| "more often than the disk sustains".to_owned(), |share| format!("{:.2} %", share * 100.0))
 }
 

@@ -1,0 +1,188 @@
+//! `doctor --pool`: an ordinary job, one rank on each node of a pool, that runs `doctor --rank`. So it waits its turn, is placed, watched
+//! and accounted for like any other, and works wherever jobs do.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use gangline_base::PoolName;
+use gangline_control::wire;
+use gangline_execution::fabric::FabricReport;
+
+use super::gang::{REPORT_BEGINS, REPORT_ENDS};
+use super::{DoctorArgs, exit_code, show};
+use crate::client::{Client, absolute, path_segment};
+use crate::failure::Failure;
+use crate::{Global, follow, output, submit};
+
+/// The longest log of a rank that is read, in bytes (A-10).
+const LOG_BYTES_MAX: usize = 64 << 20;
+/// Lines of it that are shown if it has no report.
+const LAST_LINES: usize = 15;
+
+pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failure> {
+    let client = Client::connect(global)?;
+    let pool = args.pool.as_deref().unwrap_or(PoolName::DEFAULT);
+    let list: wire::NodeList = client.get("/nodes")?;
+    let nodes = ready(&list, pool, args)?;
+    let request = wire::SubmitRequest {
+        job_file: job_file(&nodes, pool, args, &std::env::current_exe()?)?,
+        file_name: Some("doctor.yaml".to_owned()),
+        directory: absolute(Path::new("."))?.display().to_string(),
+        set: Vec::new(),
+        dry_run: false,
+    };
+    let job = match submit::submit(&client, &request, "doctor.yaml")? {
+        wire::Answer::Submitted(submitted) => submitted.job,
+        _ => return Err(Failure::local("the control plane took the job for something else", "")),
+    };
+    output::tell(&format!("{job} checks {} node(s) of pool {pool}; end it with: gangline cancel {job}", nodes.len()));
+    let mut last_said = String::new();
+    let ended = follow::watch(
+        || client.job(&job),
+        |job| {
+            let said = follow::line(job);
+            if said != last_said {
+                output::tell(&format!("{}: {said}", job.id));
+                last_said = said;
+            }
+            job.state.is_final()
+        },
+    )?;
+    let log = log_of_first_rank(&client, &job)?;
+    let Some(report) = report_in(&log) else {
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
+        let message = format!("{job} is {}, without a report; its last lines:\n{last}", ended.state.name());
+        return Err(Failure::local(message, format!("gangline show {job}, gangline logs {job} --rank N")));
+    };
+    if global.json { output::json(&report) } else { output::print(&show::gang(&report)) }?;
+    Ok(exit_code(show::problems(&report)))
+}
+
+/// The nodes to check: those of the pool that take jobs, of the kind that most of them have.
+fn ready<'a>(list: &'a wire::NodeList, pool: &str, args: &DoctorArgs) -> Result<Vec<&'a wire::Node>, Failure> {
+    if let Some(name) =
+        args.nodes.iter().find(|name| !list.nodes.iter().any(|node| node.name == **name && node.pool == pool))
+    {
+        return Err(Failure::local(format!("pool {pool} has no node {name}"), "gangline nodes lists them"));
+    }
+    let mut kinds: BTreeMap<&str, Vec<&wire::Node>> = BTreeMap::new();
+    let is_wanted = |node: &&wire::Node| match &args.accelerators {
+        Some(expected) => node.accelerator == expected.kind,
+        None => args.nodes.is_empty() || args.nodes.contains(&node.name),
+    };
+    let usable = list.nodes.iter().filter(|node| node.pool == pool && node.status == "ready");
+    for node in usable.clone().filter(is_wanted) {
+        kinds.entry(&node.accelerator).or_default().push(node);
+    }
+    let kind = kinds.into_iter().max_by_key(|(_, nodes)| nodes.len()).map(|(kind, _)| kind);
+    let kind = kind.ok_or_else(|| {
+        Failure::local(
+            format!("pool {pool} has no node that takes jobs now"),
+            "gangline nodes says why; name another with --pool",
+        )
+    })?;
+    let nodes: Vec<&wire::Node> = usable.filter(|node| node.accelerator == kind).collect();
+    if let Some(name) = args.nodes.iter().find(|name| !nodes.iter().any(|node| node.name == **name)) {
+        let message = format!("node {name} takes no jobs now, or isn't of kind {kind} like the others");
+        return Err(Failure::local(message, "gangline nodes says how it is; check one kind at a time"));
+    }
+    Ok(nodes)
+}
+
+/// JSON, which is YAML as well.
+fn job_file(nodes: &[&wire::Node], pool: &str, args: &DoctorArgs, program: &Path) -> Result<String, Failure> {
+    let slots = nodes.iter().map(|node| node.slots.len()).min().unwrap_or(1).max(1);
+    let kind = nodes.first().map_or("cpu", |node| &node.accelerator);
+    let program = program.to_str().ok_or_else(|| Failure::local("this program's path is not UTF-8", ""))?;
+    let mut words = vec![program.to_owned(), "doctor".to_owned(), "--rank".to_owned()];
+    let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
+    option("--size", format!("{}B", args.size.0));
+    option("--run-nodes", args.run_nodes.to_string());
+    // A node may have more than the gang takes of it.
+    if kind != "cpu" {
+        option("--accelerators", format!("{kind}:{slots}"));
+    }
+    for folder in &args.folders {
+        option("--folder", absolute(folder)?.display().to_string());
+    }
+    if let Some(size) = args.checkpoint_size {
+        option("--checkpoint-size", format!("{}B", size.0));
+    }
+    if let Some(timeout) = args.timeout {
+        option("--timeout", format!("{}s", timeout.as_secs().max(1)));
+    }
+    if !args.nodes.is_empty() {
+        option("--nodes", args.nodes.join(","));
+    }
+    for name in &args.only {
+        option("--only", name.clone());
+    }
+    if args.quick {
+        words.push("--quick".to_owned());
+    }
+    let quoted: Vec<String> = words.iter().map(|word| quote(word)).collect();
+    let taken = if args.beside { 1 } else { slots };
+    let job = serde_json::json!({
+        "name": "doctor",
+        "num_nodes": nodes.len(),
+        "resources": { "accelerators": format!("{kind}:{taken}"), "pool": pool },
+        "launch": "node",
+        "run": format!("exec {}", quoted.join(" ")),
+        "recovery": { "max_faults": 0 },
+        "time_limit": "1h",
+    });
+    serde_json::to_string_pretty(&job).map_err(|error| Failure::local(error.to_string(), ""))
+}
+
+/// For a shell.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// All of it, without the time and the stream that each line begins with.
+fn log_of_first_rank(client: &Client, job: &str) -> Result<String, Failure> {
+    let mut text = String::new();
+    let mut cursor = String::new();
+    while text.len() < LOG_BYTES_MAX {
+        let query = if cursor.is_empty() { String::new() } else { format!("&cursor={}", path_segment(&cursor)) };
+        let chunk: wire::LogChunk = match client.get(&format!("/jobs/{}/logs?rank=0{query}", path_segment(job))) {
+            Err(Failure::Api { status: 404, .. }) => break,
+            other => other?,
+        };
+        if chunk.text.is_empty() {
+            break;
+        }
+        text.push_str(&chunk.text);
+        cursor = chunk.next;
+    }
+    let plain = |line: &str| line.splitn(3, ' ').nth(2).unwrap_or("").to_owned() + "\n";
+    Ok(text.lines().map(plain).collect())
+}
+
+fn report_in(log: &str) -> Option<FabricReport> {
+    let (_, rest) = log.split_once(REPORT_BEGINS)?;
+    let (report, _) = rest.split_once(REPORT_ENDS)?;
+    serde_json::from_str(report).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quote("a b"), "'a b'");
+        assert_eq!(quote("it's"), r"'it'\''s'");
+    }
+
+    #[test]
+    fn a_log_without_a_whole_report_has_none() {
+        assert!(report_in("").is_none());
+        assert!(report_in(&format!("{REPORT_BEGINS}\n{{\"nodes\":[]")).is_none());
+        let whole =
+            format!("x\n{REPORT_BEGINS}\n{{\"nodes\":[],\"pairs\":[],\"ring\":null,\"findings\":[]}}\n{REPORT_ENDS}\n");
+        assert!(report_in(&whole).is_some_and(|report| report.nodes.is_empty()));
+    }
+}

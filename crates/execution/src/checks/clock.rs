@@ -1,0 +1,53 @@
+//! Whether something keeps the clock right: logs and faults of a gang's nodes are put in order by their times.
+//!
+//! The kernel knows whether its clock is synchronised, but tells only by adjtimex(2), which needs `unsafe`; systemd's timedatectl asks
+//! it. Elsewhere a time service that runs has to do.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use super::finding::Reason;
+use super::{Expectations, Finding, Verdict};
+
+/// Programs that keep clocks right.
+const SERVICES: [&str; 7] = ["chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs", "openntpd"];
+
+pub(super) fn check(_: &Expectations) -> Vec<Finding> {
+    let service = service();
+    let by = service.as_ref().map(|name| format!(" ({name} runs)")).unwrap_or_default();
+    vec![match (told_by_system(), service) {
+        (Some(true), _) => Finding::fine("", format!("synchronised{by}")),
+        (Some(false), _) => Finding::fine("", format!("not synchronised{by}")).wrong(
+            Verdict::Warning,
+            Reason {
+                expected: "synchronised",
+                why: "which of a gang's ranks failed first is told by their clocks, and so is how old a credential is",
+                todo: "run chrony or systemd-timesyncd: timedatectl set-ntp true",
+            },
+        ),
+        (None, Some(name)) => Finding::fine("", format!("{name} runs")),
+        (None, None) => Finding::unknown(
+            "",
+            "no time service is seen",
+            "in a container the host's keeps the clock; elsewhere run chrony",
+        ),
+    }]
+}
+
+/// What timedatectl says; none without it.
+fn told_by_system() -> Option<bool> {
+    let mut command = Command::new("timedatectl");
+    command.args(["show", "--property=NTPSynchronized", "--value"]).stdin(Stdio::null()).stderr(Stdio::null());
+    match command.output().ok()?.stdout.trim_ascii() {
+        b"yes" => Some(true),
+        b"no" => Some(false),
+        _ => None,
+    }
+}
+
+/// A time service that runs.
+fn service() -> Option<String> {
+    let entries = fs::read_dir("/proc").ok()?.flatten();
+    let mut names = entries.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
+    names.find(|name| SERVICES.contains(&name.trim())).map(|name| name.trim().to_owned())
+}

@@ -1,0 +1,54 @@
+//! GPUs as NVIDIA's driver shows them (NVML): how many, and each one's memory, ECC errors, row remaps, throttling, temperature, NVLinks
+//! and PCIe link. What a driver or a GPU doesn't tell isn't held against it.
+//!
+//! `reading.rs` asks the driver, `judge.rs` decides.
+
+mod judge;
+mod reading;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+
+use super::finding::Reason;
+use super::{Expectations, Finding, Verdict};
+
+pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
+    let expected = expectations.accelerators.as_ref().filter(|expected| expected.kind != "cpu");
+    let absent = |why: String| {
+        match expected {
+        None => Finding::not_here(why),
+        Some(expected) => Finding::fine("", why).wrong(
+            Verdict::Failed,
+            Reason {
+                expected: &format!("{} x {}", expected.count, expected.kind),
+                why: "ranks would find no GPU",
+                todo: "load NVIDIA's driver (nvidia-smi, lsmod, dmesg say why it isn't), or pass the GPUs into this container",
+            },
+        ),
+    }
+    };
+    let nvml = match Nvml::init() {
+        Ok(nvml) => nvml,
+        Err(NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound | NvmlError::DriverNotLoaded) => {
+            return vec![absent("no NVIDIA driver".to_owned())];
+        }
+        Err(error) => return vec![broken("", &error)],
+    };
+    match reading::of_all(&nvml) {
+        Ok(read) if read.is_empty() => vec![absent("the driver knows no GPU".to_owned())],
+        Ok(read) => judge::all(&read, expected),
+        Err(error) => vec![broken("", &error)],
+    }
+}
+
+/// The driver answers with an error where it never should.
+fn broken(subject: &str, error: &NvmlError) -> Finding {
+    Finding::fine(subject, format!("the driver says: {error}")).wrong(
+        Verdict::Failed,
+        Reason {
+            expected: "an answer",
+            why: "a GPU that doesn't answer its driver doesn't compute either",
+            todo: "look for NVRM lines in dmesg; reset the GPU (nvidia-smi --gpu-reset) or reboot the node; if it comes back, replace it",
+        },
+    )
+}

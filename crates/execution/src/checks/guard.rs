@@ -1,0 +1,207 @@
+//! Runs checks, each in a process of its own, and gives up those that don't end.
+
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process_group};
+
+use super::finding::Reason;
+use super::{Check, Expectations, Finding, Verdict};
+use crate::process::as_pid;
+
+/// Checks that only look and run at once.
+const AT_ONCE_MAX: usize = 4;
+/// The most that is read of a check's answer.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Of a check that fails to answer, so much of its last words.
+const WORDS_BYTES_MAX: usize = 300;
+
+/// Is told of each check as it begins.
+pub type Progress<'a> = dyn FnMut(&Check) + Send + 'a;
+
+/// Starts checks.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The program whose `check NAME` runs one: this binary.
+    pub program: PathBuf,
+    /// The longest that one may take, if that is less than its own time-out.
+    pub timeout: Option<Duration>,
+}
+
+/// How a check's process ended.
+enum Ended {
+    Answered(Vec<u8>),
+    Broke(String),
+    Late,
+}
+
+impl Guard {
+    /// Runs checks: those that look several at once, then those that measure one by one. Ends within `limit` and a moment; what had no
+    /// time left is unknown. Findings come in the order of the checks.
+    pub fn run(
+        &self,
+        checks: &[&Check],
+        expectations: &Expectations,
+        limit: Duration,
+        progress: &mut Progress<'_>,
+    ) -> Vec<Finding> {
+        let ends_at = Instant::now() + limit;
+        let progress = Mutex::new(progress);
+        let run = |check: &Check| {
+            let left = ends_at.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return vec![named(check, Finding::unknown("", "no time was left for it", "run it by itself"))];
+            }
+            (progress.lock().expect("no one panics while telling of progress"))(check);
+            self.run_one(check, expectations, left)
+        };
+        let numbered = || checks.iter().copied().enumerate();
+        let looks: Vec<(usize, &Check)> = numbered().filter(|(_, check)| !check.measures).collect();
+        let next = Mutex::new(looks.into_iter());
+        let work = || {
+            let take = || next.lock().expect("no one panics while taking the next check").next();
+            std::iter::from_fn(take).map(|(at, check)| (at, run(check))).collect::<Vec<_>>()
+        };
+        let mut found: Vec<(usize, Vec<Finding>)> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..AT_ONCE_MAX).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().flat_map(|worker| worker.join().expect("a worker doesn't panic")).collect()
+        });
+        found.extend(numbered().filter(|(_, check)| check.measures).map(|(at, check)| (at, run(check))));
+        found.sort_by_key(|(at, _)| *at);
+        found.into_iter().flat_map(|(_, findings)| findings).collect()
+    }
+
+    fn run_one(&self, check: &Check, expectations: &Expectations, left: Duration) -> Vec<Finding> {
+        let timeout = check.timeout.min(self.timeout.unwrap_or(check.timeout)).min(left);
+        let findings = match self.ask(check, expectations, timeout) {
+            Ok(Ended::Answered(answer)) => {
+                serde_json::from_slice(&answer).map_err(|error| format!("its answer makes no sense: {error}"))
+            }
+            Ok(Ended::Broke(words)) => Err(format!("it failed: {words}")),
+            Ok(Ended::Late) => return vec![named(check, hung(timeout))],
+            Err(error) => Err(format!("it can't be started: {error}")),
+        };
+        findings.unwrap_or_else(|error| vec![named(check, Finding::unknown("", error, "report this"))])
+    }
+
+    /// Starts the check's process, and waits for its answer or the time-out.
+    fn ask(&self, check: &Check, expectations: &Expectations, timeout: Duration) -> io::Result<Ended> {
+        let mut command = Command::new(&self.program);
+        command.args(["check", check.name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Whatever it starts is killed with it.
+        let mut child = command.process_group(0).spawn()?;
+        let group = child.id();
+        let question = serde_json::to_vec(expectations)?;
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || {
+            // Whoever gave up doesn't listen; this thread then waits for what hangs, and nobody waits for it.
+            let _ = sender.send(converse(&mut child, &question));
+        });
+        let answer = match receiver.recv_timeout(timeout) {
+            Ok(conversed) => ended(conversed?),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ended::Late,
+        };
+        if let Some(group) = as_pid(group).filter(|_| matches!(answer, Ended::Late)) {
+            // It may just have ended.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        Ok(answer)
+    }
+}
+
+/// What a check's process said, its last words, and how it ended.
+type Said = (Vec<u8>, Vec<u8>, ExitStatus);
+
+fn converse(child: &mut Child, question: &[u8]) -> io::Result<Said> {
+    if let Some(mut stdin) = child.stdin.take() {
+        // A check that doesn't read its question says why by its end.
+        let _ = stdin.write_all(question);
+    }
+    let (mut answer, mut words) = (Vec::new(), Vec::new());
+    if let Some(stdout) = child.stdout.take() {
+        stdout.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    }
+    if let Some(stderr) = child.stderr.take() {
+        stderr.take(ANSWER_BYTES_MAX).read_to_end(&mut words)?;
+    }
+    Ok((answer, words, child.wait()?))
+}
+
+fn ended((answer, words, status): Said) -> Ended {
+    if status.success() {
+        return Ended::Answered(answer);
+    }
+    let words = String::from_utf8_lossy(&words);
+    let words = words.trim();
+    Ended::Broke(format!("{status}: {}", &words[..words.floor_char_boundary(WORDS_BYTES_MAX)]))
+}
+
+fn hung(timeout: Duration) -> Finding {
+    Finding::fine("", format!("no answer in {:.1} s", timeout.as_secs_f64())).wrong(
+        Verdict::Hung,
+        Reason {
+            expected: "an answer",
+            why: "what it asked (a driver, a disk, a file server) doesn't answer, and a rank that asks it would hang as well",
+            todo: "look for processes in state D and for the last lines of dmesg; drain the node and reboot it if it stays so",
+        },
+    )
+}
+
+fn named(check: &Check, finding: Finding) -> Finding {
+    Finding { check: check.name.to_owned(), ..finding }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CHECKS, before_start};
+    use super::*;
+
+    fn guard(program: &str, timeout: Option<Duration>) -> Guard {
+        Guard { program: PathBuf::from(program), timeout }
+    }
+
+    fn verdicts(guard: &Guard) -> Vec<Verdict> {
+        before_start(guard, &Expectations::default()).into_iter().map(|finding| finding.verdict).collect()
+    }
+
+    #[test]
+    fn a_program_that_is_no_check_makes_every_finding_unknown() {
+        let count = CHECKS.iter().filter(|check| check.is_before_start).count();
+        // It ends without an answer, it fails, it talks for ever, it isn't there.
+        for program in ["true", "false", "yes", "/nowhere"] {
+            assert_eq!(verdicts(&guard(program, None)), vec![Verdict::Unknown; count], "{program}");
+        }
+    }
+
+    #[test]
+    fn checks_that_hang_are_given_up_in_time_and_killed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("check");
+        // A shell writes it, so that no other test's child holds it open while it is started.
+        let script = "printf '#!/bin/sh\\necho $$ >> \"$0.started\"\\nkill -STOP $$\\n' > check && chmod 755 check";
+        let written = Command::new("sh").args(["-c", script]).current_dir(folder.path()).status();
+        assert!(written.is_ok_and(|status| status.success()));
+        let path = program.to_str().expect("text");
+        let started = Instant::now();
+        let found = before_start(&guard(path, Some(Duration::from_secs(1))), &Expectations::default());
+        assert!(started.elapsed() < Duration::from_secs(30), "it waited {:?}", started.elapsed());
+        assert!(!found.is_empty() && found.iter().all(|finding| finding.verdict == Verdict::Hung), "{found:?}");
+        let pids = std::fs::read_to_string(program.with_extension("started")).expect("they had started");
+        let is_stopped = |pid: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+        };
+        // Each had its time-out to be killed after; a signal takes a moment to arrive.
+        let ends_at = Instant::now() + Duration::from_secs(10);
+        while pids.lines().any(is_stopped) {
+            assert!(Instant::now() < ends_at, "a check is left behind: {pids}");
+            thread::yield_now();
+        }
+    }
+}

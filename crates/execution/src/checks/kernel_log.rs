@@ -1,0 +1,228 @@
+//! The kernel's log: XIDs of NVIDIA's driver, I/O errors, machine checks, tasks that hang.
+//!
+//! `/dev/kmsg` gives one record a read, `priority,sequence,microseconds since boot,flags;text`, then lines of properties that begin
+//! with a space (the kernel's Documentation/ABI/testing/dev-kmsg). Which XIDs mean hardware: NVIDIA's "XID Errors" catalog.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+use super::finding::Reason;
+use super::{Expectations, Finding, Verdict};
+
+/// The kernel's longest record is 8 KiB with its properties.
+const RECORD_BYTES_MAX: usize = 16 << 10;
+/// Records that are read: the kernel's buffer holds fewer.
+const RECORDS_MAX: usize = 200_000;
+/// What is quoted of a record.
+const QUOTE_BYTES_MAX: usize = 160;
+
+/// XIDs after which a GPU, or its links, can't be trusted until it is reset or replaced: internal controller, double-bit ECC, row remap
+/// failed, NVLink, off the bus, many corrected errors, uncontained ECC, GSP, unrecovered ECC.
+const XIDS_OF_HARDWARE: [u32; 13] = [46, 48, 61, 62, 64, 74, 79, 92, 95, 119, 120, 140, 154];
+
+/// A kind of trouble.
+struct Kind {
+    name: &'static str,
+    /// Any of these is in the record.
+    words: &'static [&'static str],
+    verdict: Verdict,
+    why: &'static str,
+    todo: &'static str,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind {
+        name: "machine checks",
+        words: &["[Hardware Error]", "Machine check", "mce: CPU", "EDAC MC", " UE "],
+        verdict: Verdict::Warning,
+        why: "processor or memory reported errors: the next ones may end the machine or change data",
+        todo: "read the lines (rasdaemon, mcelog); uncorrected errors: replace the memory module they name",
+    },
+    Kind {
+        name: "I/O errors",
+        words: &[
+            "I/O error",
+            "EXT4-fs error",
+            "Remounting filesystem read-only",
+            "XFS_WANT_CORRUPTED",
+            "metadata I/O error",
+            "critical medium error",
+        ],
+        verdict: Verdict::Failed,
+        why: "checkpoints and data on that device can't be relied on",
+        todo: "look at the device's health (smartctl -a, nvme smart-log), check the file system, replace the device",
+    },
+    Kind {
+        name: "hung tasks",
+        words: &["blocked for more than"],
+        verdict: Verdict::Warning,
+        why: "a task waited for minutes for a disk, a file server or a driver: ranks stand still in the same way",
+        todo: "see what it waited for: the call trace follows in dmesg",
+    },
+    Kind {
+        name: "PCIe errors",
+        words: &["AER: Uncorrect", "severity=Uncorrect", "PCIe Bus Error: severity=Fatal"],
+        verdict: Verdict::Warning,
+        why: "a card's link to the machine loses data",
+        todo: "reseat the card that is named; update its firmware; replace it if it comes back",
+    },
+    Kind {
+        name: "out of memory",
+        words: &["Out of memory: Killed process", "Memory cgroup out of memory: Killed process"],
+        verdict: Verdict::Warning,
+        why: "the kernel ended processes for want of memory",
+        todo: "see which (dmesg), and give jobs here less of the machine's memory",
+    },
+];
+
+/// A record: microseconds since boot, and its text.
+struct Record {
+    at: Duration,
+    text: String,
+}
+
+pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
+    let path = &expectations.kernel_log;
+    match OpenOptions::new().read(true).custom_flags(nonblocking()).open(path).and_then(read) {
+        Ok(records) => judge(&records, uptime(), expectations.kernel_log_window),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            vec![Finding::not_here(format!("there is no {}", path.display()))]
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let measured = format!("{} can't be read: {error}", path.display());
+            vec![Finding::unknown("", measured, "run this as root: only root, or who has CAP_SYSLOG, may read it")]
+        }
+        Err(error) => vec![Finding::unknown("", format!("{} can't be read: {error}", path.display()), "")],
+    }
+}
+
+fn nonblocking() -> i32 {
+    OFlags::NONBLOCK.bits().cast_signed()
+}
+
+/// Everything that is there now, newest last.
+fn read(mut log: File) -> io::Result<Vec<Record>> {
+    let mut records = Vec::new();
+    let mut buffer = vec![0; RECORD_BYTES_MAX];
+    for _ in 0..RECORDS_MAX {
+        match log.read(&mut buffer) {
+            Ok(0) => break,
+            // A record a read; of a file with a log in it, many.
+            Ok(length) => records.extend(String::from_utf8_lossy(&buffer[..length]).lines().filter_map(parse)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            // Overwritten before it was read: the next read goes on with the oldest there is.
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(records)
+}
+
+fn parse(line: &str) -> Option<Record> {
+    let (head, text) = line.split_once(';')?;
+    let micros = head.split(',').nth(2)?.parse().ok()?;
+    Some(Record { at: Duration::from_micros(micros), text: text.to_owned() })
+}
+
+/// How long this machine runs; zero if it doesn't say.
+fn uptime() -> Duration {
+    let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds = text.split_ascii_whitespace().next().and_then(|seconds| seconds.parse().ok());
+    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or_default()
+}
+
+fn judge(records: &[Record], now: Duration, window: Duration) -> Vec<Finding> {
+    let recent = || records.iter().filter(|record| now.saturating_sub(record.at) <= window);
+    let age = |record: &Record| now.saturating_sub(record.at).as_secs() / 60;
+    let mut findings = Vec::new();
+    let xids: Vec<(u32, &Record)> = recent().filter_map(|record| Some((xid(&record.text)?, record))).collect();
+    let is_hardware = |xid: u32| XIDS_OF_HARDWARE.contains(&xid);
+    if let Some((number, last)) = xids.iter().rev().find(|(xid, _)| is_hardware(*xid)) {
+        let count = xids.iter().filter(|(xid, _)| is_hardware(*xid)).count();
+        let measured =
+            format!("{count} XID(s) of the hardware; the last, {number}, {} min ago: {}", age(last), quote(last));
+        let reason = Reason {
+            expected: "none",
+            why: "the GPU, its memory or its links failed: a run that uses it stops or computes wrongly",
+            todo: "reset the GPU or reboot; if it comes back, run dcgmi diag -r 3 and replace what it names (docs.nvidia.com, XID errors)",
+        };
+        findings.push(Finding::fine("XID", measured).wrong(Verdict::Failed, reason));
+    } else if let Some((number, last)) = xids.last() {
+        let measured =
+            format!("{} XID(s), as programs cause them; the last, {number}, {} min ago", xids.len(), age(last));
+        findings.push(Finding::fine("XID", measured));
+    }
+    for kind in &KINDS {
+        let found: Vec<&Record> =
+            recent().filter(|record| kind.words.iter().any(|word| record.text.contains(word))).collect();
+        if let Some(last) = found.last() {
+            let measured = format!("{} line(s), the last {} min ago: {}", found.len(), age(last), quote(last));
+            let reason = Reason { expected: "none", why: kind.why, todo: kind.todo };
+            findings.push(Finding::fine(kind.name, measured).wrong(kind.verdict, reason));
+        }
+    }
+    if findings.iter().all(|finding| !finding.verdict.is_problem()) {
+        let hours = window.as_secs() / 3_600;
+        findings.push(Finding::fine("", format!("{} records, no trouble in the last {hours} h", records.len())));
+    }
+    findings
+}
+
+/// The number in `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`.
+fn xid(text: &str) -> Option<u32> {
+    let (_, rest) = text.split_once("NVRM: Xid (")?;
+    let (_, rest) = rest.split_once("): ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+fn quote(record: &Record) -> &str {
+    let text = record.text.trim();
+    &text[..text.floor_char_boundary(QUOTE_BYTES_MAX)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: u64 = 60_000_000;
+
+    fn judged(log: &str) -> Vec<Finding> {
+        let records: Vec<Record> = log.lines().filter_map(parse).collect();
+        judge(&records, Duration::from_secs(7_200), Duration::from_secs(3_600))
+    }
+
+    #[test]
+    fn xids_of_the_hardware_are_a_fault_and_those_of_programs_are_not() {
+        let line = |minutes: u64, xid: u32| {
+            format!("3,9,{},-;NVRM: Xid (PCI:0000:3b:00): {xid}, pid=77, GPU has\n SUBSYSTEM=pci\n", minutes * MINUTE)
+        };
+        let found = judged(&(line(100, 31) + &line(110, 79)));
+        assert_eq!((found.len(), found[0].verdict), (1, Verdict::Failed), "{found:?}");
+        assert!(found[0].measured.contains("79, 10 min ago"), "{found:?}");
+        assert_eq!(judged(&line(100, 31))[0].verdict, Verdict::Fine);
+        let old = judged(&line(10, 79));
+        assert_eq!((old.len(), old[0].verdict), (1, Verdict::Fine), "what is older than the window is past: {old:?}");
+    }
+
+    #[test]
+    fn disks_and_machine_checks_are_found() {
+        let found = judged(&format!(
+            "3,9,{0},-;blk_update_request: I/O error, dev nvme0n1\n2,1,{0},-;mce: [Hardware Error]: CPU 1\n",
+            110 * MINUTE
+        ));
+        let kinds: Vec<&str> = found.iter().map(|finding| finding.subject.as_str()).collect();
+        assert_eq!(kinds, ["machine checks", "I/O errors"]);
+        assert!(found[1].measured.contains("nvme0n1"));
+    }
+
+    #[test]
+    fn lines_that_are_no_records_are_passed_over() {
+        assert!(parse("nonsense").is_none() && parse("6,1;x").is_none() && parse("6,1,x,-;y").is_none());
+        assert_eq!(xid("NVRM: Xid (PCI:0000): x"), None);
+        assert_eq!(judged("")[0].verdict, Verdict::Fine);
+    }
+}
