@@ -13,8 +13,8 @@ use crate::text::Text;
 use crate::traceback::{self, Traceback};
 
 /// Lines with a known word that are looked at, at the beginning of a text and at its end: between them is repetition.
-const LINES_HEAD_MAX: usize = 2_000;
-const LINES_TAIL_MAX: usize = 6_000;
+const LINES_HEAD_MAX: usize = 1_000;
+const LINES_TAIL_MAX: usize = 4_000;
 /// Known words of a line that are looked at.
 const WORDS_MAX: usize = 256;
 /// Findings of a rule in a text that are kept, the first ones and the last ones.
