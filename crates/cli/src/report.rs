@@ -84,6 +84,15 @@ fn attempts(text: &mut String, attempts: &[Attempt]) -> std::fmt::Result {
             for line in &fault.last_lines {
                 writeln!(text, "               | {line}")?;
             }
+            if let Some(diagnosis) = &fault.diagnosis {
+                let (category, subcategory) = (&diagnosis.category, &diagnosis.subcategory);
+                let (summary, confidence) = (&diagnosis.summary, diagnosis.confidence);
+                writeln!(
+                    text,
+                    "               likely: {category}/{subcategory}: {summary} (estimated; confidence {confidence:.2})"
+                )?;
+                writeln!(text, "               do: {}", diagnosis.advice)?;
+            }
         }
         if let Some(because) = &attempt.ended_because {
             writeln!(text, "               {because}")?;

@@ -181,6 +181,28 @@ pub struct Fault {
     pub last_sign_of_life: UnixNanos,
     /// The last lines it logged, at most ten.
     pub last_lines: Vec<String>,
+    /// What the ranks' logs say of the cause, if they say something clear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diagnosis: Option<Diagnosis>,
+}
+
+/// Why the ranks failed, by their logs (docs/diagnosis.md): estimated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Diagnosis {
+    /// One of the diagnosis' categories.
+    pub category: String,
+    /// The cause itself.
+    pub subcategory: String,
+    /// From 0 to 1.
+    pub confidence: f64,
+    /// What happened, in a sentence.
+    pub summary: String,
+    /// What to do about it.
+    pub advice: String,
+    /// The rank where it began.
+    pub rank: Option<u32>,
+    /// The lines that say so, at most three.
+    pub evidence: Vec<String>,
 }
 
 /// What a failed process did.

@@ -14,7 +14,10 @@ fn of_ranks_that_come_to_a_stand_the_one_that_was_stopped_is_blamed() {
     assert_eq!(fault.rank, Some(1));
     let FaultCause::Hang { silent_ms, limit_ms } = fault.cause else { panic!("{fault:?}") };
     assert!(silent_ms >= 1_000 && limit_ms == 1_000, "{fault:?}");
-    assert!(fault.last_lines.iter().any(|line| line.starts_with("rank 1: ") && line.contains("was stopped")), "{fault:?}");
+    assert!(
+        fault.last_lines.iter().any(|line| line.starts_with("rank 1: ") && line.contains("was stopped")),
+        "{fault:?}"
+    );
     assert!(fault.last_lines.iter().any(|line| line.starts_with("rank 0: sleep (")), "{fault:?}");
     let stacks = std::fs::read_to_string(attempt.spec.folder.join("stacks.txt")).expect("the stacks are kept");
     assert!(stacks.contains("thread "), "{stacks}");

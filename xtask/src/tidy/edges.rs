@@ -16,7 +16,7 @@ const EDGES: [(&str, &[&str]); 12] = [
     ("crates/diagnosis", &["base"]),
     ("crates/storage", &["base", "coding"]),
     ("crates/telemetry", &["base"]),
-    ("crates/execution", &["base", "storage", "telemetry"]),
+    ("crates/execution", &["base", "diagnosis", "storage", "telemetry"]),
     ("crates/control", &["base", "accounting", "planning", "orchestration", "storage", "telemetry", "execution"]),
     (
         "crates/cli",

@@ -224,6 +224,7 @@ impl JobRecord {
             noticed_at: now.unix_nanos(),
             last_sign_of_life: last_sign.unwrap_or(attempt.placed_at.unix_nanos()),
             last_lines: Vec::new(),
+            diagnosis: None,
         };
         if attempt.fault.is_none() {
             attempt.fault = Some((node.to_owned(), fault));

@@ -132,5 +132,13 @@ fn bound(report: &mut Report, ranks_per_node: u32) {
         for line in &mut fault.last_lines {
             line.truncate(line.floor_char_boundary(LAST_LINE_BYTES_MAX));
         }
+        if let Some(diagnosis) = &mut fault.diagnosis {
+            diagnosis.evidence.truncate(LAST_LINES_MAX);
+            let texts =
+                [&mut diagnosis.category, &mut diagnosis.subcategory, &mut diagnosis.summary, &mut diagnosis.advice];
+            for text in texts.into_iter().chain(&mut diagnosis.evidence) {
+                text.truncate(text.floor_char_boundary(LAST_LINE_BYTES_MAX));
+            }
+        }
     }
 }

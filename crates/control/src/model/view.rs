@@ -10,7 +10,7 @@ use gangline_execution::protocol::{FaultCause, NodeState};
 use super::record::{AttemptRecord, JobRecord, ShareRecord};
 use super::recovery::recoveries;
 use super::sweep::PointRecord;
-use crate::wire::{Attempt, BucketLine, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
+use crate::wire::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
 
 /// A row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ fn attempt_to_wire(attempt: &AttemptRecord) -> Attempt {
         cause: describe(&fault.cause),
         noticed_at: Time(Timestamp::from_unix_nanos(fault.noticed_at)),
         last_lines: fault.last_lines.clone(),
+        diagnosis: fault.diagnosis.as_ref().map(diagnosis_to_wire),
     });
     Attempt {
         number: attempt.number,
@@ -80,6 +81,18 @@ fn attempt_to_wire(attempt: &AttemptRecord) -> Attempt {
         ended_because: attempt.ended_because.clone(),
         fault,
         shares: attempt.shares.iter().map(share_to_wire).collect(),
+    }
+}
+
+fn diagnosis_to_wire(diagnosis: &gangline_execution::protocol::Diagnosis) -> Diagnosis {
+    Diagnosis {
+        category: diagnosis.category.clone(),
+        subcategory: diagnosis.subcategory.clone(),
+        confidence: diagnosis.confidence,
+        summary: diagnosis.summary.clone(),
+        advice: diagnosis.advice.clone(),
+        rank: diagnosis.rank,
+        evidence: diagnosis.evidence.clone(),
     }
 }
 

@@ -206,7 +206,7 @@ pub struct Rank {
 }
 
 /// What failed first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Fault {
     /// The node.
     pub node: String,
@@ -218,6 +218,29 @@ pub struct Fault {
     pub noticed_at: Time,
     /// The last lines the rank logged.
     pub last_lines: Vec<String>,
+    /// What the ranks' logs say of the cause; absent if they say nothing clear.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diagnosis: Option<Diagnosis>,
+}
+
+/// Why the ranks failed, by their logs: estimated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Diagnosis {
+    /// The kind of cause: `hardware`, `cuda_oom`, `host_oom`, `nccl_network`, `data_pipeline`, `numerical`, `storage`, `user_code`,
+    /// `preemption` or `scheduler_infra`.
+    pub category: String,
+    /// The cause itself, such as `import_error`.
+    pub subcategory: String,
+    /// How likely that is right, from 0 to 1.
+    pub confidence: f64,
+    /// What happened, in a sentence.
+    pub summary: String,
+    /// What to do about it.
+    pub advice: String,
+    /// The rank where it began.
+    pub rank: Option<u32>,
+    /// The lines that say so.
+    pub evidence: Vec<String>,
 }
 
 /// A recovery in its six phases (measured).

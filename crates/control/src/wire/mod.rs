@@ -14,8 +14,8 @@ mod time;
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use explain::{Blocker, Explanation, HistoryLine, Placement};
 pub use job::{
-    Attempt, BucketLine, Checkpoints, Fault, Gang, Job, JobList, JobState, Point, Price, Progress, Rank, Recovery,
-    RecoveryLine, Series, Share, Usage,
+    Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobState, Point, Price, Progress, Rank,
+    Recovery, RecoveryLine, Series, Share, Usage,
 };
 pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
 pub use submit::{Answer, CancelAnswer, DryRun, LogChunk, SubmitRequest, Submitted};

@@ -4,12 +4,14 @@
 //! Keeps A-13 (without contact the job runs on for a bounded time, and then stops), A-8 (through the phase clocks) and
 //! A-10 (every wait has a limit).
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{Phase, Step, Timestamp};
 use gangline_telemetry::Outbox;
 
+use super::diagnosis;
 use super::input::{Action, Input, Kept};
 use super::outcome::{self, Stop};
 use super::rank::{self, EndCause, Ending, Life, Rank};
@@ -128,7 +130,8 @@ impl Course {
     /// A failure of the node rather than of a rank, before any rank ran.
     pub(super) fn node_failed(&mut self, now: Timestamp, cause: FaultCause, last_lines: Vec<String>) {
         let at = now.unix_nanos();
-        self.node_fault = Some(Fault { rank: None, cause, noticed_at: at, last_sign_of_life: at, last_lines });
+        self.node_fault =
+            Some(Fault { rank: None, cause, noticed_at: at, last_sign_of_life: at, last_lines, diagnosis: None });
         self.conclude(now);
     }
 
@@ -142,6 +145,13 @@ impl Course {
             (Stage::Meeting(until), None) => orphaned_at.min(*until),
             (Stage::Running(_), None) => self.standstill_due().map_or(orphaned_at, |at| orphaned_at.min(at)),
             (_, None) => orphaned_at,
+        }
+    }
+
+    /// Adds to a fault what the logs say of it.
+    pub(super) fn diagnose(&mut self, log_folder: &Path) {
+        if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
+            fault.diagnosis = diagnosis::of_ranks(&self.ranks, &self.spec.node, log_folder);
         }
     }
 

@@ -11,6 +11,7 @@ mod contact;
 mod course;
 #[cfg(test)]
 mod course_tests;
+mod diagnosis;
 mod environment;
 mod hang;
 mod identity;

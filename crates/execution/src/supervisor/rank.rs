@@ -184,6 +184,7 @@ impl Rank {
             noticed_at: ending.noticed_at.unix_nanos(),
             last_sign_of_life: self.last_sign_of_life.unix_nanos(),
             last_lines: ending.last_lines.clone(),
+            diagnosis: None,
         }
     }
 }

@@ -260,6 +260,7 @@ impl Shell {
         self.is_end_recorded = true;
         self.sockets = None;
         self.staging = None;
+        self.course.diagnose(&self.keepers.log_folder());
         let report = self.course.report(now);
         let recorded = serde_json::to_vec(&report)
             .map_err(io::Error::from)

@@ -73,6 +73,7 @@ impl Course {
             cause,
             noticed_at: now.unix_nanos(),
             last_sign_of_life: hang.since.unix_nanos(),
+            diagnosis: None,
             last_lines: stacks.iter().flat_map(|stacks| stacks.summary.clone()).take(LINES_MAX).collect(),
         });
         tracing::warn!(rank = number, limit = ?hang.limit, "the ranks have come to a stand");

@@ -15,7 +15,9 @@ pub(super) const BUSY: Bucket = Bucket::Compute;
 pub(super) fn fault(cause: FaultCause, at: Timestamp) -> Outcome {
     let at = at.unix_nanos();
     let last_lines = vec!["boom".to_owned()];
-    Outcome::Fault { fault: Fault { rank: Some(0), cause, noticed_at: at, last_sign_of_life: at, last_lines } }
+    Outcome::Fault {
+        fault: Fault { rank: Some(0), cause, noticed_at: at, last_sign_of_life: at, last_lines, diagnosis: None },
+    }
 }
 
 /// One node's supervisor: a report that grows.

@@ -1,0 +1,103 @@
+//! Why the ranks failed, by what they wrote (docs/diagnosis.md).
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use gangline_base::Timestamp;
+use gangline_diagnosis::{Evidence, Log, Rules, Verdict};
+
+use super::rank::{EndCause, Rank};
+use crate::keeper::RankEnd;
+use crate::protocol::Diagnosis;
+
+/// Ranks whose logs are read: those that ended first.
+const RANKS_MAX: usize = 64;
+/// The end of each log that is read.
+const TAIL_BYTES_MAX: u64 = 1 << 20;
+/// Lines that are quoted, and the longest part of each.
+const QUOTES_MAX: usize = 3;
+const QUOTE_BYTES_MAX: usize = 512;
+/// A line of a log begins with its time, `O` or `E`, and a space each.
+const MARK_BYTES: usize = "2026-11-21T09:30:00.123456Z O ".len();
+
+/// What the logs of these ranks of `node`, which have ended, say of the cause. None if they say nothing clear.
+pub(super) fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path) -> Option<Diagnosis> {
+    let mut ended: Vec<(&Rank, Timestamp)> =
+        ranks.iter().filter_map(|rank| Some((rank, rank.ending().filter(|ending| !ending.is_success())?.at))).collect();
+    ended.sort_by_key(|(rank, at)| (*at, rank.number));
+    ended.truncate(RANKS_MAX);
+    let texts: Vec<Vec<u8>> = ended
+        .iter()
+        .map(|(rank, _)| tail(&log_folder.join(format!("rank-{}.log", rank.number))).unwrap_or_default())
+        .collect();
+    let logs = ended.iter().zip(&texts).map(|((rank, at), text)| log(rank, *at, node, text)).collect();
+    let verdict = match Rules::new() {
+        Ok(rules) => rules.classify(&Evidence { logs, ..Evidence::default() }),
+        Err(error) => {
+            tracing::error!(%error, "the rules of the diagnosis can't be made");
+            return None;
+        }
+    };
+    (verdict.category != gangline_diagnosis::Category::Unknown).then(|| told(verdict))
+}
+
+fn log<'a>(rank: &Rank, at: Timestamp, node: &str, text: &'a [u8]) -> Log<'a> {
+    let end = rank.ending().map(|ending| &ending.cause);
+    let (exit_code, signal) = match end {
+        Some(EndCause::Process(RankEnd::Exit(code))) => (Some(*code), None),
+        Some(EndCause::Process(RankEnd::Signal(signal))) => (None, Some(*signal)),
+        _ => (None, None),
+    };
+    Log {
+        name: format!("rank-{}.log", rank.number),
+        rank: Some(rank.number),
+        node: Some(node.to_owned()),
+        ended_at: Some(at),
+        exit_code,
+        signal,
+        text,
+        left_out: None,
+    }
+}
+
+fn told(verdict: Verdict) -> Diagnosis {
+    let quoted = |text: &str| text[..text.floor_char_boundary(QUOTE_BYTES_MAX)].to_owned();
+    Diagnosis {
+        category: verdict.category.name().to_owned(),
+        subcategory: verdict.subcategory,
+        confidence: verdict.confidence,
+        summary: verdict.summary,
+        advice: verdict.advice,
+        rank: verdict.rank,
+        evidence: verdict.evidence.iter().take(QUOTES_MAX).map(|quote| quoted(&quote.text)).collect(),
+    }
+}
+
+/// The end of a rank's log as the rank wrote it.
+fn tail(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES_MAX)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES_MAX).read_to_end(&mut bytes)?;
+    let mut text = Vec::with_capacity(bytes.len());
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        text.extend_from_slice(line.get(MARK_BYTES..).unwrap_or_default());
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log_is_read_without_its_marks() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let line = "2026-11-21T09:30:00.123456Z E torn".to_owned() + "\n2026-11-21T09:30:00.123456Z O whole\nshort\n";
+        std::fs::write(file.path(), line).expect("it can be written");
+        assert_eq!(tail(file.path()).expect("it can be read"), b"torn\nwhole\n");
+        assert!(tail(Path::new("/nowhere")).is_err());
+    }
+}
