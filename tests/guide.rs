@@ -24,6 +24,8 @@ use crate::fixtures::try_for;
 const GUIDE: &str = "docs/guide/scheduling.md";
 /// A guide that has nothing but sessions.
 const PLANNING: &str = "docs/guide/planning.md";
+/// Another.
+const FAULTS: &str = "docs/guide/faults.md";
 /// What stands before a command.
 const PROMPT: &str = "$ gangline ";
 
@@ -182,6 +184,11 @@ fn plans_are_as_the_guide_shows_them() {
     let sessions = blocks(&guide).into_iter().filter(|block| block.language == "console").count();
     assert!(sessions >= 5, "there are five worked examples, and {sessions} sessions");
     play(PLANNING);
+}
+
+#[test]
+fn faults_are_as_the_guide_shows_them() {
+    play(FAULTS);
 }
 
 /// Runs the commands of a guide.
