@@ -13,6 +13,7 @@ mod follow;
 mod internal;
 mod jobs;
 mod keys;
+mod launcher;
 mod logs;
 mod output;
 mod plan;

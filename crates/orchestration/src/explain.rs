@@ -8,7 +8,7 @@ use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName,
 use crate::advance::AdvanceReservation;
 use crate::backfill::Reservation;
 use crate::claim::names;
-use crate::cluster::NodeStatus;
+use crate::standing::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::line::QueueKey;

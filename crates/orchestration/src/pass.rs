@@ -18,7 +18,7 @@ use gangline_base::{AttemptNumber, GangShape, JobSpec, NodeId, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::caches::Near;
-use crate::cluster::NodeStatus;
+use crate::standing::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::lanes::ByLane;

@@ -6,7 +6,7 @@ use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
 use crate::backfill::latest_end_of;
 use crate::caches::Caches;
-use crate::cluster::Standing;
+use crate::standing::Standing;
 use crate::elasticity::gang_of;
 use crate::engine::{Engine, Limits};
 use crate::estimate::{Estimates, History, Kin};

@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use gangline_base::{GangShape, Level, NodeId, NodeName};
 
-use crate::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, NodeStatus, with_free};
+use crate::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, with_free};
+use crate::standing::NodeStatus;
 use crate::lanes::{ByLane, OfLane};
 use crate::refusal::Refusal;
 
