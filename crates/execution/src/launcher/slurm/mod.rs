@@ -31,14 +31,14 @@ pub use script::JobOptions;
 pub use topology::{InvalidTopology, Places, read_topology};
 
 use super::spec::write_spec;
-use super::{LaunchError, Launcher, Presence, SurveyedNode};
+use super::{FINAL_REPORT_FILE, LaunchError, Launcher, Presence, SurveyedNode};
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
 use jobs::{SlurmJob, Stage};
 use record::Record;
 use script::{STEP_END_FILE, Slice, gang_folder, step_name};
-use sight::{Probes, Sight, default_partition};
+use sight::{Probes, Sight, Verdict, default_partition};
 
 /// What is seen longer ago than this says nothing of now.
 const SIGHT_AGE_MAX: Duration = Duration::from_secs(10);
@@ -184,7 +184,7 @@ impl SlurmLauncher {
             let folder = gang_folder(&share);
             let Some(job) = sight.job_of(&folder, Record::read(&folder)?.map(|record| record.job)) else { continue };
             let name = node_of(&share);
-            let is_deaf = self.state().probes.is_unreachable(&name);
+            let is_deaf = self.state().probes.verdict(&name) == Verdict::Unreachable;
             let step = if is_deaf || job.stage != Stage::Holding || since.elapsed() > STEP_KILL_WAIT {
                 None
             } else {
@@ -265,11 +265,16 @@ impl Launcher for SlurmLauncher {
             return Ok(Presence::Waiting { since, why, is_overdue: is_pending && since > self.options.pending_max });
         }
         let holds = job.is_some_and(|job| job.nodes.iter().any(|(name, _)| *name == node));
-        if has_ended(folder) || !holds {
+        if !holds || folder.join(FINAL_REPORT_FILE).exists() && has_ended(folder) {
             return Ok(Presence::Gone);
         }
+        // A step without a last word may have ended alone or with its node, which then must not be used again.
         state.probes.ask(&node);
-        Ok(if state.probes.is_unreachable(&node) { Presence::Unreachable } else { Presence::Running })
+        Ok(match state.probes.verdict(&node) {
+            Verdict::Unreachable => Presence::Unreachable,
+            Verdict::Answers if has_ended(folder) => Presence::Gone,
+            Verdict::Answers | Verdict::Unknown => Presence::Running,
+        })
     }
 
     fn kill(&self, folder: &Path) -> Result<(), LaunchError> {

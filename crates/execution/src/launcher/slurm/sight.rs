@@ -79,7 +79,7 @@ impl Sight {
             let taken = foreign.get(node.name.as_str()).copied().unwrap_or_default();
             let accelerators_taken = if node.gpus.is_some() { taken.accelerators } else { taken.cpus };
             let openness = match node.openness() {
-                Openness::Open | Openness::Closed { .. } if probes.is_unreachable(&node.name) => {
+                Openness::Open | Openness::Closed { .. } if probes.verdict(&node.name) == Verdict::Unreachable => {
                     Openness::Silent { because: "its slurmd doesn't answer".to_owned() }
                 }
                 by_slurm => by_slurm,
@@ -162,12 +162,27 @@ pub(super) struct Probes {
 struct Probe {
     asked_at: Instant,
     failures: u32,
+    has_answered: bool,
+}
+
+/// Whether a node answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It wasn't asked yet, or hasn't answered only once.
+    Unknown,
+    Answers,
+    /// It has not answered several times in a row.
+    Unreachable,
 }
 
 impl Probes {
     /// Somebody wants to know whether a node answers.
     pub(super) fn ask(&mut self, node: &str) {
-        let probe = self.nodes.entry(node.to_owned()).or_insert(Probe { asked_at: Instant::now(), failures: 0 });
+        let probe = self.nodes.entry(node.to_owned()).or_insert(Probe {
+            asked_at: Instant::now(),
+            failures: 0,
+            has_answered: false,
+        });
         probe.asked_at = Instant::now();
     }
 
@@ -182,6 +197,7 @@ impl Probes {
         for (name, has_answered) in answers {
             let Some(probe) = self.nodes.get_mut(&name) else { continue };
             let was_unreachable = probe.failures >= PROBES_FAILED_MIN;
+            probe.has_answered = has_answered;
             if !has_answered {
                 probe.failures = probe.failures.saturating_add(1);
             } else if !(was_unreachable && sight.is_leaving(&name)) {
@@ -190,8 +206,12 @@ impl Probes {
         }
     }
 
-    /// Whether a node has not answered several times in a row.
-    pub(super) fn is_unreachable(&self, node: &str) -> bool {
-        self.nodes.get(node).is_some_and(|probe| probe.failures >= PROBES_FAILED_MIN)
+    /// Whether a node answers, as far as it was asked.
+    pub(super) fn verdict(&self, node: &str) -> Verdict {
+        match self.nodes.get(node) {
+            Some(probe) if probe.failures >= PROBES_FAILED_MIN => Verdict::Unreachable,
+            Some(probe) if probe.has_answered => Verdict::Answers,
+            Some(_) | None => Verdict::Unknown,
+        }
     }
 }
