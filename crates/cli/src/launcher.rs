@@ -1,6 +1,7 @@
 //! What `up` starts gangs through: this machine, or Slurm.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use clap::{Args, ValueEnum};
 use gangline_base::with_causes;
 use gangline_control::config::Config;
 use gangline_execution::launcher::slurm::JobOptions;
+use gangline_execution::launcher::slurm::private::CONF_VARIABLE;
 use gangline_execution::launcher::{
     LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, slurm::SlurmOptions,
 };
@@ -51,6 +53,9 @@ pub(crate) struct LauncherArgs {
     /// With --launcher slurm: one more argument for sbatch, such as --reservation=training (may be repeated)
     #[arg(long = "sbatch", value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub(crate) sbatch: Vec<String>,
+    /// Which Slurm, for those that have just set one up.
+    #[arg(skip)]
+    pub(crate) slurm_conf: Option<PathBuf>,
 }
 
 /// `[launcher]` in the configuration.
@@ -93,11 +98,13 @@ pub(crate) fn choose(
         }
         return Ok(Chosen { launcher: Arc::new(LocalLauncher::new(program)), has_nodes: false });
     }
-    let places = places(config, path)?;
+    let conf = args.slurm_conf.clone().map(PathBuf::into_os_string).or_else(|| std::env::var_os(CONF_VARIABLE));
+    let places = places(config, path, conf.as_deref().map(Path::new))?;
+    let conf = conf.map(|conf| (OsString::from(CONF_VARIABLE), conf));
     let options = SlurmOptions {
         program,
         folder: folder.to_owned(),
-        environment: std::env::vars_os().collect(),
+        environment: std::env::vars_os().chain(conf).collect(),
         job: JobOptions {
             partition: args.partition.clone().or(file.partition),
             account: args.account.clone().or(file.account),
@@ -123,11 +130,11 @@ pub(crate) fn choose(
 }
 
 /// Where nodes are: by the configuration's topology_file, otherwise by topology.conf beside slurm.conf, if there is one.
-fn places(config: &Config, path: Option<&Path>) -> Result<Places, Failure> {
+fn places(config: &Config, path: Option<&Path>, conf: Option<&Path>) -> Result<Places, Failure> {
     if let (Some(file), Some(path)) = (&config.topology_file, path) {
         return configuration::places(&configuration::beside(path, file));
     }
-    let folder = std::env::var_os("SLURM_CONF").and_then(|conf| Some(Path::new(&conf).parent()?.to_owned()));
-    let file = folder.unwrap_or_else(|| PathBuf::from(SLURM_FOLDER)).join("topology.conf");
+    let folder = conf.and_then(Path::parent).unwrap_or(Path::new(SLURM_FOLDER));
+    let file = folder.join("topology.conf");
     if file.exists() { configuration::places(&file) } else { Ok(BTreeMap::new()) }
 }

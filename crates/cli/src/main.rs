@@ -18,6 +18,7 @@ mod logs;
 mod output;
 mod plan;
 mod report;
+mod sbatch;
 mod simulate;
 mod submit;
 mod sweeps;

@@ -212,6 +212,17 @@ impl World {
         answer.try_recv().expect("every request is answered in its turn")
     }
 
+    /// One turn with a request that nobody waits for an answer to.
+    pub(super) fn request(&mut self, request: Request) {
+        let now = self.now;
+        self.actor().turn(now, [request].into_iter());
+    }
+
+    /// The nodes as they are shown.
+    pub(super) fn nodes(&mut self) -> Vec<wire::Node> {
+        self.ask(|reply| Request::Nodes { reply }).expect("it is a question").nodes
+    }
+
     pub(super) fn submit(&mut self, spec: JobSpec) -> JobId {
         let taken = self.ask(|reply| Request::Submit { spec: Box::new(spec), reply }).expect("a sound job");
         taken.job.parse().expect("a job's id")

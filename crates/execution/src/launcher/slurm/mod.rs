@@ -318,3 +318,10 @@ fn has_ended(share: &Path) -> bool {
 fn node_of(share: &Path) -> String {
     share.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
+
+/// The GPUs that a list of generic resources has first: their kind, if they have a type, and how many; none if it has none.
+#[must_use]
+pub fn gpus(list: &str) -> Option<(Option<String>, u32)> {
+    let first = gres::read(list).into_iter().next()?;
+    Some((first.slurm_type.is_some().then(|| first.kind()), first.count))
+}

@@ -154,3 +154,140 @@ fn quoted(text: &str) -> String {
 pub(super) fn gang_folder(share: &Path) -> PathBuf {
     share.parent().unwrap_or(share).to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::protocol::PROTOCOL_VERSION;
+
+    /// What 22.05.8 printed of four nodes.
+    const NODES: &str = include_str!("../../../tests/fixtures/sinfo_22.05.json");
+
+    fn nodes() -> Vec<SlurmNode> {
+        super::super::nodes::read(NODES.as_bytes()).expect("it is understood").expect("it has nodes")
+    }
+
+    fn gang(kind: &str, devices: u32, nodes: &[&str]) -> Vec<SupervisorSpec> {
+        let spec = |node: &&str| SupervisorSpec {
+            version: PROTOCOL_VERSION,
+            job: 7,
+            job_name: "train".to_owned(),
+            attempt: 2,
+            node: (*node).to_owned(),
+            node_rank: 0,
+            node_count: 2,
+            ranks_per_node: devices,
+            devices: (0..devices).collect(),
+            device_kind: kind.to_owned(),
+            keeps_visible_devices: true,
+            cpus: 0,
+            memory_bytes: 0,
+            time_limit_ms: None,
+            workdir: "/work".into(),
+            envs: BTreeMap::new(),
+            setup: None,
+            run: "true".to_owned(),
+            checkpoint_dir: None,
+            faults: 0,
+            max_faults: 10,
+            metric: None,
+            high_water_step: 0,
+            token: "secret".to_owned(),
+            endpoint_file: "/data/endpoint".into(),
+            folder: PathBuf::from("/data/it's/job-7/attempt-2").join(node),
+            address: "127.0.0.1".to_owned(),
+            heartbeat_ms: 500,
+            orphan_after_ms: 600_000,
+            log_bytes_max: 1 << 20,
+        };
+        nodes.iter().map(spec).collect()
+    }
+
+    fn slice(gang: &[SupervisorSpec], names: &[&str]) -> Slice {
+        let nodes = nodes();
+        let chosen: Vec<&SlurmNode> = nodes.iter().filter(|node| names.contains(&node.name.as_str())).collect();
+        Slice::of(gang, &chosen)
+    }
+
+    #[test]
+    fn a_gang_takes_of_cpus_and_memory_as_it_takes_of_gpus() {
+        // n1 is empty; on n2 others hold 3 of 4 GPUs and 7 of 16 CPUs.
+        let expected = |gres: &str, cpus, memory_mib| Slice { gres: Some(gres.to_owned()), cpus, memory_mib };
+        assert_eq!(slice(&gang("H100", 2, &["n1"]), &["n1"]), expected("gpu:h100:2", 8, 2_000));
+        assert_eq!(slice(&gang("H100", 1, &["n2"]), &["n2"]), expected("gpu:h100:1", 9, 4_000));
+        assert_eq!(slice(&gang("H100", 1, &["n1", "n2"]), &["n1", "n2"]), expected("gpu:h100:1", 4, 1_000));
+        let asking = |spec: SupervisorSpec| SupervisorSpec { cpus: 3, memory_bytes: 5 << 20, ..spec };
+        let gang_that_asks: Vec<_> = gang("H100", 4, &["n1"]).into_iter().map(asking).collect();
+        assert_eq!(slice(&gang_that_asks, &["n1"]), expected("gpu:h100:4", 3, 5));
+        let cpus = Slice { gres: None, cpus: 6, memory_mib: 1 };
+        assert_eq!(Slice { memory_mib: 1, ..slice(&gang("cpu", 6, &["n1"]), &["n1"]) }, cpus);
+    }
+
+    #[test]
+    fn sbatch_is_told_exactly_which_nodes() {
+        let mut gang = gang("H100", 2, &["n3", "n4"]);
+        gang[0].time_limit_ms = Some(90_000);
+        let options = JobOptions {
+            partition: Some("main".to_owned()),
+            account: None,
+            qos: Some("high".to_owned()),
+            sbatch: vec!["--reservation=x".to_owned()],
+        };
+        let slice = Slice { gres: Some("gpu:h100:2".to_owned()), cpus: 8, memory_mib: 2_000 };
+        let arguments = sbatch(&gang, &slice, &options, Path::new("/data/jobs/job-7/attempt-2"));
+        for expected in [
+            "--nodes=2",
+            "--nodelist=n3,n4",
+            "--ntasks-per-node=1",
+            "--gres=gpu:h100:2",
+            "--cpus-per-task=8",
+            "--mem=2000M",
+            "--no-requeue",
+            "--job-name=gangline-job-7-2",
+            "--comment=/data/jobs/job-7/attempt-2",
+            "--time=12",
+            "--partition=main",
+            "--qos=high",
+            "--reservation=x",
+        ] {
+            assert!(arguments.iter().any(|argument| argument == expected), "{expected} in {arguments:?}");
+        }
+        assert!(!arguments.iter().any(|argument| argument.starts_with("--account")), "{arguments:?}");
+    }
+
+    /// The script with an srun that does as told: no Slurm is needed to see that each supervisor starts in its folder, with its
+    /// devices and without Slurm's variables.
+    #[test]
+    fn the_script_starts_a_supervisor_on_each_node() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut gang = gang("H100", 2, &["n1", "n2"]);
+        for spec in &mut gang {
+            spec.folder = folder.path().join("it's").join(&spec.node);
+            std::fs::create_dir_all(&spec.folder).expect("it is writable");
+        }
+        let executable = |name: &str, text: &str| {
+            use std::os::unix::fs::PermissionsExt;
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("it is writable");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+            path
+        };
+        executable("srun", "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_STEP_GPUS=2,3 SLURM_NTASKS=1 SLURM_JOB_ID=42 \"$@\"\n");
+        let says = "#!/bin/bash\necho \"$1 $2 $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID [$SLURM_NTASKS] $PWD\" > said; exit 3\n";
+        let program = executable("gangline", says);
+        let slice = Slice { gres: Some("gpu:2".to_owned()), cpus: 1, memory_mib: 1 };
+        let path = executable("slurm.sh", &script(&gang, &slice, &program));
+        let search = format!("{}:/usr/bin:/bin", folder.path().display());
+        let status = std::process::Command::new(path).env_clear().env("PATH", search).status().expect("bash starts");
+        assert!(status.success());
+        for spec in &gang {
+            let shown = spec.folder.display();
+            let said = std::fs::read_to_string(spec.folder.join("said")).expect("it was started");
+            assert_eq!(said, format!("supervise {shown}/spec.json 2,3 42 [] {shown}\n"));
+            let ended = std::fs::read_to_string(spec.folder.join(STEP_END_FILE)).expect("it has ended");
+            assert_eq!(ended, "3\n");
+        }
+    }
+}
