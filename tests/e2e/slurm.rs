@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::fixtures::slurm::{GPUS, OnSlurm, is_possible};
-use crate::fixtures::{wait_for, gangline};
+use crate::fixtures::{gangline, wait_for};
 
 /// A gang of two nodes with so many GPUs each.
 fn gang(gpus: u32, run: &str) -> String {
@@ -34,7 +34,10 @@ fn a_gang_runs_on_exactly_the_chosen_nodes_and_two_gangs_share_them() {
     let product = &on.product;
     let out = product.path("out");
     std::fs::create_dir(&out).expect("a folder");
-    let say = format!("echo $CUDA_VISIBLE_DEVICES $MASTER_PORT > {}/$GANGLINE_JOB_ID-$SLURMD_NODENAME; sleep 3", out.display());
+    let say = format!(
+        "echo $CUDA_VISIBLE_DEVICES $MASTER_PORT > {}/$GANGLINE_JOB_ID-$SLURMD_NODENAME; sleep 3",
+        out.display()
+    );
     let (first, second) = (product.submit(&gang(2, &say)), product.submit(&gang(2, &say)));
     let shown = [product.wait_state(&first, "running"), product.wait_state(&second, "running")];
     let places: Vec<Vec<String>> = shown.iter().map(OnSlurm::places).collect();
@@ -51,7 +54,8 @@ fn a_gang_runs_on_exactly_the_chosen_nodes_and_two_gangs_share_them() {
             let said = std::fs::read_to_string(out.join(format!("{job}-{node}"))).expect("the rank wrote it");
             said.split_whitespace().next().unwrap_or_default().to_owned()
         };
-        let mut both: Vec<String> = [devices(&first), devices(&second)].join(",").split(',').map(str::to_owned).collect();
+        let mut both: Vec<String> =
+            [devices(&first), devices(&second)].join(",").split(',').map(str::to_owned).collect();
         both.sort();
         assert_eq!(both, ["0", "1", "2", "3"], "on {node}");
     }
@@ -66,7 +70,10 @@ fn foreign_jobs_and_drained_nodes_are_respected() {
     }
     let on = OnSlurm::up(2);
     let gres = format!("--gres=gpu:h100:{GPUS}");
-    let foreign = on.slurm("sbatch", &["--parsable", "--nodelist=n1", &gres, "--mem=100", "--output=/dev/null", "--wrap", "sleep 600"]);
+    let foreign = on.slurm(
+        "sbatch",
+        &["--parsable", "--nodelist=n1", &gres, "--mem=100", "--output=/dev/null", "--wrap", "sleep 600"],
+    );
     wait_for("the foreign job to be seen", || {
         let reason = on.node("n1")["status_reason"].as_str().unwrap_or_default().to_owned();
         reason.contains("others hold 4 of its 4").then_some(())
@@ -74,7 +81,7 @@ fn foreign_jobs_and_drained_nodes_are_respected() {
     let one = on.product.submit("name: one\nresources: {accelerators: \"H100:4\"}\nrun: sleep 600\n");
     assert_eq!(OnSlurm::places(&on.product.wait_state(&one, "running")), ["n2"]);
     let waiting = on.product.submit("name: waits\nresources: {accelerators: \"H100:4\"}\nrun: sleep 600\n");
-    assert_eq!(on.product.job(&waiting)["state"], "queued");
+    assert_eq!(on.product.job(&waiting)["state"], "waiting");
     on.slurm("scancel", &[&foreign]);
     assert_eq!(OnSlurm::places(&on.product.wait_state(&waiting, "running")), ["n1"]);
 
@@ -86,7 +93,7 @@ fn foreign_jobs_and_drained_nodes_are_respected() {
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     on.product.wait_state(&one, "cancelled");
     let again = on.product.submit("name: again\nresources: {accelerators: \"H100:1\"}\nrun: \"true\"\n");
-    assert_eq!(on.product.job(&again)["state"], "queued");
+    assert_eq!(on.product.job(&again)["state"], "waiting");
     on.slurm("scontrol", &["update", "nodename=n2", "state=resume"]);
     on.product.wait_state(&again, "succeeded");
 }
@@ -160,7 +167,8 @@ fn a_supervisor_killed_alone_is_a_fault_of_its_job_and_its_node_stays() {
     });
     assert_eq!((OnSlurm::places(&again), again["faults"].as_u64()), (vec!["n1".to_owned()], Some(1)));
     // A user who cancels it in Slurm stops it there; here it waits and starts again.
-    let slurm_job = on.jobs("RUNNING").first().and_then(|job| job.split(' ').next().map(str::to_owned)).expect("it runs");
+    let slurm_job =
+        on.jobs("RUNNING").first().and_then(|job| job.split(' ').next().map(str::to_owned)).expect("it runs");
     on.slurm("scancel", &[&slurm_job]);
     let third = wait_for("a third attempt", || {
         let job = on.product.job(&id);
@@ -201,7 +209,11 @@ fn what_slurm_does_not_have_is_refused_or_waited_for() {
     let mut on = OnSlurm::down(1);
     on.product.option("--partition", "gpus");
     let refused = on.product.start_refused();
-    assert!(refused.stderr.contains("error[G0509]: Slurm refused: there is no partition \"gpus\""), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("error[G0509]: Slurm refused: there is no partition \"gpus\""),
+        "{}",
+        refused.stderr
+    );
     let mut on_nothing = crate::fixtures::product::Product::down(&[]);
     on_nothing.variable("SLURM_CONF", "/no/such/slurm.conf");
     on_nothing.option("--launcher", "slurm");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, Bytes, GangShape, JobId, JobSpec, NodeId, Step, Timestamp};
 use gangline_orchestration::{
-    Decision, Engine, Event, Fate, FaultCause, Job, JobState, NodeSpec, NodeStatus, Outside, RequeueReason, Share, ShareEnd,
-    ShareState, StopReason,
+    Decision, Engine, Event, Fate, FaultCause, Job, JobState, NodeSpec, NodeStatus, Outside, RequeueReason, Share,
+    ShareEnd, ShareState, StopReason,
 };
 
 use super::world::{Verdict, ensure};

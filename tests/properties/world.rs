@@ -10,8 +10,8 @@ use gangline_base::{
     PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, Outside, PreemptionRules,
-    Refusal, ShareEnd, Snapshot,
+    Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, Outside,
+    PreemptionRules, Refusal, ShareEnd, Snapshot,
 };
 
 use super::action::{Action, How, Machine, Shape};

@@ -11,9 +11,7 @@ use gangline_base::with_causes;
 use gangline_control::config::Config;
 use gangline_execution::launcher::slurm::JobOptions;
 use gangline_execution::launcher::slurm::private::CONF_VARIABLE;
-use gangline_execution::launcher::{
-    LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, slurm::SlurmOptions,
-};
+use gangline_execution::launcher::{LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, slurm::SlurmOptions};
 use serde::Deserialize;
 
 use crate::configuration;

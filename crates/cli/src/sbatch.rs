@@ -174,9 +174,13 @@ mod tests {
         check("#SBATCH --switches=1", "topology.require", json!("rack"));
         check("#SBATCH --switches=1@10:00", "topology.prefer", json!("rack"));
         check("#SBATCH -N 8 --segment=4", "topology.segment", json!({"nodes": 4, "level": "rack"}));
-        check("#SBATCH --array=1-7:3,20%2", "sweep", json!({
-            "parameters": {"SLURM_ARRAY_TASK_ID": [1, 4, 7, 20]}, "max_parallel": 2
-        }));
+        check(
+            "#SBATCH --array=1-7:3,20%2",
+            "sweep",
+            json!({
+                "parameters": {"SLURM_ARRAY_TASK_ID": [1, 4, 7, 20]}, "max_parallel": 2
+            }),
+        );
     }
 
     #[test]

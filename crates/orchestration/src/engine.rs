@@ -209,7 +209,9 @@ impl Engine {
                 }
                 self.cluster.admits(spec)
             }
-            Event::NodeLost { node } | Event::NodeObserved { node, .. } => self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node)),
+            Event::NodeLost { node } | Event::NodeObserved { node, .. } => {
+                self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node))
+            }
             Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => {
                 let status = self.cluster.node(*node).ok_or(Refusal::UnknownNode(*node))?.status;
                 if status == NodeStatus::Lost { Err(Refusal::LostNode(*node)) } else { Ok(()) }

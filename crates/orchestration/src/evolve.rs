@@ -37,13 +37,8 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::DrainCancelled { node } => {
-                let trusted =
-                    |standing: &mut Standing| {
-                    *standing = Standing {
-                        is_lost: standing.is_lost,
-                        outside: standing.outside,
-                        ..Standing::default()
-                    }
+                let trusted = |standing: &mut Standing| {
+                    *standing = Standing { is_lost: standing.is_lost, outside: standing.outside, ..Standing::default() }
                 };
                 self.cluster.change_standing(now, *node, trusted);
                 self.leave_by(*node, None);

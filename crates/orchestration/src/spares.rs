@@ -26,10 +26,10 @@ use std::time::Duration;
 use gangline_base::{AcceleratorKind, GangShape, JobId, JobSpec, Lane, NodeId, Priority, Timestamp};
 
 use crate::cluster::FreePlace;
-use crate::standing::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::lanes::{ByLane, OfLane};
+use crate::standing::NodeStatus;
 use crate::topology::Domain;
 use crate::{Decision, FaultCause, Node, RequeueReason, placement};
 

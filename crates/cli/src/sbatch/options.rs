@@ -149,7 +149,9 @@ impl Asked {
             "signal" => return self.take_signal(value),
             "switches" => return self.take_switches(value),
             "dependency" if value == "singleton" => {
-                return Ok(Some("not needed: a job that is restarted goes on from its checkpoint by itself".to_owned()));
+                return Ok(Some(
+                    "not needed: a job that is restarted goes on from its checkpoint by itself".to_owned(),
+                ));
             }
             "dependency" => {
                 let refusal = "jobs don't wait for each other here: submit it once the other has ended";
@@ -170,7 +172,8 @@ impl Asked {
             }
         }
         let left_out = (!left_out.is_empty()).then(|| left_out.join(", "));
-        left_out.map(|names| format!("{names} not honoured: jobs have the control plane's environment and what envs says"))
+        left_out
+            .map(|names| format!("{names} not honoured: jobs have the control plane's environment and what envs says"))
     }
 
     /// `B:USR1@90`.

@@ -208,13 +208,14 @@ impl Actor {
             return;
         }
         let end = if current.stop.is_some() { ShareEnd::Stopped } else { ShareEnd::Requeue };
-        if let Some(record) = self.records.get_mut(job) {
-            record.note(now, format!("was not started on {node} after all"));
-            self.rows.jobs.insert(*job);
-        }
         let event = Event::ShareEnded { job: *job, attempt: *attempt, node: id, end };
         if let Err(refusal) = self.apply(now, event, batch) {
             error!(%job, %refusal, "a share that was never started could not end");
+        }
+        // After what was decided, so that this is the reason that is shown.
+        if let Some(record) = self.records.get_mut(job).filter(|record| !record.state.is_final()) {
+            record.note(now, format!("could not be started on {node} in time, and waits again"));
+            self.rows.jobs.insert(*job);
         }
     }
 

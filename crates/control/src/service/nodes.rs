@@ -66,7 +66,8 @@ impl Actor {
             NodeStatus::Draining if !node.standing.is_draining => self.surveyed.reason(&node.spec.name),
             NodeStatus::Draining => Some("drained by an administrator; gangline drain --undo takes it back".to_owned()),
             NodeStatus::Lost => {
-                let seen = self.surveyed.reason(&node.spec.name).map(|reason| format!(": {reason}")).unwrap_or_default();
+                let seen =
+                    self.surveyed.reason(&node.spec.name).map(|reason| format!(": {reason}")).unwrap_or_default();
                 Some(format!("it is gone{seen}; it takes jobs again when it joins"))
             }
         }

@@ -102,7 +102,10 @@ impl Actor {
             Ok(nodes) => nodes,
             Err(silence) => {
                 if self.surveyed.silence.as_ref() != Some(&silence) {
-                    warn!(because = silence, "nodes can't be surveyed: they stay as they were, jobs go on, and it is tried again");
+                    warn!(
+                        because = silence,
+                        "nodes can't be surveyed: they stay as they were, jobs go on, and it is tried again"
+                    );
                     self.surveyed.silence = Some(silence);
                 }
                 return;
@@ -161,7 +164,8 @@ impl Actor {
         let is_same = known.as_ref().is_some_and(|(_, old, is_lost)| *old == spec && !is_lost);
         if !is_same {
             // A rack may have moved with all its nodes: they leave the old place before the first is in the new one.
-            let moved = known.filter(|(_, old, _)| old.location != spec.location && old.location != Location::default());
+            let moved =
+                known.filter(|(_, old, _)| old.location != spec.location && old.location != Location::default());
             if let Some((_, old, _)) = moved {
                 self.apply_seen(now, Event::NodeJoined(NodeSpec { location: Location::default(), ..old }), batch);
             }

@@ -96,7 +96,9 @@ impl Actor {
 
     /// Its gang hasn't its turn yet. One that isn't wanted any more, or would start sooner elsewhere, is taken back.
     fn keep_waiting(&mut self, now: Timestamp, silent: &Silent, why: &str, is_overdue: bool) {
-        self.note_wait(now, (silent.job, silent.attempt), why);
+        if !why.is_empty() {
+            self.note_wait(now, (silent.job, silent.attempt), why);
+        }
         let attempt = self.engine.job(silent.job).and_then(|job| job.attempt());
         let is_stopping = attempt.is_some_and(|attempt| attempt.stop.is_some());
         if is_stopping || is_overdue {

@@ -18,7 +18,6 @@ use crate::process::as_pid;
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::Identity;
 
-
 /// Launches on this machine. Supervisors that this very process started are its children: they are reaped at each call.
 #[derive(Debug)]
 pub struct LocalLauncher {

@@ -58,7 +58,7 @@ pub enum Presence {
     Waiting {
         /// For how long.
         since: Duration,
-        /// What for, in that system's words.
+        /// What for, in that system's words; empty if that isn't known yet.
         why: String,
         /// That is longer than may be: somebody else was quicker, and the gang is better off elsewhere.
         is_overdue: bool,

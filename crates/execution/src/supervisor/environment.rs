@@ -53,7 +53,10 @@ pub(super) fn check_visible(spec: &SupervisorSpec, inherited: &Environment) -> O
     let expected = spec.devices.len();
     (count != expected).then(|| {
         let shown = visible.unwrap_or_default();
-        format!("{expected} device(s) were to be made visible on {}, but CUDA_VISIBLE_DEVICES is \"{shown}\"", spec.node)
+        format!(
+            "{expected} device(s) were to be made visible on {}, but CUDA_VISIBLE_DEVICES is \"{shown}\"",
+            spec.node
+        )
     })
 }
 

@@ -4,8 +4,8 @@
 mod examples;
 
 use gangline_orchestration::{
-    Account, Decision, Entry, Event, Fate, FaultCause, Job, LossHistory, Outside, PreemptionRules, QueueOrder, RequeueReason,
-    ShareEnd, Snapshot, SpareRules, StopReason,
+    Account, Decision, Entry, Event, Fate, FaultCause, Job, LossHistory, Outside, PreemptionRules, QueueOrder,
+    RequeueReason, ShareEnd, Snapshot, SpareRules, StopReason,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

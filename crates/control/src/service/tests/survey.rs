@@ -55,7 +55,10 @@ fn nodes_come_close_open_and_go_as_they_are_seen() {
     let names: Vec<String> = world.nodes().into_iter().map(|node| node.name).collect();
     assert_eq!(names, ["n1", "n2"], "one that was never well isn't there");
     let closed = SurveyedNode { openness: Openness::Closed { because: because("fan") }, ..seen("n1", 2) };
-    survey(&mut world, vec![closed, SurveyedNode { openness: Openness::Down { because: because("dead") }, ..seen("n2", 2) }]);
+    survey(
+        &mut world,
+        vec![closed, SurveyedNode { openness: Openness::Down { because: because("dead") }, ..seen("n2", 2) }],
+    );
     let shown = node(&mut world, "n1");
     assert_eq!((shown.status.as_str(), shown.status_reason.as_deref()), ("draining", Some("fan")));
     assert_eq!(node(&mut world, "n2").status, "lost");

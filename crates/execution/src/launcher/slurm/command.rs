@@ -18,6 +18,8 @@ pub(super) const SLURM: &str = "Slurm";
 const WAIT_MAX: Duration = Duration::from_secs(12);
 /// Between two looks whether a program that has closed its output has ended.
 const EXIT_PAUSE: Duration = Duration::from_millis(1);
+/// How long its last words may take.
+const LAST_WORDS_WAIT: Duration = Duration::from_secs(1);
 /// The most that is read of a program's output: ten thousand nodes or jobs are some 30 MB.
 const OUTPUT_BYTES_MAX: u64 = 256 << 20;
 /// The most that is read of its errors.
@@ -73,8 +75,10 @@ impl Programs {
         let deadline = Instant::now() + WAIT_MAX;
         let output = read(child.stdout.take(), OUTPUT_BYTES_MAX);
         let errors = read(child.stderr.take(), ERROR_BYTES_MAX);
-        let (output, errors) = (receive(&output, deadline), receive(&errors, deadline));
+        let output = receive(&output, deadline);
         let status = wait(&mut child, deadline);
+        // What has ended, or was killed, says no more.
+        let errors = receive(&errors, Instant::now() + LAST_WORDS_WAIT);
         let said = last_words(&errors.unwrap_or_default());
         match (status, output) {
             (Some(true), Some(output)) => Ok(output),
@@ -169,7 +173,8 @@ mod tests {
 
     #[test]
     fn what_may_pass_is_told_from_what_was_refused() {
-        let check = |errors: &str, expected: &str| assert_eq!(run(&format!("{errors}; exit 1")), Err(expected.to_owned()));
+        let check =
+            |errors: &str, expected: &str| assert_eq!(run(&format!("{errors}; exit 1")), Err(expected.to_owned()));
         check(
             "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2",
             "Slurm doesn't answer: sh: Batch job submission failed: Unable to contact slurm controller (connect failure)",

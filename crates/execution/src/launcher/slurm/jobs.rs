@@ -8,8 +8,7 @@ use crate::launcher::LaunchError;
 /// The program whose output this is.
 const PROGRAM: &str = "squeue";
 /// States in which a job has what it asked for.
-const HOLDING: [&str; 7] =
-    ["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "CONFIGURING", "RESIZING"];
+const HOLDING: [&str; 7] = ["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "CONFIGURING", "RESIZING"];
 
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +53,8 @@ fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
     let states = json::words(&job["job_state"]);
     let stage = stage(&states).ok_or_else(|| unclear(format!("job {id} has no job_state")))?;
     let hosts = Some(json::text(&job["nodes"])).filter(|nodes| !nodes.is_empty() && stage != Stage::Pending);
-    let names = hosts.map_or(Ok(Vec::new()), hostlist::expand).map_err(|error| unclear(format!("job {id}: {error}")))?;
+    let names =
+        hosts.map_or(Ok(Vec::new()), hostlist::expand).map_err(|error| unclear(format!("job {id}: {error}")))?;
     let count = u32::try_from(names.len()).unwrap_or(u32::MAX).max(1);
     let (cpus, memory) = allocated(json::text(&job["tres_alloc_str"]));
     let cpus = cpus.or_else(|| json::number(&job["cpus"])).unwrap_or(0);

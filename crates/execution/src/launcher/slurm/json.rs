@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 
+use super::command::SLURM;
 use crate::launcher::LaunchError;
 
 /// The first version whose JSON tells enough.
@@ -23,12 +24,24 @@ pub(super) fn parse(program: &'static str, output: &[u8]) -> Result<Value, Launc
     let major = number(&slurm["version"]["major"]);
     let release = slurm["release"].as_str().unwrap_or("an unknown version");
     match major {
-        Some(major) if major >= MAJOR_MIN => Ok(document),
+        Some(major) if major >= MAJOR_MIN => match error(&document) {
+            None => Ok(document),
+            Some(error) => Err(LaunchError::Unavailable { system: SLURM, message: format!("{program}: {error}") }),
+        },
         _ => Err(not_understood(
             program,
             format!("its JSON is that of {release}; Gangline reads Slurm {MAJOR_MIN}.05 and later"),
         )),
     }
+}
+
+/// The first error that a document tells of: with one, a program may have succeeded and its lists be empty, as sinfo's are
+/// while slurmctld is away.
+fn error(document: &Value) -> Option<String> {
+    let first = document["errors"].as_array()?.first()?;
+    let told = ["error", "description"].into_iter().filter_map(|name| first[name].as_str());
+    let told: Vec<&str> = told.filter(|text| !text.is_empty()).collect();
+    Some(if told.is_empty() { first.to_string() } else { told.join(": ") })
 }
 
 pub(super) fn not_understood(program: &'static str, message: String) -> LaunchError {
@@ -109,7 +122,12 @@ mod tests {
         let old = r#"{"meta": {"Slurm": {"version": {"major": 21, "minor": 8}, "release": "21.08.8"}}, "jobs": []}"#;
         check(old, "that of 21.08.8; Gangline reads Slurm 22.05 and later");
         check("{\"jobs\": []}", "that of an unknown version");
-        let new = r#"{"meta": {"slurm": {"version": {"major": "25", "minor": "11"}, "release": "25.11.2"}}, "jobs": []}"#;
+        let away =
+            r#"{"meta": {"Slurm": {"version": {"major": 22}}}, "errors": [{"error": "no contact"}], "nodes": []}"#;
+        let away = parse("sinfo", away.as_bytes()).expect_err("it is empty").to_string();
+        assert_eq!(away, "Slurm doesn't answer: sinfo: no contact");
+        let new =
+            r#"{"meta": {"slurm": {"version": {"major": "25", "minor": "11"}, "release": "25.11.2"}}, "jobs": []}"#;
         let new = parse("squeue", new.as_bytes()).expect("it is known");
         assert!(list("squeue", &new, "jobs").is_ok_and(<[Value]>::is_empty));
         let missing = list("squeue", &new, "nodes").expect_err("it has none").to_string();

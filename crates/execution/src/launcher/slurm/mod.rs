@@ -45,6 +45,9 @@ const SIGHT_AGE_MAX: Duration = Duration::from_secs(10);
 /// A step that is still there so long after it was killed is taken down with its job.
 const STEP_KILL_WAIT: Duration = Duration::from_secs(3);
 
+/// So long the other shares of a gang may take to stop in order once one of its nodes doesn't answer.
+const PEERS_WAIT: Duration = Duration::from_mins(2);
+
 /// What the launcher is told.
 #[derive(Clone)]
 pub struct SlurmOptions {
@@ -159,7 +162,8 @@ impl SlurmLauncher {
         let record = Record::read(folder)?;
         let state = self.state();
         let sight = state.sight.as_ref().filter(|sight| sight.at.elapsed() <= SIGHT_AGE_MAX);
-        let silent = || LaunchError::Unavailable { system: SLURM, message: "it has said nothing for a while".to_owned() };
+        let silent =
+            || LaunchError::Unavailable { system: SLURM, message: "it has said nothing for a while".to_owned() };
         let sight = sight.ok_or_else(silent)?;
         let submitted_at = state.waiting_since.get(folder).copied();
         if submitted_at.is_some_and(|at| at >= sight.at) {
@@ -179,24 +183,32 @@ impl SlurmLauncher {
             state.kills.retain(|share, _| !has_ended(share) && sight.has_job_of_share(share));
             state.kills.iter().map(|(share, since)| (share.clone(), *since)).collect()
         };
-        let mut cancelled = BTreeSet::new();
+        let mut ended = BTreeSet::new();
         for (share, since) in wanted {
             let folder = gang_folder(&share);
             let Some(job) = sight.job_of(&folder, Record::read(&folder)?.map(|record| record.job)) else { continue };
             let name = node_of(&share);
             let is_deaf = self.state().probes.verdict(&name) == Verdict::Unreachable;
-            let step = if is_deaf || job.stage != Stage::Holding || since.elapsed() > STEP_KILL_WAIT {
-                None
-            } else {
-                self.step(job.id, &name)?
-            };
+            let is_waiting = matches!(job.stage, Stage::Pending | Stage::Configuring);
+            let step = if is_deaf || is_waiting { None } else { self.step(job.id, &name)? };
             match step {
-                Some(step) => self.cancel(&["--signal=KILL".to_owned(), step])?,
-                None if cancelled.insert(job.id) => self.cancel(&[job.id.to_string()])?,
-                None => {}
+                Some(step) if since.elapsed() <= STEP_KILL_WAIT => self.cancel(&["--signal=KILL".to_owned(), step])?,
+                _ if is_deaf && since.elapsed() <= PEERS_WAIT && !have_others_ended(&folder, &share) => {}
+                _ if ended.insert(job.id) => self.end_job(job)?,
+                _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Ends a job with all that is left of it. Its script is killed too: it may wait for a node that doesn't answer, and until
+    /// Slurm gives it up, after KillWait, the job would keep its other nodes.
+    fn end_job(&self, job: &SlurmJob) -> Result<(), LaunchError> {
+        let id = job.id.to_string();
+        if job.stage == Stage::Holding {
+            self.cancel(&["--signal=KILL".to_owned(), "--full".to_owned(), id.clone()])?;
+        }
+        self.cancel(&[id])
     }
 
     fn cancel(&self, arguments: &[String]) -> Result<(), LaunchError> {
@@ -261,7 +273,7 @@ impl Launcher for SlurmLauncher {
         if waits {
             let since = state.waiting_since.entry(gang).or_insert_with(Instant::now).elapsed();
             let is_pending = job.as_ref().is_some_and(|job| job.stage == Stage::Pending);
-            let why = job.map_or_else(|| "submitted".to_owned(), |job| job.reason);
+            let why = job.map(|job| format!("in Slurm's queue: {}", job.reason)).unwrap_or_default();
             return Ok(Presence::Waiting { since, why, is_overdue: is_pending && since > self.options.pending_max });
         }
         let holds = job.is_some_and(|job| job.nodes.iter().any(|(name, _)| *name == node));
@@ -312,6 +324,13 @@ impl Launcher for SlurmLauncher {
 /// Whether a share's step is over: all of its processes are gone, by Slurm.
 fn has_ended(share: &Path) -> bool {
     share.join(STEP_END_FILE).exists()
+}
+
+/// Whether all other shares of a gang are over.
+fn have_others_ended(gang: &Path, share: &Path) -> bool {
+    let shares = std::fs::read_dir(gang).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut others = shares.filter(|path| path != share && path.is_dir());
+    others.all(|other| has_ended(&other))
 }
 
 /// The node of a share's folder.

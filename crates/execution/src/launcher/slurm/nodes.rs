@@ -153,7 +153,10 @@ mod tests {
         let told = |node: &SlurmNode| (node.accelerators(), node.accelerators_used(), node.cpus, node.cpus_used);
         assert_eq!(old.iter().map(told).collect::<Vec<_>>(), new.iter().map(told).collect::<Vec<_>>());
         assert_eq!(told(&old[1]), (("H100".to_owned(), 4), 3, 16, 7));
-        assert_eq!((old[1].port, old[1].memory_mib, old[1].partitions.as_slice()), (17002, 4000, &["main".to_owned()][..]));
+        assert_eq!(
+            (old[1].port, old[1].memory_mib, old[1].partitions.as_slice()),
+            (17002, 4000, &["main".to_owned()][..])
+        );
         let openness = |nodes: &[SlurmNode]| nodes.iter().map(SlurmNode::openness).collect::<Vec<_>>();
         assert_eq!(openness(&old), openness(&new));
         let because = "Slurm says DRAIN: because of test".to_owned();

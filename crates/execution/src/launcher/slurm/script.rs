@@ -126,7 +126,12 @@ pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path) -> 
     ));
     for spec in gang {
         let folder = spec.folder.to_string_lossy();
-        text.push_str(&format!("step {} {} {} &\n", quoted(&spec.node), quoted(&step_name(&spec.node)), quoted(&folder)));
+        text.push_str(&format!(
+            "step {} {} {} &\n",
+            quoted(&spec.node),
+            quoted(&step_name(&spec.node)),
+            quoted(&folder)
+        ));
     }
     text.push_str("wait\n");
     text
@@ -274,8 +279,12 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
             path
         };
-        executable("srun", "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_STEP_GPUS=2,3 SLURM_NTASKS=1 SLURM_JOB_ID=42 \"$@\"\n");
-        let says = "#!/bin/bash\necho \"$1 $2 $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID [$SLURM_NTASKS] $PWD\" > said; exit 3\n";
+        executable(
+            "srun",
+            "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_STEP_GPUS=2,3 SLURM_NTASKS=1 SLURM_JOB_ID=42 \"$@\"\n",
+        );
+        let says =
+            "#!/bin/bash\necho \"$1 $2 $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID [$SLURM_NTASKS] $PWD\" > said; exit 3\n";
         let program = executable("gangline", says);
         let slice = Slice { gres: Some("gpu:2".to_owned()), cpus: 1, memory_mib: 1 };
         let path = executable("slurm.sh", &script(&gang, &slice, &program));
