@@ -1,5 +1,5 @@
 //! The administrator's guide shows only what is so: every block of `docs/guide/scheduling.md` is checked here, and so are the sessions
-//! of `docs/guide/planning.md`.
+//! of `docs/guide/planning.md` and `docs/guide/slurm.md`.
 //!
 //! - `toml` is a configuration, `yaml` a job file, `conf` a `topology_file`, `csv` a trace: the product's own readers take
 //!   them. Commands find one that follows a comment `<!-- file: NAME -->` under that name.
@@ -19,6 +19,7 @@ use gangline_execution::launcher::read_topology;
 use gangline_orchestration::simulator::{BadRows, TraceFormat, read_trace};
 
 use crate::fixtures::product::Product;
+use crate::fixtures::slurm::{self, OnSlurm};
 use crate::fixtures::try_for;
 
 const GUIDE: &str = "docs/guide/scheduling.md";
@@ -26,6 +27,8 @@ const GUIDE: &str = "docs/guide/scheduling.md";
 const PLANNING: &str = "docs/guide/planning.md";
 /// Another.
 const FAULTS: &str = "docs/guide/faults.md";
+/// A guide whose sessions need a Slurm.
+const SLURM: &str = "docs/guide/slurm.md";
 /// What stands before a command.
 const PROMPT: &str = "$ gangline ";
 
@@ -191,11 +194,27 @@ fn faults_are_as_the_guide_shows_them() {
     play(FAULTS);
 }
 
+#[test]
+fn slurm_is_as_the_guide_shows_it() {
+    let guide = read(SLURM);
+    let checked = blocks(&guide).into_iter().filter(|block| ["toml", "yaml"].contains(&block.language));
+    let failures: Vec<String> = checked.filter_map(|block| check(&block).err()).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    if !slurm::is_possible() {
+        return;
+    }
+    let mut on_slurm = OnSlurm::set_up(4);
+    play_on(&mut on_slurm.product, SLURM);
+}
+
 /// Runs the commands of a guide.
 fn play(path: &str) {
+    play_on(&mut Product::down(&[]), path);
+}
+
+fn play_on(product: &mut Product, path: &str) {
     let guide = read(path);
     let blocks = blocks(&guide);
-    let mut product = Product::down(&[]);
     for block in &blocks {
         if let Some(name) = block.said("file") {
             product.job_file(name, &block.text());
@@ -203,7 +222,7 @@ fn play(path: &str) {
     }
     let mut failures = Vec::new();
     for (line, command, printed) in blocks.iter().filter(|block| block.language == "console").flat_map(commands) {
-        if let Err((at, message)) = run(&mut product, command, printed) {
+        if let Err((at, message)) = run(product, command, printed) {
             failures.push(format!("{path}:{}: {command}: {message}", line + at));
         }
     }

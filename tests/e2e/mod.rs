@@ -3,4 +3,5 @@
 mod archive;
 mod plan;
 mod product;
+mod slurm;
 mod supervisor;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, Bytes, GangShape, JobId, JobSpec, NodeId, Step, Timestamp};
 use gangline_orchestration::{
-    Decision, Engine, Event, Fate, FaultCause, Job, JobState, NodeSpec, NodeStatus, RequeueReason, Share, ShareEnd,
-    ShareState, StopReason,
+    Decision, Engine, Event, Fate, FaultCause, Job, JobState, NodeSpec, NodeStatus, Outside, RequeueReason, Share,
+    ShareEnd, ShareState, StopReason,
 };
 
 use super::world::{Verdict, ensure};
@@ -21,6 +21,8 @@ pub(super) struct Shadow {
     pub(super) nodes: Vec<(NodeSpec, NodeStatus)>,
     /// Nodes whose drain nobody has taken back, lost ones too, and whether it is by a deadline.
     drained: BTreeMap<NodeId, bool>,
+    /// What others do with nodes.
+    outside: BTreeMap<NodeId, Outside>,
     pub(super) jobs: BTreeMap<JobId, Ours>,
     pub(super) ended: BTreeMap<JobId, Fate>,
 }
@@ -89,13 +91,16 @@ impl Shadow {
         self.now = now;
         match event {
             Event::NodeJoined(spec) => {
-                let known = (0..).map(NodeId).zip(&mut self.nodes).find(|(_, (known, _))| known.name == spec.name);
-                match known {
-                    Some((id, known)) if self.drained.contains_key(&id) => {
-                        *known = (spec.clone(), NodeStatus::Draining)
-                    }
-                    Some((_, known)) => *known = (spec.clone(), NodeStatus::Ready),
+                let known = (0..).map(NodeId).zip(&self.nodes).find(|(_, (known, _))| known.name == spec.name);
+                match known.map(|(id, _)| id) {
+                    Some(id) => *self.node_mut(id) = (spec.clone(), self.present_status(id)),
                     None => self.nodes.push((spec.clone(), NodeStatus::Ready)),
+                }
+            }
+            Event::NodeObserved { node, outside } => {
+                self.outside.insert(*node, *outside);
+                if self.node_mut(*node).1 != NodeStatus::Lost {
+                    self.node_mut(*node).1 = self.present_status(*node);
                 }
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
@@ -105,7 +110,7 @@ impl Shadow {
             }
             Event::DrainCancelled { node } => {
                 self.drained.remove(node);
-                self.node_mut(*node).1 = NodeStatus::Ready;
+                self.node_mut(*node).1 = self.present_status(*node);
             }
             Event::JobSubmitted(spec) => self.take_job(now, spec.clone()),
             Event::CancelRequested { job, .. } => self.job_mut(*job).is_cancelled = true,
@@ -139,6 +144,12 @@ impl Shadow {
     /// Ids are given in order of submission, so no job is ever lost: it is live or has ended.
     pub(super) fn next_job(&self) -> JobId {
         JobId(u64::try_from(self.jobs.len() + self.ended.len()).expect("jobs are few") + 1)
+    }
+
+    /// The status of a node that isn't lost.
+    fn present_status(&self, node: NodeId) -> NodeStatus {
+        let is_closed = self.outside.get(&node).is_some_and(|outside| outside.is_closed);
+        if is_closed || self.drained.contains_key(&node) { NodeStatus::Draining } else { NodeStatus::Ready }
     }
 
     fn node_mut(&mut self, id: NodeId) -> &mut (NodeSpec, NodeStatus) {
@@ -239,14 +250,18 @@ impl Shadow {
         shares.map(|(share, _)| share).filter(move |share| share.node == node)
     }
 
-    /// The devices, cores and memory of a node that nobody holds.
+    /// The devices, cores and memory of a node that nobody holds; others hold the highest devices.
     pub(super) fn free_on(&self, node: NodeId) -> (BTreeSet<u32>, u32, Bytes) {
         let capacity = &self.nodes[usize::try_from(node.0).expect("a usize holds 32 bits")].0.capacity;
         let held: BTreeSet<u32> = self.shares_on(node).flat_map(|share| share.devices.iter().copied()).collect();
         let cpus: u32 = self.shares_on(node).map(|share| share.cpus).sum();
         let memory: Bytes = self.shares_on(node).map(|share| share.memory).sum();
-        let devices = (0..capacity.accelerators).filter(|device| !held.contains(device)).collect();
-        (devices, capacity.cpus.saturating_sub(cpus), Bytes(capacity.memory.0.saturating_sub(memory.0)))
+        let outside = self.outside.get(&node).copied().unwrap_or_default();
+        let mut devices: BTreeSet<u32> = (0..capacity.accelerators).filter(|device| !held.contains(device)).collect();
+        (0..outside.accelerators).for_each(|_| drop(devices.pop_last()));
+        let cpus = capacity.cpus.saturating_sub(cpus).saturating_sub(outside.cpus);
+        let memory = capacity.memory.0.saturating_sub(memory.0).saturating_sub(outside.memory.0);
+        (devices, cpus, Bytes(memory))
     }
 
     /// Nodes, of those with this status, that could take a share of `gang` if they were empty.

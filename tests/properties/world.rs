@@ -10,8 +10,8 @@ use gangline_base::{
     NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, PreemptionRules,
-    Refusal, ShareEnd, Snapshot,
+    Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, Outside,
+    PreemptionRules, Refusal, ShareEnd, Snapshot,
 };
 
 use super::action::{Action, How, Machine, Shape};
@@ -130,6 +130,10 @@ impl World {
             Action::Lose { node } => self.apply(&Event::NodeLost { node: self.node(node) }),
             Action::Drain { node } => self.apply(&Event::DrainRequested { node: self.node(node), within: None }),
             Action::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(node) }),
+            Action::Observe { node, is_closed, devices: accelerators, cpus } => {
+                let outside = Outside { is_closed, accelerators, cpus, memory: Bytes(0) };
+                self.apply(&Event::NodeObserved { node: self.node(node), outside })
+            }
             Action::Submit(shape) => self.apply(&Event::JobSubmitted(Arc::new(job_spec(shape)))),
             Action::Start { share } => match pick(&self.shadow.live_shares(), share) {
                 Some((job, attempt, node)) => self.apply(&Event::ShareStarted { job, attempt, node }),
@@ -363,12 +367,13 @@ fn share_end(how: How, now: Timestamp) -> ShareEnd {
 /// Events about jobs and nodes that never were.
 fn nonsense(which: u32) -> Event {
     let (job, node, attempt) = (JobId(1_000_000), NodeId(1_000_000), AttemptNumber::FIRST);
-    match which % 6 {
+    match which % 7 {
         0 => Event::CancelRequested { job, by: Submitter("someone".to_owned()) },
         1 => Event::ShareStarted { job, attempt, node },
         2 => Event::ShareEnded { job, attempt, node, end: ShareEnd::Succeeded },
         3 => Event::CheckpointCommitted { job, attempt, step: Step(1) },
         4 => Event::NodeLost { node },
+        5 => Event::NodeObserved { node, outside: Outside::default() },
         _ => Event::DrainCancelled { node },
     }
 }

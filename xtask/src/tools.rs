@@ -24,6 +24,10 @@ pub(crate) const COMPILER: Tool = Tool { program: "cc", package: "gcc" };
 pub(crate) const BROWSER: Tool = Tool { program: "chromium", package: "chromium" };
 /// Mounts the small disk that a test fills; without it that test skips itself.
 pub(crate) const MOUNT: Tool = Tool { program: "mount", package: "mount" };
+/// Runs the private Slurm of the tests, which skip themselves without it.
+pub(crate) const SLURM: Tool = Tool { program: "slurmctld", package: "slurm-wlm" };
+/// Slurm's authentication.
+pub(crate) const MUNGE: Tool = Tool { program: "munged", package: "munge" };
 /// Makes the environment that the Python package is built and tested in.
 pub(crate) const PYTHON: Tool = Tool { program: "python3", package: "python3-venv" };
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use gangline_base::DeviceLayout;
 use gangline_control::config::Config;
 use gangline_execution::inventory::read_links;
-use gangline_execution::launcher::read_topology;
+use gangline_execution::launcher::{Places, read_topology};
 
 use crate::failure::Failure;
 
@@ -22,10 +22,9 @@ pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
     };
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
     let mut config = Config::parse(&text).map_err(|error| failed(&error))?;
-    let beside = |file: &str| path.parent().map_or_else(|| PathBuf::from(file), |folder| folder.join(file));
+    let beside = |file: &str| beside(path, file);
     if let Some(file) = config.topology_file.as_deref().map(beside) {
-        let text = named(&file, "topology_file")?;
-        let places = read_topology(&text).map_err(|error| unread(&file, "topology_file", &error))?;
+        let places = places(&file)?;
         config.locate(&places).map_err(|error| failed(&error))?;
     }
     // Nodes of one make name one file.
@@ -40,6 +39,20 @@ pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
         }
     }
     Ok(config)
+}
+
+/// A file that the configuration at `path` names.
+pub(crate) fn beside(path: &Path, file: &str) -> PathBuf {
+    path.parent().map_or_else(|| PathBuf::from(file), |folder| folder.join(file))
+}
+
+/// Where nodes are, by a description of the network.
+///
+/// # Errors
+/// G0505, with the file and the line.
+pub(crate) fn places(file: &Path) -> Result<Places, Failure> {
+    let text = named(file, "topology_file")?;
+    read_topology(&text).map_err(|error| unread(file, "topology_file", &error))
 }
 
 /// How the GPUs are joined that a links_file describes, and how many they are.

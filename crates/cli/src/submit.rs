@@ -1,5 +1,6 @@
 //! `submit`: a job file to the control plane.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use gangline_control::wire;
 
 use crate::client::{Client, absolute};
 use crate::failure::Failure;
-use crate::{follow, jobs, output, sweeps};
+use crate::{follow, jobs, output, sbatch, sweeps};
 
 /// The largest job file that is read, in bytes; the control plane's own limit is lower.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -17,7 +18,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What to submit.
 #[derive(Args, Debug)]
 pub(crate) struct SubmitArgs {
-    /// The job file (YAML); - for standard input
+    /// The job file (YAML), or a batch script with #SBATCH lines; - for standard input
     file: PathBuf,
     /// Only say whether it is valid and where it would run, or why not
     #[arg(long)]
@@ -32,7 +33,10 @@ pub(crate) struct SubmitArgs {
 
 pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<ExitCode, Failure> {
     let file = args.file.display().to_string();
-    let request = request(&args.file, args.set.clone(), args.dry_run)?;
+    let mut request = request(&args.file, args.set.clone(), args.dry_run)?;
+    if sbatch::is_script(&request.job_file) {
+        request.job_file = translated(client, &request)?;
+    }
     let answer = submit(client, &request, &file)?;
     match answer {
         wire::Answer::DryRun(dry_run) => {
@@ -57,6 +61,24 @@ pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<E
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The job file that a batch script stands for; what isn't honoured is told.
+fn translated(client: &Client, request: &wire::SubmitRequest) -> Result<String, Failure> {
+    let file = request.file_name.as_deref().unwrap_or("job");
+    let name = file.split('.').next().filter(|name| !name.is_empty()).unwrap_or("job");
+    let kinds: BTreeSet<String> = client.get::<wire::NodeList>("/nodes").map_or_else(|_| BTreeSet::new(), gpu_kinds);
+    let only = kinds.iter().next().filter(|_| kinds.len() == 1).map(String::as_str);
+    let translated = sbatch::translate(&request.job_file, name, only).map_err(|problems| {
+        let hint = "docs/guide/slurm.md says which #SBATCH lines are honoured";
+        Failure::local(format!("{file} can't be made a job: {}", problems.join("; ")), hint)
+    })?;
+    translated.notes.iter().for_each(|note| output::tell(&format!("{file}: {note}")));
+    Ok(translated.job_file)
+}
+
+fn gpu_kinds(list: wire::NodeList) -> BTreeSet<String> {
+    list.nodes.into_iter().map(|node| node.accelerator).filter(|kind| kind != "cpu").collect()
 }
 
 /// Sends a request; problems come back with the file's name.

@@ -2,7 +2,6 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,9 +11,8 @@ use gangline_control::config::{Config, NodeConfig, agree_on_prices, parse_accele
 use gangline_control::db::{self, Sequence};
 use gangline_control::http::{self, App};
 use gangline_control::secret::Secrets;
-use gangline_control::service::{Options, Service, StartError, Timing};
+use gangline_control::service::{Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
-use gangline_execution::launcher::LocalLauncher;
 use gangline_orchestration::NodeCapacity;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -22,6 +20,7 @@ use tokio::sync::oneshot;
 use crate::client::{absolute, data_folder};
 use crate::configuration;
 use crate::failure::Failure;
+use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::{Global, output};
 
 /// Where to listen unless told otherwise.
@@ -61,6 +60,8 @@ pub(crate) struct UpArgs {
     /// Without a control plane for this long, supervisors stop their jobs, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub(crate) orphan_after: u64,
+    #[command(flatten)]
+    pub(crate) launcher: LauncherArgs,
 }
 
 /// A control plane that runs in this process.
@@ -104,18 +105,24 @@ pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
 pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let folder = absolute(folder)?;
     make_private(&folder)?;
-    let config = read_config(&folder, args)?;
+    let path = config_path(&folder, args);
+    let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
     let address = listen_address(args.listen.as_deref().or(config.listen.as_deref()).unwrap_or(LISTEN))?;
     let secrets = Secrets::open(&folder).map_err(|error| {
         Failure::coded("G0502", format!("the secrets in {} can't be used: {error}", folder.display()), "")
     })?;
-    let (mut nodes, mut sharing) = (nodes(&config, args)?, config.sharing.clone());
+    let Chosen { launcher, has_nodes } = launcher::choose(&folder, &config, path.as_deref(), &args.launcher)?;
+    let price_per_hour = price(args)?;
+    let survey = has_nodes.then_some(SurveyOptions { price_per_hour });
+    let mut nodes = if has_nodes { no_nodes(&config, args)? } else { nodes(&config, args)? };
+    let mut sharing = config.sharing.clone();
     agree_on_prices(&mut nodes, &mut sharing.prices);
     let options = Options {
         folder: folder.clone(),
         nodes,
         sharing,
-        launcher: Arc::new(LocalLauncher::new(std::env::current_exe()?)),
+        survey,
+        launcher,
         clock: output::now,
         user: Submitter(user_name()),
         secrets: secrets.clone(),
@@ -189,14 +196,25 @@ fn make_private(folder: &Path) -> Result<(), Failure> {
     })
 }
 
-fn read_config(folder: &Path, args: &UpArgs) -> Result<Config, Failure> {
+/// The configuration file, if there is one.
+fn config_path(folder: &Path, args: &UpArgs) -> Option<PathBuf> {
     let own = folder.join(CONFIG_FILE);
-    let path = match &args.config {
-        Some(path) => path.clone(),
-        None if own.exists() => own,
-        None => return Ok(Config::default()),
-    };
-    configuration::read(&path)
+    args.config.clone().or_else(|| own.exists().then_some(own))
+}
+
+/// The launcher has nodes of its own: no others may be named.
+fn no_nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> {
+    if config.nodes.is_empty() && args.nodes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let message = "with --launcher slurm nodes are those that Slurm has: neither --node nor [[node]] may name others";
+    Err(Failure::coded("G0505", message, "take them out"))
+}
+
+/// The price of an accelerator-hour where nobody names another.
+fn price(args: &UpArgs) -> Result<Option<Money>, Failure> {
+    let price = args.price.as_deref().map(str::parse::<Money>).transpose();
+    price.map_err(|error| Failure::coded("G0505", error.to_string(), "write it as 2.49"))
 }
 
 /// If the address is taken by a control plane on the same folder, that is what to say.
@@ -228,7 +246,7 @@ fn nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> {
     let refused = |message: String| {
         Failure::coded("G0505", message, "write a node as NAME=KIND:COUNT, such as box=H100:8 or n1=cpu:2")
     };
-    let price = args.price.as_deref().map(str::parse::<Money>).transpose().map_err(|e| refused(e.to_string()))?;
+    let price = price(args)?;
     let inventory = this_machine();
     let mut nodes: Vec<NodeConfig> = Vec::new();
     for text in &args.nodes {

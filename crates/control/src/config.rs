@@ -75,7 +75,7 @@ pub struct NodeConfig {
 }
 
 /// What the file says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// Address and port to listen on.
     pub listen: Option<String>,
@@ -83,6 +83,8 @@ pub struct Config {
     pub topology_file: Option<String>,
     /// The nodes.
     pub nodes: Vec<NodeConfig>,
+    /// What gangs are started through, if not this machine: a launcher's own table.
+    pub launcher: Option<toml::Table>,
     /// How the cluster is shared.
     pub sharing: Configuration,
 }
@@ -151,6 +153,7 @@ pub enum ConfigError {
 struct FileV1 {
     listen: Option<String>,
     topology_file: Option<String>,
+    launcher: Option<toml::Table>,
     #[serde(default)]
     node: Vec<NodeV1>,
     #[serde(default)]
@@ -216,7 +219,8 @@ impl Config {
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
         sharing.check()?;
-        Ok(Config { listen: file.listen, topology_file: file.topology_file, nodes, sharing })
+        let FileV1 { listen, topology_file, launcher, .. } = file;
+        Ok(Config { listen, topology_file, nodes, launcher, sharing })
     }
 }
 

@@ -49,6 +49,19 @@ pub struct SupervisorSpec {
     pub devices: Vec<u32>,
     /// The accelerator's kind; `cpu` for CPU slots (no CUDA_VISIBLE_DEVICES is set then).
     pub device_kind: String,
+    /// The launcher has made as many devices visible as there are `devices`, which ones was its choice: the CUDA_VISIBLE_DEVICES
+    /// that the supervisor finds stays.
+    #[serde(default)]
+    pub keeps_visible_devices: bool,
+    /// CPU cores of this node that belong to the job; 0 if it didn't ask.
+    #[serde(default)]
+    pub cpus: u32,
+    /// Memory of this node that belongs to the job, in bytes; 0 if it didn't ask.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// How long the job may run; the control plane sees to that.
+    #[serde(default)]
+    pub time_limit_ms: Option<u64>,
     /// The folder the ranks start in.
     pub workdir: PathBuf,
     /// The job's own environment variables.

@@ -10,11 +10,12 @@ use gangline_base::{
 };
 
 use crate::fabric::Fabric;
-use crate::health::{Health, HealthPolicy};
+use crate::health::HealthPolicy;
 use crate::lanes::{ByLane, OfLane};
 use crate::refusal::{DomainFit, Fit, Refusal};
 use crate::share::{MIB_BITS, Resource};
 use crate::spares::{Unheld, is_ordinary};
+use crate::standing::{NodeStatus, Standing};
 use crate::topology::{Location, Topology};
 use crate::{Configuration, Share, placement};
 
@@ -70,48 +71,6 @@ impl NodeCapacity {
     }
 }
 
-/// Whether a node takes jobs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NodeStatus {
-    /// It does.
-    Ready,
-    /// It has had too many faults of its own; nothing new starts until they are forgotten, or an administrator takes it back.
-    Suspect,
-    /// What runs there goes on; nothing new starts.
-    Draining,
-    /// It is gone.
-    Lost,
-}
-
-impl NodeStatus {
-    /// Every status: what is asked of nodes that need not be there now.
-    pub(crate) const ANY: [NodeStatus; 4] =
-        [NodeStatus::Ready, NodeStatus::Suspect, NodeStatus::Draining, NodeStatus::Lost];
-}
-
-/// What a node's status follows from. A drain outlasts the node's being lost: only its administrator takes it back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    /// It is gone.
-    pub is_lost: bool,
-    /// Nothing new is to start there.
-    pub is_draining: bool,
-    /// Its faults.
-    pub health: Health,
-}
-
-impl Standing {
-    pub(crate) fn status(&self, now: Timestamp, policy: Option<HealthPolicy>) -> NodeStatus {
-        let is_suspect = policy.is_some_and(|policy| self.health.is_suspect_at(now, policy));
-        match self {
-            Standing { is_lost: true, .. } => NodeStatus::Lost,
-            Standing { is_draining: true, .. } => NodeStatus::Draining,
-            _ if is_suspect => NodeStatus::Suspect,
-            _ => NodeStatus::Ready,
-        }
-    }
-}
-
 /// A node and what of it is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
@@ -131,6 +90,8 @@ pub struct Node {
     ordinary: u32,
     /// Free accelerators.
     pub free: BTreeSet<u32>,
+    /// Those that others hold.
+    pub(crate) aside: BTreeSet<u32>,
     /// Free CPU cores.
     pub free_cpus: u32,
     /// Free memory.
@@ -156,6 +117,7 @@ impl Node {
             checkup: None,
             ordinary: 0,
             free,
+            aside: BTreeSet::new(),
             free_cpus,
             free_memory,
             held_cpus,
@@ -175,8 +137,16 @@ impl Node {
 
     fn set_held(&mut self, cpus: u32, memory: Bytes) {
         (self.held_cpus, self.held_memory) = (cpus, memory);
-        self.free_cpus = self.spec.capacity.cpus.saturating_sub(cpus);
-        self.free_memory = Bytes(self.spec.capacity.memory.0.saturating_sub(memory.0));
+        self.count_free();
+    }
+
+    /// Works out what is free, after anything has changed that it follows from.
+    pub(crate) fn count_free(&mut self) {
+        let (capacity, outside) = (&self.spec.capacity, self.standing.outside);
+        self.free_cpus = capacity.cpus.saturating_sub(self.held_cpus).saturating_sub(outside.cpus);
+        let memory = capacity.memory.0.saturating_sub(self.held_memory.0).saturating_sub(outside.memory.0);
+        self.free_memory = Bytes(memory);
+        self.set_aside();
     }
 
     /// Whether it can take a share of `gang` now.
@@ -390,7 +360,8 @@ impl Cluster {
         self.laid_out = self.laid_out + usize::from(!spec.layout.is_unknown()) - usize::from(was_laid_out);
         self.leave_topology(id);
         let (checkup, ordinary) = self.node(id).map_or((None, 0), |node| (node.checkup, node.ordinary));
-        let node = Node { checkup, ordinary, ..Node::new(id, spec, Standing { is_lost: false, ..known }) };
+        let mut node = Node { checkup, ordinary, ..Node::new(id, spec, Standing { is_lost: false, ..known }) };
+        node.count_free();
         match self.node_mut(id) {
             Some(known) => *known = node,
             None => self.nodes.push(node),
@@ -408,6 +379,7 @@ impl Cluster {
         self.change(share.node, |node| {
             for device in &share.devices {
                 node.free.remove(device);
+                node.aside.remove(device);
             }
             node.set_held(node.held_cpus + share.cpus, node.held_memory + share.memory);
         });

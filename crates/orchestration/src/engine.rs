@@ -9,12 +9,12 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
 use crate::caches::Caches;
-use crate::cluster::NodeStatus;
 use crate::estimate::Estimates;
 use crate::job::{Job, ShareState};
 use crate::outlook::Outlook;
 use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::spares::Spares;
+use crate::standing::NodeStatus;
 use crate::sweep::Sweeps;
 use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
 
@@ -209,7 +209,9 @@ impl Engine {
                 }
                 self.cluster.admits(spec)
             }
-            Event::NodeLost { node } => self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node)),
+            Event::NodeLost { node } | Event::NodeObserved { node, .. } => {
+                self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node))
+            }
             Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => {
                 let status = self.cluster.node(*node).ok_or(Refusal::UnknownNode(*node))?.status;
                 if status == NodeStatus::Lost { Err(Refusal::LostNode(*node)) } else { Ok(()) }

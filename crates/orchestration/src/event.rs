@@ -8,7 +8,7 @@ use gangline_base::{
     AttemptNumber, JobId, JobSpec, MetricValue, NodeId, Step, Submitter, SweepId, SweepSpec, Timestamp,
 };
 
-use crate::{Configuration, Decision, NodeSpec};
+use crate::{Configuration, Decision, NodeSpec, Outside};
 
 /// Something that happened outside the engine. Facts only; what to do about it is the engine's decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,13 @@ pub enum Event {
     DrainCancelled {
         /// Which.
         node: NodeId,
+    },
+    /// Others than this engine's jobs hold this much of a node now, or have closed or opened it.
+    NodeObserved {
+        /// Which.
+        node: NodeId,
+        /// What they do.
+        outside: Outside,
     },
     /// The administrator says how the cluster is shared. Jobs that wait and run go on under the new rules.
     Configured(Arc<Configuration>),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
 
 use crate::backfill::{latest_end, latest_end_of};
-use crate::cluster::Standing;
 use crate::elasticity::{gang_of, width_of};
 use crate::engine::Engine;
 use crate::job::{Attempt, Job, JobState, ShareState};
 use crate::queue::Queues;
 use crate::share::held_by;
 use crate::spares::lost_node;
+use crate::standing::Standing;
 use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason, Sweep};
 
 impl Engine {
@@ -37,10 +37,16 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::DrainCancelled { node } => {
-                let trusted =
-                    |standing: &mut Standing| *standing = Standing { is_lost: standing.is_lost, ..Standing::default() };
+                let trusted = |standing: &mut Standing| {
+                    *standing = Standing { is_lost: standing.is_lost, outside: standing.outside, ..Standing::default() }
+                };
                 self.cluster.change_standing(now, *node, trusted);
                 self.leave_by(*node, None);
+                self.is_placement_due = true;
+            }
+            Event::NodeObserved { node, outside } => {
+                self.cluster.observe(now, *node, *outside);
+                self.look_out_anew(*node);
                 self.is_placement_due = true;
             }
             Event::Configured(configuration) => self.configure(now, configuration),
@@ -97,7 +103,7 @@ impl Engine {
         });
     }
 
-    /// Works out anew when a node, which has joined, will have what free.
+    /// Works out anew when a node, which has joined or whose devices others took, will have what free.
     fn look_out_anew(&mut self, id: NodeId) {
         let Some(node) = self.cluster.node(id) else { return };
         self.outlook.forget(node);

@@ -8,13 +8,13 @@ use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName,
 use crate::advance::AdvanceReservation;
 use crate::backfill::Reservation;
 use crate::claim::names;
-use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::line::QueueKey;
 use crate::pass::reserves;
 use crate::queue::OverLimit;
 use crate::spares::{Applicant, SparePool};
+use crate::standing::NodeStatus;
 use crate::{DomainFit, Node, Refusal, Share, placement};
 
 /// Holders named in one explanation.

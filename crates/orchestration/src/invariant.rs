@@ -76,8 +76,10 @@ impl Engine {
         for node in self.cluster.nodes() {
             let of_node = held.get(&node.id);
             let is_held = |device: &u32| of_node.is_some_and(|devices| devices.contains_key(device));
-            let expected: BTreeSet<u32> =
-                (0..node.spec.capacity.accelerators).filter(|device| !is_held(device)).collect();
+            let unheld = (0..node.spec.capacity.accelerators).filter(|device| !is_held(device));
+            let others = usize::try_from(node.standing.outside.accelerators).unwrap_or(usize::MAX);
+            let kept = unheld.clone().count().saturating_sub(others);
+            let expected: BTreeSet<u32> = unheld.take(kept).collect();
             if node.free != expected {
                 return Err(Violation::FreeListWrong { node: node.id });
             }

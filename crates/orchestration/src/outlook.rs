@@ -126,8 +126,11 @@ impl Outlook {
         let capacity = &node.spec.capacity;
         let mut devices = node.free_count();
         // What is held may be more than there is, on a node that came back with less.
-        let (mut cpus, mut memory) =
-            held.iter().fold((0, 0), |(cpus, memory), held| (cpus + held.cpus, memory + held.memory));
+        // When others leave isn't known.
+        let outside = node.standing.outside;
+        let (mut cpus, mut memory) = held.iter().fold((outside.cpus, outside.memory.0), |(cpus, memory), held| {
+            (cpus.saturating_add(held.cpus), memory.saturating_add(held.memory))
+        });
         let mut at = Some(Timestamp::EPOCH);
         let mut coming = held.iter();
         loop {

@@ -18,7 +18,6 @@ use gangline_base::{AttemptNumber, GangShape, JobSpec, NodeId, Timestamp};
 
 use crate::backfill::{Reservation, latest_end};
 use crate::caches::Near;
-use crate::cluster::NodeStatus;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::lanes::ByLane;
@@ -27,6 +26,7 @@ use crate::placement::Room;
 use crate::queue::QueueIndex;
 use crate::rank::Standing;
 use crate::spares::Applicant;
+use crate::standing::NodeStatus;
 use crate::{Decision, Node, PlaceReason, placement};
 
 /// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.

@@ -6,13 +6,13 @@ use gangline_base::{JobId, NodeId, QueueName, Timestamp};
 
 use crate::backfill::latest_end_of;
 use crate::caches::Caches;
-use crate::cluster::Standing;
 use crate::elasticity::gang_of;
 use crate::engine::{Engine, Limits};
 use crate::estimate::{Estimates, History, Kin};
 use crate::job::{Job, JobState};
 use crate::queue::Queues;
 use crate::share::held_by;
+use crate::standing::Standing;
 use crate::{Configuration, LossHistory, NodeSpec, Refusal, Share, Sweep, Usages};
 
 /// Everything a new engine needs to go on where another stood.

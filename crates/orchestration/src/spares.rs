@@ -25,10 +25,11 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, GangShape, JobId, JobSpec, Lane, NodeId, Priority, Timestamp};
 
-use crate::cluster::{FreePlace, NodeStatus};
+use crate::cluster::FreePlace;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
 use crate::lanes::{ByLane, OfLane};
+use crate::standing::NodeStatus;
 use crate::topology::Domain;
 use crate::{Decision, FaultCause, Node, RequeueReason, placement};
 

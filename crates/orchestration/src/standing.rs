@@ -1,11 +1,57 @@
-//! Changes of a node's standing: lost, drained, trusted or not, and what follows for the indices.
+//! A node's standing: lost, drained, trusted or not, and what follows for the indices.
 
 use gangline_base::{NodeId, Timestamp};
 
-use crate::cluster::{Cluster, NodeStatus, Standing, index_of};
+use crate::cluster::{Cluster, index_of};
 use crate::engine::Engine;
 use crate::health::{Health, HealthPolicy, NODES_PER_SUSPECT, first_fault};
+use crate::outside::Outside;
 use crate::{Decision, Fate, Job, RequeueReason};
+
+/// Whether a node takes jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeStatus {
+    /// It does.
+    Ready,
+    /// It has had too many faults of its own; nothing new starts until they are forgotten, or an administrator takes it back.
+    Suspect,
+    /// What runs there goes on; nothing new starts.
+    Draining,
+    /// It is gone.
+    Lost,
+}
+
+impl NodeStatus {
+    /// Every status: what is asked of nodes that need not be there now.
+    pub(crate) const ANY: [NodeStatus; 4] =
+        [NodeStatus::Ready, NodeStatus::Suspect, NodeStatus::Draining, NodeStatus::Lost];
+}
+
+/// What a node's status follows from. A drain outlasts the node's being lost: only its administrator takes it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// It is gone.
+    pub is_lost: bool,
+    /// Nothing new is to start there.
+    pub is_draining: bool,
+    /// What others do with it.
+    pub outside: Outside,
+    /// Its faults.
+    pub health: Health,
+}
+
+impl Standing {
+    pub(crate) fn status(&self, now: Timestamp, policy: Option<HealthPolicy>) -> NodeStatus {
+        let is_suspect = policy.is_some_and(|policy| self.health.is_suspect_at(now, policy));
+        match self {
+            Standing { is_lost: true, .. } => NodeStatus::Lost,
+            Standing { is_draining: true, .. } => NodeStatus::Draining,
+            Standing { outside: Outside { is_closed: true, .. }, .. } => NodeStatus::Draining,
+            _ if is_suspect => NodeStatus::Suspect,
+            _ => NodeStatus::Ready,
+        }
+    }
+}
 
 impl Cluster {
     /// When faults make a node suspect; never, if nobody said.
@@ -20,6 +66,7 @@ impl Cluster {
         self.leave_topology(id);
         if let Some(node) = self.nodes.get_mut(index_of(id)) {
             change(&mut node.standing);
+            node.count_free();
             node.status = node.standing.status(now, self.health);
             node.grade = self.health.map_or(0, |policy| node.standing.health.grade(now, policy));
             if let Some(at) = node.checkup {

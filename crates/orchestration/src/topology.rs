@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use gangline_base::{GangShape, Level, NodeId, NodeName};
 
-use crate::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, NodeStatus, with_free};
+use crate::cluster::{FreePlace, Node, NodeCapacity, NodeSpec, with_free};
 use crate::lanes::{ByLane, OfLane};
 use crate::refusal::Refusal;
+use crate::standing::NodeStatus;
 
 /// The name of the domain that a node is in, for each level whose domain is known. A node is its own domain of
 /// [`Level::Node`], which is never named.

@@ -44,7 +44,7 @@ fn an_attempt_whose_supervisor_was_killed_is_not_run_again() {
     attempt.supervisor();
     attempt.kill_supervisor();
     let reports = attempt.plane.report_count();
-    attempt.launcher.launch(&attempt.spec).expect("the second one starts, and refuses");
+    attempt.start_supervisor();
     attempt.wait_until_gone();
     let log = std::fs::read_to_string(attempt.spec.folder.join("supervisor.log")).expect("it logs");
     assert!(log.contains("an earlier supervisor of this attempt died"), "{log}");
@@ -72,7 +72,7 @@ fn an_end_that_was_recorded_but_not_delivered_is_delivered_by_the_next_superviso
     attempt.kill_supervisor();
     attempt.plane.order(|orders| orders.end_acknowledged = true);
     let before = attempt.plane.report_count();
-    attempt.launcher.launch(&attempt.spec).expect("the second one starts");
+    attempt.start_supervisor();
     attempt.wait_until_gone();
     let last = attempt.plane.reports().pop().expect("there are reports");
     assert!(attempt.plane.report_count() > before);

@@ -1,8 +1,10 @@
-//! `demo`: three real training jobs from two queues on this machine, a rank killed in the middle, a recovery, a report.
+//! `demo`: three real training jobs from two queues on this machine, or on a private Slurm, a rank killed in the middle, a
+//! recovery, a report.
 //!
 //! It uses nothing that a user doesn't have: the control plane of `up`, the API, job files.
 
 mod archive;
+mod slurm;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -10,9 +12,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use gangline_control::wire;
 use gangline_execution::inventory::this_machine;
+use gangline_execution::launcher::slurm::private::PrivateSlurm;
 
 use crate::client::Client;
 use crate::failure::Failure;
+use crate::launcher::{Kind, LauncherArgs};
 use crate::up::{self, UpArgs};
 use crate::{Global, output, report, submit};
 
@@ -28,6 +32,9 @@ pub(crate) struct DemoArgs {
     /// Optimizer steps of each job
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(40..=1_000_000))]
     steps: u64,
+    /// What starts the jobs; for slurm a private one of four nodes is set up on this machine (takes root and slurm-wlm)
+    #[arg(long, value_enum, default_value_t = Kind::Local)]
+    launcher: Kind,
 }
 
 /// Slots that the demo's node offers: fewer than its jobs want.
@@ -51,12 +58,17 @@ const JOBS: [DemoJob; 3] = [
 pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
     let temporary = tempfile::Builder::new().prefix("gangline-demo-").tempdir()?;
     let folder = global.data.clone().unwrap_or_else(|| temporary.path().join("data"));
-    let kind = accelerator_kind();
-    let running = up::start(&folder, &up_args(args, &kind))?;
+    let slurm = match args.launcher {
+        Kind::Local => None,
+        Kind::Slurm => Some(slurm::start(&temporary.path().join("slurm"))?),
+    };
+    let kind = if slurm.is_some() { "cpu".to_owned() } else { accelerator_kind() };
+    let running = up::start(&folder, &up_args(args, &kind, slurm.as_ref()))?;
     let client = Client::new(&running.url, &running.token);
     output::tell(&format!("control plane at {} (data folder {})", running.url, folder.display()));
     output::tell(&format!("page: {}/?token={}", running.url, running.token));
-    let outcome = train(&client, args, &folder, &kind);
+    let seen = if slurm.is_some() { slurm::wait_for_nodes(&client) } else { Ok(()) };
+    let outcome = seen.and_then(|()| train(&client, args, &folder, &kind));
     if outcome.is_err() {
         // The jobs are the demo's own; without it nobody would look after them.
         cancel_all(&client);
@@ -87,10 +99,17 @@ fn accelerator_kind() -> String {
     kind
 }
 
-fn up_args(args: &DemoArgs, kind: &str) -> UpArgs {
+fn up_args(args: &DemoArgs, kind: &str, slurm: Option<&PrivateSlurm>) -> UpArgs {
+    let launcher = LauncherArgs {
+        launcher: Some(args.launcher),
+        slurm_conf: slurm.map(PrivateSlurm::conf),
+        ..LauncherArgs::default()
+    };
+    let nodes = if slurm.is_some() { Vec::new() } else { vec![format!("local={kind}:{SLOTS}")] };
     UpArgs {
         listen: Some("127.0.0.1:0".to_owned()),
-        nodes: vec![format!("local={kind}:{SLOTS}")],
+        nodes,
+        launcher,
         price: Some(args.price.clone()),
         heartbeat: 250,
         lease: 2_000,
@@ -140,11 +159,14 @@ fn job_file(job: &DemoJob, args: &DemoArgs, kind: &str) -> Result<String, Failur
         (args.steps / 8).max(1),
         job.options
     );
+    // On Slurm the gang has a slot on every node; here it has all of its slots on one.
+    let is_gang = args.launcher == Kind::Slurm && job.slots > 1;
+    let (nodes, slots) = if is_gang { (slurm::NODES, 1) } else { (1, job.slots) };
     let run = serde_json::to_string(&run).map_err(|error| Failure::local(error.to_string(), ""))?;
     Ok(format!(
-        "name: {}\nqueue: {}\nresources: {{accelerators: \"{kind}:{}\"}}\nrun: {run}\n\
+        "name: {}\nqueue: {}\nnum_nodes: {nodes}\nresources: {{accelerators: \"{kind}:{slots}\"}}\nrun: {run}\n\
          checkpoint: {{grace: 10s}}\nrecovery: {{max_faults: 3, no_progress_limit: 3}}\n",
-        job.name, job.queue, job.slots
+        job.name, job.queue
     ))
 }
 

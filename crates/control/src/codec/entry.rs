@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::claim::ClaimDecisionV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
+use super::standing::OutsideV1;
 use super::sweep::{MetricV1, MissedV1, SweepSpecV1};
 use super::topology::{ClosenessV1, LayoutV1, LocationV1};
 use super::{Error, decode, encode};
@@ -34,6 +35,10 @@ enum EntryV1 {
     },
     DrainCancelled {
         node: NodeId,
+    },
+    NodeObserved {
+        node: NodeId,
+        outside: OutsideV1,
     },
     Configured(ConfigurationV1),
     JobSubmitted(Box<SpecV1>),
@@ -208,6 +213,7 @@ fn event_to_disk(event: &Event) -> EntryV1 {
         Event::NodeLost { node } => EntryV1::NodeLost { node },
         Event::DrainRequested { node, within } => EntryV1::DrainRequested { node, within_ms: within.map(millis) },
         Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
+        Event::NodeObserved { node, outside } => EntryV1::NodeObserved { node, outside: outside.into() },
         Event::Configured(configuration) => EntryV1::Configured(ConfigurationV1::from(&*configuration)),
         Event::JobSubmitted(spec) => EntryV1::JobSubmitted(Box::new(SpecV1::from(&*spec))),
         Event::SweepSubmitted(sweep) => EntryV1::SweepSubmitted(Box::new(SweepSpecV1::from(&*sweep))),
@@ -254,6 +260,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
             Event::DrainRequested { node, within: within_ms.map(Duration::from_millis) }
         }
         EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
+        EntryV1::NodeObserved { node, outside } => Event::NodeObserved { node, outside: outside.into() },
         EntryV1::Configured(configuration) => Event::Configured(Arc::new(configuration.into())),
         EntryV1::JobSubmitted(spec) => Event::JobSubmitted(Arc::new((*spec).try_into()?)),
         EntryV1::SweepSubmitted(sweep) => Event::SweepSubmitted(Arc::new((*sweep).try_into()?)),

@@ -16,7 +16,7 @@ use super::pace::PaceV1;
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spares::LossHistoryV1;
 use super::spec::SpecV1;
-use super::standing::{HealthV1, StatusV1};
+use super::standing::{HealthV1, OutsideV1, StatusV1};
 use super::sweep::SweepV1;
 use super::{Error, decode, encode};
 
@@ -38,6 +38,9 @@ struct SnapshotV1 {
     histories: Vec<HistoryV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     health: Vec<HealthV1>,
+    /// What others do with nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    outside: Vec<(NodeId, OutsideV1)>,
     #[serde(default)]
     losses: Option<LossHistoryV1>,
     /// What nodes read of late.
@@ -123,6 +126,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
         histories: snapshot.histories.iter().map(history_to_disk).collect(),
         health: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(HealthV1::of).collect(),
+        outside: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(OutsideV1::of).collect(),
         losses: Some((&snapshot.losses).into()),
         datasets: snapshot.datasets.clone(),
     })
@@ -136,6 +140,10 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
     for (node, health) in snapshot.health.into_iter().map(HealthV1::read) {
         let place = usize::try_from(node.0).expect("a usize holds 32 bits");
         nodes.get_mut(place).ok_or(Error::Impossible("node"))?.1.health = health;
+    }
+    for (node, outside) in snapshot.outside {
+        let place = usize::try_from(node.0).expect("a usize holds 32 bits");
+        nodes.get_mut(place).ok_or(Error::Impossible("node"))?.1.outside = outside.into();
     }
     let new = LossHistory { at: snapshot.at, ..LossHistory::default() };
     Ok(Snapshot {

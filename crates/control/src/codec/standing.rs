@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{JobId, NodeId, NodeName, QueueName, Timestamp};
-use gangline_orchestration::{AdvanceReservation, Health, HealthPolicy, Standing};
+use gangline_base::{Bytes, JobId, NodeId, NodeName, QueueName, Timestamp};
+use gangline_orchestration::{AdvanceReservation, Health, HealthPolicy, Outside, Standing};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
@@ -30,6 +30,15 @@ pub(super) struct HealthV1 {
     at: Timestamp,
     is_suspect: bool,
     last_failed: Option<JobId>,
+}
+
+/// What others do with a node.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub(super) struct OutsideV1 {
+    is_closed: bool,
+    accelerators: u32,
+    cpus: u32,
+    memory: Bytes,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -80,7 +89,7 @@ impl From<StatusV1> for Standing {
             StatusV1::Lost => (true, false),
             StatusV1::DrainingLost => (true, true),
         };
-        Standing { is_lost, is_draining, health: Health::default() }
+        Standing { is_lost, is_draining, ..Standing::default() }
     }
 }
 
@@ -96,6 +105,27 @@ impl HealthV1 {
     pub(super) fn read(self) -> (NodeId, Health) {
         let HealthV1 { node, score, at, is_suspect, last_failed } = self;
         (node, Health { score, at, is_suspect, last_failed })
+    }
+}
+
+impl From<Outside> for OutsideV1 {
+    fn from(outside: Outside) -> Self {
+        let Outside { is_closed, accelerators, cpus, memory } = outside;
+        OutsideV1 { is_closed, accelerators, cpus, memory }
+    }
+}
+
+impl From<OutsideV1> for Outside {
+    fn from(outside: OutsideV1) -> Self {
+        let OutsideV1 { is_closed, accelerators, cpus, memory } = outside;
+        Outside { is_closed, accelerators, cpus, memory }
+    }
+}
+
+impl OutsideV1 {
+    /// The node, by its place in the snapshot, if others do anything with it.
+    pub(super) fn of((place, standing): (u32, &Standing)) -> Option<(NodeId, OutsideV1)> {
+        (standing.outside != Outside::default()).then(|| (NodeId(place), standing.outside.into()))
     }
 }
 

@@ -12,6 +12,7 @@ use tracing::{error, info, warn};
 use super::batch::{Batch, Deferred, REQUESTS_PER_BATCH_MAX, Rows};
 use super::clock::SteadyClock;
 use super::handle::{Reply, Request};
+use super::survey::Surveyed;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
 use crate::db::{self, Journal};
@@ -35,9 +36,14 @@ pub(super) struct Actor {
     /// When each share's supervisor was last heard of.
     pub(super) contacts: BTreeMap<(JobId, NodeName), Timestamp>,
     pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
-    pub(super) launches: SyncSender<SupervisorSpec>,
+    pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
     /// Shares whose supervisor the launching thread hasn't started yet: their silence means nothing.
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
+    /// Gangs that couldn't be started yet, and when to try again.
+    pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
+    pub(super) surveyed: Surveyed,
+    /// What gangs wait for that aren't started yet.
+    pub(super) waits: BTreeMap<(JobId, AttemptNumber), String>,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
     pub(super) watched_at: Timestamp,
@@ -99,7 +105,8 @@ impl Actor {
                 self.change(batch, reply, |actor, batch| actor.drain(now, &node, wish, batch));
             }
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
-            Request::Launched { spec, failure } => self.launched(now, &spec, failure, batch),
+            Request::Launched { gang } => self.launched(now, gang, batch),
+            Request::Surveyed { survey } => self.surveyed(now, survey, batch),
             Request::DryRun { spec, reply } => Self::answer_query(batch, reply, self.dry_run(now, &spec)),
             Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),
             Request::WaitReasons { reply } => Self::answer_query(batch, reply, Ok(self.wait_reasons(now))),
@@ -136,6 +143,7 @@ impl Actor {
         if self.journal.poison().is_some() {
             return;
         }
+        self.relaunch(now, batch);
         self.watch(now, batch);
         if self.engine.next_deadline().is_some_and(|at| at <= now)
             && let Err(refusal) = self.apply(now, Event::TimePassed, batch)
@@ -171,6 +179,7 @@ impl Actor {
             self.rows.ledger.extend(entries.into_iter().map(|entry| (record.queue.clone(), entry)));
             self.contacts.retain(|(job, _), _| *job != id);
             self.rates.remove(&id);
+            self.waits.retain(|(job, _), _| *job != id);
         }
         record.follow(now, decision, &self.engine);
         record.price_attempt(&self.options.nodes);
@@ -183,7 +192,7 @@ impl Actor {
                     self.contacts.insert((*job, node), now);
                 }
             }
-            batch.launches.extend(specs);
+            batch.launches.push(specs);
         }
     }
 
@@ -204,8 +213,8 @@ impl Actor {
             answer(outcome.as_ref().copied());
         }
         if outcome.is_ok() {
-            for spec in batch.launches {
-                self.start_launch(spec);
+            for gang in batch.launches {
+                self.start_launch(gang);
             }
         }
         if self.entries_since_snapshot >= ENTRIES_PER_SNAPSHOT {

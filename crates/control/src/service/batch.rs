@@ -27,7 +27,8 @@ pub(super) struct Batch {
     pub(super) entries: Vec<db::Entry>,
     bytes: usize,
     pub(super) answers: Vec<Deferred>,
-    pub(super) launches: Vec<SupervisorSpec>,
+    /// Gangs to be started.
+    pub(super) launches: Vec<Vec<SupervisorSpec>>,
     /// Read-model rows may not wait any longer: the service starts or stops.
     pub(super) must_commit: bool,
 }

@@ -1,12 +1,14 @@
 //! How the rest of the control plane talks to the service's thread.
 
 use gangline_base::{JobId, JobSpec, NodeName, Submitter, SweepId, SweepSpec};
+use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
 use gangline_orchestration::Refusal;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::launch::LaunchOutcome;
 use crate::wire;
 
 /// The longest a caller waits for an answer.
@@ -75,7 +77,8 @@ pub(super) enum Request {
     Queues { reply: Reply<wire::QueueList> },
     Health { reply: Reply<wire::Health> },
     Report { report: Box<Report>, reply: Reply<Orders> },
-    Launched { spec: Box<SupervisorSpec>, failure: Option<String> },
+    Launched { gang: Vec<(SupervisorSpec, LaunchOutcome)> },
+    Surveyed { survey: Result<Vec<SurveyedNode>, String> },
     Stop,
 }
 

@@ -1,14 +1,16 @@
-//! Starting supervisors for gangs that have been placed. Launching may take time, so it has a thread of its own.
+//! Starting supervisors for gangs that have been placed. Launching may take time, so it has a thread of its own. What a gang
+//! is started through may be away for a while: then it is tried again, which costs the job nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp, with_causes};
-use gangline_execution::launcher::Launcher;
+use gangline_execution::launcher::{LaunchError, Launcher};
 use gangline_execution::protocol::{FaultCause, PROTOCOL_VERSION, SupervisorSpec};
 use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
-use tracing::{debug, error, warn};
+use tracing::{debug, error, info, warn};
 
 use super::actor::Actor;
 use super::batch::Batch;
@@ -22,15 +24,39 @@ pub(super) const LAUNCHES_MAX: usize = 65_536;
 /// A rank's log is rotated at this size, so twice this is kept of each.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// The launching thread: starts each supervisor and tells the service.
-pub(super) fn run(launcher: &Arc<dyn Launcher>, specs: &Receiver<SupervisorSpec>, service: &SyncSender<Request>) {
-    for spec in specs {
-        let failure = launcher.launch(&spec).err().map(|failure| with_causes(&failure));
-        if let Some(message) = &failure {
-            let (job, attempt, node) = (spec.job, spec.attempt, &spec.node);
-            warn!(job, attempt, node, message, "a supervisor could not be started");
+/// Between two tries to start a gang through what doesn't answer.
+const RELAUNCH_PAUSE: Duration = Duration::from_secs(2);
+
+/// What became of the start of a share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LaunchOutcome {
+    Started,
+    /// It may be tried again later.
+    Later(String),
+    Failed(String),
+}
+
+impl From<Result<(), LaunchError>> for LaunchOutcome {
+    fn from(launched: Result<(), LaunchError>) -> Self {
+        match launched {
+            Ok(()) => LaunchOutcome::Started,
+            Err(failure @ LaunchError::Unavailable { .. }) => LaunchOutcome::Later(with_causes(&failure)),
+            Err(failure) => LaunchOutcome::Failed(with_causes(&failure)),
         }
-        if service.send(Request::Launched { spec: Box::new(spec), failure }).is_err() {
+    }
+}
+
+/// The launching thread: starts each gang and tells the service.
+pub(super) fn run(launcher: &Arc<dyn Launcher>, gangs: &Receiver<Vec<SupervisorSpec>>, service: &SyncSender<Request>) {
+    for gang in gangs {
+        let outcomes: Vec<LaunchOutcome> = launcher.launch(&gang).into_iter().map(LaunchOutcome::from).collect();
+        for (spec, outcome) in gang.iter().zip(&outcomes) {
+            if let LaunchOutcome::Failed(message) | LaunchOutcome::Later(message) = outcome {
+                let (job, attempt, node) = (spec.job, spec.attempt, &spec.node);
+                warn!(job, attempt, node, message, "a supervisor could not be started");
+            }
+        }
+        if service.send(Request::Launched { gang: gang.into_iter().zip(outcomes).collect() }).is_err() {
             return;
         }
     }
@@ -64,6 +90,10 @@ impl Actor {
                     ranks_per_node: spec.gang.ranks_per_node(),
                     devices: share.devices.clone(),
                     device_kind: spec.gang.accelerator.to_string(),
+                    keeps_visible_devices: false,
+                    cpus: share.cpus,
+                    memory_bytes: share.memory.0,
+                    time_limit_ms: spec.time_limit.map(millis),
                     workdir: PathBuf::from(&spec.program.workdir),
                     envs: spec.program.envs.clone(),
                     setup: spec.program.setup.clone(),
@@ -87,35 +117,108 @@ impl Actor {
             .collect()
     }
 
-    pub(super) fn start_launch(&mut self, spec: SupervisorSpec) {
-        let share = share_of(&spec);
-        match self.launches.try_send(spec) {
-            Ok(()) => self.launching.extend(share),
-            Err(_) => error!("a launch was dropped; the watch will find its supervisor missing"),
+    pub(super) fn start_launch(&mut self, gang: Vec<SupervisorSpec>) {
+        let shares: Vec<_> = gang.iter().filter_map(share_of).collect();
+        match self.launches.try_send(gang) {
+            Ok(()) => self.launching.extend(shares),
+            Err(_) => error!("a launch was dropped; the watch will find its supervisors missing"),
         }
     }
 
-    /// The launching thread is done with a share. Its supervisor's lease begins now.
-    pub(super) fn launched(
+    /// The launching thread is done with a gang. The leases of its supervisors begin now.
+    pub(super) fn launched(&mut self, now: Timestamp, gang: Vec<(SupervisorSpec, LaunchOutcome)>, batch: &mut Batch) {
+        let mut later = Vec::new();
+        for (spec, outcome) in gang {
+            let Some(share) = share_of(&spec) else { continue };
+            if !self.is_current(&share) {
+                self.launching.remove(&share);
+                continue;
+            }
+            let (job, attempt, node) = share.clone();
+            match outcome {
+                LaunchOutcome::Later(message) => {
+                    self.note_wait(now, (job, attempt), &message);
+                    later.push(spec);
+                    continue;
+                }
+                LaunchOutcome::Failed(message) if self.journal.poison().is_none() => {
+                    let text = format!("could not start on {node}: {message}");
+                    let lost = LostShare { job, attempt, node, cause: FaultCause::Start { message }, text };
+                    self.share_failed(now, &lost, batch);
+                }
+                LaunchOutcome::Started | LaunchOutcome::Failed(_) => {}
+            }
+            self.launching.remove(&share);
+            self.contacts.insert((share.0, share.2), now);
+        }
+        if !later.is_empty() {
+            self.relaunches.push((now + RELAUNCH_PAUSE, later));
+        }
+    }
+
+    /// Starts again what couldn't be started before, unless it isn't wanted any more.
+    pub(super) fn relaunch(&mut self, now: Timestamp, batch: &mut Batch) {
+        let (due, later) = std::mem::take(&mut self.relaunches).into_iter().partition(|(at, _)| *at <= now);
+        self.relaunches = later;
+        let due: Vec<(Timestamp, Vec<SupervisorSpec>)> = due;
+        for (_, gang) in due {
+            let (wanted, unwanted): (Vec<_>, Vec<_>) = gang.into_iter().partition(|spec| self.is_wanted(spec));
+            for share in unwanted.iter().filter_map(share_of) {
+                self.launching.remove(&share);
+                self.share_withdrawn(now, &share, batch);
+            }
+            if !wanted.is_empty() {
+                self.start_launch(wanted);
+            }
+        }
+    }
+
+    fn is_wanted(&self, spec: &SupervisorSpec) -> bool {
+        let current = self.engine.job(JobId(spec.job)).and_then(|job| job.attempt());
+        current.is_some_and(|current| current.number.0 == spec.attempt && current.stop.is_none())
+    }
+
+    fn is_current(&self, (job, attempt, _): &(JobId, AttemptNumber, NodeName)) -> bool {
+        let current = self.engine.job(*job).and_then(|job| job.attempt());
+        current.is_some_and(|current| current.number == *attempt)
+    }
+
+    /// Shows what a gang waits for that isn't started yet.
+    pub(super) fn note_wait(&mut self, now: Timestamp, gang: (JobId, AttemptNumber), why: &str) {
+        if self.waits.get(&gang).is_some_and(|known| known == why) {
+            return;
+        }
+        self.waits.insert(gang, why.to_owned());
+        info!(job = %gang.0, why, "a gang waits to be started");
+        if let Some(record) = self.records.get_mut(&gang.0) {
+            record.note(now, format!("waits to be started: {why}"));
+            self.rows.jobs.insert(gang.0);
+        }
+    }
+
+    /// A share was never started and won't be: nobody's fault. Its job waits again, unless it was to stop anyway.
+    pub(super) fn share_withdrawn(
         &mut self,
         now: Timestamp,
-        spec: &SupervisorSpec,
-        failure: Option<String>,
+        (job, attempt, node): &(JobId, AttemptNumber, NodeName),
         batch: &mut Batch,
     ) {
-        let Some((job, attempt, node)) = share_of(spec) else { return };
-        self.launching.remove(&(job, attempt, node.clone()));
-        let current = self.engine.job(job).and_then(|job| job.attempt());
-        if current.is_none_or(|current| current.number != attempt) {
+        let Some(current) = self.engine.job(*job).and_then(|job| job.attempt()) else { return };
+        let Some(id) = self.engine.node_id(node).filter(|_| current.number == *attempt) else { return };
+        let is_live = current.share_index(id).is_some_and(|at| !matches!(current.states[at], ShareState::Ended(_)));
+        if !is_live {
             return;
         }
-        self.contacts.insert((job, node.clone()), now);
-        let Some(message) = failure else { return };
-        if self.journal.poison().is_some() {
-            return;
+        let end = if current.stop.is_some() { ShareEnd::Stopped } else { ShareEnd::Requeue };
+        let event = Event::ShareEnded { job: *job, attempt: *attempt, node: id, end };
+        if let Err(refusal) = self.apply(now, event, batch) {
+            error!(%job, %refusal, "a share that was never started could not end");
         }
-        let text = format!("could not start on {node}: {message}");
-        self.share_failed(now, &LostShare { job, attempt, node, cause: FaultCause::Start { message }, text }, batch);
+        // After what was decided, so that this is the reason that is shown.
+        if let Some(record) = self.records.get_mut(job).filter(|record| !record.state.is_final()) {
+            record.note(now, format!("could not be started on {node} in time, and waits again"));
+            self.rows.jobs.insert(*job);
+        }
     }
 
     /// Takes in that a share's supervisor can't say any more how it ended. A share that has ended stays as it was.

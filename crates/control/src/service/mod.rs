@@ -16,6 +16,7 @@ mod queries;
 mod queues;
 mod reports;
 mod start;
+mod survey;
 mod sweeps;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use gangline_orchestration::Configuration;
 pub use handle::{DrainWish, Error, Handle};
 pub(crate) use launch::share_folder;
 pub use start::{Service, StartError};
+pub use survey::SurveyOptions;
 
 use crate::config::NodeConfig;
 use crate::secret::Secrets;
@@ -47,6 +49,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// The nodes.
     pub nodes: Vec<NodeConfig>,
+    /// Nodes are those that the launcher sees instead.
+    pub survey: Option<SurveyOptions>,
     /// How the cluster is shared.
     pub sharing: Configuration,
     /// What starts supervisors.

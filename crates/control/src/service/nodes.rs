@@ -51,7 +51,8 @@ impl Actor {
             NodeStatus::Ready => {
                 let pool = is_spare.then(|| self.engine.spare_pool(now, &node.spec.capacity.lane()));
                 let spare = pool.map(|pool| format!("kept for jobs that lose a node: {pool}"));
-                self.engine.reservation_on(now, &node.spec.name).map(reserved).or(spare)
+                let held = self.outside_of_node(node);
+                self.engine.reservation_on(now, &node.spec.name).map(reserved).or(spare).or(held)
             }
             NodeStatus::Suspect => {
                 let until =
@@ -62,9 +63,21 @@ impl Actor {
                     "{faults:.1} recent faults of its own; takes jobs again at {until}, or with gangline drain --undo"
                 ))
             }
+            NodeStatus::Draining if !node.standing.is_draining => self.surveyed.reason(&node.spec.name),
             NodeStatus::Draining => Some("drained by an administrator; gangline drain --undo takes it back".to_owned()),
-            NodeStatus::Lost => Some("it is gone; it takes jobs again when it joins".to_owned()),
+            NodeStatus::Lost => {
+                let seen =
+                    self.surveyed.reason(&node.spec.name).map(|reason| format!(": {reason}")).unwrap_or_default();
+                Some(format!("it is gone{seen}; it takes jobs again when it joins"))
+            }
         }
+    }
+
+    /// What others hold of a node, and whether what is said of it is certain.
+    fn outside_of_node(&self, node: &Node) -> Option<String> {
+        let others = node.standing.outside.accelerators;
+        let held = (others > 0).then(|| format!("others hold {others} of its {}", node.spec.capacity.accelerators));
+        held.or(self.surveyed.reason(&node.spec.name))
     }
 
     fn status(&self, now: Timestamp, node: &Node, is_spare: bool) -> &'static str {

@@ -127,6 +127,12 @@ impl Actor {
         if let Err(refusal) = self.apply(now, event, batch) {
             warn!(%job, %refusal, "a supervisor's report doesn't fit");
         }
+        // What it waited for is no reason any more.
+        let has_waited = self.waits.remove(&(job, attempt)).is_some();
+        let runs = has_waited && matches!(state, NodeState::Running { .. });
+        if let Some(record) = self.records.get_mut(&job).filter(|_| runs) {
+            record.note(now, "was started".to_owned());
+        }
     }
 
     /// What a supervisor is to do next, by the state after its report.

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
 use gangline_base::{JobId, NodeName, Timestamp};
-use gangline_execution::launcher::IDENTITY_FILE;
+use gangline_execution::launcher::{IDENTITY_FILE, Launcher};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Engine, Event, Limits, Location, NodeSpec, NodeStatus, Refusal, ShareState};
 use tracing::{info, warn};
@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::actor::Actor;
 use super::batch::{Batch, Rows};
 use super::handle::{Handle, Request};
+use super::survey::{self, Surveyed};
 use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::config::{self, ConfigError};
@@ -57,6 +58,8 @@ pub struct Service {
     reader: Reader,
     thread: JoinHandle<()>,
     launching: JoinHandle<()>,
+    /// Dropped, it stops the surveying thread.
+    surveying: Option<Sender<()>>,
 }
 
 impl Service {
@@ -66,17 +69,25 @@ impl Service {
     /// [`StartError`]; nothing has been changed then, but a torn last journal entry may have been put aside.
     pub fn start(options: Options) -> Result<Service, StartError> {
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
-        let (launches, specs) = sync_channel(launch::LAUNCHES_MAX);
+        let (launches, gangs) = sync_channel(launch::LAUNCHES_MAX);
         let launcher = options.launcher.clone();
+        let surveys = options.survey.is_some();
         let now = (options.clock)();
         let actor = Actor::open(options, launches, now)?;
         let reader = actor.journal.reader();
+        let surveyed = (launcher.clone(), requests.clone());
+        let survey = |(launcher, service): (Arc<dyn Launcher>, SyncSender<Request>)| {
+            let (stopper, stop) = channel();
+            let thread = Builder::new().name("survey".to_owned());
+            thread.spawn(move || survey::run(&launcher, &stop, &service)).map(|_| stopper)
+        };
+        let surveying = surveys.then(|| survey(surveyed)).transpose().map_err(StartError::Thread)?;
         let service = requests.clone();
-        let launch = move || launch::run(&launcher, &specs, &service);
+        let launch = move || launch::run(&launcher, &gangs, &service);
         let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
         let run = move || actor.run(&inbox);
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        Ok(Service { handle: Handle { requests }, reader, thread, launching })
+        Ok(Service { handle: Handle { requests }, reader, thread, launching, surveying })
     }
 
     /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
@@ -101,6 +112,8 @@ impl Service {
     pub fn stop(self) {
         // Fails only if the thread has ended already.
         let _ = self.handle.requests.send(Request::Stop);
+        // It may be asking what doesn't answer, and has nothing to finish: it is told to stop and not waited for.
+        drop(self.surveying);
         if self.thread.join().is_err() {
             warn!("the control plane's thread had panicked");
         }
@@ -165,7 +178,7 @@ impl Actor {
     /// Opens the data folder and brings everything in line with its journal. Gangs that are to be started go to `launches`.
     pub(super) fn open(
         options: Options,
-        launches: SyncSender<SupervisorSpec>,
+        launches: SyncSender<Vec<SupervisorSpec>>,
         now: Timestamp,
     ) -> Result<Actor, StartError> {
         config::check(&options.nodes)?;
@@ -184,11 +197,17 @@ impl Actor {
             rates: BTreeMap::new(),
             launches,
             launching: BTreeSet::new(),
+            relaunches: Vec::new(),
+            surveyed: Surveyed::default(),
+            waits: BTreeMap::new(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
             watched_at: now,
             options,
         };
+        if actor.options.survey.is_some() {
+            actor.options.nodes = actor.nodes_of_last_life();
+        }
         if recovered.are_read_models_ahead() {
             actor.rows.repairs = repairs(&actor.engine);
         }
@@ -209,7 +228,9 @@ impl Actor {
                 warn!(%refusal, "the ids could not be skipped");
             }
         }
-        self.reconcile_nodes(now, &mut batch);
+        if self.options.survey.is_none() {
+            self.reconcile_nodes(now, &mut batch);
+        }
         self.reconcile_sharing(now, &mut batch);
         self.reattach(now, &mut batch);
         if let Err(refusal) = self.apply(now, Event::TimePassed, &mut batch) {
@@ -311,9 +332,10 @@ impl Actor {
 
     /// Every supervisor of a live attempt gets its lease anew; one that a crash kept from being started is started.
     fn reattach(&mut self, now: Timestamp, batch: &mut Batch) {
-        let mut specs = Vec::new();
+        let mut gangs = Vec::new();
         for job in self.engine.jobs() {
             let Some(attempt) = job.attempt() else { continue };
+            let mut missing = Vec::new();
             let all = self.supervisor_specs(job.id, attempt.number, &attempt.shares);
             for (spec, state) in all.into_iter().zip(&attempt.states) {
                 if let Ok(node) = NodeName::new(&spec.node) {
@@ -321,10 +343,13 @@ impl Actor {
                 }
                 let was_started = spec.folder.join(IDENTITY_FILE).exists();
                 if *state == ShareState::Launching && !was_started {
-                    specs.push(spec);
+                    missing.push(spec);
                 }
             }
+            if !missing.is_empty() {
+                gangs.push(missing);
+            }
         }
-        batch.launches.extend(specs);
+        batch.launches.extend(gangs);
     }
 }

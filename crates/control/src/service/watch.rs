@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
-use gangline_execution::launcher::FINAL_REPORT_FILE;
+use gangline_execution::launcher::{FINAL_REPORT_FILE, Presence};
 use gangline_execution::protocol::{FaultCause, NodeState, PROTOCOL_VERSION, Report};
-use gangline_orchestration::ShareState;
+use gangline_orchestration::{Event, ShareState};
 use tracing::{debug, warn};
 
 use super::actor::Actor;
@@ -75,16 +75,65 @@ impl Actor {
     fn look_after(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
         let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
         let is_stuck = silent.silence > self.options.timing.orphan_after * ORPHAN_TIMES_MAX;
-        match self.options.launcher.is_alive(&folder) {
-            Ok(true) if is_stuck => {
+        match self.options.launcher.presence(&folder) {
+            Ok(Presence::Running) if is_stuck => {
                 warn!(job = %silent.job, node = %silent.name, "a supervisor is stuck and is killed");
                 if let Err(failure) = self.options.launcher.kill(&folder) {
                     warn!(job = %silent.job, %failure, "it can't be killed; its devices stay fenced");
                 }
             }
-            Ok(true) => debug!(job = %silent.job, node = %silent.name, "a supervisor is silent but lives"),
-            Ok(false) => self.give_up(now, silent, batch),
+            Ok(Presence::Running) => debug!(job = %silent.job, node = %silent.name, "a supervisor is silent but lives"),
+            Ok(Presence::Waiting { why, is_overdue, .. }) => self.keep_waiting(now, silent, &why, is_overdue),
+            Ok(Presence::Gone) => self.give_up(now, silent, batch),
+            Ok(Presence::Withdrawn) => {
+                let share = (silent.job, silent.attempt, silent.name.clone());
+                self.share_withdrawn(now, &share, batch);
+            }
+            Ok(Presence::Unreachable) => self.lose_silent_node(now, silent, batch),
             Err(failure) => warn!(job = %silent.job, %failure, "whether a supervisor lives isn't known"),
+        }
+    }
+
+    /// Its gang hasn't its turn yet. One that isn't wanted any more, or would start sooner elsewhere, is taken back.
+    fn keep_waiting(&mut self, now: Timestamp, silent: &Silent, why: &str, is_overdue: bool) {
+        if !why.is_empty() {
+            self.note_wait(now, (silent.job, silent.attempt), why);
+        }
+        let attempt = self.engine.job(silent.job).and_then(|job| job.attempt());
+        let is_stopping = attempt.is_some_and(|attempt| attempt.stop.is_some());
+        if is_stopping || is_overdue {
+            let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
+            if let Err(failure) = self.options.launcher.kill(&folder) {
+                debug!(job = %silent.job, %failure, "a gang that waits to be started is being taken back");
+            }
+        } else {
+            // What isn't started yet is silent, and no sign of anything.
+            self.contacts.insert((silent.job, silent.name.clone()), now);
+        }
+    }
+
+    /// Nobody on the node answers, neither the supervisor nor the launcher's system there. Only if no other supervisor there
+    /// does either is the node lost; its devices stay fenced until it is seen again.
+    fn lose_silent_node(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
+        let Some(node) = self.engine.node_id(&silent.name) else { return };
+        let lease = self.options.timing.lease;
+        let is_heard = |(_, name): &&(JobId, NodeName)| *name == silent.name;
+        let heard = self.contacts.iter().filter(|(key, at)| is_heard(key) && now.since(**at) <= lease);
+        if heard.count() > 0 {
+            warn!(job = %silent.job, node = %silent.name, "a supervisor is silent on a node from which others are heard");
+            return;
+        }
+        let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
+        if let Err(failure) = self.options.launcher.kill(&folder) {
+            debug!(job = %silent.job, %failure, "what runs on a lost node is being killed");
+        }
+        warn!(job = %silent.job, node = %silent.name, "nobody on a node answers: it is taken for lost");
+        if let Some(record) = self.records.get_mut(&silent.job) {
+            record.note(now, format!("nobody on {} answers: it is taken for lost", silent.name));
+            self.rows.jobs.insert(silent.job);
+        }
+        if let Err(refusal) = self.apply(now, Event::NodeLost { node }, batch) {
+            warn!(%refusal, "a silent node could not be taken for lost");
         }
     }
 

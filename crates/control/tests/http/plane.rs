@@ -14,7 +14,7 @@ use gangline_control::http::{App, serve};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, Timing};
 use gangline_control::{db, wire};
-use gangline_execution::launcher::{LaunchError, Launcher};
+use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport,
 };
@@ -31,14 +31,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Telling(Mutex<Sender<SupervisorSpec>>);
 
 impl Launcher for Telling {
-    fn launch(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
+    fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>> {
+        let told = self.0.lock().expect("nobody panicked");
         // The test may be over.
-        let _ = self.0.lock().expect("nobody panicked").send(spec.clone());
-        Ok(())
+        gang.iter().for_each(|spec| drop(told.send(spec.clone())));
+        gang.iter().map(|_| Ok(())).collect()
     }
 
-    fn is_alive(&self, _folder: &Path) -> Result<bool, LaunchError> {
-        Ok(true)
+    fn presence(&self, _folder: &Path) -> Result<Presence, LaunchError> {
+        Ok(Presence::Running)
     }
 
     fn kill(&self, _folder: &Path) -> Result<(), LaunchError> {
@@ -112,6 +113,7 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
     Options {
         folder: folder.to_owned(),
         nodes: vec![node],
+        survey: None,
         sharing: gangline_orchestration::Configuration::default(),
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,

@@ -44,6 +44,7 @@ impl Killed {
 /// Kills every process of the attempt in `folder` until none is found and none of the `killed`, to which it adds, is left.
 pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<(), LaunchError> {
     let entry = [ATTEMPT_FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+    let entry = [entry];
     let mut found = Vec::new();
     for turn in 0..SWEEPS_MAX {
         let swept = sweep(&entry, killed)?;
@@ -61,6 +62,20 @@ pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<()
     Err(LaunchError::Fence { pids: found })
 }
 
+/// Kills every process, but for this one, that has all these variables in its environment; as far as that is possible now.
+pub(super) fn kill_all_with(variables: &[(&str, &str)]) {
+    let entries: Vec<Vec<u8>> = variables.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect();
+    let mut killed = Vec::new();
+    for _ in 0..SWEEPS_MAX {
+        let is_clean = sweep(&entries, &mut killed).is_ok_and(|swept| swept.found.is_empty());
+        killed.retain(Killed::is_left);
+        if is_clean && killed.is_empty() {
+            return;
+        }
+        sleep(SWEEP_PAUSE);
+    }
+}
+
 /// What a sweep met.
 #[derive(Default)]
 struct Swept {
@@ -70,8 +85,8 @@ struct Swept {
     is_one_loading: bool,
 }
 
-/// Sends SIGKILL to every process that has the entry, but for this one.
-fn sweep(entry: &[u8], killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
+/// Sends SIGKILL to every process that has the entries, but for this one.
+fn sweep(entries: &[Vec<u8>], killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
     let unreadable = |source| LaunchError::Folder { doing: "list the processes in", path: "/proc".into(), source };
     let mut swept = Swept::default();
     for process in fs::read_dir("/proc").map_err(unreadable)? {
@@ -79,11 +94,11 @@ fn sweep(entry: &[u8], killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
         let environment = environment(pid);
         swept.is_one_loading |= environment.as_ref().is_some_and(Vec::is_empty) && has_program(pid);
-        if pid == own_pid() || !environment.is_some_and(|environment| is_in(&environment, entry)) {
+        if pid == own_pid() || !environment.is_some_and(|environment| are_in(&environment, entries)) {
             continue;
         }
         let started = stat(pid);
-        match kill_if_it_has(pid, entry) {
+        match kill_if_it_has(pid, entries) {
             Ok(false) => continue,
             Ok(true) => {
                 let new = started.map(|stat| Killed { pid, start_ticks: stat.start_ticks });
@@ -97,14 +112,14 @@ fn sweep(entry: &[u8], killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
 }
 
 /// The descriptor is taken before the environment is read again, so a later process with the number is never hit.
-fn kill_if_it_has(pid: u32, entry: &[u8]) -> io::Result<bool> {
+fn kill_if_it_has(pid: u32, entries: &[Vec<u8>]) -> io::Result<bool> {
     let Some(number) = as_pid(pid) else { return Ok(false) };
     let descriptor = match pidfd_open(number, PidfdFlags::empty()) {
         Ok(descriptor) => descriptor,
         Err(Errno::SRCH) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    if !environment(pid).is_some_and(|environment| is_in(&environment, entry)) {
+    if !environment(pid).is_some_and(|environment| are_in(&environment, entries)) {
         return Ok(false);
     }
     match pidfd_send_signal(&descriptor, Signal::KILL) {
@@ -122,9 +137,9 @@ fn environment(pid: u32) -> Option<Vec<u8>> {
     Some(environment)
 }
 
-/// Whether exactly this `NAME=value` is in an environment.
-fn is_in(environment: &[u8], entry: &[u8]) -> bool {
-    environment.split(|byte| *byte == 0).any(|found| found == entry)
+/// Whether exactly these `NAME=value` are in an environment.
+fn are_in(environment: &[u8], entries: &[Vec<u8>]) -> bool {
+    entries.iter().all(|entry| environment.split(|byte| *byte == 0).any(|found| found == entry))
 }
 
 /// Whether it runs a program: kernel threads and zombies don't.

@@ -1,9 +1,9 @@
 //! Supervisors on this machine, as processes of their own session that survive the control plane.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,16 +12,11 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::fence::{Killed, kill_attempt};
-use super::{LaunchError, Launcher};
-use crate::files::write_durably;
+use super::spec::{LOG_FILE, SPEC_FILE, write_spec};
+use super::{LaunchError, Launcher, Presence};
 use crate::process::as_pid;
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::Identity;
-
-/// The spec's name in the attempt's folder.
-const SPEC_FILE: &str = "spec.json";
-/// Where the supervisor logs.
-const LOG_FILE: &str = "supervisor.log";
 
 /// Launches on this machine. Supervisors that this very process started are its children: they are reaped at each call.
 #[derive(Debug)]
@@ -58,31 +53,26 @@ impl LocalLauncher {
         command.process_group(0);
         command.spawn().map_err(|source| LaunchError::Start { program: self.program.clone(), source })
     }
-}
 
-impl Launcher for LocalLauncher {
-    fn launch(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
-        let folder = spec.folder.as_path();
-        let failed = |doing, path: &Path| {
-            let path = path.to_owned();
-            move |source: io::Error| LaunchError::Folder { doing, path, source }
-        };
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed("create", folder))?;
-        let path = folder.join(SPEC_FILE);
-        let text = serde_json::to_vec_pretty(spec).map_err(io::Error::from).map_err(failed("write", &path))?;
-        write_durably(&path, &text).map_err(failed("write", &path))?;
+    fn launch_one(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
+        write_spec(spec)?;
         let mut children = self.children();
-        if !children.contains_key(folder) {
-            children.insert(folder.to_owned(), self.start(folder)?);
+        if !children.contains_key(&spec.folder) {
+            children.insert(spec.folder.clone(), self.start(&spec.folder)?);
         }
         Ok(())
     }
+}
 
-    fn is_alive(&self, folder: &Path) -> Result<bool, LaunchError> {
-        if self.children().contains_key(folder) {
-            return Ok(true);
-        }
-        Ok(signed(folder)?.is_some_and(|supervisor| supervisor.is_alive()))
+impl Launcher for LocalLauncher {
+    fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>> {
+        gang.iter().map(|spec| self.launch_one(spec)).collect()
+    }
+
+    fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {
+        let is_child = self.children().contains_key(folder);
+        let is_alive = is_child || signed(folder)?.is_some_and(|supervisor| supervisor.is_alive());
+        Ok(if is_alive { Presence::Running } else { Presence::Gone })
     }
 
     fn kill(&self, folder: &Path) -> Result<(), LaunchError> {

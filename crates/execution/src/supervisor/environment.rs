@@ -21,13 +21,14 @@ pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
 /// The environment of the setup command, and what all ranks share.
 pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environment {
     let mut environment = inherited.clone();
-    environment.remove(&OsString::from(CUDA_VISIBLE_DEVICES));
+    let visible = environment.remove(&OsString::from(CUDA_VISIBLE_DEVICES));
     for (name, value) in &spec.envs {
         set(&mut environment, name, value);
     }
     if spec.device_kind != CPU_KIND {
-        let devices: Vec<String> = spec.devices.iter().map(u32::to_string).collect();
-        set(&mut environment, CUDA_VISIBLE_DEVICES, devices.join(","));
+        let devices = || spec.devices.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let kept = visible.filter(|_| spec.keeps_visible_devices);
+        set(&mut environment, CUDA_VISIBLE_DEVICES, kept.unwrap_or_else(|| devices().into()));
         // Devices are numbered as the driver's tools do; CUDA's own order may put the fastest first.
         set_if_absent(&mut environment, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     }
@@ -40,6 +41,24 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
         environment.insert("GANGLINE_CHECKPOINT_DIR".into(), folder.clone().into_os_string());
     }
     environment
+}
+
+/// What is wrong with the devices that a launcher has made visible, if it was to: a gang that runs on other devices than are
+/// its own would share them with another.
+pub(super) fn check_visible(spec: &SupervisorSpec, inherited: &Environment) -> Option<String> {
+    if !spec.keeps_visible_devices || spec.device_kind == CPU_KIND {
+        return None;
+    }
+    let visible = inherited.get(&OsString::from(CUDA_VISIBLE_DEVICES)).map(|value| value.to_string_lossy());
+    let count = visible.as_deref().map_or(0, |list| list.split(',').filter(|device| !device.is_empty()).count());
+    let expected = spec.devices.len();
+    (count != expected).then(|| {
+        let shown = visible.unwrap_or_default();
+        format!(
+            "{expected} device(s) were to be made visible on {}, but CUDA_VISIBLE_DEVICES is \"{shown}\"",
+            spec.node
+        )
+    })
 }
 
 /// A rank's place on its node.

@@ -72,7 +72,8 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
     };
     std::fs::create_dir_all(shell.keepers.log_folder())?;
     tokio::spawn(pass_on_signals(inputs));
-    match problem.or_else(|| make_checkpoint_folder(&shell.spec)) {
+    let invisible = || environment::check_visible(&shell.spec, &shell.options.environment);
+    match problem.or_else(invisible).or_else(|| make_checkpoint_folder(&shell.spec)) {
         Some(message) => shell.course.node_failed(clock.now(), FaultCause::Start { message }, Vec::new()),
         None => shell.begin().await,
     }

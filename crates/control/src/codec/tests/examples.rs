@@ -16,7 +16,7 @@ use gangline_base::{
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, MissedRung, PlaceReason,
+    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, MissedRung, Outside, PlaceReason,
     PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, Standing,
     StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
@@ -144,11 +144,16 @@ impl Examples {
 
     fn standing(&mut self, is_lost: bool, is_draining: bool) -> Standing {
         if !self.has_network {
-            return Standing { is_lost, is_draining, health: Health::default() };
+            return Standing { is_lost, is_draining, ..Standing::default() };
         }
         let last_failed = self.maybe(|random| JobId(random.large()));
         let health = Health { score: self.number(), at: self.time(), is_suspect: self.below(2) == 0, last_failed };
-        Standing { is_lost, is_draining, health }
+        Standing { is_lost, is_draining, outside: self.outside(), health }
+    }
+
+    fn outside(&mut self) -> Outside {
+        let (is_closed, memory) = (self.below(2) == 0, Bytes(self.large()));
+        Outside { is_closed, accelerators: self.number(), cpus: self.number(), memory }
     }
 
     fn pool(&mut self) -> PoolName {
@@ -334,6 +339,7 @@ impl Examples {
             Event::NodeLost { node },
             Event::DrainRequested { node, within: self.maybe(Self::duration) },
             Event::DrainCancelled { node },
+            Event::NodeObserved { node, outside: self.outside() },
             Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
             Event::SweepSubmitted(Arc::new(self.sweep_spec())),

@@ -4,8 +4,8 @@
 mod examples;
 
 use gangline_orchestration::{
-    Account, Decision, Entry, Event, Fate, FaultCause, Job, LossHistory, PreemptionRules, QueueOrder, RequeueReason,
-    ShareEnd, Snapshot, SpareRules, StopReason,
+    Account, Decision, Entry, Event, Fate, FaultCause, Job, LossHistory, Outside, PreemptionRules, QueueOrder,
+    RequeueReason, ShareEnd, Snapshot, SpareRules, StopReason,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -20,6 +20,8 @@ const SEEDS: u64 = 50;
 const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 /// Where it is. It is written once, by a run that finds it empty.
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
+/// What version 1 wrote before others' use of nodes was known.
+const FIXTURE_BEFORE_OUTSIDE: &str = include_str!("../../../tests/fixtures/journal_v1_before_outside.txt");
 /// What version 1 wrote before there were sweeps and budgets.
 const FIXTURE_BEFORE_SWEEPS: &str = include_str!("../../../tests/fixtures/journal_v1_before_sweeps.txt");
 /// What version 1 wrote before there were spares.
@@ -39,6 +41,7 @@ fn kind(entry: &Entry) -> &'static str {
             Event::NodeLost { .. } => "node lost",
             Event::DrainRequested { .. } => "drain requested",
             Event::DrainCancelled { .. } => "drain cancelled",
+            Event::NodeObserved { .. } => "node observed",
             Event::Configured(_) => "configured",
             Event::JobSubmitted(_) => "job submitted",
             Event::SweepSubmitted(_) => "sweep submitted",
@@ -107,7 +110,9 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 51;
+const KINDS: usize = 52;
+/// How many of them there were before others' use of nodes was known.
+const KINDS_BEFORE_OUTSIDE: usize = 50;
 /// How many of them there were before sweeps and budgets.
 const KINDS_BEFORE_SWEEPS: usize = 41;
 
@@ -174,11 +179,20 @@ fn bodies_from_before_sweeps_stay_readable() {
     assert!(snapshot.sweeps.is_empty() && snapshot.configuration.prices.is_empty());
 }
 
+/// Proves A-9: what was written before others' use of nodes was known reads: then nobody else held anything.
+#[test]
+fn bodies_from_before_others_were_seen_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_OUTSIDE);
+    assert_eq!(kinds, KINDS_BEFORE_OUTSIDE);
+    assert!(!snapshot.nodes.is_empty());
+    assert!(snapshot.nodes.iter().all(|(_, standing)| standing.outside == Outside::default()));
+}
+
 /// Proves A-9: what was written before there were spares reads: then none were kept, and nothing was known of losses.
 #[test]
 fn bodies_from_before_spares_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_SPARES);
-    assert_eq!(kinds, KINDS);
+    assert_eq!(kinds, KINDS_BEFORE_OUTSIDE);
     assert!(!snapshot.jobs.is_empty());
     assert!(snapshot.jobs.iter().all(|job| !job.is_recovering && job.spec.spares == 0));
     assert_eq!(snapshot.configuration.spares, SpareRules::default());
@@ -189,7 +203,7 @@ fn bodies_from_before_spares_stay_readable() {
 #[test]
 fn bodies_from_before_time_sharing_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_TIME_SHARING);
-    assert_eq!(kinds, KINDS);
+    assert_eq!(kinds, KINDS_BEFORE_OUTSIDE);
     let rules = snapshot.configuration.preemption;
     assert!(!snapshot.jobs.is_empty() && !rules.share_time && !rules.consolidate);
 }

@@ -9,6 +9,7 @@ mod random;
 mod restart;
 mod started;
 mod supervisor;
+mod survey;
 mod sweeps;
 mod world;
 

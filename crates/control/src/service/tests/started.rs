@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gangline_base::{Submitter, Timestamp};
-use gangline_execution::launcher::{LaunchError, Launcher};
+use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::SupervisorSpec;
 
 use super::super::{Error, Options, Service, StartError, Timing};
@@ -21,14 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Telling(Mutex<Sender<SupervisorSpec>>);
 
 impl Launcher for Telling {
-    fn launch(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
+    fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>> {
+        let told = self.0.lock().expect("nobody panicked");
         // The test may be over.
-        let _ = self.0.lock().expect("nobody panicked").send(spec.clone());
-        Ok(())
+        gang.iter().for_each(|spec| drop(told.send(spec.clone())));
+        gang.iter().map(|_| Ok(())).collect()
     }
 
-    fn is_alive(&self, _folder: &Path) -> Result<bool, LaunchError> {
-        Ok(true)
+    fn presence(&self, _folder: &Path) -> Result<Presence, LaunchError> {
+        Ok(Presence::Running)
     }
 
     fn kill(&self, _folder: &Path) -> Result<(), LaunchError> {
@@ -45,6 +46,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
     Options {
         folder: folder.to_owned(),
         nodes: vec![node("n1", 1)],
+        survey: None,
         sharing: gangline_orchestration::Configuration::default(),
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,

@@ -1,6 +1,6 @@
 //! A control plane on a temporary folder, one turn at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -11,7 +11,7 @@ use gangline_base::{
     AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, NodeName,
     PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
-use gangline_execution::launcher::{LaunchError, Launcher};
+use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, NodeCapacity};
 use tempfile::TempDir;
@@ -19,8 +19,8 @@ use tokio::sync::oneshot;
 
 use super::super::actor::Actor;
 use super::super::handle::{DrainWish, Reply, Request};
-use super::super::launch::LAUNCHES_MAX;
-use super::super::{Error, Options, StartError, Timing};
+use super::super::launch::{LAUNCHES_MAX, LaunchOutcome};
+use super::super::{Error, Options, StartError, SurveyOptions, Timing};
 use crate::config::NodeConfig;
 use crate::db;
 use crate::model::{Booked, read_job, to_wire};
@@ -32,15 +32,21 @@ use crate::wire;
 pub(super) struct Machines {
     pub(super) dead: Mutex<BTreeSet<PathBuf>>,
     pub(super) killed: Mutex<Vec<PathBuf>>,
+    /// What else there is to say of a supervisor.
+    pub(super) told: Mutex<BTreeMap<PathBuf, Presence>>,
 }
 
 impl Launcher for Machines {
-    fn launch(&self, _spec: &SupervisorSpec) -> Result<(), LaunchError> {
-        Ok(())
+    fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>> {
+        gang.iter().map(|_| Ok(())).collect()
     }
 
-    fn is_alive(&self, folder: &Path) -> Result<bool, LaunchError> {
-        Ok(!self.dead.lock().expect("no test panics while it holds this").contains(folder))
+    fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {
+        if let Some(presence) = self.told.lock().expect("no test panics while it holds this").get(folder) {
+            return Ok(presence.clone());
+        }
+        let is_dead = self.dead.lock().expect("no test panics while it holds this").contains(folder);
+        Ok(if is_dead { Presence::Gone } else { Presence::Running })
     }
 
     fn kill(&self, folder: &Path) -> Result<(), LaunchError> {
@@ -55,12 +61,14 @@ pub(super) struct World {
     pub(super) folder: TempDir,
     pub(super) machines: Arc<Machines>,
     pub(super) nodes: Vec<NodeConfig>,
+    /// Nodes come from the launcher.
+    pub(super) survey: Option<SurveyOptions>,
     pub(super) sharing: Configuration,
     pub(super) journal: db::Options,
     pub(super) now: Timestamp,
     /// None while the control plane is down.
     actor: Option<Actor>,
-    specs: Receiver<SupervisorSpec>,
+    gangs: Receiver<Vec<SupervisorSpec>>,
 }
 
 /// A node with CPU slots at 3.60 dollars an hour: a thousandth of a dollar for each second of a slot.
@@ -122,16 +130,17 @@ impl World {
     }
 
     pub(super) fn with_journal(nodes: &[(&str, u32)], journal: db::Options) -> World {
-        let (_, specs) = sync_channel(1);
+        let (_, gangs) = sync_channel(1);
         let mut world = World {
             folder: tempfile::tempdir().expect("the temporary folder is writable"),
             machines: Arc::default(),
             nodes: nodes.iter().map(|(name, slots)| node(name, *slots)).collect(),
+            survey: None,
             sharing: Configuration::default(),
             journal,
             now: Timestamp::from_unix_nanos(1_700_000_000_000_000_000),
             actor: None,
-            specs,
+            gangs,
         };
         world.open().expect("a new folder opens");
         world
@@ -141,6 +150,7 @@ impl World {
         Options {
             folder: self.folder.path().to_owned(),
             nodes: self.nodes.clone(),
+            survey: self.survey,
             sharing: self.sharing.clone(),
             launcher: self.machines.clone(),
             clock: || unreachable!("the tests say what time it is"),
@@ -152,9 +162,9 @@ impl World {
     }
 
     pub(super) fn open(&mut self) -> Result<(), StartError> {
-        let (launches, specs) = sync_channel(LAUNCHES_MAX);
+        let (launches, gangs) = sync_channel(LAUNCHES_MAX);
         let actor = Actor::open(self.options(), launches, self.now)?;
-        (self.actor, self.specs) = (Some(actor), specs);
+        (self.actor, self.gangs) = (Some(actor), gangs);
         Ok(())
     }
 
@@ -202,6 +212,17 @@ impl World {
         answer.try_recv().expect("every request is answered in its turn")
     }
 
+    /// One turn with a request that nobody waits for an answer to.
+    pub(super) fn request(&mut self, request: Request) {
+        let now = self.now;
+        self.actor().turn(now, [request].into_iter());
+    }
+
+    /// The nodes as they are shown.
+    pub(super) fn nodes(&mut self) -> Vec<wire::Node> {
+        self.ask(|reply| Request::Nodes { reply }).expect("it is a question").nodes
+    }
+
     pub(super) fn submit(&mut self, spec: JobSpec) -> JobId {
         let taken = self.ask(|reply| Request::Submit { spec: Box::new(spec), reply }).expect("a sound job");
         taken.job.parse().expect("a job's id")
@@ -222,7 +243,7 @@ impl World {
 
     /// What the launching thread would start now.
     pub(super) fn launches(&mut self) -> Vec<SupervisorSpec> {
-        self.specs.try_iter().collect()
+        self.gangs.try_iter().flatten().collect()
     }
 
     /// Takes what is to be launched and says that it was.
@@ -236,8 +257,8 @@ impl World {
 
     pub(super) fn launched(&mut self, spec: &SupervisorSpec, failure: Option<&str>) {
         let now = self.now;
-        let failure = failure.map(str::to_owned);
-        let request = Request::Launched { spec: Box::new(spec.clone()), failure };
+        let outcome = failure.map_or(LaunchOutcome::Started, |failure| LaunchOutcome::Failed(failure.to_owned()));
+        let request = Request::Launched { gang: vec![(spec.clone(), outcome)] };
         self.actor().turn(now, [request].into_iter());
     }
 

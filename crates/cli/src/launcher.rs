@@ -1,0 +1,138 @@
+//! What `up` starts gangs through: this machine, or Slurm.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use gangline_base::with_causes;
+use gangline_control::config::Config;
+use gangline_execution::launcher::slurm::JobOptions;
+use gangline_execution::launcher::slurm::private::CONF_VARIABLE;
+use gangline_execution::launcher::{LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, slurm::SlurmOptions};
+use serde::Deserialize;
+
+use crate::configuration;
+use crate::failure::Failure;
+use crate::output;
+
+/// How long a gang may wait in Slurm's queue, unless the configuration says otherwise.
+const PENDING_SECONDS_MAX: u64 = 20;
+/// Where Slurm's configuration is unless SLURM_CONF says.
+const SLURM_FOLDER: &str = "/etc/slurm";
+
+/// A launcher.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// Supervisors are processes on this machine
+    Local,
+    /// Each gang becomes a Slurm job
+    Slurm,
+}
+
+/// How gangs are started.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct LauncherArgs {
+    /// What starts gangs [default: the configuration's, or local]
+    #[arg(long, value_enum)]
+    pub(crate) launcher: Option<Kind>,
+    /// With --launcher slurm: the partition whose nodes are used [default: the configuration's, or Slurm's default one]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) partition: Option<String>,
+    /// With --launcher slurm: the account that jobs are charged to
+    #[arg(long, value_name = "NAME")]
+    pub(crate) account: Option<String>,
+    /// With --launcher slurm: the quality of service of jobs
+    #[arg(long, value_name = "NAME")]
+    pub(crate) qos: Option<String>,
+    /// With --launcher slurm: one more argument for sbatch, such as --reservation=training (may be repeated)
+    #[arg(long = "sbatch", value_name = "ARGUMENT", allow_hyphen_values = true)]
+    pub(crate) sbatch: Vec<String>,
+    /// Which Slurm, for those that have just set one up.
+    #[arg(skip)]
+    pub(crate) slurm_conf: Option<PathBuf>,
+}
+
+/// `[launcher]` in the configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LauncherFile {
+    kind: Option<Kind>,
+    partition: Option<String>,
+    account: Option<String>,
+    qos: Option<String>,
+    #[serde(default)]
+    sbatch: Vec<String>,
+    pending_seconds_max: Option<u64>,
+}
+
+/// A launcher, and whether it knows which nodes there are.
+pub(crate) struct Chosen {
+    pub(crate) launcher: Arc<dyn Launcher>,
+    pub(crate) has_nodes: bool,
+}
+
+/// The launcher that options and configuration ask for. The configuration was read from the file at `path`.
+///
+/// # Errors
+/// G0505 for what can't be understood, G0509 if Slurm refuses. That it doesn't answer is said and no error: it may later.
+pub(crate) fn choose(
+    folder: &Path,
+    config: &Config,
+    path: Option<&Path>,
+    args: &LauncherArgs,
+) -> Result<Chosen, Failure> {
+    let refused = |message: String| Failure::coded("G0505", message, "docs/configuration.md describes [launcher]");
+    let file = config.launcher.clone().map(LauncherFile::deserialize).transpose();
+    let file = file.map_err(|error| refused(format!("[launcher]: {}", error.message())))?.unwrap_or_default();
+    let program = std::env::current_exe()?;
+    if args.launcher.or(file.kind).unwrap_or(Kind::Local) == Kind::Local {
+        let is_slurm_asked = args.partition.is_some() || args.account.is_some() || args.qos.is_some();
+        if is_slurm_asked || !args.sbatch.is_empty() {
+            return Err(refused("--partition, --account, --qos and --sbatch are for --launcher slurm".to_owned()));
+        }
+        return Ok(Chosen { launcher: Arc::new(LocalLauncher::new(program)), has_nodes: false });
+    }
+    let conf = args.slurm_conf.clone().map(PathBuf::into_os_string).or_else(|| std::env::var_os(CONF_VARIABLE));
+    let places = places(config, path, conf.as_deref().map(Path::new))?;
+    let conf = conf.map(|conf| (OsString::from(CONF_VARIABLE), conf));
+    let options = SlurmOptions {
+        program,
+        folder: folder.to_owned(),
+        environment: std::env::vars_os().chain(conf).collect(),
+        job: JobOptions {
+            partition: args.partition.clone().or(file.partition),
+            account: args.account.clone().or(file.account),
+            qos: args.qos.clone().or(file.qos),
+            sbatch: file.sbatch.into_iter().chain(args.sbatch.iter().cloned()).collect(),
+        },
+        pending_max: Duration::from_secs(file.pending_seconds_max.unwrap_or(PENDING_SECONDS_MAX)),
+        places,
+    };
+    let launcher = SlurmLauncher::new(options);
+    match launcher.survey() {
+        Ok(nodes) => output::tell(&format!("Slurm has {} node(s) for jobs", nodes.map_or(0, |nodes| nodes.len()))),
+        Err(refusal @ LaunchError::Refused { .. }) => {
+            let hint = "sinfo shows the partitions; docs/guide/slurm.md tells more";
+            return Err(Failure::coded("G0509", with_causes(&refusal), hint));
+        }
+        Err(silence) => output::tell(&format!(
+            "{}; what is known of nodes and jobs stays as it was, and Slurm is asked again and again",
+            with_causes(&silence)
+        )),
+    }
+    Ok(Chosen { launcher: Arc::new(launcher), has_nodes: true })
+}
+
+/// Where nodes are: by the configuration's topology_file, otherwise by topology.conf beside slurm.conf, if there is one.
+fn places(config: &Config, path: Option<&Path>, conf: Option<&Path>) -> Result<Places, Failure> {
+    if let (Some(file), Some(path)) = (&config.topology_file, path) {
+        return configuration::places(&configuration::beside(path, file));
+    }
+    let folder = conf.and_then(Path::parent).unwrap_or(Path::new(SLURM_FOLDER));
+    let file = folder.join("topology.conf");
+    if file.exists() { configuration::places(&file) } else { Ok(BTreeMap::new()) }
+}

@@ -1,0 +1,233 @@
+//! Nodes as the launcher's own system sees them, asked again and again by a thread that may wait: which there are, which of
+//! them take nothing new or are gone, and what others hold of them.
+//!
+//! While that system is silent all stays as it was. What changes is an event in the journal, so a restart knows it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use gangline_base::{AcceleratorKind, Money, NodeName, PoolName, Timestamp, with_causes};
+use gangline_execution::launcher::{Launcher, Openness, SurveyedNode};
+use gangline_orchestration::{Event, Location, Node, NodeCapacity, NodeSpec, NodeStatus, Outside};
+use tracing::{info, warn};
+
+use super::actor::Actor;
+use super::batch::Batch;
+use super::handle::Request;
+use crate::config::NodeConfig;
+
+/// Between two surveys.
+const SURVEY_INTERVAL: Duration = Duration::from_millis(500);
+/// A survey that takes long is made so much less often: it takes at most a tenth of the time.
+const REST_TIMES: u32 = 9;
+/// The longest pause while the system doesn't answer.
+const PAUSE_MAX: Duration = Duration::from_secs(8);
+
+/// That nodes come from the launcher.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SurveyOptions {
+    /// The price of an accelerator-hour on nodes whose kind isn't on the price list.
+    pub price_per_hour: Option<Money>,
+}
+
+/// What is known of surveyed nodes beside what the engine knows.
+#[derive(Debug, Default)]
+pub(super) struct Surveyed {
+    /// Why nodes take nothing new.
+    because: BTreeMap<NodeName, String>,
+    /// Why there is no survey at the moment.
+    silence: Option<String>,
+}
+
+impl Surveyed {
+    /// What is to be said of a node: why it takes nothing, and that this isn't certain.
+    pub(super) fn reason(&self, node: &NodeName) -> Option<String> {
+        let silence = self.silence.as_ref().map(|silence| format!("as it was last seen ({silence})"));
+        let reasons: Vec<String> = self.because.get(node).cloned().into_iter().chain(silence).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+}
+
+/// The surveying thread, until the other end of `stop` is dropped.
+pub(super) fn run(launcher: &Arc<dyn Launcher>, stop: &Receiver<()>, service: &SyncSender<Request>) {
+    let mut failures = 0_u32;
+    loop {
+        let began = Instant::now();
+        let survey = match launcher.survey() {
+            // It has no nodes of its own to tell of.
+            Ok(None) => return,
+            Ok(Some(nodes)) => Ok(nodes),
+            Err(failure) => Err(with_causes(&failure)),
+        };
+        failures = if survey.is_ok() { 0 } else { failures.saturating_add(1) };
+        if service.send(Request::Surveyed { survey }).is_err() {
+            return;
+        }
+        let backoff = SURVEY_INTERVAL.saturating_mul(1 << failures.min(4)).min(PAUSE_MAX);
+        let pause = backoff.max(began.elapsed().saturating_mul(REST_TIMES).min(PAUSE_MAX));
+        match stop.recv_timeout(pause) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl Actor {
+    /// Before the first survey, nodes are what they were: the engine's.
+    pub(super) fn nodes_of_last_life(&self) -> Vec<NodeConfig> {
+        let known = |node: &Node| NodeConfig {
+            name: node.spec.name.clone(),
+            capacity: node.spec.capacity.clone(),
+            location: node.spec.location.clone(),
+            layout: node.spec.layout.clone(),
+            links_file: None,
+            address: node.spec.name.to_string(),
+            price_per_hour: self.price_of(&node.spec.capacity.accelerator),
+        };
+        self.engine.cluster().nodes().map(known).collect()
+    }
+
+    fn price_of(&self, kind: &AcceleratorKind) -> Option<Money> {
+        let listed = self.options.sharing.prices.get(kind).copied();
+        listed.or(self.options.survey.and_then(|survey| survey.price_per_hour))
+    }
+
+    pub(super) fn surveyed(&mut self, now: Timestamp, survey: Result<Vec<SurveyedNode>, String>, batch: &mut Batch) {
+        if self.journal.poison().is_some() {
+            return;
+        }
+        let nodes = match survey {
+            Ok(nodes) => nodes,
+            Err(silence) => {
+                if self.surveyed.silence.as_ref() != Some(&silence) {
+                    warn!(
+                        because = silence,
+                        "nodes can't be surveyed: they stay as they were, jobs go on, and it is tried again"
+                    );
+                    self.surveyed.silence = Some(silence);
+                }
+                return;
+            }
+        };
+        if self.surveyed.silence.take().is_some() {
+            info!(nodes = nodes.len(), "nodes are surveyed again");
+        }
+        let mut listed = BTreeMap::new();
+        for node in nodes {
+            match NodeName::new(&node.name) {
+                Ok(name) => {
+                    listed.insert(name, node);
+                }
+                Err(error) => warn!(node = node.name, %error, "a node can't be used"),
+            }
+        }
+        let gone: Vec<NodeName> = self.engine.cluster().nodes().map(|node| node.spec.name.clone()).collect();
+        for name in gone.into_iter().filter(|name| !listed.contains_key(name)) {
+            let outside = Outside { is_closed: true, ..self.outside_of(&name) };
+            self.surveyed.because.insert(name.clone(), "it isn't listed any more".to_owned());
+            self.observe(now, &name, outside, batch);
+        }
+        for (name, node) in listed {
+            self.follow_node(now, name, &node, batch);
+        }
+    }
+
+    /// Brings one node in line with what was seen of it.
+    fn follow_node(&mut self, now: Timestamp, name: NodeName, seen: &SurveyedNode, batch: &mut Batch) {
+        let known = self.engine.node_id(&name).and_then(|id| self.engine.cluster().node(id));
+        let known = known.map(|node| (node.id, node.spec.clone(), node.status == NodeStatus::Lost));
+        let because = match &seen.openness {
+            Openness::Open => None,
+            Openness::Closed { because } | Openness::Silent { because } | Openness::Down { because } => Some(because),
+        };
+        match because {
+            Some(because) => self.surveyed.because.insert(name.clone(), because.clone()),
+            None => self.surveyed.because.remove(&name),
+        };
+        let is_there = match (&seen.openness, &known) {
+            (Openness::Down { because }, Some((id, _, false))) => {
+                warn!(node = %name, because, "a node is lost");
+                self.apply_seen(now, Event::NodeLost { node: *id }, batch);
+                false
+            }
+            // One that was never there, or is lost already, comes when it is well.
+            (Openness::Down { .. }, _) | (Openness::Silent { .. }, None | Some((_, _, true))) => false,
+            _ => true,
+        };
+        if !is_there {
+            return;
+        }
+        let spec = self.spec_of(name.clone(), seen);
+        self.configure_node(&spec, seen);
+        let is_same = known.as_ref().is_some_and(|(_, old, is_lost)| *old == spec && !is_lost);
+        if !is_same {
+            // A rack may have moved with all its nodes: they leave the old place before the first is in the new one.
+            let moved =
+                known.filter(|(_, old, _)| old.location != spec.location && old.location != Location::default());
+            if let Some((_, old, _)) = moved {
+                self.apply_seen(now, Event::NodeJoined(NodeSpec { location: Location::default(), ..old }), batch);
+            }
+            info!(node = %name, accelerators = seen.accelerators, kind = seen.kind, "a node has joined");
+            self.apply_seen(now, Event::NodeJoined(spec), batch);
+        }
+        let taken = seen.taken;
+        let outside = Outside {
+            is_closed: because.is_some(),
+            accelerators: taken.accelerators,
+            cpus: taken.cpus,
+            memory: taken.memory,
+        };
+        self.observe(now, &name, outside, batch);
+    }
+
+    fn spec_of(&self, name: NodeName, seen: &SurveyedNode) -> NodeSpec {
+        NodeSpec {
+            capacity: NodeCapacity {
+                pool: PoolName::default(),
+                accelerator: AcceleratorKind(seen.kind.clone()),
+                accelerators: seen.accelerators,
+                cpus: seen.cpus,
+                memory: seen.memory,
+            },
+            location: seen.domains.iter().cloned().collect(),
+            layout: Default::default(),
+            name,
+        }
+    }
+
+    /// What of a node isn't the engine's business: where it is reached, and what it costs.
+    fn configure_node(&mut self, spec: &NodeSpec, seen: &SurveyedNode) {
+        let config = NodeConfig {
+            name: spec.name.clone(),
+            capacity: spec.capacity.clone(),
+            location: spec.location.clone(),
+            layout: spec.layout.clone(),
+            links_file: None,
+            address: seen.address.clone(),
+            price_per_hour: self.price_of(&spec.capacity.accelerator),
+        };
+        match self.options.nodes.iter_mut().find(|node| node.name == spec.name) {
+            Some(node) => *node = config,
+            None => self.options.nodes.push(config),
+        }
+    }
+
+    fn outside_of(&self, name: &NodeName) -> Outside {
+        let node = self.engine.node_id(name).and_then(|id| self.engine.cluster().node(id));
+        node.map(|node| node.standing.outside).unwrap_or_default()
+    }
+
+    fn observe(&mut self, now: Timestamp, name: &NodeName, outside: Outside, batch: &mut Batch) {
+        if let Some(node) = self.engine.node_id(name).filter(|_| self.outside_of(name) != outside) {
+            self.apply_seen(now, Event::NodeObserved { node, outside }, batch);
+        }
+    }
+
+    fn apply_seen(&mut self, now: Timestamp, event: Event, batch: &mut Batch) {
+        if let Err(refusal) = self.apply(now, event, batch) {
+            warn!(%refusal, "what was seen of a node doesn't fit");
+        }
+    }
+}

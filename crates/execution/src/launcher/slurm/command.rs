@@ -1,0 +1,199 @@
+//! Running Slurm's programs: with a time limit, bounded output, and no word of the surrounding that would change what they do.
+//!
+//! Keeps A-10 (bounded time and output).
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::launcher::LaunchError;
+
+/// What messages call the system.
+pub(super) const SLURM: &str = "Slurm";
+/// A program that takes longer is given up. Slurm's own wait for its controller is 10 s, and for a missing slurm.conf 60 s.
+const WAIT_MAX: Duration = Duration::from_secs(12);
+/// Between two looks whether a program that has closed its output has ended.
+const EXIT_PAUSE: Duration = Duration::from_millis(1);
+/// How long its last words may take.
+const LAST_WORDS_WAIT: Duration = Duration::from_secs(1);
+/// The most that is read of a program's output: ten thousand nodes or jobs are some 30 MB.
+const OUTPUT_BYTES_MAX: u64 = 256 << 20;
+/// The most that is read of its errors.
+const ERROR_BYTES_MAX: u64 = 64 << 10;
+
+/// What Slurm says when its controller, its configuration or munge isn't to be had: it may be later (slurm_errno.h, and
+/// what the programs print around it).
+const UNAVAILABLE: [&str; 14] = [
+    "unable to contact slurm controller",
+    "could not establish a configuration source",
+    "cannot stat file",
+    "unable to process configuration file",
+    "failed to fetch config",
+    "connection refused",
+    "connection timed out",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "slurm backup controller in standby mode",
+    "protocol authentication error",
+    "munge",
+    "resource temporarily unavailable",
+    "temporarily able to accept job",
+];
+
+/// The environment in which Slurm's programs are run.
+#[derive(Clone, Debug)]
+pub(super) struct Programs {
+    environment: BTreeMap<OsString, OsString>,
+}
+
+impl Programs {
+    /// Variables by which a surrounding job would change what the programs do are left out, and Gangline's own, which are
+    /// none of a job's business. SLURM_CONF says where Slurm is.
+    pub(super) fn new(environment: BTreeMap<OsString, OsString>) -> Self {
+        let is_kept = |name: &OsString| {
+            let name = name.to_string_lossy();
+            let is_foreign = ["SLURM_", "SBATCH_", "SQUEUE_", "SINFO_", "SCANCEL_", "GANGLINE_"];
+            name == "SLURM_CONF" || !is_foreign.iter().any(|prefix| name.starts_with(prefix))
+        };
+        Programs { environment: environment.into_iter().filter(|(name, _)| is_kept(name)).collect() }
+    }
+
+    /// Runs a program and gives its standard output.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unavailable`] if Slurm isn't to be had now, otherwise [`LaunchError::Refused`].
+    pub(super) fn run(&self, program: &'static str, arguments: &[String]) -> Result<Vec<u8>, LaunchError> {
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().envs(&self.environment);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let unavailable = |message: String| LaunchError::Unavailable { system: SLURM, message };
+        let mut child = command.spawn().map_err(|error| unavailable(not_started(program, &error)))?;
+        let deadline = Instant::now() + WAIT_MAX;
+        let output = read(child.stdout.take(), OUTPUT_BYTES_MAX);
+        let errors = read(child.stderr.take(), ERROR_BYTES_MAX);
+        let output = receive(&output, deadline);
+        let status = wait(&mut child, deadline);
+        // What has ended, or was killed, says no more.
+        let errors = receive(&errors, Instant::now() + LAST_WORDS_WAIT);
+        let said = last_words(&errors.unwrap_or_default());
+        match (status, output) {
+            (Some(true), Some(output)) => Ok(output),
+            (Some(_), _) if is_unavailable(&said) => Err(unavailable(format!("{program}: {said}"))),
+            (Some(_), _) => Err(LaunchError::Refused { system: SLURM, message: format!("{program}: {said}") }),
+            (None, _) => {
+                let silence = format!("{program} did not end within {} s", WAIT_MAX.as_secs());
+                Err(unavailable(if said.is_empty() { silence } else { format!("{silence}: {said}") }))
+            }
+        }
+    }
+}
+
+fn not_started(program: &str, error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::NotFound {
+        return format!("{program} is not installed here (Debian: slurm-client)");
+    }
+    format!("{program} can't be started: {error}")
+}
+
+fn read(stream: Option<impl Read + Send + 'static>, bytes_max: u64) -> mpsc::Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = stream.map(|stream| stream.take(bytes_max).read_to_end(&mut bytes));
+        // What was read before an error tells more than nothing; and the reader may have given up.
+        let _ = read.map(|_| sender.send(bytes));
+    });
+    receiver
+}
+
+fn receive(bytes: &mpsc::Receiver<Vec<u8>>, deadline: Instant) -> Option<Vec<u8>> {
+    bytes.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
+}
+
+/// Whether it succeeded; none if it had to be killed.
+fn wait(child: &mut Child, deadline: Instant) -> Option<bool> {
+    while Instant::now() < deadline {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status.success()),
+            Ok(None) => thread::sleep(EXIT_PAUSE),
+            Err(_) => break,
+        }
+    }
+    // What has ended can't be killed.
+    let _ = child.kill();
+    let _ = child.wait();
+    None
+}
+
+/// What a program said last, without its name: Slurm's programs print what they tried first and why they gave up last.
+fn last_words(errors: &[u8]) -> String {
+    let text = String::from_utf8_lossy(errors);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let told = |line: &&&str| line.contains("error:") || line.contains("fatal:");
+    let line = lines.iter().rev().find(told).or(lines.last()).copied().unwrap_or_default();
+    let first = lines.iter().find(|line| line.contains("cannot stat file")).copied();
+    let words = |line: &str| {
+        let said = line.split_once("error: ").or_else(|| line.split_once("fatal: "));
+        said.map_or(line, |(_, said)| said).to_owned()
+    };
+    match first.filter(|first| *first != line) {
+        Some(first) => format!("{}; {}", words(first), words(line)),
+        None => words(line),
+    }
+}
+
+fn is_unavailable(said: &str) -> bool {
+    let said = said.to_lowercase();
+    said.is_empty() || UNAVAILABLE.iter().any(|known| said.contains(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn programs() -> Programs {
+        let path = std::iter::once(("PATH".into(), "/usr/bin:/bin".into()));
+        let foreign = [("SLURM_JOB_ID", "7"), ("SLURM_CONF", "/x"), ("GANGLINE_TOKEN", "secret"), ("HOME", "/root")];
+        Programs::new(path.chain(foreign.map(|(name, value)| (name.into(), value.into()))).collect())
+    }
+
+    fn run(script: &str) -> Result<String, String> {
+        let output = programs().run("sh", &["-c".to_owned(), script.to_owned()]);
+        output.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_surrounding_job_and_gangline_itself_are_kept_out_of_the_environment() {
+        assert_eq!(run("echo $SLURM_JOB_ID-$SLURM_CONF-$GANGLINE_TOKEN-$HOME").as_deref(), Ok("-/x--/root\n"));
+    }
+
+    #[test]
+    fn what_may_pass_is_told_from_what_was_refused() {
+        let check =
+            |errors: &str, expected: &str| assert_eq!(run(&format!("{errors}; exit 1")), Err(expected.to_owned()));
+        check(
+            "echo 'sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)' >&2",
+            "Slurm doesn't answer: sh: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        );
+        check(
+            "echo 'sbatch: error: invalid partition specified: gpu' >&2",
+            "Slurm refused: sh: invalid partition specified: gpu",
+        );
+        check(
+            "echo 'sinfo: error: s_p_parse_file: cannot stat file /x: No such file, retrying' >&2; \
+             echo 'sinfo: fatal: Unable to process configuration file' >&2",
+            "Slurm doesn't answer: sh: s_p_parse_file: cannot stat file /x: No such file, retrying; \
+             Unable to process configuration file",
+        );
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named() {
+        let missing = programs().run("no-such-program-of-slurm", &[]).expect_err("it isn't there");
+        assert!(missing.to_string().contains("no-such-program-of-slurm is not installed here"), "{missing}");
+    }
+}

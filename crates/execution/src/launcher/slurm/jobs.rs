@@ -1,0 +1,185 @@
+//! Slurm's jobs, by `squeue --json`.
+
+use serde_json::Value;
+
+use super::{gres, hostlist, json};
+use crate::launcher::LaunchError;
+
+/// The program whose output this is.
+const PROGRAM: &str = "squeue";
+/// States in which a job has what it asked for.
+const HOLDING: [&str; 7] = ["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "CONFIGURING", "RESIZING"];
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SlurmJob {
+    pub(super) id: u64,
+    pub(super) comment: String,
+    pub(super) stage: Stage,
+    /// Why it waits.
+    pub(super) reason: String,
+    /// The nodes it holds, and the GPUs on each.
+    pub(super) nodes: Vec<(String, u32)>,
+    /// On each of them.
+    pub(super) cpus_per_node: u32,
+    /// On each of them, if memory is handed out here.
+    pub(super) memory_per_node_mib: u64,
+}
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It waits.
+    Pending,
+    /// Its nodes are being made ready.
+    Configuring,
+    /// It holds its nodes.
+    Holding,
+    /// It is over; the nodes it still holds are being cleaned up.
+    Completing,
+    /// It is over.
+    Over,
+}
+
+/// The jobs in the output.
+pub(super) fn read(output: &[u8]) -> Result<Vec<SlurmJob>, LaunchError> {
+    let document = json::parse(PROGRAM, output)?;
+    json::list(PROGRAM, &document, "jobs")?.iter().map(read_one).collect()
+}
+
+fn read_one(job: &Value) -> Result<SlurmJob, LaunchError> {
+    let unclear = |what: String| json::not_understood(PROGRAM, what);
+    let id = json::number(&job["job_id"]).ok_or_else(|| unclear("a job has no job_id".to_owned()))?;
+    let states = json::words(&job["job_state"]);
+    let stage = stage(&states).ok_or_else(|| unclear(format!("job {id} has no job_state")))?;
+    let hosts = Some(json::text(&job["nodes"])).filter(|nodes| !nodes.is_empty() && stage != Stage::Pending);
+    let names =
+        hosts.map_or(Ok(Vec::new()), hostlist::expand).map_err(|error| unclear(format!("job {id}: {error}")))?;
+    let count = u32::try_from(names.len()).unwrap_or(u32::MAX).max(1);
+    let (cpus, memory) = allocated(json::text(&job["tres_alloc_str"]));
+    let cpus = cpus.or_else(|| json::number(&job["cpus"])).unwrap_or(0);
+    let gpus = gpus(job, names.len());
+    Ok(SlurmJob {
+        id,
+        comment: json::text(&job["comment"]).to_owned(),
+        stage,
+        reason: json::text(&job["state_reason"]).to_owned(),
+        nodes: names.into_iter().zip(gpus).collect(),
+        cpus_per_node: u32::try_from(cpus).unwrap_or(u32::MAX).div_ceil(count),
+        memory_per_node_mib: memory.div_ceil(u64::from(count)),
+    })
+}
+
+fn stage(states: &[String]) -> Option<Stage> {
+    let has = |name: &str| states.iter().any(|state| state == name);
+    let holds = || states.iter().any(|state| HOLDING.contains(&state.as_str()));
+    Some(match states.first()? {
+        _ if has("COMPLETING") => Stage::Completing,
+        _ if has("PENDING") => Stage::Pending,
+        _ if has("CONFIGURING") => Stage::Configuring,
+        _ if holds() => Stage::Holding,
+        _ => Stage::Over,
+    })
+}
+
+/// The GPUs on each of so many nodes: as Slurm details them, or as they were asked for.
+fn gpus(job: &Value, nodes: usize) -> Vec<u32> {
+    let detailed = job["gres_detail"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if detailed.len() == nodes {
+        return detailed.iter().map(|on_node| gres::count(json::text(on_node))).collect();
+    }
+    vec![gres::count(json::text(&job["tres_per_node"])); nodes]
+}
+
+/// The CPUs and the MiB of memory of all nodes together, in `cpu=8,mem=2000M,node=2,billing=8`.
+fn allocated(tres: &str) -> (Option<u64>, u64) {
+    let value = |name: &str| tres.split(',').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
+    (value("cpu").and_then(|cpus| cpus.parse().ok()), value("mem").and_then(mebibytes).unwrap_or(0))
+}
+
+/// `2000M`, `1.5G`, `4096` (MiB).
+fn mebibytes(text: &str) -> Option<u64> {
+    let (number, unit) = match text.char_indices().last()? {
+        (at, unit) if unit.is_ascii_alphabetic() => (&text[..at], unit.to_ascii_uppercase()),
+        _ => (text, 'M'),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    // Slurm prints two digits of a fraction at most.
+    let hundredths: u64 = format!("{fraction:0<2}").get(..2)?.parse().ok()?;
+    let hundredths = whole.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)?;
+    let times: u64 = match unit {
+        'K' => return Some(hundredths / 102_400),
+        'M' => 1,
+        'G' => 1 << 10,
+        'T' => 1 << 20,
+        'P' => 1 << 30,
+        _ => return None,
+    };
+    hundredths.checked_mul(times).map(|hundredths| hundredths / 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What 22.05.8 printed: a gang of two nodes, a job beside it, one that waits.
+    const OF_22_05: &str = include_str!("../../../tests/fixtures/squeue_22.05.json");
+    /// The same jobs by the schema of v0.0.42 (24.11).
+    const OF_24_11: &str = include_str!("../../../tests/fixtures/squeue_24.11.json");
+
+    fn jobs(output: &str) -> Vec<SlurmJob> {
+        read(output.as_bytes()).expect("it is understood")
+    }
+
+    #[test]
+    fn jobs_of_both_forms_are_the_same() {
+        let old = jobs(OF_22_05);
+        assert_eq!(old, jobs(OF_24_11));
+        let gang = SlurmJob {
+            id: 1,
+            comment: "/tmp/x/y".to_owned(),
+            stage: Stage::Holding,
+            reason: "None".to_owned(),
+            nodes: vec![("n2".to_owned(), 2), ("n3".to_owned(), 2)],
+            cpus_per_node: 4,
+            memory_per_node_mib: 0,
+        };
+        assert_eq!(old[0], gang);
+        assert_eq!((old[1].nodes.as_slice(), old[1].cpus_per_node), (&[("n2".to_owned(), 1)][..], 3));
+        assert_eq!((old[2].stage, old[2].reason.as_str(), old[2].nodes.len()), (Stage::Pending, "Resources", 0));
+    }
+
+    #[test]
+    fn states_say_where_a_job_stands() {
+        let check = |states: &[&str], expected: Stage| {
+            let states: Vec<String> = states.iter().map(|state| (*state).to_owned()).collect();
+            assert_eq!(stage(&states), Some(expected), "{states:?}");
+        };
+        check(&["RUNNING"], Stage::Holding);
+        check(&["SUSPENDED"], Stage::Holding);
+        check(&["RUNNING", "CONFIGURING"], Stage::Configuring);
+        check(&["CANCELLED", "COMPLETING"], Stage::Completing);
+        check(&["COMPLETING"], Stage::Completing);
+        check(&["NODE_FAIL"], Stage::Over);
+        check(&["PENDING"], Stage::Pending);
+        assert_eq!(stage(&[]), None);
+    }
+
+    #[test]
+    fn memory_is_read_in_all_units() {
+        let check = |text: &str, expected: Option<u64>| assert_eq!(mebibytes(text), expected, "{text}");
+        check("2000M", Some(2_000));
+        check("1.50G", Some(1_536));
+        check("2T", Some(2 << 20));
+        check("4096K", Some(4));
+        check("512", Some(512));
+        check("many", None);
+        check("", None);
+    }
+
+    #[test]
+    fn a_job_without_a_state_is_refused() {
+        let refused = read(OF_22_05.replace("job_state", "state_of_job").as_bytes()).expect_err("it has none");
+        assert!(refused.to_string().ends_with("job 1 has no job_state"), "{refused}");
+    }
+}

@@ -1,0 +1,303 @@
+//! A gang as a Slurm job: what is asked of `sbatch`, and the script of it: one step a node, each running a supervisor.
+//!
+//! The job is pinned to exactly the nodes that the engine chose (`--nodelist` of as many as `--nodes`). Which of a node's
+//! GPUs it gets is Slurm's choice, so the step hands its CUDA_VISIBLE_DEVICES on. Sources: sbatch(1), srun(1).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::gres::Gpus;
+use super::nodes::SlurmNode;
+use crate::protocol::SupervisorSpec;
+
+/// The file in a share's folder that holds the exit code of its step, once that is over.
+pub(super) const STEP_END_FILE: &str = "step-ended";
+/// The kind of a CPU slot.
+const CPU_KIND: &str = "cpu";
+/// Slurm's own time limit comes this much after the control plane's, which lets a job save first.
+const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(10);
+
+/// On whose account, and where, jobs run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobOptions {
+    /// The partition; Slurm's default one if none is named.
+    pub partition: Option<String>,
+    /// The account.
+    pub account: Option<String>,
+    /// The quality of service.
+    pub qos: Option<String>,
+    /// More arguments for sbatch, as they are.
+    pub sbatch: Vec<String>,
+}
+
+/// What a gang takes of each of its nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slice {
+    /// As `--gres` takes it; none on nodes with CPU slots.
+    pub(super) gres: Option<String>,
+    pub(super) cpus: u32,
+    pub(super) memory_mib: u64,
+}
+
+impl Slice {
+    /// What a gang asks for, and, of what it doesn't ask for, as large a part of what is free as it takes of the free
+    /// accelerators: then the next gang finds its part. `nodes` are those of the gang.
+    pub(super) fn of(gang: &[SupervisorSpec], nodes: &[&SlurmNode]) -> Slice {
+        let Some(spec) = gang.first() else { return Slice { gres: None, cpus: 1, memory_mib: 1 } };
+        let devices = u32::try_from(spec.devices.len()).unwrap_or(u32::MAX);
+        let is_cpu = spec.device_kind == CPU_KIND;
+        let cpus = nodes.iter().map(|node| {
+            let part = part(node, devices, u64::from(node.cpus), u64::from(node.cpus_used));
+            // Whole cores are handed out: a part of one would take the rest from the next gang.
+            let part = u32::try_from(part).unwrap_or(u32::MAX);
+            (part - part % node.threads_per_core).max(1)
+        });
+        let memory = nodes.iter().map(|node| part(node, devices, node.memory_mib, node.memory_used_mib).max(1));
+        let (cpus, memory) = (cpus.min().unwrap_or(1), memory.min().unwrap_or(1));
+        let asked_cpus = if is_cpu { spec.cpus.max(devices) } else { spec.cpus };
+        let types = || nodes.iter().filter_map(|node| node.gpus.as_ref()?.slurm_type.as_deref());
+        let is_one_type = types().count() == nodes.len() && types().all(|other| Some(other) == types().next());
+        let slurm_type = types().next().filter(|_| is_one_type);
+        Slice {
+            gres: (!is_cpu).then(|| Gpus::request(slurm_type, spec.devices.len())),
+            cpus: if asked_cpus > 0 { asked_cpus } else { cpus },
+            memory_mib: if spec.memory_bytes > 0 { spec.memory_bytes.div_ceil(1 << 20) } else { memory },
+        }
+    }
+}
+
+/// The part of a node's CPUs or memory that goes with so many of its accelerators.
+fn part(node: &SlurmNode, devices: u32, total: u64, used: u64) -> u64 {
+    let (_, accelerators) = node.accelerators();
+    let free = accelerators.saturating_sub(node.accelerators_used());
+    // If what the gang was given isn't free yet, another is just leaving it.
+    let (amount, of) = if free >= devices { (total.saturating_sub(used), free) } else { (total, accelerators) };
+    amount.saturating_mul(u64::from(devices)) / u64::from(of.max(1))
+}
+
+/// What is asked of `sbatch`; the script's path comes last.
+pub(super) fn sbatch(gang: &[SupervisorSpec], slice: &Slice, options: &JobOptions, folder: &Path) -> Vec<String> {
+    let nodes: Vec<&str> = gang.iter().map(|spec| spec.node.as_str()).collect();
+    let count = nodes.len();
+    let mut arguments = vec![
+        "--parsable".to_owned(),
+        "--no-requeue".to_owned(),
+        format!("--job-name={}", gang.first().map(job_name).unwrap_or_default()),
+        format!("--comment={}", folder.display()),
+        format!("--nodes={count}"),
+        format!("--ntasks={count}"),
+        "--ntasks-per-node=1".to_owned(),
+        format!("--nodelist={}", nodes.join(",")),
+        format!("--cpus-per-task={}", slice.cpus),
+        format!("--mem={}M", slice.memory_mib),
+        format!("--chdir={}", folder.display()),
+        format!("--output={}", folder.join("slurm.log").display()),
+        "--open-mode=append".to_owned(),
+    ];
+    arguments.extend(slice.gres.as_ref().map(|gres| format!("--gres={gres}")));
+    let limit = gang.first().and_then(|spec| spec.time_limit_ms).map(Duration::from_millis);
+    arguments.extend(limit.map(|limit| format!("--time={}", (limit + TIME_LIMIT_MARGIN).as_secs().div_ceil(60))));
+    let named = [("partition", &options.partition), ("account", &options.account), ("qos", &options.qos)];
+    arguments.extend(named.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))));
+    arguments.extend(options.sbatch.iter().cloned());
+    arguments
+}
+
+/// A job's name in Slurm.
+fn job_name(spec: &SupervisorSpec) -> String {
+    format!("gangline-job-{}-{}", spec.job, spec.attempt)
+}
+
+/// A step's name: by it the step is found.
+pub(super) fn step_name(node: &str) -> String {
+    format!("gangline-{node}")
+}
+
+/// The job's script.
+pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path) -> String {
+    let mut text = String::from("#!/bin/bash\n# Written by Gangline: a supervisor on each node of a gang.\n");
+    let gres = slice.gres.as_ref().map(|gres| format!(" --gres={}", quoted(gres))).unwrap_or_default();
+    text.push_str(&format!(
+        "step() {{\n  srun --nodelist=\"$1\" --job-name=\"$2\" --nodes=1 --ntasks=1 --overlap --cpus-per-task={}{gres} \\\n    \
+         --input=none --output=\"$3/supervisor.log\" --open-mode=append /bin/bash -c {} gangline \"$3\"\n  \
+         echo $? > \"$3/{STEP_END_FILE}\"\n}}\n",
+        slice.cpus,
+        quoted(&step(program)),
+    ));
+    for spec in gang {
+        let folder = spec.folder.to_string_lossy();
+        text.push_str(&format!(
+            "step {} {} {} &\n",
+            quoted(&spec.node),
+            quoted(&step_name(&spec.node)),
+            quoted(&folder)
+        ));
+    }
+    text.push_str("wait\n");
+    text
+}
+
+/// What a step runs, with the share's folder as its first argument. Of Slurm's variables a rank keeps where it runs; the
+/// others describe the step, not the gang, and mislead trainers that look for them.
+fn step(program: &Path) -> String {
+    format!(
+        "cd \"$1\" || exit; \
+         export CUDA_VISIBLE_DEVICES=\"${{CUDA_VISIBLE_DEVICES:-${{SLURM_STEP_GPUS:-$SLURM_JOB_GPUS}}}}\"; \
+         for name in ${{!SLURM_@}}; do \
+         case $name in SLURM_JOB_ID|SLURM_JOB_NODELIST|SLURM_CONF) ;; *) unset \"$name\" ;; esac; done; \
+         exec {} supervise \"$1/spec.json\"",
+        quoted(&program.to_string_lossy())
+    )
+}
+
+/// For a shell: as it is.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// The gang's folder: that of its shares' folders.
+pub(super) fn gang_folder(share: &Path) -> PathBuf {
+    share.parent().unwrap_or(share).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::protocol::PROTOCOL_VERSION;
+
+    /// What 22.05.8 printed of four nodes.
+    const NODES: &str = include_str!("../../../tests/fixtures/sinfo_22.05.json");
+
+    fn nodes() -> Vec<SlurmNode> {
+        super::super::nodes::read(NODES.as_bytes()).expect("it is understood").expect("it has nodes")
+    }
+
+    fn gang(kind: &str, devices: u32, nodes: &[&str]) -> Vec<SupervisorSpec> {
+        let spec = |node: &&str| SupervisorSpec {
+            version: PROTOCOL_VERSION,
+            job: 7,
+            job_name: "train".to_owned(),
+            attempt: 2,
+            node: (*node).to_owned(),
+            node_rank: 0,
+            node_count: 2,
+            ranks_per_node: devices,
+            devices: (0..devices).collect(),
+            device_kind: kind.to_owned(),
+            keeps_visible_devices: true,
+            cpus: 0,
+            memory_bytes: 0,
+            time_limit_ms: None,
+            workdir: "/work".into(),
+            envs: BTreeMap::new(),
+            setup: None,
+            run: "true".to_owned(),
+            checkpoint_dir: None,
+            faults: 0,
+            max_faults: 10,
+            metric: None,
+            high_water_step: 0,
+            token: "secret".to_owned(),
+            endpoint_file: "/data/endpoint".into(),
+            folder: PathBuf::from("/data/it's/job-7/attempt-2").join(node),
+            address: "127.0.0.1".to_owned(),
+            heartbeat_ms: 500,
+            orphan_after_ms: 600_000,
+            hang_timeout_ms: None,
+            log_bytes_max: 1 << 20,
+        };
+        nodes.iter().map(spec).collect()
+    }
+
+    fn slice(gang: &[SupervisorSpec], names: &[&str]) -> Slice {
+        let nodes = nodes();
+        let chosen: Vec<&SlurmNode> = nodes.iter().filter(|node| names.contains(&node.name.as_str())).collect();
+        Slice::of(gang, &chosen)
+    }
+
+    #[test]
+    fn a_gang_takes_of_cpus_and_memory_as_it_takes_of_gpus() {
+        // n1 is empty; on n2 others hold 3 of 4 GPUs and 7 of 16 CPUs.
+        let expected = |gres: &str, cpus, memory_mib| Slice { gres: Some(gres.to_owned()), cpus, memory_mib };
+        assert_eq!(slice(&gang("H100", 2, &["n1"]), &["n1"]), expected("gpu:h100:2", 8, 2_000));
+        assert_eq!(slice(&gang("H100", 1, &["n2"]), &["n2"]), expected("gpu:h100:1", 9, 4_000));
+        assert_eq!(slice(&gang("H100", 1, &["n1", "n2"]), &["n1", "n2"]), expected("gpu:h100:1", 4, 1_000));
+        let asking = |spec: SupervisorSpec| SupervisorSpec { cpus: 3, memory_bytes: 5 << 20, ..spec };
+        let gang_that_asks: Vec<_> = gang("H100", 4, &["n1"]).into_iter().map(asking).collect();
+        assert_eq!(slice(&gang_that_asks, &["n1"]), expected("gpu:h100:4", 3, 5));
+        let cpus = Slice { gres: None, cpus: 6, memory_mib: 1 };
+        assert_eq!(Slice { memory_mib: 1, ..slice(&gang("cpu", 6, &["n1"]), &["n1"]) }, cpus);
+    }
+
+    #[test]
+    fn sbatch_is_told_exactly_which_nodes() {
+        let mut gang = gang("H100", 2, &["n3", "n4"]);
+        gang[0].time_limit_ms = Some(90_000);
+        let options = JobOptions {
+            partition: Some("main".to_owned()),
+            account: None,
+            qos: Some("high".to_owned()),
+            sbatch: vec!["--reservation=x".to_owned()],
+        };
+        let slice = Slice { gres: Some("gpu:h100:2".to_owned()), cpus: 8, memory_mib: 2_000 };
+        let arguments = sbatch(&gang, &slice, &options, Path::new("/data/jobs/job-7/attempt-2"));
+        for expected in [
+            "--nodes=2",
+            "--nodelist=n3,n4",
+            "--ntasks-per-node=1",
+            "--gres=gpu:h100:2",
+            "--cpus-per-task=8",
+            "--mem=2000M",
+            "--no-requeue",
+            "--job-name=gangline-job-7-2",
+            "--comment=/data/jobs/job-7/attempt-2",
+            "--time=12",
+            "--partition=main",
+            "--qos=high",
+            "--reservation=x",
+        ] {
+            assert!(arguments.iter().any(|argument| argument == expected), "{expected} in {arguments:?}");
+        }
+        assert!(!arguments.iter().any(|argument| argument.starts_with("--account")), "{arguments:?}");
+    }
+
+    /// The script with an srun that does as told: no Slurm is needed to see that each supervisor starts in its folder, with its
+    /// devices and without Slurm's variables.
+    #[test]
+    fn the_script_starts_a_supervisor_on_each_node() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut gang = gang("H100", 2, &["n1", "n2"]);
+        for spec in &mut gang {
+            spec.folder = folder.path().join("it's").join(&spec.node);
+            std::fs::create_dir_all(&spec.folder).expect("it is writable");
+        }
+        let executable = |name: &str, text: &str| {
+            use std::os::unix::fs::PermissionsExt;
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("it is writable");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+            path
+        };
+        executable(
+            "srun",
+            "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_STEP_GPUS=2,3 SLURM_NTASKS=1 SLURM_JOB_ID=42 \"$@\"\n",
+        );
+        let says =
+            "#!/bin/bash\necho \"$1 $2 $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID [$SLURM_NTASKS] $PWD\" > said; exit 3\n";
+        let program = executable("gangline", says);
+        let slice = Slice { gres: Some("gpu:2".to_owned()), cpus: 1, memory_mib: 1 };
+        let path = executable("slurm.sh", &script(&gang, &slice, &program));
+        let search = format!("{}:/usr/bin:/bin", folder.path().display());
+        let status = std::process::Command::new(path).env_clear().env("PATH", search).status().expect("bash starts");
+        assert!(status.success());
+        for spec in &gang {
+            let shown = spec.folder.display();
+            let said = std::fs::read_to_string(spec.folder.join("said")).expect("it was started");
+            assert_eq!(said, format!("supervise {shown}/spec.json 2,3 42 [] {shown}\n"));
+            let ended = std::fs::read_to_string(spec.folder.join(STEP_END_FILE)).expect("it has ended");
+            assert_eq!(ended, "3\n");
+        }
+    }
+}

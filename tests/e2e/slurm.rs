@@ -1,0 +1,227 @@
+//! Slurm as an engine, with a real Slurm: several nodes on this machine, on ports and in a folder of its own.
+
+use serde_json::Value;
+
+use crate::fixtures::slurm::{GPUS, OnSlurm, is_possible};
+use crate::fixtures::{gangline, try_for, wait_for};
+
+/// A gang of two nodes with so many GPUs each.
+fn gang(gpus: u32, run: &str) -> String {
+    format!("name: gang\nnum_nodes: 2\nresources: {{accelerators: \"H100:{gpus}\"}}\nrun: {run:?}\n")
+}
+
+/// One rank that trains on its CPU, whatever its GPU is: real checkpoints, real steps.
+fn training(steps: u32, folder: &str) -> String {
+    let small = "--width 16 --layers 1 --heads 2 --context 16 --batch 2 --corpus-bytes-max 200000 --log-every 10";
+    format!(
+        "name: tiny\nresources: {{accelerators: \"H100:1\"}}\n\
+         run: exec '{}' tinygpt {small} --steps {steps} --checkpoint-every 20 --step-time-min 20\n\
+         checkpoint: {{path: \"{folder}\", grace: 5s}}\n",
+        gangline().display()
+    )
+}
+
+fn attempts(job: &Value) -> usize {
+    job["attempts"].as_array().map_or(0, Vec::len)
+}
+
+#[test]
+fn a_gang_runs_on_exactly_the_chosen_nodes_and_two_gangs_share_them() {
+    if !is_possible() {
+        return;
+    }
+    let on = OnSlurm::up(3);
+    let product = &on.product;
+    let out = product.path("out");
+    std::fs::create_dir(&out).expect("a folder");
+    let say = format!(
+        "echo $CUDA_VISIBLE_DEVICES $MASTER_PORT > {}/$GANGLINE_JOB_ID-$SLURMD_NODENAME; sleep 3",
+        out.display()
+    );
+    let (first, second) = (product.submit(&gang(2, &say)), product.submit(&gang(2, &say)));
+    let shown = [product.wait_state(&first, "running"), product.wait_state(&second, "running")];
+    let places: Vec<Vec<String>> = shown.iter().map(OnSlurm::places).collect();
+    assert_eq!(places[0], places[1], "both fit on two nodes");
+    let expected = format!("n[{}-{}]", &places[0][0][1..], &places[0][1][1..]);
+    let running = on.jobs("RUNNING");
+    assert!(running.len() == 2 && running.iter().all(|job| job.ends_with(&expected)), "{running:?} on {expected}");
+    for id in [&first, &second] {
+        product.wait_state(id, "succeeded");
+    }
+    // Slurm chose other GPUs of a node for each gang.
+    for node in &places[0] {
+        let devices = |job: &str| {
+            let said = std::fs::read_to_string(out.join(format!("{job}-{node}"))).expect("the rank wrote it");
+            said.split_whitespace().next().unwrap_or_default().to_owned()
+        };
+        let mut both: Vec<String> =
+            [devices(&first), devices(&second)].join(",").split(',').map(str::to_owned).collect();
+        both.sort();
+        assert_eq!(both, ["0", "1", "2", "3"], "on {node}");
+    }
+    wait_for("Slurm to be done with them", || on.jobs("RUNNING,COMPLETING,PENDING").is_empty().then_some(()));
+}
+
+/// Proves A-5 beyond one machine: what others hold of a node isn't placed on, and a closed node isn't either.
+#[test]
+fn foreign_jobs_and_drained_nodes_are_respected() {
+    if !is_possible() {
+        return;
+    }
+    let on = OnSlurm::up(2);
+    let gres = format!("--gres=gpu:h100:{GPUS}");
+    let foreign = on.slurm(
+        "sbatch",
+        &["--parsable", "--nodelist=n1", &gres, "--mem=100", "--output=/dev/null", "--wrap", "sleep 600"],
+    );
+    wait_for("the foreign job to be seen", || {
+        let reason = on.node("n1")["status_reason"].as_str().unwrap_or_default().to_owned();
+        reason.contains("others hold 4 of its 4").then_some(())
+    });
+    let one = on.product.submit("name: one\nresources: {accelerators: \"H100:4\"}\nrun: sleep 600\n");
+    assert_eq!(OnSlurm::places(&on.product.wait_state(&one, "running")), ["n2"]);
+    let waiting = on.product.submit("name: waits\nresources: {accelerators: \"H100:4\"}\nrun: sleep 600\n");
+    assert_eq!(on.product.job(&waiting)["state"], "waiting");
+    on.slurm("scancel", &[&foreign]);
+    assert_eq!(OnSlurm::places(&on.product.wait_state(&waiting, "running")), ["n1"]);
+
+    on.slurm("scontrol", &["update", "nodename=n2", "state=drain", "reason=fan"]);
+    let drained = on.wait_node("n2", "draining");
+    assert!(drained["status_reason"].as_str().unwrap_or_default().contains("fan"), "{drained:#}");
+    assert_eq!(on.product.job(&one)["state"], "running", "what runs there goes on");
+    let ran = on.product.run(&["cancel", &one]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    on.product.wait_state(&one, "cancelled");
+    let again = on.product.submit("name: again\nresources: {accelerators: \"H100:1\"}\nrun: \"true\"\n");
+    assert_eq!(on.product.job(&again)["state"], "waiting");
+    on.slurm("scontrol", &["update", "nodename=n2", "state=resume"]);
+    on.product.wait_state(&again, "succeeded");
+}
+
+/// Proves A-13: neither a control plane nor a slurmctld that is away hurts a job.
+#[test]
+fn jobs_go_on_while_the_control_plane_or_slurm_is_away() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::up(2);
+    let id = on.product.submit(&gang(1, "sleep 8"));
+    on.product.wait_state(&id, "running");
+    let before = on.jobs("RUNNING");
+    on.product.kill_control_plane();
+    on.product.start();
+    assert_eq!(on.jobs("RUNNING"), before);
+    on.slurm.kill_controller();
+    let late = on.product.submit("name: late\nresources: {accelerators: \"H100:1\"}\nrun: \"true\"\n");
+    wait_for("the silence to show", || {
+        let reason = on.node("n1")["status_reason"].as_str().unwrap_or_default().to_owned();
+        reason.contains("Slurm doesn't answer").then_some(())
+    });
+    on.slurm.start_controller().expect("it starts again");
+    // Slurm's programs take ten seconds to say that slurmctld is away, and slurmctld a while to find its nodes again.
+    let is_over = || (on.product.job(&late)["state"] == "succeeded").then_some(());
+    let found = (0..4).find_map(|_| try_for(is_over));
+    assert!(found.is_some(), "{:#}", on.product.job(&late));
+    for job in [on.product.job(&id), on.product.job(&late)] {
+        assert_eq!((attempts(&job), job["faults"].as_u64()), (1, Some(0)), "nothing was repeated: {job:#}");
+    }
+}
+
+#[test]
+fn a_job_on_a_lost_node_goes_on_elsewhere_from_its_checkpoint() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::up(2);
+    let folder = on.product.path("checkpoints").to_str().expect("text").to_owned();
+    let id = on.product.submit(&training(400, &folder));
+    let job = on.product.wait_step(&id, 60);
+    let lost = OnSlurm::places(&job).remove(0);
+    let number: u32 = lost[1..].parse().expect("nodes are n1 and n2");
+    on.slurm.kill_node(number);
+    on.wait_node(&lost, "lost");
+    let again = wait_for("the job to run again", || {
+        let job = on.product.job(&id);
+        (attempts(&job) == 2 && job["state"] == "running").then_some(job)
+    });
+    assert_ne!(OnSlurm::places(&again), std::slice::from_ref(&lost), "its node is lost");
+    let job = on.product.wait_state(&id, "succeeded");
+    let resumed = job["attempts"][1]["resumed_from"].as_u64();
+    println!("resumed from {resumed:?}");
+    assert_eq!(job["progress"]["step"].as_u64(), Some(400));
+    // Slurm cleans up there before the node takes jobs again.
+    on.slurm.start_node(number).expect("it starts again");
+    on.wait_node(&lost, "ready");
+}
+
+#[test]
+fn a_supervisor_killed_alone_is_a_fault_of_its_job_and_its_node_stays() {
+    if !is_possible() {
+        return;
+    }
+    let on = OnSlurm::up(1);
+    let id = on.product.submit("name: one\nresources: {accelerators: \"H100:1\"}\nrun: sleep 600\n");
+    on.product.wait_state(&id, "running");
+    let identity = on.product.data().join("jobs").join(&id).join("attempt-1/n1/supervisor.json");
+    let identity: Value = serde_json::from_slice(&std::fs::read(identity).expect("it has signed")).expect("JSON");
+    crate::fixtures::kill(identity["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid"));
+    let again = wait_for("another attempt", || {
+        let job = on.product.job(&id);
+        (attempts(&job) == 2 && job["state"] == "running").then_some(job)
+    });
+    assert_eq!((OnSlurm::places(&again), again["faults"].as_u64()), (vec!["n1".to_owned()], Some(1)));
+    // A user who cancels it in Slurm stops it there; here it waits and starts again.
+    let slurm_job =
+        on.jobs("RUNNING").first().and_then(|job| job.split(' ').next().map(str::to_owned)).expect("it runs");
+    on.slurm("scancel", &[&slurm_job]);
+    let third = wait_for("a third attempt", || {
+        let job = on.product.job(&id);
+        (attempts(&job) == 3 && job["state"] == "running").then_some(job)
+    });
+    assert_eq!(third["faults"].as_u64(), Some(1), "that was no fault: {third:#}");
+}
+
+#[test]
+fn a_gang_that_somebody_was_quicker_than_is_taken_back_and_shown_waiting() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::down(1);
+    let config = on.product.path("gangline.toml");
+    std::fs::write(&config, "[launcher]\nkind = 'slurm'\npending_seconds_max = 2\n").expect("it is writable");
+    on.product.option("--config", config.to_str().expect("text"));
+    on.product.start();
+    on.wait_node("n1", "ready");
+    // The control plane doesn't see it coming: it takes all CPUs, of which the job asks for none.
+    on.slurm("scontrol", &["update", "partitionname=main", "state=down"]);
+    let id = on.product.submit("name: one\nresources: {accelerators: \"H100:1\"}\nrun: \"true\"\n");
+    wait_for("the wait to be shown", || {
+        let shown = on.product.run(&["show", &id]).stdout;
+        (shown.contains("waits to be started") && shown.contains("PartitionDown")).then_some(())
+    });
+    wait_for("it to be taken back", || (attempts(&on.product.job(&id)) >= 2).then_some(()));
+    on.slurm("scontrol", &["update", "partitionname=main", "state=up"]);
+    let job = on.product.wait_state(&id, "succeeded");
+    assert_eq!(job["faults"].as_u64(), Some(0), "{job:#}");
+}
+
+#[test]
+fn what_slurm_does_not_have_is_refused_or_waited_for() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::down(1);
+    on.product.option("--partition", "gpus");
+    let refused = on.product.start_refused();
+    assert!(
+        refused.stderr.contains("error[G0509]: Slurm refused: there is no partition \"gpus\""),
+        "{}",
+        refused.stderr
+    );
+    let mut on_nothing = crate::fixtures::product::Product::down(&[]);
+    on_nothing.variable("SLURM_CONF", "/no/such/slurm.conf");
+    on_nothing.option("--launcher", "slurm");
+    on_nothing.start();
+    let log = std::fs::read_to_string(on_nothing.path("up.log")).expect("a log");
+    assert!(log.contains("Slurm doesn't answer") && log.contains("/no/such/slurm.conf"), "{log}");
+}
