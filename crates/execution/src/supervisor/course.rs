@@ -110,6 +110,7 @@ impl Course {
 
     /// Takes in what happened and says what to do about it.
     pub(super) fn apply(&mut self, now: Timestamp, input: Input) -> Vec<Action> {
+        self.awake(now);
         match input {
             Input::Keeper(Kept::Setup, event) => self.setup_said(now, event),
             Input::Keeper(Kept::Rank(local), event) => self.keeper_said(now, local, event),

@@ -346,7 +346,7 @@ fn ranks_that_come_to_a_stand_are_looked_at_and_given_up() {
     let mut course = running(2);
     started(&mut course);
     stepping(&mut course, 10);
-    assert_eq!(course.apply(at(30_999), Input::Tick), []);
+    assert_eq!(pass(&mut course, 1_000, 30_999), []);
     assert_eq!(course.deadline(), at(31_000));
     assert_eq!(course.apply(at(31_000), Input::Tick), [Action::LookAtStacks(vec![(0, 1_000), (1, 1_001)])]);
     let of = |rank, is_halted| Stacks { rank, is_halted, summary: vec![format!("rank {rank}")], text: String::new() };
@@ -366,22 +366,44 @@ fn ranks_that_come_to_a_stand_are_looked_at_and_given_up() {
     assert_eq!(fault.last_sign_of_life, at(1_000).unix_nanos());
 }
 
+/// Time passes as the supervisor sees it: a look at least each heartbeat. What the last one leads to.
+fn pass(course: &mut Course, from: u64, to: u64) -> Vec<Action> {
+    let mut actions = Vec::new();
+    for time in (from..to).step_by(1_000).chain([to]) {
+        assert_eq!(actions, [], "before {time}");
+        actions = course.apply(at(time), Input::Tick);
+    }
+    actions
+}
+
+/// Proves A-13: ranks aren't blamed for a machine that slept.
+#[test]
+fn ranks_of_a_supervisor_that_was_away_are_excused() {
+    let mut course = running(1);
+    started(&mut course);
+    stepping(&mut course, 10);
+    assert_eq!(course.apply(at(60_000), Input::Tick), [], "it wasn't there to see a step");
+    assert_eq!(pass(&mut course, 61_000, 89_999), []);
+    assert!(matches!(course.apply(at(90_000), Input::Tick).as_slice(), [Action::LookAtStacks(_)]));
+}
+
 #[test]
 fn a_look_that_takes_too_long_is_not_waited_for_and_ranks_that_went_on_are_left_alone() {
     let mut course = running(1);
     started(&mut course);
     stepping(&mut course, 10);
-    course.apply(at(31_000), Input::Tick);
+    pass(&mut course, 1_000, 31_000);
     let message = RankMessage { step: Some(Step(11)), ..RankMessage::default() };
     course.apply(at(32_000), Input::Message(0, message));
     assert_eq!(course.apply(at(32_001), Input::Stacks(Vec::new())), []);
     assert!(course.stop.is_none());
+    assert_eq!(pass(&mut course, 33_000, 100_000), []);
     course.apply(at(100_000), Input::Orders(orders()));
     let next = course.deadline();
     assert_eq!(next, at(32_000 + 5 * 31_000), "the pause is a step like others now");
-    assert!(matches!(course.apply(next, Input::Tick).as_slice(), [Action::LookAtStacks(_)]));
-    assert!(course.deadline() > next);
-    assert!(matches!(course.apply(course.deadline(), Input::Tick).as_slice(), [Action::Command(..)]));
+    assert!(matches!(pass(&mut course, 101_000, 187_000).as_slice(), [Action::LookAtStacks(_)]));
+    assert_eq!(course.deadline(), at(197_000));
+    assert!(matches!(pass(&mut course, 188_000, 197_000).as_slice(), [Action::Command(..)]));
 }
 
 fn saved(step: u64) -> RankMessage {

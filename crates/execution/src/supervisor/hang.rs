@@ -98,6 +98,14 @@ impl Progress {
         self.work = (None, None);
     }
 
+    /// Nobody was there to see it for a while: its silence begins anew.
+    pub(super) fn excuse(&mut self, now: Timestamp) {
+        self.moved_at = self.moved_at.map(|_| now);
+        self.output.last = self.output.last.map(|_| now);
+        self.steps.last = self.steps.last.map(|_| now);
+        self.work = (None, None);
+    }
+
     /// Its processes have used so much processor time so far.
     pub(super) fn worked(&mut self, time: Duration) {
         self.work = match self.work {

@@ -19,6 +19,7 @@ use super::keepers::Keepers;
 use super::sockets::Sockets;
 use super::stacks::{self, Stacks};
 use super::staging::{self, StagingFolder};
+use super::standstill::AWAKE_EVERY;
 use super::{END_FILE, SuperviseOptions, Supervised};
 use crate::clock::Clock;
 use crate::files::write_durably;
@@ -126,7 +127,8 @@ impl Shell {
                 self.contact.send(self.course.report(now));
                 self.course.sent();
             }
-            let wake_at = self.contact.deadline().map_or(self.course.deadline(), |at| at.min(self.course.deadline()));
+            let due = self.course.deadline().min(now + AWAKE_EVERY);
+            let wake_at = self.contact.deadline().map_or(due, |at| at.min(due));
             let input = tokio::select! {
                 biased;
                 Some(answer) = answers.recv() => {

@@ -17,12 +17,19 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 /// Between two looks at the processor time of silent ranks.
 const MEASURE_EVERY: Duration = Duration::from_secs(3);
 
+/// At least so often an input comes, be it a tick.
+pub(super) const AWAKE_EVERY: Duration = Duration::from_secs(1);
+/// A longer time between two inputs means that the supervisor itself stood still.
+const AWAY_AFTER: Duration = Duration::from_secs(5);
+
 /// What is under way about it.
 #[derive(Debug, Default)]
 pub(super) struct Standstill {
     /// The stacks are waited for until then.
     until: Option<Timestamp>,
     measured_at: Option<Timestamp>,
+    /// When anything was heard or looked at last.
+    awake_at: Option<Timestamp>,
 }
 
 impl Course {
@@ -33,6 +40,15 @@ impl Course {
         // What is silent but busy is looked at again and again, not at once.
         let due = hangs.map(|at| measured.map_or(at, |measured| at.max(measured)));
         self.standstill.until.into_iter().chain(due).min()
+    }
+
+    /// Notes that an input came. After a time without any this process was away (a machine that was suspended, a disk that hung), and so were
+    /// the ranks, or what they said: they are excused.
+    pub(super) fn awake(&mut self, now: Timestamp) {
+        if self.standstill.awake_at.replace(now).is_some_and(|awake_at| now.since(awake_at) > AWAY_AFTER) {
+            self.standstill.until = None;
+            self.ranks.iter_mut().for_each(|rank| rank.progress.excuse(now));
+        }
     }
 
     /// Looks at the stacks of ranks that have come to a stand, and at the work of those that are merely silent.
