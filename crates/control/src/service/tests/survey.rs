@@ -108,6 +108,8 @@ fn a_gang_that_can_not_be_started_for_now_is_started_later_at_no_cost() {
     let gang = world.launches();
     let later = |spec: &_| (Clone::clone(spec), LaunchOutcome::Later(because("nobody answers")));
     world.request(Request::Launched { gang: gang.iter().map(later).collect() });
+    // Read models wait a little for a commit.
+    world.pass(SECOND);
     assert!(world.show(job).because.contains("nobody answers"));
     world.pass_slowly(10 * SECOND);
     let again = world.launch();
