@@ -15,8 +15,6 @@ pub(super) enum Action {
     Drain { node: u32 },
     /// A drain is taken back.
     Undrain { node: u32 },
-    /// Others hold something of a node, or close it.
-    Observe { node: u32, is_closed: bool, devices: u32, cpus: u32 },
     /// A job is submitted.
     Submit(Shape),
     /// The ranks of one share run.
@@ -121,8 +119,7 @@ fn action(dice: &mut Dice) -> Action {
         4..8 => Action::Lose { node },
         8..11 => Action::Drain { node },
         11..13 => Action::Undrain { node },
-        13..17 => Action::Observe { node, is_closed: dice.below(4) == 0, devices: dice.below(4), cpus: dice.below(3) },
-        17..35 => Action::Submit(shape(dice)),
+        13..35 => Action::Submit(shape(dice)),
         35..45 => Action::Start { share },
         45..59 => Action::End { share, how: how(dice) },
         59..73 => Action::EndAll { job, how: how(dice) },

@@ -258,7 +258,8 @@ impl Shadow {
         let memory: Bytes = self.shares_on(node).map(|share| share.memory).sum();
         let outside = self.outside.get(&node).copied().unwrap_or_default();
         let mut devices: BTreeSet<u32> = (0..capacity.accelerators).filter(|device| !held.contains(device)).collect();
-        (0..outside.accelerators).for_each(|_| drop(devices.pop_last()));
+        let others = usize::try_from(outside.accelerators).expect("a usize holds 32 bits");
+        devices = devices.iter().take(devices.len().saturating_sub(others)).copied().collect();
         let cpus = capacity.cpus.saturating_sub(cpus).saturating_sub(outside.cpus);
         let memory = capacity.memory.0.saturating_sub(memory.0).saturating_sub(outside.memory.0);
         (devices, cpus, Bytes(memory))

@@ -130,10 +130,6 @@ impl World {
             Action::Lose { node } => self.apply(&Event::NodeLost { node: self.node(node) }),
             Action::Drain { node } => self.apply(&Event::DrainRequested { node: self.node(node), within: None }),
             Action::Undrain { node } => self.apply(&Event::DrainCancelled { node: self.node(node) }),
-            Action::Observe { node, is_closed, devices: accelerators, cpus } => {
-                let outside = Outside { is_closed, accelerators, cpus, memory: Bytes(0) };
-                self.apply(&Event::NodeObserved { node: self.node(node), outside })
-            }
             Action::Submit(shape) => self.apply(&Event::JobSubmitted(Arc::new(job_spec(shape)))),
             Action::Start { share } => match pick(&self.shadow.live_shares(), share) {
                 Some((job, attempt, node)) => self.apply(&Event::ShareStarted { job, attempt, node }),

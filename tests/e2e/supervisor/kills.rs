@@ -2,7 +2,6 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use gangline_execution::launcher::Launcher;
 use gangline_execution::protocol::{Fault, FaultCause, NodeState, Outcome};
 
 use crate::fixtures::attempt::Attempt;

@@ -121,9 +121,6 @@ impl SlurmLauncher {
     fn submit(&self, gang: &[SupervisorSpec]) -> Result<(), LaunchError> {
         let Some(first) = gang.first() else { return Ok(()) };
         let folder = gang_folder(&first.folder);
-        for spec in gang {
-            write_spec(&SupervisorSpec { keeps_visible_devices: true, ..spec.clone() })?;
-        }
         if self.is_submitted(&folder)? {
             return Ok(());
         }
@@ -131,6 +128,11 @@ impl SlurmLauncher {
             Some(sight) => sight,
             None => self.look()?,
         };
+        for spec in gang {
+            // A control plane that hasn't seen the nodes yet knows their names only.
+            let address = sight.node(&spec.node).map_or_else(|| spec.address.clone(), |node| node.address.clone());
+            write_spec(&SupervisorSpec { keeps_visible_devices: true, address, ..spec.clone() })?;
+        }
         let nodes: Vec<_> = gang.iter().filter_map(|spec| sight.node(&spec.node)).collect();
         let slice = Slice::of(gang, &nodes);
         let path = record::write_script(&folder, &script::script(gang, &slice, &self.options.program))?;
