@@ -203,11 +203,12 @@ mod tests {
         check(0, "line 2: --exclusive: ");
         check(1, "line 3: --partition: ");
         check(2, "line 4: --output: ");
-        check(3, "line 5: --exclude: ");
-        check(4, "line 6: --dependency: ");
-        check(5, "line 7: --frobnicate: it isn't known");
-        check(6, "line 8: srun: ");
-        assert_eq!(notes.len(), 7, "what follows the first command is no option: {notes:#?}");
+        check(3, "line 4: --open-mode: ");
+        check(4, "line 5: --exclude: ");
+        check(5, "line 6: --dependency: ");
+        check(6, "line 7: --frobnicate: it isn't known");
+        check(7, "line 8: srun: ");
+        assert_eq!(notes.len(), 8, "what follows the first command is no option: {notes:#?}");
     }
 
     #[test]

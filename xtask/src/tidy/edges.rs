@@ -68,8 +68,9 @@ const PURE: [(&str, &[&str]); 6] = [
     // Diagnosis looks for patterns in texts; its rules are text too.
     ("crates/diagnosis", &["thiserror", "serde", "toml", "aho-corasick", "memchr", "regex", "regex-syntax"]),
     ("crates/orchestration", &["thiserror"]),
-    // Planning reads books of hardware and models, which are text, and its plans are values that are kept.
-    ("crates/planning", &["thiserror", "serde", "serde_json", "toml"]),
+    // Planning reads books of hardware and models, which are text, and its plans are values that are kept, in a
+    // format that has a schema.
+    ("crates/planning", &["schemars", "thiserror", "serde", "serde_json", "toml"]),
 ];
 
 /// What the tests of a pure crate may use besides.
