@@ -366,6 +366,18 @@ fn ranks_that_come_to_a_stand_are_looked_at_and_given_up() {
     assert_eq!(fault.last_sign_of_life, at(1_000).unix_nanos());
 }
 
+#[test]
+fn a_rank_that_has_made_its_last_step_is_not_judged() {
+    let mut course = running(1);
+    started(&mut course);
+    course.apply(at(0), Input::Message(0, RankMessage { total_steps: Some(Step(10)), ..RankMessage::default() }));
+    stepping(&mut course, 9);
+    assert_eq!(course.deadline(), at(30_900));
+    stepping(&mut course, 10);
+    assert_eq!(course.deadline(), Timestamp::EPOCH + ORPHAN_AFTER, "nothing else is waited for");
+    assert_eq!(pass(&mut course, 2_000, 60_000), []);
+}
+
 /// Time passes as the supervisor sees it: a look at least each heartbeat. What the last one leads to.
 fn pass(course: &mut Course, from: u64, to: u64) -> Vec<Action> {
     let mut actions = Vec::new();

@@ -134,10 +134,20 @@ impl Rank {
         self.progress.output(at);
     }
 
-    /// Whether it has come to a stand; one that has made its last step may do what it likes.
+    /// Whether it has come to a stand.
     pub(super) fn hang(&self, now: Timestamp) -> Option<Hang> {
-        let is_through = self.total_steps.is_some_and(|total| self.clock.last_step().is_some_and(|last| last >= total));
-        if is_through || !self.is_kept() { None } else { self.progress.hang(now) }
+        if self.is_judged() { self.progress.hang(now) } else { None }
+    }
+
+    /// When it will have come to a stand if nothing more is seen of it.
+    pub(super) fn hangs_at(&self) -> Option<Timestamp> {
+        if self.is_judged() { self.progress.hangs_at() } else { None }
+    }
+
+    /// One that has made its last step may do what it likes.
+    fn is_judged(&self) -> bool {
+        let last = self.clock.last_step();
+        self.is_kept() && !self.total_steps.is_some_and(|total| last.is_some_and(|last| last >= total))
     }
 
     /// Whether a process of it may still run.

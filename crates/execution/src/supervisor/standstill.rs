@@ -35,11 +35,13 @@ pub(super) struct Standstill {
 impl Course {
     /// When time alone makes a standstill, or the next step about one.
     pub(super) fn standstill_due(&self) -> Option<Timestamp> {
-        let hangs = self.ranks.iter().filter(|rank| rank.is_kept()).filter_map(|rank| rank.progress.hangs_at());
+        if self.standstill.until.is_some() {
+            return self.standstill.until;
+        }
         let measured = self.standstill.measured_at.map(|at| at + MEASURE_EVERY);
         // What is silent but busy is looked at again and again, not at once.
-        let due = hangs.map(|at| measured.map_or(at, |measured| at.max(measured)));
-        self.standstill.until.into_iter().chain(due).min()
+        let due = |at: Timestamp| measured.map_or(at, |measured| at.max(measured));
+        self.ranks.iter().filter_map(Rank::hangs_at).map(due).min()
     }
 
     /// Notes that an input came. After a time without any this process was away (a machine that was suspended, a disk that hung), and so were
