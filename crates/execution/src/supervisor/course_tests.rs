@@ -367,6 +367,19 @@ fn ranks_that_come_to_a_stand_are_looked_at_and_given_up() {
 }
 
 #[test]
+fn a_rank_terminated_with_its_supervisor_has_not_failed() {
+    let mut course = running(2);
+    course.apply(at(5_000), Input::Terminated);
+    course.apply(at(5_010), ended(0, 4_990, RankEnd::Signal(15)));
+    course.apply(at(5_020), ended(1, 5_000, RankEnd::Signal(15)));
+    assert!(matches!(course.stage, Stage::Ended(_, Outcome::Stopped)), "{:?}", course.stage);
+    let mut course = running(1);
+    course.apply(at(5_000), Input::Terminated);
+    course.apply(at(5_010), ended(0, 4_990, RankEnd::Exit(1)));
+    assert_eq!(faulty_rank(&course), Some(0), "what fails by itself does so");
+}
+
+#[test]
 fn a_rank_that_has_made_its_last_step_is_not_judged() {
     let mut course = running(1);
     started(&mut course);

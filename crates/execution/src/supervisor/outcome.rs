@@ -14,6 +14,8 @@ const FAULT_GRACE: Duration = Duration::from_secs(10);
 const HANG_GRACE: Duration = Duration::from_secs(2);
 /// How long peers may take to end by themselves when a rank has exited to be requeued.
 const REQUEUE_WAIT_MAX: Duration = Duration::from_secs(30);
+/// A rank that was terminated so shortly before an ordered stop was terminated by who stops it.
+const SAME_BLOW: Duration = Duration::from_secs(1);
 /// SIGKILL is repeated for what can't die at once.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
@@ -67,6 +69,13 @@ impl Stop {
         }
     }
 
+    /// Whether a rank ended like this because of it. Who ends everything (`scancel`, systemd, a container's runtime) sends SIGTERM to ranks
+    /// and supervisor at once, and a rank may be the first to die of it.
+    fn has_ended(&self, ending: &Ending) -> bool {
+        let is_same_blow = self.is_ordered && ending.is_terminated() && ending.at + SAME_BLOW >= self.cutoff;
+        ending.at > self.cutoff || is_same_blow
+    }
+
     /// When the next signal is due.
     pub(super) fn deadline(&self) -> Timestamp {
         if self.is_terminated { self.kill_at } else { self.terminate_at.min(self.kill_at) }
@@ -95,7 +104,7 @@ pub(super) fn of_ranks(ranks: &[Rank], stop: Option<&Stop>) -> Outcome {
         return Outcome::Succeeded;
     }
     let failures = endings.iter().filter(|(_, ending)| !ending.is_success());
-    let of_their_own = failures.clone().filter(|(_, ending)| stop.is_none_or(|stop| ending.at <= stop.cutoff));
+    let of_their_own = failures.clone().filter(|(_, ending)| stop.is_none_or(|stop| !stop.has_ended(ending)));
     let said = |code: i32| failures.clone().find(|(_, ending)| ending.exit_code() == Some(code));
     if let Some((rank, ending)) = of_their_own.min_by_key(|(rank, ending)| (ending.at, rank.number)) {
         by_code(rank, ending)

@@ -2,6 +2,7 @@
 
 use gangline_base::{Phase, Step, Timestamp};
 use gangline_telemetry::PhaseClock;
+use rustix::process::Signal;
 
 use super::hang::{Hang, Progress};
 use crate::keeper::RankEnd;
@@ -63,6 +64,11 @@ impl Ending {
     /// Whether the rank did its work.
     pub(super) fn is_success(&self) -> bool {
         self.exit_code() == Some(0)
+    }
+
+    /// Whether SIGTERM ended it.
+    pub(super) fn is_terminated(&self) -> bool {
+        self.cause == EndCause::Process(RankEnd::Signal(Signal::TERM.as_raw()))
     }
 
     /// The exit code, if it exited.

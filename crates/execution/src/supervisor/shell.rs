@@ -5,8 +5,11 @@ use std::io;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use gangline_base::Timestamp;
+use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::sleep_until;
@@ -23,11 +26,14 @@ use super::standstill::AWAKE_EVERY;
 use super::{END_FILE, SuperviseOptions, Supervised};
 use crate::clock::Clock;
 use crate::files::write_durably;
+use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{FaultCause, Rendezvous, Report, SupervisorSpec};
 
 /// Inputs that may wait; ranks that send faster are slowed down by their full sockets.
 const INPUTS_MAX: usize = 1_024;
 
+/// How long the supervisor's own SIGTERM is waited for when a rank was ended by one.
+const SAME_BLOW: Duration = Duration::from_millis(100);
 /// What stuck ranks waited for, in the attempt's folder.
 const STACKS_FILE: &str = "stacks.txt";
 
@@ -45,6 +51,8 @@ struct Shell {
     /// Keeps the offered port from others until the ranks start.
     reserved_port: Option<TcpListener>,
     is_end_recorded: bool,
+    /// The supervisor has got a signal to end.
+    is_terminated: Arc<AtomicBool>,
 }
 
 /// Runs an attempt's share from setup to the delivery of its end.
@@ -67,12 +75,13 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         inputs: inputs.clone(),
         reserved_port,
         is_end_recorded: false,
+        is_terminated: Arc::default(),
         spec,
         options,
         clock,
     };
     std::fs::create_dir_all(shell.keepers.log_folder())?;
-    tokio::spawn(pass_on_signals(inputs));
+    tokio::spawn(pass_on_signals(inputs, Arc::clone(&shell.is_terminated)));
     let invisible = || environment::check_visible(&shell.spec, &shell.options.environment);
     match problem.or_else(invisible).or_else(|| make_checkpoint_folder(&shell.spec)) {
         Some(message) => shell.course.node_failed(clock.now(), FaultCause::Start { message }, Vec::new()),
@@ -144,6 +153,14 @@ impl Shell {
     }
 
     async fn take(&mut self, input: Input) {
+        if is_termination(&input) && self.course.stop.is_none() {
+            // Who ends everything sends SIGTERM to the supervisor too, at once.
+            tokio::time::sleep(SAME_BLOW).await;
+            if self.is_terminated.load(Ordering::Relaxed) {
+                let actions = self.course.apply(self.clock.now(), Input::Terminated);
+                self.perform(actions).await;
+            }
+        }
         let gone = match &input {
             Input::KeeperGone(kept, _) => Some(*kept),
             _ => None,
@@ -199,7 +216,7 @@ impl Shell {
                 problem = started.err().map(|error| format!("start in {folder}: {error}"));
             }
             if let Some(message) = problem.clone() {
-                let event = crate::keeper::KeeperEvent::NotStarted { at: self.clock.now().unix_nanos(), message };
+                let event = KeeperEvent::NotStarted { at: self.clock.now().unix_nanos(), message };
                 Box::pin(self.take(Input::Keeper(Kept::Rank(local), event))).await;
             }
         }
@@ -274,6 +291,12 @@ impl Shell {
     }
 }
 
+/// Whether a rank was ended by SIGTERM.
+fn is_termination(input: &Input) -> bool {
+    let Input::Keeper(Kept::Rank(_), KeeperEvent::Ended { end, .. }) = input else { return false };
+    *end == RankEnd::Signal(Signal::TERM.as_raw())
+}
+
 async fn wait_until(clock: &Clock, at: Option<Timestamp>) {
     match at {
         Some(at) => sleep_until(clock.instant(at).into()).await,
@@ -282,7 +305,7 @@ async fn wait_until(clock: &Clock, at: Option<Timestamp>) {
 }
 
 /// SIGTERM and SIGINT stop the ranks in order.
-async fn pass_on_signals(inputs: Sender<Input>) {
+async fn pass_on_signals(inputs: Sender<Input>, is_terminated: Arc<AtomicBool>) {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         return;
@@ -292,6 +315,7 @@ async fn pass_on_signals(inputs: Sender<Input>) {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
+        is_terminated.store(true, Ordering::Relaxed);
         if inputs.send(Input::Terminated).await.is_err() {
             return;
         }
