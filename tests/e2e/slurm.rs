@@ -111,7 +111,7 @@ fn jobs_go_on_while_the_control_plane_or_slurm_is_away() {
     on.product.kill_control_plane();
     on.product.start();
     assert_eq!(on.jobs("RUNNING"), before);
-    on.slurm.kill_controller();
+    on.slurm.stop_controller();
     let late = on.product.submit("name: late\nresources: {accelerators: \"H100:1\"}\nrun: \"true\"\n");
     wait_for("the silence to show", || {
         let reason = on.node("n1")["status_reason"].as_str().unwrap_or_default().to_owned();

@@ -11,8 +11,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::process::{Signal, kill_process};
 
 use crate::launcher::fence::kill_all_with;
+use crate::process::as_pid;
 
 /// The variable by which Slurm's programs find their Slurm; everything that a private one starts has it.
 pub const CONF_VARIABLE: &str = "SLURM_CONF";
@@ -20,6 +22,8 @@ pub const CONF_VARIABLE: &str = "SLURM_CONF";
 const DEVICE_MAJOR: u32 = 195;
 /// How long it may take until all nodes are there.
 const START_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long slurmctld may take to end.
+const STOP_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Length of munge's key.
@@ -113,7 +117,7 @@ impl PrivateSlurm {
         command
     }
 
-    /// Starts slurmctld, again after [`Self::kill_controller`].
+    /// Starts slurmctld, again after [`Self::stop_controller`].
     ///
     /// # Errors
     /// [`PrivateError`] if it can't be started.
@@ -124,9 +128,16 @@ impl PrivateSlurm {
         Ok(())
     }
 
-    /// SIGKILL to slurmctld.
-    pub fn kill_controller(&mut self) {
-        end(self.controller.take());
+    /// SIGTERM to slurmctld, which then saves what it knows: by itself it does so every five seconds only (its `SAVE_MAX_WAIT`), and one that
+    /// is killed within them ends jobs that it doesn't know to run.
+    pub fn stop_controller(&mut self) {
+        let Some(mut controller) = self.controller.take() else { return };
+        let is_told = as_pid(controller.id()).is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok());
+        let until = Instant::now() + STOP_WAIT_MAX;
+        while is_told && Instant::now() < until && matches!(controller.try_wait(), Ok(None)) {
+            sleep(PAUSE);
+        }
+        end(Some(controller));
     }
 
     /// Starts the slurmd of node `n<number>`, again after [`Self::kill_node`].
