@@ -35,7 +35,9 @@ pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
         tools::ensure_components(may_install)?;
         if may_install {
             // Tests that need these skip themselves without them, which CI doesn't allow.
-            tools::ensure(&[&tools::BROWSER, &tools::MOUNT, &tools::PYTHON, &tools::SLURM, &tools::MUNGE], true)?;
+            let of_tests =
+                [&tools::BROWSER, &tools::MOUNT, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
+            tools::ensure(&of_tests, true)?;
         }
         tools::ensure(&[&tools::GIT, &tools::COMPILER], may_install).map(|()| true)
     });

@@ -28,6 +28,8 @@ pub(crate) const MOUNT: Tool = Tool { program: "mount", package: "mount" };
 pub(crate) const SLURM: Tool = Tool { program: "slurmctld", package: "slurm-wlm" };
 /// Slurm's authentication.
 pub(crate) const MUNGE: Tool = Tool { program: "munged", package: "munge" };
+/// Makes the networks in which a test slows a link down; without it that test skips itself.
+pub(crate) const NETWORKS: Tool = Tool { program: "ip", package: "iproute2" };
 /// Makes the environment that the Python package is built and tested in.
 pub(crate) const PYTHON: Tool = Tool { program: "python3", package: "python3-venv" };
 

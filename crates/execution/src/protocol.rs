@@ -196,7 +196,7 @@ pub struct Fault {
     pub last_lines: Vec<String>,
     /// What the ranks' logs say of the cause, if they say something clear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub diagnosis: Option<Diagnosis>,
+    pub diagnosis: Option<Box<Diagnosis>>,
 }
 
 /// Why the ranks failed, by their logs (docs/diagnosis.md): estimated.

@@ -132,7 +132,7 @@ fn bound(report: &mut Report, ranks_per_node: u32) {
         for line in &mut fault.last_lines {
             line.truncate(line.floor_char_boundary(LAST_LINE_BYTES_MAX));
         }
-        if let Some(diagnosis) = &mut fault.diagnosis {
+        if let Some(diagnosis) = fault.diagnosis.as_deref_mut() {
             diagnosis.evidence.truncate(LAST_LINES_MAX);
             let texts =
                 [&mut diagnosis.category, &mut diagnosis.subcategory, &mut diagnosis.summary, &mut diagnosis.advice];

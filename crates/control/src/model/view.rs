@@ -71,7 +71,7 @@ fn attempt_to_wire(attempt: &AttemptRecord) -> Attempt {
         cause: describe(&fault.cause),
         noticed_at: Time(Timestamp::from_unix_nanos(fault.noticed_at)),
         last_lines: fault.last_lines.clone(),
-        diagnosis: fault.diagnosis.as_ref().map(diagnosis_to_wire),
+        diagnosis: fault.diagnosis.as_deref().map(diagnosis_to_wire),
     });
     Attempt {
         number: attempt.number,

@@ -152,7 +152,7 @@ impl Course {
     /// Adds to a fault what the logs say of it.
     pub(super) fn diagnose(&mut self, log_folder: &Path) {
         if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
-            fault.diagnosis = diagnosis::of_ranks(&self.ranks, &self.spec.node, log_folder);
+            fault.diagnosis = diagnosis::of_ranks(&self.ranks, &self.spec.node, log_folder).map(Box::new);
         }
     }
 

@@ -153,7 +153,7 @@ impl Rank {
     /// One that has made its last step may do what it likes.
     fn is_judged(&self) -> bool {
         let last = self.clock.last_step();
-        self.is_kept() && !self.total_steps.is_some_and(|total| last.is_some_and(|last| last >= total))
+        self.is_kept() && self.total_steps.is_none_or(|total| last.is_none_or(|last| last < total))
     }
 
     /// Whether a process of it may still run.
