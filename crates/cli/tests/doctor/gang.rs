@@ -85,8 +85,8 @@ impl Network {
     fn new() -> Option<Network> {
         let network = Network { name: format!("gl{}", std::process::id()) };
         let bridge = network.name.clone();
-        let made = ip(&["netns", "add", &bridge]) && network.inside(&["link", "add", "br", "type", "bridge"]);
-        (made && network.inside(&["link", "set", "br", "up"]) && (0..3).all(|node| network.add(node)))
+        let made = ip(&["netns", "add", &bridge]) && network.inside(&["link", "add", "name", "bridge0", "type", "bridge"]);
+        (made && network.inside(&["link", "set", "dev", "bridge0", "up"]) && (0..3).all(|node| network.add(node)))
             .then_some(network)
     }
 
@@ -103,7 +103,7 @@ impl Network {
         let (name, port) = (self.node(node), format!("p{node}"));
         ip(&["netns", "add", &name])
             && self.inside(&["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &name])
-            && self.inside(&["link", "set", &port, "up", "master", "br"])
+            && self.inside(&["link", "set", &port, "up", "master", "bridge0"])
             && ip(&["-n", &name, "address", "add", &format!("10.77.0.{}/24", node + 1), "dev", "eth0"])
             && ip(&["-n", &name, "link", "set", "eth0", "up"])
             && ip(&["-n", &name, "link", "set", "lo", "up"])
