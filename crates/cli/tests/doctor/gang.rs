@@ -85,7 +85,8 @@ impl Network {
     fn new() -> Option<Network> {
         let network = Network { name: format!("gl{}", std::process::id()) };
         let bridge = network.name.clone();
-        let made = ip(&["netns", "add", &bridge]) && network.inside(&["link", "add", "name", "bridge0", "type", "bridge"]);
+        let made =
+            ip(&["netns", "add", &bridge]) && network.inside(&["link", "add", "name", "bridge0", "type", "bridge"]);
         (made && network.inside(&["link", "set", "dev", "bridge0", "up"]) && (0..3).all(|node| network.add(node)))
             .then_some(network)
     }
