@@ -30,6 +30,7 @@ class Store:
         commit_timeout_seconds: float | None = None,
         staging: str | None = None,
         archive: _Place | None = None,
+        restore_below: int | None = None,
     ) -> None: ...
     def save(
         self,

@@ -118,6 +118,7 @@ class Reader:
         self.path = folder_of(os.fspath(path)) if is_address(path) else os.fspath(path)
         """The folder."""
         self._native = _native.Store(self.path, **options)
+        self._below = options.get("restore_below")
         self._process = os.getpid()
         self._remote = Remote(self._native, _place(path, None)) if is_address(path) else None
 
@@ -218,6 +219,8 @@ class Reader:
         if step is not None:
             return self._load(step, into)
         for listed in reversed(self._native.list()):
+            if self._below is not None and listed[0] >= self._below:
+                continue
             try:
                 return self._load(listed[0], into)
             except NotFound:
@@ -261,6 +264,9 @@ class Writer(Reader):
         staging = os.environ.get("GANGLINE_STAGING_DIR") or None
         self._archive = None if archive is None else _place(archive, archive_rate)
         options = {"commit_timeout_seconds": commit_timeout, "staging": staging, "archive": self._archive}
+        # So is this, when the job's numbers went bad: what was saved from that step on may hold what made them so.
+        below = os.environ.get("GANGLINE_RESTORE_BELOW")
+        options["restore_below"] = int(below) if below else None
         super().__init__(path, writer=writer, keep=keep, **options)
         self._saves = []
         self._is_closed = False

@@ -70,7 +70,7 @@ impl Store {
 impl Store {
     /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
     #[new]
-    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None))]
+    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None))]
     #[expect(clippy::too_many_arguments, reason = "Python passes all but the path by name")]
     fn new(
         py: Python<'_>,
@@ -80,9 +80,11 @@ impl Store {
         commit_timeout_seconds: Option<f64>,
         staging: Option<PathBuf>,
         archive: Option<Place>,
+        restore_below: Option<u64>,
     ) -> PyResult<Self> {
         let role = writer.map_or(Role::Reader, |(rank, world_size, tag)| Role::Writer { rank, world_size, tag });
-        let mut options = Options { role, staging, ..Options::default() };
+        let restore_below = restore_below.map(Step);
+        let mut options = Options { role, staging, restore_below, ..Options::default() };
         options.archive = archive.map(archive::tier).transpose()?;
         options.keep = keep.map(keep_of).transpose()?;
         if let Some(seconds) = commit_timeout_seconds {

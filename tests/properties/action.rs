@@ -168,6 +168,6 @@ fn how(dice: &mut Dice) -> How {
         3 => How::DoNotRestart,
         4..7 => How::Requeue,
         7 => How::Stopped,
-        _ => How::Fault { cause: dice.below(8), millis_ago: dice.below(3_000) },
+        _ => How::Fault { cause: dice.below(64), millis_ago: dice.below(3_000) },
     }
 }

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use gangline_base::{GangShape, JobId, NodeId, Timestamp};
+use gangline_base::{FaultCategory, GangShape, JobId, NodeId, Timestamp};
 use gangline_orchestration::{
-    Decision, Event, Fate, NodeStatus, PlaceReason, Refusal, RequeueReason, Share, ShareEnd, ShareState, StopReason,
+    Decision, Event, Fate, NodeStatus, PlaceReason, Refusal, RequeueReason, Rung, Share, ShareEnd, ShareState,
+    StopReason,
 };
 
 use super::shadow::{Holding, Ours, Place, Shadow};
@@ -116,6 +117,9 @@ impl Shadow {
             (Decision::Place { attempt, shares, reason, .. }, Place::Waiting { since, not_before }) => {
                 let is_next = attempt.0 == job.attempts + 1;
                 ensure("a placed job was free to start", is_next && *not_before <= now && !job.is_cancelled, why)?;
+                if reason.kept_since.is_some() {
+                    return self.judge_in_place(id, job, shares, reason);
+                }
                 self.judge_order(now, id, shares, reason)?;
                 self.judge_shares(id, job, shares, reason.backfills.is_some())?;
                 self.judge_place_reason(now.since(*since), id, job, reason)
@@ -125,20 +129,52 @@ impl Shadow {
                 ensure("A-4 a stop has its reason", is_due && *attempt == holding.attempt, why)
             }
             (Decision::Requeue { attempt, not_before, reason, .. }, Place::Holding(holding)) => {
-                let is_due = holding.has_ended() && *attempt == holding.attempt && fate_due(job, holding).is_none();
+                let is_due =
+                    holding.has_ended() && *attempt == holding.attempt && fate_due(now, job, holding).is_none();
                 ensure("a requeue is due", is_due, why)?;
                 ensure("a pause doubles up to its limit", *not_before == now + pause_due(job, holding), why)?;
-                ensure("A-4 a requeue has its reason", *reason == requeue_due(job, holding), why)
+                ensure("A-4 a requeue has its reason", *reason == requeue_due(job, holding, reason), why)?;
+                self.judge_remedy(id, job, holding, reason)
             }
             (Decision::End { fate, .. }, Place::Waiting { .. }) => {
                 ensure("A-4 an end has its reason", job.is_cancelled && *fate == Fate::Cancelled, why)
             }
             (Decision::End { fate, .. }, Place::Holding(holding)) => {
-                let is_due = holding.has_ended() && fate_due(job, holding) == Some(*fate);
+                let is_due = holding.has_ended() && fate_due(now, job, holding) == Some(*fate);
                 ensure("A-4 an end has its reason", is_due, why)
             }
             _ => ensure("a decision fits the job's state", false, why),
         }
+    }
+
+    /// A gang stays only if its nodes take jobs, and where that is expected to lose no more or nothing else is free.
+    fn judge_remedy(&self, id: JobId, job: &Ours, holding: &Holding, reason: &RequeueReason) -> Verdict {
+        let RequeueReason::Fault { remedy, .. } = reason else { return Ok(()) };
+        let why = || format!("{id}: {remedy:?} of {holding:?}");
+        let is_ready = |node: NodeId| self.status(node) == Some(NodeStatus::Ready);
+        let all_ready = holding.shares.iter().all(|(share, _)| is_ready(share.node));
+        let may_stay = remedy.in_place.is_some();
+        ensure("it stays on nodes that take jobs", !may_stay || all_ready, why)?;
+        ensure("a pause isn't spent on devices", !may_stay || pause_due(job, holding).is_zero(), why)?;
+        match (remedy.rung, remedy.in_place) {
+            (Rung::InPlace, in_place) => ensure("it can stay if it does", in_place.is_some(), why),
+            (Rung::Elsewhere, Some(in_place)) => ensure("the cheaper way is taken", remedy.elsewhere < in_place, why),
+            (Rung::Elsewhere, None) => Ok(()),
+        }
+    }
+
+    /// A restart in place: the devices it had until just now, with its limit as before. The head of the line may have been
+    /// promised them while the attempt ended; it is back to what it was promised before the fault.
+    fn judge_in_place(&self, id: JobId, job: &Ours, shares: &[Share], reason: &PlaceReason) -> Verdict {
+        let is_same =
+            job.kept.as_ref().is_some_and(|(kept, since)| kept == shares && reason.kept_since == Some(*since));
+        let is_free = shares.iter().all(|share| {
+            let (free, cpus, memory) = self.free_on(share.node);
+            share.devices.iter().all(|device| free.contains(device)) && share.cpus <= cpus && share.memory <= memory
+        });
+        ensure("A-5 a restart in place takes what was held", is_same && is_free && reason.waited.is_zero(), || {
+            format!("{id}: {shares:?} after {:?}", job.kept)
+        })
     }
 
     /// Only the first in line for a kind of accelerator starts, or one that doesn't delay it.
@@ -171,7 +207,7 @@ impl Shadow {
         let mut held: Vec<(Option<Timestamp>, Share)> = Vec::new();
         for job in self.jobs.values() {
             let Some(holding) = job.holding() else { continue };
-            let limited = job.spec.time_limit.map(|limit| holding.placed_at + limit);
+            let limited = job.spec.time_limit.map(|limit| holding.allocated_at + limit);
             let end = limited.into_iter().chain(holding.stop_at).min();
             let end = end.map(|end| now.max(end + job.spec.checkpoint.grace));
             held.extend(holding.shares.iter().map(|(share, _)| (end, share.clone())));
@@ -271,7 +307,7 @@ impl Shadow {
         let of_job = |job: &Ours| match &job.place {
             Place::Waiting { not_before, .. } => Some(*not_before),
             Place::Holding(holding) if holding.stop.is_some() => None,
-            Place::Holding(holding) => job.spec.time_limit.map(|limit| holding.placed_at + limit),
+            Place::Holding(holding) => job.spec.time_limit.map(|limit| holding.allocated_at + limit),
         };
         self.jobs.values().filter_map(of_job).filter(|at| *at > now).min()
     }
@@ -283,7 +319,7 @@ fn stop_due(now: Timestamp, job: &Ours, holding: &Holding) -> Option<StopReason>
         None
     } else if job.is_cancelled {
         Some(StopReason::Cancelled)
-    } else if let Some(limit) = job.spec.time_limit.filter(|limit| now >= holding.placed_at + *limit) {
+    } else if let Some(limit) = job.spec.time_limit.filter(|limit| now >= holding.allocated_at + *limit) {
         Some(StopReason::TimeLimit(limit))
     } else {
         has_failed.then_some(StopReason::PeerEnded)
@@ -291,7 +327,7 @@ fn stop_due(now: Timestamp, job: &Ours, holding: &Holding) -> Option<StopReason>
 }
 
 /// How a job whose attempt is over ends; none if it is queued again.
-fn fate_due(job: &Ours, holding: &Holding) -> Option<Fate> {
+fn fate_due(now: Timestamp, job: &Ours, holding: &Holding) -> Option<Fate> {
     if holding.ends().all(|end| *end == ShareEnd::Succeeded) {
         Some(Fate::Succeeded)
     } else if job.is_cancelled {
@@ -300,14 +336,16 @@ fn fate_due(job: &Ours, holding: &Holding) -> Option<Fate> {
         Some(Fate::TimedOut)
     } else if holding.ends().any(|end| *end == ShareEnd::DoNotRestart) {
         Some(Fate::DoNotRestart)
-    } else if let Some(cause) = holding.root_cause() {
+    } else if let Some((cause, category)) = holding.root_cause() {
         let (faults, in_a_row) = (job.faults + 1, job.faults_in_a_row_with_this());
         if faults > job.spec.recovery.max_faults {
             Some(Fate::FaultsExhausted { cause, faults })
         } else if in_a_row >= job.spec.recovery.no_progress_limit.max(1) {
             Some(Fate::NoProgress { cause, faults: in_a_row })
         } else {
-            None
+            let repeats = matches!(category, FaultCategory::UserCode | FaultCategory::CudaOom | FaultCategory::HostOom);
+            let ran_long = job.checkpoint.is_none() && now.since(holding.placed_at) >= Duration::from_mins(10);
+            (repeats && in_a_row > 0 && !ran_long).then_some(Fate::NotRetried { cause, category })
         }
     } else {
         (job.requeues >= LIMITS.requeues_max).then_some(Fate::RequeuesExhausted { requeues: job.requeues })
@@ -317,26 +355,24 @@ fn fate_due(job: &Ours, holding: &Holding) -> Option<Fate> {
 /// How long a job that is queued again stays out: it grows with every time that nothing new was saved.
 fn pause_due(job: &Ours, holding: &Holding) -> Duration {
     let in_a_row = job.faults_in_a_row_with_this();
-    let doublings = match requeue_due(job, holding) {
-        RequeueReason::Fault { .. } => in_a_row.checked_sub(2),
-        RequeueReason::Asked => (in_a_row > 0).then_some(job.requeues),
-        RequeueReason::Orphaned
-        | RequeueReason::Preempted { .. }
-        | RequeueReason::Resized { .. }
-        | RequeueReason::NodeLeft { .. } => None,
+    let has_asked = holding.ends().any(|end| *end == ShareEnd::Requeue);
+    let doublings = match holding.root_cause() {
+        Some(_) => in_a_row.checked_sub(2),
+        None => (has_asked && in_a_row > 0).then_some(job.requeues),
     };
     let longest = LIMITS.backoff_max;
     let doubled = |times| (0..times).fold(Duration::from_secs(1), |pause, _| longest.min(pause * 2)).min(longest);
     doublings.map_or(Duration::ZERO, doubled)
 }
 
-fn requeue_due(job: &Ours, holding: &Holding) -> RequeueReason {
-    match holding.root_cause() {
-        Some(cause) => {
+/// Why a job waits again; how it goes on after a fault is taken from the decision, and judged apart.
+fn requeue_due(job: &Ours, holding: &Holding, given: &RequeueReason) -> RequeueReason {
+    match (holding.root_cause(), given) {
+        (Some((cause, category)), RequeueReason::Fault { remedy, .. }) => {
             let (faults, max_faults) = (job.faults + 1, job.spec.recovery.max_faults);
-            RequeueReason::Fault { cause, faults, max_faults }
+            RequeueReason::Fault { cause, category, faults, max_faults, remedy: *remedy }
         }
-        None if holding.ends().any(|end| *end == ShareEnd::Requeue) => RequeueReason::Asked,
-        None => RequeueReason::Orphaned,
+        _ if holding.ends().any(|end| *end == ShareEnd::Requeue) => RequeueReason::Asked,
+        _ => RequeueReason::Orphaned,
     }
 }

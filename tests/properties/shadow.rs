@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, Bytes, GangShape, JobId, JobSpec, NodeId, Step, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, FaultCategory, GangShape, JobId, JobSpec, NodeId, Step, Timestamp};
 use gangline_orchestration::{
     Decision, Engine, Event, Fate, FaultCause, Job, JobState, NodeSpec, NodeStatus, Outside, RequeueReason, Share,
     ShareEnd, ShareState, StopReason,
@@ -38,6 +38,8 @@ pub(super) struct Ours {
     pub(super) requeues: u32,
     pub(super) checkpoint: Option<Step>,
     pub(super) is_cancelled: bool,
+    /// What it held when it last failed, and since when.
+    pub(super) kept: Option<(Vec<Share>, Timestamp)>,
 }
 
 /// Where a live job stands.
@@ -52,6 +54,7 @@ pub(super) enum Place {
 pub(super) struct Holding {
     pub(super) attempt: AttemptNumber,
     pub(super) placed_at: Timestamp,
+    pub(super) allocated_at: Timestamp,
     pub(super) shares: Vec<(Share, ShareState)>,
     pub(super) stop: Option<StopReason>,
     pub(super) stop_at: Option<Timestamp>,
@@ -68,10 +71,12 @@ impl Holding {
     }
 
     /// The earliest fault.
-    pub(super) fn root_cause(&self) -> Option<FaultCause> {
-        let faults =
-            self.ends().filter_map(|e| if let ShareEnd::Fault { cause, at } = e { Some((at, cause)) } else { None });
-        faults.min_by_key(|(at, _)| **at).map(|(_, cause)| *cause)
+    pub(super) fn root_cause(&self) -> Option<(FaultCause, FaultCategory)> {
+        let faults = self.ends().filter_map(|end| match end {
+            ShareEnd::Fault { cause, category, at } => Some((*at, (*cause, *category))),
+            _ => None,
+        });
+        faults.min_by_key(|(at, _)| *at).map(|(_, fault)| fault)
     }
 }
 
@@ -137,6 +142,7 @@ impl Shadow {
             requeues: 0,
             checkpoint: None,
             is_cancelled: false,
+            kept: None,
         };
         self.jobs.insert(id, job);
     }
@@ -174,7 +180,7 @@ impl Shadow {
         if self.drained.get(&node) == Some(&true) {
             self.drained.remove(&node);
         }
-        let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
+        let end = ShareEnd::fault(FaultCause::NodeLost, now);
         for (job, _, _) in self.live_shares().into_iter().filter(|(_, _, on)| *on == node) {
             self.set_share(job, node, ShareState::Ended(end.clone()));
         }
@@ -184,13 +190,14 @@ impl Shadow {
         self.now = now;
         let job = self.job_mut(decision.job());
         match decision {
-            Decision::Place { attempt, shares, .. } => {
+            Decision::Place { attempt, shares, reason, .. } => {
                 let shares = shares.iter().map(|share| (share.clone(), ShareState::Launching)).collect();
                 let (attempt, checkpoint_at_start) = (*attempt, job.checkpoint);
                 job.attempts = attempt.0;
                 job.place = Place::Holding(Holding {
                     attempt,
                     placed_at: now,
+                    allocated_at: reason.kept_since.unwrap_or(now),
                     shares,
                     stop: None,
                     stop_at: None,
@@ -204,6 +211,9 @@ impl Shadow {
                 }
             }
             Decision::Requeue { not_before, reason, .. } => {
+                job.kept = job.holding().map(|holding| {
+                    (holding.shares.iter().map(|(share, _)| share.clone()).collect(), holding.allocated_at)
+                });
                 match reason {
                     RequeueReason::Fault { .. } => {
                         job.faults_in_a_row = job.faults_in_a_row_with_this();
@@ -326,6 +336,7 @@ fn is_same(job: &Job, ours: &Ours) -> bool {
             attempt.number == holding.attempt
                 && attempt.stop == holding.stop
                 && attempt.placed_at == holding.placed_at
+                && attempt.allocated_at == holding.allocated_at
                 && attempt.checkpoint_at_start == holding.checkpoint_at_start
                 && attempt.shares.iter().zip(&attempt.states).eq(shares)
         }

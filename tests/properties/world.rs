@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, Launch, NodeId,
-    NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, FaultCategory, GangShape, HangTimeout, JobId, JobSpec,
+    Launch, NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, Outside,
@@ -355,7 +355,8 @@ fn share_end(how: How, now: Timestamp) -> ShareEnd {
                 FaultCause::NodeLost,
                 FaultCause::Hang,
             ];
-            ShareEnd::Fault { cause: causes[index(cause, causes.len())], at }
+            let category = FaultCategory::ALL[index(cause / 8, FaultCategory::ALL.len())];
+            ShareEnd::Fault { cause: causes[index(cause, causes.len())], category, at }
         }
     }
 }

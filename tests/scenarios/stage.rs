@@ -310,11 +310,9 @@ impl Stage {
             Report::Stopped => Some(ShareEnd::Stopped),
             Report::Exited { code: 93, .. } => Some(ShareEnd::DoNotRestart),
             Report::Exited { code: 94, .. } => Some(ShareEnd::Requeue),
-            Report::Exited { code, noticed_ago } => {
-                Some(ShareEnd::Fault { cause: FaultCause::Exit(code), at: ago(noticed_ago) })
-            }
+            Report::Exited { code, noticed_ago } => Some(ShareEnd::fault(FaultCause::Exit(code), ago(noticed_ago))),
             Report::Killed { signal, noticed_ago } => {
-                Some(ShareEnd::Fault { cause: FaultCause::Signal(signal), at: ago(noticed_ago) })
+                Some(ShareEnd::fault(FaultCause::Signal(signal), ago(noticed_ago)))
             }
         }
     }

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 
 use crate::command::{run, succeeds};
 use crate::environment::{self, Environment};
+use crate::test_command;
 
 /// What builds the wheel.
 pub(crate) const MATURIN: &str = "maturin>=1.9.4,<2";
@@ -42,6 +43,9 @@ pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<
     install_wheel(&target, &environment)?;
     let mut tests = Command::new(environment.programs().join("pytest"));
     tests.args(["--config-file", "python/pyproject.toml", "-p", "no:cacheprovider", "python/tests"]).args(filters);
+    // Scripts of PyTorch run as jobs of the binary that the other tests have too.
+    test_command::build(false)?;
+    tests.env("GANGLINE_BINARY", target.join("release/gangline"));
     // The package that was installed is tested, not the one beside the tests; and nothing is left in the tree.
     succeeds(tests.env_remove("PYTHONPATH").env("PYTHONDONTWRITEBYTECODE", "1"))
 }

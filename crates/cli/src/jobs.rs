@@ -1,11 +1,11 @@
-//! `ps`, `show`, `explain` of a job, `cancel`.
+//! `ps`, `explain` of a job, `cancel`.
 
 use clap::Args;
 use gangline_control::wire;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
-use crate::{output, report, sweeps};
+use crate::{output, sweeps};
 
 /// Which jobs.
 #[derive(Args, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct PsArgs {
 /// Which job.
 #[derive(Args, Debug)]
 pub(crate) struct JobArgs {
-    /// Its id, as job-3 or 3; show, explain and cancel take a sweep's as well, as sweep-3
+    /// Its id, as job-3 or 3; explain and cancel take a sweep's as well, as sweep-3
     job: String,
 }
 
@@ -84,14 +84,6 @@ fn slots(gang: &wire::Gang) -> String {
         None if gang.nodes == 1 => per_node,
         None => format!("{}x{per_node}", gang.nodes),
     }
-}
-
-pub(crate) fn show(client: &Client, args: &JobArgs, is_json: bool) -> Result<(), Failure> {
-    if sweeps::is_sweep(&args.job) {
-        return sweeps::show(client, &args.job, is_json);
-    }
-    let job = client.job(&args.job)?;
-    if is_json { output::json(&job) } else { output::print(&report::job(&job)) }
 }
 
 pub(crate) fn explain(client: &Client, job: &str, is_json: bool) -> Result<(), Failure> {

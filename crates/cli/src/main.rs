@@ -21,6 +21,7 @@ mod output;
 mod plan;
 mod report;
 mod sbatch;
+mod show;
 mod simulate;
 mod submit;
 mod sweeps;
@@ -77,7 +78,7 @@ enum Command {
     /// List jobs
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
-    Show(jobs::JobArgs),
+    Show(show::ShowArgs),
     /// Print a rank's log
     Logs(logs::LogsArgs),
     /// Say why a job waits, or runs where it does; with --log, why a run failed
@@ -135,7 +136,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Simulate(args) => simulate::run(&args, global.json)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
-        Command::Show(args) => jobs::show(&Client::connect(&global)?, &args, global.json)?,
+        Command::Show(args) => show::run(&global, &args)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,
         Command::Cancel(args) => jobs::cancel(&Client::connect(&global)?, &args, global.json)?,

@@ -13,6 +13,7 @@ use gangline_control::http::{self, App};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
+use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -54,12 +55,12 @@ pub(crate) struct UpArgs {
     /// Between two reports of a supervisor, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     pub(crate) heartbeat: u64,
-    /// Silence after which a supervisor is looked after, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(200..=600_000))]
-    pub(crate) lease: u64,
-    /// Without a control plane for this long, supervisors stop their jobs, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=604_800))]
-    pub(crate) orphan_after: u64,
+    /// Silence after which a supervisor is looked after, in milliseconds [default: three heartbeats]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(200..=600_000))]
+    pub(crate) lease: Option<u64>,
+    /// Without a control plane for this long, supervisors stop their jobs, in seconds [default: by the heartbeat, as show --timeouts has it]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    pub(crate) orphan_after: Option<u64>,
     #[command(flatten)]
     pub(crate) launcher: LauncherArgs,
 }
@@ -127,11 +128,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         user: Submitter(user_name()),
         secrets: secrets.clone(),
         journal: journal_options(args)?,
-        timing: Timing {
-            heartbeat: Duration::from_millis(args.heartbeat),
-            lease: Duration::from_millis(args.lease.max(args.heartbeat * 2)),
-            orphan_after: Duration::from_secs(args.orphan_after),
-        },
+        timing: timing(args),
     };
     // The port before the journal: whoever holds the folder keeps its endpoint file.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -152,6 +149,13 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
     Ok(Running { url, token: secrets.user_token().to_owned(), service, stop_http, http })
+}
+
+/// The ladder of time-outs above the heartbeat, with what was set apart.
+fn timing(args: &UpArgs) -> Timing {
+    let derived = Timing::derived(Timeouts::derived(Duration::from_millis(args.heartbeat)));
+    let lease = args.lease.map_or(derived.lease, |millis| Duration::from_millis(millis.max(args.heartbeat * 2)));
+    Timing { lease, orphan_after: args.orphan_after.map_or(derived.orphan_after, Duration::from_secs), ..derived }
 }
 
 impl Running {

@@ -3,12 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use gangline_base::FaultCategory as Category;
+
 use crate::elastic;
 use crate::evidence::Evidence;
 use crate::rules::{RuleError, Rules, Strength, Subcategory};
 use crate::scan::{Finding, Matcher, scan};
 use crate::source::{Source, sources};
-use crate::verdict::{Alternative, Category, Certainty, Quote, Verdict};
+use crate::verdict::{Alternative, Certainty, Quote, Verdict};
 
 /// Lines that a verdict quotes.
 const QUOTES_MAX: usize = 5;

@@ -22,6 +22,7 @@ mod verdict;
 pub use evidence::{
     CgroupEvents, DeviceEvent, DeviceFault, Evidence, HEAD_BYTES_MAX, KernelLog, LeftOut, Log, TAIL_BYTES_MAX,
 };
+pub use gangline_base::FaultCategory as Category;
 pub use judge::classify;
 pub use rules::{RuleError, Rules};
-pub use verdict::{Alternative, Category, Certainty, Quote, Verdict};
+pub use verdict::{Alternative, Certainty, Quote, Verdict};

@@ -7,7 +7,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 use crate::literal::required_words;
-use crate::verdict::Category;
+use gangline_base::FaultCategory as Category;
 
 /// The files of rules that ship with this crate.
 const FILES: [(&str, &str); 12] = [

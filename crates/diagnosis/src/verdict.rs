@@ -1,8 +1,7 @@
 //! What is said of a failed run.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
+use gangline_base::FaultCategory as Category;
+use serde::Serialize;
 
 /// Why a run failed, with the lines that say so.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -57,81 +56,6 @@ pub struct Quote {
     pub node: Option<String>,
     /// The line without colours, shortened.
     pub text: String,
-}
-
-/// Kinds of cause: what to do next differs between them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Category {
-    /// A device, a link or a node is faulty.
-    Hardware,
-    /// An accelerator's memory was too small.
-    CudaOom,
-    /// The host's memory, or its limit, was too small.
-    HostOom,
-    /// Ranks lost one another, or a collective took too long.
-    NcclNetwork,
-    /// What feeds the model failed.
-    DataPipeline,
-    /// Numbers went bad: not finite, overflow.
-    Numerical,
-    /// A disk, a file system, an object store or a checkpoint on it failed.
-    Storage,
-    /// The program or its configuration is wrong.
-    UserCode,
-    /// The run was asked to leave.
-    Preemption,
-    /// What starts and keeps runs failed: scheduler, launcher, image, driver.
-    SchedulerInfra,
-    /// Nothing says so clearly enough, or nothing failed.
-    Unknown,
-}
-
-impl Category {
-    /// All, in the order of the documentation.
-    pub const ALL: [Category; 11] = [
-        Category::Hardware,
-        Category::CudaOom,
-        Category::HostOom,
-        Category::NcclNetwork,
-        Category::DataPipeline,
-        Category::Numerical,
-        Category::Storage,
-        Category::UserCode,
-        Category::Preemption,
-        Category::SchedulerInfra,
-        Category::Unknown,
-    ];
-
-    /// Its stable name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Category::Hardware => "hardware",
-            Category::CudaOom => "cuda_oom",
-            Category::HostOom => "host_oom",
-            Category::NcclNetwork => "nccl_network",
-            Category::DataPipeline => "data_pipeline",
-            Category::Numerical => "numerical",
-            Category::Storage => "storage",
-            Category::UserCode => "user_code",
-            Category::Preemption => "preemption",
-            Category::SchedulerInfra => "scheduler_infra",
-            Category::Unknown => "unknown",
-        }
-    }
-
-    /// The category of that name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Category> {
-        Category::ALL.into_iter().find(|category| category.name() == name)
-    }
-}
-
-impl fmt::Display for Category {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// A confidence in a word.

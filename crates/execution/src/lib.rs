@@ -18,3 +18,4 @@ pub mod protocol;
 mod rank_log;
 pub mod rank_protocol;
 pub mod supervisor;
+pub mod timeouts;

@@ -81,6 +81,12 @@ pub struct SupervisorSpec {
     pub metric: Option<String>,
     /// The highest step an earlier attempt reached: steps up to it are done again and booked as lost work.
     pub high_water_step: u64,
+    /// The job goes on from a checkpoint before this step (GANGLINE_RESTORE_BELOW): its numbers went bad after that one.
+    #[serde(default)]
+    pub restore_below: Option<u64>,
+    /// What it was fed up to this step is to be left out (GANGLINE_SKIP_DATA_THROUGH): they went bad there again.
+    #[serde(default)]
+    pub skip_data_through: Option<u64>,
     /// The attempt's own token.
     pub token: String,
     /// A file with the control plane's URL as its only line; read again whenever it can't be reached.
@@ -250,6 +256,13 @@ pub enum FaultCause {
         silent_ms: u64,
         /// What was allowed, by its steps or its output so far.
         limit_ms: u64,
+    },
+    /// A rank reported so many steps in a row whose loss was no number.
+    NotFinite {
+        /// The last of them.
+        step: u64,
+        /// How many.
+        steps: u32,
     },
     /// The supervisor itself was lost with its ranks; only the control plane says so.
     SupervisorLost,

@@ -19,7 +19,7 @@ pub const COUNT_MAX: u64 = 1 << 53;
 /// Metrics beyond so many in one line are dropped.
 pub const METRICS_MAX: usize = 64;
 /// The metric that is called by a key of its own.
-const LOSS: &str = "loss";
+pub(crate) const LOSS: &str = "loss";
 /// What stands for a number that JSON can't write; no metric is this large and means it.
 const NO_NUMBER: f64 = f64::MAX;
 

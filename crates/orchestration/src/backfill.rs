@@ -70,7 +70,7 @@ pub(crate) fn latest_end(spec: &JobSpec, start: Timestamp) -> Option<Timestamp> 
 /// When a running job is over at the latest: within its grace once it has been told to stop.
 pub(crate) fn latest_end_of(spec: &JobSpec, attempt: &Attempt) -> Option<Timestamp> {
     let stopped = attempt.stop_at.map(|at| at + spec.checkpoint.grace);
-    let limited = latest_end(spec, attempt.placed_at);
+    let limited = latest_end(spec, attempt.allocated_at);
     stopped.into_iter().chain(limited).min()
 }
 

@@ -61,7 +61,7 @@ fn attempts_are_paid_for_together() {
     let mut world = world("3.6");
     submit(&mut world, 1, "1").expect("it pays for a start");
     world.pass(SECOND * 400);
-    let fault = ShareEnd::Fault { cause: FaultCause::Exit(1), at: world.now };
+    let fault = ShareEnd::fault(FaultCause::Exit(1), world.now);
     let decisions = world.end(JobId(1), &fault);
     assert!(matches!(decisions[..], [Decision::Requeue { .. }, Decision::Place { .. }]), "{decisions:?}");
     // 400 of 1,000 seconds are paid for; the rest lasts 600, of which 30 are the grace.
@@ -77,7 +77,7 @@ fn a_job_whose_rest_pays_for_no_minute_ends_instead_of_waiting() {
     let mut world = world("3.6");
     submit(&mut world, 1, "1").expect("it pays for a start");
     world.pass(SECOND * 911);
-    let fault = ShareEnd::Fault { cause: FaultCause::Exit(1), at: world.now };
+    let fault = ShareEnd::fault(FaultCause::Exit(1), world.now);
     assert_eq!(world.end(JobId(1), &fault), [spent(1, "0.911", "1")]);
     // A second less, and a minute and the grace are left.
     submit(&mut world, 1, "1").expect("it pays for a start");

@@ -149,6 +149,26 @@ impl Node {
         self.set_aside();
     }
 
+    fn take_back(&mut self, share: &Share) {
+        let accelerators = self.spec.capacity.accelerators;
+        self.free.extend(share.devices.iter().filter(|device| **device < accelerators));
+        self.set_held(self.held_cpus - share.cpus, Bytes(self.held_memory.0 - share.memory.0));
+    }
+
+    /// Whether a share of `gang` that it holds could start here again, by what the node is now.
+    pub(crate) fn keeps(&self, gang: &GangShape, share: &Share) -> bool {
+        let mut without = self.clone();
+        without.take_back(share);
+        self.status == NodeStatus::Ready && self.spec.capacity.is_for(gang) && without.has_free(share)
+    }
+
+    /// Whether just what this share holds is free.
+    pub(crate) fn has_free(&self, share: &Share) -> bool {
+        share.devices.iter().all(|device| self.free.contains(device))
+            && share.cpus <= self.free_cpus
+            && share.memory <= self.free_memory
+    }
+
     /// Whether it can take a share of `gang` now.
     #[must_use]
     pub fn has_room_for_share_of(&self, gang: &GangShape) -> bool {
@@ -387,11 +407,7 @@ impl Cluster {
 
     /// Takes a share's devices back.
     pub(crate) fn release(&mut self, share: &Share) {
-        self.change(share.node, |node| {
-            let accelerators = node.spec.capacity.accelerators;
-            node.free.extend(share.devices.iter().filter(|device| **device < accelerators));
-            node.set_held(node.held_cpus - share.cpus, Bytes(node.held_memory.0 - share.memory.0));
-        });
+        self.change(share.node, |node| node.take_back(share));
     }
 
     /// Changes what of a node is held, and its place in the indices: what stays the same there isn't touched.

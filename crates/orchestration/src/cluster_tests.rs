@@ -66,7 +66,7 @@ fn status(engine: &Engine, node: u32) -> NodeStatus {
 fn fail_one(engine: &mut Engine, now: Timestamp, cause: FaultCause) -> NodeId {
     let decisions = engine.apply(now, &job(8, PoolName::default())).expect("it is admitted");
     let (job, node) = placed(&decisions).expect("there is room");
-    let end = ShareEnd::Fault { cause, at: now };
+    let end = ShareEnd::fault(cause, now);
     let ended = Event::ShareEnded { job, attempt: AttemptNumber::FIRST, node, end };
     engine.apply(now, &ended).expect("it runs");
     engine.check_invariants().expect("they hold");

@@ -6,9 +6,10 @@ use std::time::Duration;
 use gangline_base::Timestamp;
 
 use crate::engine::Engine;
-use crate::evolve::{faults_without_progress, has_advanced};
+use crate::evolve::has_advanced;
+use crate::health::RootFault;
 use crate::job::{Attempt, Job, ShareState};
-use crate::{Decision, Fate, FaultCause, RequeueReason, ShareEnd, StopReason};
+use crate::{Decision, Fate, RequeueReason, ShareEnd, StopReason};
 
 impl Engine {
     pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<Decision> {
@@ -20,7 +21,7 @@ impl Engine {
         }
         self.is_placement_due |= self.cluster.check_up(now);
         let mut decisions = Vec::new();
-        for id in std::mem::take(&mut self.attention) {
+        while let Some(id) = self.attention.pop_first() {
             if let Some(decision) = self.jobs.get(&id).and_then(|job| self.decide_for(now, job)) {
                 self.evolve_decision(now, &decision);
                 decisions.push(decision);
@@ -38,35 +39,40 @@ impl Engine {
     fn decide_for(&self, now: Timestamp, job: &Job) -> Option<Decision> {
         let Some(attempt) = job.attempt() else {
             let cancelled = job.is_cancelled.then_some(Fate::Cancelled);
-            let fate = cancelled.or_else(|| self.budget_fate(now, job))?;
-            return Some(Decision::End { job: job.id, fate });
+            let fate = cancelled.or_else(|| self.budget_fate(now, job));
+            return fate.map(|fate| Decision::End { job: job.id, fate }).or_else(|| self.place_again(job));
         };
         if attempt.has_ended() {
             let decision = self.decide_close(now, job, attempt);
             return Some(self.within_budget(now, job, decision));
         }
+        let reason = self.stop_reason(now, job, attempt)?;
+        Some(Decision::Stop { job: job.id, attempt: attempt.number, reason })
+    }
+
+    /// Why an attempt that runs has to stop, if it has.
+    fn stop_reason(&self, now: Timestamp, job: &Job, attempt: &Attempt) -> Option<StopReason> {
         if attempt.stop.is_some() {
             return None;
         }
-        let limit = job.spec.time_limit.filter(|limit| now >= attempt.placed_at + *limit);
+        let limit = job.spec.time_limit.filter(|limit| now >= attempt.allocated_at + *limit);
         let has_failed = |state: &ShareState| match state {
             ShareState::Ended(end) => *end != ShareEnd::Succeeded,
             ShareState::Launching | ShareState::Running => false,
         };
-        let reason = if job.is_cancelled {
-            StopReason::Cancelled
+        if job.is_cancelled {
+            Some(StopReason::Cancelled)
         } else if let Some(limit) = limit {
-            StopReason::TimeLimit(limit)
+            Some(StopReason::TimeLimit(limit))
         } else if attempt.states.iter().any(has_failed) {
-            StopReason::PeerEnded
+            Some(StopReason::PeerEnded)
         } else if let Some(missed) = self.missed_rung(job) {
-            StopReason::EarlyStop(missed)
+            Some(StopReason::EarlyStop(missed))
         } else if let Some(node) = self.leaving_node(now, job, attempt) {
-            StopReason::NodeLeaves { node }
+            Some(StopReason::NodeLeaves { node })
         } else {
-            self.budget_stop(now, job)?
-        };
-        Some(Decision::Stop { job: job.id, attempt: attempt.number, reason })
+            self.budget_stop(now, job)
+        }
     }
 
     /// What becomes of a job whose attempt is over. The work being done beats every other reason to end.
@@ -85,7 +91,9 @@ impl Engine {
         // What fails after it was told to make room does so because of that: a node that goes, say.
         let counts = |at: Timestamp| making_room.is_none() || attempt.stop_at.is_none_or(|stop_at| at < stop_at);
         let faults = ends().filter_map(|e| match e {
-            ShareEnd::Fault { cause, at } if counts(*at) => Some((*at, *cause)),
+            ShareEnd::Fault { cause, category, at } if counts(*at) => {
+                Some((*at, RootFault { cause: *cause, category: *category }))
+            }
             _ => None,
         });
         if ends().all(|e| *e == ShareEnd::Succeeded) {
@@ -100,14 +108,8 @@ impl Engine {
             end(fate)
         } else if ends().any(|e| *e == ShareEnd::DoNotRestart) {
             end(Fate::DoNotRestart)
-        } else if let Some((_, cause)) = faults.min_by_key(|(at, _)| *at) {
-            match self.fate_of_fault(job, cause) {
-                Some(fate) => end(fate),
-                None => {
-                    let (faults, max_faults) = (job.faults + 1, job.spec.recovery.max_faults);
-                    requeue(now + self.backoff(job), RequeueReason::Fault { cause, faults, max_faults })
-                }
-            }
+        } else if let Some((_, fault)) = faults.min_by_key(|(at, _)| *at) {
+            self.recover(now, job, attempt, fault)
         } else if let Some(reason) = making_room {
             requeue(now, reason)
         } else if job.requeues >= self.limits.requeues_max {
@@ -119,27 +121,6 @@ impl Engine {
         }
     }
 
-    /// The end of a job by this fault, unless its budget covers it.
-    fn fate_of_fault(&self, job: &Job, cause: FaultCause) -> Option<Fate> {
-        let faults = job.faults + 1;
-        let in_a_row = faults_without_progress(job);
-        if faults > job.spec.recovery.max_faults {
-            Some(Fate::FaultsExhausted { cause, faults })
-        } else if in_a_row >= job.spec.recovery.no_progress_limit.max(1) {
-            Some(Fate::NoProgress { cause, faults: in_a_row })
-        } else {
-            None
-        }
-    }
-
-    /// At once after the first fault without progress, then 1, 2, 4, ... seconds.
-    fn backoff(&self, job: &Job) -> Duration {
-        match faults_without_progress(job) {
-            0 | 1 => Duration::ZERO,
-            n => self.doubled(n - 2),
-        }
-    }
-
     /// None for a job that asked to be queued again and has saved something new, else 1, 2, 4, ... seconds by its
     /// requeues so far: one that only ever asks must not spin.
     fn requeue_pause(&self, job: &Job) -> Duration {
@@ -147,7 +128,7 @@ impl Engine {
     }
 
     /// A second, doubled so many times, within the limit.
-    fn doubled(&self, times: u32) -> Duration {
+    pub(crate) fn doubled(&self, times: u32) -> Duration {
         Duration::from_secs(1 << times.min(16)).min(self.limits.backoff_max)
     }
 }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, Money, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, FaultCategory, JobId, Money, NodeId, Timestamp};
 
 use crate::claim::{Claim, ClaimReason};
-use crate::{Closeness, FaultCause, MissedRung, Share};
+use crate::{Closeness, FaultCause, MissedRung, Remedy, Share};
 
 /// A decision with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,10 +86,15 @@ pub struct PlaceReason {
     pub candidates: u32,
     /// How close its nodes are; none for one node, and where the network isn't known.
     pub closeness: Option<Closeness>,
+    /// It restarts on the devices it has held since then, and its time limit counts from then.
+    pub kept_since: Option<Timestamp>,
 }
 
 impl fmt::Display for PlaceReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kept_since.is_some() {
+            return write!(f, "restarts in place, on the {} node(s) it has", self.candidates);
+        }
         let waited = self.waited.as_secs_f64();
         match self.backfills {
             None => write!(f, "first in line after {waited:.1} s")?,
@@ -152,10 +157,14 @@ pub enum RequeueReason {
     Fault {
         /// What failed first.
         cause: FaultCause,
+        /// Of what kind that is.
+        category: FaultCategory,
         /// Faults so far, this one counted.
         faults: u32,
         /// How many it may have.
         max_faults: u32,
+        /// How it goes on.
+        remedy: Remedy,
     },
     /// It saved and asked for it (exit code 94).
     Asked,
@@ -181,8 +190,8 @@ pub enum RequeueReason {
 impl fmt::Display for RequeueReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RequeueReason::Fault { cause, faults, max_faults } => {
-                write!(f, "{cause} (fault {faults} of at most {max_faults})")
+            RequeueReason::Fault { cause, category, faults, max_faults, remedy } => {
+                write!(f, "{}; {remedy} (fault {faults} of at most {max_faults})", told(*cause, *category))
             }
             RequeueReason::Asked => f.write_str("it saved and asked to be queued again (exit code 94)"),
             RequeueReason::Orphaned => f.write_str("its supervisors had lost the control plane"),
@@ -217,6 +226,13 @@ pub enum Fate {
         cause: FaultCause,
         /// Faults in a row.
         faults: u32,
+    },
+    /// It failed without having got further, in a way in which it would fail again.
+    NotRetried {
+        /// The root cause.
+        cause: FaultCause,
+        /// Of what kind that is.
+        category: FaultCategory,
     },
     /// It asked to be queued again more often than the engine's limit.
     RequeuesExhausted {
@@ -253,9 +269,21 @@ impl fmt::Display for Fate {
             Fate::NoProgress { cause, faults } => {
                 write!(f, "{cause}; {faults} fault(s) in a row without a newer checkpoint")
             }
+            Fate::NotRetried { cause, category } => {
+                let told = told(*cause, *category);
+                write!(f, "{told}; it had got no further, so that trying again would end in the same way")
+            }
             Fate::RequeuesExhausted { requeues } => write!(f, "asked to be queued again {requeues} times"),
             Fate::BudgetSpent { spent, budget } => write!(f, "spent {spent} (estimated) of its budget of {budget}"),
             Fate::EarlyStop(missed) => write!(f, "stopped early: {missed}"),
         }
+    }
+}
+
+/// A fault and its kind, if that is known.
+fn told(cause: FaultCause, category: FaultCategory) -> String {
+    match category {
+        FaultCategory::Unknown => cause.to_string(),
+        known => format!("{cause} ({known})"),
     }
 }

@@ -89,14 +89,14 @@ impl Engine {
     }
 
     /// The most nodes its queues' limits allow a job, beside those it holds already.
-    fn width_allowed(&self, job: &Job, held: u32) -> u32 {
+    pub(crate) fn width_allowed(&self, job: &Job, held: u32) -> u32 {
         let gang = &job.spec.gang;
         let left = self.queues.left_of(self.queues.leaf(&job.spec.queue), &gang.accelerator);
         left.map_or(u32::MAX, |left| held.saturating_add(left / gang.accelerators_per_node.get()))
     }
 
     /// Whether another job waits for the same kind of accelerator and could run.
-    fn is_waited_for_beside(&self, job: &Job) -> bool {
+    pub(crate) fn is_waited_for_beside(&self, job: &Job) -> bool {
         let waits = |other: &Job| {
             other.id != job.id
                 && other.spec.gang.lane() == job.spec.gang.lane()
@@ -157,7 +157,7 @@ impl Engine {
     fn pays(&self, now: Timestamp, job: &Job, attempt: &Attempt, to: u32) -> bool {
         let Some(elastic) = &job.spec.elastic else { return false };
         let speed = |nodes: u32| u128::from(job.pace.speed_milli(job.spec.gang.nodes, elastic, nodes));
-        let limit = job.spec.time_limit.map(|limit| (attempt.placed_at + limit).since(now));
+        let limit = job.spec.time_limit.map(|limit| (attempt.allocated_at + limit).since(now));
         let horizon = limit.map_or(GROWTH_HORIZON, |left| left.min(GROWTH_HORIZON));
         let restart = self.queues.configuration().preemption.restart;
         let lost = since_durable(now, attempt.placed_at, job.checkpoint_at) + restart.save + restart.restore;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AttemptNumber, JobId, JobSpec, MetricValue, NodeId, Step, Submitter, SweepId, SweepSpec, Timestamp,
+    AttemptNumber, FaultCategory, JobId, JobSpec, MetricValue, NodeId, Step, Submitter, SweepId, SweepSpec, Timestamp,
 };
 
 use crate::{Configuration, Decision, NodeSpec, Outside};
@@ -124,11 +124,21 @@ pub enum ShareEnd {
     Fault {
         /// What.
         cause: FaultCause,
+        /// Of what kind, if what is known of it says so surely.
+        category: FaultCategory,
         /// When it was noticed; the earliest fault of an attempt is its root cause.
         at: Timestamp,
     },
     /// Stopped on orders, or as an orphan.
     Stopped,
+}
+
+impl ShareEnd {
+    /// A fault of which no more is known.
+    #[must_use]
+    pub fn fault(cause: FaultCause, at: Timestamp) -> Self {
+        ShareEnd::Fault { cause, category: FaultCategory::Unknown, at }
+    }
 }
 
 /// What went wrong, as far as scheduling needs to know.
@@ -146,6 +156,8 @@ pub enum FaultCause {
     Rendezvous,
     /// The ranks came to a stand.
     Hang,
+    /// The loss was no number for several steps.
+    NotFinite,
     /// The supervisor is gone and its ranks with it.
     SupervisorLost,
     /// The node is gone.
@@ -161,6 +173,7 @@ impl fmt::Display for FaultCause {
             FaultCause::Start => f.write_str("the ranks could not be started"),
             FaultCause::Rendezvous => f.write_str("the gang's nodes did not meet in time"),
             FaultCause::Hang => f.write_str("the ranks came to a stand"),
+            FaultCause::NotFinite => f.write_str("the loss was no number for several steps"),
             FaultCause::SupervisorLost => f.write_str("the supervisor was lost"),
             FaultCause::NodeLost => f.write_str("the node was lost"),
         }

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
+use gangline_base::{AttemptNumber, FaultCategory, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
 
 use crate::backfill::{latest_end, latest_end_of};
 use crate::elasticity::{gang_of, width_of};
 use crate::engine::Engine;
-use crate::job::{Attempt, Job, JobState, ShareState};
+use crate::job::{Attempt, Job, JobState, Rollback, ShareState};
 use crate::queue::Queues;
 use crate::share::held_by;
 use crate::spares::lost_node;
 use crate::standing::Standing;
-use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Share, ShareEnd, StopReason, Sweep};
+use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Rung, Share, ShareEnd, StopReason, Sweep};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -74,6 +74,7 @@ impl Engine {
                     }
                     if job.checkpoint < Some(*step) {
                         (job.checkpoint, job.checkpoint_at) = (Some(*step), Some(now));
+                        job.rollback = None;
                     }
                 });
                 // It may be stopped for another from now on, which somebody may wait for.
@@ -119,7 +120,7 @@ impl Engine {
         self.observe_nodes(now);
         // One that is drained goes away as was to be expected.
         if self.cluster.node(node).is_some_and(|node| !node.standing.is_lost && !node.standing.is_draining) {
-            self.cluster.count_fault(now, node);
+            self.cluster.count_fault(now, node, FaultCategory::Unknown);
             self.count_loss(node);
         }
         // A drain by a deadline is over once the node has gone; any other only when its administrator says so.
@@ -129,7 +130,7 @@ impl Engine {
         };
         self.cluster.change_standing(now, node, lost);
         self.leave_by(node, None);
-        let end = ShareEnd::Fault { cause: FaultCause::NodeLost, at: now };
+        let end = ShareEnd::fault(FaultCause::NodeLost, now);
         let has_live_share = |job: &&Job| {
             let index = job.attempt().and_then(|attempt| attempt.share_index(node).map(|i| &attempt.states[i]));
             index.is_some_and(|state| !matches!(state, ShareState::Ended(_)))
@@ -165,7 +166,9 @@ impl Engine {
     pub(crate) fn evolve_decision(&mut self, now: Timestamp, decision: &Decision) {
         self.note_health(now, decision);
         match decision {
-            Decision::Place { job, attempt, shares, .. } => self.evolve_place(now, *job, *attempt, shares),
+            Decision::Place { job, attempt, shares, reason } => {
+                self.evolve_place(now, *job, *attempt, (shares, reason.kept_since.unwrap_or(now)));
+            }
             Decision::Claim { job, claim, .. } => {
                 if let Some(job) = self.jobs.get_mut(job) {
                     job.claim = Some(claim.clone());
@@ -191,11 +194,18 @@ impl Engine {
         self.now = now;
     }
 
-    fn evolve_place(&mut self, now: Timestamp, id: JobId, number: AttemptNumber, shares: &[Share]) {
+    /// A gang gets its devices; in terms of its limits it has held them since `allocated_at`.
+    fn evolve_place(
+        &mut self,
+        now: Timestamp,
+        id: JobId,
+        number: AttemptNumber,
+        (shares, allocated_at): (&[Share], Timestamp),
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         self.cluster.count_ordinary(&job.spec, shares, true);
         self.caches.note(&job.spec.datasets, shares);
-        let end = latest_end(&job.spec, now);
+        let end = latest_end(&job.spec, allocated_at);
         for share in shares {
             self.cluster.take(share);
             if let Some(node) = self.cluster.node(share.node) {
@@ -208,11 +218,12 @@ impl Engine {
         self.queues.started(now, job);
         job.attempts = number.0;
         job.width = Some(width.get());
-        job.claim = None;
+        (job.claim, job.kept) = (None, None);
         self.claimants.remove(&id);
         job.state = JobState::Allocated(Attempt {
             number,
             placed_at: now,
+            allocated_at,
             shares: shares.to_vec(),
             states: vec![ShareState::Launching; shares.len()],
             stop: None,
@@ -220,7 +231,7 @@ impl Engine {
             checkpoint_at_start: job.checkpoint,
         });
         if let Some(limit) = job.spec.time_limit {
-            self.timers.insert((now + limit, id));
+            self.timers.insert((allocated_at + limit, id));
         }
         job.account.metered_to = now;
         self.sweeps.took(job.sweep);
@@ -249,11 +260,17 @@ impl Engine {
         let turn = self.jobs.get(&id).map(|job| self.turn_again(job, reason));
         let Some(job) = self.jobs.get_mut(&id) else { return };
         job.turn = turn.unwrap_or(job.turn);
+        let keeps = matches!(reason, RequeueReason::Fault { remedy, .. } if remedy.rung == Rung::InPlace);
+        job.kept = job.attempt().filter(|_| keeps).map(Attempt::kept);
+        self.attention.extend(keeps.then_some(id));
         let without_progress = faults_without_progress(job);
         match reason {
-            RequeueReason::Fault { faults, .. } => {
+            RequeueReason::Fault { faults, category, .. } => {
                 job.faults = faults;
                 job.faults_without_progress = without_progress;
+                if category == FaultCategory::Numerical {
+                    job.rollback = Some(Rollback { below: job.checkpoint, skips_data: job.rollback.is_some() });
+                }
             }
             RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
             RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => job.preemptions += 1,

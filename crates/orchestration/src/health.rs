@@ -5,6 +5,8 @@
 //! one that exits with an error, only if the last was another job's. Only the first fault of an attempt counts, since the
 //! gang's other nodes fail because of it. A few nodes cause most of such faults ("lemon nodes": Kokolis et al., HPCA 2025).
 //!
+//! What is known of a fault's kind beats that: faulty hardware makes its node suspect at once, a program's error never.
+//!
 //! A node whose score reaches the limit is suspect, and takes nothing new until the score is down to half of it, or an
 //! administrator takes it back. At most a quarter of the nodes are suspect at once, as in Kubernetes' MachineHealthCheck
 //! (maxUnhealthy): when all nodes fail, it isn't the nodes. A score is a function of past faults and the time alone, in whole
@@ -13,7 +15,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use gangline_base::{JobId, NodeId, Timestamp};
+use gangline_base::{FaultCategory, JobId, NodeId, Timestamp};
 
 use crate::job::{Attempt, ShareState};
 use crate::{FaultCause, ShareEnd};
@@ -40,6 +42,11 @@ impl HealthPolicy {
     /// What holds unless the administrator says otherwise: three faults within a day or so.
     pub const DEFAULT: HealthPolicy =
         HealthPolicy { half_life: Duration::from_hours(24), suspect_at: NonZeroU32::MIN.saturating_add(2) };
+
+    /// What a fault of this kind adds to a score: one that is surely the node's own makes it suspect at once.
+    pub(crate) fn weight(self, category: FaultCategory) -> u32 {
+        if category == FaultCategory::Hardware { self.limit() } else { FAULT }
+    }
 
     fn limit(self) -> u32 {
         self.suspect_at.get().saturating_mul(FAULT).min(SCORE_MAX)
@@ -108,34 +115,50 @@ impl Health {
         next_grade.into_iter().chain(cleared).min()
     }
 
-    /// Counts a fault. `may_suspect`: few enough nodes are suspect.
-    pub(crate) fn count(&mut self, now: Timestamp, policy: HealthPolicy, may_suspect: bool) {
+    /// Counts a fault of this weight ([`weight`]). `may_suspect`: few enough nodes are suspect.
+    pub(crate) fn count(&mut self, now: Timestamp, policy: HealthPolicy, weight: u32, may_suspect: bool) {
         let was_suspect = self.is_suspect_at(now, policy);
-        self.score = self.score_at(now, policy).saturating_add(FAULT).min(SCORE_MAX);
+        self.score = self.score_at(now, policy).saturating_add(weight).min(SCORE_MAX);
         self.at = now;
         self.is_suspect = was_suspect || may_suspect && self.score >= policy.limit();
     }
 
     /// Notes a job's fault and says whether it is the node's.
-    pub(crate) fn blames(&mut self, job: JobId, cause: FaultCause) -> bool {
+    pub(crate) fn blames(&mut self, job: JobId, fault: RootFault) -> bool {
         let last = self.last_failed.replace(job);
-        match cause {
+        match fault.category {
+            FaultCategory::Hardware => return true,
+            FaultCategory::UserCode | FaultCategory::CudaOom | FaultCategory::Numerical | FaultCategory::Preemption => {
+                return false;
+            }
+            _ => {}
+        }
+        match fault.cause {
             FaultCause::SupervisorLost => true,
             FaultCause::Signal(_) | FaultCause::Start | FaultCause::Hang => last != Some(job),
             FaultCause::Exit(_) | FaultCause::Setup(_) => last.is_some_and(|last| last != job),
             // A lost node is counted when it is lost; that a gang didn't meet says nothing of this node.
-            FaultCause::NodeLost | FaultCause::Rendezvous => false,
+            FaultCause::NodeLost | FaultCause::Rendezvous | FaultCause::NotFinite => false,
         }
     }
 }
 
+/// The fault from which an attempt's others follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RootFault {
+    pub(crate) cause: FaultCause,
+    pub(crate) category: FaultCategory,
+}
+
 /// The first fault of an attempt, and where it was.
-pub(crate) fn first_fault(attempt: &Attempt) -> Option<(NodeId, FaultCause)> {
+pub(crate) fn first_fault(attempt: &Attempt) -> Option<(NodeId, RootFault)> {
     let faults = attempt.shares.iter().zip(&attempt.states).filter_map(|(share, state)| match state {
-        ShareState::Ended(ShareEnd::Fault { cause, at }) => Some((*at, share.node, *cause)),
+        ShareState::Ended(ShareEnd::Fault { cause, category, at }) => {
+            Some((*at, share.node, RootFault { cause: *cause, category: *category }))
+        }
         _ => None,
     });
-    faults.min_by_key(|(at, _, _)| *at).map(|(_, node, cause)| (node, cause))
+    faults.min_by_key(|(at, _, _)| *at).map(|(_, node, fault)| (node, fault))
 }
 
 #[cfg(test)]
@@ -150,7 +173,7 @@ mod tests {
 
     fn faults(count: u32) -> Health {
         let mut health = Health::default();
-        (0..count).for_each(|_| health.count(after(0), POLICY, true));
+        (0..count).for_each(|_| health.count(after(0), POLICY, FAULT, true));
         health
     }
 
@@ -175,9 +198,9 @@ mod tests {
         assert_eq!(health.suspect_until(POLICY), after(24));
         assert!(!health.is_suspect_at(after(24), POLICY));
         let mut again = health;
-        again.count(after(24), POLICY, true);
+        again.count(after(24), POLICY, FAULT, true);
         assert!(!again.is_suspect_at(after(24), POLICY), "2.5 faults are below 3");
-        again.count(after(24), POLICY, true);
+        again.count(after(24), POLICY, FAULT, true);
         assert!(again.is_suspect_at(after(24), POLICY));
     }
 
@@ -201,7 +224,9 @@ mod tests {
     fn a_fault_is_the_nodes_if_it_hits_one_job_after_another() {
         let check = |causes: &[(u64, FaultCause)], expected: bool| {
             let mut health = Health::default();
-            let blamed: Vec<bool> = causes.iter().map(|(job, cause)| health.blames(JobId(*job), *cause)).collect();
+            let unknown = |cause| RootFault { cause, category: FaultCategory::Unknown };
+            let blamed: Vec<bool> =
+                causes.iter().map(|(job, cause)| health.blames(JobId(*job), unknown(*cause))).collect();
             assert_eq!(blamed.last(), Some(&expected), "{causes:?}");
         };
         let (exit, killed) = (FaultCause::Exit(1), FaultCause::Signal(9));
@@ -212,5 +237,17 @@ mod tests {
         check(&[(1, killed), (1, killed)], false);
         check(&[(1, FaultCause::SupervisorLost), (1, FaultCause::SupervisorLost)], true);
         check(&[(1, exit), (2, FaultCause::Rendezvous)], false);
+    }
+
+    #[test]
+    fn hardware_makes_its_node_suspect_at_once_and_a_programs_error_never() {
+        let of = |category| RootFault { cause: FaultCause::Exit(1), category };
+        let mut health = Health::default();
+        assert!(health.blames(JobId(1), of(FaultCategory::Hardware)));
+        health.count(after(0), POLICY, POLICY.weight(FaultCategory::Hardware), true);
+        assert!(health.is_suspect_at(after(0), POLICY));
+        let mut health = Health::default();
+        let blamed: Vec<bool> = (1..9).map(|job| health.blames(JobId(job), of(FaultCategory::UserCode))).collect();
+        assert_eq!(blamed, [false; 8], "eight jobs in a row");
     }
 }

@@ -49,6 +49,10 @@ pub struct Job {
     pub pace: Pace,
     /// Nodes that other jobs are leaving for it, or that it goes on with after a resize.
     pub claim: Option<Claim>,
+    /// What it goes on with at once after a fault.
+    pub kept: Option<Kept>,
+    /// Its numbers went bad: it goes on from an earlier checkpoint than its newest.
+    pub rollback: Option<Rollback>,
     /// A user wants it gone.
     pub is_cancelled: bool,
     /// The sweep it belongs to.
@@ -93,6 +97,8 @@ impl Job {
             checkpoint: None,
             checkpoint_at: None,
             claim: None,
+            kept: None,
+            rollback: None,
             is_cancelled: false,
             sweep: None,
             account: Account::default(),
@@ -121,6 +127,26 @@ impl Job {
     }
 }
 
+/// What a gang keeps while its ranks are restarted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its shares.
+    pub shares: Vec<Share>,
+    /// Since when it has held them.
+    pub since: Timestamp,
+}
+
+/// From where a job goes on whose numbers went bad: its newest checkpoint may hold what made them so. Void once it has saved
+/// beyond that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rollback {
+    /// Only checkpoints before this step count; none: it had saved nothing.
+    pub below: Option<Step>,
+    /// They went bad a second time: what it was fed between that checkpoint and the fault is to be left out. (PaLM skipped 200 to
+    /// 500 batches after a spike, arXiv 2204.02311, section 5.1.)
+    pub skips_data: bool,
+}
+
 /// One allocation of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
@@ -128,6 +154,8 @@ pub struct Attempt {
     pub number: AttemptNumber,
     /// When it got its devices.
     pub placed_at: Timestamp,
+    /// Since when the job holds them: earlier if it restarted in place. Time limits count from then.
+    pub allocated_at: Timestamp,
     /// The nodes in rank order.
     pub shares: Vec<Share>,
     /// How far each share is; as long as `shares`.
@@ -163,6 +191,11 @@ impl Attempt {
     #[must_use]
     pub fn share_index(&self, node: NodeId) -> Option<usize> {
         self.shares.iter().position(|share| share.node == node)
+    }
+
+    /// What a restart in place keeps of it.
+    pub(crate) fn kept(&self) -> Kept {
+        Kept { shares: self.shares.clone(), since: self.allocated_at }
     }
 
     /// Devices it holds.

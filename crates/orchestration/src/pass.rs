@@ -321,7 +321,7 @@ impl Engine {
         let find = |gang: &GangShape| self.room_for(gang, &beside);
         let Room { shares, candidates, closeness } = self.widened(job, find(&job.spec.gang)?, &find);
         let backfills = held.first().map(|held| held.job);
-        let reason = PlaceReason { waited: now.since(since), backfills, candidates, closeness };
+        let reason = PlaceReason { waited: now.since(since), backfills, candidates, closeness, kept_since: None };
         let attempt = AttemptNumber(job.attempts + 1);
         Some(Decision::Place { job: job.id, attempt, shares, reason })
     }

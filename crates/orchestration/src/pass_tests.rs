@@ -104,7 +104,7 @@ fn random_event(engine: &Engine, dice: &mut Dice, now: Timestamp) -> Vec<Event> 
         50..90 if !running.is_empty() => {
             let limit = u32::try_from(running.len()).expect("jobs are few");
             let (job, attempt) = running[usize::try_from(dice.below(limit)).expect("a usize holds 32 bits")];
-            let fault = ShareEnd::Fault { cause: FaultCause::Exit(1), at: now };
+            let fault = ShareEnd::fault(FaultCause::Exit(1), now);
             let end = if dice.below(4) == 0 { fault } else { ShareEnd::Succeeded };
             let ended = |share: &crate::Share| Event::ShareEnded {
                 job: job.id,
@@ -127,7 +127,9 @@ fn random_event(engine: &Engine, dice: &mut Dice, now: Timestamp) -> Vec<Event> 
 fn check(engine: &mut Engine, now: Timestamp, event: &Event, seed: u64) -> (usize, usize) {
     let mut plain = engine.clone();
     let Ok(decisions) = engine.apply(now, event) else { return (0, 0) };
-    let is_place = |decision: &&Decision| matches!(decision, Decision::Place { .. });
+    // A restart in place is no pass's business.
+    let is_place =
+        |decision: &&Decision| matches!(decision, Decision::Place { reason, .. } if reason.kept_since.is_none());
     plain.evolve_event(now, event);
     for decision in decisions.iter().filter(|decision| !is_place(decision)) {
         plain.evolve_decision(now, decision);

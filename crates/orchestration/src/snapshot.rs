@@ -97,7 +97,7 @@ impl Engine {
                     engine.timers.insert((*not_before, job.id));
                 }
                 JobState::Allocated(attempt) => {
-                    engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.placed_at + limit, job.id)));
+                    engine.timers.extend(job.spec.time_limit.map(|limit| (attempt.allocated_at + limit, job.id)));
                     let end = latest_end_of(&job.spec, attempt);
                     for share in &attempt.shares {
                         let node = engine.cluster.node(share.node);

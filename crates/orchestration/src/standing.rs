@@ -1,6 +1,6 @@
 //! A node's standing: lost, drained, trusted or not, and what follows for the indices.
 
-use gangline_base::{NodeId, Timestamp};
+use gangline_base::{FaultCategory, NodeId, Timestamp};
 
 use crate::cluster::{Cluster, index_of};
 use crate::engine::Engine;
@@ -80,12 +80,14 @@ impl Cluster {
     }
 
     /// Counts a fault of the node's own.
-    pub(crate) fn count_fault(&mut self, now: Timestamp, id: NodeId) {
+    pub(crate) fn count_fault(&mut self, now: Timestamp, id: NodeId, category: FaultCategory) {
         let Some(policy) = self.health else { return };
         let is_suspect = |node: &&crate::Node| node.standing.health.is_suspect_at(now, policy);
         let suspects = self.nodes.iter().filter(is_suspect).count();
         let may_suspect = suspects < self.nodes.len() / NODES_PER_SUSPECT;
-        self.change_standing(now, id, |standing| standing.health.count(now, policy, may_suspect));
+        self.change_standing(now, id, |standing| {
+            standing.health.count(now, policy, policy.weight(category), may_suspect)
+        });
     }
 
     /// A node's faults, to change what depends on no time.
@@ -132,10 +134,13 @@ impl Engine {
         let Some(attempt) = self.jobs.get(&decision.job()).and_then(Job::attempt) else { return };
         match decision {
             Decision::Requeue { job, reason: RequeueReason::Fault { .. }, .. }
-            | Decision::End { job, fate: Fate::FaultsExhausted { .. } | Fate::NoProgress { .. } } => {
-                let Some((node, cause)) = first_fault(attempt) else { return };
-                if self.cluster.health_mut(node).is_some_and(|health| health.blames(*job, cause)) {
-                    self.cluster.count_fault(now, node);
+            | Decision::End {
+                job,
+                fate: Fate::FaultsExhausted { .. } | Fate::NoProgress { .. } | Fate::NotRetried { .. },
+            } => {
+                let Some((node, fault)) = first_fault(attempt) else { return };
+                if self.cluster.health_mut(node).is_some_and(|health| health.blames(*job, fault)) {
+                    self.cluster.count_fault(now, node, fault.category);
                 }
             }
             Decision::End { fate: Fate::Succeeded, .. } => {

@@ -220,7 +220,7 @@ fn a_job_that_fell_short_and_then_failed_is_not_queued_again() {
     world.apply(sweep(2, spec(1, 1), early_stop(Goal::Maximize, 1, 2))).expect("room");
     world.report(1, 1, 0.9).expect("the first");
     world.report(2, 1, 0.1).expect("worse");
-    let fault = ShareEnd::Fault { cause: FaultCause::Exit(1), at: world.now };
+    let fault = ShareEnd::fault(FaultCause::Exit(1), world.now);
     let decisions = world.end(JobId(2), &fault);
     assert!(matches!(decisions[..], [Decision::End { fate: Fate::EarlyStop(_), .. }]), "{decisions:?}");
 }
@@ -295,7 +295,7 @@ impl History {
             }
             1 => {
                 let at = self.world.now;
-                self.world.end(job, &ShareEnd::Fault { cause: FaultCause::Exit(1), at });
+                self.world.end(job, &ShareEnd::fault(FaultCause::Exit(1), at));
             }
             2 => {
                 self.world.end(job, &ShareEnd::Stopped);

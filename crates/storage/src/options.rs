@@ -24,6 +24,9 @@ pub struct Options {
     pub staging: Option<PathBuf>,
     /// An archive to which rank 0 pushes checkpoints in the background, the newest first. Dropping the store waits for that.
     pub archive: Option<Tier>,
+    /// Only checkpoints before this step count as the newest, as Gangline's supervisor tells its ranks in
+    /// `GANGLINE_RESTORE_BELOW` when numbers went bad: later ones may hold what made them so.
+    pub restore_below: Option<Step>,
     /// Asked before each change to the disk; for tests that kill or fill it there.
     pub disk_hook: Option<DiskHook>,
 }
@@ -58,6 +61,7 @@ impl Default for Options {
             commit_timeout: COMMIT_TIMEOUT_DEFAULT,
             staging: None,
             archive: None,
+            restore_below: None,
             disk_hook: None,
         }
     }
@@ -96,6 +100,7 @@ impl fmt::Debug for Options {
             .field("commit_timeout", &self.commit_timeout)
             .field("staging", &self.staging)
             .field("archive", &self.archive)
+            .field("restore_below", &self.restore_below)
             .finish_non_exhaustive()
     }
 }

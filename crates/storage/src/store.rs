@@ -166,7 +166,8 @@ impl Store {
         Ok(pending)
     }
 
-    /// The newest checkpoint whose every byte is as it was saved, and what was passed over.
+    /// The newest checkpoint whose every byte is as it was saved, and what was passed over: of those before
+    /// [`Options::restore_below`].
     ///
     /// # Errors
     /// [`Error::Io`] if the folder can't be read.
@@ -175,7 +176,8 @@ impl Store {
         'again: loop {
             tries += 1;
             let mut latest = Latest::default();
-            for step in list_steps(&self.shared.root)?.into_iter().rev() {
+            let counts = |step: &u64| self.shared.options.restore_below.is_none_or(|below| *step < below.0);
+            for step in list_steps(&self.shared.root)?.into_iter().filter(counts).rev() {
                 let checked = check(&self.shared.root, step);
                 let is_gone = !self.shared.root.join(layout::checkpoint_folder(step)).is_dir();
                 if is_gone && tries < LATEST_TRIES_MAX {

@@ -93,6 +93,10 @@ pub(crate) struct Environment {
     pub(crate) checkpoint_dir: Option<PathBuf>,
     /// GANGLINE_STAGING_DIR: where copies of saves outlive this process.
     pub(crate) staging: Option<PathBuf>,
+    /// GANGLINE_RESTORE_BELOW: only checkpoints before this step are gone on from.
+    pub(crate) restore_below: Option<u64>,
+    /// GANGLINE_SKIP_DATA_THROUGH: the batches of the steps after the restored one up to this are left out.
+    pub(crate) skip_data_through: Option<u64>,
     /// CARGO_HOME, or .cargo in HOME.
     pub(crate) cargo_home: Option<PathBuf>,
 }
@@ -128,6 +132,8 @@ impl Environment {
             socket: get("GANGLINE_SOCKET").map(PathBuf::from),
             checkpoint_dir: get("GANGLINE_CHECKPOINT_DIR").map(PathBuf::from),
             staging: get("GANGLINE_STAGING_DIR").map(PathBuf::from),
+            restore_below: maybe(get, "GANGLINE_RESTORE_BELOW")?,
+            skip_data_through: maybe(get, "GANGLINE_SKIP_DATA_THROUGH")?,
             cargo_home: get("CARGO_HOME")
                 .map(PathBuf::from)
                 .or_else(|| get("HOME").map(|home| PathBuf::from(home).join(".cargo"))),
@@ -140,10 +146,15 @@ fn number<T: std::str::FromStr>(
     name: &'static str,
     default: T,
 ) -> Result<T, Error> {
-    match get(name) {
-        None => Ok(default),
-        Some(value) => value.parse().map_err(|_| Error::Setting { name, value, why: "it is not a number in range" }),
-    }
+    Ok(maybe(get, name)?.unwrap_or(default))
+}
+
+fn maybe<T: std::str::FromStr>(
+    get: &dyn Fn(&'static str) -> Option<String>,
+    name: &'static str,
+) -> Result<Option<T>, Error> {
+    let refused = |value: String| Error::Setting { name, value, why: "it is not a number in range" };
+    get(name).map(|value| value.parse().map_err(|_| refused(value))).transpose()
 }
 
 #[cfg(test)]

@@ -12,12 +12,16 @@ use crate::optimizer::Adam;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct State {
     pub(crate) step: u64,
+    /// Batches that were left out of the data's order so far.
+    pub(crate) skipped: u64,
     pub(crate) parameters: Vec<f32>,
     pub(crate) adam: Adam,
 }
 
 /// The three parts of the state, each with a name and one value for each parameter.
 const PARTS: [&str; 3] = ["model", "adam.first", "adam.second"];
+/// The note in a checkpoint that says how many batches were left out; not there if none were.
+pub(crate) const SKIPPED: &str = "skipped_batches";
 
 impl State {
     /// Starts to save it. Each parameter is a tensor of its own, and so is each of its moments.
@@ -42,7 +46,9 @@ impl State {
             }
         }
         let views: Vec<_> = tensors.iter().map(Tensor::as_view).collect();
-        Ok(store.save(Step(self.step), &views, metadata)?)
+        let mut notes = metadata.clone();
+        notes.extend((self.skipped > 0).then(|| (SKIPPED.to_owned(), self.skipped.to_string())));
+        Ok(store.save(Step(self.step), &views, &notes)?)
     }
 
     /// Loads the state that `info` describes; it has to be of this layout.
@@ -65,6 +71,8 @@ impl State {
             return Err(Error::OtherModel { step, what: "a tensor of this model".to_owned() });
         }
         let [parameters, first, second] = parts;
-        Ok(State { step, parameters, adam: Adam { first, second } })
+        let skipped = info.metadata.get(SKIPPED).map_or(Ok(0), |text| text.parse());
+        let skipped = skipped.map_err(|_| Error::OtherModel { step, what: SKIPPED.to_owned() })?;
+        Ok(State { step, skipped, parameters, adam: Adam { first, second } })
     }
 }

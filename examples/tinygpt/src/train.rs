@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use gangline_base::{Bytes, Phase};
-use gangline_storage::{Options, Pending, Role, Saved, Store};
+use gangline_storage::{Options, Pending, Role, Saved, Step, Store};
 
 use crate::args::{Args, Environment};
-use crate::checkpoint::State;
+use crate::checkpoint::{SKIPPED, State};
 use crate::corpus::Corpus;
 use crate::error::Error;
 use crate::gang::{Agreement, Gang, Meeting};
@@ -41,6 +41,7 @@ struct Run<'a> {
     args: &'a Args,
     rank: u32,
     world_size: u32,
+    skip_data_through: Option<u64>,
     corpus: Corpus,
     layout: Vec<Parameter>,
     reporter: Reporter,
@@ -71,8 +72,9 @@ pub(crate) fn train(args: &Args, environment: &Environment, console: &mut dyn Co
     let corpus = Corpus::read(args, environment)?;
     let mut gang = meet(args, environment, &corpus)?;
     let saver = Saver::open(args, environment, &corpus)?;
-    let Environment { rank, world_size, .. } = *environment;
-    let mut run = Run { args, rank, world_size, corpus, layout: layout(args), reporter, console, saver };
+    let Environment { rank, world_size, skip_data_through, .. } = *environment;
+    let layout = layout(args);
+    let mut run = Run { args, rank, world_size, skip_data_through, corpus, layout, reporter, console, saver };
     run.introduce();
     let mut state = run.restore()?;
     let ending = run.learn(&mut gang, &mut state)?;
@@ -137,17 +139,31 @@ impl Run<'_> {
                 self.console.say(&format!("passed over the checkpoint of step {}: {problem}", skipped.step));
             }
             if let Some(info) = latest.checkpoint {
-                let state = State::load(store, &info, &self.layout)?;
-                if info.metadata != self.saver.metadata {
+                let mut state = State::load(store, &info, &self.layout)?;
+                let mut notes = info.metadata;
+                notes.remove(SKIPPED);
+                if notes != self.saver.metadata {
                     self.console
                         .say("the options or the text have changed since the checkpoint; going on with the new");
                 }
                 self.console.say(&format!("rank {} resumed from step {}", self.rank, state.step));
+                self.skip(&mut state);
                 return Ok(state);
             }
         }
         let parameters = first_parameters(&self.layout, self.args.seed);
-        Ok(State { step: 0, adam: Adam::new(parameters.len()), parameters })
+        let mut state = State { step: 0, skipped: 0, adam: Adam::new(parameters.len()), parameters };
+        self.skip(&mut state);
+        Ok(state)
+    }
+
+    /// Leaves out the batches that are said to make numbers go bad.
+    fn skip(&mut self, state: &mut State) {
+        let more = self.skip_data_through.map_or(0, |through| through.saturating_sub(state.step));
+        if more > 0 {
+            state.skipped += more;
+            self.console.say(&format!("leaves out the next {more} batches"));
+        }
     }
 
     fn learn(&mut self, gang: &mut Gang, state: &mut State) -> Result<Ending, Error> {
@@ -191,7 +207,7 @@ impl Run<'_> {
     fn step(&mut self, gang: &mut Gang, model: &Model, state: &mut State) -> Result<Agreement, Error> {
         let step = state.step + 1;
         self.reporter.phase(Phase::Data);
-        let batch = self.corpus.training_batch(self.args, step, self.rank);
+        let batch = self.corpus.training_batch(self.args, step + state.skipped, self.rank);
         self.reporter.phase(Phase::Compute);
         let (loss, mut gradients) = model.loss_and_gradients(&batch)?;
         let mine = Agreement { step, loss, is_stopping: self.reporter.is_stopping() };
@@ -243,8 +259,9 @@ impl Run<'_> {
 impl Saver {
     fn open(args: &Args, environment: &Environment, corpus: &Corpus) -> Result<Saver, Error> {
         let Environment { rank, world_size, attempt: tag, .. } = *environment;
-        let staging = environment.staging.clone();
-        let options = Options { role: Role::Writer { rank, world_size, tag }, staging, ..Options::default() };
+        let (staging, restore_below) = (environment.staging.clone(), environment.restore_below.map(Step));
+        let role = Role::Writer { rank, world_size, tag };
+        let options = Options { role, staging, restore_below, ..Options::default() };
         let folder = args.checkpoint_dir.as_ref().or(environment.checkpoint_dir.as_ref());
         let store = folder.map(|folder| Store::open(folder, options)).transpose()?;
         let note = |name: &str, value: String| (name.to_owned(), value);

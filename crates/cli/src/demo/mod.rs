@@ -112,8 +112,8 @@ fn up_args(args: &DemoArgs, kind: &str, slurm: Option<&PrivateSlurm>) -> UpArgs 
         launcher,
         price: Some(args.price.clone()),
         heartbeat: 250,
-        lease: 2_000,
-        orphan_after: 60,
+        lease: Some(2_000),
+        orphan_after: Some(60),
         ..UpArgs::default()
     }
 }

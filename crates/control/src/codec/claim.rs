@@ -45,8 +45,8 @@ struct AlternativeV1 {
 }
 
 /// Whole GPU-seconds, and nano-GPU-seconds beyond them: together they are more than 64 bits.
-#[derive(Serialize, Deserialize)]
-struct CostV1(u64, u32);
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct CostV1(u64, u32);
 
 const NANOS: u128 = 1_000_000_000;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, JobId, Money, NodeId, NodeName, PoolName, Step, Submitter, SweepId,
-    Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, FaultCategory, JobId, Money, NodeId, NodeName, PoolName, Step, Submitter,
+    SweepId, Timestamp,
 };
 use gangline_orchestration::{
     Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, PlaceReason, RequeueReason, Share, ShareEnd,
@@ -14,6 +14,7 @@ use gangline_orchestration::{
 use serde::{Deserialize, Serialize};
 
 use super::claim::ClaimDecisionV1;
+use super::remedy::RemedyV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
 use super::standing::OutsideV1;
@@ -87,6 +88,8 @@ enum EntryV1 {
         candidates: u32,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         closeness: Option<ClosenessV1>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept_since: Option<Timestamp>,
     },
     Claim(ClaimDecisionV1),
     Stop {
@@ -135,7 +138,13 @@ pub(super) enum EndV1 {
     Succeeded,
     DoNotRestart,
     Requeue,
-    Fault { cause: CauseV1, at: Timestamp },
+    Fault {
+        cause: CauseV1,
+        /// Not known before it was told.
+        #[serde(default)]
+        category: FaultCategory,
+        at: Timestamp,
+    },
     Stopped,
 }
 
@@ -148,6 +157,7 @@ pub(super) enum CauseV1 {
     Start,
     Rendezvous,
     Hang,
+    NotFinite,
     SupervisorLost,
     NodeLost,
 }
@@ -168,12 +178,26 @@ pub(super) enum StopV1 {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RequeueV1 {
-    Fault { cause: CauseV1, faults: u32, max_faults: u32 },
+    Fault {
+        cause: CauseV1,
+        #[serde(default)]
+        category: FaultCategory,
+        faults: u32,
+        max_faults: u32,
+        #[serde(default)]
+        remedy: RemedyV1,
+    },
     Asked,
     Orphaned,
-    Preempted { by: JobId },
-    NodeLeft { node: NodeId },
-    Resized { to: u32 },
+    Preempted {
+        by: JobId,
+    },
+    NodeLeft {
+        node: NodeId,
+    },
+    Resized {
+        to: u32,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -185,6 +209,7 @@ enum FateV1 {
     DoNotRestart,
     FaultsExhausted { cause: CauseV1, faults: u32 },
     NoProgress { cause: CauseV1, faults: u32 },
+    NotRetried { cause: CauseV1, category: FaultCategory },
     RequeuesExhausted { requeues: u32 },
     BudgetSpent { spent: Money, budget: Money },
     EarlyStop(MissedV1),
@@ -242,6 +267,7 @@ fn decision_to_disk(decision: &Decision) -> EntryV1 {
             backfills: reason.backfills,
             candidates: reason.candidates,
             closeness: reason.closeness.map(ClosenessV1::from),
+            kept_since: reason.kept_since,
         },
         Decision::Claim { job, claim, reason } => EntryV1::Claim(ClaimDecisionV1::new(job, claim, reason)),
         Decision::Stop { job, attempt, reason } => EntryV1::Stop { job, attempt, reason: StopV1::from(reason) },
@@ -274,10 +300,10 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::CheckpointCommitted { job, attempt, step } => Event::CheckpointCommitted { job, attempt, step },
         EntryV1::IdsSkipped { below } => Event::IdsSkipped { below },
         EntryV1::TimePassed => Event::TimePassed,
-        EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates, closeness } => {
+        EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates, closeness, kept_since } => {
             let shares = shares.into_iter().map(Share::from).collect();
             let (waited, closeness) = (Duration::from_millis(waited_ms), closeness.map(Into::into));
-            let reason = PlaceReason { waited, backfills, candidates, closeness };
+            let reason = PlaceReason { waited, backfills, candidates, closeness, kept_since };
             return Ok(Entry::Decision(Decision::Place { job, attempt, shares, reason }));
         }
         EntryV1::Claim(claim) => return Ok(Entry::Decision(claim.into())),
@@ -352,15 +378,15 @@ macro_rules! mirror {
 }
 
 mirror!(CauseV1, FaultCause {
-    Exit(code), Signal(signal), Setup(code), Start, Rendezvous, Hang, SupervisorLost, NodeLost,
+    Exit(code), Signal(signal), Setup(code), Start, Rendezvous, Hang, NotFinite, SupervisorLost, NodeLost,
 });
 mirror!(RequeueV1, RequeueReason {
-    Fault { cause, faults, max_faults }, Asked, Orphaned, Preempted { by }, NodeLeft { node }, Resized { to },
+    Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Preempted { by }, NodeLeft { node }, Resized { to },
 });
-mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, at }, Stopped });
+mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, at }, Stopped });
 mirror!(FateV1, Fate {
     Succeeded, Cancelled, TimedOut, DoNotRestart,
-    FaultsExhausted { cause, faults }, NoProgress { cause, faults }, RequeuesExhausted { requeues },
+    FaultsExhausted { cause, faults }, NoProgress { cause, faults }, NotRetried { cause, category }, RequeuesExhausted { requeues },
     BudgetSpent { spent, budget }, EarlyStop(missed),
 });
 

@@ -7,6 +7,7 @@ mod claim;
 mod entry;
 mod history;
 mod pace;
+mod remedy;
 mod sharing;
 mod snapshot;
 mod spares;

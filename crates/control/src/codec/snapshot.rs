@@ -13,6 +13,7 @@ use super::claim::ClaimV1;
 use super::entry::{EndV1, NodeV1, ShareV1, StopV1};
 use super::history::{HistoryV1, history_from_disk, history_to_disk, nanos};
 use super::pace::PaceV1;
+use super::remedy::{KeptV1, RollbackV1};
 use super::sharing::{ConfigurationV1, QueueUsageV1, usages_from_disk, usages_to_disk};
 use super::spares::LossHistoryV1;
 use super::spec::SpecV1;
@@ -79,6 +80,10 @@ struct JobV1 {
     width: Option<u32>,
     #[serde(default, skip_serializing_if = "PaceV1::is_empty")]
     pace: PaceV1,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept: Option<KeptV1>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rollback: Option<RollbackV1>,
     is_cancelled: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sweep: Option<SweepId>,
@@ -98,6 +103,9 @@ enum StateV1 {
 struct AttemptV1 {
     number: AttemptNumber,
     placed_at: Timestamp,
+    /// Not there if it is when it was placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    allocated_at: Option<Timestamp>,
     shares: Vec<(ShareV1, ShareStateV1)>,
     stop: Option<StopV1>,
     #[serde(default)]
@@ -185,6 +193,8 @@ impl From<&Job> for JobV1 {
             resizes: job.resizes,
             width: job.width,
             pace: PaceV1::from(&job.pace),
+            kept: job.kept.as_ref().map(KeptV1::from),
+            rollback: job.rollback.map(RollbackV1::from),
             is_cancelled: job.is_cancelled,
             sweep: job.sweep,
             account: (job.account != Account::default()).then_some((job.account.spent, job.account.metered_to)),
@@ -223,6 +233,8 @@ impl TryFrom<JobV1> for Job {
             resizes: job.resizes,
             width: job.width,
             pace: job.pace.into(),
+            kept: job.kept.map(Into::into),
+            rollback: job.rollback.map(Into::into),
             is_cancelled: job.is_cancelled,
             sweep: job.sweep,
             account: job.account.map(|(spent, metered_to)| Account { spent, metered_to }).unwrap_or_default(),
@@ -241,6 +253,7 @@ impl From<&Attempt> for AttemptV1 {
         AttemptV1 {
             number: attempt.number,
             placed_at: attempt.placed_at,
+            allocated_at: (attempt.allocated_at != attempt.placed_at).then_some(attempt.allocated_at),
             shares: shares.map(|(share, s)| (ShareV1::from(share), state(s))).collect(),
             stop: attempt.stop.map(StopV1::from),
             stop_at: attempt.stop_at,
@@ -260,6 +273,7 @@ impl From<AttemptV1> for Attempt {
         Attempt {
             number: attempt.number,
             placed_at: attempt.placed_at,
+            allocated_at: attempt.allocated_at.unwrap_or(attempt.placed_at),
             shares,
             states,
             stop: attempt.stop.map(Into::into),

@@ -2,7 +2,7 @@
 
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
-use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Share, StopReason};
+use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Rung, Share, StopReason};
 use serde::{Deserialize, Serialize};
 
 use super::sweep::{BudgetRecord, PointRecord};
@@ -161,7 +161,8 @@ impl JobRecord {
                     }
                     _ => reason.to_string(),
                 };
-                self.end_attempt(now, format!("queued again{when}: {why}"));
+                let keeps = matches!(reason, RequeueReason::Fault { remedy, .. } if remedy.rung == Rung::InPlace);
+                self.end_attempt(now, if keeps { why } else { format!("queued again{when}: {why}") });
                 self.state = JobState::Waiting;
             }
             Decision::End { fate, .. } => {
@@ -179,7 +180,7 @@ impl JobRecord {
             self.faults = job.faults;
         } else if let Decision::End { fate: Fate::FaultsExhausted { faults, .. }, .. } = decision {
             self.faults = *faults;
-        } else if let Decision::End { fate: Fate::NoProgress { .. }, .. } = decision {
+        } else if let Decision::End { fate: Fate::NoProgress { .. } | Fate::NotRetried { .. }, .. } = decision {
             self.faults += 1;
         }
     }

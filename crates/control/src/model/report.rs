@@ -1,14 +1,16 @@
 //! What a supervisor's report changes in a job's record.
 
-use gangline_base::Timestamp;
+use gangline_base::{FaultCategory, Timestamp};
 use gangline_execution::protocol::{
-    FaultCause as WireCause, NodeState, Outcome, Report, SAMPLES_PER_REPORT_MAX, Sample,
+    Fault, FaultCause as WireCause, NodeState, Outcome, Report, SAMPLES_PER_REPORT_MAX, Sample,
 };
 use gangline_orchestration::{FaultCause, ShareEnd};
 
 use super::record::JobRecord;
 use crate::wire::JobState;
 
+/// From this confidence on a diagnosis is acted on (docs/diagnosis.md: "high").
+const SURE: f64 = 0.8;
 /// Samples are numbered below this: what a column of the database holds.
 const SAMPLE_NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 /// Last lines kept of a fault.
@@ -103,9 +105,18 @@ pub(crate) fn outcome_as_end(outcome: &Outcome) -> ShareEnd {
         Outcome::Stopped => ShareEnd::Stopped,
         Outcome::Fault { fault } => {
             let at = Timestamp::from_unix_nanos(fault.noticed_at);
-            ShareEnd::Fault { cause: cause_as_fault(&fault.cause), at }
+            ShareEnd::Fault { cause: cause_as_fault(&fault.cause), category: category_of(fault), at }
         }
     }
+}
+
+/// The kind of a fault, if its diagnosis is sure enough to act on.
+fn category_of(fault: &Fault) -> FaultCategory {
+    if matches!(fault.cause, WireCause::NotFinite { .. }) {
+        return FaultCategory::Numerical;
+    }
+    let sure = fault.diagnosis.as_ref().filter(|diagnosis| diagnosis.confidence >= SURE);
+    sure.and_then(|diagnosis| FaultCategory::from_name(&diagnosis.category)).unwrap_or_default()
 }
 
 /// A failure in the engine's words.
@@ -117,6 +128,7 @@ pub(crate) fn cause_as_fault(cause: &WireCause) -> FaultCause {
         WireCause::Start { .. } => FaultCause::Start,
         WireCause::Rendezvous => FaultCause::Rendezvous,
         WireCause::Hang { .. } => FaultCause::Hang,
+        WireCause::NotFinite { .. } => FaultCause::NotFinite,
         WireCause::SupervisorLost => FaultCause::SupervisorLost,
     }
 }

@@ -107,6 +107,9 @@ fn describe(cause: &FaultCause) -> String {
             let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs();
             format!("came to a stand: no progress for {} s, {} s were allowed", seconds(*silent_ms), seconds(*limit_ms))
         }
+        FaultCause::NotFinite { step, steps } => {
+            format!("the loss of {steps} steps in a row was no number, up to step {step}")
+        }
         FaultCause::SupervisorLost => "the supervisor was lost".to_owned(),
     }
 }

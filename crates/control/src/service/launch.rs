@@ -103,6 +103,11 @@ impl Actor {
                     max_faults: spec.recovery.max_faults,
                     metric: self.engine.metric_of(live).map(str::to_owned),
                     high_water_step: record.high_water_step,
+                    restore_below: live.rollback.and_then(|rollback| rollback.below).map(|step| step.0),
+                    skip_data_through: live
+                        .rollback
+                        .filter(|rollback| rollback.skips_data)
+                        .map(|_| record.high_water_step),
                     token: self.options.secrets.attempt_token(job, attempt),
                     endpoint_file: self.options.folder.join(ENDPOINT_FILE),
                     folder: self.share_folder(job, attempt, &node),
@@ -239,7 +244,7 @@ impl Actor {
             record.share_failed(now, node.as_str(), cause.clone());
             self.rows.jobs.insert(*job);
         }
-        let end = ShareEnd::Fault { cause: cause_as_fault(cause), at: now };
+        let end = ShareEnd::fault(cause_as_fault(cause), now);
         let event = Event::ShareEnded { job: *job, attempt: *attempt, node: id, end };
         if let Err(refusal) = self.apply(now, event, batch) {
             error!(%job, %refusal, "a live share could not end");

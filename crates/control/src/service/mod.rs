@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use gangline_base::{Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
+use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::Configuration;
 
 pub use handle::{DrainWish, Error, Handle};
@@ -85,12 +86,16 @@ pub struct Timing {
     pub orphan_after: Duration,
 }
 
+impl Timing {
+    /// By the ladder of time-outs.
+    #[must_use]
+    pub const fn derived(timeouts: Timeouts) -> Timing {
+        Timing { heartbeat: timeouts.heartbeat, lease: timeouts.silence, orphan_after: timeouts.lease }
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
-        Timing {
-            heartbeat: Duration::from_millis(500),
-            lease: Duration::from_secs(3),
-            orphan_after: Duration::from_mins(10),
-        }
+        Timing::derived(Timeouts::DEFAULT)
     }
 }

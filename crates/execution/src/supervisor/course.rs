@@ -21,9 +21,10 @@ use crate::protocol::{
     CheckpointReport, Fault, FaultCause, Marks, Orders, Outcome, Rendezvous, Sample, StopOrder, SupervisorSpec,
 };
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
+use crate::timeouts::Timeouts;
 
 /// How long the gang's nodes wait for each other: setup on another node may take its time.
-pub(super) const RENDEZVOUS_WAIT_MAX: Duration = Duration::from_secs(15 * 60);
+pub(super) const RENDEZVOUS_WAIT_MAX: Duration = Timeouts::DEFAULT.rendezvous;
 /// How long what ranks left to be saved may take after their end: a full node's state at a slow disk's rate.
 const FINISHING_MAX: Duration = Duration::from_secs(10 * 60);
 /// The grace of an orphan, and of a supervisor that is told to terminate.
@@ -349,7 +350,7 @@ impl Course {
         }
         self.sample(now, local, message);
         message.checkpoint.into_iter().for_each(|saved| self.saved(now, saved));
-        Vec::new()
+        self.look_for_divergence(now, local)
     }
 
     /// One sample for each step, from the first rank of this node that reports steps.

@@ -45,6 +45,8 @@ fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         max_faults: 0,
         metric: Some("accuracy".to_owned()),
         high_water_step: 0,
+        restore_below: None,
+        skip_data_through: None,
         token: String::new(),
         endpoint_file: PathBuf::from("/"),
         folder: PathBuf::from("/"),

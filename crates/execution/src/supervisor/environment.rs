@@ -40,6 +40,11 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
     if let Some(folder) = &spec.checkpoint_dir {
         environment.insert("GANGLINE_CHECKPOINT_DIR".into(), folder.clone().into_os_string());
     }
+    let rollback =
+        [("GANGLINE_RESTORE_BELOW", spec.restore_below), ("GANGLINE_SKIP_DATA_THROUGH", spec.skip_data_through)];
+    for (name, step) in rollback {
+        step.into_iter().for_each(|step| set(&mut environment, name, step.to_string()));
+    }
     environment
 }
 

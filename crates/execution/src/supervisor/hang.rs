@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use gangline_base::{Phase, Timestamp};
 
+use crate::timeouts::Timeouts;
+
 /// No silence shorter than this is a hang.
-pub(super) const SILENCE_MIN: Duration = Duration::from_secs(30);
+pub(super) const SILENCE_MIN: Duration = Timeouts::DEFAULT.step;
 /// The same in phases that are no steps.
 const LONG_PHASE_MIN: Duration = Duration::from_secs(15 * 60);
 /// A hang is a silence of so many times the longest interval that was seen lately.

@@ -12,6 +12,7 @@ mod course;
 #[cfg(test)]
 mod course_tests;
 mod diagnosis;
+mod divergence;
 mod environment;
 mod hang;
 mod identity;

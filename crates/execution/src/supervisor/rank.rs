@@ -4,6 +4,7 @@ use gangline_base::{Phase, Step, Timestamp};
 use gangline_telemetry::PhaseClock;
 use rustix::process::Signal;
 
+use super::divergence::Divergence;
 use super::hang::{Hang, Progress};
 use crate::keeper::RankEnd;
 use crate::protocol::{Fault, FaultCause, RankReport, SupervisorSpec};
@@ -24,6 +25,7 @@ pub(super) struct Rank {
     pub(super) connections: u32,
     pub(super) life: Life,
     pub(super) progress: Progress,
+    pub(super) divergence: Divergence,
 }
 
 /// How far a rank's processes are.
@@ -96,12 +98,14 @@ impl Rank {
             connections: 0,
             life: Life::Waiting,
             progress: Progress::judged_after(hang_timeout_ms),
+            divergence: Divergence::default(),
         }
     }
 
     /// Takes in what the rank says. A message that carries a step and a phase means: the step is done, the phase follows.
     pub(super) fn hear(&mut self, message: &RankMessage, now: Timestamp) {
         self.sign_of_life(now);
+        self.divergence.hear(message);
         if let Some(step) = message.step {
             self.clock.step(now, step);
             self.progress.step(now);

@@ -87,7 +87,7 @@ impl Gangline {
     }
 
     fn events(&mut self, view: &View<'_>, happening: Happening) -> Vec<Event> {
-        let fault = ShareEnd::Fault { cause: FaultCause::Exit(1), at: view.now };
+        let fault = ShareEnd::fault(FaultCause::Exit(1), view.now);
         match happening {
             Happening::Submitted(job) => {
                 let id = self.engine.next_job_id();

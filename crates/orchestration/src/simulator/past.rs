@@ -280,7 +280,7 @@ mod tests {
         lived.starts(1, 1);
         let (job, attempt) = (JobId(1), AttemptNumber(1));
         lived.happens(60, Event::CheckpointCommitted { job, attempt, step: Step(6) });
-        let fault = ShareEnd::Fault { cause: FaultCause::Exit(1), at: lived.now };
+        let fault = ShareEnd::fault(FaultCause::Exit(1), lived.now);
         lived.ends(40, 1, 1, fault);
         lived.starts(1, 2);
         lived.submit(10, 8);

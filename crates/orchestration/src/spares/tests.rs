@@ -175,7 +175,7 @@ fn next_event(engine: &Engine, dice: &mut Dice) -> Event {
         (5..=6, _) => Event::NodeJoined(node(any_node.0, 8)),
         (_, Some((job, attempt))) => {
             let place = usize::try_from(dice.below(8)).expect("small") % attempt.shares.len();
-            let fault = ShareEnd::Fault { cause: FaultCause::SupervisorLost, at: engine.snapshot().at };
+            let fault = ShareEnd::fault(FaultCause::SupervisorLost, engine.snapshot().at);
             let end = if attempt.stop.is_some() { ShareEnd::Stopped } else { fault };
             let end = if dice.below(4) == 0 { ShareEnd::Succeeded } else { end };
             Event::ShareEnded { job: *job, attempt: attempt.number, node: attempt.shares[place].node, end }

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds,
-    HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program, QueueName,
-    RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
-    Timestamp, TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, FaultCategory, GangShape, Goal,
+    GpuSeconds, HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules,
+    SweepSpec, Timestamp, TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, MissedRung, Outside, PlaceReason,
-    PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareEnd, ShareState, Snapshot, Standing,
-    StopReason, Sweep, Usage, Usages, VictimAlternative,
+    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Kept, MissedRung, Outside,
+    PlaceReason, PreemptionRules, QueueOrder, QueueSpec, Remedy, RequeueReason, Resource, Rollback, Rung, Share,
+    ShareEnd, ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -284,7 +284,7 @@ impl Examples {
         Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), rules: self.rules(), rungs }
     }
 
-    fn causes(&mut self) -> [FaultCause; 8] {
+    fn causes(&mut self) -> [FaultCause; 9] {
         let code = i32::from_le_bytes(self.random.next_u32().to_le_bytes());
         [
             FaultCause::Exit(code),
@@ -295,18 +295,36 @@ impl Examples {
             FaultCause::SupervisorLost,
             FaultCause::NodeLost,
             FaultCause::Hang,
+            FaultCause::NotFinite,
         ]
     }
 
     fn cause(&mut self) -> FaultCause {
-        let place = usize::try_from(self.below(8)).expect("small");
+        let place = usize::try_from(self.below(9)).expect("small");
         self.causes()[place]
+    }
+
+    fn category(&mut self) -> FaultCategory {
+        FaultCategory::ALL[usize::try_from(self.below(11)).expect("small")]
+    }
+
+    fn remedy(&mut self) -> Remedy {
+        let rung = if self.below(2) == 0 { Rung::InPlace } else { Rung::Elsewhere };
+        Remedy { rung, in_place: self.maybe(Self::cost), elsewhere: self.cost() }
+    }
+
+    fn kept(&mut self) -> Kept {
+        Kept { shares: (0..self.below(3)).map(|_| self.share()).collect(), since: self.time() }
+    }
+
+    fn rollback(&mut self) -> Rollback {
+        Rollback { below: self.maybe(|random| Step(random.large())), skips_data: self.below(2) == 0 }
     }
 
     fn ends(&mut self) -> Vec<ShareEnd> {
         let mut ends = vec![ShareEnd::Succeeded, ShareEnd::DoNotRestart, ShareEnd::Requeue, ShareEnd::Stopped];
         for cause in self.causes() {
-            ends.push(ShareEnd::Fault { cause, at: self.time() });
+            ends.push(ShareEnd::Fault { cause, category: self.category(), at: self.time() });
         }
         ends
     }
@@ -364,14 +382,16 @@ impl Examples {
             backfills: self.maybe(|examples| JobId(examples.large())),
             candidates: self.number(),
             closeness: self.closeness(),
+            kept_since: self.maybe(Self::time),
         };
         let shares = (0..self.below(4)).map(|_| self.share()).collect();
         let mut decisions = vec![Decision::Place { job, attempt, shares, reason }];
         decisions.extend(self.stops().map(|reason| Decision::Stop { job, attempt, reason }));
-        let (cause, faults, max_faults) = (self.cause(), self.number(), self.number());
+        let (cause, category) = (self.cause(), self.category());
+        let (faults, max_faults, remedy) = (self.number(), self.number(), self.remedy());
         let (by, _, node) = self.share_of();
         let requeues = [
-            RequeueReason::Fault { cause, faults, max_faults },
+            RequeueReason::Fault { cause, category, faults, max_faults, remedy },
             RequeueReason::Asked,
             RequeueReason::Orphaned,
             RequeueReason::Preempted { by },
@@ -386,6 +406,7 @@ impl Examples {
             Fate::DoNotRestart,
             Fate::FaultsExhausted { cause, faults },
             Fate::NoProgress { cause, faults },
+            Fate::NotRetried { cause, category },
             Fate::RequeuesExhausted { requeues: self.number() },
             Fate::BudgetSpent { spent: self.money(), budget: self.money() },
             Fate::EarlyStop(self.missed()),
@@ -435,6 +456,7 @@ impl Examples {
         Attempt {
             number: AttemptNumber(self.number()),
             placed_at: self.time(),
+            allocated_at: self.time(),
             shares: states.iter().map(|_| self.share()).collect(),
             states,
             stop,
@@ -463,6 +485,8 @@ impl Examples {
             resizes: self.number(),
             width: self.maybe(Self::number),
             pace: self.pace(),
+            kept: self.maybe(Self::kept),
+            rollback: self.maybe(Self::rollback),
             is_cancelled: self.below(2) == 0,
             sweep: self.maybe(|random| SweepId(JobId(random.large()))),
             account: Account { spent: self.money(), metered_to: self.time() },

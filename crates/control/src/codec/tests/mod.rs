@@ -21,6 +21,7 @@ const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 /// Where it is. It is written once, by a run that finds it empty.
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
 /// What version 1 wrote before others' use of nodes was known.
+const FIXTURE_BEFORE_LADDER: &str = include_str!("../../../tests/fixtures/journal_v1_before_ladder.txt");
 const FIXTURE_BEFORE_OUTSIDE: &str = include_str!("../../../tests/fixtures/journal_v1_before_outside.txt");
 /// What version 1 wrote before there were sweeps and budgets.
 const FIXTURE_BEFORE_SWEEPS: &str = include_str!("../../../tests/fixtures/journal_v1_before_sweeps.txt");
@@ -88,6 +89,7 @@ fn kind(entry: &Entry) -> &'static str {
                 Fate::DoNotRestart => "end: do not restart",
                 Fate::FaultsExhausted { .. } => "end: faults exhausted",
                 Fate::NoProgress { .. } => "end: no progress",
+                Fate::NotRetried { .. } => "end: not retried",
                 Fate::RequeuesExhausted { .. } => "end: requeues exhausted",
                 Fate::BudgetSpent { .. } => "end: budget spent",
                 Fate::EarlyStop(_) => "end: early stop",
@@ -104,13 +106,16 @@ fn cause_kind(cause: FaultCause) -> &'static str {
         FaultCause::Start => "fault: start",
         FaultCause::Rendezvous => "fault: rendezvous",
         FaultCause::Hang => "fault: hang",
+        FaultCause::NotFinite => "fault: not finite",
         FaultCause::SupervisorLost => "fault: supervisor lost",
         FaultCause::NodeLost => "fault: node lost",
     }
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 52;
+const KINDS: usize = 54;
+/// How many of them there were before faults had kinds.
+const KINDS_BEFORE_LADDER: usize = 52;
 /// How many of them there were before others' use of nodes was known.
 const KINDS_BEFORE_OUTSIDE: usize = 50;
 /// How many of them there were before sweeps and budgets.
@@ -177,6 +182,16 @@ fn bodies_from_before_sweeps_stay_readable() {
     let has_none = |job: &Job| job.sweep.is_none() && job.account == Account::default() && job.spec.budget.is_none();
     assert!(!snapshot.jobs.is_empty() && snapshot.jobs.iter().all(has_none));
     assert!(snapshot.sweeps.is_empty() && snapshot.configuration.prices.is_empty());
+}
+
+/// Proves A-9: what was written before faults had kinds, and a ladder, reads: then every job was queued again.
+#[test]
+fn bodies_from_before_the_ladder_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_LADDER);
+    assert_eq!(kinds, KINDS_BEFORE_LADDER);
+    assert!(snapshot.jobs.iter().all(|job| job.kept.is_none() && job.rollback.is_none()));
+    let attempts: Vec<_> = snapshot.jobs.iter().filter_map(Job::attempt).collect();
+    assert!(!attempts.is_empty() && attempts.iter().all(|attempt| attempt.allocated_at == attempt.placed_at));
 }
 
 /// Proves A-9: what was written before others' use of nodes was known reads: then nobody else held anything.

@@ -41,7 +41,7 @@ fn a_supervisor_that_is_gone_is_a_fault_and_the_job_is_placed_again() {
     let mut world = World::new(&[("n1", 1)]);
     let (job, supervisor) = running(&mut world);
     world.dies(&supervisor.spec);
-    world.pass_slowly(3 * SECOND);
+    world.pass_slowly(SECOND);
     assert_eq!(world.show(job).attempts.len(), 1, "its lease isn't over");
     world.pass_slowly(SECOND);
     let shown = world.show(job);
@@ -137,7 +137,7 @@ fn a_launch_that_takes_its_time_is_not_a_lost_supervisor() {
     world.pass_slowly(30 * SECOND);
     assert_eq!(world.show(job).faults, 0, "the launching thread hasn't come to it yet");
     world.launched(&specs[0], None);
-    world.pass_slowly(3 * SECOND);
+    world.pass_slowly(SECOND);
     assert_eq!(world.show(job).faults, 0, "its lease began with the launch");
     world.pass_slowly(SECOND);
     assert_eq!(world.show(job).faults, 1);

@@ -199,6 +199,8 @@ mod tests {
             max_faults: 10,
             metric: None,
             high_water_step: 0,
+            restore_below: None,
+            skip_data_through: None,
             token: "secret".to_owned(),
             endpoint_file: "/data/endpoint".into(),
             folder: PathBuf::from("/data/it's/job-7/attempt-2").join(node),

@@ -1,0 +1,114 @@
+//! The one ladder of time-outs, each rung tied to the one below: whoever waits for longer can count on what waits for shorter having
+//! acted. Printed by `gangline show --timeouts`.
+//!
+//! Peers set each of these apart, so that they can cross, and nobody can set them right (pytorch/torchtitan#2899, pytorch/torchft#329).
+
+use std::time::Duration;
+
+/// How long each waits. Derived from the heartbeat alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Between a supervisor's reports.
+    pub heartbeat: Duration,
+    /// Silence of a supervisor after which its launcher is asked whether it lives.
+    pub silence: Duration,
+    /// Silence of a rank that is never taken for a hang, however short its steps.
+    pub step: Duration,
+    /// How long a gang's nodes wait for one another.
+    pub rendezvous: Duration,
+    /// How long ranks run on without the control plane.
+    pub lease: Duration,
+    /// Silence of a supervisor that still runs after which its launcher kills it.
+    pub launcher: Duration,
+}
+
+/// One rung of the ladder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeout {
+    /// What it is called.
+    pub name: &'static str,
+    /// How long it is.
+    pub after: Duration,
+    /// So many times the rung below; none for the lowest.
+    pub times_the_one_below: Option<u32>,
+    /// What happens then.
+    pub then: &'static str,
+}
+
+const SILENCE_TIMES: u32 = 3;
+const STEP_TIMES: u32 = 20;
+const RENDEZVOUS_TIMES: u32 = 20;
+const LEASE_TIMES: u32 = 2;
+const LAUNCHER_TIMES: u32 = 2;
+
+impl Timeouts {
+    /// With a heartbeat of half a second.
+    pub const DEFAULT: Timeouts = Timeouts::derived(Duration::from_millis(500));
+
+    /// The ladder above a heartbeat.
+    #[must_use]
+    pub const fn derived(heartbeat: Duration) -> Timeouts {
+        let silence = heartbeat.saturating_mul(SILENCE_TIMES);
+        let step = silence.saturating_mul(STEP_TIMES);
+        let rendezvous = step.saturating_mul(RENDEZVOUS_TIMES);
+        let lease = rendezvous.saturating_mul(LEASE_TIMES);
+        Timeouts { heartbeat, silence, step, rendezvous, lease, launcher: lease.saturating_mul(LAUNCHER_TIMES) }
+    }
+
+    /// The rungs, lowest first.
+    #[must_use]
+    pub fn rungs(&self) -> [Timeout; 6] {
+        let rung = |name, after, times, then| Timeout { name, after, times_the_one_below: times, then };
+        [
+            rung("heartbeat", self.heartbeat, None, "a supervisor reports"),
+            rung(
+                "silence",
+                self.silence,
+                Some(SILENCE_TIMES),
+                "the launcher is asked whether a silent supervisor lives; if not, its ranks are killed and the gang recovers",
+            ),
+            rung(
+                "step",
+                self.step,
+                Some(STEP_TIMES),
+                "a rank without progress has hung, if five times its longest recent step have passed too (recovery.hang_timeout sets another)",
+            ),
+            rung(
+                "rendezvous",
+                self.rendezvous,
+                Some(RENDEZVOUS_TIMES),
+                "a node whose peers haven't come gives the attempt up",
+            ),
+            rung(
+                "lease",
+                self.lease,
+                Some(LEASE_TIMES),
+                "a supervisor that can't reach the control plane has its ranks save, and stops them",
+            ),
+            rung(
+                "launcher",
+                self.launcher,
+                Some(LAUNCHER_TIMES),
+                "a supervisor that runs but hasn't reported is killed by its launcher, and the gang recovers",
+            ),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rung_is_so_many_times_the_one_below() {
+        for timeouts in [Timeouts::DEFAULT, Timeouts::derived(Duration::from_millis(20))] {
+            let rungs = timeouts.rungs();
+            assert_eq!((rungs[0].after, rungs[0].times_the_one_below), (timeouts.heartbeat, None));
+            for pair in rungs.windows(2) {
+                let times = pair[1].times_the_one_below.expect("it stands on one");
+                assert_eq!(pair[1].after, pair[0].after * times, "{}", pair[1].name);
+                assert!(times > 1, "{} is longer than what it counts on", pair[1].name);
+            }
+        }
+    }
+}
