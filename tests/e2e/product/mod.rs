@@ -5,6 +5,7 @@ mod commands;
 mod demo;
 mod disk;
 mod equivalence;
+mod faults;
 mod kills;
 mod page;
 mod preemption;

@@ -1,0 +1,128 @@
+//! Twelve kinds of fault, each on one rank and on four: the right kind is told, the right rung is taken, and a run that can go on ends as one that
+//! nothing happened to.
+
+use serde_json::Value;
+
+use crate::fixtures::product::{Product, assert_booked_exactly};
+use crate::fixtures::slurm::{OnSlurm, is_possible};
+
+/// A fault, what it is to be told as, and what becomes of the job.
+struct Case {
+    fault: &'static str,
+    /// The category, if the logs say one.
+    category: Option<&'static str>,
+    /// Attempts in all; one: the job ends by it, or nothing was wrong.
+    attempts: usize,
+    /// What the first attempt's end says.
+    because: &'static str,
+    /// The checkpoint that the second attempt goes on from.
+    from: u32,
+}
+
+const fn case(
+    fault: &'static str,
+    category: Option<&'static str>,
+    attempts: usize,
+    because: &'static str,
+    from: u32,
+) -> Case {
+    Case { fault, category, attempts, because, from }
+}
+
+/// Each strikes after step 26, and the job has saved step 20: it had got further, so that what would fail again is tried once more.
+const CASES: [Case; 12] = [
+    case("exception", Some("user_code"), 2, "restarts in place", 20),
+    case("sigkill", None, 2, "killed by signal 9; restarts in place", 20),
+    case("sigterm", None, 2, "killed by signal 15; restarts in place", 20),
+    case("hang", None, 2, "came to a stand; restarts in place", 20),
+    case("segfault", Some("user_code"), 2, "killed by signal 11", 20),
+    case("exit", None, 2, "exited with code 7; restarts in place", 20),
+    case("nan", Some("numerical"), 2, "the loss was no number for several steps (numerical); restarts in place", 20),
+    case("host_oom", Some("host_oom"), 2, "(host_oom); restarts in place", 20),
+    case("disk_full", Some("storage"), 2, "(storage); restarts in place", 20),
+    case("dataloader", Some("data_pipeline"), 2, "(data_pipeline); restarts in place", 20),
+    case("network", Some("nccl_network"), 2, "restarts in place", 20),
+    case("slow", None, 1, "succeeded", 0),
+];
+
+const STEPS: u32 = 60;
+
+fn job_file(shape: &str, fault: &str, folder: &str) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/faulty.py");
+    format!(
+        "name: faulty\n{shape}\nenvs: {{FAULT: \"{fault}\", FAULT_RANK: \"2\", STEPS: \"{STEPS}\"}}\n\
+         recovery: {{hang_timeout: 3s}}\nrun: exec python3 -u {script}\ncheckpoint: {{path: \"{folder}\", grace: 2s}}\n"
+    )
+}
+
+/// What rank 0 has said that begins with these words, in the last attempt.
+fn said(product: &Product, job: &str, words: &str) -> String {
+    let log = product.run(&["logs", job]).stdout;
+    let last = log.lines().filter_map(|line| line.find(words).map(|at| &line[at..])).next_back();
+    last.unwrap_or_else(|| panic!("{job} says \"{words}\": {log}")).to_owned()
+}
+
+/// A run to its end: from where it went on at last, what it learned, and its report.
+fn run(product: &Product, shape: &str, fault: &str) -> (String, String, Value) {
+    let folder = product.path(&format!("checkpoints-{fault}"));
+    let id = product.submit(&job_file(shape, fault, folder.to_str().expect("text")));
+    let job = product.wait_state(&id, "succeeded");
+    assert_booked_exactly(&job);
+    (said(product, &id, "goes on from"), said(product, &id, "learned "), job)
+}
+
+fn check(case: &Case, (start, learned): (&str, &str), job: &Value, undisturbed: &str) -> Result<(), String> {
+    let Case { fault, category, attempts, because, from } = case;
+    let list = job["attempts"].as_array().expect("attempts");
+    let first = &list[0];
+    let wrong = |what: &str| Err(format!("{fault}: {what}: {first:#}"));
+    if list.len() != *attempts {
+        return wrong(&format!("{} attempts, not {attempts}", list.len()));
+    }
+    let end = first["ended_because"].as_str().unwrap_or_default();
+    if !end.contains(because) {
+        return wrong(&format!("it ended because \"{end}\", not \"{because}\""));
+    }
+    let diagnosis = first["fault"]["diagnosis"]["category"].as_str();
+    // What the supervisor finds out by itself needs no log.
+    if *fault != "nan" && diagnosis != *category {
+        return wrong(&format!("it is told as {diagnosis:?}, not {category:?}"));
+    }
+    if start != format!("goes on from step {from}") {
+        return wrong(&format!("it {start}, not {from}"));
+    }
+    if learned != undisturbed {
+        return wrong(&format!("it {learned}, undisturbed it {undisturbed}"));
+    }
+    Ok(())
+}
+
+fn check_all(product: &Product, shape: &str, cases: &[Case]) {
+    let (_, undisturbed, _) = run(product, shape, "none");
+    let mut wrong = Vec::new();
+    for case in cases {
+        let (start, learned, job) = run(product, shape, case.fault);
+        wrong.extend(check(case, (&start, &learned), &job, &undisturbed).err());
+    }
+    assert!(wrong.is_empty(), "{} of {} are wrong:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}
+
+#[test]
+fn twelve_faults_of_one_rank() {
+    let alone: Vec<Case> = CASES.into_iter().filter(|case| case.fault != "network").collect();
+    check_all(&Product::up(&["a=cpu:1"]), "resources: {accelerators: \"cpu:1\"}", &alone);
+}
+
+#[test]
+fn twelve_faults_of_one_rank_of_four() {
+    check_all(&Product::up(&["a=cpu:4"]), "resources: {accelerators: \"cpu:4\"}", &CASES);
+}
+
+#[test]
+fn twelve_faults_of_one_rank_on_two_nodes_of_slurm() {
+    if !is_possible() {
+        return;
+    }
+    let on = OnSlurm::up(2);
+    check_all(&on.product, "num_nodes: 2\nresources: {accelerators: \"H100:2\"}", &CASES);
+}
