@@ -211,8 +211,8 @@ impl Rules {
             places.entry(word).or_default().push(place);
         }
         let (words, patterns_of_word): (Vec<String>, Vec<Vec<Place>>) = places.into_iter().unzip();
-        // Of the kinds the slowest to make, and several times the fastest to search with: rules are made once.
-        let kind = Some(AhoCorasickKind::DFA);
+        // Half as fast to search with as a DFA, and made in a quarter of the time: mostly there is one log to search.
+        let kind = Some(AhoCorasickKind::ContiguousNFA);
         let words = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(&words);
         let words = words.map_err(|error| pattern_error("the words of all rules", &error))?;
         let cleaner = crate::line::Cleaner::new()?;
