@@ -63,7 +63,8 @@ impl Judge<'_> {
             live.iter().filter(|other| self.category(other) == category).map(|other| other.rule).collect();
         let mut confidence = best.strength.confidence();
         confidence = if live.iter().any(is_rival) { confidence * DOUBT } else { confidence };
-        confidence = if friends.len() > 1 { 1.0 - (1.0 - confidence) * SUPPORT } else { confidence };
+        // A suspicion stays one, however many lines share it.
+        confidence = if friends.len() > 1 && best.strength > Strength::Hint { 1.0 - (1.0 - confidence) * SUPPORT } else { confidence };
         let rule = &self.rules.rules[best.rule];
         let (category, subcategory) = match category {
             Category::Unknown => (Category::Unknown, rule.subcategory.as_str()),
@@ -85,7 +86,7 @@ impl Judge<'_> {
             advice: words.map_or_else(String::new, |words| words.advice.clone()),
             rule: Some(rule.id.clone()),
             source: Some(rule.source.clone()),
-            alternatives: self.alternatives(best, &live),
+            alternatives: self.alternatives(category, &live),
         }
     }
 
@@ -152,8 +153,9 @@ impl Judge<'_> {
         }
     }
 
-    fn alternatives(&self, best: &Finding, live: &[Finding]) -> Vec<Alternative> {
-        let mut seen = BTreeSet::from([self.category(best), Category::Unknown]);
+    /// What else lines speak for; where the verdict is unknown, first of all what was suspected.
+    fn alternatives(&self, verdict: Category, live: &[Finding]) -> Vec<Alternative> {
+        let mut seen = BTreeSet::from([verdict, Category::Unknown]);
         let others = live.iter().filter(|other| other.strength > Strength::Trace && seen.insert(self.category(other)));
         let others = others.take(ALTERNATIVES_MAX).map(|other| Alternative {
             category: self.category(other),

@@ -68,6 +68,8 @@ pub enum RuleError {
 pub(crate) enum Strength {
     /// Goes with failures of every kind; alone it decides nothing.
     Trace,
+    /// Makes one suspect it, no more: the verdict is unknown, and names it as an alternative.
+    Hint,
     /// Points somewhere, but is often a consequence.
     Sign,
     /// Usually the cause.
@@ -84,7 +86,7 @@ impl Strength {
             Strength::Proof => Strength::Cause,
             Strength::Cause => Strength::Likely,
             Strength::Likely => Strength::Sign,
-            Strength::Sign | Strength::Trace => Strength::Trace,
+            Strength::Sign | Strength::Hint | Strength::Trace => Strength::Trace,
         }
     }
 
@@ -95,9 +97,20 @@ impl Strength {
             Strength::Cause => 0.88,
             Strength::Likely => 0.72,
             Strength::Sign => 0.58,
+            Strength::Hint => 0.4,
             Strength::Trace => 0.3,
         }
     }
+}
+
+/// In whose code an exception was raised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Raised {
+    /// The program's own.
+    Own,
+    /// That of a library, or nobody knows.
+    Library,
 }
 
 #[derive(Debug, Deserialize)]
@@ -137,6 +150,10 @@ pub(crate) struct Rule {
     pub(crate) traceback: bool,
     /// Only for a traceback that went through such a place.
     pub(crate) frames: Option<String>,
+    /// Not for a traceback that went through such a place.
+    pub(crate) unless_frames: Option<String>,
+    /// Only for an exception raised there.
+    pub(crate) raised: Option<Raised>,
     /// Often follows from a fault elsewhere: equals come first.
     #[serde(default)]
     pub(crate) effect: bool,
@@ -172,6 +189,10 @@ pub(crate) struct Course {
     pub(crate) not_warning: String,
     /// The line is a logger's note.
     pub(crate) note: String,
+    /// The line is an exception, as it ends a traceback.
+    pub(crate) exception: String,
+    /// The traceback's place is in a library.
+    pub(crate) library: String,
 }
 
 /// A pattern: the rule's place among the rules, the pattern's among its patterns.
@@ -274,7 +295,8 @@ mod tests {
         for rule in &rules.rules {
             let id = &rule.id;
             assert!(ids.insert(id.clone()), "{id} is there twice");
-            let patterns = rule.patterns.iter().chain(&rule.unless).chain(&rule.near).chain(&rule.frames);
+            let patterns = rule.patterns.iter().chain(&rule.unless).chain(&rule.near);
+            let patterns = patterns.chain(&rule.frames).chain(&rule.unless_frames);
             patterns.for_each(|pattern| drop(compile(pattern).unwrap()));
             assert!(!rule.patterns.is_empty(), "{id} has no pattern");
             assert!(rule.source.len() > 10, "{id} has no source");
@@ -292,7 +314,8 @@ mod tests {
         let course = &rules.course;
         let lines = [&course.progress, &course.not_progress, &course.restart, &course.success, &course.handled];
         let levels = [&course.noise, &course.warning, &course.not_warning, &course.note];
-        lines.into_iter().chain(levels).for_each(|pattern| drop(compile(pattern).unwrap()));
+        let python = [&course.exception, &course.library];
+        lines.into_iter().chain(levels).chain(python).for_each(|pattern| drop(compile(pattern).unwrap()));
     }
 
     #[test]
