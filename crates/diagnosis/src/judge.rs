@@ -97,11 +97,20 @@ impl Judge<'_> {
         let says_something = |finding: &Finding| !finding.is_earlier && finding.strength > Strength::Trace;
         let has_last = all.iter().any(says_something);
         let mut live: Vec<Finding> = all.into_iter().filter(|finding| !(has_last && finding.is_earlier)).collect();
+        let ends: Vec<Finding> = live.iter().filter(|it| self.rules.rules[it.rule].first).cloned().collect();
+        live.retain(|it| !(self.rules.rules[it.rule].peer && ends.iter().any(|end| self.is_before(end, it))));
         live.sort_by_key(|finding| {
             let is_effect = self.rules.rules[finding.rule].effect;
             (Reverse(finding.strength), is_effect, finding.source, finding.offset, finding.rule)
         });
         live
+    }
+
+    /// Whether the end came before the finding: a launcher's word on the first one, or a rank known to have ended earlier.
+    fn is_before(&self, end: &Finding, finding: &Finding) -> bool {
+        let ended_at = |finding: &Finding| self.sources[finding.source].ended_at;
+        let is_earlier = ended_at(end).zip(ended_at(finding)).is_some_and(|(end, other)| end < other);
+        end.source == finding.source || is_earlier
     }
 
     fn category(&self, finding: &Finding) -> Category {

@@ -157,6 +157,12 @@ pub(crate) struct Rule {
     /// Often follows from a fault elsewhere: equals come first.
     #[serde(default)]
     pub(crate) effect: bool,
+    /// Says only that another process went away: how that one ended says more.
+    #[serde(default)]
+    pub(crate) peer: bool,
+    /// Says how the process ended that ended first.
+    #[serde(default)]
+    pub(crate) first: bool,
     /// A logger's level doesn't matter: such lines are notes by nature.
     #[serde(default)]
     pub(crate) any_level: bool,

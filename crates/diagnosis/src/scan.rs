@@ -184,7 +184,8 @@ impl<'r> Scan<'_, '_, 'r, '_> {
         }
         let Some(found) = self.matcher.captures(rule, place.pattern, &line.text) else { return };
         let course = &self.matcher.rules.course;
-        if !rule.sticky && self.matcher.matches(&course.noise, &line.text) {
+        // An exception is no key with a value, though `KeyError: 10` looks like one.
+        if !rule.sticky && !rule.traceback && self.matcher.matches(&course.noise, &line.text) {
             return;
         }
         if rule.near.as_deref().is_some_and(|near| !self.is_near(near, offset)) {
