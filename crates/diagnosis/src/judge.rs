@@ -20,6 +20,8 @@ const QUOTE_BYTES_MAX: usize = 400;
 const DOUBT: f64 = 0.9;
 /// What a second rule for the same cause takes from the doubt left.
 const SUPPORT: f64 = 0.7;
+/// What a consequence is worth at most after an exception that nobody explains.
+const SHADOWED_MAX: f64 = 0.45;
 /// Below this, the verdict is that nothing says so clearly enough.
 const CONFIDENCE_MIN: f64 = 0.5;
 
@@ -65,6 +67,7 @@ impl Judge<'_> {
         confidence = if live.iter().any(is_rival) { confidence * DOUBT } else { confidence };
         // A suspicion stays one, however many lines share it.
         confidence = if friends.len() > 1 && best.strength > Strength::Hint { 1.0 - (1.0 - confidence) * SUPPORT } else { confidence };
+        confidence = if self.is_shadowed(best, &live) { confidence.min(SHADOWED_MAX) } else { confidence };
         let rule = &self.rules.rules[best.rule];
         let (category, subcategory) = match category {
             Category::Unknown => (Category::Unknown, rule.subcategory.as_str()),
@@ -104,6 +107,15 @@ impl Judge<'_> {
             (Reverse(finding.strength), is_effect, finding.source, finding.offset, finding.rule)
         });
         live
+    }
+
+    /// Whether a mere consequence was found, and before it an exception that no rule knows: it may follow from that.
+    fn is_shadowed(&self, best: &Finding, live: &[Finding]) -> bool {
+        let is_consequence = self.rules.rules[best.rule].effect && best.strength == Strength::Sign;
+        let place = |it: &Finding| (it.source, it.offset);
+        let is_known = |it: &Finding| live.iter().any(|by| place(by) == place(it) && by.strength > Strength::Hint);
+        let is_before = |it: &Finding| it.source != best.source || it.offset < best.offset;
+        is_consequence && live.iter().any(|it| it.strength == Strength::Hint && is_before(it) && !is_known(it))
     }
 
     /// Whether the end came before the finding: a launcher's word on the first one, or a rank known to have ended earlier.
