@@ -57,19 +57,19 @@ fn score(folder: &str) -> (usize, usize, usize) {
 fn the_logs_that_rules_were_made_with_are_classified() {
     let (right, wrong, all) = score("corpus");
     println!("{right} of {all} right, {wrong} wrong");
-    assert!(all >= 150, "only {all} logs");
+    assert!(all >= 400, "only {all} logs");
     assert!(right * 100 >= all * 95, "{right} of {all} right");
     assert!(wrong * 100 <= all * 2, "{wrong} of {all} wrong");
 }
 
-/// These were never used to work on the rules. One of them is taken for another category, and stays so.
+/// These were looked up after the rules and never used to work on them. One of them is taken for another category, and stays so.
 #[test]
 fn logs_looked_up_after_the_rules_are_classified() {
     let (right, wrong, all) = score("held_out");
     println!("{right} of {all} right, {wrong} wrong");
-    assert!(all >= 18, "only {all} logs");
+    assert!(all >= 45, "only {all} logs");
     assert!(right * 100 >= all * 80, "{right} of {all} right");
-    assert!(wrong * 100 <= all * 6, "{wrong} of {all} wrong");
+    assert!(wrong * 100 <= all * 3, "{wrong} of {all} wrong");
 }
 
 #[test]
