@@ -66,7 +66,11 @@ impl Judge<'_> {
         let mut confidence = best.strength.confidence();
         confidence = if live.iter().any(is_rival) { confidence * DOUBT } else { confidence };
         // A suspicion stays one, however many lines share it.
-        confidence = if friends.len() > 1 && best.strength > Strength::Hint { 1.0 - (1.0 - confidence) * SUPPORT } else { confidence };
+        confidence = if friends.len() > 1 && best.strength > Strength::Hint {
+            1.0 - (1.0 - confidence) * SUPPORT
+        } else {
+            confidence
+        };
         confidence = if self.is_shadowed(best, &live) { confidence.min(SHADOWED_MAX) } else { confidence };
         let rule = &self.rules.rules[best.rule];
         let (category, subcategory) = match category {

@@ -1,8 +1,8 @@
 //! Which words a line must contain for a pattern to match it. Thousands of lines are passed over by one search for all such
 //! words; only lines that contain one meet a pattern.
 
-use regex_syntax::ast::{Ast, RepetitionKind};
 use regex_syntax::ast::parse::Parser;
+use regex_syntax::ast::{Ast, RepetitionKind};
 
 /// Shorter words than this are in too many lines to be of use.
 const WORD_BYTES_MIN: usize = 3;
@@ -15,8 +15,9 @@ const WORDS_MAX: usize = 32;
 
 /// Words of which every matching line contains at least one, whatever their case; none if the pattern needs no such word.
 pub(crate) fn required_words(pattern: &str) -> Option<Vec<String>> {
-    // The pattern as it is written is enough, and takes half the time that its meaning would.
-    let words = words_of(&Parser::new().parse(pattern).ok()?)?;
+    // The pattern as it is written is enough, and takes half the time that its meaning would. Half of them are mere words.
+    let is_word = !pattern.contains(regex_syntax::is_meta_character);
+    let words = if is_word { vec![pattern.to_owned()] } else { words_of(&Parser::new().parse(pattern).ok()?)? };
     let words = words.into_iter().map(|word| word.chars().take(WORD_BYTES_MAX).collect::<String>());
     let words: Vec<String> = words.map(|word| word.to_ascii_lowercase()).collect();
     words.iter().all(|word| word.len() >= WORD_BYTES_MIN).then_some(words)

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
-use regex::bytes::{Regex, RegexBuilder};
+use regex_automata::meta::{Config, Regex};
+use regex_automata::util::syntax;
 use serde::Deserialize;
 
 use crate::literal::required_words;
@@ -279,8 +280,10 @@ fn words(rules: &[Rule]) -> Result<Vec<(Place, String)>, RuleError> {
 
 /// A pattern as all are: bytes, any case, no Unicode classes.
 pub(crate) fn compile(pattern: &str) -> Result<Regex, RuleError> {
-    let mut builder = RegexBuilder::new(pattern);
-    let regex = builder.unicode(false).case_insensitive(true).size_limit(PATTERN_BYTES_MAX).build();
+    // No prefilter: it takes most of the time that making a pattern takes, and a pattern meets few lines.
+    let config = Config::new().utf8_empty(false).auto_prefilter(false).nfa_size_limit(Some(PATTERN_BYTES_MAX));
+    let syntax = syntax::Config::new().unicode(false).utf8(false).case_insensitive(true);
+    let regex = Regex::builder().configure(config).syntax(syntax).build(pattern);
     regex.map_err(|error| pattern_error(pattern, &error))
 }
 

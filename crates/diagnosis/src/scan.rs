@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use regex::bytes::{Captures, Regex};
+use regex_automata::meta::Regex;
+use regex_automata::util::captures::Captures;
 
 use crate::course::Course;
 use crate::elastic;
-use crate::line::Line;
+use crate::line::{Line, captures, named};
 use crate::rules::{Place, Raised, Rule, Rules, Strength, compile};
 use crate::source::Source;
 use crate::text::Text;
@@ -68,8 +69,8 @@ impl<'r> Matcher<'r> {
     }
 
     /// The parts that a pattern of a rule names.
-    fn captures<'t>(&mut self, rule: &'r Rule, pattern: usize, text: &'t str) -> Option<Captures<'t>> {
-        let found = self.regex(rule.patterns.get(pattern)?)?.captures(text.as_bytes())?;
+    fn captures(&mut self, rule: &'r Rule, pattern: usize, text: &str) -> Option<Captures> {
+        let found = captures(self.regex(rule.patterns.get(pattern)?)?, text.as_bytes())?;
         let is_excluded = rule.unless.as_deref().is_some_and(|unless| self.matches(unless, text));
         (!is_excluded).then_some(found)
     }
@@ -191,7 +192,7 @@ impl<'r> Scan<'_, '_, 'r, '_> {
         if rule.near.as_deref().is_some_and(|near| !self.is_near(near, offset)) {
             return;
         }
-        let named = |name| found.name(name).map(|part| String::from_utf8_lossy(part.as_bytes()).into_owned());
+        let named = |name| named(&found, name, line.text.as_bytes());
         let mut finding = Finding {
             rule: index,
             source: self.index,

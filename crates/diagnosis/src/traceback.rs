@@ -168,7 +168,7 @@ mod tests {
                     [rank1]:   File \"b.py\", line 9, in g\n[rank1]: KeyError: 'x'\n";
         let (cleaner, end) = (Cleaner::new().unwrap(), text.find("[rank1]: KeyError").unwrap());
         let above = |text: &str, end: usize| {
-            read_above(&Text::whole(text.as_bytes()), end, cleaner.clean(text[end..].as_bytes()), &cleaner)
+            read_above(&Text::whole(text.as_bytes()), end, cleaner.clean(&text.as_bytes()[end..]), &cleaner)
         };
         assert_eq!(above(text, end).unwrap().innermost, "File \"b.py\", line 9, in g");
         assert!(above(text, end).unwrap().frames.starts_with("File \"a.py\""));

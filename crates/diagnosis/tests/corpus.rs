@@ -95,8 +95,12 @@ fn any_bytes_are_classified_without_panic_and_always_alike() {
 #[test]
 fn the_order_of_the_ranks_does_not_matter() {
     let rules = Rules::new().unwrap();
-    let texts =
-        ["[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)", "TypeError: f() missing x", "step 3", ""];
+    let texts = [
+        "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)",
+        "TypeError: f() missing x",
+        "step 3",
+        "",
+    ];
     let logs: Vec<Log<'_>> = (0..)
         .zip(texts)
         .map(|(rank, text)| Log {
