@@ -22,6 +22,8 @@ const QUOTE_BYTES_MAX: usize = 400;
 const DOUBT: f64 = 0.9;
 /// What a second rule for the same cause takes from the doubt left.
 const SUPPORT: f64 = 0.7;
+/// What a consequence is worth at most after an exception that nobody explains.
+const SHADOWED_MAX: f64 = 0.45;
 /// Below this, the verdict is that nothing says so clearly enough.
 const CONFIDENCE_MIN: f64 = 0.5;
 
@@ -65,7 +67,13 @@ impl Judge<'_> {
             live.iter().filter(|other| self.category(other) == category).map(|other| other.rule).collect();
         let mut confidence = best.strength.confidence();
         confidence = if live.iter().any(is_rival) { confidence * DOUBT } else { confidence };
-        confidence = if friends.len() > 1 { 1.0 - (1.0 - confidence) * SUPPORT } else { confidence };
+        // A suspicion stays one, however many lines share it.
+        confidence = if friends.len() > 1 && best.strength > Strength::Hint {
+            1.0 - (1.0 - confidence) * SUPPORT
+        } else {
+            confidence
+        };
+        confidence = if self.is_shadowed(best, &live) { confidence.min(SHADOWED_MAX) } else { confidence };
         let rule = &self.rules.rules[best.rule];
         let (category, subcategory) = match category {
             Category::Unknown => (Category::Unknown, rule.subcategory.as_str()),
@@ -87,7 +95,7 @@ impl Judge<'_> {
             advice: words.map_or_else(String::new, |words| words.advice.clone()),
             rule: Some(rule.id.clone()),
             source: Some(rule.source.clone()),
-            alternatives: self.alternatives(best, &live),
+            alternatives: self.alternatives(category, &live),
         }
     }
 
@@ -98,11 +106,29 @@ impl Judge<'_> {
         let says_something = |finding: &Finding| !finding.is_earlier && finding.strength > Strength::Trace;
         let has_last = all.iter().any(says_something);
         let mut live: Vec<Finding> = all.into_iter().filter(|finding| !(has_last && finding.is_earlier)).collect();
+        let ends: Vec<Finding> = live.iter().filter(|it| self.rules.rules[it.rule].first).cloned().collect();
+        live.retain(|it| !(self.rules.rules[it.rule].peer && ends.iter().any(|end| self.is_before(end, it))));
         live.sort_by_key(|finding| {
             let is_effect = self.rules.rules[finding.rule].effect;
             (Reverse(finding.strength), is_effect, finding.source, finding.offset, finding.rule)
         });
         live
+    }
+
+    /// Whether a mere consequence was found, and before it an exception that no rule knows: it may follow from that.
+    fn is_shadowed(&self, best: &Finding, live: &[Finding]) -> bool {
+        let is_consequence = self.rules.rules[best.rule].effect && best.strength == Strength::Sign;
+        let place = |it: &Finding| (it.source, it.offset);
+        let is_known = |it: &Finding| live.iter().any(|by| place(by) == place(it) && by.strength > Strength::Hint);
+        let is_before = |it: &Finding| it.source != best.source || it.offset < best.offset;
+        is_consequence && live.iter().any(|it| it.strength == Strength::Hint && is_before(it) && !is_known(it))
+    }
+
+    /// Whether the end came before the finding: a launcher's word on the first one, or a rank known to have ended earlier.
+    fn is_before(&self, end: &Finding, finding: &Finding) -> bool {
+        let ended_at = |finding: &Finding| self.sources[finding.source].ended_at;
+        let is_earlier = ended_at(end).zip(ended_at(finding)).is_some_and(|(end, other)| end < other);
+        end.source == finding.source || is_earlier
     }
 
     fn category(&self, finding: &Finding) -> Category {
@@ -154,8 +180,9 @@ impl Judge<'_> {
         }
     }
 
-    fn alternatives(&self, best: &Finding, live: &[Finding]) -> Vec<Alternative> {
-        let mut seen = BTreeSet::from([self.category(best), Category::Unknown]);
+    /// What else lines speak for; where the verdict is unknown, first of all what was suspected.
+    fn alternatives(&self, verdict: Category, live: &[Finding]) -> Vec<Alternative> {
+        let mut seen = BTreeSet::from([verdict, Category::Unknown]);
         let others = live.iter().filter(|other| other.strength > Strength::Trace && seen.insert(self.category(other)));
         let others = others.take(ALTERNATIVES_MAX).map(|other| Alternative {
             category: self.category(other),

@@ -1,6 +1,9 @@
 //! A line without what terminals, launchers and loggers put around it: colours, rank and node labels, times.
 
-use regex::bytes::Regex;
+use std::borrow::Cow;
+
+use regex_automata::meta::Regex;
+use regex_automata::util::captures::Captures;
 
 use crate::rules::{RuleError, compile};
 
@@ -66,24 +69,46 @@ impl Cleaner {
     /// The text of a raw line. Indentation stays: tracebacks are read by it.
     pub(crate) fn clean(&self, raw: &[u8]) -> Line {
         let cut = shortened(raw);
-        let plain = self.colour.replace_all(&cut, &b""[..]);
+        let plain = self.without_colours(&cut);
         let mut rest: &[u8] = plain.trim_ascii_end();
         let mut line = Line::default();
         for _ in 0..LABELS_MAX {
-            let Some(found) = self.labels.iter().find_map(|label| label.captures(rest)) else { break };
-            let named = |name| found.name(name).map(|part| String::from_utf8_lossy(part.as_bytes()).into_owned());
+            let Some(found) = self.labels.iter().find_map(|label| captures(label, rest)) else { break };
+            let named = |name| named(&found, name, rest);
             line.rank = line.rank.or_else(|| named("rank")?.parse().ok());
             line.node = line.node.or_else(|| named("node"));
-            rest = &rest[found.get_match().end()..];
+            rest = &rest[found.get_match().map_or(0, |label| label.end())..];
         }
         line.text = String::from_utf8_lossy(rest).into_owned();
         line.label =
             String::from_utf8_lossy(&plain[..plain.len().min(plain.trim_ascii_end().len() - rest.len())]).into_owned();
         line
     }
+
+    fn without_colours<'l>(&self, line: &'l [u8]) -> Cow<'l, [u8]> {
+        let mut kept = Vec::new();
+        let mut from = 0;
+        for colour in self.colour.find_iter(line) {
+            kept.extend_from_slice(&line[from..colour.start()]);
+            from = colour.end();
+        }
+        if from == 0 { line.into() } else { [&kept, &line[from..]].concat().into() }
+    }
 }
 
-fn shortened(raw: &[u8]) -> std::borrow::Cow<'_, [u8]> {
+/// What the pattern and its groups match, if it does.
+pub(crate) fn captures(regex: &Regex, text: &[u8]) -> Option<Captures> {
+    let mut captures = regex.create_captures();
+    regex.captures(text, &mut captures);
+    captures.is_match().then_some(captures)
+}
+
+/// The part of `text` that a group of that name matched.
+pub(crate) fn named(captures: &Captures, name: &str, text: &[u8]) -> Option<String> {
+    captures.get_group_by_name(name).map(|part| String::from_utf8_lossy(&text[part.range()]).into_owned())
+}
+
+fn shortened(raw: &[u8]) -> Cow<'_, [u8]> {
     if raw.len() <= LINE_BYTES_MAX {
         return raw.into();
     }

@@ -1,13 +1,14 @@
 //! Finds the lines that rules know, in all texts.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use regex::bytes::{Captures, Regex};
+use regex_automata::meta::Regex;
+use regex_automata::util::captures::Captures;
 
 use crate::course::Course;
 use crate::elastic;
-use crate::line::Line;
-use crate::rules::{Place, Rule, Rules, Strength, compile};
+use crate::line::{Line, captures, named};
+use crate::rules::{Place, Raised, Rule, Rules, Strength, compile};
 use crate::source::Source;
 use crate::text::Text;
 use crate::traceback::{self, Traceback};
@@ -68,8 +69,8 @@ impl<'r> Matcher<'r> {
     }
 
     /// The parts that a pattern of a rule names.
-    fn captures<'t>(&mut self, rule: &'r Rule, pattern: usize, text: &'t str) -> Option<Captures<'t>> {
-        let found = self.regex(rule.patterns.get(pattern)?)?.captures(text.as_bytes())?;
+    fn captures(&mut self, rule: &'r Rule, pattern: usize, text: &str) -> Option<Captures> {
+        let found = captures(self.regex(rule.patterns.get(pattern)?)?, text.as_bytes())?;
         let is_excluded = rule.unless.as_deref().is_some_and(|unless| self.matches(unless, text));
         (!is_excluded).then_some(found)
     }
@@ -79,17 +80,17 @@ impl<'r> Matcher<'r> {
 pub(crate) fn scan(matcher: &mut Matcher<'_>, index: usize, source: &Source<'_>) -> Vec<Finding> {
     let rules = matcher.rules;
     let text = Text::whole(&source.text);
-    let mut scan = Scan { index, source, text, findings: Vec::new(), counts: BTreeMap::new(), matcher };
-    let mut tracebacks = 0;
+    let (findings, counts, exceptions) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+    let mut scan = Scan { index, source, text, findings, counts, exceptions, matcher };
     for (bounds, mut words) in lines_with_words(rules, &text) {
         let line = rules.cleaner.clean(text.slice(bounds));
         words.sort_unstable();
         words.dedup();
+        scan.note_exception(bounds.0, &line);
         for word in words {
             let candidates = &rules.patterns_of_word[word];
             // The word that opens a traceback has no rules of its own.
-            if candidates.is_empty() && tracebacks < TRACEBACKS_MAX {
-                tracebacks += 1;
+            if candidates.is_empty() && scan.exceptions.len() < TRACEBACKS_MAX {
                 traceback::read(&text, bounds.0, &rules.cleaner).into_iter().for_each(|it| scan.note_traceback(&it));
             }
             for place in candidates {
@@ -139,20 +140,40 @@ struct Scan<'s, 'm, 'r, 'a> {
     text: Text<'s>,
     findings: Vec<Finding>,
     counts: BTreeMap<usize, usize>,
+    /// Where the exceptions of tracebacks stand that were read.
+    exceptions: BTreeSet<usize>,
     matcher: &'m mut Matcher<'r>,
 }
 
-impl Scan<'_, '_, '_, '_> {
+impl<'r> Scan<'_, '_, 'r, '_> {
+    /// Notes an exception whose traceback lost its first line.
+    fn note_exception(&mut self, offset: usize, line: &Line) {
+        let is_known = self.exceptions.len() >= TRACEBACKS_MAX || self.exceptions.contains(&offset);
+        if !is_known && self.matcher.matches(&self.matcher.rules.course.exception, &line.text) {
+            let cleaner = &self.matcher.rules.cleaner;
+            let traceback = traceback::read_above(&self.text, offset, line.clone(), cleaner);
+            traceback.into_iter().for_each(|it| self.note_traceback(&it));
+        }
+    }
+
     fn note_traceback(&mut self, traceback: &Traceback) {
-        for index in 0..self.matcher.rules.rules.len() {
-            let rule = &self.matcher.rules.rules[index];
-            let went_there =
-                rule.frames.as_deref().is_none_or(|frames| self.matcher.matches(frames, &traceback.frames));
-            let patterns = if rule.traceback && went_there { rule.patterns.len() } else { 0 };
-            for pattern in 0..patterns {
-                self.note(Place { rule: index, pattern }, traceback.offset, &traceback.exception);
+        self.exceptions.insert(traceback.offset);
+        let is_library = self.matcher.matches(&self.matcher.rules.course.library, &traceback.innermost);
+        let raised = if is_library || traceback.innermost.is_empty() { Raised::Library } else { Raised::Own };
+        let rules = self.matcher.rules;
+        for (index, rule) in rules.rules.iter().enumerate().filter(|(_, rule)| rule.traceback) {
+            let is_there = self.went(rule.frames.as_deref(), traceback) != Some(false)
+                && self.went(rule.unless_frames.as_deref(), traceback) != Some(true);
+            if is_there && rule.raised.is_none_or(|only| only == raised) {
+                let places = (0..rule.patterns.len()).map(|pattern| Place { rule: index, pattern });
+                places.for_each(|place| self.note(place, traceback.offset, &traceback.exception));
             }
         }
+    }
+
+    /// Whether the traceback went through such a place, if one is asked for.
+    fn went(&mut self, place: Option<&'r str>, traceback: &Traceback) -> Option<bool> {
+        place.map(|place| self.matcher.matches(place, &traceback.frames))
     }
 
     /// Notes the line if the pattern fits and the rule hasn't noted it.
@@ -164,13 +185,14 @@ impl Scan<'_, '_, '_, '_> {
         }
         let Some(found) = self.matcher.captures(rule, place.pattern, &line.text) else { return };
         let course = &self.matcher.rules.course;
-        if !rule.sticky && self.matcher.matches(&course.noise, &line.text) {
+        // An exception is no key with a value, though `KeyError: 10` looks like one.
+        if !rule.sticky && !rule.traceback && self.matcher.matches(&course.noise, &line.text) {
             return;
         }
         if rule.near.as_deref().is_some_and(|near| !self.is_near(near, offset)) {
             return;
         }
-        let named = |name| found.name(name).map(|part| String::from_utf8_lossy(part.as_bytes()).into_owned());
+        let named = |name| named(&found, name, line.text.as_bytes());
         let mut finding = Finding {
             rule: index,
             source: self.index,

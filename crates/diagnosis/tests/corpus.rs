@@ -57,19 +57,19 @@ fn score(folder: &str) -> (usize, usize, usize) {
 fn the_logs_that_rules_were_made_with_are_classified() {
     let (right, wrong, all) = score("corpus");
     println!("{right} of {all} right, {wrong} wrong");
-    assert!(all >= 150, "only {all} logs");
+    assert!(all >= 400, "only {all} logs");
     assert!(right * 100 >= all * 95, "{right} of {all} right");
     assert!(wrong * 100 <= all * 2, "{wrong} of {all} wrong");
 }
 
-/// These were never used to work on the rules. One of them is taken for another category, and stays so.
+/// These were looked up after the rules and never used to work on them. One of them is taken for another category, and stays so.
 #[test]
 fn logs_looked_up_after_the_rules_are_classified() {
     let (right, wrong, all) = score("held_out");
     println!("{right} of {all} right, {wrong} wrong");
-    assert!(all >= 18, "only {all} logs");
+    assert!(all >= 45, "only {all} logs");
     assert!(right * 100 >= all * 80, "{right} of {all} right");
-    assert!(wrong * 100 <= all * 6, "{wrong} of {all} wrong");
+    assert!(wrong * 100 <= all * 3, "{wrong} of {all} wrong");
 }
 
 #[test]
@@ -95,8 +95,12 @@ fn any_bytes_are_classified_without_panic_and_always_alike() {
 #[test]
 fn the_order_of_the_ranks_does_not_matter() {
     let rules = Rules::new().unwrap();
-    let texts =
-        ["[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)", "KeyError: 'x'", "step 3", ""];
+    let texts = [
+        "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)",
+        "TypeError: f() missing x",
+        "step 3",
+        "",
+    ];
     let logs: Vec<Log<'_>> = (0..)
         .zip(texts)
         .map(|(rank, text)| Log {
@@ -110,6 +114,62 @@ fn the_order_of_the_ranks_does_not_matter() {
     let backwards = rules.classify(&Evidence { logs: logs.into_iter().rev().collect(), ..Evidence::default() });
     assert_eq!(forwards, backwards);
     assert_eq!((forwards.category, forwards.rank), (Category::UserCode, Some(1)));
+}
+
+#[test]
+fn an_exception_that_nobody_knows_leaves_its_consequences_unexplained() {
+    let rules = Rules::new().unwrap();
+    let timeout = "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n";
+    assert_eq!(log("timeout", timeout.as_bytes(), &rules).category, Category::NcclNetwork);
+    let verdict = log("exception", ["[rank1]: KeyError: 'x'\n", timeout].concat().as_bytes(), &rules);
+    assert_eq!((verdict.category, verdict.subcategory.as_str()), (Category::Unknown, "unclear"));
+    let suspected: Vec<Category> = verdict.alternatives.iter().map(|it| it.category).collect();
+    assert_eq!(suspected, [Category::NcclNetwork, Category::UserCode]);
+}
+
+/// Whatever the kind: raised in a library and known to no rule, an exception says that something failed, not what.
+#[test]
+fn a_general_exception_counts_where_it_was_raised() {
+    let rules = Rules::new().unwrap();
+    let own = "/work/train.py";
+    for library in ["/opt/conda/lib/python3.11/site-packages/acme/io.py", "/usr/lib/python3/dist-packages/acme/io.py"] {
+        for kind in ["RuntimeError", "IndexError", "OSError", "Exception", "acme.errors.PoolError"] {
+            let text = |inner: &str| {
+                let places = [own, inner].map(|path| format!("  File \"{path}\", line 3, in f\n    g()\n"));
+                format!("Traceback (most recent call last):\n{}{kind}: it went wrong\n", places.concat())
+            };
+            let (inside, above) = (text(library), text(library).replace("Traceback (most recent call last):\n", ""));
+            for text in [inside, above] {
+                let verdict = log("library", text.as_bytes(), &rules);
+                assert_eq!(verdict.category, Category::Unknown, "{text}");
+                assert_eq!(verdict.alternatives[0].category, Category::UserCode, "{text}");
+            }
+            let expected = if kind == "OSError" { Category::Unknown } else { Category::UserCode };
+            assert_eq!(log("own", text("/work/model.py").as_bytes(), &rules).category, expected, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn a_lost_connection_is_explained_by_the_peer_that_was_killed() {
+    let rules = Rules::new().unwrap();
+    let lost = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:30211\n";
+    assert_eq!(log("lost", lost.as_bytes(), &rules).category, Category::NcclNetwork);
+    let killed = [lost, "api.py:869] failed (exitcode: -9) local_rank: 1 (pid: 162) of binary: python\n"].concat();
+    assert_eq!(log("killed", killed.as_bytes(), &rules).subcategory, "killed");
+    let ended = |rank: u32, second: u64, signal: Option<i32>, text: &'static str| Log {
+        name: format!("rank{rank}"),
+        rank: Some(rank),
+        signal,
+        ended_at: Some(gangline_base::Timestamp::from_unix_nanos(second * 1_000_000_000)),
+        text: text.as_bytes(),
+        ..Log::default()
+    };
+    let verdict = |killed_at: u64| {
+        let logs = vec![ended(0, 5, None, lost), ended(1, killed_at, Some(9), "step 3\n")];
+        rules.classify(&Evidence { logs, ..Evidence::default() }).category
+    };
+    assert_eq!((verdict(4), verdict(6)), (Category::Unknown, Category::NcclNetwork));
 }
 
 #[test]
