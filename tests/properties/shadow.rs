@@ -73,10 +73,12 @@ impl Holding {
     /// The earliest fault.
     pub(super) fn root_cause(&self) -> Option<(FaultCause, FaultCategory)> {
         let faults = self.ends().filter_map(|end| match end {
-            ShareEnd::Fault { cause, category, at } => Some((*at, (*cause, *category))),
+            ShareEnd::Fault { cause, category, is_consequence, at } => {
+                Some(((*is_consequence, *at), (*cause, *category)))
+            }
             _ => None,
         });
-        faults.min_by_key(|(at, _)| *at).map(|(_, fault)| fault)
+        faults.min_by_key(|(order, _)| *order).map(|(_, fault)| fault)
     }
 }
 

@@ -356,7 +356,8 @@ fn share_end(how: How, now: Timestamp) -> ShareEnd {
                 FaultCause::Hang,
             ];
             let category = FaultCategory::ALL[index(cause / 8, FaultCategory::ALL.len())];
-            ShareEnd::Fault { cause: causes[index(cause, causes.len())], category, at }
+            let is_consequence = millis_ago % 3 == 0;
+            ShareEnd::Fault { cause: causes[index(cause, causes.len())], category, is_consequence, at }
         }
     }
 }

@@ -78,6 +78,9 @@ fn attempts(text: &mut String, attempts: &[Attempt]) -> std::fmt::Result {
             attempt.shares.iter().map(|share| format!("{} {:?}", share.node, share.devices)).collect();
         writeln!(text, "  attempt {:<4} {} on {}", attempt.number, output::time(attempt.placed_at), places.join(", "))?;
         writeln!(text, "               placed: {}", attempt.placed_because)?;
+        for straggler in &attempt.stragglers {
+            writeln!(text, "               straggler: {straggler}")?;
+        }
         if let Some(fault) = &attempt.fault {
             let who = fault.rank.map(|rank| format!("rank {rank} ")).unwrap_or_default();
             writeln!(text, "               first fault: {who}on {} {}", fault.node, fault.cause)?;

@@ -61,6 +61,9 @@ pub(crate) struct UpArgs {
     /// Without a control plane for this long, supervisors stop their jobs, in seconds [default: by the heartbeat, as show --timeouts has it]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub(crate) orphan_after: Option<u64>,
+    /// Where a cloud says on each node that the node is about to be taken back: aws, gcp, azure, a page or a file
+    #[arg(long, value_name = "SOURCE")]
+    pub(crate) spot_notice: Option<String>,
     #[command(flatten)]
     pub(crate) launcher: LauncherArgs,
 }
@@ -128,6 +131,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         user: Submitter(user_name()),
         secrets: secrets.clone(),
         journal: journal_options(args)?,
+        notice_source: args.spot_notice.clone(),
         timing: timing(args),
     };
     // The port before the journal: whoever holds the folder keeps its endpoint file.

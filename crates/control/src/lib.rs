@@ -10,6 +10,7 @@ pub mod history;
 pub mod http;
 pub mod jobfile;
 mod model;
+mod notice;
 pub mod secret;
 pub mod service;
 mod web;

@@ -94,6 +94,7 @@ impl Judge<'_> {
             node: best.node.clone().or_else(|| self.node_of(best.rank)),
             advice: words.map_or_else(String::new, |words| words.advice.clone()),
             rule: Some(rule.id.clone()),
+            is_consequence: rule.effect,
             source: Some(rule.source.clone()),
             alternatives: self.alternatives(category, &live),
         }
@@ -108,11 +109,26 @@ impl Judge<'_> {
         let mut live: Vec<Finding> = all.into_iter().filter(|finding| !(has_last && finding.is_earlier)).collect();
         let ends: Vec<Finding> = live.iter().filter(|it| self.rules.rules[it.rule].first).cloned().collect();
         live.retain(|it| !(self.rules.rules[it.rule].peer && ends.iter().any(|end| self.is_before(end, it))));
+        let silent = self.died_silently_first(&live);
+        live.retain(|it| {
+            !(self.rules.rules[it.rule].peer && silent.is_some_and(|end| self.sources[it.source].ended_at > Some(end)))
+        });
         live.sort_by_key(|finding| {
             let is_effect = self.rules.rules[finding.rule].effect;
             (Reverse(finding.strength), is_effect, finding.source, finding.offset, finding.rule)
         });
         live
+    }
+
+    /// When the first rank ended, if it was known to and said nothing: what others then say of lost connections follows from it.
+    fn died_silently_first(&self, live: &[Finding]) -> Option<u64> {
+        let first = self.sources.iter().filter_map(|source| Some((source.ended_at?, source.rank?))).min()?;
+        let ends = |source: &Source<'_>| Some(first) == source.ended_at.zip(source.rank) && !source.is_file;
+        let says = |it: &&Finding| {
+            let source = &self.sources[it.source];
+            Some(first) == source.ended_at.zip(source.rank) && it.strength > Strength::Trace
+        };
+        (self.sources.iter().any(ends) && !live.iter().any(|it| says(&it))).then_some(first.0)
     }
 
     /// Whether a mere consequence was found, and before it an exception that no rule knows: it may follow from that.
@@ -156,6 +172,7 @@ impl Judge<'_> {
             node: None,
             advice: words.map_or_else(String::new, |words| words.advice.clone()),
             rule: None,
+            is_consequence: false,
             source: None,
             alternatives: Vec::new(),
         }

@@ -26,6 +26,8 @@ pub struct Verdict {
     pub advice: String,
     /// The rule that decided, as rules/*.toml names it; none if none did.
     pub rule: Option<String>,
+    /// The decisive line is one that often follows from something else, as a lost connection does: what another node says may be the cause.
+    pub is_consequence: bool,
     /// Where the form of the decisive line is documented.
     pub source: Option<String>,
     /// Other kinds of cause that lines speak for, likeliest first.

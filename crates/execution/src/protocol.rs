@@ -102,6 +102,9 @@ pub struct SupervisorSpec {
     /// Without a step, a phase or output for this long, the ranks have hung; 0: never; none: learned from the ranks.
     #[serde(default)]
     pub hang_timeout_ms: Option<u64>,
+    /// Where a cloud says that the machine is about to go: `aws`, `gcp`, `azure`, a page or a file; none: nobody says.
+    #[serde(default)]
+    pub notice_source: Option<String>,
     /// A rank's log is bounded: at this size it is rotated once, so twice this is kept.
     pub log_bytes_max: u64,
 }
@@ -139,10 +142,22 @@ pub struct Report {
     pub checkpoint_bytes: u64,
     /// Node 0 offers where its ranks will meet.
     pub rendezvous: Option<Rendezvous>,
+    /// A cloud's notice that the machine is about to go, as it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<Notice>,
     /// Samples from number `samples_from` on.
     pub samples: Vec<Sample>,
     /// The number of the first of `samples`; numbering starts at 0 with each attempt.
     pub samples_from: u64,
+}
+
+/// A cloud's notice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// Its text.
+    pub text: String,
+    /// When it was found.
+    pub seen_at: UnixNanos,
 }
 
 /// Where a node's share of an attempt stands.
@@ -220,6 +235,9 @@ pub struct Diagnosis {
     pub advice: String,
     /// The rank where it began.
     pub rank: Option<u32>,
+    /// It often follows from something else, as a lost connection does: another node's fault may be the cause.
+    #[serde(default)]
+    pub is_consequence: bool,
     /// The lines that say so, at most three.
     pub evidence: Vec<String>,
 }
@@ -287,6 +305,20 @@ pub struct RankReport {
     pub last_sign_of_life: UnixNanos,
     /// Log lines or socket messages that were dropped for being too long, malformed, or beyond a limit.
     pub dropped: u64,
+    /// What it spent its time on so far, if it says its phases.
+    #[serde(default)]
+    pub work: Work,
+}
+
+/// What a rank has spent its time on in an attempt, by its phases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// Steps it finished.
+    pub steps: u64,
+    /// Nanoseconds of computing.
+    pub compute_nanos: u64,
+    /// Nanoseconds of waiting for data.
+    pub data_nanos: u64,
 }
 
 /// First times of things, for the recovery report.

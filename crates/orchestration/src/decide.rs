@@ -91,8 +91,8 @@ impl Engine {
         // What fails after it was told to make room does so because of that: a node that goes, say.
         let counts = |at: Timestamp| making_room.is_none() || attempt.stop_at.is_none_or(|stop_at| at < stop_at);
         let faults = ends().filter_map(|e| match e {
-            ShareEnd::Fault { cause, category, at } if counts(*at) => {
-                Some((*at, RootFault { cause: *cause, category: *category }))
+            ShareEnd::Fault { cause, category, is_consequence, at } if counts(*at) => {
+                Some(((*is_consequence, *at), RootFault { cause: *cause, category: *category }))
             }
             _ => None,
         });
@@ -108,7 +108,7 @@ impl Engine {
             end(fate)
         } else if ends().any(|e| *e == ShareEnd::DoNotRestart) {
             end(Fate::DoNotRestart)
-        } else if let Some((_, fault)) = faults.min_by_key(|(at, _)| *at) {
+        } else if let Some((_, fault)) = faults.min_by_key(|(order, _)| *order) {
             self.recover(now, job, attempt, fault)
         } else if let Some(reason) = making_room {
             requeue(now, reason)

@@ -126,7 +126,9 @@ pub enum ShareEnd {
         cause: FaultCause,
         /// Of what kind, if what is known of it says so surely.
         category: FaultCategory,
-        /// When it was noticed; the earliest fault of an attempt is its root cause.
+        /// It looks like what follows from another's fault.
+        is_consequence: bool,
+        /// When it was noticed; of an attempt's faults the earliest that isn't a mere consequence is its root cause.
         at: Timestamp,
     },
     /// Stopped on orders, or as an orphan.
@@ -137,7 +139,7 @@ impl ShareEnd {
     /// A fault of which no more is known.
     #[must_use]
     pub fn fault(cause: FaultCause, at: Timestamp) -> Self {
-        ShareEnd::Fault { cause, category: FaultCategory::Unknown, at }
+        ShareEnd::Fault { cause, category: FaultCategory::Unknown, is_consequence: false, at }
     }
 }
 

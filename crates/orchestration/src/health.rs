@@ -150,15 +150,15 @@ pub(crate) struct RootFault {
     pub(crate) category: FaultCategory,
 }
 
-/// The first fault of an attempt, and where it was.
+/// The first fault of an attempt that isn't a mere consequence, if there is one, and where it was.
 pub(crate) fn first_fault(attempt: &Attempt) -> Option<(NodeId, RootFault)> {
     let faults = attempt.shares.iter().zip(&attempt.states).filter_map(|(share, state)| match state {
-        ShareState::Ended(ShareEnd::Fault { cause, category, at }) => {
-            Some((*at, share.node, RootFault { cause: *cause, category: *category }))
+        ShareState::Ended(ShareEnd::Fault { cause, category, is_consequence, at }) => {
+            Some(((*is_consequence, *at), share.node, RootFault { cause: *cause, category: *category }))
         }
         _ => None,
     });
-    faults.min_by_key(|(at, _, _)| *at).map(|(_, node, fault)| (node, fault))
+    faults.min_by_key(|(order, _, _)| *order).map(|(_, node, fault)| (node, fault))
 }
 
 #[cfg(test)]

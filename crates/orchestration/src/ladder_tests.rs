@@ -52,7 +52,11 @@ impl World {
         let at = seconds(self.now + 100);
         let mut all = Vec::new();
         for (place, share) in attempt.shares.iter().enumerate() {
-            let end = if place == 0 { ShareEnd::Fault { cause, category, at } } else { ShareEnd::Stopped };
+            let end = if place == 0 {
+                ShareEnd::Fault { cause, category, is_consequence: false, at }
+            } else {
+                ShareEnd::Stopped
+            };
             all.extend(self.apply(&Event::ShareEnded { job: id, attempt: attempt.number, node: share.node, end }));
         }
         all

@@ -5,6 +5,8 @@
 
 mod outbox;
 mod phase_clock;
+mod straggler;
 
 pub use outbox::{OUTBOX_WAITING_MAX, Outbox};
 pub use phase_clock::PhaseClock;
+pub use straggler::{RankWork, Slowness, Straggler, stragglers};

@@ -75,7 +75,7 @@ fn check(case: &Case, (start, learned): (&str, &str), job: &Value, undisturbed: 
     let Case { fault, category, attempts, because, from } = case;
     let list = job["attempts"].as_array().expect("attempts");
     let first = &list[0];
-    let wrong = |what: &str| Err(format!("{fault}: {what}: {first:#}"));
+    let wrong = |what: &str| Err(format!("{fault}: {what}: {} {:#}", first["ended_because"], first["fault"]));
     if list.len() != *attempts {
         return wrong(&format!("{} attempts, not {attempts}", list.len()));
     }
@@ -90,6 +90,11 @@ fn check(case: &Case, (start, learned): (&str, &str), job: &Value, undisturbed: 
     }
     if start != format!("goes on from step {from}") {
         return wrong(&format!("it {start}, not {from}"));
+    }
+    let (slow, is_gang) =
+        (first["stragglers"].to_string(), job["gang"]["nodes"] != 1 || job["gang"]["ranks_per_node"] != 1);
+    if *fault == "slow" && is_gang && !(slow.contains("rank 2 on") && slow.contains("it computes for longer")) {
+        return wrong(&format!("its stragglers are {slow}"));
     }
     if learned != undisturbed {
         return wrong(&format!("it {learned}, undisturbed it {undisturbed}"));

@@ -65,3 +65,35 @@ fn a_node_is_left_before_its_deadline() {
     assert_eq!(job["faults"], 0, "{job:#}");
     assert_booked_exactly(&job);
 }
+
+/// A cloud's notice in a file: the job saves in time, and goes on on another node.
+#[test]
+fn a_node_that_a_cloud_takes_back_is_left_in_time() {
+    let mut product = Product::down(&["a=cpu:1", "b=cpu:1"]);
+    let notice = product.path("notice");
+    product.option("--spot-notice", notice.to_str().expect("text"));
+    product.start();
+    let folder = product.path("ckpt");
+    let options = "--steps 2000 --checkpoint-every 1000 --step-time-min 20";
+    let id = product.submit(&super::training(options, 1, folder.to_str().expect("text")));
+    let running = product.wait_step(&id, 20);
+    let first = running["attempts"][0]["shares"][0]["node"].as_str().expect("a node").to_owned();
+    // Only the first node is taken back: the other's supervisor would find the same file.
+    std::fs::write(&notice, "8").expect("it can be written");
+    wait_for("the node to be about to go", || {
+        let nodes = product.json(&["nodes"]);
+        let nodes = nodes["nodes"].as_array().expect("nodes").clone();
+        let is_leaving = |node: &&serde_json::Value| node["name"] == first.as_str() && node["status"] == "draining";
+        nodes.iter().find(is_leaving).map(|_| ())
+    });
+    std::fs::remove_file(&notice).expect("it is there");
+    let moved = wait_for("it to go on elsewhere", || {
+        let job = product.job(&id);
+        (job["attempts"].as_array().map(Vec::len) == Some(2)).then_some(job)
+    });
+    let second = moved["attempts"][1]["shares"][0]["node"].as_str().expect("a node");
+    assert_ne!(second, first, "{moved:#}");
+    assert!(moved["checkpoints"]["last_step"].as_u64() >= Some(20), "it saved before it left: {moved:#}");
+    assert_eq!(moved["faults"].as_u64(), Some(0), "{moved:#}");
+    assert_eq!(product.run(&["cancel", &id]).code, 0);
+}

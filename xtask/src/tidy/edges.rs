@@ -66,7 +66,7 @@ const PURE: [(&str, &[&str]); 6] = [
     ("crates/accounting", &["thiserror", "serde", "toml"]),
     ("crates/coding", &["thiserror", "xxhash-rust"]),
     // Diagnosis looks for patterns in texts; its rules are text too.
-    ("crates/diagnosis", &["thiserror", "serde", "toml", "aho-corasick", "memchr", "regex", "regex-syntax"]),
+    ("crates/diagnosis", &["thiserror", "serde", "toml", "aho-corasick", "memchr", "regex-automata", "regex-syntax"]),
     ("crates/orchestration", &["thiserror"]),
     // Planning reads books of hardware and models, which are text, and its plans are values that are kept, in a
     // format that has a schema.

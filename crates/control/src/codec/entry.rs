@@ -143,6 +143,8 @@ pub(super) enum EndV1 {
         /// Not known before it was told.
         #[serde(default)]
         category: FaultCategory,
+        #[serde(default)]
+        is_consequence: bool,
         at: Timestamp,
     },
     Stopped,
@@ -383,7 +385,7 @@ mirror!(CauseV1, FaultCause {
 mirror!(RequeueV1, RequeueReason {
     Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Preempted { by }, NodeLeft { node }, Resized { to },
 });
-mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, at }, Stopped });
+mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, is_consequence, at }, Stopped });
 mirror!(FateV1, Fate {
     Succeeded, Cancelled, TimedOut, DoNotRestart,
     FaultsExhausted { cause, faults }, NoProgress { cause, faults }, NotRetried { cause, category }, RequeuesExhausted { requeues },

@@ -13,7 +13,7 @@ mod sweep;
 mod view;
 
 pub(crate) use booking::book_attempt;
-pub(crate) use record::{JobRecord, ShareRecord};
+pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use series::read_series;
 pub(crate) use store::{

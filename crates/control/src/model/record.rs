@@ -1,5 +1,7 @@
 //! A job as the control plane remembers it: a document in the table `jobs`, version 1.
 
+use std::time::Duration;
+
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Rung, Share, StopReason};
@@ -63,6 +65,34 @@ pub(crate) struct AttemptRecord {
     /// The earliest fault of any node.
     pub(crate) fault: Option<(String, Fault)>,
     pub(crate) shares: Vec<ShareRecord>,
+    /// Ranks that hold up the others, by the last look.
+    #[serde(default)]
+    pub(crate) stragglers: Vec<StragglerRecord>,
+}
+
+/// A rank that holds up the others.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StragglerRecord {
+    pub(crate) rank: u32,
+    pub(crate) node: String,
+    /// It waits for its data; else it computes for longer.
+    pub(crate) is_data: bool,
+    /// Its own work in a step, and the median of its peers'.
+    pub(crate) own: Duration,
+    pub(crate) peers: Duration,
+    pub(crate) steps: u64,
+}
+
+impl StragglerRecord {
+    /// In words, with the evidence.
+    pub(crate) fn describe(&self) -> String {
+        let (own, peers) = (self.own.as_secs_f64(), self.peers.as_secs_f64());
+        let why = if self.is_data { "waits for its data" } else { "computes for longer" };
+        let StragglerRecord { rank, node, steps, .. } = self;
+        format!(
+            "rank {rank} on {node} is slow: {own:.3} s of work a step, its peers {peers:.3} s (measured over {steps} steps); it {why}"
+        )
+    }
 }
 
 /// One node's share.
@@ -199,9 +229,24 @@ impl JobRecord {
             ended_because,
             fault,
             shares,
+            stragglers: Vec::new(),
         });
         let excess = self.attempts.len().saturating_sub(ATTEMPTS_KEPT);
         self.attempts.drain(..excess);
+    }
+
+    /// Takes in who holds up the others now, and notes who does since the last look and who no longer does; whether anything changed.
+    pub(crate) fn slow(&mut self, now: Timestamp, found: Vec<StragglerRecord>) -> bool {
+        let Some(attempt) = self.attempts.last_mut() else { return false };
+        let before = std::mem::replace(&mut attempt.stragglers, found.clone());
+        let is_in = |list: &[StragglerRecord], one: &StragglerRecord| list.iter().any(|other| other.rank == one.rank);
+        let new = found.iter().filter(|one| !is_in(&before, one)).map(StragglerRecord::describe);
+        let gone = before.iter().filter(|one| !is_in(&found, one));
+        let gone = gone.map(|one| format!("rank {} on {} is as fast as its peers again", one.rank, one.node));
+        let lines: Vec<String> = new.chain(gone).collect();
+        let has_changed = !(found.is_empty() && before.is_empty());
+        lines.into_iter().for_each(|line| self.history.push((now, line)));
+        has_changed
     }
 
     fn end_attempt(&mut self, now: Timestamp, text: String) {

@@ -54,7 +54,8 @@ impl JobRecord {
         if let NodeState::Ended { outcome: Outcome::Fault { fault } | Outcome::DoNotRestart { fault }, .. } =
             &report.state
         {
-            let is_first = attempt.fault.as_ref().is_none_or(|(_, first)| fault.noticed_at < first.noticed_at);
+            let order = |fault: &Fault| (is_consequence(fault), fault.noticed_at);
+            let is_first = attempt.fault.as_ref().is_none_or(|(_, first)| order(fault) < order(first));
             if is_first {
                 attempt.fault = Some((report.node.clone(), fault.clone()));
             }
@@ -105,9 +106,15 @@ pub(crate) fn outcome_as_end(outcome: &Outcome) -> ShareEnd {
         Outcome::Stopped => ShareEnd::Stopped,
         Outcome::Fault { fault } => {
             let at = Timestamp::from_unix_nanos(fault.noticed_at);
-            ShareEnd::Fault { cause: cause_as_fault(&fault.cause), category: category_of(fault), at }
+            let (category, is_consequence) = (category_of(fault), is_consequence(fault));
+            ShareEnd::Fault { cause: cause_as_fault(&fault.cause), category, is_consequence, at }
         }
     }
+}
+
+/// Whether a fault looks like what follows from another's.
+fn is_consequence(fault: &Fault) -> bool {
+    fault.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.is_consequence)
 }
 
 /// The kind of a fault, if its diagnosis is sure enough to act on.

@@ -7,7 +7,7 @@ use gangline_base::{AttemptNumber, JobId, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
 use gangline_execution::protocol::{FaultCause, NodeState};
 
-use super::record::{AttemptRecord, JobRecord, ShareRecord};
+use super::record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
 use super::recovery::recoveries;
 use super::sweep::PointRecord;
 use crate::wire::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
@@ -81,6 +81,7 @@ fn attempt_to_wire(attempt: &AttemptRecord) -> Attempt {
         ended_because: attempt.ended_because.clone(),
         fault,
         shares: attempt.shares.iter().map(share_to_wire).collect(),
+        stragglers: attempt.stragglers.iter().map(StragglerRecord::describe).collect(),
     }
 }
 

@@ -36,6 +36,7 @@ pub(super) struct Actor {
     /// When each share's supervisor was last heard of.
     pub(super) contacts: BTreeMap<(JobId, NodeName), Timestamp>,
     pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
+    pub(super) stretches: BTreeMap<JobId, super::slowness::Stretch>,
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
     /// Shares whose supervisor the launching thread hasn't started yet: their silence means nothing.
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
@@ -179,6 +180,7 @@ impl Actor {
             self.rows.ledger.extend(entries.into_iter().map(|entry| (record.queue.clone(), entry)));
             self.contacts.retain(|(job, _), _| *job != id);
             self.rates.remove(&id);
+            self.stretches.remove(&id);
             self.waits.retain(|(job, _), _| *job != id);
         }
         record.follow(now, decision, &self.engine);

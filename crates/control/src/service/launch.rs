@@ -114,6 +114,7 @@ impl Actor {
                     address: config.map_or_else(|| "127.0.0.1".to_owned(), |config| config.address.clone()),
                     heartbeat_ms: millis(timing.heartbeat),
                     orphan_after_ms: millis(timing.orphan_after),
+                    notice_source: self.options.notice_source.clone(),
                     hang_timeout_ms: hang_timeout_ms(spec.recovery.hang_timeout),
                     log_bytes_max: LOG_BYTES_MAX,
                     node,

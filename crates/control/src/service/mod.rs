@@ -15,6 +15,7 @@ mod nodes;
 mod queries;
 mod queues;
 mod reports;
+mod slowness;
 mod start;
 mod survey;
 mod sweeps;
@@ -64,6 +65,8 @@ pub struct Options {
     pub secrets: Secrets,
     /// How the journal is opened.
     pub journal: crate::db::Options,
+    /// Where a cloud says on each node that it is about to go ([`gangline_execution::protocol::SupervisorSpec::notice_source`]).
+    pub notice_source: Option<String>,
     /// Times.
     pub timing: Timing,
 }

@@ -12,6 +12,7 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Reply;
 use crate::model::outcome_as_end;
+use crate::notice::leaves_at;
 
 /// The grace that is left once all is saved: for the ranks to leave by themselves.
 const SAVED_GRACE: Duration = Duration::from_secs(2);
@@ -85,12 +86,28 @@ impl Actor {
             self.contacts.insert((job, name), now);
         }
         self.update_rate(now, job);
+        self.look_for_stragglers(now, job);
         if let Some(checkpoint) = checkpoint {
             let event = Event::CheckpointCommitted { job, attempt, step: Step(checkpoint.step) };
             self.commit_checkpoint(now, job, event, batch);
         }
         self.follow_share(now, (job, attempt, node), &state, batch);
+        self.take_notice(now, job, node, &report, batch);
         self.orders(job, attempt, &report)
+    }
+
+    /// A machine that is about to go drains by then: its jobs save just in time, and go on elsewhere.
+    fn take_notice(&mut self, now: Timestamp, job: JobId, node: NodeId, report: &Report, batch: &mut Batch) {
+        let Some(notice) = report.notice.as_ref().filter(|_| self.engine.leaves_at(node).is_none()) else { return };
+        let left = leaves_at(&notice.text, Timestamp::from_unix_nanos(notice.seen_at)).since(now);
+        match self.apply(now, Event::DrainRequested { node, within: Some(left) }, batch) {
+            Ok(_) => {
+                let text = format!("{} is about to go, in {} s, by its cloud's notice", report.node, left.as_secs());
+                self.records.get_mut(&job).into_iter().for_each(|record| record.note(now, text.clone()));
+                self.rows.jobs.insert(job);
+            }
+            Err(refusal) => warn!(node = %report.node, %refusal, "a notice could not be taken in"),
+        }
     }
 
     fn update_rate(&mut self, now: Timestamp, job: JobId) {

@@ -195,6 +195,7 @@ impl Actor {
             rows: Rows::default(),
             contacts: BTreeMap::new(),
             rates: BTreeMap::new(),
+            stretches: BTreeMap::new(),
             launches,
             launching: BTreeSet::new(),
             relaunches: Vec::new(),

@@ -175,6 +175,9 @@ pub struct Attempt {
     pub fault: Option<Fault>,
     /// Its nodes in rank order.
     pub shares: Vec<Share>,
+    /// Ranks that hold up the others, by the last look (measured).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stragglers: Vec<String>,
 }
 
 /// One node's share of an attempt.

@@ -16,7 +16,7 @@ use gangline_control::service::{Options, Service, Timing};
 use gangline_control::{db, wire};
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::{
-    Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport,
+    Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
 use gangline_orchestration::NodeCapacity;
 use serde_json::{Value, json};
@@ -120,6 +120,7 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
         user: Submitter("ada".to_owned()),
         secrets,
         journal: db::Options::default(),
+        notice_source: None,
         timing: Timing::default(),
     }
 }
@@ -272,6 +273,7 @@ pub(crate) fn running(spec: &SupervisorSpec) -> Report {
         tokens: 70,
         last_sign_of_life: at,
         dropped: 0,
+        work: Work::default(),
     };
     Report {
         version: PROTOCOL_VERSION,
@@ -289,6 +291,7 @@ pub(crate) fn running(spec: &SupervisorSpec) -> Report {
         checkpoints: 0,
         checkpoint_bytes: 0,
         rendezvous: None,
+        notice: None,
         samples: Vec::new(),
         samples_from: 0,
     }

@@ -18,7 +18,7 @@ use super::rank::{self, EndCause, Ending, Life, Rank};
 use super::standstill::Standstill;
 use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{
-    CheckpointReport, Fault, FaultCause, Marks, Orders, Outcome, Rendezvous, Sample, StopOrder, SupervisorSpec,
+    CheckpointReport, Fault, FaultCause, Marks, Notice, Orders, Outcome, Rendezvous, Sample, StopOrder, SupervisorSpec,
 };
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 use crate::timeouts::Timeouts;
@@ -69,6 +69,7 @@ pub(super) struct Course {
     end_sent: bool,
     end_acknowledged: bool,
     /// Something has happened that the control plane should know at once.
+    pub(super) notice: Option<Notice>,
     has_news: bool,
 }
 
@@ -99,6 +100,7 @@ impl Course {
             last_contact: now,
             end_sent: false,
             end_acknowledged: false,
+            notice: None,
             has_news: true,
             spec,
         }
@@ -124,6 +126,7 @@ impl Course {
             Input::StagedFinished(saved) => self.finished(now, saved),
             Input::Stacks(stacks) => self.stacks_seen(now, &stacks),
             Input::Worked(local, time) => self.on_rank(local, |rank| rank.progress.worked(time)),
+            Input::Notice(text) => self.noticed(now, text),
             Input::Terminated => self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate"),
             Input::Tick => self.passed(now),
         }
@@ -153,7 +156,17 @@ impl Course {
     /// Adds to a fault what the logs say of it.
     pub(super) fn diagnose(&mut self, log_folder: &Path) {
         if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
-            fault.diagnosis = diagnosis::of_ranks(&self.ranks, &self.spec.node, log_folder).map(Box::new);
+            let diagnosis = diagnosis::of_ranks(&self.ranks, &self.spec.node, log_folder);
+            // A rank takes its time to die, and its peers may be gone first: the one that the logs blame began it.
+            let blamed = diagnosis.as_ref().filter(|it| !it.is_consequence && self.node_fault.is_none());
+            let blamed = self.ranks.iter().find(|rank| blamed.is_some_and(|it| it.rank == Some(rank.number)));
+            if let Some((rank, ending)) = blamed.and_then(|rank| Some((rank, rank.ending()?)))
+                && !ending.is_success()
+                && fault.rank.is_some_and(|other| other != rank.number)
+            {
+                *fault = rank.fault(ending);
+            }
+            fault.diagnosis = diagnosis.map(Box::new);
         }
     }
 
@@ -376,6 +389,14 @@ impl Course {
             self.checkpoint_bytes = self.checkpoint_bytes.saturating_add(saved.bytes.0);
             self.has_news = true;
         }
+    }
+
+    /// The control plane decides what follows from it: it knows when to save, and where else there is room.
+    fn noticed(&mut self, now: Timestamp, text: String) -> Vec<Action> {
+        tracing::warn!(notice = text.trim(), "this machine is about to go");
+        self.notice = Some(Notice { text, seen_at: now.unix_nanos() });
+        self.has_news = true;
+        Vec::new()
     }
 
     fn ordered(&mut self, now: Timestamp, orders: &Orders) -> Vec<Action> {

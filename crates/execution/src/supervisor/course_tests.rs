@@ -47,6 +47,7 @@ fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         high_water_step: 0,
         restore_below: None,
         skip_data_through: None,
+        notice_source: None,
         token: String::new(),
         endpoint_file: PathBuf::from("/"),
         folder: PathBuf::from("/"),

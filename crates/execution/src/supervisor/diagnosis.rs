@@ -70,6 +70,7 @@ fn told(verdict: Verdict) -> Diagnosis {
         summary: verdict.summary,
         advice: verdict.advice,
         rank: verdict.rank,
+        is_consequence: verdict.is_consequence,
         evidence: verdict.evidence.iter().take(QUOTES_MAX).map(|quote| quoted(&quote.text)).collect(),
     }
 }

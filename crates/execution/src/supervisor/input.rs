@@ -39,6 +39,8 @@ pub(super) enum Input {
     Stacks(Vec<Stacks>),
     /// The processes of a rank have used so much processor time so far.
     Worked(u32, Duration),
+    /// The machine is about to go.
+    Notice(String),
     /// The supervisor got a signal to end.
     Terminated,
     /// Time has passed.

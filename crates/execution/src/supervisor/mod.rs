@@ -18,6 +18,7 @@ mod hang;
 mod identity;
 mod input;
 mod keepers;
+mod notice;
 mod outcome;
 mod rank;
 mod report;

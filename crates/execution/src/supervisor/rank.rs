@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::divergence::Divergence;
 use super::hang::{Hang, Progress};
 use crate::keeper::RankEnd;
-use crate::protocol::{Fault, FaultCause, RankReport, SupervisorSpec};
+use crate::protocol::{Fault, FaultCause, RankReport, SupervisorSpec, Work};
 use crate::rank_protocol::RankMessage;
 
 /// One rank of this node.
@@ -17,6 +17,8 @@ pub(super) struct Rank {
     pub(super) clock: PhaseClock,
     pub(super) pid: Option<u32>,
     phase: Option<Phase>,
+    phase_since: Timestamp,
+    work: Work,
     pub(super) total_steps: Option<Step>,
     pub(super) tokens: u64,
     pub(super) last_sign_of_life: Timestamp,
@@ -91,6 +93,8 @@ impl Rank {
             clock: PhaseClock::new(now, high_water_step, devices),
             pid: None,
             phase: None,
+            phase_since: now,
+            work: Work::default(),
             total_steps: None,
             tokens: 0,
             last_sign_of_life: now,
@@ -106,6 +110,7 @@ impl Rank {
     pub(super) fn hear(&mut self, message: &RankMessage, now: Timestamp) {
         self.sign_of_life(now);
         self.divergence.hear(message);
+        self.worked(message, now);
         if let Some(step) = message.step {
             self.clock.step(now, step);
             self.progress.step(now);
@@ -122,6 +127,18 @@ impl Rank {
         self.tokens = self.tokens.saturating_add(message.tokens.map_or(0, |tokens| tokens.0));
         self.total_steps = message.total_steps.or(self.total_steps);
         self.dropped += message.refused_values;
+    }
+
+    /// Books the time since the last word to the phase it was in.
+    fn worked(&mut self, message: &RankMessage, now: Timestamp) {
+        let nanos = u64::try_from(now.since(self.phase_since).as_nanos()).unwrap_or(u64::MAX);
+        match self.phase {
+            Some(Phase::Compute) => self.work.compute_nanos = self.work.compute_nanos.saturating_add(nanos),
+            Some(Phase::Data) => self.work.data_nanos = self.work.data_nanos.saturating_add(nanos),
+            _ => {}
+        }
+        self.phase_since = now;
+        self.work.steps += u64::from(message.step.is_some());
     }
 
     /// A greeting: it speaks the protocol, so its silence so far was its start.
@@ -189,6 +206,7 @@ impl Rank {
             tokens: self.tokens,
             last_sign_of_life: self.last_sign_of_life.unix_nanos(),
             dropped: self.dropped,
+            work: self.work,
         }
     }
 

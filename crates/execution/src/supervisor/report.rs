@@ -31,6 +31,7 @@ impl Course {
             checkpoints: self.checkpoints,
             checkpoint_bytes: self.checkpoint_bytes,
             rendezvous: self.offer.clone(),
+            notice: self.notice.clone(),
             samples,
             samples_from,
         }

@@ -19,6 +19,7 @@ use super::course::{Course, Stage};
 use super::environment::{self, RankPlace};
 use super::input::{Action, Input, Kept};
 use super::keepers::Keepers;
+use super::notice;
 use super::sockets::Sockets;
 use super::stacks::{self, Stacks};
 use super::staging::{self, StagingFolder};
@@ -81,6 +82,9 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         clock,
     };
     std::fs::create_dir_all(shell.keepers.log_folder())?;
+    if let Some(source) = &shell.spec.notice_source {
+        notice::watch(source, inputs.clone())?;
+    }
     tokio::spawn(pass_on_signals(inputs, Arc::clone(&shell.is_terminated)));
     let invisible = || environment::check_visible(&shell.spec, &shell.options.environment);
     match problem.or_else(invisible).or_else(|| make_checkpoint_folder(&shell.spec)) {

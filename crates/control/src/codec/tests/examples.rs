@@ -1,5 +1,6 @@
 //! Random examples of everything in a journal.
 
+mod faults;
 mod records;
 
 use std::collections::BTreeMap;
@@ -8,17 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, FaultCategory, GangShape, Goal,
-    GpuSeconds, HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program,
-    QueueName, RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules,
-    SweepSpec, Timestamp, TopologyRequest,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds,
+    HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program, QueueName,
+    RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
+    Timestamp, TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, Fabric, FabricKind, Fate, FaultCause, Health, HealthPolicy, Job, JobState, Kept, MissedRung, Outside,
-    PlaceReason, PreemptionRules, QueueOrder, QueueSpec, Remedy, RequeueReason, Resource, Rollback, Rung, Share,
-    ShareEnd, ShareState, Snapshot, Standing, StopReason, Sweep, Usage, Usages, VictimAlternative,
+    Event, Fabric, FabricKind, Fate, Health, HealthPolicy, Job, JobState, MissedRung, Outside, PlaceReason,
+    PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareState, Snapshot, Standing, StopReason,
+    Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -282,51 +283,6 @@ impl Examples {
         let rung = |random: &mut Self| (0..random.below(4)).map(|_| (JobId(random.large()), random.metric())).collect();
         let rungs = (0..self.below(4)).map(|number| (number, rung(self))).collect();
         Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), rules: self.rules(), rungs }
-    }
-
-    fn causes(&mut self) -> [FaultCause; 9] {
-        let code = i32::from_le_bytes(self.random.next_u32().to_le_bytes());
-        [
-            FaultCause::Exit(code),
-            FaultCause::Signal(code),
-            FaultCause::Setup(code),
-            FaultCause::Start,
-            FaultCause::Rendezvous,
-            FaultCause::SupervisorLost,
-            FaultCause::NodeLost,
-            FaultCause::Hang,
-            FaultCause::NotFinite,
-        ]
-    }
-
-    fn cause(&mut self) -> FaultCause {
-        let place = usize::try_from(self.below(9)).expect("small");
-        self.causes()[place]
-    }
-
-    fn category(&mut self) -> FaultCategory {
-        FaultCategory::ALL[usize::try_from(self.below(11)).expect("small")]
-    }
-
-    fn remedy(&mut self) -> Remedy {
-        let rung = if self.below(2) == 0 { Rung::InPlace } else { Rung::Elsewhere };
-        Remedy { rung, in_place: self.maybe(Self::cost), elsewhere: self.cost() }
-    }
-
-    fn kept(&mut self) -> Kept {
-        Kept { shares: (0..self.below(3)).map(|_| self.share()).collect(), since: self.time() }
-    }
-
-    fn rollback(&mut self) -> Rollback {
-        Rollback { below: self.maybe(|random| Step(random.large())), skips_data: self.below(2) == 0 }
-    }
-
-    fn ends(&mut self) -> Vec<ShareEnd> {
-        let mut ends = vec![ShareEnd::Succeeded, ShareEnd::DoNotRestart, ShareEnd::Requeue, ShareEnd::Stopped];
-        for cause in self.causes() {
-            ends.push(ShareEnd::Fault { cause, category: self.category(), at: self.time() });
-        }
-        ends
     }
 
     fn stops(&mut self) -> [StopReason; 8] {

@@ -3,7 +3,7 @@
 use gangline_base::{Bucket, Timestamp};
 use gangline_execution::protocol::{
     CheckpointReport, Fault, FaultCause, Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report,
-    Sample, SampleMetric, SupervisorSpec, UsageReport,
+    Sample, SampleMetric, SupervisorSpec, UsageReport, Work,
 };
 
 use super::World;
@@ -39,6 +39,7 @@ impl Supervisor {
             tokens: 0,
             last_sign_of_life: now.unix_nanos(),
             dropped: 0,
+            work: Work::default(),
         };
         let report = Report {
             version: PROTOCOL_VERSION,
@@ -56,6 +57,7 @@ impl Supervisor {
             checkpoints: 0,
             checkpoint_bytes: 0,
             rendezvous: None,
+            notice: None,
             samples: Vec::new(),
             samples_from: 0,
         };

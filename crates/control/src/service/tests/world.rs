@@ -157,6 +157,7 @@ impl World {
             user: Submitter("ada".to_owned()),
             secrets: Secrets::open(self.folder.path()).expect("the folder is writable"),
             journal: self.journal,
+            notice_source: None,
             timing: Timing::default(),
         }
     }
