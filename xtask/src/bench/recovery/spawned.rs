@@ -1,5 +1,6 @@
-//! A folder and the processes that were started for it; neither outlives the value.
+//! A folder and the processes that were started for it; neither outlives the value, nor this process, however that ends.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -12,7 +13,11 @@ use crate::command;
 #[derive(Debug)]
 pub(super) struct Folder {
     folder: tempfile::TempDir,
+    guard: Child,
 }
+
+/// What clears up if this process is killed, or interrupted at the terminal: its input ends then.
+const GUARD: &str = r#"cat; for turn in 1 2 3; do pkill -KILL -f "$FOLDER"; sleep 0.2; done; rm -rf "$FOLDER""#;
 
 impl Folder {
     /// An empty one.
@@ -21,7 +26,12 @@ impl Folder {
     /// When it can't be made.
     pub(super) fn new() -> Result<Folder> {
         let folder = tempfile::Builder::new().prefix("gangline-recovery-").tempdir();
-        Ok(Folder { folder: folder.context("make a temporary folder")? })
+        let folder = folder.context("make a temporary folder")?;
+        let mut guard = Command::new("sh");
+        // In its own group, an interrupt at the terminal doesn't reach it.
+        guard.args(["-c", GUARD]).env("FOLDER", folder.path()).process_group(0);
+        let guard = guard.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("start what clears up")?;
+        Ok(Folder { folder, guard })
     }
 
     /// Its path.
@@ -55,6 +65,9 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        // Its work is done here, and sooner. It may be gone already.
+        let _ = self.guard.kill();
+        let _ = self.guard.wait();
         processes::sweep(self.root());
     }
 }
