@@ -1,7 +1,7 @@
 //! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
-//! `planning` and `diagnosis` alone are built with the features of their names, in seconds.
+//! `planning`, `diagnosis` and `recovery` alone are built with the features of their names, in seconds.
 
 #[cfg(feature = "bench")]
 mod archive;
@@ -15,7 +15,9 @@ mod diagnosis;
 mod engine;
 #[cfg(feature = "planning")]
 mod planning;
-#[cfg(feature = "bench")]
+#[cfg(feature = "recovery")]
+mod recovery;
+#[cfg(any(feature = "bench", feature = "recovery"))]
 mod report;
 #[cfg(feature = "bench")]
 mod scheduler;
@@ -26,11 +28,12 @@ mod training;
 ///
 /// # Errors
 /// When cargo can't be started.
-#[cfg(not(any(feature = "planning", feature = "diagnosis")))]
+#[cfg(not(any(feature = "planning", feature = "diagnosis", feature = "recovery")))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let features = match name {
         Some("planning") => "xtask/planning",
         Some("diagnosis") => "xtask/diagnosis",
+        Some("recovery") => "xtask/recovery",
         _ => "xtask/bench",
     };
     let mut command = crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", features]);
@@ -38,11 +41,11 @@ pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bo
 }
 
 /// A benchmark takes its options, prints what it measured and returns whether its targets were met.
-#[cfg(any(test, feature = "planning", feature = "diagnosis"))]
+#[cfg(any(test, feature = "planning", feature = "diagnosis", feature = "recovery"))]
 type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
-#[cfg(any(feature = "planning", feature = "diagnosis"))]
+#[cfg(any(feature = "planning", feature = "diagnosis", feature = "recovery"))]
 const BENCHES: &[(&str, Bench)] = &[
     #[cfg(feature = "bench")]
     ("archive", archive::run),
@@ -56,6 +59,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("engine", engine::run),
     #[cfg(feature = "planning")]
     ("planning", planning::run),
+    #[cfg(feature = "recovery")]
+    ("recovery", recovery::run),
     #[cfg(feature = "bench")]
     ("scheduler", scheduler::run),
 ];
@@ -64,12 +69,12 @@ const BENCHES: &[(&str, Bench)] = &[
 ///
 /// # Errors
 /// When the name isn't known or the benchmark fails.
-#[cfg(any(feature = "planning", feature = "diagnosis"))]
+#[cfg(any(feature = "planning", feature = "diagnosis", feature = "recovery"))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     run(BENCHES, name, options)
 }
 
-#[cfg(any(test, feature = "planning", feature = "diagnosis"))]
+#[cfg(any(test, feature = "planning", feature = "diagnosis", feature = "recovery"))]
 fn run(benches: &[(&str, Bench)], name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let names: Vec<&str> = benches.iter().map(|(name, _)| *name).collect();
     let Some(name) = name else {

@@ -1,0 +1,138 @@
+//! A supervisor as the control plane sees it: reports over HTTP, by the spec that the launcher wrote.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+/// The version of reports that is spoken here.
+const PROTOCOL_VERSION: u64 = 1;
+/// An answer comes in this time, and isn't longer.
+const ANSWER_MOST: Duration = Duration::from_secs(30);
+const ANSWER_BYTES_MAX: usize = 256 << 10;
+/// A process id that no process can have on Linux.
+const NOBODY: u32 = (4 << 20) + 1;
+
+/// One, with a rank that computes.
+pub(super) struct Supervisor {
+    /// When it reports next.
+    pub(super) due: Instant,
+    heartbeat: Duration,
+    token: String,
+    began: Instant,
+    report: Value,
+    connection: Option<BufReader<TcpStream>>,
+}
+
+impl Supervisor {
+    /// The one of this spec; its first report is due.
+    ///
+    /// # Errors
+    /// When the spec can't be read or is of another version.
+    pub(super) fn read(path: &Path) -> Result<Supervisor> {
+        let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
+        let spec: Value = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+        let version = &spec["version"];
+        anyhow::ensure!(*version == PROTOCOL_VERSION, "{}: version {version} isn't known here", path.display());
+        let token = spec["token"].as_str().context("a spec has a token")?.to_owned();
+        let heartbeat = Duration::from_millis(spec["heartbeat_ms"].as_u64().context("a spec has a heartbeat")?);
+        let began = Instant::now();
+        Ok(Supervisor { due: began, heartbeat, token, began, report: first_report(&spec), connection: None })
+    }
+
+    /// Reports, and says how long the answer took.
+    ///
+    /// # Errors
+    /// When it isn't answered, is refused, or is told to stop.
+    pub(super) fn report(&mut self, address: &str) -> Result<Duration> {
+        let began = Instant::now();
+        self.due = began + self.heartbeat;
+        self.work();
+        let answered = self.post(address);
+        if answered.is_err() {
+            self.connection = None;
+        }
+        let orders = answered?;
+        anyhow::ensure!(orders["stop"].is_null(), "it is told to stop: {}", orders["stop"]);
+        Ok(began.elapsed())
+    }
+
+    /// Its rank has computed since the last report.
+    fn work(&mut self) {
+        let (now, ran) = (unix_nanos(), self.began.elapsed());
+        let step = ran.as_millis() / 100;
+        self.report["sent_at"] = json!(now);
+        self.report["usage"] = json!({"compute": u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX)});
+        let rank = &mut self.report["ranks"][0];
+        rank["last_sign_of_life"] = json!(now);
+        rank["step"] = json!(u64::try_from(step).unwrap_or(u64::MAX));
+    }
+
+    fn post(&mut self, address: &str) -> Result<Value> {
+        let body = self.report.to_string();
+        let token = &self.token;
+        let head = format!(
+            "POST /api/v1/supervisors/report HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        if self.connection.is_none() {
+            let stream = TcpStream::connect(address).context("reach the control plane")?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(ANSWER_MOST))?;
+            self.connection = Some(BufReader::new(stream));
+        }
+        let connection = self.connection.as_mut().context("it is connected")?;
+        connection.get_mut().write_all((head + &body).as_bytes()).context("send a report")?;
+        read_answer(connection)
+    }
+}
+
+/// Reads an answer that has a length; the connection stays.
+fn read_answer(connection: &mut BufReader<TcpStream>) -> Result<Value> {
+    let mut line = || {
+        let mut text = String::new();
+        (&mut *connection).take(ANSWER_BYTES_MAX as u64).read_line(&mut text).context("read an answer")?;
+        anyhow::ensure!(text.ends_with('\n'), "the answer breaks off");
+        Ok(text.trim_end().to_ascii_lowercase())
+    };
+    let status = line()?;
+    let mut length = 0;
+    loop {
+        let header = line()?;
+        if header.is_empty() {
+            break;
+        }
+        if let Some(text) = header.strip_prefix("content-length:") {
+            length = text.trim().parse().context("read an answer's length")?;
+        }
+    }
+    anyhow::ensure!(length <= ANSWER_BYTES_MAX, "an answer of {length} bytes is too long");
+    let mut body = vec![0; length];
+    connection.read_exact(&mut body).context("read an answer")?;
+    anyhow::ensure!(status.contains(" 200 "), "{status}: {}", String::from_utf8_lossy(&body));
+    serde_json::from_slice(&body).context("read orders")
+}
+
+/// A report of a node whose one rank runs.
+fn first_report(spec: &Value) -> Value {
+    let now = unix_nanos();
+    let rank = json!({
+        "rank": spec["node_rank"], "pid": NOBODY, "phase": "compute", "step": 0, "total_steps": 1_000_000, "tokens": 0,
+        "last_sign_of_life": now, "dropped": 0,
+    });
+    json!({
+        "version": spec["version"], "job": spec["job"], "attempt": spec["attempt"], "node": spec["node"], "supervisor_pid": NOBODY,
+        "sent_at": now, "started_at": now, "state": {"is": "running", "since": now}, "ranks": [rank], "usage": {},
+        "marks": {"ranks_started": now, "restore_began": null, "restore_ended": null, "first_step": now}, "checkpoint": null,
+        "checkpoints": 0, "checkpoint_bytes": 0, "rendezvous": null, "samples": [], "samples_from": 0,
+    })
+}
+
+fn unix_nanos() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
