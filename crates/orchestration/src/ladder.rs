@@ -116,7 +116,7 @@ impl Engine {
             return Decision::End { job: job.id, fate };
         }
         let pause = self.backoff(job);
-        let remedy = self.remedy(now, job, attempt, fault, pause);
+        let remedy = self.remedy(now, job, attempt, fault);
         let (faults, max_faults) = (job.faults + 1, job.spec.recovery.max_faults);
         let RootFault { cause, category } = fault;
         let reason = RequeueReason::Fault { cause, category, faults, max_faults, remedy };
@@ -141,7 +141,8 @@ impl Engine {
         })
     }
 
-    fn remedy(&self, now: Timestamp, job: &Job, attempt: &Attempt, fault: RootFault, pause: Duration) -> Remedy {
+    fn remedy(&self, now: Timestamp, job: &Job, attempt: &Attempt, fault: RootFault) -> Remedy {
+        let pause = self.backoff(job);
         let policy = self.queues.configuration().preemption.restart;
         let lost = since_durable(now, attempt.placed_at, job.checkpoint_at);
         let once = policy.restore.max(RESTORE_MIN).saturating_add(lost);
