@@ -83,6 +83,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         ("OMP_NUM_THREADS", "1".to_owned()),
         // The environment was installed without compiled modules, which take longer to compile than to load; nothing is written into it.
         ("PYTHONPYCACHEPREFIX", compiled.root().display().to_string()),
+        ("PYTHONDONTWRITEBYTECODE", String::new()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
