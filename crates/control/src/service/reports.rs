@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Step, Timestamp};
-use gangline_execution::protocol::{NodeState, Orders, PROTOCOL_VERSION, Report, StopOrder};
+use gangline_execution::protocol::{NodeState, Notice, Orders, PROTOCOL_VERSION, Report, StopOrder};
 use gangline_orchestration::{Attempt, Event, Job, ShareState};
 use tracing::{debug, warn};
 
@@ -66,7 +66,7 @@ impl Actor {
         let job = JobId(report.job);
         let attempt = AttemptNumber(report.attempt);
         let state = report.state.clone();
-        let checkpoint = report.checkpoint;
+        let (checkpoint, notice) = (report.checkpoint, report.notice.clone());
         let current = self.engine.job(job).and_then(|job| job.attempt()).filter(|current| current.number == attempt);
         let node = NodeName::new(&report.node).ok().and_then(|name| self.engine.node_id(&name));
         let share = node.and_then(|node| Some((node, current?.share_index(node)?)));
@@ -92,21 +92,22 @@ impl Actor {
             self.commit_checkpoint(now, job, event, batch);
         }
         self.follow_share(now, (job, attempt, node), &state, batch);
-        self.take_notice(now, job, node, &report, batch);
+        self.take_notice(now, (job, node), notice, batch);
         self.orders(job, attempt, &report)
     }
 
     /// A machine that is about to go drains by then: its jobs save just in time, and go on elsewhere.
-    fn take_notice(&mut self, now: Timestamp, job: JobId, node: NodeId, report: &Report, batch: &mut Batch) {
-        let Some(notice) = report.notice.as_ref().filter(|_| self.engine.leaves_at(node).is_none()) else { return };
+    fn take_notice(&mut self, now: Timestamp, (job, node): (JobId, NodeId), notice: Option<Notice>, batch: &mut Batch) {
+        let Some(notice) = notice.filter(|_| self.engine.leaves_at(node).is_none()) else { return };
         let left = leaves_at(&notice.text, Timestamp::from_unix_nanos(notice.seen_at)).since(now);
         match self.apply(now, Event::DrainRequested { node, within: Some(left) }, batch) {
             Ok(_) => {
-                let text = format!("{} is about to go, in {} s, by its cloud's notice", report.node, left.as_secs());
+                let name = self.node_name(node);
+                let text = format!("{name} is about to go, in {} s, by its cloud's notice", left.as_secs());
                 self.records.get_mut(&job).into_iter().for_each(|record| record.note(now, text.clone()));
                 self.rows.jobs.insert(job);
             }
-            Err(refusal) => warn!(node = %report.node, %refusal, "a notice could not be taken in"),
+            Err(refusal) => warn!(%node, %refusal, "a notice could not be taken in"),
         }
     }
 

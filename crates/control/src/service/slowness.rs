@@ -49,8 +49,11 @@ impl Actor {
     }
 }
 
+/// By rank: its node, and what it has done.
+type RanksWork = BTreeMap<u32, (String, Work)>;
+
 /// The node and the work of each rank, if all of the gang have reported.
-fn work_of(record: &JobRecord) -> Option<(u32, BTreeMap<u32, (String, Work)>)> {
+fn work_of(record: &JobRecord) -> Option<(u32, RanksWork)> {
     let attempt = record.attempts.last().filter(|attempt| attempt.ended_at.is_none())?;
     let mut work = BTreeMap::new();
     for share in &attempt.shares {

@@ -18,7 +18,7 @@ use super::batch::Batch;
 use super::launch::LostShare;
 
 /// Between two looks.
-const WATCH_INTERVAL: Duration = Duration::from_millis(500);
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// A longer time between two looks means that this thread was away.
 const AWAY_AFTER: Duration = Duration::from_secs(5);
 /// A supervisor that lives but has been silent for this many orphan times is killed.

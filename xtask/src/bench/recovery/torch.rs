@@ -83,6 +83,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         ("OMP_NUM_THREADS", "1".to_owned()),
         // The environment was installed without compiled modules, which take longer to compile than to load; nothing is written into it.
         ("PYTHONPYCACHEPREFIX", compiled.root().display().to_string()),
+        ("PYTHONDONTWRITEBYTECODE", String::new()),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
@@ -101,8 +102,15 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
         std::fs::create_dir(product.folder.path(&name)).context("make a folder of checkpoints")?;
         ours.push(under_gangline(&product, &name, &arguments(&product.folder, &name), kill)?);
         let folder = Folder::new()?;
-        let mut torchrun = Command::new(programs.join("torchrun"));
-        torchrun.args(["--standalone", "--nproc-per-node", &RANKS.to_string(), "--max-restarts", "100"]);
+        // In a session of its own as Gangline's supervisors are: Linux shares busy processors out by session (autogroup).
+        let mut torchrun = Command::new("setsid");
+        torchrun.arg(programs.join("torchrun")).args([
+            "--standalone",
+            "--nproc-per-node",
+            &RANKS.to_string(),
+            "--max-restarts",
+            "100",
+        ]);
         // What it leaves when it is killed goes with the folder.
         torchrun.env(UNSHARED.0, UNSHARED.1).env("TMPDIR", folder.root());
         torchrun.args(arguments(&folder, "").split(' ')).envs(environment.iter().map(|(name, value)| (name, value)));
