@@ -161,3 +161,25 @@ fn senseless_options_and_oversized_notes_are_refused() {
     let bad = TensorView { name: "a", data_type: DataType::F32, shape: &[2], data: &[0; 7], part_of: None };
     assert!(matches!(store.save(Step(1), &[bad], &BTreeMap::new()), Err(Error::InvalidTensor { .. })));
 }
+
+/// What a run does whose numbers went bad: it goes on from before, and saves the same steps anew.
+#[test]
+fn a_run_that_rolls_back_goes_on_from_before_and_saves_over_what_went_bad() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = open(folder.path(), Options { keep: None, ..Options::writer(0, 1, 1) });
+    for step in [10, 20, 30] {
+        save(&before, step).unwrap();
+    }
+    drop(before);
+    let options = Options { restore_below: Some(Step(30)), keep: None, ..Options::writer(0, 1, 2) };
+    let store = open(folder.path(), options);
+    let newest = |store: &Store| store.latest().unwrap().checkpoint.map(|info| info.step.0);
+    assert_eq!(newest(&store), Some(20));
+    save(&store, 30).unwrap();
+    save(&store, 40).unwrap();
+    assert_eq!(newest(&store), Some(20), "the run goes on; only who restores is told what counts");
+    drop(store);
+    assert_eq!(newest(&open(folder.path(), Options::reader())), Some(40));
+    let none = Options { restore_below: Some(Step(10)), ..Options::reader() };
+    assert_eq!(newest(&open(folder.path(), none)), None);
+}
