@@ -435,6 +435,10 @@ pub struct Orders {
     pub samples_stored: u64,
     /// The reported end is stored; the supervisor may exit.
     pub end_acknowledged: bool,
+    /// The next report is due in so many milliseconds, if there is no news before. Longer than the spec's heartbeat where very many
+    /// supervisors report; none means the spec's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_within_ms: Option<u64>,
 }
 
 /// How to stop.

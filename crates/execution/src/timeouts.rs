@@ -35,6 +35,9 @@ pub struct Timeout {
     pub then: &'static str,
 }
 
+/// Reports that a control plane is asked to take in a second: what a tenth of one core does (`cargo xtask bench recovery --only
+/// heartbeats`). More supervisors than that report less often.
+const REPORTS_A_SECOND_MAX: u32 = 500;
 const SILENCE_TIMES: u32 = 3;
 const STEP_TIMES: u32 = 20;
 const RENDEZVOUS_TIMES: u32 = 20;
@@ -55,12 +58,31 @@ impl Timeouts {
         Timeouts { heartbeat, silence, step, rendezvous, lease, launcher: lease.saturating_mul(LAUNCHER_TIMES) }
     }
 
+    /// Between a supervisor's reports where so many report: the heartbeat, unless all of them together would report more than 500
+    /// times a second.
+    #[must_use]
+    pub fn heartbeat_of(heartbeat: Duration, supervisors: usize) -> Duration {
+        let supervisors = u32::try_from(supervisors).unwrap_or(u32::MAX);
+        heartbeat.max(Duration::from_secs(1) / REPORTS_A_SECOND_MAX * supervisors)
+    }
+
+    /// The silence that means something from who was told to report that often.
+    #[must_use]
+    pub fn silence_of(heartbeat: Duration) -> Duration {
+        heartbeat.saturating_mul(SILENCE_TIMES)
+    }
+
     /// The rungs, lowest first.
     #[must_use]
     pub fn rungs(&self) -> [Timeout; 6] {
         let rung = |name, after, times, then| Timeout { name, after, times_the_one_below: times, then };
         [
-            rung("heartbeat", self.heartbeat, None, "a supervisor reports"),
+            rung(
+                "heartbeat",
+                self.heartbeat,
+                None,
+                "a supervisor reports (less often where more than 250 do: 500 reports a second in all)",
+            ),
             rung(
                 "silence",
                 self.silence,

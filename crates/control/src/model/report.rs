@@ -30,12 +30,11 @@ pub(crate) struct SampleRow {
 
 impl JobRecord {
     /// Takes in a report on the current attempt and returns the samples in it that are new. Repeating a report changes
-    /// nothing. `None` if the node has no share in the attempt.
-    pub(crate) fn take_report(&mut self, mut report: Report) -> Option<Vec<SampleRow>> {
+    /// nothing. `None` if this share of the attempt isn't the node's. [`JobRecord::summarise`] is due then.
+    pub(crate) fn take_report(&mut self, node_rank: usize, mut report: Report) -> Option<Vec<SampleRow>> {
         let (job, number) = (self.id.0, report.attempt);
         let attempt = self.attempts.last_mut().filter(|attempt| attempt.number == number)?;
-        let node_rank = attempt.shares.iter().position(|share| share.node == report.node)?;
-        let share = &mut attempt.shares[node_rank];
+        let share = attempt.shares.get_mut(node_rank).filter(|share| share.node == report.node)?;
         let is_ended = |report: &Report| matches!(report.state, NodeState::Ended { .. });
         if share.report.as_ref().is_some_and(is_ended) && !is_ended(&report) {
             // It was overtaken by the final one.
@@ -60,7 +59,7 @@ impl JobRecord {
                 attempt.fault = Some((report.node.clone(), fault.clone()));
             }
         }
-        attempt.shares[node_rank].report = Some(report);
+        share.report = Some(report);
         if node_rank == 0 {
             let first = new.iter().find_map(|row| row.sample.loss);
             self.progress.first_loss = self.progress.first_loss.or(first);
@@ -70,13 +69,18 @@ impl JobRecord {
         {
             self.progress.loss = Some(loss);
         }
-        self.summarise();
         Some(new)
     }
 
-    /// The job's own figures from those of its ranks.
-    fn summarise(&mut self) {
-        let Some(attempt) = self.attempts.last() else { return };
+    /// Whether there is an attempt, and one of its nodes has reported.
+    pub(crate) fn is_heard(&self) -> bool {
+        let current = self.attempts.last().filter(|attempt| attempt.ended_at.is_none());
+        current.is_some_and(|attempt| attempt.shares.iter().any(|share| share.report.is_some()))
+    }
+
+    /// The job's own figures from those of its ranks. A gang of thousands isn't gone through at each node's report.
+    pub(crate) fn summarise(&mut self) {
+        let Some(attempt) = self.attempts.last().filter(|_| self.is_heard()) else { return };
         let reports = || attempt.shares.iter().filter_map(|share| share.report.as_ref());
         let ranks = || reports().flat_map(|report| &report.ranks);
         self.progress.step = ranks().filter_map(|rank| rank.step).min().or(self.progress.step);

@@ -11,6 +11,7 @@ use tracing::{error, info, warn};
 
 use super::batch::{Batch, Deferred, REQUESTS_PER_BATCH_MAX, Rows};
 use super::clock::SteadyClock;
+use super::contacts::Contacts;
 use super::handle::{Reply, Request};
 use super::survey::Surveyed;
 use super::{Error, Options};
@@ -34,7 +35,7 @@ pub(super) struct Actor {
     pub(super) records: BTreeMap<JobId, JobRecord>,
     pub(super) rows: Rows,
     /// When each share's supervisor was last heard of.
-    pub(super) contacts: BTreeMap<(JobId, NodeName), Timestamp>,
+    pub(super) contacts: Contacts,
     pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
     pub(super) stretches: BTreeMap<JobId, super::slowness::Stretch>,
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
@@ -178,11 +179,12 @@ impl Actor {
         {
             let entries = book_attempt(id, attempt, now);
             self.rows.ledger.extend(entries.into_iter().map(|entry| (record.queue.clone(), entry)));
-            self.contacts.retain(|(job, _), _| *job != id);
+            self.contacts.forget(id);
             self.rates.remove(&id);
             self.stretches.remove(&id);
             self.waits.retain(|(job, _), _| *job != id);
         }
+        record.summarise();
         record.follow(now, decision, &self.engine);
         record.price_attempt(&self.options.nodes);
         info!(job = %id, "{}", record.because);
@@ -191,7 +193,7 @@ impl Actor {
             let specs = self.supervisor_specs(*job, *attempt, shares);
             for spec in &specs {
                 if let Ok(node) = NodeName::new(&spec.node) {
-                    self.contacts.insert((*job, node), now);
+                    self.contacts.hear(*job, node, now, &self.options.timing);
                 }
             }
             batch.launches.push(specs);
@@ -208,7 +210,7 @@ impl Actor {
         let needs_commit = !batch.entries.is_empty() || is_due || batch.must_commit && !self.rows.is_empty();
         let outcome = match poison {
             Some(poison) => Err(poison),
-            None if needs_commit => self.commit(&batch.entries),
+            None if needs_commit => self.commit(now, &batch.entries),
             None => Ok(()),
         };
         for answer in batch.answers {
@@ -224,7 +226,8 @@ impl Actor {
         }
     }
 
-    fn commit(&mut self, entries: &[db::Entry]) -> Result<(), Error> {
+    fn commit(&mut self, now: Timestamp, entries: &[db::Entry]) -> Result<(), Error> {
+        self.summarise_reports(now);
         let rows = std::mem::take(&mut self.rows);
         self.rows_since = None;
         let records = &self.records;

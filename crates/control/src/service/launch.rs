@@ -155,7 +155,7 @@ impl Actor {
                 LaunchOutcome::Started | LaunchOutcome::Failed(_) => {}
             }
             self.launching.remove(&share);
-            self.contacts.insert((share.0, share.2), now);
+            self.contacts.hear(share.0, share.2, now, &self.options.timing);
         }
         if !later.is_empty() {
             self.relaunches.push((now + RELAUNCH_PAUSE, later));

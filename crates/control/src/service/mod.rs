@@ -9,6 +9,7 @@ mod actor;
 mod batch;
 mod changes;
 mod clock;
+mod contacts;
 mod handle;
 mod launch;
 mod nodes;

@@ -1,10 +1,13 @@
 //! Supervisors' reports, and the orders that answer them.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Step, Timestamp};
-use gangline_execution::protocol::{NodeState, Notice, Orders, PROTOCOL_VERSION, Report, StopOrder};
+use gangline_execution::protocol::{
+    CheckpointReport, NodeState, Notice, Orders, PROTOCOL_VERSION, Rendezvous, Report, StopOrder,
+};
 use gangline_orchestration::{Attempt, Event, Job, ShareState};
 use tracing::{debug, warn};
 
@@ -47,14 +50,24 @@ impl Rate {
     }
 }
 
+/// What of a report is still asked for once the job's record has taken it.
+struct Said {
+    state: NodeState,
+    checkpoint: Option<CheckpointReport>,
+    notice: Option<Notice>,
+    rendezvous: Option<Rendezvous>,
+    /// The numbers of the samples in it.
+    samples: Range<u64>,
+}
+
 impl Actor {
     pub(super) fn answer_report(&mut self, now: Timestamp, report: Report, reply: Reply<Orders>, batch: &mut Batch) {
+        let without_promise = Said::of(&report).neutral();
         if self.journal.poison().is_some() {
             // Nothing can be stored, so nothing is acknowledged; but we are here, and healthy jobs go on.
-            let _ = reply.send(Ok(neutral(&report)));
+            let _ = reply.send(Ok(without_promise));
             return;
         }
-        let without_promise = neutral(&report);
         let orders = self.take_report(now, report, batch);
         batch.answers.push(Box::new(move |committed| {
             // The supervisor may have given up.
@@ -63,41 +76,48 @@ impl Actor {
     }
 
     pub(super) fn take_report(&mut self, now: Timestamp, report: Report, batch: &mut Batch) -> Orders {
-        let job = JobId(report.job);
-        let attempt = AttemptNumber(report.attempt);
-        let state = report.state.clone();
-        let (checkpoint, notice) = (report.checkpoint, report.notice.clone());
+        let (job, attempt) = (JobId(report.job), AttemptNumber(report.attempt));
+        let said = Said::of(&report);
         let current = self.engine.job(job).and_then(|job| job.attempt()).filter(|current| current.number == attempt);
-        let node = NodeName::new(&report.node).ok().and_then(|name| self.engine.node_id(&name));
-        let share = node.and_then(|node| Some((node, current?.share_index(node)?)));
-        let Some((node, _)) = share else {
-            return stale(&report);
-        };
-        let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(report.clone())) else {
-            return stale(&report);
+        let name = NodeName::new(&report.node).ok();
+        let node = name.as_ref().and_then(|name| self.engine.node_id(name));
+        let place = node.and_then(|node| Some((node, current?.share_index(node)?)));
+        let (Some((node, index)), Some(name)) = (place, name) else { return said.stale() };
+        let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(index, report)) else {
+            return said.stale();
         };
         self.report_metrics(now, (job, attempt), &samples, batch);
         self.rows.add_samples(samples);
-        if let Some(record) = self.records.get_mut(&job) {
-            record.meter(now, &self.engine);
-        }
         self.rows.jobs.insert(job);
-        if let Ok(name) = NodeName::new(&report.node) {
-            self.contacts.insert((job, name), now);
-        }
-        self.update_rate(now, job);
-        self.look_for_stragglers(now, job);
-        if let Some(checkpoint) = checkpoint {
+        let within = self.contacts.hear(job, name, now, &self.options.timing);
+        if let Some(checkpoint) = said.checkpoint {
             let event = Event::CheckpointCommitted { job, attempt, step: Step(checkpoint.step) };
             self.commit_checkpoint(now, job, event, batch);
         }
-        self.follow_share(now, (job, attempt, node), &state, batch);
-        self.take_notice(now, (job, node), notice, batch);
-        self.orders(job, attempt, &report)
+        self.follow_share(now, (job, attempt, node), &said.state, batch);
+        self.take_notice(now, (job, node), said.notice.as_ref(), batch);
+        Orders { report_within_ms: u64::try_from(within.as_millis()).ok(), ..self.orders((job, attempt, index), &said) }
+    }
+
+    /// Brings up to date what follows from all reports of a job, once for all that came since its row was last written.
+    pub(super) fn summarise_reports(&mut self, now: Timestamp) {
+        for job in self.rows.jobs.clone() {
+            let Some(record) = self.records.get_mut(&job).filter(|record| record.is_heard()) else { continue };
+            record.summarise();
+            record.meter(now, &self.engine);
+            self.update_rate(now, job);
+            self.look_for_stragglers(now, job);
+        }
     }
 
     /// A machine that is about to go drains by then: its jobs save just in time, and go on elsewhere.
-    fn take_notice(&mut self, now: Timestamp, (job, node): (JobId, NodeId), notice: Option<Notice>, batch: &mut Batch) {
+    fn take_notice(
+        &mut self,
+        now: Timestamp,
+        (job, node): (JobId, NodeId),
+        notice: Option<&Notice>,
+        batch: &mut Batch,
+    ) {
         let Some(notice) = notice.filter(|_| self.engine.leaves_at(node).is_none()) else { return };
         let left = leaves_at(&notice.text, Timestamp::from_unix_nanos(notice.seen_at)).since(now);
         match self.apply(now, Event::DrainRequested { node, within: Some(left) }, batch) {
@@ -154,15 +174,14 @@ impl Actor {
     }
 
     /// What a supervisor is to do next, by the state after its report.
-    fn orders(&self, job: JobId, attempt: AttemptNumber, report: &Report) -> Orders {
+    fn orders(&self, (job, attempt, index): (JobId, AttemptNumber, usize), said: &Said) -> Orders {
         let live = self.engine.job(job);
         let current = live.and_then(|job| job.attempt()).filter(|current| current.number == attempt);
         let grace = live.zip(current).map_or(Duration::ZERO, |(job, attempt)| self.grace_of(job, attempt));
         let record = self.records.get(&job).and_then(|record| record.last_attempt());
-        let index = record.and_then(|attempt| attempt.shares.iter().position(|share| share.node == report.node));
-        let taken = index.and_then(|index| record.map(|attempt| attempt.shares[index].samples_stored));
+        let taken = record.and_then(|attempt| attempt.shares.get(index)).map(|share| share.samples_stored);
         // What waits for its commit is acknowledged by a later answer: this one may come before it.
-        let unsaved = index.and_then(|index| self.rows.unsaved.get(&(job, attempt.0, index)).copied());
+        let unsaved = self.rows.unsaved.get(&(job, attempt.0, index)).copied();
         let master = record.and_then(|attempt| attempt.shares.first()?.report.as_ref());
         Orders {
             version: PROTOCOL_VERSION,
@@ -171,8 +190,9 @@ impl Actor {
                 reason: reason.to_string(),
             }),
             rendezvous: master.and_then(|report| report.rendezvous.clone()),
-            samples_stored: unsaved.or(taken).unwrap_or(report.samples_from),
-            end_acknowledged: matches!(report.state, NodeState::Ended { .. }),
+            samples_stored: unsaved.or(taken).unwrap_or(said.samples.start),
+            end_acknowledged: matches!(said.state, NodeState::Ended { .. }),
+            report_within_ms: None,
         }
     }
 }
@@ -191,23 +211,38 @@ impl Actor {
     }
 }
 
-fn neutral(report: &Report) -> Orders {
-    Orders {
-        version: PROTOCOL_VERSION,
-        stop: None,
-        rendezvous: report.rendezvous.clone(),
-        samples_stored: report.samples_from,
-        end_acknowledged: false,
+impl Said {
+    fn of(report: &Report) -> Said {
+        let count = u64::try_from(report.samples.len()).unwrap_or(u64::MAX);
+        Said {
+            state: report.state.clone(),
+            checkpoint: report.checkpoint,
+            notice: report.notice.clone(),
+            rendezvous: report.rendezvous.clone(),
+            samples: report.samples_from..report.samples_from.saturating_add(count),
+        }
     }
-}
 
-/// The attempt is over: whatever still runs of it is to stop at once, and nobody waits for its figures.
-fn stale(report: &Report) -> Orders {
-    let reason = "the attempt is over".to_owned();
-    Orders {
-        stop: Some(StopOrder { grace_ms: 0, reason }),
-        samples_stored: report.samples_from.saturating_add(u64::try_from(report.samples.len()).unwrap_or(u64::MAX)),
-        end_acknowledged: true,
-        ..neutral(report)
+    /// Go on, nothing is acknowledged.
+    fn neutral(&self) -> Orders {
+        Orders {
+            version: PROTOCOL_VERSION,
+            stop: None,
+            rendezvous: self.rendezvous.clone(),
+            samples_stored: self.samples.start,
+            end_acknowledged: false,
+            report_within_ms: None,
+        }
+    }
+
+    /// The attempt is over: whatever still runs of it is to stop at once, and nobody waits for its figures.
+    fn stale(&self) -> Orders {
+        let reason = "the attempt is over".to_owned();
+        Orders {
+            stop: Some(StopOrder { grace_ms: 0, reason }),
+            samples_stored: self.samples.end,
+            end_acknowledged: true,
+            ..self.neutral()
+        }
     }
 }

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::actor::Actor;
 use super::batch::{Batch, Rows};
+use super::contacts::Contacts;
 use super::handle::{Handle, Request};
 use super::survey::{self, Surveyed};
 use super::{Options, REQUESTS_MAX, launch};
@@ -193,7 +194,7 @@ impl Actor {
             journal,
             records: BTreeMap::new(),
             rows: Rows::default(),
-            contacts: BTreeMap::new(),
+            contacts: Contacts::default(),
             rates: BTreeMap::new(),
             stretches: BTreeMap::new(),
             launches,
@@ -340,7 +341,7 @@ impl Actor {
             let all = self.supervisor_specs(job.id, attempt.number, &attempt.shares);
             for (spec, state) in all.into_iter().zip(&attempt.states) {
                 if let Ok(node) = NodeName::new(&spec.node) {
-                    self.contacts.insert((job.id, node), now);
+                    self.contacts.hear(job.id, node, now, &self.options.timing);
                 }
                 let was_started = spec.folder.join(IDENTITY_FILE).exists();
                 if *state == ShareState::Launching && !was_started {

@@ -45,7 +45,7 @@ impl Actor {
         if went_back || asleep > AWAY_AFTER {
             // The clock was set, or this thread was away (a suspended machine, a disk that hung). Then silence says
             // nothing about the supervisors: every lease begins anew.
-            self.contacts.values_mut().for_each(|contact| *contact = now);
+            self.contacts.renew(now);
         }
         for silent in self.silent_shares(now) {
             self.look_after(now, &silent, batch);
@@ -62,10 +62,9 @@ impl Actor {
                 if self.launching.contains(&(job.id, attempt.number, name.clone())) {
                     continue;
                 }
-                let contact = self.contacts.get(&(job.id, name.clone())).copied().unwrap_or(attempt.placed_at);
-                let silence = now.since(contact);
-                if silence > self.options.timing.lease {
-                    silent.push(Silent { job: job.id, attempt: attempt.number, name, silence });
+                let share = (job.id, name);
+                if let Some(silence) = self.contacts.silence(&share, now, attempt.placed_at, &self.options.timing) {
+                    silent.push(Silent { job: job.id, attempt: attempt.number, name: share.1, silence });
                 }
             }
         }
@@ -108,7 +107,7 @@ impl Actor {
             }
         } else {
             // What isn't started yet is silent, and no sign of anything.
-            self.contacts.insert((silent.job, silent.name.clone()), now);
+            self.contacts.hear(silent.job, silent.name.clone(), now, &self.options.timing);
         }
     }
 
@@ -116,10 +115,7 @@ impl Actor {
     /// does either is the node lost; its devices stay fenced until it is seen again.
     fn lose_silent_node(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
         let Some(node) = self.engine.node_id(&silent.name) else { return };
-        let lease = self.options.timing.lease;
-        let is_heard = |(_, name): &&(JobId, NodeName)| *name == silent.name;
-        let heard = self.contacts.iter().filter(|(key, at)| is_heard(key) && now.since(**at) <= lease);
-        if heard.count() > 0 {
+        if self.contacts.is_heard(&silent.name, now, &self.options.timing) {
             warn!(job = %silent.job, node = %silent.name, "a supervisor is silent on a node from which others are heard");
             return;
         }

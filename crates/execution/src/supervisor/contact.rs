@@ -87,11 +87,11 @@ impl Contact {
     pub(super) fn answered(&mut self, now: Timestamp, answer: &Answer) {
         self.is_under_way = false;
         match answer {
-            Ok(_) => {
+            Ok(orders) => {
                 if self.retry_after.take().is_some() {
                     tracing::info!("the control plane answers again");
                 }
-                self.next_at = now + self.heartbeat;
+                self.next_at = now + orders.report_within_ms.map_or(self.heartbeat, Duration::from_millis);
             }
             Err(error) => {
                 let wait = self.retry_after.map_or(RETRY_AFTER_MIN, |before| (before * 2).min(RETRY_AFTER_MAX));

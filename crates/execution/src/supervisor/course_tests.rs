@@ -64,7 +64,14 @@ fn meeting_point() -> Rendezvous {
 }
 
 fn orders() -> Orders {
-    Orders { version: PROTOCOL_VERSION, stop: None, rendezvous: None, samples_stored: 0, end_acknowledged: false }
+    Orders {
+        version: PROTOCOL_VERSION,
+        stop: None,
+        rendezvous: None,
+        samples_stored: 0,
+        end_acknowledged: false,
+        report_within_ms: None,
+    }
 }
 
 fn at(millis: u64) -> Timestamp {

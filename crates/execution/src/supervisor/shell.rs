@@ -1,12 +1,13 @@
 //! The effects around the [`Course`]: processes, sockets, time, the control plane.
 
+use std::ffi::OsStr;
 use std::future::pending;
 use std::io;
 use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gangline_base::Timestamp;
 use rustix::process::Signal;
@@ -35,6 +36,11 @@ const INPUTS_MAX: usize = 1_024;
 
 /// How long the supervisor's own SIGTERM is waited for when a rank was ended by one.
 const SAME_BLOW: Duration = Duration::from_millis(100);
+/// The same in a step of Slurm, whose `slurmstepd` looks for all processes below it and signals one after the other. Nothing is
+/// reported meanwhile, so it stays well below the silence that makes a supervisor lost.
+const SAME_BLOW_OF_SLURM: Duration = Duration::from_millis(500);
+/// How often it is looked for.
+const BLOW_LOOK: Duration = Duration::from_millis(5);
 /// What stuck ranks waited for, in the attempt's folder.
 const STACKS_FILE: &str = "stacks.txt";
 
@@ -54,6 +60,8 @@ struct Shell {
     is_end_recorded: bool,
     /// The supervisor has got a signal to end.
     is_terminated: Arc<AtomicBool>,
+    /// A rank was ended by SIGTERM, and the supervisor's own was waited for.
+    is_blow_awaited: bool,
 }
 
 /// Runs an attempt's share from setup to the delivery of its end.
@@ -76,6 +84,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         inputs: inputs.clone(),
         reserved_port,
         is_end_recorded: false,
+        is_blow_awaited: false,
         is_terminated: Arc::default(),
         spec,
         options,
@@ -157,10 +166,11 @@ impl Shell {
     }
 
     async fn take(&mut self, input: Input) {
-        if is_termination(&input) && self.course.stop.is_none() {
+        if is_termination(&input) && self.course.stop.is_none() && !self.is_blow_awaited {
+            self.is_blow_awaited = true;
             // Who ends everything sends SIGTERM to the supervisor too, at once.
-            tokio::time::sleep(SAME_BLOW).await;
-            if self.is_terminated.load(Ordering::Relaxed) {
+            let is_in_slurm = self.options.environment.contains_key(OsStr::new("SLURM_JOB_ID"));
+            if self.is_hit_within(if is_in_slurm { SAME_BLOW_OF_SLURM } else { SAME_BLOW }).await {
                 let actions = self.course.apply(self.clock.now(), Input::Terminated);
                 self.perform(actions).await;
             }
@@ -174,6 +184,15 @@ impl Shell {
         }
         let actions = self.course.apply(self.clock.now(), input);
         self.perform(actions).await;
+    }
+
+    /// Whether the supervisor has got a signal to end, or gets one soon.
+    async fn is_hit_within(&self, soon: Duration) -> bool {
+        let until = Instant::now() + soon;
+        while !self.is_terminated.load(Ordering::Relaxed) && Instant::now() < until {
+            tokio::time::sleep(BLOW_LOOK).await;
+        }
+        self.is_terminated.load(Ordering::Relaxed)
     }
 
     async fn perform(&mut self, actions: Vec<Action>) {

@@ -20,7 +20,8 @@ const NOBODY: u32 = (4 << 20) + 1;
 pub(super) struct Supervisor {
     /// When it reports next.
     pub(super) due: Instant,
-    heartbeat: Duration,
+    /// From one report to the next.
+    pub(super) heartbeat: Duration,
     token: String,
     began: Instant,
     report: Value,
@@ -56,6 +57,10 @@ impl Supervisor {
             self.connection = None;
         }
         let orders = answered?;
+        if let Some(within) = orders["report_within_ms"].as_u64() {
+            self.heartbeat = Duration::from_millis(within);
+            self.due = began + self.heartbeat;
+        }
         anyhow::ensure!(orders["stop"].is_null(), "it is told to stop: {}", orders["stop"]);
         Ok(began.elapsed())
     }

@@ -122,7 +122,7 @@ fn a_job_ends_when_its_budget_is_spent() {
     running[0].tell(&mut world);
     world.pass_slowly(SECOND);
     let shown = world.show(job).budget.expect("it has one");
-    assert_eq!((shown.spent_nano_dollars, shown.limit_nano_dollars), (100_000_000, 200_000_000));
+    assert_eq!((shown.spent_nano_dollars, shown.limit_nano_dollars), (101_000_000, 200_000_000));
     let end = world.now + 92 * SECOND;
     assert_eq!(shown.ends_at, Some(wire::Time(end)));
     world.crash_and_restart();

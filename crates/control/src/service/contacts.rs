@@ -1,0 +1,108 @@
+//! When each share's supervisor was last heard of, and how long its silence means nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gangline_base::{JobId, NodeName, Timestamp};
+use gangline_execution::timeouts::Timeouts;
+
+use super::Timing;
+
+/// The supervisors of live attempts.
+#[derive(Default)]
+pub(super) struct Contacts {
+    heard: BTreeMap<(JobId, NodeName), Heard>,
+}
+
+struct Heard {
+    at: Timestamp,
+    /// What it was told then: to report again within this.
+    within: Duration,
+}
+
+impl Contacts {
+    /// A supervisor reported, or there is another reason to count its silence from now. Returns within what it is to report again:
+    /// its heartbeat, or more where so many report that the control plane would be kept busy by it.
+    pub(super) fn hear(&mut self, job: JobId, node: NodeName, now: Timestamp, timing: &Timing) -> Duration {
+        let within = self.heartbeat(timing);
+        self.heard.insert((job, node), Heard { at: now, within });
+        within
+    }
+
+    /// The silence of a supervisor, if it is longer than it should be. One never heard of is silent since `otherwise`.
+    pub(super) fn silence(
+        &self,
+        share: &(JobId, NodeName),
+        now: Timestamp,
+        otherwise: Timestamp,
+        timing: &Timing,
+    ) -> Option<Duration> {
+        let heard = self.heard.get(share);
+        let silence = now.since(heard.map_or(otherwise, |heard| heard.at));
+        (silence > self.patience(heard, timing)).then_some(silence)
+    }
+
+    /// Whether any supervisor of the node was heard of lately.
+    pub(super) fn is_heard(&self, node: &NodeName, now: Timestamp, timing: &Timing) -> bool {
+        let of_node = self.heard.iter().filter(|((_, name), _)| name == node);
+        of_node.into_iter().any(|(_, heard)| now.since(heard.at) <= self.patience(Some(heard), timing))
+    }
+
+    /// All silence so far means nothing.
+    pub(super) fn renew(&mut self, now: Timestamp) {
+        self.heard.values_mut().for_each(|heard| heard.at = now);
+    }
+
+    /// A job's attempt is over.
+    pub(super) fn forget(&mut self, job: JobId) {
+        self.heard.retain(|(of, _), _| *of != job);
+    }
+
+    fn heartbeat(&self, timing: &Timing) -> Duration {
+        Timeouts::heartbeat_of(timing.heartbeat, self.heard.len())
+    }
+
+    /// After a restart it isn't known what a supervisor was told: it is taken to be what it would be told now.
+    fn patience(&self, heard: Option<&Heard>, timing: &Timing) -> Duration {
+        let told = heard.map_or(Duration::ZERO, |heard| heard.within);
+        timing.lease.max(Timeouts::silence_of(told.max(self.heartbeat(timing))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn node(number: usize) -> NodeName {
+        NodeName::new(&format!("n{number}")).expect("a name")
+    }
+
+    #[test]
+    fn many_supervisors_report_less_often_and_may_be_silent_for_longer() {
+        let (timing, now) = (Timing::default(), Timestamp::from_unix_nanos(0));
+        let mut contacts = Contacts::default();
+        for number in 0..250 {
+            assert_eq!(contacts.hear(JobId(1), node(number), now, &timing), timing.heartbeat);
+        }
+        for number in 250..1_000 {
+            contacts.hear(JobId(2), node(number), now, &timing);
+        }
+        assert_eq!(contacts.hear(JobId(2), node(999), now, &timing), 2 * SECOND, "500 a second in all");
+        let silence = |contacts: &Contacts, job, number, at| {
+            contacts.silence(&(JobId(job), node(number)), now + at, now, &timing)
+        };
+        assert_eq!(silence(&contacts, 1, 0, 6 * SECOND), None);
+        assert_eq!(silence(&contacts, 1, 0, 7 * SECOND), Some(7 * SECOND));
+        assert!(contacts.is_heard(&node(999), now + 6 * SECOND, &timing));
+        assert!(!contacts.is_heard(&node(999), now + 7 * SECOND, &timing));
+        contacts.forget(JobId(1));
+        assert_eq!(silence(&contacts, 2, 999, 6 * SECOND), None, "it was told to report within two seconds");
+        contacts.forget(JobId(2));
+        assert_eq!(contacts.hear(JobId(3), node(1), now, &timing), timing.heartbeat);
+        assert_eq!(silence(&contacts, 3, 1, 2 * SECOND), Some(2 * SECOND));
+        contacts.renew(now + SECOND);
+        assert_eq!(silence(&contacts, 3, 1, 2 * SECOND), None);
+    }
+}
