@@ -177,7 +177,7 @@ impl Actor {
     fn orders(&self, (job, attempt, index): (JobId, AttemptNumber, usize), said: &Said) -> Orders {
         let live = self.engine.job(job);
         let current = live.and_then(|job| job.attempt()).filter(|current| current.number == attempt);
-        let grace = live.zip(current).map_or(Duration::ZERO, |(job, attempt)| self.grace_of(job, attempt));
+        let stop = live.zip(current).and_then(|(job, attempt)| self.stop_order(job, attempt));
         let record = self.records.get(&job).and_then(|record| record.last_attempt());
         let taken = record.and_then(|attempt| attempt.shares.get(index)).map(|share| share.samples_stored);
         // What waits for its commit is acknowledged by a later answer: this one may come before it.
@@ -185,10 +185,7 @@ impl Actor {
         let master = record.and_then(|attempt| attempt.shares.first()?.report.as_ref());
         Orders {
             version: PROTOCOL_VERSION,
-            stop: current.and_then(|current| current.stop).map(|reason| StopOrder {
-                grace_ms: u64::try_from(grace.as_millis()).unwrap_or(u64::MAX),
-                reason: reason.to_string(),
-            }),
+            stop,
             rendezvous: master.and_then(|report| report.rendezvous.clone()),
             samples_stored: unsaved.or(taken).unwrap_or(said.samples.start),
             end_acknowledged: matches!(said.state, NodeState::Ended { .. }),
@@ -198,6 +195,12 @@ impl Actor {
 }
 
 impl Actor {
+    fn stop_order(&self, job: &Job, attempt: &Attempt) -> Option<StopOrder> {
+        let reason = attempt.stop?.to_string();
+        let grace_ms = u64::try_from(self.grace_of(job, attempt).as_millis()).unwrap_or(u64::MAX);
+        Some(StopOrder { grace_ms, reason })
+    }
+
     /// From being told to stop to SIGKILL: a job's own grace, unless a node of its goes before that, or what it was asked to
     /// save is durable and nothing is left to wait for.
     fn grace_of(&self, job: &Job, attempt: &Attempt) -> Duration {
