@@ -37,7 +37,7 @@ pub struct Timeout {
 
 /// Reports that a control plane is asked to take in a second: what a tenth of one core does (`cargo xtask bench recovery --only
 /// heartbeats`). More supervisors than that report less often.
-const REPORTS_A_SECOND_MAX: u32 = 500;
+const REPORTS_A_SECOND_MAX: u32 = 400;
 const SILENCE_TIMES: u32 = 3;
 const STEP_TIMES: u32 = 20;
 const RENDEZVOUS_TIMES: u32 = 20;
@@ -58,7 +58,7 @@ impl Timeouts {
         Timeouts { heartbeat, silence, step, rendezvous, lease, launcher: lease.saturating_mul(LAUNCHER_TIMES) }
     }
 
-    /// Between a supervisor's reports where so many report: the heartbeat, unless all of them together would report more than 500
+    /// Between a supervisor's reports where so many report: the heartbeat, unless all of them together would report more than 400
     /// times a second.
     #[must_use]
     pub fn heartbeat_of(heartbeat: Duration, supervisors: usize) -> Duration {
@@ -81,7 +81,7 @@ impl Timeouts {
                 "heartbeat",
                 self.heartbeat,
                 None,
-                "a supervisor reports (less often where more than 250 do: 500 reports a second in all)",
+                "a supervisor reports (less often where more than 200 do: 400 reports a second in all)",
             ),
             rung(
                 "silence",
