@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use gangline_base::with_causes;
 use gangline_control::config::Config;
-use gangline_execution::launcher::slurm::JobOptions;
 use gangline_execution::launcher::slurm::private::CONF_VARIABLE;
+use gangline_execution::launcher::slurm::{Allocation, JobOptions};
 use gangline_execution::launcher::{LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, slurm::SlurmOptions};
 use serde::Deserialize;
 
@@ -33,6 +34,16 @@ pub(crate) enum Kind {
     Slurm,
 }
 
+/// What gangs have of Slurm.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum AllocationKind {
+    /// Each gang becomes a Slurm job
+    Job,
+    /// Gangs are steps in jobs that hold whole nodes: nothing that restarts waits in Slurm's queue
+    Pool,
+}
+
 /// How gangs are started.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct LauncherArgs {
@@ -48,6 +59,13 @@ pub(crate) struct LauncherArgs {
     /// With --launcher slurm: the quality of service of jobs
     #[arg(long, value_name = "NAME")]
     pub(crate) qos: Option<String>,
+    /// With --launcher slurm: give each gang a Slurm job of its own, or place gangs in jobs that hold whole nodes [default: the
+    /// configuration's, or job]
+    #[arg(long, value_enum)]
+    pub(crate) allocation: Option<AllocationKind>,
+    /// With --allocation pool: hold so many nodes [default: the configuration's, or all of the partition]
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) pool_nodes: Option<NonZeroU32>,
     /// With --launcher slurm: one more argument for sbatch, such as --reservation=training (may be repeated)
     #[arg(long = "sbatch", value_name = "ARGUMENT", allow_hyphen_values = true)]
     pub(crate) sbatch: Vec<String>,
@@ -67,6 +85,8 @@ struct LauncherFile {
     #[serde(default)]
     sbatch: Vec<String>,
     pending_seconds_max: Option<u64>,
+    allocation: Option<AllocationKind>,
+    pool_nodes: Option<NonZeroU32>,
 }
 
 /// A launcher, and whether it knows which nodes there are.
@@ -91,11 +111,22 @@ pub(crate) fn choose(
     let program = std::env::current_exe()?;
     if args.launcher.or(file.kind).unwrap_or(Kind::Local) == Kind::Local {
         let is_slurm_asked = args.partition.is_some() || args.account.is_some() || args.qos.is_some();
-        if is_slurm_asked || !args.sbatch.is_empty() {
-            return Err(refused("--partition, --account, --qos and --sbatch are for --launcher slurm".to_owned()));
+        let is_pool_asked = args.allocation.is_some() || args.pool_nodes.is_some();
+        if is_slurm_asked || is_pool_asked || !args.sbatch.is_empty() {
+            let options =
+                "--partition, --account, --qos, --allocation, --pool-nodes and --sbatch are for --launcher slurm";
+            return Err(refused(options.to_owned()));
         }
         return Ok(Chosen { launcher: Arc::new(LocalLauncher::new(program)), has_nodes: false });
     }
+    let nodes = args.pool_nodes.or(file.pool_nodes).map(NonZeroU32::get);
+    let allocation = match args.allocation.or(file.allocation) {
+        Some(AllocationKind::Pool) => Allocation::Pool { nodes },
+        None | Some(AllocationKind::Job) if nodes.is_some() => {
+            return Err(refused("a number of nodes to hold (pool_nodes) is for the allocation \"pool\"".to_owned()));
+        }
+        None | Some(AllocationKind::Job) => Allocation::Job,
+    };
     let conf = args.slurm_conf.clone().map(PathBuf::into_os_string).or_else(|| std::env::var_os(CONF_VARIABLE));
     let places = places(config, path, conf.as_deref().map(Path::new))?;
     let conf = conf.map(|conf| (OsString::from(CONF_VARIABLE), conf));
@@ -109,6 +140,7 @@ pub(crate) fn choose(
             qos: args.qos.clone().or(file.qos),
             sbatch: file.sbatch.into_iter().chain(args.sbatch.iter().cloned()).collect(),
         },
+        allocation,
         pending_max: Duration::from_secs(file.pending_seconds_max.unwrap_or(PENDING_SECONDS_MAX)),
         places,
     };

@@ -62,6 +62,11 @@ impl Programs {
         Programs { environment: environment.into_iter().filter(|(name, _)| is_kept(name)).collect() }
     }
 
+    /// What they run in.
+    pub(super) fn environment(&self) -> &BTreeMap<OsString, OsString> {
+        &self.environment
+    }
+
     /// Runs a program and gives its standard output.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! Slurm as an engine: each gang becomes one Slurm job on exactly the nodes that were chosen for it, with one step a node
-//! that runs a supervisor. Nodes, what others hold of them and how gangs fare are read from `sinfo` and `squeue`.
+//! that runs a supervisor; or it is steps of jobs that hold whole nodes ([`Allocation::Pool`]). Nodes, what others hold of them and how gangs fare are read from `sinfo` and `squeue`.
 //!
 //! Nothing here needs root, and several gangs share a node. The data folder is on a file system that all nodes share, as it
 //! holds the supervisors' specs and final reports.
@@ -14,6 +14,7 @@ mod hostlist;
 mod jobs;
 mod json;
 mod nodes;
+mod pool;
 pub mod private;
 mod record;
 mod script;
@@ -27,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+pub use pool::Allocation;
 pub use script::JobOptions;
 pub use topology::{InvalidTopology, Places, read_topology};
 
@@ -59,6 +61,8 @@ pub struct SlurmOptions {
     pub environment: BTreeMap<OsString, OsString>,
     /// On whose account, and where, jobs run.
     pub job: JobOptions,
+    /// Whether gangs have jobs of their own.
+    pub allocation: Allocation,
     /// How long a job may wait in Slurm's queue before its gang is placed elsewhere.
     pub pending_max: Duration,
     /// Where nodes are in the network.
@@ -91,6 +95,8 @@ struct State {
     waiting_since: BTreeMap<PathBuf, Instant>,
     /// Shares, by their folders, that are to be killed, and since when.
     kills: BTreeMap<PathBuf, Instant>,
+    /// Since when nodes are asked for that a pool is short of.
+    held_at: BTreeMap<String, Instant>,
 }
 
 impl SlurmLauncher {
@@ -135,7 +141,7 @@ impl SlurmLauncher {
         }
         let nodes: Vec<_> = gang.iter().filter_map(|spec| sight.node(&spec.node)).collect();
         let slice = Slice::of(gang, &nodes);
-        let path = record::write_script(&folder, &script::script(gang, &slice, &self.options.program))?;
+        let path = record::write_script(&folder, &script::script(gang, &slice, &self.options.program, None))?;
         let mut arguments = script::sbatch(gang, &slice, &self.options.job, &folder);
         arguments.push(path.display().to_string());
         record::announce(&folder)?;
@@ -159,8 +165,14 @@ impl SlurmLauncher {
         }
     }
 
-    /// What Slurm said of the job of a gang, if that is new enough to tell.
-    fn seen(&self, folder: &Path) -> Result<Seen, LaunchError> {
+    /// The folder with the record of the job that a share is in: all of a gang has one, or each share has its node's.
+    fn job_folder(&self, share: &Path) -> PathBuf {
+        if self.options.allocation.is_pool() { share.to_owned() } else { gang_folder(share) }
+    }
+
+    /// What Slurm said of the job of a share, if that is new enough to tell.
+    fn seen(&self, share: &Path) -> Result<Seen, LaunchError> {
+        let folder = &self.job_folder(share);
         let record = Record::read(folder)?;
         let state = self.state();
         let sight = state.sight.as_ref().filter(|sight| sight.at.elapsed() <= SIGHT_AGE_MAX);
@@ -173,29 +185,50 @@ impl SlurmLauncher {
         }
         let job = sight.job_of(folder, record.as_ref().map(|record| record.job)).cloned();
         Ok(match job {
-            Some(job) if job.stage != Stage::Over => Seen::Job(job),
+            Some(job) if job.stage != Stage::Over => {
+                let is_unlisted = self.options.allocation.is_pool() && sight.step(job.id, &step_name(share)).is_none();
+                let has_begun = share.join(IDENTITY_FILE).exists()
+                    || submitted_at.is_some_and(|at| at.elapsed() > pool::STEP_START_MAX);
+                match has_ended(share) {
+                    false if is_unlisted && !has_begun => Seen::TooNew,
+                    has_ended => Seen::Job { job, is_over: has_ended || is_unlisted },
+                }
+            }
             _ => Seen::Nothing,
         })
+    }
+
+    /// The job of a share and whether it still has something there.
+    fn job_of_share<'a>(&self, sight: &'a Sight, share: &Path) -> Option<&'a SlurmJob> {
+        let folder = self.job_folder(share);
+        // A record that can't be read is met again where its error is told.
+        let record = Record::read(&folder).ok().flatten().map(|record| record.job);
+        let job = sight.job_of(&folder, record).filter(|job| job.stage != Stage::Over)?;
+        let node = node_of(share);
+        let is_there = is_waiting(job) || job.nodes.iter().any(|(name, _)| *name == node);
+        let is_step_there = || !self.options.allocation.is_pool() || sight.step(job.id, &step_name(share)).is_some();
+        (is_there && is_step_there()).then_some(job)
     }
 
     /// Asks Slurm to kill what is to be killed and still there.
     fn carry_out_kills(&self, sight: &Sight) -> Result<(), LaunchError> {
         let wanted: Vec<(PathBuf, Instant)> = {
             let mut state = self.state();
-            state.kills.retain(|share, _| !has_ended(share) && sight.has_job_of_share(share));
+            state.kills.retain(|share, _| !has_ended(share) && self.job_of_share(sight, share).is_some());
             state.kills.iter().map(|(share, since)| (share.clone(), *since)).collect()
         };
         let mut ended = BTreeSet::new();
         for (share, since) in wanted {
-            let folder = gang_folder(&share);
-            let Some(job) = sight.job_of(&folder, Record::read(&folder)?.map(|record| record.job)) else { continue };
-            let name = node_of(&share);
-            let is_deaf = self.state().probes.verdict(&name) == Verdict::Unreachable;
-            let is_waiting = matches!(job.stage, Stage::Pending | Stage::Configuring);
-            let step = if is_deaf || is_waiting { None } else { self.step(job.id, &name)? };
+            let Some(job) = self.job_of_share(sight, &share) else { continue };
+            let is_deaf = self.state().probes.verdict(&node_of(&share)) == Verdict::Unreachable;
+            let step = sight.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !is_waiting(job));
+            // Other gangs' steps are in a pool's job too.
+            let patience = if self.options.allocation.is_pool() { PEERS_WAIT } else { STEP_KILL_WAIT };
             match step {
-                Some(step) if since.elapsed() <= STEP_KILL_WAIT => self.cancel(&["--signal=KILL".to_owned(), step])?,
-                _ if is_deaf && since.elapsed() <= PEERS_WAIT && !have_others_ended(&folder, &share) => {}
+                Some(step) if since.elapsed() <= patience => {
+                    self.cancel(&["--signal=KILL".to_owned(), step.id.clone()])?;
+                }
+                _ if is_deaf && since.elapsed() <= PEERS_WAIT && !have_others_ended(&gang_folder(&share), &share) => {}
                 _ if ended.insert(job.id) => self.end_job(job)?,
                 _ => {}
             }
@@ -220,34 +253,26 @@ impl SlurmLauncher {
             Err(failure) => Err(failure),
         }
     }
-
-    /// The id of the step of a job on a node.
-    fn step(&self, job: u64, node: &str) -> Result<Option<String>, LaunchError> {
-        let arguments = ["--steps", "--noheader", "--format=%i|%j"].map(str::to_owned);
-        let of_job = [format!("--jobs={job}")];
-        let output = match self.programs.run("squeue", &[arguments.as_slice(), &of_job].concat()) {
-            // It has just ended.
-            Err(LaunchError::Refused { .. }) => return Ok(None),
-            output => output?,
-        };
-        let text = String::from_utf8_lossy(&output);
-        let name = step_name(node);
-        let mut steps = text.lines().filter_map(|line| line.trim().split_once('|'));
-        Ok(steps.find(|(_, of)| *of == name).map(|(id, _)| id.to_owned()))
-    }
 }
 
 /// What Slurm knows of a gang.
 enum Seen {
-    /// It was submitted after the last look.
+    /// It was submitted after the last look, or its step is about to start.
     TooNew,
-    Job(SlurmJob),
+    Job {
+        job: SlurmJob,
+        /// The share's step is over.
+        is_over: bool,
+    },
     /// It has no job, or no more.
     Nothing,
 }
 
 impl Launcher for SlurmLauncher {
     fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>> {
+        if self.options.allocation.is_pool() {
+            return gang.iter().map(|spec| self.start_step(spec)).collect();
+        }
         let Err(failure) = self.submit(gang) else { return gang.iter().map(|_| Ok(())).collect() };
         // All of the gang failed for one reason, which each is told in words.
         let is_silence = matches!(failure, LaunchError::Unavailable { .. });
@@ -263,40 +288,39 @@ impl Launcher for SlurmLauncher {
     }
 
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {
-        let (gang, node) = (gang_folder(folder), node_of(folder));
-        let job = match self.seen(&gang)? {
-            Seen::TooNew => None,
-            Seen::Job(job) => Some(job),
+        let node = node_of(folder);
+        let (job, is_over) = match self.seen(folder)? {
+            Seen::TooNew => (None, false),
+            Seen::Job { job, is_over } => (Some(job), is_over),
             Seen::Nothing if has_ended(folder) || folder.join(IDENTITY_FILE).exists() => return Ok(Presence::Gone),
             Seen::Nothing => return Ok(Presence::Withdrawn),
         };
         let mut state = self.state();
-        let waits = job.as_ref().is_none_or(|job| matches!(job.stage, Stage::Pending | Stage::Configuring));
-        if waits {
-            let since = state.waiting_since.entry(gang).or_insert_with(Instant::now).elapsed();
+        if job.as_ref().is_none_or(is_waiting) {
+            let since = state.waiting_since.entry(self.job_folder(folder)).or_insert_with(Instant::now).elapsed();
             let is_pending = job.as_ref().is_some_and(|job| job.stage == Stage::Pending);
             let why = job.map(|job| format!("in Slurm's queue: {}", job.reason)).unwrap_or_default();
             return Ok(Presence::Waiting { since, why, is_overdue: is_pending && since > self.options.pending_max });
         }
         let holds = job.is_some_and(|job| job.nodes.iter().any(|(name, _)| *name == node));
-        if !holds || folder.join(FINAL_REPORT_FILE).exists() && has_ended(folder) {
+        if !holds || folder.join(FINAL_REPORT_FILE).exists() && is_over {
             return Ok(Presence::Gone);
         }
         // A step without a last word may have ended alone or with its node, which then must not be used again.
         state.probes.ask(&node);
         Ok(match state.probes.verdict(&node) {
             Verdict::Unreachable => Presence::Unreachable,
-            Verdict::Answers if has_ended(folder) => Presence::Gone,
+            Verdict::Answers if is_over => Presence::Gone,
             Verdict::Answers | Verdict::Unknown => Presence::Running,
         })
     }
 
     fn kill(&self, folder: &Path) -> Result<(), LaunchError> {
-        let (gang, node) = (gang_folder(folder), node_of(folder));
-        let is_there = match self.seen(&gang)? {
+        let node = node_of(folder);
+        let is_there = match self.seen(folder)? {
             Seen::TooNew => true,
-            Seen::Job(job) if matches!(job.stage, Stage::Pending | Stage::Configuring) => true,
-            Seen::Job(job) => !has_ended(folder) && job.nodes.iter().any(|(name, _)| *name == node),
+            Seen::Job { job, .. } if is_waiting(&job) => true,
+            Seen::Job { job, is_over } => !is_over && job.nodes.iter().any(|(name, _)| *name == node),
             Seen::Nothing => false,
         };
         if !is_there {
@@ -308,19 +332,33 @@ impl Launcher for SlurmLauncher {
 
     fn survey(&self) -> Result<Option<Vec<SurveyedNode>>, LaunchError> {
         let sight = self.look()?;
+        let are_steps_needed = pool::has_holders(&self.options, &sight) || !self.state().kills.is_empty();
+        let sight = if are_steps_needed { sight.with_steps(&self.programs)? } else { sight };
         let to_probe = self.state().probes.due();
         let answers = sight.probe(&to_probe);
         let nodes = {
             let mut state = self.state();
             state.probes.answered(answers, &sight);
             let nodes = sight.surveyed(&self.options, &state.probes);
-            state.waiting_since.retain(|folder, at| *at >= sight.at || sight.job_of(folder, None).is_some());
+            let may_start = |at: &Instant| self.options.allocation.is_pool() && at.elapsed() < pool::STEP_START_MAX * 2;
+            let waits =
+                |folder: &Path, at: &Instant| *at >= sight.at || may_start(at) || sight.job_of(folder, None).is_some();
+            state.waiting_since.retain(|folder, at| waits(folder, at));
             state.sight = Some(sight.clone());
             nodes
         };
         self.carry_out_kills(&sight)?;
+        match self.options.allocation {
+            Allocation::Pool { nodes } => self.hold(&sight, nodes)?,
+            Allocation::Job => self.release(&sight)?,
+        }
         Ok(Some(nodes))
     }
+}
+
+/// Whether a job has no nodes yet.
+fn is_waiting(job: &SlurmJob) -> bool {
+    matches!(job.stage, Stage::Pending | Stage::Configuring)
 }
 
 /// Whether a share's step is over: all of its processes are gone, by Slurm.

@@ -12,6 +12,8 @@ use crate::protocol::SupervisorSpec;
 
 /// The file in a share's folder that holds the exit code of its step, once that is over.
 pub(super) const STEP_END_FILE: &str = "step-ended";
+/// What the names of steps begin with.
+pub(super) const STEP_PREFIX: &str = "gangline";
 /// The kind of a CPU slot.
 const CPU_KIND: &str = "cpu";
 /// Slurm's own time limit comes this much after the control plane's, which lets a job save first.
@@ -40,6 +42,12 @@ pub(super) struct Slice {
 }
 
 impl Slice {
+    /// All of a node.
+    pub(super) fn whole(node: &SlurmNode) -> Slice {
+        let gres = node.gpus.as_ref().map(|gpus| Gpus::request(gpus.slurm_type.as_deref(), gpus.count as usize));
+        Slice { gres, cpus: node.cpus, memory_mib: node.memory_mib }
+    }
+
     /// What a gang asks for, and, of what it doesn't ask for, as large a part of what is free as it takes of the free
     /// accelerators: then the next gang finds its part. `nodes` are those of the gang.
     pub(super) fn of(gang: &[SupervisorSpec], nodes: &[&SlurmNode]) -> Slice {
@@ -97,10 +105,15 @@ pub(super) fn sbatch(gang: &[SupervisorSpec], slice: &Slice, options: &JobOption
     arguments.extend(slice.gres.as_ref().map(|gres| format!("--gres={gres}")));
     let limit = gang.first().and_then(|spec| spec.time_limit_ms).map(Duration::from_millis);
     arguments.extend(limit.map(|limit| format!("--time={}", (limit + TIME_LIMIT_MARGIN).as_secs().div_ceil(60))));
-    let named = [("partition", &options.partition), ("account", &options.account), ("qos", &options.qos)];
-    arguments.extend(named.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?))));
-    arguments.extend(options.sbatch.iter().cloned());
+    arguments.extend(account(options));
     arguments
+}
+
+/// On whose account, and where, as `sbatch` takes it.
+pub(super) fn account(options: &JobOptions) -> Vec<String> {
+    let named = [("partition", &options.partition), ("account", &options.account), ("qos", &options.qos)];
+    let named = named.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
+    named.chain(options.sbatch.iter().cloned()).collect()
 }
 
 /// A job's name in Slurm.
@@ -108,17 +121,19 @@ fn job_name(spec: &SupervisorSpec) -> String {
     format!("gangline-job-{}-{}", spec.job, spec.attempt)
 }
 
-/// A step's name: by it the step is found.
-pub(super) fn step_name(node: &str) -> String {
-    format!("gangline-{node}")
+/// The name of a share's step, by which it is found: `gangline-job-7-attempt-2-n1`.
+pub(super) fn step_name(share: &Path) -> String {
+    let parts: Vec<_> = share.components().rev().take(3).map(|part| part.as_os_str().to_string_lossy()).collect();
+    parts.iter().rev().fold(STEP_PREFIX.to_owned(), |name, part| format!("{name}-{part}"))
 }
 
-/// The job's script.
-pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path) -> String {
+/// The script of a gang's own job, or the one that starts supervisors in a job that is there already.
+pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, within: Option<u64>) -> String {
     let mut text = String::from("#!/bin/bash\n# Written by Gangline: a supervisor on each node of a gang.\n");
     let gres = slice.gres.as_ref().map(|gres| format!(" --gres={}", quoted(gres))).unwrap_or_default();
+    let within = within.map(|job| format!(" --jobid={job} --immediate=30 --mem=0 --cpu-bind=none")).unwrap_or_default();
     text.push_str(&format!(
-        "step() {{\n  srun --nodelist=\"$1\" --job-name=\"$2\" --nodes=1 --ntasks=1 --overlap --cpus-per-task={}{gres} \\\n    \
+        "step() {{\n  srun{within} --nodelist=\"$1\" --job-name=\"$2\" --nodes=1 --ntasks=1 --overlap --cpus-per-task={}{gres} \\\n    \
          --input=none --output=\"$3/supervisor.log\" --open-mode=append /bin/bash -c {} gangline \"$3\"\n  \
          echo $? > \"$3/{STEP_END_FILE}\"\n}}\n",
         slice.cpus,
@@ -129,7 +144,7 @@ pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path) -> 
         text.push_str(&format!(
             "step {} {} {} &\n",
             quoted(&spec.node),
-            quoted(&step_name(&spec.node)),
+            quoted(&step_name(&spec.folder)),
             quoted(&folder)
         ));
     }
@@ -291,7 +306,7 @@ mod tests {
             "#!/bin/bash\necho \"$1 $2 $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID [$SLURM_NTASKS] $PWD\" > said; exit 3\n";
         let program = executable("gangline", says);
         let slice = Slice { gres: Some("gpu:2".to_owned()), cpus: 1, memory_mib: 1 };
-        let path = executable("slurm.sh", &script(&gang, &slice, &program));
+        let path = executable("slurm.sh", &script(&gang, &slice, &program, None));
         let search = format!("{}:/usr/bin:/bin", folder.path().display());
         let status = std::process::Command::new(path).env_clear().env("PATH", search).status().expect("bash starts");
         assert!(status.success());

@@ -10,8 +10,7 @@ use gangline_base::Bytes;
 use super::command::{Programs, SLURM};
 use super::jobs::{self, SlurmJob, Stage};
 use super::nodes::{self, SlurmNode};
-use super::script::gang_folder;
-use super::{SlurmOptions, node_of};
+use super::{SlurmOptions, pool};
 use crate::launcher::{LaunchError, Openness, SurveyedNode, Taken};
 
 /// How long a node's slurmd may take to take a connection.
@@ -30,6 +29,17 @@ pub(super) struct Sight {
     pub(super) at: Instant,
     nodes: Vec<SlurmNode>,
     jobs: Vec<SlurmJob>,
+    /// The steps of all jobs, if they were asked for.
+    pub(super) steps: Vec<Step>,
+}
+
+/// A step of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// As `scancel` takes it: `42.0`.
+    pub(super) id: String,
+    pub(super) job: u64,
+    pub(super) name: String,
 }
 
 impl Sight {
@@ -45,7 +55,30 @@ impl Sight {
         };
         let nodes = in_partition(nodes, partition)?;
         let jobs = jobs::read(&programs.run("squeue", &["--json".to_owned()])?)?;
-        Ok(Sight { at, nodes, jobs })
+        Ok(Sight { at, nodes, jobs, steps: Vec::new() })
+    }
+
+    /// Asks for the steps too.
+    pub(super) fn with_steps(self, programs: &Programs) -> Result<Sight, LaunchError> {
+        let arguments = ["--steps", "--noheader", "--format=%i|%j"].map(str::to_owned);
+        let output = programs.run("squeue", &arguments)?;
+        let steps = String::from_utf8_lossy(&output).lines().filter_map(read_step).collect();
+        Ok(Sight { steps, ..self })
+    }
+
+    /// The nodes of the partition.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &SlurmNode> {
+        self.nodes.iter()
+    }
+
+    /// The jobs that aren't over.
+    pub(super) fn live_jobs(&self) -> impl Iterator<Item = &SlurmJob> {
+        self.jobs.iter().filter(|job| job.stage != Stage::Over)
+    }
+
+    /// The step of a job with this name.
+    pub(super) fn step(&self, job: u64, name: &str) -> Option<&Step> {
+        self.steps.iter().find(|step| step.job == job && step.name == name)
     }
 
     pub(super) fn node(&self, name: &str) -> Option<&SlurmNode> {
@@ -61,19 +94,10 @@ impl Sight {
         self.jobs.iter().find(is_it)
     }
 
-    /// Whether the gang of a share has a job that isn't over.
-    pub(super) fn has_job_of_share(&self, share: &Path) -> bool {
-        let (gang, node) = (gang_folder(share), node_of(share));
-        self.job_of(&gang, None).is_some_and(|job| {
-            let waits = matches!(job.stage, Stage::Pending | Stage::Configuring);
-            waits || job.nodes.iter().any(|(name, _)| *name == node)
-        })
-    }
-
     /// The nodes as a control plane sees them.
     pub(super) fn surveyed(&self, options: &SlurmOptions, probes: &Probes) -> Vec<SurveyedNode> {
-        let own = options.folder.join("jobs");
-        let foreign = self.taken(|job| !Path::new(&job.comment).starts_with(&own));
+        let own = ["jobs", "pool"].map(|folder| options.folder.join(folder));
+        let foreign = self.taken(|job| !own.iter().any(|own| Path::new(&job.comment).starts_with(own)));
         let surveyed = |node: &SlurmNode| {
             let (kind, accelerators) = node.accelerators();
             let taken = foreign.get(node.name.as_str()).copied().unwrap_or_default();
@@ -82,6 +106,7 @@ impl Sight {
                 Openness::Open | Openness::Closed { .. } if probes.verdict(&node.name) == Verdict::Unreachable => {
                     Openness::Silent { because: "its slurmd doesn't answer".to_owned() }
                 }
+                Openness::Open if options.allocation.is_pool() => pool::openness(options, self, &node.name),
                 by_slurm => by_slurm,
             };
             SurveyedNode {
@@ -130,6 +155,13 @@ impl Sight {
         let mut leaving = self.jobs.iter().filter(|job| job.stage == Stage::Completing);
         leaving.any(|job| job.nodes.iter().any(|(on, _)| on == name))
     }
+}
+
+/// `42.0|gangline-job-7-attempt-2-n1`.
+fn read_step(line: &str) -> Option<Step> {
+    let (id, name) = line.trim().split_once('|')?;
+    let job = id.split(['.', '_', '+']).next()?.parse().ok()?;
+    Some(Step { id: id.to_owned(), job, name: name.to_owned() })
 }
 
 /// The nodes of a partition.

@@ -1,0 +1,166 @@
+//! A standing allocation: one Slurm job a node holds all of it, and gangs are placed inside as steps. So a restart, a swap for a spare or a
+//! resize never waits in Slurm's queue, and which GPUs a gang gets is the engine's choice.
+//!
+//! A job a node, not one for all: a node that fails takes no other down with it, and the pool grows and shrinks by nodes. A holding job is
+//! known by its comment, `DATA/pool/NODE`; the control plane keeps no list of them, so one that was restarted finds them again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::jobs::{SlurmJob, Stage};
+use super::nodes::SlurmNode;
+use super::record::{self, Record};
+use super::script::{self, STEP_PREFIX, Slice};
+use super::sight::{Sight, Verdict};
+use super::{SLURM, SlurmLauncher, SlurmOptions};
+use crate::launcher::spec::{failed, write_spec};
+use crate::launcher::{LaunchError, Openness};
+use crate::protocol::SupervisorSpec;
+
+/// What a holding job runs: nothing, until it is cancelled. Its steps do the work.
+const HOLD: &str = "#!/bin/bash\n# Written by Gangline: holds a node for gangs. scancel --name=gangline-pool gives all back.\nexec sleep infinity\n";
+/// A node whose holding job Slurm refused, or that left at once, is asked for again after this.
+const HOLD_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// A step that isn't there so long after its `srun` was started won't come: `srun` gives up sooner.
+pub(super) const STEP_START_MAX: Duration = Duration::from_mins(1);
+
+/// What a gang has of Slurm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocation {
+    /// A job of its own, for each attempt.
+    #[default]
+    Job,
+    /// Steps in jobs that hold whole nodes.
+    Pool {
+        /// So many nodes; all that there are if none is said.
+        nodes: Option<u32>,
+    },
+}
+
+impl Allocation {
+    pub(super) fn is_pool(self) -> bool {
+        matches!(self, Allocation::Pool { .. })
+    }
+}
+
+/// The comment of the job that holds a node.
+pub(super) fn comment(options: &SlurmOptions, node: &str) -> PathBuf {
+    options.folder.join("pool").join(node)
+}
+
+fn is_holder(options: &SlurmOptions, job: &SlurmJob) -> bool {
+    Path::new(&job.comment).starts_with(options.folder.join("pool"))
+}
+
+/// Whether nodes are held for a pool.
+pub(super) fn has_holders(options: &SlurmOptions, sight: &Sight) -> bool {
+    sight.live_jobs().any(|job| is_holder(options, job))
+}
+
+/// Whether gangs may start on a node of a pool that Slurm has open.
+pub(super) fn openness(options: &SlurmOptions, sight: &Sight, node: &str) -> Openness {
+    let because = match sight.job_of(&comment(options, node), None) {
+        Some(job) if job.stage == Stage::Holding => return Openness::Open,
+        Some(job) if job.stage == Stage::Completing => "the pool's job on it is ending".to_owned(),
+        Some(job) => format!("the pool's job on it is in Slurm's queue: {}", job.reason),
+        None => "the pool doesn't hold it".to_owned(),
+    };
+    Openness::Closed { because }
+}
+
+impl SlurmLauncher {
+    /// Asks Slurm for the nodes that the pool is short of, and gives back those that don't answer: what runs on them is dead for the
+    /// control plane, and Slurm then sees to it that it is dead.
+    pub(super) fn hold(&self, sight: &Sight, limit: Option<u32>) -> Result<(), LaunchError> {
+        let held = |node: &&SlurmNode| sight.job_of(&comment(&self.options, &node.name), None);
+        let (with, mut without): (Vec<&SlurmNode>, Vec<_>) = sight.nodes().partition(|node| held(node).is_some());
+        for job in with.iter().filter(|node| self.is_deaf(&node.name)).filter_map(held) {
+            if job.stage == Stage::Holding {
+                self.end_job(job)?;
+            }
+        }
+        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        without.retain(|node| node.openness() == Openness::Open && !self.is_deaf(&node.name));
+        // Those that are free are had at once.
+        without.sort_by_key(|node| node.cpus_used);
+        for node in without.into_iter().take(limit.saturating_sub(with.len())) {
+            let asked_at = self.state().held_at.get(&node.name).copied();
+            if asked_at.is_some_and(|at| at >= sight.at || at.elapsed() < HOLD_AGAIN_AFTER) {
+                continue;
+            }
+            self.state().held_at.insert(node.name.clone(), Instant::now());
+            if let Err(failure) = self.hold_node(node) {
+                tracing::warn!(node = node.name, failure = %gangline_base::with_causes(&failure), "Slurm doesn't give a node to the pool");
+            }
+        }
+        Ok(())
+    }
+
+    fn is_deaf(&self, node: &str) -> bool {
+        self.state().probes.verdict(node) == Verdict::Unreachable
+    }
+
+    fn hold_node(&self, node: &SlurmNode) -> Result<(), LaunchError> {
+        let folder = self.options.folder.join("pool");
+        fs::create_dir_all(&folder).map_err(|source| failed("create", &folder, source))?;
+        let script = record::write_script(&folder, HOLD)?;
+        let mut arguments = vec![
+            "--parsable".to_owned(),
+            "--no-requeue".to_owned(),
+            "--job-name=gangline-pool".to_owned(),
+            format!("--comment={}", comment(&self.options, &node.name).display()),
+            "--nodes=1".to_owned(),
+            "--ntasks=1".to_owned(),
+            format!("--nodelist={}", node.name),
+            "--exclusive".to_owned(),
+            "--mem=0".to_owned(),
+            format!("--chdir={}", folder.display()),
+            "--output=/dev/null".to_owned(),
+        ];
+        arguments.extend(Slice::whole(node).gres.map(|gres| format!("--gres={gres}")));
+        arguments.extend(script::account(&self.options.job));
+        arguments.push(script.display().to_string());
+        self.programs.run("sbatch", &arguments).map(|_| ())
+    }
+
+    /// Gives back the nodes that an earlier control plane held and that nothing runs on any more.
+    pub(super) fn release(&self, sight: &Sight) -> Result<(), LaunchError> {
+        let is_left = |job: &&SlurmJob| is_holder(&self.options, job) && job.stage != Stage::Completing;
+        let is_idle =
+            |job: &&SlurmJob| !sight.steps.iter().any(|step| step.job == job.id && step.name.starts_with(STEP_PREFIX));
+        sight.live_jobs().filter(is_left).filter(is_idle).try_for_each(|job| self.end_job(job))
+    }
+
+    /// Starts the supervisor of a share as a step of the job that holds its node. `srun` goes on by itself: neither it nor the step minds
+    /// if the control plane ends.
+    pub(super) fn start_step(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
+        if record::is_announced(&spec.folder) {
+            return Ok(());
+        }
+        let sight = match self.state().sight.clone() {
+            Some(sight) => sight,
+            None => self.look()?,
+        };
+        let holder = sight.job_of(&comment(&self.options, &spec.node), None);
+        let held = sight.node(&spec.node).zip(holder.filter(|job| job.stage == Stage::Holding));
+        let message = || format!("the pool doesn't hold {} now", spec.node);
+        let (node, job) = held.ok_or_else(|| LaunchError::Unavailable { system: SLURM, message: message() })?;
+        write_spec(&SupervisorSpec { keeps_visible_devices: false, address: node.address.clone(), ..spec.clone() })?;
+        let text = script::script(std::slice::from_ref(spec), &Slice::whole(node), &self.options.program, Some(job.id));
+        let path = record::write_script(&spec.folder, &text)?;
+        Record { job: job.id }.write(&spec.folder)?;
+        record::announce(&spec.folder)?;
+        self.state().waiting_since.insert(spec.folder.clone(), Instant::now());
+        let mut command = Command::new("setsid");
+        command.args(["--fork", "/bin/bash"]).arg(&path).env_clear().envs(self.programs.environment());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let started = command.status().and_then(|status| match status.success() {
+            true => Ok(()),
+            false => Err(std::io::Error::other(format!("setsid: {status}"))),
+        });
+        started.map_err(|source| LaunchError::Start { program: path, source })
+    }
+}
