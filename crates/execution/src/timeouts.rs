@@ -39,7 +39,7 @@ pub struct Timeout {
 /// heartbeats`). More supervisors than that report less often.
 const REPORTS_A_SECOND_MAX: u32 = 400;
 const SILENCE_TIMES: u32 = 3;
-const STEP_TIMES: u32 = 20;
+const STEP_TIMES: u32 = 19;
 const RENDEZVOUS_TIMES: u32 = 20;
 const LEASE_TIMES: u32 = 2;
 const LAUNCHER_TIMES: u32 = 2;

@@ -356,19 +356,19 @@ fn ranks_that_come_to_a_stand_are_looked_at_and_given_up() {
     let mut course = running(2);
     started(&mut course);
     stepping(&mut course, 10);
-    assert_eq!(pass(&mut course, 1_000, 30_999), []);
-    assert_eq!(course.deadline(), at(31_000));
-    assert_eq!(course.apply(at(31_000), Input::Tick), [Action::LookAtStacks(vec![(0, 1_000), (1, 1_001)])]);
+    assert_eq!(pass(&mut course, 1_000, 29_499), []);
+    assert_eq!(course.deadline(), at(29_500));
+    assert_eq!(course.apply(at(29_500), Input::Tick), [Action::LookAtStacks(vec![(0, 1_000), (1, 1_001)])]);
     let of = |rank, is_halted| Stacks { rank, is_halted, summary: vec![format!("rank {rank}")], text: String::new() };
-    let actions = course.apply(at(31_500), Input::Stacks(vec![of(0, false), of(1, true)]));
+    let actions = course.apply(at(30_000), Input::Stacks(vec![of(0, false), of(1, true)]));
     let told = |local| Action::Command(Kept::Rank(local), KeeperCommand::Terminate);
     assert_eq!(actions, [told(0), told(1)]);
     let killed = |local| Action::Command(Kept::Rank(local), KeeperCommand::Kill);
-    assert_eq!(course.apply(at(33_500), Input::Tick), [killed(0), killed(1)]);
-    course.apply(at(33_600), ended(0, 33_600, RankEnd::Signal(15)));
-    course.apply(at(33_700), ended(1, 33_700, RankEnd::Signal(9)));
+    assert_eq!(course.apply(at(32_000), Input::Tick), [killed(0), killed(1)]);
+    course.apply(at(32_100), ended(0, 32_100, RankEnd::Signal(15)));
+    course.apply(at(32_200), ended(1, 32_200, RankEnd::Signal(9)));
     let Stage::Ended(_, Outcome::Fault { fault }) = &course.stage else { panic!("{:?}", course.stage) };
-    assert_eq!(fault.cause, FaultCause::Hang { silent_ms: 30_500, limit_ms: 30_000 });
+    assert_eq!(fault.cause, FaultCause::Hang { silent_ms: 29_000, limit_ms: 28_500 });
     assert_eq!(
         (fault.rank, fault.last_lines.as_slice()),
         (Some(1), ["rank 0".to_owned(), "rank 1".to_owned()].as_slice())
@@ -395,7 +395,7 @@ fn a_rank_that_has_made_its_last_step_is_not_judged() {
     started(&mut course);
     course.apply(at(0), Input::Message(0, RankMessage { total_steps: Some(Step(10)), ..RankMessage::default() }));
     stepping(&mut course, 9);
-    assert_eq!(course.deadline(), at(30_900));
+    assert_eq!(course.deadline(), at(29_400));
     stepping(&mut course, 10);
     assert_eq!(course.deadline(), Timestamp::EPOCH + ORPHAN_AFTER, "nothing else is waited for");
     assert_eq!(pass(&mut course, 2_000, 60_000), []);
@@ -418,8 +418,8 @@ fn ranks_of_a_supervisor_that_was_away_are_excused() {
     started(&mut course);
     stepping(&mut course, 10);
     assert_eq!(course.apply(at(60_000), Input::Tick), [], "it wasn't there to see a step");
-    assert_eq!(pass(&mut course, 61_000, 89_999), []);
-    assert!(matches!(course.apply(at(90_000), Input::Tick).as_slice(), [Action::LookAtStacks(_)]));
+    assert_eq!(pass(&mut course, 61_000, 88_499), []);
+    assert!(matches!(course.apply(at(88_500), Input::Tick).as_slice(), [Action::LookAtStacks(_)]));
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn a_look_that_takes_too_long_is_not_waited_for_and_ranks_that_went_on_are_left_
     let mut course = running(1);
     started(&mut course);
     stepping(&mut course, 10);
-    pass(&mut course, 1_000, 31_000);
+    pass(&mut course, 1_000, 29_500);
     let message = RankMessage { step: Some(Step(11)), ..RankMessage::default() };
     course.apply(at(32_000), Input::Message(0, message));
     assert_eq!(course.apply(at(32_001), Input::Stacks(Vec::new())), []);

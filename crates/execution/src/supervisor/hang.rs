@@ -191,8 +191,8 @@ mod tests {
     #[test]
     fn a_rank_hangs_after_five_of_its_longest_steps_and_half_a_minute_at_least() {
         let quick = stepping(10, 100);
-        assert_eq!(quick.hang(at(900 + 29_999)), None);
-        assert_eq!(quick.hang(at(900 + 30_000)), Some(Hang { since: at(900), limit: SILENCE_MIN }));
+        assert_eq!(quick.hang(at(900 + 28_499)), None);
+        assert_eq!(quick.hang(at(900 + 28_500)), Some(Hang { since: at(900), limit: SILENCE_MIN }));
         let slow = stepping(4, 20_000);
         assert_eq!(slow.hangs_at(), Some(at(60_000 + 100_000)));
         let mut uneven = stepping(4, 1_000);

@@ -314,9 +314,12 @@ impl Shell {
     }
 }
 
-/// Whether a rank was ended by SIGTERM.
+/// Whether a rank was ended by SIGTERM, or its keeper before it could wait for that.
 fn is_termination(input: &Input) -> bool {
-    let Input::Keeper(Kept::Rank(_), KeeperEvent::Ended { end, .. }) = input else { return false };
+    let (Input::Keeper(Kept::Rank(_), KeeperEvent::Ended { end, .. }) | Input::KeeperGone(Kept::Rank(_), end)) = input
+    else {
+        return false;
+    };
     *end == RankEnd::Signal(Signal::TERM.as_raw())
 }
 
