@@ -2,6 +2,7 @@
 
 mod archive;
 mod plan;
+mod pool;
 mod product;
 mod slurm;
 mod supervisor;

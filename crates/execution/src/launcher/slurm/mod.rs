@@ -165,14 +165,9 @@ impl SlurmLauncher {
         }
     }
 
-    /// The folder with the record of the job that a share is in: all of a gang has one, or each share has its node's.
-    fn job_folder(&self, share: &Path) -> PathBuf {
-        if self.options.allocation.is_pool() { share.to_owned() } else { gang_folder(share) }
-    }
-
     /// What Slurm said of the job of a share, if that is new enough to tell.
     fn seen(&self, share: &Path) -> Result<Seen, LaunchError> {
-        let folder = &self.job_folder(share);
+        let folder = &job_folder(share);
         let record = Record::read(folder)?;
         let state = self.state();
         let sight = state.sight.as_ref().filter(|sight| sight.at.elapsed() <= SIGHT_AGE_MAX);
@@ -186,7 +181,7 @@ impl SlurmLauncher {
         let job = sight.job_of(folder, record.as_ref().map(|record| record.job)).cloned();
         Ok(match job {
             Some(job) if job.stage != Stage::Over => {
-                let is_unlisted = self.options.allocation.is_pool() && sight.step(job.id, &step_name(share)).is_none();
+                let is_unlisted = is_in_pool(share) && sight.step(job.id, &step_name(share)).is_none();
                 let has_begun = share.join(IDENTITY_FILE).exists()
                     || submitted_at.is_some_and(|at| at.elapsed() > pool::STEP_START_MAX);
                 match has_ended(share) {
@@ -199,14 +194,14 @@ impl SlurmLauncher {
     }
 
     /// The job of a share and whether it still has something there.
-    fn job_of_share<'a>(&self, sight: &'a Sight, share: &Path) -> Option<&'a SlurmJob> {
-        let folder = self.job_folder(share);
+    fn job_of_share<'a>(sight: &'a Sight, share: &Path) -> Option<&'a SlurmJob> {
+        let folder = job_folder(share);
         // A record that can't be read is met again where its error is told.
         let record = Record::read(&folder).ok().flatten().map(|record| record.job);
         let job = sight.job_of(&folder, record).filter(|job| job.stage != Stage::Over)?;
         let node = node_of(share);
         let is_there = is_waiting(job) || job.nodes.iter().any(|(name, _)| *name == node);
-        let is_step_there = || !self.options.allocation.is_pool() || sight.step(job.id, &step_name(share)).is_some();
+        let is_step_there = || !is_in_pool(share) || sight.step(job.id, &step_name(share)).is_some();
         (is_there && is_step_there()).then_some(job)
     }
 
@@ -214,16 +209,16 @@ impl SlurmLauncher {
     fn carry_out_kills(&self, sight: &Sight) -> Result<(), LaunchError> {
         let wanted: Vec<(PathBuf, Instant)> = {
             let mut state = self.state();
-            state.kills.retain(|share, _| !has_ended(share) && self.job_of_share(sight, share).is_some());
+            state.kills.retain(|share, _| !has_ended(share) && Self::job_of_share(sight, share).is_some());
             state.kills.iter().map(|(share, since)| (share.clone(), *since)).collect()
         };
         let mut ended = BTreeSet::new();
         for (share, since) in wanted {
-            let Some(job) = self.job_of_share(sight, &share) else { continue };
+            let Some(job) = Self::job_of_share(sight, &share) else { continue };
             let is_deaf = self.state().probes.verdict(&node_of(&share)) == Verdict::Unreachable;
             let step = sight.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !is_waiting(job));
             // Other gangs' steps are in a pool's job too.
-            let patience = if self.options.allocation.is_pool() { PEERS_WAIT } else { STEP_KILL_WAIT };
+            let patience = if is_in_pool(&share) { PEERS_WAIT } else { STEP_KILL_WAIT };
             match step {
                 Some(step) if since.elapsed() <= patience => {
                     self.cancel(&["--signal=KILL".to_owned(), step.id.clone()])?;
@@ -297,7 +292,7 @@ impl Launcher for SlurmLauncher {
         };
         let mut state = self.state();
         if job.as_ref().is_none_or(is_waiting) {
-            let since = state.waiting_since.entry(self.job_folder(folder)).or_insert_with(Instant::now).elapsed();
+            let since = state.waiting_since.entry(job_folder(folder)).or_insert_with(Instant::now).elapsed();
             let is_pending = job.as_ref().is_some_and(|job| job.stage == Stage::Pending);
             let why = job.map(|job| format!("in Slurm's queue: {}", job.reason)).unwrap_or_default();
             return Ok(Presence::Waiting { since, why, is_overdue: is_pending && since > self.options.pending_max });
@@ -340,9 +335,10 @@ impl Launcher for SlurmLauncher {
             let mut state = self.state();
             state.probes.answered(answers, &sight);
             let nodes = sight.surveyed(&self.options, &state.probes);
-            let may_start = |at: &Instant| self.options.allocation.is_pool() && at.elapsed() < pool::STEP_START_MAX * 2;
-            let waits =
-                |folder: &Path, at: &Instant| *at >= sight.at || may_start(at) || sight.job_of(folder, None).is_some();
+            let may_start = |folder: &Path, at: &Instant| is_in_pool(folder) && at.elapsed() < pool::STEP_START_MAX * 2;
+            let waits = |folder: &Path, at: &Instant| {
+                *at >= sight.at || may_start(folder, at) || sight.job_of(folder, None).is_some()
+            };
             state.waiting_since.retain(|folder, at| waits(folder, at));
             state.sight = Some(sight.clone());
             nodes
@@ -354,6 +350,16 @@ impl Launcher for SlurmLauncher {
         }
         Ok(Some(nodes))
     }
+}
+
+/// Whether a share is a step of the job that holds its node, rather than of its gang's own: then the record is its own too.
+fn is_in_pool(share: &Path) -> bool {
+    record::is_announced(share)
+}
+
+/// The folder with the record of the job that a share is in.
+fn job_folder(share: &Path) -> PathBuf {
+    if is_in_pool(share) { share.to_owned() } else { gang_folder(share) }
 }
 
 /// Whether a job has no nodes yet.
