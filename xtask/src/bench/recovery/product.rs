@@ -53,6 +53,11 @@ impl Product {
         Ok(product)
     }
 
+    /// Sets an environment variable of what is started from now on.
+    pub(super) fn set(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Starts the control plane from this path from now on. Supervisors are started from where the control plane was.
     pub(super) fn serve_from(&mut self, path: PathBuf) {
         self.server = path;
