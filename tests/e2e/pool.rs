@@ -99,7 +99,7 @@ fn what_restarts_or_moves_to_a_spare_waits_for_no_slurm_job() {
     let said = on.product.run(&["logs", &id]).stdout;
     assert!(said.contains("resumed from step"), "{said}");
     on.slurm.start_node(number).expect("it starts again");
-    let found = (0..4).find_map(|_| crate::fixtures::try_for(|| (on.node(&lost)["status"] == "ready").then_some(())));
+    let found = (0..2).find_map(|_| crate::fixtures::try_for(|| (on.node(&lost)["status"] == "ready").then_some(())));
     assert!(found.is_some(), "it is held anew: {:#}", on.node(&lost));
 }
 

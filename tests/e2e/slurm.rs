@@ -120,10 +120,10 @@ fn jobs_go_on_while_the_control_plane_or_slurm_is_away() {
     on.slurm.start_controller().expect("it starts again");
     // Slurm's programs take ten seconds to say that slurmctld is away, and slurmctld a while to find its nodes again.
     let is_over = || (on.product.job(&late)["state"] == "succeeded").then_some(());
-    let found = (0..4).find_map(|_| try_for(is_over));
+    let found = (0..2).find_map(|_| try_for(is_over));
     assert!(found.is_some(), "{:#}", on.product.job(&late));
     let is_over = || Some(on.product.job(&id)).filter(|job| job["state"] == "succeeded" || attempts(job) > 1);
-    let job = (0..4).find_map(|_| try_for(is_over)).unwrap_or_else(|| on.product.job(&id));
+    let job = (0..2).find_map(|_| try_for(is_over)).unwrap_or_else(|| on.product.job(&id));
     assert_eq!((attempts(&job), &job["state"]), (1, &"succeeded".into()), "nothing was repeated: {job:#}");
     for job in [job, on.product.job(&late)] {
         assert_eq!(job["faults"].as_u64(), Some(0), "that was nobody's fault: {job:#}");

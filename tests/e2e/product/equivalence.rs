@@ -16,11 +16,13 @@ fn content(product: &Product, folder: &str) -> (u64, String) {
 fn check(ranks: u32, victim: usize) {
     let product = Product::up(&["a=cpu:2"]);
     let path = |name: &str| product.path(name).to_str().expect("text").to_owned();
-    let options = "--steps 120 --seed 5 --checkpoint-every 20 --step-time-min 10";
+    let options = "--steps 120 --seed 5 --checkpoint-every 20";
     let calm = product.submit(&super::training(options, ranks, &path("calm")));
     product.wait_state(&calm, "succeeded");
 
-    let shaken = product.submit(&super::training(options, ranks, &path("shaken")));
+    // Slow enough that there is time for the blow.
+    let options = format!("{options} --step-time-min 30");
+    let shaken = product.submit(&super::training(&options, ranks, &path("shaken")));
     let pid = wait_for("a checkpoint in the middle", || {
         let job = product.job(&shaken);
         let is_due = job["checkpoints"]["last_step"].as_u64() >= Some(40);

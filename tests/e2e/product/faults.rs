@@ -51,7 +51,7 @@ fn job_file(shape: &str, fault: &str, folder: &str) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/faulty.py");
     format!(
         "name: faulty\n{shape}\nenvs: {{FAULT: \"{fault}\", FAULT_RANK: \"2\", STEPS: \"{STEPS}\"}}\n\
-         recovery: {{hang_timeout: 3s}}\nrun: exec python3 -u {script}\ncheckpoint: {{path: \"{folder}\", grace: 2s}}\n"
+         recovery: {{hang_timeout: 8s}}\nrun: exec python3 -u {script}\ncheckpoint: {{path: \"{folder}\", grace: 2s}}\n"
     )
 }
 

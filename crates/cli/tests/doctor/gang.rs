@@ -156,7 +156,7 @@ fn a_slow_link_is_found_between_nodes_of_their_own_networks() {
         .filter(|finding| finding["subject"] == "n2" && finding["verdict"] == "warning")
         .collect();
     assert!(
-        named.iter().any(|finding| finding["measured"].as_str().is_some_and(|text| text.starts_with("sends at 0.01"))),
+        named.iter().any(|finding| finding["measured"].as_str().is_some_and(|text| text.starts_with("sends at 0.0"))),
         "{report:#}"
     );
 }

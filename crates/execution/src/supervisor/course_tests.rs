@@ -181,6 +181,19 @@ fn a_second_order_may_shorten_the_grace_and_never_lengthens_it() {
 }
 
 #[test]
+fn a_rank_that_was_killed_comes_before_a_peer_that_noticed() {
+    let root = |killed_at: u64, end: RankEnd| {
+        let mut course = running(2);
+        course.apply(at(5), ended(0, 4, RankEnd::Exit(1)));
+        course.apply(at(killed_at), ended(1, killed_at, end));
+        faulty_rank(&course)
+    };
+    assert_eq!(root(6, RankEnd::Signal(9)), Some(1), "both were seen after a standstill");
+    assert_eq!(root(6, RankEnd::Signal(15)), Some(0), "that is what the supervisor sent");
+    assert_eq!(root(11_000, RankEnd::Signal(9)), Some(0), "that is what the supervisor sent after the grace");
+}
+
+#[test]
 fn a_fault_before_the_order_stays_a_fault_and_one_after_it_does_not_count() {
     let end_at = |ended_at: u64, end: RankEnd| {
         let mut course = running(1);

@@ -16,6 +16,9 @@ const HANG_GRACE: Duration = Duration::from_secs(2);
 const REQUEUE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// A rank that was terminated so shortly before an ordered stop was terminated by who stops it.
 const SAME_BLOW: Duration = Duration::from_secs(1);
+/// A rank that was killed so shortly after another failed was killed before: nobody dies of SIGKILL because a peer is gone, but a peer
+/// notices at once, and on a machine that stood still for a moment both ends are seen together, in any order.
+const SAME_MOMENT: Duration = Duration::from_millis(500);
 /// SIGKILL is repeated for what can't die at once.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
@@ -97,7 +100,7 @@ impl Stop {
 }
 
 /// What the ends of all ranks add up to. The root cause is the first failure by time (then by rank) that the stop didn't
-/// cause.
+/// cause, or what was killed in the same moment.
 pub(super) fn of_ranks(ranks: &[Rank], stop: Option<&Stop>) -> Outcome {
     let endings: Vec<(&Rank, &Ending)> = ranks.iter().filter_map(|rank| Some((rank, rank.ending()?))).collect();
     if !ranks.is_empty() && endings.len() == ranks.len() && endings.iter().all(|(_, ending)| ending.is_success()) {
@@ -106,8 +109,13 @@ pub(super) fn of_ranks(ranks: &[Rank], stop: Option<&Stop>) -> Outcome {
     let failures = endings.iter().filter(|(_, ending)| !ending.is_success());
     let of_their_own = failures.clone().filter(|(_, ending)| stop.is_none_or(|stop| !stop.has_ended(ending)));
     let said = |code: i32| failures.clone().find(|(_, ending)| ending.exit_code() == Some(code));
-    if let Some((rank, ending)) = of_their_own.min_by_key(|(rank, ending)| (ending.at, rank.number)) {
-        by_code(rank, ending)
+    let first = of_their_own.min_by_key(|(rank, ending)| (ending.at, rank.number));
+    let is_ordered = stop.is_some_and(|stop| stop.is_ordered);
+    let is_before =
+        |first: &Ending, other: &Ending| !is_ordered && other.is_killed() && other.at <= first.at + SAME_MOMENT;
+    if let Some((rank, ending)) = first {
+        let killed = failures.clone().find(|(_, other)| is_before(ending, other));
+        killed.map_or_else(|| by_code(rank, ending), |(rank, ending)| by_code(rank, ending))
     } else if let Some((rank, ending)) = said(DO_NOT_RESTART).or(said(REQUEUE)) {
         by_code(rank, ending)
     } else {

@@ -75,6 +75,11 @@ impl Ending {
         self.cause == EndCause::Process(RankEnd::Signal(Signal::TERM.as_raw()))
     }
 
+    /// Whether SIGKILL ended it.
+    pub(super) fn is_killed(&self) -> bool {
+        self.cause == EndCause::Process(RankEnd::Signal(Signal::KILL.as_raw()))
+    }
+
     /// The exit code, if it exited.
     pub(super) fn exit_code(&self) -> Option<i32> {
         match self.cause {
