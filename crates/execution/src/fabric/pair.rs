@@ -142,9 +142,12 @@ fn drain(mut stream: &TcpStream) -> io::Result<u64> {
     let mut block = vec![0; BLOCK_BYTES];
     let mut received = 0;
     loop {
-        match stream.read(&mut block)? {
-            0 => return Ok(received),
-            length => received += length as u64,
+        match stream.read(&mut block) {
+            Ok(0) => return Ok(received),
+            Ok(length) => received += length as u64,
+            // A socket with a time limit is interrupted by any stop of the process (signal(7)).
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
