@@ -127,7 +127,8 @@ impl Shadow {
                 let job = self.job_mut(*job);
                 job.checkpoint = job.checkpoint.max(Some(*step));
             }
-            Event::Configured(_) => {}
+            // These worlds have no rule by which nodes are suspect.
+            Event::Configured(_) | Event::NodeFaulty { .. } => {}
             Event::SweepSubmitted(_) | Event::SweepCancelRequested { .. } | Event::MetricReported { .. } => {}
             Event::IdsSkipped { .. } | Event::TimePassed => {}
         }

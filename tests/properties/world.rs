@@ -365,13 +365,14 @@ fn share_end(how: How, now: Timestamp) -> ShareEnd {
 /// Events about jobs and nodes that never were.
 fn nonsense(which: u32) -> Event {
     let (job, node, attempt) = (JobId(1_000_000), NodeId(1_000_000), AttemptNumber::FIRST);
-    match which % 7 {
+    match which % 8 {
         0 => Event::CancelRequested { job, by: Submitter("someone".to_owned()) },
         1 => Event::ShareStarted { job, attempt, node },
         2 => Event::ShareEnded { job, attempt, node, end: ShareEnd::Succeeded },
         3 => Event::CheckpointCommitted { job, attempt, step: Step(1) },
         4 => Event::NodeLost { node },
         5 => Event::NodeObserved { node, outside: Outside::default() },
+        6 => Event::NodeFaulty { node },
         _ => Event::DrainCancelled { node },
     }
 }

@@ -105,7 +105,8 @@ fn run_supervisor(spec: PathBuf) -> ExitCode {
     // What this command line was told, the token above all, is none of the ranks' business.
     let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("GANGLINE_"));
     let environment = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
-    let options = SuperviseOptions { spec, temporary_folder: std::env::temp_dir(), environment };
+    let kernel_log = std::env::var_os("GANGLINE_KERNEL_LOG").map(PathBuf::from);
+    let options = SuperviseOptions { spec, temporary_folder: std::env::temp_dir(), environment, kernel_log };
     match supervise(options) {
         Ok(Supervised::Delivered | Supervised::Elsewhere) => ExitCode::SUCCESS,
         Ok(Supervised::Undelivered) => ExitCode::from(UNDELIVERED),

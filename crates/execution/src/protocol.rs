@@ -145,6 +145,9 @@ pub struct Report {
     /// A cloud's notice that the machine is about to go, as it was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<Notice>,
+    /// What the supervisor's checks found wrong with the node itself: faults of it, and checks that got no answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub findings: Vec<NodeFinding>,
     /// Samples from number `samples_from` on.
     pub samples: Vec<Sample>,
     /// The number of the first of `samples`; numbering starts at 0 with each attempt.
@@ -158,6 +161,15 @@ pub struct Notice {
     pub text: String,
     /// When it was found.
     pub seen_at: UnixNanos,
+}
+
+/// What a check found wrong with a node itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeFinding {
+    /// The check and what it looked at, such as `gpu gpu 3`.
+    pub place: String,
+    /// What was seen; of a check that hung, for how long it was waited for.
+    pub measured: String,
 }
 
 /// Where a node's share of an attempt stands.

@@ -130,6 +130,19 @@ fn a_jobs_own_error_is_not_held_against_the_node_but_that_of_job_after_job_is() 
 }
 
 #[test]
+fn a_node_with_a_fault_takes_nothing_new_unless_too_many_have_one() {
+    let mut engine = distrustful(4);
+    for number in [2, 3] {
+        engine.apply(after(0), &Event::NodeFaulty { node: NodeId(number) }).expect("it is there");
+    }
+    assert_eq!((status(&engine, 2), status(&engine, 3)), (NodeStatus::Suspect, NodeStatus::Ready));
+    let unknown = engine.apply(after(0), &Event::NodeFaulty { node: NodeId(4) });
+    assert_eq!(unknown, Err(Refusal::UnknownNode(NodeId(4))));
+    engine.apply(after(0), &Event::DrainCancelled { node: NodeId(2) }).expect("it is there");
+    assert_eq!(status(&engine, 2), NodeStatus::Ready);
+}
+
+#[test]
 fn an_administrator_takes_a_suspect_node_back() {
     let mut engine = distrustful(4);
     (0..3).for_each(|_| {

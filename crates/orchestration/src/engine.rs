@@ -209,7 +209,7 @@ impl Engine {
                 }
                 self.cluster.admits(spec)
             }
-            Event::NodeLost { node } | Event::NodeObserved { node, .. } => {
+            Event::NodeLost { node } | Event::NodeObserved { node, .. } | Event::NodeFaulty { node } => {
                 self.cluster.node(*node).map(|_| ()).ok_or(Refusal::UnknownNode(*node))
             }
             Event::DrainRequested { node, .. } | Event::DrainCancelled { node } => {

@@ -41,6 +41,11 @@ pub enum Event {
         /// What they do.
         outside: Outside,
     },
+    /// A check found a fault of the node itself, or got no answer. What runs there goes on, for it may be well.
+    NodeFaulty {
+        /// Which.
+        node: NodeId,
+    },
     /// The administrator says how the cluster is shared. Jobs that wait and run go on under the new rules.
     Configured(Arc<Configuration>),
     /// A user sent a job; it gets the next id ([`crate::Engine::next_job_id`]).

@@ -49,6 +49,7 @@ impl Engine {
                 self.look_out_anew(*node);
                 self.is_placement_due = true;
             }
+            Event::NodeFaulty { node } => self.cluster.count_fault(now, *node, FaultCategory::Hardware),
             Event::Configured(configuration) => self.configure(now, configuration),
             Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone(), None),
             Event::SweepSubmitted(sweep) => self.enqueue_sweep(now, sweep),

@@ -5,7 +5,8 @@
 //! one that exits with an error, only if the last was another job's. Only the first fault of an attempt counts, since the
 //! gang's other nodes fail because of it. A few nodes cause most of such faults ("lemon nodes": Kokolis et al., HPCA 2025).
 //!
-//! What is known of a fault's kind beats that: faulty hardware makes its node suspect at once, a program's error never.
+//! What is known of a fault's kind beats that: faulty hardware makes its node suspect at once, a program's error never. So does a
+//! check of the node itself that finds a fault, or that hangs ([`crate::Event::NodeFaulty`]).
 //!
 //! A node whose score reaches the limit is suspect, and takes nothing new until the score is down to half of it, or an
 //! administrator takes it back. At most a quarter of the nodes are suspect at once, as in Kubernetes' MachineHealthCheck

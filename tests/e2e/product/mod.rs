@@ -7,6 +7,7 @@ mod disk;
 mod equivalence;
 mod faults;
 mod kills;
+mod nodes;
 mod page;
 mod preemption;
 mod sweeps;

@@ -41,6 +41,9 @@ enum EntryV1 {
         node: NodeId,
         outside: OutsideV1,
     },
+    NodeFaulty {
+        node: NodeId,
+    },
     Configured(ConfigurationV1),
     JobSubmitted(Box<SpecV1>),
     SweepSubmitted(Box<SweepSpecV1>),
@@ -241,6 +244,7 @@ fn event_to_disk(event: &Event) -> EntryV1 {
         Event::DrainRequested { node, within } => EntryV1::DrainRequested { node, within_ms: within.map(millis) },
         Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
         Event::NodeObserved { node, outside } => EntryV1::NodeObserved { node, outside: outside.into() },
+        Event::NodeFaulty { node } => EntryV1::NodeFaulty { node },
         Event::Configured(configuration) => EntryV1::Configured(ConfigurationV1::from(&*configuration)),
         Event::JobSubmitted(spec) => EntryV1::JobSubmitted(Box::new(SpecV1::from(&*spec))),
         Event::SweepSubmitted(sweep) => EntryV1::SweepSubmitted(Box::new(SweepSpecV1::from(&*sweep))),
@@ -289,6 +293,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         }
         EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
         EntryV1::NodeObserved { node, outside } => Event::NodeObserved { node, outside: outside.into() },
+        EntryV1::NodeFaulty { node } => Event::NodeFaulty { node },
         EntryV1::Configured(configuration) => Event::Configured(Arc::new(configuration.into())),
         EntryV1::JobSubmitted(spec) => Event::JobSubmitted(Arc::new((*spec).try_into()?)),
         EntryV1::SweepSubmitted(sweep) => Event::SweepSubmitted(Arc::new((*sweep).try_into()?)),

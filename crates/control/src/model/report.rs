@@ -13,6 +13,8 @@ use crate::wire::JobState;
 const SURE: f64 = 0.8;
 /// Samples are numbered below this: what a column of the database holds.
 const SAMPLE_NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
+/// Findings kept of a report.
+const FINDINGS_MAX: usize = 16;
 /// Last lines kept of a fault.
 const LAST_LINES_MAX: usize = 10;
 /// The longest of them, in bytes.
@@ -148,6 +150,12 @@ pub(crate) fn cause_as_fault(cause: &WireCause) -> FaultCause {
 fn bound(report: &mut Report, ranks_per_node: u32) {
     report.samples.truncate(SAMPLES_PER_REPORT_MAX);
     report.ranks.truncate(usize::try_from(ranks_per_node).unwrap_or(usize::MAX));
+    report.findings.truncate(FINDINGS_MAX);
+    for finding in &mut report.findings {
+        for text in [&mut finding.place, &mut finding.measured] {
+            text.truncate(text.floor_char_boundary(LAST_LINE_BYTES_MAX));
+        }
+    }
     if let NodeState::Ended { outcome: Outcome::Fault { fault } | Outcome::DoNotRestart { fault }, .. } =
         &mut report.state
     {

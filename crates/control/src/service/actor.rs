@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Timestamp};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info, warn};
@@ -44,6 +44,8 @@ pub(super) struct Actor {
     /// Gangs that couldn't be started yet, and when to try again.
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
     pub(super) surveyed: Surveyed,
+    /// What checks found wrong with nodes, last.
+    pub(super) found: BTreeMap<NodeId, String>,
     /// What gangs wait for that aren't started yet.
     pub(super) waits: BTreeMap<(JobId, AttemptNumber), String>,
     pub(super) rows_since: Option<Timestamp>,

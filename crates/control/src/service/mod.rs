@@ -10,6 +10,7 @@ mod batch;
 mod changes;
 mod clock;
 mod contacts;
+mod findings;
 mod handle;
 mod launch;
 mod nodes;

@@ -59,8 +59,9 @@ impl Actor {
                     self.engine.cluster().health_policy().map(|policy| node.standing.health.suspect_until(policy));
                 let until = wire::Time(until.unwrap_or(now));
                 let faults = self.faults(now, node);
+                let found = self.found.get(&node.id).map(|found| format!(" ({found})")).unwrap_or_default();
                 Some(format!(
-                    "{faults:.1} recent faults of its own; takes jobs again at {until}, or with gangline drain --undo"
+                    "{faults:.1} recent faults of its own{found}; takes jobs again at {until}, or with gangline drain --undo"
                 ))
             }
             NodeStatus::Draining if !node.standing.is_draining => self.surveyed.reason(&node.spec.name),

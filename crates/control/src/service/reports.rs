@@ -83,6 +83,7 @@ impl Actor {
         let node = name.as_ref().and_then(|name| self.engine.node_id(name));
         let place = node.and_then(|node| Some((node, current?.share_index(node)?)));
         let (Some((node, index)), Some(name)) = (place, name) else { return said.stale() };
+        let findings = self.new_findings((job, index), &report);
         let Some(samples) = self.records.get_mut(&job).and_then(|record| record.take_report(index, report)) else {
             return said.stale();
         };
@@ -94,6 +95,7 @@ impl Actor {
             let event = Event::CheckpointCommitted { job, attempt, step: Step(checkpoint.step) };
             self.commit_checkpoint(now, job, event, batch);
         }
+        self.take_findings(now, (job, node), &findings, batch);
         self.follow_share(now, (job, attempt, node), &said.state, batch);
         self.take_notice(now, (job, node), said.notice.as_ref(), batch);
         Orders { report_within_ms: u64::try_from(within.as_millis()).ok(), ..self.orders((job, attempt, index), &said) }

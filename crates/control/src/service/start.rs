@@ -201,6 +201,7 @@ impl Actor {
             launching: BTreeSet::new(),
             relaunches: Vec::new(),
             surveyed: Surveyed::default(),
+            found: BTreeMap::new(),
             waits: BTreeMap::new(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),

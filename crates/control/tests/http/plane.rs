@@ -292,6 +292,7 @@ pub(crate) fn running(spec: &SupervisorSpec) -> Report {
         checkpoint_bytes: 0,
         rendezvous: None,
         notice: None,
+        findings: Vec::new(),
         samples: Vec::new(),
         samples_from: 0,
     }

@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::OFlags;
@@ -17,6 +18,8 @@ use super::{Expectations, Finding, Verdict};
 const RECORD_BYTES_MAX: usize = 16 << 10;
 /// Records that are read: the kernel's buffer holds fewer.
 const RECORDS_MAX: usize = 200_000;
+/// Lines of a fault's that are told.
+const FAULTS_MAX: usize = 64;
 /// What is quoted of a record.
 const QUOTE_BYTES_MAX: usize = 160;
 
@@ -98,6 +101,31 @@ pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
         }
         Err(error) => vec![Finding::unknown("", format!("{} can't be read: {error}", path.display()), "")],
     }
+}
+
+/// Lines of the last `window`, as dmesg prints them, that say why processes of this machine failed: XIDs of the hardware, and that the
+/// kernel ended one of `pids` for want of memory. What ended others' processes is none of a run's business. Nothing if the log can't be
+/// read.
+pub(crate) fn faults(path: &Path, window: Duration, pids: &[u32]) -> Vec<u8> {
+    let opened = OpenOptions::new().read(true).custom_flags(nonblocking()).open(path);
+    let records = opened.and_then(read).unwrap_or_default();
+    faults_of(&records, uptime().saturating_sub(window), pids).into_bytes()
+}
+
+fn faults_of(records: &[Record], since: Duration, pids: &[u32]) -> String {
+    let is_told = |record: &&Record| {
+        record.at >= since
+            && (xid(&record.text).is_some_and(|xid| XIDS_OF_HARDWARE.contains(&xid))
+                || killed_for_memory(&record.text).is_some_and(|pid| pids.contains(&pid)))
+    };
+    let line = |record: &Record| format!("[{:12.6}] {}\n", record.at.as_secs_f64(), quote(record));
+    records.iter().rev().filter(is_told).take(FAULTS_MAX).map(line).collect::<Vec<_>>().into_iter().rev().collect()
+}
+
+/// The process in `Memory cgroup out of memory: Killed process 4711 (python3) total-vm:...`.
+fn killed_for_memory(text: &str) -> Option<u32> {
+    let (_, rest) = text.split_once("ut of memory: Killed process ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 fn nonblocking() -> i32 {
@@ -206,6 +234,27 @@ mod tests {
         assert_eq!(judged(&line(100, 31))[0].verdict, Verdict::Fine);
         let old = judged(&line(10, 79));
         assert_eq!((old.len(), old[0].verdict), (1, Verdict::Fine), "what is older than the window is past: {old:?}");
+    }
+
+    #[test]
+    fn what_ended_a_run_is_told_and_what_ended_others_is_not() {
+        let killed = |pid: u32| format!("Memory cgroup out of memory: Killed process {pid} (python3) total-vm:9kB");
+        let xid = |xid: u32| format!("NVRM: Xid (PCI:0000:3b:00): {xid}, pid=77, GPU has fallen off the bus.");
+        let record = |minutes: u64, text: String| Record { at: Duration::from_secs(60 * minutes), text };
+        let records = [
+            record(1, xid(79)),
+            record(9, killed(5)),
+            record(9, killed(6)),
+            record(10, xid(31)),
+            record(11, xid(95)),
+            record(12, xid(79)),
+        ];
+        let told = faults_of(&records, Duration::from_secs(120), &[6, 7]);
+        let told: Vec<&str> = told.lines().collect();
+        assert_eq!(told.len(), 3, "{told:?}");
+        assert!(told[0].contains("Killed process 6") && told[1].contains("95") && told[2].contains("79"), "{told:?}");
+        assert_eq!(told[2].split_once("] ").map(|(time, _)| time), Some("[  720.000000"));
+        assert_eq!(faults(Path::new("/nowhere"), Duration::MAX, &[]), b"");
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub use expectations::{Expectations, ExpectedAccelerators};
 pub(crate) use finding::Reason;
 pub use finding::{Finding, Verdict};
 pub use guard::{Guard, Progress};
+pub(crate) use kernel_log::faults as kernel_faults;
 
 /// A check.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +86,7 @@ const fn measure(
     Check { measures: true, is_before_start: false, ..look(name, about, timeout_seconds, run) }
 }
 
-/// The longest that [`before_start`] holds up a start.
+/// The longest that [`before_start`] takes.
 const BEFORE_START_MAX: Duration = Duration::from_secs(30);
 
 /// The check of this name.
@@ -103,7 +104,7 @@ impl Check {
     }
 }
 
-/// The checks before ranks start, and after a fault: quick ones, all together within 30 s. [`Verdict::Failed`] is a fault of this node,
+/// The checks of a node that a run begins on: quick ones, all together within 30 s. [`Verdict::Failed`] is a fault of this node,
 /// [`Verdict::Hung`] makes it suspect; the others are no reason not to start.
 #[must_use]
 pub fn before_start(guard: &Guard, expectations: &Expectations) -> Vec<Finding> {

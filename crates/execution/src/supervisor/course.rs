@@ -4,21 +4,20 @@
 //! Keeps A-13 (without contact the job runs on for a bounded time, and then stops), A-8 (through the phase clocks) and
 //! A-10 (every wait has a limit).
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{Phase, Step, Timestamp};
 use gangline_telemetry::Outbox;
 
-use super::diagnosis;
 use super::input::{Action, Input, Kept};
 use super::outcome::{self, Stop};
 use super::rank::{self, EndCause, Ending, Life, Rank};
 use super::standstill::Standstill;
 use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{
-    CheckpointReport, Fault, FaultCause, Marks, Notice, Orders, Outcome, Rendezvous, Sample, StopOrder, SupervisorSpec,
+    CheckpointReport, Fault, FaultCause, Marks, NodeFinding, Notice, Orders, Outcome, Rendezvous, Sample, StopOrder,
+    SupervisorSpec,
 };
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 use crate::timeouts::Timeouts;
@@ -70,7 +69,9 @@ pub(super) struct Course {
     end_acknowledged: bool,
     /// Something has happened that the control plane should know at once.
     pub(super) notice: Option<Notice>,
-    has_news: bool,
+    /// What checks found wrong with the node itself.
+    pub(super) findings: Vec<NodeFinding>,
+    pub(super) has_news: bool,
 }
 
 impl Course {
@@ -101,6 +102,7 @@ impl Course {
             end_sent: false,
             end_acknowledged: false,
             notice: None,
+            findings: Vec::new(),
             has_news: true,
             spec,
         }
@@ -127,6 +129,7 @@ impl Course {
             Input::Stacks(stacks) => self.stacks_seen(now, &stacks),
             Input::Worked(local, time) => self.on_rank(local, |rank| rank.progress.worked(time)),
             Input::Notice(text) => self.noticed(now, text),
+            Input::Checked(findings) => self.checked(findings),
             Input::Terminated => self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate"),
             Input::Tick => self.passed(now),
         }
@@ -150,23 +153,6 @@ impl Course {
             (Stage::Meeting(until), None) => orphaned_at.min(*until),
             (Stage::Running(_), None) => self.standstill_due().map_or(orphaned_at, |at| orphaned_at.min(at)),
             (_, None) => orphaned_at,
-        }
-    }
-
-    /// Adds to a fault what the logs say of it.
-    pub(super) fn diagnose(&mut self, log_folder: &Path) {
-        if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
-            let diagnosis = diagnosis::of_ranks(&self.ranks, &self.spec.node, log_folder);
-            // A rank takes its time to die, and its peers may be gone first: the one that the logs blame began it.
-            let blamed = diagnosis.as_ref().filter(|it| !it.is_consequence && self.node_fault.is_none());
-            let blamed = self.ranks.iter().find(|rank| blamed.is_some_and(|it| it.rank == Some(rank.number)));
-            if let Some((rank, ending)) = blamed.and_then(|rank| Some((rank, rank.ending()?)))
-                && !ending.is_success()
-                && fault.rank.is_some_and(|other| other != rank.number)
-            {
-                *fault = rank.fault(ending);
-            }
-            fault.diagnosis = diagnosis.map(Box::new);
         }
     }
 

@@ -11,6 +11,7 @@ use gangline_base::{Buckets, Bytes, GpuSeconds, Step, Timestamp, Tokens};
 use super::course::{Course, RENDEZVOUS_WAIT_MAX, Stage};
 use super::input::{Action, Input, Kept};
 use super::stacks::Stacks;
+use crate::checks::{Finding, Verdict};
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{
     FaultCause, Orders, Outcome, PROTOCOL_VERSION, Rendezvous, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder,
@@ -247,6 +248,20 @@ fn samples_carry_the_metric_that_the_sweep_asks_for() {
     }
     let metrics: Vec<_> = course.report(at(4)).samples.iter().map(|sample| sample.metric).collect();
     assert_eq!(metrics, [Some(SampleMetric::Nanos(500_000_000)), None, Some(SampleMetric::Diverged)]);
+}
+
+#[test]
+fn only_faults_of_the_node_are_reported_and_each_once() {
+    let finding = |subject: &str, verdict| Finding { verdict, ..Finding::fine(subject, "seen") };
+    let mut course = running(1);
+    course.sent();
+    course.apply(at(1), Input::Checked(vec![finding("a", Verdict::Warning), finding("b", Verdict::Unknown)]));
+    assert!(course.report(at(1)).findings.is_empty() && !course.has_news());
+    course.apply(at(2), Input::Checked(vec![finding("c", Verdict::Failed), finding("d", Verdict::Hung)]));
+    course.apply(at(3), Input::Checked(vec![finding("d", Verdict::Hung)]));
+    assert!(course.has_news());
+    let places: Vec<String> = course.report(at(4)).findings.into_iter().map(|finding| finding.place).collect();
+    assert_eq!(places, [" c", " d"]);
 }
 
 #[test]

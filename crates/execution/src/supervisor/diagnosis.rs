@@ -5,11 +5,12 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use gangline_base::Timestamp;
-use gangline_diagnosis::{Evidence, Log, Rules, Verdict};
+use gangline_diagnosis::{Evidence, KernelLog, Log, Rules, Verdict};
 
+use super::course::{Course, Stage};
 use super::rank::{EndCause, Rank};
 use crate::keeper::RankEnd;
-use crate::protocol::Diagnosis;
+use crate::protocol::{Diagnosis, Outcome};
 
 /// Ranks whose logs are read: those that ended first.
 const RANKS_MAX: usize = 64;
@@ -21,8 +22,27 @@ const QUOTE_BYTES_MAX: usize = 512;
 /// A line of a log begins with its time, `O` or `E`, and a space each.
 const MARK_BYTES: usize = "2026-11-21T09:30:00.123456Z O ".len();
 
-/// What the logs of these ranks of `node`, which have ended, say of the cause. None if they say nothing clear.
-pub(super) fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path) -> Option<Diagnosis> {
+impl Course {
+    /// Adds to a fault what the logs and the kernel say of it.
+    pub(super) fn diagnose(&mut self, log_folder: &Path, kernel: &[u8]) {
+        if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
+            let diagnosis = of_ranks(&self.ranks, &self.spec.node, log_folder, kernel);
+            // A rank takes its time to die, and its peers may be gone first: the one that the logs blame began it.
+            let blamed = diagnosis.as_ref().filter(|it| !it.is_consequence && self.node_fault.is_none());
+            let blamed = self.ranks.iter().find(|rank| blamed.is_some_and(|it| it.rank == Some(rank.number)));
+            if let Some((rank, ending)) = blamed.and_then(|rank| Some((rank, rank.ending()?)))
+                && !ending.is_success()
+                && fault.rank.is_some_and(|other| other != rank.number)
+            {
+                *fault = rank.fault(ending);
+            }
+            fault.diagnosis = diagnosis.map(Box::new);
+        }
+    }
+}
+
+/// What the logs of these ranks of `node`, which have ended, and its kernel say of the cause. None if they say nothing clear.
+fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path, kernel: &[u8]) -> Option<Diagnosis> {
     let mut ended: Vec<(&Rank, Timestamp)> =
         ranks.iter().filter_map(|rank| Some((rank, rank.ending().filter(|ending| !ending.is_success())?.at))).collect();
     ended.sort_by_key(|(rank, at)| (*at, rank.number));
@@ -32,8 +52,10 @@ pub(super) fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path) -> Option<
         .map(|(rank, _)| tail(&log_folder.join(format!("rank-{}.log", rank.number))).unwrap_or_default())
         .collect();
     let logs = ended.iter().zip(&texts).map(|((rank, at), text)| log(rank, *at, node, text)).collect();
+    let kernel = KernelLog { node: node.to_owned(), text: kernel };
+    let kernels = if kernel.text.is_empty() { Vec::new() } else { vec![kernel] };
     let verdict = match Rules::new() {
-        Ok(rules) => rules.classify(&Evidence { logs, ..Evidence::default() }),
+        Ok(rules) => rules.classify(&Evidence { logs, kernels, ..Evidence::default() }),
         Err(error) => {
             tracing::error!(%error, "the rules of the diagnosis can't be made");
             return None;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::stacks::Stacks;
+use crate::checks::Finding;
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{Orders, Rendezvous};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
@@ -41,6 +42,8 @@ pub(super) enum Input {
     Worked(u32, Duration),
     /// The machine is about to go.
     Notice(String),
+    /// Checks of the node found this.
+    Checked(Vec<Finding>),
     /// The supervisor got a signal to end.
     Terminated,
     /// Time has passed.

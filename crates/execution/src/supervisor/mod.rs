@@ -7,6 +7,7 @@
 //!
 //! Keeps A-13: without the control plane a job runs on, for a bounded time.
 
+mod checkup;
 mod contact;
 mod course;
 #[cfg(test)]
@@ -57,6 +58,8 @@ pub struct SuperviseOptions {
     pub temporary_folder: PathBuf,
     /// The environment that setup and ranks inherit.
     pub environment: BTreeMap<OsString, OsString>,
+    /// Where the kernel's log is, if it isn't `/dev/kmsg`: a container may have the host's elsewhere.
+    pub kernel_log: Option<PathBuf>,
 }
 
 /// How supervising ended.

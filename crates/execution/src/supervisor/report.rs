@@ -32,6 +32,7 @@ impl Course {
             checkpoint_bytes: self.checkpoint_bytes,
             rendezvous: self.offer.clone(),
             notice: self.notice.clone(),
+            findings: self.findings.clone(),
             samples,
             samples_from,
         }

@@ -15,6 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::sleep_until;
 
+use super::checkup::Checkup;
 use super::contact::{Answer, Contact};
 use super::course::{Course, Stage};
 use super::environment::{self, RankPlace};
@@ -55,6 +56,7 @@ struct Shell {
     staging: Option<StagingFolder>,
     contact: Contact,
     inputs: Sender<Input>,
+    checkup: Checkup,
     /// Keeps the offered port from others until the ranks start.
     reserved_port: Option<TcpListener>,
     is_end_recorded: bool,
@@ -81,6 +83,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         sockets: None,
         staging: None,
         contact,
+        checkup: Checkup::new(&spec.folder, &options),
         inputs: inputs.clone(),
         reserved_port,
         is_end_recorded: false,
@@ -94,6 +97,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
     if let Some(source) = &shell.spec.notice_source {
         notice::watch(source, inputs.clone())?;
     }
+    shell.checkup.after_start(inputs.clone())?;
     tokio::spawn(pass_on_signals(inputs, Arc::clone(&shell.is_terminated)));
     let invisible = || environment::check_visible(&shell.spec, &shell.options.environment);
     match problem.or_else(invisible).or_else(|| make_checkpoint_folder(&shell.spec)) {
@@ -174,6 +178,11 @@ impl Shell {
                 let actions = self.course.apply(self.clock.now(), Input::Terminated);
                 self.perform(actions).await;
             }
+        }
+        let is_ordered = self.course.stop.as_ref().is_some_and(|stop| stop.is_ordered);
+        if is_failure(&input) && !is_ordered {
+            let pids = self.course.ranks.iter().filter_map(|rank| rank.pid).collect();
+            self.checkup.after_failure(pids, self.clock.now().since(self.course.started_at));
         }
         let gone = match &input {
             Input::KeeperGone(kept, _) => Some(*kept),
@@ -303,7 +312,9 @@ impl Shell {
         self.is_end_recorded = true;
         self.sockets = None;
         self.staging = None;
-        self.course.diagnose(&self.keepers.log_folder());
+        let seen = self.checkup.seen();
+        self.course.checked(seen.findings);
+        self.course.diagnose(&self.keepers.log_folder(), &seen.kernel);
         let report = self.course.report(now);
         let recorded = serde_json::to_vec(&report)
             .map_err(io::Error::from)
@@ -316,11 +327,21 @@ impl Shell {
 
 /// Whether a rank was ended by SIGTERM, or its keeper before it could wait for that.
 fn is_termination(input: &Input) -> bool {
-    let (Input::Keeper(Kept::Rank(_), KeeperEvent::Ended { end, .. }) | Input::KeeperGone(Kept::Rank(_), end)) = input
-    else {
-        return false;
-    };
-    *end == RankEnd::Signal(Signal::TERM.as_raw())
+    end_of_rank(input) == Some(RankEnd::Signal(Signal::TERM.as_raw()))
+}
+
+/// Whether a rank, or its keeper, has failed.
+fn is_failure(input: &Input) -> bool {
+    end_of_rank(input).is_some_and(|end| end != RankEnd::Exit(0))
+}
+
+fn end_of_rank(input: &Input) -> Option<RankEnd> {
+    match input {
+        Input::Keeper(Kept::Rank(_), KeeperEvent::Ended { end, .. }) | Input::KeeperGone(Kept::Rank(_), end) => {
+            Some(*end)
+        }
+        _ => None,
+    }
 }
 
 async fn wait_until(clock: &Clock, at: Option<Timestamp>) {

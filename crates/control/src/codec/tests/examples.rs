@@ -314,6 +314,7 @@ impl Examples {
             Event::DrainRequested { node, within: self.maybe(Self::duration) },
             Event::DrainCancelled { node },
             Event::NodeObserved { node, outside: self.outside() },
+            Event::NodeFaulty { node },
             Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
             Event::SweepSubmitted(Arc::new(self.sweep_spec())),

@@ -43,6 +43,7 @@ fn kind(entry: &Entry) -> &'static str {
             Event::DrainRequested { .. } => "drain requested",
             Event::DrainCancelled { .. } => "drain cancelled",
             Event::NodeObserved { .. } => "node observed",
+            Event::NodeFaulty { .. } => "node faulty",
             Event::Configured(_) => "configured",
             Event::JobSubmitted(_) => "job submitted",
             Event::SweepSubmitted(_) => "sweep submitted",
@@ -113,7 +114,7 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 54;
+const KINDS: usize = 55;
 /// How many of them there were before faults had kinds.
 const KINDS_BEFORE_LADDER: usize = 52;
 /// How many of them there were before others' use of nodes was known.

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use gangline_execution::launcher::FINAL_REPORT_FILE;
-use gangline_execution::protocol::{Outcome, Report};
+use gangline_execution::protocol::{NodeFinding, Outcome, Report};
+use gangline_orchestration::HealthPolicy;
 
 use super::{Supervisor, World, spec};
+use crate::service::handle::DrainWish;
 use crate::wire::JobState;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -157,4 +159,26 @@ fn a_failed_launch_is_a_fault_that_says_why() {
     world.launched(&specs[0], Some("late"));
     world.pass(SECOND);
     assert_eq!(world.show(job), before, "a failure of an attempt that is over says nothing about the next");
+}
+
+/// Proves A-13: a check that finds a fault hurts no job that runs.
+#[test]
+fn a_node_with_a_fault_is_suspect_once_and_its_job_goes_on() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1), ("n3", 1), ("n4", 1)]);
+    world.sharing.health = Some(HealthPolicy::DEFAULT);
+    world.crash_and_restart();
+    let (job, mut supervisor) = running(&mut world);
+    let name = supervisor.spec.node.clone();
+    let finding = NodeFinding { place: "gpu gpu 3".to_owned(), measured: "it is lost".to_owned() };
+    supervisor.report.findings.push(finding);
+    supervisor.tell(&mut world);
+    supervisor.tell(&mut world);
+    let node = |world: &mut World| world.nodes().into_iter().find(|node| node.name == name).expect("it is there");
+    let shown = node(&mut world);
+    assert_eq!((shown.status.as_str(), shown.faults), ("suspect", 3.0), "it is counted once");
+    assert!(shown.status_reason.is_some_and(|reason| reason.contains("(gpu gpu 3: it is lost)")));
+    assert_eq!(world.show(job).state, JobState::Running);
+    world.drain(&name, DrainWish::Undo).expect("it is taken back");
+    supervisor.tell(&mut world);
+    assert_eq!(node(&mut world).status, "ready", "what was known before says nothing new");
 }

@@ -58,6 +58,7 @@ impl Supervisor {
             checkpoint_bytes: 0,
             rendezvous: None,
             notice: None,
+            findings: Vec::new(),
             samples: Vec::new(),
             samples_from: 0,
         };

@@ -1,0 +1,39 @@
+//! What supervisors' checks find wrong with their nodes.
+
+use gangline_base::{JobId, NodeId, Timestamp};
+use gangline_execution::protocol::{NodeFinding, Report};
+use gangline_orchestration::Event;
+use tracing::warn;
+
+use super::actor::Actor;
+use super::batch::Batch;
+
+impl Actor {
+    /// What a report tells that the one before it, of the same share of an attempt, didn't.
+    pub(super) fn new_findings(&self, (job, index): (JobId, usize), report: &Report) -> Vec<NodeFinding> {
+        let attempt = self.records.get(&job).and_then(|record| record.last_attempt());
+        let before = attempt.and_then(|attempt| attempt.shares.get(index)?.report.as_ref());
+        let known = before.map_or(&[][..], |report| &report.findings);
+        report.findings.iter().skip(known.len()).cloned().collect()
+    }
+
+    /// A node with a fault takes nothing new. What runs there goes on: the check may be wrong, or the fault not touch it.
+    pub(super) fn take_findings(
+        &mut self,
+        now: Timestamp,
+        (job, node): (JobId, NodeId),
+        findings: &[NodeFinding],
+        batch: &mut Batch,
+    ) {
+        let Some(first) = findings.first() else { return };
+        if let Err(refusal) = self.apply(now, Event::NodeFaulty { node }, batch) {
+            warn!(%node, %refusal, "a finding could not be taken in");
+            return;
+        }
+        let found = format!("{}: {}", first.place, first.measured);
+        let text = format!("{} has a fault by its checks: {found}", self.node_name(node));
+        self.found.insert(node, found);
+        self.records.get_mut(&job).into_iter().for_each(|record| record.note(now, text.clone()));
+        self.rows.jobs.insert(job);
+    }
+}
