@@ -6,6 +6,7 @@
 //! **keeper** (`gangline keep-rank`) for each rank owns the rank's processes and its log, and `gangline exec-rank` is
 //! what turns into the rank itself.
 
+mod cgroup;
 pub mod checks;
 mod clock;
 pub mod fabric;

@@ -14,6 +14,9 @@ pub(crate) struct Stat {
     pub(crate) is_zombie: bool,
     /// When it started, in clock ticks since the boot: tells it from a later process with its number.
     pub(crate) start_ticks: u64,
+    /// In the middle of `execve`: it has left its old program's memory, and the new one's arguments and environment aren't there yet.
+    /// Nobody can tell this of another user's process.
+    pub(crate) is_loading: bool,
 }
 
 /// The state of a process, if there is one with this number.
@@ -29,7 +32,10 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let parent = fields.next()?.parse().ok()?;
     // The start time is field 22 of the line: the 20th after the name.
     let start_ticks = fields.nth(17)?.parse().ok()?;
-    Some(Stat { parent, is_zombie: state == "Z" || state == "X", start_ticks })
+    // Fields 23, the size of its memory, which kernel threads and zombies have none of, and 51, where its environment ends.
+    let (has_memory, environment_end) = (fields.next()? != "0", fields.nth(27));
+    let is_loading = has_memory && environment_end == Some("0");
+    Some(Stat { parent, is_zombie: state == "Z" || state == "X", start_ticks, is_loading })
 }
 
 /// The id of this boot: a process number and start time mean nothing after another.
@@ -87,7 +93,15 @@ mod tests {
     #[test]
     fn a_stat_line_is_read_even_if_the_name_is_hostile() {
         let line = "42 (a) Z 1 (b c) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1";
-        assert_eq!(parse_stat(line), Some(Stat { parent: 7, is_zombie: false, start_ticks: 98_765 }));
+        let read = Stat { parent: 7, is_zombie: false, start_ticks: 98_765, is_loading: false };
+        assert_eq!(parse_stat(line), Some(read));
+        let ends_at =
+            |size: u64, end: u64| format!("{} {size} {} {end} 0", &line[..line.len() - 4], ["9"; 27].join(" "));
+        let is_loading = |size, end| parse_stat(&ends_at(size, end)).map(|stat| stat.is_loading);
+        assert_eq!(
+            (is_loading(4_096, 0), is_loading(4_096, 77), is_loading(0, 0)),
+            (Some(true), Some(false), Some(false))
+        );
         assert_eq!(parse_stat("42 (x) S"), None);
         assert_eq!(parse_stat(""), None);
     }
@@ -95,7 +109,7 @@ mod tests {
     #[test]
     fn this_process_is_found_alive_and_an_impossible_one_is_not() {
         let me = stat(own_pid()).expect("this process runs");
-        assert!(!me.is_zombie);
+        assert!(!me.is_zombie && !me.is_loading);
         assert_eq!(stat(u32::MAX), None);
         assert_eq!(as_pid(0), None);
     }

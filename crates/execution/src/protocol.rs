@@ -223,7 +223,8 @@ pub struct Fault {
     pub cause: FaultCause,
     /// When the supervisor noticed.
     pub noticed_at: UnixNanos,
-    /// The last message, log line or (without any) start of that rank before: the fault lies between.
+    /// The last message, log line or (without any) start of that rank before: the fault lies between. Of a rank that never
+    /// spoke the protocol it is its end: its silence says nothing.
     pub last_sign_of_life: UnixNanos,
     /// The last lines it logged, at most ten.
     pub last_lines: Vec<String>,

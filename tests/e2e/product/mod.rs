@@ -9,6 +9,7 @@ mod faults;
 mod kills;
 mod nodes;
 mod page;
+mod partition;
 mod preemption;
 mod sweeps;
 

@@ -1,9 +1,9 @@
 //! What is wrong with a node itself: found by its supervisors' checks, and told by its kernel's log.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::fixtures::product::Product;
-use crate::fixtures::wait_for;
+use crate::fixtures::{try_for, wait_for};
 
 /// Four nodes, of which one may be suspect, and a kernel's log of their own.
 fn up() -> Product {
@@ -67,4 +67,59 @@ fn a_check_that_finds_a_fault_makes_the_node_suspect_and_leaves_its_job_alone() 
     std::fs::write(done, "").expect("the folder is writable");
     let job = product.wait_state(&id, "succeeded");
     assert_eq!(job["attempts"].as_array().map(Vec::len), Some(1), "{job:#}");
+}
+
+/// A memory cgroup of either version, which the kernel kills processes in.
+struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    /// None, having said so, where none can be made.
+    #[expect(clippy::print_stdout, reason = "a test that is skipped says so (A-12)")]
+    fn new(limit: u64) -> Option<MemoryGroup> {
+        let versions = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        let made = versions.into_iter().find_map(|(root, file)| {
+            let group = MemoryGroup(Path::new(root).join(format!("gangline-test-{}", std::process::id())));
+            // Where memory is another version's business, a folder has no such file.
+            let is_made = Path::new(root).join("cgroup.procs").exists() && std::fs::create_dir(&group.0).is_ok();
+            let limited = is_made && group.0.join(file).exists() && group.set(file, &limit.to_string());
+            limited.then_some(group)
+        });
+        if made.is_none() {
+            println!("skipped: no memory cgroup can be made here (root and a writable /sys/fs/cgroup are needed)");
+        }
+        made
+    }
+
+    fn set(&self, file: &str, value: &str) -> bool {
+        std::fs::write(self.0.join(file), value).is_ok()
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // Its last processes may still be ending; one that was never made is not there.
+        try_for(|| (std::fs::remove_dir(&self.0).is_ok() || !self.0.exists()).then_some(()));
+    }
+}
+
+/// In a container, nobody can read the kernel's log.
+#[test]
+fn a_rank_that_its_cgroup_killed_for_memory_is_told_as_that_without_the_kernels_log() {
+    let Some(group) = MemoryGroup::new(400 << 20) else { return };
+    let mut product = Product::down(&["a=cpu:1"]);
+    product.variable("GANGLINE_KERNEL_LOG", "/nowhere");
+    let procs = group.0.join("cgroup.procs");
+    let enter = format!("echo $$ > {} && exec \"$@\"", procs.display());
+    product.started_by(&["sh", "-c", &enter, "sh"]);
+    product.start();
+    // What has no line's end grows in memory.
+    let run = "exec tail /dev/zero";
+    let id = product.submit(&format!("name: grows\nrecovery: {{max_faults: 0}}\nrun: {run}\n"));
+    let job = wait_for("the rank to be killed", || {
+        let job = product.job(&id);
+        job["attempts"][0]["fault"].is_object().then_some(job)
+    });
+    let diagnosis = &job["attempts"][0]["fault"]["diagnosis"];
+    assert_eq!(diagnosis["category"], "host_oom", "{job:#}");
+    assert!(diagnosis["evidence"][0].as_str().is_some_and(|text| text.contains("oom_kill")), "{job:#}");
 }

@@ -1,13 +1,13 @@
 //! Memory: `/dev/shm`, what is free, swap, the cgroup's limit, overcommit, transparent huge pages.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use gangline_base::Bytes;
 use rustix::fs::statvfs;
 
 use super::finding::Reason;
 use super::{Expectations, Finding, Verdict};
+use crate::cgroup::{self, Limit};
 
 /// Where PyTorch's data loaders hand over batches.
 const SHARED: &str = "/dev/shm";
@@ -40,7 +40,7 @@ pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
     };
     let mut findings = vec![free(&machine, expectations.share())];
     findings.extend(swap(&machine));
-    findings.extend(cgroup().map(|group| limit(&group, &machine, expectations.share())));
+    findings.extend(cgroup::limit().map(|group| limit(&group, &machine, expectations.share())));
     findings.extend(overcommit(&machine));
     findings.extend(huge_pages());
     findings
@@ -97,42 +97,8 @@ fn swap(machine: &Meminfo) -> Option<Finding> {
     (machine.swap_used > SWAP_USED_MAX).then(|| finding.wrong(Verdict::Warning, reason))
 }
 
-/// The tightest memory limit above this process.
-struct Group {
-    path: PathBuf,
-    limit: Bytes,
-    used: Bytes,
-}
-
-/// By version 2 of cgroups, or version 1's memory controller.
-fn cgroup() -> Option<Group> {
-    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path_of = |prefix: &str| {
-        own.lines().find_map(|line| line.split_once(prefix).map(|(_, path)| path.trim_start_matches('/').to_owned()))
-    };
-    let second =
-        path_of("0::").and_then(|path| tightest(Path::new("/sys/fs/cgroup"), &path, ["memory.max", "memory.current"]));
-    let first = || {
-        let files = ["memory.limit_in_bytes", "memory.usage_in_bytes"];
-        path_of(":memory:").and_then(|path| tightest(Path::new("/sys/fs/cgroup/memory"), &path, files))
-    };
-    second.or_else(first)
-}
-
-/// Of a group and those above it, the one with the lowest limit. "max", and version 1's huge number, are none.
-fn tightest(root: &Path, path: &str, [limit, used]: [&str; 2]) -> Option<Group> {
-    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let leaf = root.join(path);
-    let groups = leaf.ancestors().take_while(|group| group.starts_with(root));
-    let limited = groups.filter_map(|group| {
-        let limit = number(group.join(limit)).filter(|limit| *limit < 1 << 60)?;
-        Some(Group { path: group.to_owned(), limit: Bytes(limit), used: Bytes(number(group.join(used)).unwrap_or(0)) })
-    });
-    limited.min_by_key(|group| group.limit)
-}
-
-fn limit(group: &Group, machine: &Meminfo, checkpoint: Bytes) -> Finding {
-    let Group { path, limit, used } = group;
+fn limit(group: &Limit, machine: &Meminfo, checkpoint: Bytes) -> Finding {
+    let Limit { path, limit, used } = group;
     let measured = format!("limit {limit} ({}), {used} in use; the machine has {}", path.display(), machine.total);
     let is_low = used.0 as f64 > limit.0 as f64 * LIMIT_USED_SHARE_MAX || *limit < checkpoint;
     let reason = Reason {
@@ -195,19 +161,10 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_limit_above_a_process_counts() {
-        let root = tempfile::tempdir().expect("a folder");
-        let group = root.path().join("a/b");
-        fs::create_dir_all(&group).expect("groups");
-        let files = ["memory.max", "memory.current"];
-        assert!(tightest(root.path(), "a/b", files).is_none(), "the root has none");
-        fs::write(group.join("memory.max"), "max\n").expect("written");
-        fs::write(root.path().join("a/memory.max"), format!("{}\n", 8 * GIB)).expect("written");
-        fs::write(root.path().join("a/memory.current"), format!("{}\n", 15 * GIB / 2)).expect("written");
-        let found = tightest(root.path(), "a/b", files).expect("there is one");
-        assert_eq!((found.limit, found.used), (Bytes(8 * GIB), Bytes(15 * GIB / 2)));
-        assert_eq!(limit(&found, &machine(60 * GIB, 0), Bytes(GIB)).verdict, Verdict::Warning);
-        let free = Group { used: Bytes(GIB), ..found };
-        assert_eq!(limit(&free, &machine(60 * GIB, 0), Bytes(GIB)).verdict, Verdict::Fine);
+    fn a_limit_that_is_almost_reached_is_told() {
+        let group = |used: u64| Limit { path: "/sys/fs/cgroup/a".into(), limit: Bytes(8 * GIB), used: Bytes(used) };
+        assert_eq!(limit(&group(15 * GIB / 2), &machine(60 * GIB, 0), Bytes(GIB)).verdict, Verdict::Warning);
+        assert_eq!(limit(&group(GIB), &machine(60 * GIB, 0), Bytes(GIB)).verdict, Verdict::Fine);
+        assert_eq!(limit(&group(GIB), &machine(60 * GIB, 0), Bytes(9 * GIB)).verdict, Verdict::Warning);
     }
 }

@@ -21,9 +21,9 @@ use crate::supervisor::ATTEMPT_FOLDER_VARIABLE;
 const SWEEPS_MAX: u32 = 20;
 /// Between two sweeps: what was killed needs a moment to go.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
-/// Sweeps in which a process may be without an environment before it is taken to have none: one that has just been
-/// started shows none until its program is loaded, though who started it goes on already.
-const LOADING_SWEEPS_MAX: u32 = 5;
+/// Sweeps in one call while a process is being loaded: until then it shows no environment, though who started it goes on
+/// already. One that takes two seconds for that hangs, and is taken for another's.
+const LOADING_SWEEPS_MAX: u32 = 200;
 /// Linux lets the arguments and the environment of a process be 6 MiB together.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
 
@@ -46,13 +46,16 @@ pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<()
     let entry = [ATTEMPT_FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
     let entry = [entry];
     let mut found = Vec::new();
-    for turn in 0..SWEEPS_MAX {
+    for turn in 1..=LOADING_SWEEPS_MAX {
         let swept = sweep(&entry, killed)?;
         killed.retain(Killed::is_left);
         found = swept.found;
-        let is_sure = !swept.is_one_loading || turn >= LOADING_SWEEPS_MAX;
-        if found.is_empty() && killed.is_empty() && is_sure {
+        let are_gone = found.is_empty() && killed.is_empty();
+        if are_gone && (!swept.is_one_loading || turn == LOADING_SWEEPS_MAX) {
             return Ok(());
+        }
+        if !are_gone && turn >= SWEEPS_MAX {
+            break;
         }
         sleep(SWEEP_PAUSE);
     }
@@ -81,7 +84,7 @@ pub(super) fn kill_all_with(variables: &[(&str, &str)]) {
 struct Swept {
     /// Those that SIGKILL was sent to or refused for.
     found: Vec<u32>,
-    /// A process shows no environment: it may be one of the attempt yet.
+    /// A process is being loaded: it may turn out to be one of the attempt.
     is_one_loading: bool,
 }
 
@@ -93,7 +96,8 @@ fn sweep(entries: &[Vec<u8>], killed: &mut Vec<Killed>) -> Result<Swept, LaunchE
         let name = process.map_err(unreadable)?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
         let environment = environment(pid);
-        swept.is_one_loading |= environment.as_ref().is_some_and(Vec::is_empty) && has_program(pid);
+        swept.is_one_loading |=
+            environment.as_ref().is_some_and(Vec::is_empty) && stat(pid).is_some_and(|stat| stat.is_loading);
         if pid == own_pid() || !environment.is_some_and(|environment| are_in(&environment, entries)) {
             continue;
         }
@@ -142,11 +146,6 @@ fn are_in(environment: &[u8], entries: &[Vec<u8>]) -> bool {
     entries.iter().all(|entry| environment.split(|byte| *byte == 0).any(|found| found == entry))
 }
 
-/// Whether it runs a program: kernel threads and zombies don't.
-fn has_program(pid: u32) -> bool {
-    fs::read_link(format!("/proc/{pid}/exe")).is_ok()
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;
@@ -154,8 +153,14 @@ mod tests {
 
     use super::*;
 
+    /// Until it has left this process's memory it shows this one's environment, which isn't an attempt's.
     fn sleeper(folder: &Path) -> Child {
-        Command::new("sleep").arg("60").env(ATTEMPT_FOLDER_VARIABLE, folder).spawn().expect("sleep starts")
+        let child = Command::new("sleep").arg("60").env(ATTEMPT_FOLDER_VARIABLE, folder).spawn().expect("sleep starts");
+        let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).expect("it runs");
+        while program(child.id()) == program(own_pid()) {
+            std::thread::yield_now();
+        }
+        child
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tokio::sync::mpsc::Sender;
 use super::SuperviseOptions;
 use super::course::Course;
 use super::input::{Action, Input};
+use crate::cgroup;
 use crate::checks::{self, Check, Expectations, Finding, Guard, Verdict, before_start, kernel_faults};
 use crate::keeper::THIS_PROGRAM;
 use crate::protocol::NodeFinding;
@@ -40,11 +41,16 @@ pub(super) struct Seen {
     pub(super) findings: Vec<Finding>,
     /// Lines of the kernel's log that say why.
     pub(super) kernel: Vec<u8>,
+    /// Processes of this cgroup that the kernel killed for memory since the start. Where several jobs share a cgroup, they may have
+    /// been another's.
+    pub(super) oom_kills: u64,
 }
 
 /// Looks at a node.
 pub(super) struct Checkup {
     expectations: Expectations,
+    /// Before the start.
+    oom_kills: Option<u64>,
     after_failure: Option<Receiver<Seen>>,
 }
 
@@ -57,7 +63,7 @@ impl Checkup {
             kernel_log_window: KERNEL_LOG_WINDOW,
             ..Expectations::default()
         };
-        Checkup { expectations, after_failure: None }
+        Checkup { expectations, oom_kills: cgroup::oom_kills(), after_failure: None }
     }
 
     /// Begins the first look.
@@ -77,14 +83,15 @@ impl Checkup {
             return;
         }
         let (sender, receiver) = channel();
-        let expectations = self.expectations.clone();
+        let (expectations, before) = (self.expectations.clone(), self.oom_kills);
         let look = move || {
+            let oom_kills = cgroup::oom_kills().zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
             let gpu = checks::named("gpu").filter(|_| Path::new(DRIVER).exists());
             let looks: Vec<&Check> = gpu.into_iter().collect();
             let kernel = kernel_faults(&expectations.kernel_log, ran + BEFORE_START, &pids);
             let findings = guard().run(&looks, &expectations, AFTER_FAILURE_MAX, &mut |_| ());
             // Nobody waits any longer.
-            let _ = sender.send(Seen { findings, kernel });
+            let _ = sender.send(Seen { findings, kernel, oom_kills });
         };
         // Without a thread there is nothing to wait for either.
         let started = thread::Builder::new().name("checkup".to_owned()).spawn(look);

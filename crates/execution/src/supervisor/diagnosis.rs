@@ -5,12 +5,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use gangline_base::Timestamp;
-use gangline_diagnosis::{Evidence, KernelLog, Log, Rules, Verdict};
+use gangline_diagnosis::{CgroupEvents, Evidence, KernelLog, Log, Rules, Verdict};
 
+use super::checkup::Seen;
 use super::course::{Course, Stage};
 use super::rank::{EndCause, Rank};
 use crate::keeper::RankEnd;
-use crate::protocol::{Diagnosis, Outcome};
+use crate::protocol::{Diagnosis, FaultCause, Outcome};
 
 /// Ranks whose logs are read: those that ended first.
 const RANKS_MAX: usize = 64;
@@ -24,9 +25,10 @@ const MARK_BYTES: usize = "2026-11-21T09:30:00.123456Z O ".len();
 
 impl Course {
     /// Adds to a fault what the logs and the kernel say of it.
-    pub(super) fn diagnose(&mut self, log_folder: &Path, kernel: &[u8]) {
+    pub(super) fn diagnose(&mut self, log_folder: &Path, seen: &Seen) {
         if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
-            let diagnosis = of_ranks(&self.ranks, &self.spec.node, log_folder, kernel);
+            let evidence = of_node(&self.spec.node, &fault.cause, seen);
+            let diagnosis = of_ranks(&self.ranks, &self.spec.node, log_folder, evidence);
             // A rank takes its time to die, and its peers may be gone first: the one that the logs blame began it.
             let blamed = diagnosis.as_ref().filter(|it| !it.is_consequence && self.node_fault.is_none());
             let blamed = self.ranks.iter().find(|rank| blamed.is_some_and(|it| it.rank == Some(rank.number)));
@@ -41,8 +43,27 @@ impl Course {
     }
 }
 
-/// What the logs of these ranks of `node`, which have ended, and its kernel say of the cause. None if they say nothing clear.
-fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path, kernel: &[u8]) -> Option<Diagnosis> {
+/// What the node's kernel knows of a fault with this cause.
+fn of_node<'a>(node: &str, cause: &FaultCause, seen: &'a Seen) -> Evidence<'a> {
+    let mut evidence = Evidence::default();
+    if !seen.kernel.is_empty() {
+        evidence.kernels.push(KernelLog { node: node.to_owned(), text: &seen.kernel });
+    } else if is_sigkill(cause) {
+        // A kernel's log names its victims. A count doesn't: it may explain a kill, and nothing else.
+        evidence.cgroups.push(CgroupEvents { node: node.to_owned(), oom_kill: seen.oom_kills });
+    }
+    evidence
+}
+
+/// Its own, or, in a shell's words, its child's.
+fn is_sigkill(cause: &FaultCause) -> bool {
+    const SIGKILL: i32 = 9;
+    const OF_A_CHILD: i32 = 128 + SIGKILL;
+    matches!(cause, FaultCause::Signal { signal: SIGKILL } | FaultCause::Exit { code: OF_A_CHILD })
+}
+
+/// What the logs of these ranks of `node`, which have ended, say of the cause beside other evidence. None if they say nothing clear.
+fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path, evidence: Evidence<'_>) -> Option<Diagnosis> {
     let mut ended: Vec<(&Rank, Timestamp)> =
         ranks.iter().filter_map(|rank| Some((rank, rank.ending().filter(|ending| !ending.is_success())?.at))).collect();
     ended.sort_by_key(|(rank, at)| (*at, rank.number));
@@ -52,10 +73,8 @@ fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path, kernel: &[u8]) -> Opt
         .map(|(rank, _)| tail(&log_folder.join(format!("rank-{}.log", rank.number))).unwrap_or_default())
         .collect();
     let logs = ended.iter().zip(&texts).map(|((rank, at), text)| log(rank, *at, node, text)).collect();
-    let kernel = KernelLog { node: node.to_owned(), text: kernel };
-    let kernels = if kernel.text.is_empty() { Vec::new() } else { vec![kernel] };
     let verdict = match Rules::new() {
-        Ok(rules) => rules.classify(&Evidence { logs, kernels, ..Evidence::default() }),
+        Ok(rules) => rules.classify(&Evidence { logs, ..evidence }),
         Err(error) => {
             tracing::error!(%error, "the rules of the diagnosis can't be made");
             return None;

@@ -217,6 +217,8 @@ impl Rank {
 
     /// Its end as a root cause.
     pub(super) fn fault(&self, ending: &Ending) -> Fault {
+        // A script that doesn't speak the protocol may work for hours without a word: it lived until it ended.
+        let lived_until = if self.connections == 0 { ending.at } else { self.last_sign_of_life };
         Fault {
             rank: Some(self.number),
             cause: match &ending.cause {
@@ -225,7 +227,7 @@ impl Rank {
                 EndCause::NotStarted(message) => FaultCause::Start { message: message.clone() },
             },
             noticed_at: ending.noticed_at.unix_nanos(),
-            last_sign_of_life: self.last_sign_of_life.unix_nanos(),
+            last_sign_of_life: lived_until.max(self.last_sign_of_life).min(ending.noticed_at).unix_nanos(),
             last_lines: ending.last_lines.clone(),
             diagnosis: None,
         }

@@ -313,8 +313,8 @@ impl Shell {
         self.sockets = None;
         self.staging = None;
         let seen = self.checkup.seen();
+        self.course.diagnose(&self.keepers.log_folder(), &seen);
         self.course.checked(seen.findings);
-        self.course.diagnose(&self.keepers.log_folder(), &seen.kernel);
         let report = self.course.report(now);
         let recorded = serde_json::to_vec(&report)
             .map_err(io::Error::from)

@@ -1,0 +1,119 @@
+//! The memory cgroup that this process is in, with the ranks that it starts: a step of Slurm, a container, a unit of systemd, or the
+//! whole machine. Both versions: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gangline_base::Bytes;
+
+/// Where a version of cgroups has what.
+struct Version {
+    /// Before the path of its group, in /proc/self/cgroup.
+    mark: &'static str,
+    root: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// Has a line `oom_kill N`.
+    events: &'static str,
+}
+
+const VERSIONS: [Version; 2] = [
+    Version {
+        mark: "0::",
+        root: "/sys/fs/cgroup",
+        limit: "memory.max",
+        used: "memory.current",
+        events: "memory.events",
+    },
+    Version {
+        mark: ":memory:",
+        root: "/sys/fs/cgroup/memory",
+        limit: "memory.limit_in_bytes",
+        used: "memory.usage_in_bytes",
+        events: "memory.oom_control",
+    },
+];
+
+/// A limit of a group.
+pub(crate) struct Limit {
+    /// The group's folder.
+    pub(crate) path: PathBuf,
+    pub(crate) limit: Bytes,
+    pub(crate) used: Bytes,
+}
+
+/// The lowest limit of this process's group and those above it.
+pub(crate) fn limit() -> Option<Limit> {
+    groups().find_map(|(version, path)| version.tightest(Path::new(version.root), &path))
+}
+
+/// How many processes of this process's group the kernel has killed for memory, ever. None if it doesn't count them.
+pub(crate) fn oom_kills() -> Option<u64> {
+    groups().find_map(|(version, path)| {
+        let events = Path::new(version.root).join(path).join(version.events);
+        counted(&fs::read_to_string(events).ok()?)
+    })
+}
+
+/// This process's group in each version, relative to its root; version 2 first.
+fn groups() -> impl Iterator<Item = (&'static Version, String)> {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    VERSIONS.iter().filter_map(move |version| Some((version, version.group_in(&own)?)))
+}
+
+impl Version {
+    fn group_in(&self, own: &str) -> Option<String> {
+        own.lines().find_map(|line| Some(line.split_once(self.mark)?.1.trim_start_matches('/').to_owned()))
+    }
+
+    /// "max", and version 1's huge number, are no limits.
+    fn tightest(&self, root: &Path, path: &str) -> Option<Limit> {
+        let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let leaf = root.join(path);
+        let groups = leaf.ancestors().take_while(|group| group.starts_with(root));
+        let limited = groups.filter_map(|group| {
+            let limit = number(group.join(self.limit)).filter(|limit| *limit < 1 << 60)?;
+            let used = Bytes(number(group.join(self.used)).unwrap_or(0));
+            Some(Limit { path: group.to_owned(), limit: Bytes(limit), used })
+        });
+        limited.min_by_key(|group| group.limit)
+    }
+}
+
+fn counted(events: &str) -> Option<u64> {
+    events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_both_versions_are_found() {
+        let own = "5:memory:/slurm/job_7/step_0\n0::/user.slice\n";
+        let found = |own: &str| VERSIONS.iter().map(|version| version.group_in(own)).collect::<Vec<_>>();
+        assert_eq!(found(own), [Some("user.slice".to_owned()), Some("slurm/job_7/step_0".to_owned())]);
+        assert_eq!(found("nonsense"), [None, None]);
+    }
+
+    #[test]
+    fn the_tightest_limit_counts() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let leaf = folder.path().join("a/b");
+        fs::create_dir_all(&leaf).expect("it can be made");
+        assert!(VERSIONS[0].tightest(folder.path(), "a/b").is_none(), "the root has none");
+        fs::write(folder.path().join("a/memory.max"), "1000\n").expect("it can be written");
+        fs::write(folder.path().join("a/memory.current"), "950\n").expect("it can be written");
+        fs::write(leaf.join("memory.max"), "max\n").expect("it can be written");
+        let limit = VERSIONS[0].tightest(folder.path(), "a/b").expect("there is a limit");
+        assert_eq!((limit.path.file_name(), limit.limit, limit.used), (Some("a".as_ref()), Bytes(1_000), Bytes(950)));
+        assert!(VERSIONS[1].tightest(folder.path(), "a/b").is_none());
+    }
+
+    #[test]
+    fn kills_are_counted_in_both_versions_words() {
+        assert_eq!(counted("low 0\nmax 3\noom 2\noom_kill 1\noom_group_kill 0\n"), Some(1));
+        assert_eq!(counted("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n"), Some(4));
+        assert_eq!(counted("oom_kill_disable 0\nunder_oom 0\n"), None);
+    }
+}
