@@ -24,7 +24,7 @@ class Plane:
 
     def __init__(self, folder, nodes):
         self.folder = folder
-        self.environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
         self.environment["PATH"] = f"{pathlib.Path(sys.executable).parent}:{self.environment['PATH']}"
         command = [BINARY, "--data", folder / "data", "up", "--listen", "127.0.0.1:0", "--heartbeat", "100"]
         for node in nodes:

@@ -42,6 +42,8 @@ pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
         tools::ensure(&[&tools::GIT, &tools::COMPILER], may_install).map(|()| true)
     });
     let before = tree();
+    // Half of that time is the network's. If it fails, the step that needs them tries again and says why.
+    let packages = std::thread::spawn(python::environment);
     steps.run("format", format);
     steps.run("tidy", crate::tidy);
     steps.run("clippy", || clippy(true));
@@ -53,7 +55,10 @@ pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
         steps.skip("tests", "the build failed");
         steps.skip("end-to-end", "the build failed");
     }
-    steps.run("python", || python::python(false, &[]));
+    steps.run("python", || {
+        drop(packages.join());
+        python::python(false, &[])
+    });
     steps.run("docs", docs);
     steps.run("without the demo", without_demo);
     match before {

@@ -14,18 +14,29 @@ pub(crate) const MATURIN: &str = "maturin>=1.9.4,<2";
 /// PyTorch, pinned since its checkpoint plug-ins change with it.
 pub(crate) const TORCH: &str = "torch==2.15.0";
 /// What the tests run against.
-const PACKAGES: [&str; 10] = [
+const PACKAGES: [&str; 11] = [
     MATURIN,
     TORCH,
     "numpy>=2,<3",
     "safetensors>=0.5",
     "pytest>=8",
+    "pytest-xdist>=3",
     "jax>=0.5",
     "ml_dtypes",
     "pytorch-lightning>=2.6,<3",
     "transformers>=5,<6",
     "accelerate>=1.15,<2",
 ];
+
+/// The environment of the tests, with everything in it but the package.
+///
+/// # Errors
+/// When it can't be made.
+pub(crate) fn environment() -> anyhow::Result<Environment> {
+    let environment = Environment::open(&environment::target()?, "python-venv")?;
+    environment.install("packages", &PACKAGES)?;
+    Ok(environment)
+}
 
 /// Builds the wheel, and unless only that is asked for, installs it and runs its tests; true if all pass. `filters` go to
 /// pytest.
@@ -34,20 +45,23 @@ const PACKAGES: [&str; 10] = [
 /// When the environment can't be made or the wheel doesn't build.
 pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<bool> {
     let target = environment::target()?;
-    let environment = Environment::open(&target, "python-venv")?;
-    environment.install("packages", &PACKAGES)?;
+    let environment = environment()?;
     if is_wheel_only {
         eprintln!("{}", wheel(&target, &environment)?.display());
         return Ok(true);
     }
     install_wheel(&target, &environment)?;
     let mut tests = Command::new(environment.programs().join("pytest"));
-    tests.args(["--config-file", "python/pyproject.toml", "-p", "no:cacheprovider", "python/tests"]).args(filters);
+    tests.args(["--config-file", "python/pyproject.toml", "-p", "no:cacheprovider", "python/tests"]);
+    // A process for each processor, and few where there are many: each imports PyTorch.
+    tests.args(["--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal"]).args(filters);
     // Scripts of PyTorch run as jobs of the binary that the other tests have too.
     test_command::build(false)?;
     tests.env("GANGLINE_BINARY", target.join("release/gangline"));
-    // The package that was installed is tested, not the one beside the tests; and nothing is left in the tree.
-    succeeds(tests.env_remove("PYTHONPATH").env("PYTHONDONTWRITEBYTECODE", "1"))
+    // The package that was installed is tested, not the one beside the tests. What is compiled is kept, outside the tree: PyTorch
+    // takes twice as long to import otherwise, and a hundred processes do.
+    tests.env_remove("PYTHONPATH").env_remove("PYTHONDONTWRITEBYTECODE");
+    succeeds(tests.env("PYTHONPYCACHEPREFIX", target.join("python-compiled")))
 }
 
 /// Builds the wheel with the environment's maturin, and installs it there.

@@ -16,16 +16,27 @@ const RANKS: [u32; 2] = [2, 1];
 const LIVES_MOST: Duration = Duration::from_millis(2_500);
 const AWAY_MOST: Duration = Duration::from_millis(1_500);
 
+/// Steps of a job, and the least time that each takes: a job among restarts, and what a job makes more after a long absence.
+const STEPS: u64 = 300;
+const STEP: Duration = Duration::from_millis(20);
+const STEPS_AFTERWARDS: u64 = 20;
+const LONG_STEP: Duration = Duration::from_millis(500);
+
 /// Jobs of a pair, and the processes that their ranks had at first.
 type Pair = BTreeMap<String, Option<u32>>;
 
-/// Kills, and counts whom that disturbed.
+/// Kills, and counts whom that disturbed; then leaves it away for long.
 pub(super) fn run(bench: &mut Bench) -> Result<()> {
+    killed_often(bench)?;
+    away_for_long(bench)
+}
+
+fn killed_often(bench: &mut Bench) -> Result<()> {
     bench.report.section("The control plane killed and started again at random moments, two jobs of tinygpt at a time");
     let mut product = Product::up(bench.gangline.clone(), "a=cpu:3", &[])?;
     let (mut kills, mut jobs, mut disturbed, mut back) = (0, 0_u32, 0_u32, Vec::new());
     while kills < bench.options.restarts {
-        let mut pair = submit(&product)?;
+        let mut pair = submit(&product, STEPS, STEP)?;
         jobs += u32::try_from(pair.len()).unwrap_or(u32::MAX);
         while kills < bench.options.restarts && !are_over(&product, &mut pair)?.0 {
             std::thread::sleep(bench.moment_below(LIVES_MOST));
@@ -36,10 +47,7 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
             back.push(began.elapsed());
             kills += 1;
         }
-        for (id, why) in end(&product, &mut pair)? {
-            disturbed += 1;
-            bench.report.note(&format!("{id} was disturbed: {why}"));
-        }
+        disturbed += count(bench, end(&product, &mut pair, STEPS)?);
     }
     let what = format!("jobs disturbed, of {jobs} at {kills} kills");
     bench.report.figure(&what, f64::from(disturbed), "", Bar::AtMost(0.0));
@@ -47,12 +55,38 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-fn submit(product: &Product) -> Result<Pair> {
+fn away_for_long(bench: &mut Bench) -> Result<()> {
+    let away = Duration::from_secs(bench.options.away);
+    bench.report.section(&format!("The control plane away for {} s, two jobs of tinygpt meanwhile", away.as_secs()));
+    let mut product = Product::up(bench.gangline.clone(), "a=cpu:3", &[])?;
+    let steps = u64::try_from(away.as_millis() / LONG_STEP.as_millis()).unwrap_or(u64::MAX) + STEPS_AFTERWARDS;
+    let mut pair = submit(&product, steps, LONG_STEP)?;
+    while pair.values().any(Option::is_none) {
+        are_over(&product, &mut pair)?;
+    }
+    product.kill()?;
+    std::thread::sleep(away);
+    product.start()?;
+    let disturbed = count(bench, end(&product, &mut pair, steps)?);
+    bench.report.figure(&format!("jobs disturbed, of {}", pair.len()), f64::from(disturbed), "", Bar::AtMost(0.0));
+    Ok(())
+}
+
+/// How many were disturbed, each with its reason in the report.
+fn count(bench: &mut Bench, disturbed: BTreeMap<String, String>) -> u32 {
+    for (id, why) in &disturbed {
+        bench.report.note(&format!("{id} was disturbed: {why}"));
+    }
+    u32::try_from(disturbed.len()).unwrap_or(u32::MAX)
+}
+
+fn submit(product: &Product, steps: u64, step: Duration) -> Result<Pair> {
+    let training = format!("--steps {steps} --step-time-min {}", step.as_millis());
     let of = |ranks: u32| {
         let name = format!("steady-{ranks}");
         // Each pair begins anew.
         let _ = std::fs::remove_dir_all(product.folder.path(&name));
-        let id = product.submit(&product.training(&name, ranks, "--steps 300 --step-time-min 20"))?;
+        let id = product.submit(&product.training(&name, ranks, &training))?;
         Ok((id, None))
     };
     RANKS.into_iter().map(of).collect()
@@ -75,7 +109,7 @@ fn are_over(product: &Product, pair: &mut Pair) -> Result<(bool, Vec<(String, St
 }
 
 /// Waits until both have ended; who was disturbed, and how.
-fn end(product: &Product, pair: &mut Pair) -> Result<BTreeMap<String, String>> {
+fn end(product: &Product, pair: &mut Pair, steps: u64) -> Result<BTreeMap<String, String>> {
     let mut disturbed = BTreeMap::new();
     loop {
         let (are_over, changed) = are_over(product, pair)?;
@@ -86,7 +120,7 @@ fn end(product: &Product, pair: &mut Pair) -> Result<BTreeMap<String, String>> {
         std::thread::sleep(Duration::from_millis(100));
     }
     for id in pair.keys() {
-        if let Some(why) = disturbance(&product.job(id)?)? {
+        if let Some(why) = disturbance(&product.job(id)?, steps)? {
             disturbed.insert(id.clone(), why);
         }
     }
@@ -94,10 +128,10 @@ fn end(product: &Product, pair: &mut Pair) -> Result<BTreeMap<String, String>> {
 }
 
 /// What is wrong with a job that should have gone through in one go.
-fn disturbance(job: &Value) -> Result<Option<String>> {
+fn disturbance(job: &Value, steps: u64) -> Result<Option<String>> {
     let attempts = job["attempts"].as_array().context("read the attempts")?.len();
     let (state, faults) = (&job["state"], &job["faults"]);
-    let is_calm = state == "succeeded" && attempts == 1 && faults == 0 && job["progress"]["step"] == 300;
+    let is_calm = state == "succeeded" && attempts == 1 && faults == 0 && job["progress"]["step"] == steps;
     Ok((!is_calm).then(|| format!("{state}, {attempts} attempt(s), {faults} fault(s): {}", job["because"])))
 }
 
@@ -108,9 +142,9 @@ mod tests {
     #[test]
     fn a_job_is_disturbed_unless_it_went_through_in_one_go() {
         let job = |state: &str, attempts: &[u32], faults: u32| serde_json::json!({"state": state, "attempts": attempts, "faults": faults, "progress": {"step": 300}});
-        assert_eq!(disturbance(&job("succeeded", &[1], 0)).unwrap(), None);
-        assert!(disturbance(&job("succeeded", &[1, 2], 0)).unwrap().is_some());
-        assert!(disturbance(&job("succeeded", &[1], 1)).unwrap().is_some());
-        assert!(disturbance(&job("failed", &[1], 0)).unwrap().is_some());
+        assert_eq!(disturbance(&job("succeeded", &[1], 0), 300).unwrap(), None);
+        assert!(disturbance(&job("succeeded", &[1, 2], 0), 300).unwrap().is_some());
+        assert!(disturbance(&job("succeeded", &[1], 1), 300).unwrap().is_some());
+        assert!(disturbance(&job("failed", &[1], 0), 300).unwrap().is_some());
     }
 }
