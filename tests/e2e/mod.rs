@@ -1,6 +1,7 @@
 //! The real binary with real processes.
 
 mod archive;
+mod machines;
 mod plan;
 mod pool;
 mod product;

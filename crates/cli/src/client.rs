@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gangline_control::secret::TOKEN_FILE;
-use gangline_control::{ENDPOINT_FILE, wire};
+use gangline_control::wire;
+use gangline_execution::endpoint::{CERTIFICATE_FILE, ENDPOINT_FILE, agent, certificates, is_untrusted};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -15,6 +16,10 @@ use crate::failure::Failure;
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(40);
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+
+/// What to do about a control plane that isn't trusted.
+const TRUST: &str =
+    "certificate.pem in the control plane's data folder is what to trust: give it with --certificate FILE";
 
 /// A connection to a control plane.
 #[derive(Clone, Debug)]
@@ -38,17 +43,19 @@ impl Client {
         };
         let url = global.url.clone().map_or_else(|| from_folder(ENDPOINT_FILE), Ok)?;
         let token = global.token.clone().map_or_else(|| from_folder(TOKEN_FILE), Ok)?;
-        Ok(Client::new(&url, &token))
+        let certificates = match &global.certificate {
+            Some(file) => std::fs::read(file).map(Some).map_err(|error| untrusted(file, &error)),
+            None => certificates(&folder.join(ENDPOINT_FILE), &url)
+                .map_err(|error| untrusted(&folder.join(CERTIFICATE_FILE), &error)),
+        };
+        Client::new(&url, &token, certificates?.as_deref())
     }
 
-    /// A client of the control plane at `url`.
-    pub(crate) fn new(url: &str, token: &str) -> Client {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(REQUEST_TIME_MAX))
-            .proxy(None)
-            .build();
-        Client { agent: config.new_agent(), url: url.trim_end_matches('/').to_owned(), token: token.to_owned() }
+    /// A client of the control plane at `url` that trusts these certificates.
+    pub(crate) fn new(url: &str, token: &str, certificates: Option<&[u8]>) -> Result<Client, Failure> {
+        let made = agent(REQUEST_TIME_MAX, certificates);
+        let agent = made.map_err(|error| Failure::local(format!("the certificates for {url}: {error}"), TRUST))?;
+        Ok(Client { agent, url: url.trim_end_matches('/').to_owned(), token: token.to_owned() })
     }
 
     /// GET below `/api/v1`.
@@ -84,7 +91,15 @@ impl Client {
             message: format!("the control plane at {} can't be reached: {error}", self.url),
             hint: "is \"gangline up\" running? Jobs that run go on without it".to_owned(),
         };
-        let mut response = outcome.map_err(|error| unreachable(&error))?;
+        let mut response = outcome.map_err(|error| {
+            if !is_untrusted(&error) {
+                return unreachable(&error);
+            }
+            Failure::Unreachable {
+                message: format!("what answers at {} isn't the control plane that is trusted: {error}", self.url),
+                hint: TRUST.to_owned(),
+            }
+        })?;
         let status = response.status().as_u16();
         let reader = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         let text = reader.read_to_string().map_err(|error| unreachable(&error))?;
@@ -99,6 +114,10 @@ impl Client {
             Err(_) => Err(unreachable(&format!("HTTP status {status} from something that isn't gangline"))),
         }
     }
+}
+
+fn untrusted(file: &Path, error: &std::io::Error) -> Failure {
+    Failure::local(format!("{} can't be read: {error}", file.display()), TRUST)
 }
 
 /// A user's text as one segment of a path.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::{ToSocketAddrs, UdpSocket};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,13 +11,15 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use gangline_base::with_causes;
 use gangline_control::config::Config;
+use gangline_execution::launcher::slurm::SlurmOptions;
 use gangline_execution::launcher::slurm::private::CONF_VARIABLE;
 use gangline_execution::launcher::slurm::{Allocation, JobOptions};
-use gangline_execution::launcher::{LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, slurm::SlurmOptions};
+use gangline_execution::launcher::{LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, SurveyedNode};
 use serde::Deserialize;
 
 use crate::configuration;
 use crate::failure::Failure;
+use crate::listen::Listening;
 use crate::output;
 
 /// How long a gang may wait in Slurm's queue, unless the configuration says otherwise.
@@ -104,6 +107,7 @@ pub(crate) fn choose(
     config: &Config,
     path: Option<&Path>,
     args: &LauncherArgs,
+    listening: &Listening,
 ) -> Result<Chosen, Failure> {
     let refused = |message: String| Failure::coded("G0505", message, "docs/configuration.md describes [launcher]");
     let file = config.launcher.clone().map(LauncherFile::deserialize).transpose();
@@ -146,7 +150,13 @@ pub(crate) fn choose(
     };
     let launcher = SlurmLauncher::new(options);
     match launcher.survey() {
-        Ok(nodes) => output::tell(&format!("Slurm has {} node(s) for jobs", nodes.map_or(0, |nodes| nodes.len()))),
+        Ok(nodes) => {
+            let nodes = nodes.unwrap_or_default();
+            output::tell(&format!("Slurm has {} node(s) for jobs", nodes.len()));
+            if let Some(warning) = beyond_reach(&nodes, listening) {
+                output::tell(&warning);
+            }
+        }
         Err(refusal @ LaunchError::Refused { .. }) => {
             let hint = "sinfo shows the partitions; docs/guide/slurm.md tells more";
             return Err(Failure::coded("G0509", with_causes(&refusal), hint));
@@ -157,6 +167,26 @@ pub(crate) fn choose(
         )),
     }
     Ok(Chosen { launcher: Arc::new(launcher), has_nodes: true })
+}
+
+/// What to say if supervisors on some of the nodes can't report, since the control plane listens for this machine only.
+fn beyond_reach(nodes: &[SurveyedNode], listening: &Listening) -> Option<String> {
+    let mut elsewhere = nodes.iter().filter(|node| !is_here(&node.address));
+    let (one, more) = (elsewhere.next()?, elsewhere.count());
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    listening.address.ip().is_loopback().then(|| {
+        format!(
+            "supervisors on {}{more} can't reach {}, which is for this machine only: add --listen 0.0.0.0:7878",
+            one.name, listening.address
+        )
+    })
+}
+
+/// Whether a name or address is this machine's, or nobody knows it.
+fn is_here(address: &str) -> bool {
+    let found = (address, 0).to_socket_addrs();
+    // Only its own addresses can be bound.
+    found.map_or(true, |mut found| found.any(|own| UdpSocket::bind(own).is_ok()))
 }
 
 /// Where nodes are: by the configuration's topology_file, otherwise by topology.conf beside slurm.conf, if there is one.

@@ -16,6 +16,7 @@ mod internal;
 mod jobs;
 mod keys;
 mod launcher;
+mod listen;
 mod logs;
 mod output;
 mod plan;
@@ -61,6 +62,9 @@ struct Global {
     /// The token [default: what the data folder says]
     #[arg(long, global = true, env = "GANGLINE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// The certificates that are trusted for an https URL (PEM) [default: certificate.pem in the data folder]
+    #[arg(long, global = true, env = "GANGLINE_CERTIFICATE", value_name = "FILE")]
+    certificate: Option<PathBuf>,
     /// Print JSON, as the API gives it
     #[arg(long, global = true)]
     json: bool,

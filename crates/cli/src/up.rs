@@ -1,31 +1,30 @@
 //! `up`: the control plane, in the foreground.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
-use gangline_control::ENDPOINT_FILE;
 use gangline_control::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_control::db::{self, Sequence};
 use gangline_control::http::{self, App};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, StartError, SurveyOptions, Timing};
+use gangline_execution::endpoint::publish;
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::client::{absolute, data_folder};
+use crate::client::{Client, absolute, data_folder};
 use crate::configuration;
 use crate::failure::Failure;
 use crate::launcher::{self, Chosen, LauncherArgs};
+use crate::listen::{ListenArgs, Listening};
 use crate::{Global, output};
 
-/// Where to listen unless told otherwise.
-const LISTEN: &str = "127.0.0.1:7878";
 /// Between two looks whether the control plane's threads live.
 const LIFE_CHECK: Duration = Duration::from_millis(500);
 /// The configuration file in the data folder.
@@ -34,9 +33,8 @@ const CONFIG_FILE: &str = "gangline.toml";
 /// How to run the control plane.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct UpArgs {
-    /// Address and port to listen on; port 0 for any free one [default: the configuration's, or 127.0.0.1:7878]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub(crate) listen: Option<String>,
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
     /// The configuration file [default: gangline.toml in the data folder, if there is one]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -72,6 +70,7 @@ pub(crate) struct UpArgs {
 pub(crate) struct Running {
     pub(crate) url: String,
     pub(crate) token: String,
+    certificates: Option<String>,
     service: Service,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
@@ -111,11 +110,13 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     make_private(&folder)?;
     let path = config_path(&folder, args);
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
-    let address = listen_address(args.listen.as_deref().or(config.listen.as_deref()).unwrap_or(LISTEN))?;
+    let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
+    let address = listening.address;
     let secrets = Secrets::open(&folder).map_err(|error| {
         Failure::coded("G0502", format!("the secrets in {} can't be used: {error}", folder.display()), "")
     })?;
-    let Chosen { launcher, has_nodes } = launcher::choose(&folder, &config, path.as_deref(), &args.launcher)?;
+    let Chosen { launcher, has_nodes } =
+        launcher::choose(&folder, &config, path.as_deref(), &args.launcher, &listening)?;
     let price_per_hour = price(args)?;
     let survey = has_nodes.then_some(SurveyOptions { price_per_hour });
     let mut nodes = if has_nodes { no_nodes(&config, args)? } else { nodes(&config, args)? };
@@ -138,21 +139,23 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let bound = runtime.block_on(TcpListener::bind(address));
     let listener = bound.map_err(|error| listen_failure(&folder, options.journal, address, &error))?;
-    let url = format!("http://{}", listener.local_addr()?);
+    let url = listening.url(listener.local_addr()?.port());
     let user = options.user.clone();
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
-    write_endpoint(&folder, &url)?;
-    let app = App { handle: service.handle(), reader: service.reader(), secrets: secrets.clone(), user, folder };
+    let certificates = listening.tls.as_ref().map(|tls| tls.certificates().to_owned());
+    publish(&folder, &url, certificates.as_deref()).map_err(|error| unpublished(&folder, &error))?;
+    let (hosts, tls) = (listening.hosts(), listening.tls);
+    let app = App { handle: service.handle(), reader: service.reader(), secrets: secrets.clone(), user, folder, hosts };
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
             // An error means that the sender is gone, which is a stop as well.
             let _ = stopped.await;
         };
-        runtime.block_on(http::serve(listener, app, stop))
+        runtime.block_on(http::serve(listener, tls, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    Ok(Running { url, token: secrets.user_token().to_owned(), service, stop_http, http })
+    Ok(Running { url, token: secrets.user_token().to_owned(), certificates, service, stop_http, http })
 }
 
 /// The ladder of time-outs above the heartbeat, with what was set apart.
@@ -163,6 +166,11 @@ fn timing(args: &UpArgs) -> Timing {
 }
 
 impl Running {
+    /// A client of it.
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        Client::new(&self.url, &self.token, self.certificates.as_deref().map(str::as_bytes))
+    }
+
     fn check_alive(&self) -> Result<(), Failure> {
         if self.service.is_running() && !self.http.is_finished() {
             return Ok(());
@@ -232,22 +240,6 @@ fn listen_failure(folder: &Path, journal: db::Options, address: SocketAddr, erro
     }
     let hint = "is another control plane running? Choose another port with --listen";
     Failure::coded("G0503", format!("{address} can't be listened on: {error}"), hint)
-}
-
-/// Beyond loopback there must be TLS and accounts, which don't exist yet.
-fn listen_address(text: &str) -> Result<SocketAddr, Failure> {
-    let address = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next()).ok_or_else(|| {
-        Failure::coded("G0503", format!("\"{text}\" is not an address and port"), "write it as 127.0.0.1:7878")
-    })?;
-    if address.ip().is_loopback() {
-        return Ok(address);
-    }
-    let hint = "listen on 127.0.0.1 and reach it through an SSH tunnel: ssh -L 7878:127.0.0.1:7878 HOST";
-    Err(Failure::coded(
-        "G0506",
-        format!("refused to listen on {address}: beyond loopback TLS is needed, which isn't there yet"),
-        hint,
-    ))
 }
 
 fn nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> {
@@ -330,15 +322,7 @@ fn user_name() -> String {
     found.unwrap_or_else(|| format!("uid {id}"))
 }
 
-/// Written aside and renamed, so that nobody reads half a URL.
-fn write_endpoint(folder: &Path, url: &str) -> Result<(), Failure> {
-    let path = folder.join(ENDPOINT_FILE);
-    let aside = folder.join(format!("{ENDPOINT_FILE}.new"));
-    std::fs::write(&aside, format!("{url}\n")).and_then(|()| std::fs::rename(&aside, &path)).map_err(|error| {
-        Failure::coded(
-            "G0202",
-            format!("{} can't be written: {error}", path.display()),
-            "free the disk or give access to the folder",
-        )
-    })
+fn unpublished(folder: &Path, error: &std::io::Error) -> Failure {
+    let message = format!("{} can't be written to: {error}", folder.display());
+    Failure::coded("G0202", message, "free the disk or give access to the folder")
 }

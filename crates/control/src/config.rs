@@ -37,8 +37,10 @@ mod queues;
 mod reservations;
 mod spares;
 mod suspicion;
+mod tls;
 
 pub use prices::{Prices, agree_on_prices};
+pub use tls::TlsFiles;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,11 +76,15 @@ pub struct NodeConfig {
     pub price_per_hour: Option<Money>,
 }
 
-/// What the file says.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What the file says; where there is none, what an empty one says.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Address and port to listen on.
     pub listen: Option<String>,
+    /// The host's name or address by which other machines reach it.
+    pub advertise: Option<String>,
+    /// The certificate to show beyond loopback, if not one of its own making.
+    pub tls: Option<TlsFiles>,
     /// The file that says where nodes are: a description of the network that a launcher reads; see [`Config::locate`].
     pub topology_file: Option<String>,
     /// The nodes.
@@ -152,6 +158,8 @@ pub enum ConfigError {
 #[serde(deny_unknown_fields)]
 struct FileV1 {
     listen: Option<String>,
+    advertise: Option<String>,
+    tls: Option<TlsFiles>,
     topology_file: Option<String>,
     launcher: Option<toml::Table>,
     #[serde(default)]
@@ -190,6 +198,12 @@ struct NodeV1 {
     price_per_accelerator_hour: Option<String>,
 }
 
+impl Default for Config {
+    fn default() -> Self {
+        Config::parse("").expect("an empty file is sound")
+    }
+}
+
 impl Config {
     /// Reads a configuration file's text.
     ///
@@ -219,8 +233,8 @@ impl Config {
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
         sharing.check()?;
-        let FileV1 { listen, topology_file, launcher, .. } = file;
-        Ok(Config { listen, topology_file, nodes, launcher, sharing })
+        let FileV1 { listen, advertise, tls, topology_file, launcher, .. } = file;
+        Ok(Config { listen, advertise, tls, topology_file, nodes, launcher, sharing })
     }
 }
 

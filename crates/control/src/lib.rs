@@ -13,8 +13,6 @@ mod model;
 mod notice;
 pub mod secret;
 pub mod service;
+pub mod tls;
 mod web;
 pub mod wire;
-
-/// The file in the data folder that holds the control plane's URL as its only line.
-pub const ENDPOINT_FILE: &str = "endpoint";

@@ -7,21 +7,19 @@ mod links_tests;
 
 pub use links::{GpuLinks, InvalidLinks, Link, LinkMatrix, read_links};
 
-use std::io::Read;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::Duration;
 
 use gangline_base::{Bytes, DeviceLayout};
 use nvml_wrapper::Nvml;
 use tracing::warn;
 
+use crate::program::{self, Limits};
+
 /// The most accelerators that are looked at.
 const ACCELERATORS_MAX: u32 = 64;
-/// How long the driver's own program may take to say how the GPUs are joined: a driver in trouble answers late or never.
-const LINKS_WAIT_MAX: Duration = Duration::from_secs(10);
-/// The most that is read of its answer.
-const LINKS_BYTES_MAX: u64 = 1 << 20;
+/// Of the driver's own program, which says how the GPUs are joined: a driver in trouble answers late or never.
+const LINKS_LIMITS: Limits = Limits { time: Duration::from_secs(10), output: 1 << 20, errors: 0 };
 
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,22 +78,9 @@ pub fn this_layout(machine: &Inventory) -> DeviceLayout {
 
 /// What `nvidia-smi topo -m` prints; none if it can't be run, or takes too long.
 pub(crate) fn printed_links() -> Option<String> {
-    let mut command = Command::new("nvidia-smi");
-    command.args(["topo", "-m"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
-    let output = child.stdout.take()?;
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut text = String::new();
-        let read = output.take(LINKS_BYTES_MAX).read_to_string(&mut text);
-        // The reader may have given up.
-        let _ = sender.send(read.map(|_| text));
-    });
-    let text = receiver.recv_timeout(LINKS_WAIT_MAX).ok().and_then(Result::ok);
-    // What has ended can't be killed, and what hangs in the driver isn't waited for.
-    let _ = child.kill();
-    let _ = child.try_wait();
-    text.filter(|text| !text.is_empty())
+    let ran = program::run(Command::new("nvidia-smi").args(["topo", "-m"]), Vec::new(), LINKS_LIMITS).ok()?;
+    let text = String::from_utf8(ran.output).ok()?;
+    (ran.status.is_some() && !text.is_empty()).then_some(text)
 }
 
 /// NVIDIA's accelerators; none without a driver. On a machine with several kinds, those of the first one's kind.

@@ -9,12 +9,14 @@
 mod cgroup;
 pub mod checks;
 mod clock;
+pub mod endpoint;
 pub mod fabric;
 mod files;
 pub mod inventory;
 pub mod keeper;
 pub mod launcher;
 mod process;
+mod program;
 pub mod protocol;
 mod rank_log;
 pub mod rank_protocol;

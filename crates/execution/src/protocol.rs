@@ -89,7 +89,8 @@ pub struct SupervisorSpec {
     pub skip_data_through: Option<u64>,
     /// The attempt's own token.
     pub token: String,
-    /// A file with the control plane's URL as its only line; read again whenever it can't be reached.
+    /// A file with the control plane's URL as its only line, beside its certificates (see [`crate::endpoint`]); read again
+    /// for each report.
     pub endpoint_file: PathBuf,
     /// This node's folder of the attempt: logs, exit records, supervisor.json, supervisor.log.
     pub folder: PathBuf,

@@ -1,9 +1,6 @@
 //! What a user can get wrong, and what is said then.
 
-use std::process::Command;
-
-use crate::fixtures::gangline;
-use crate::fixtures::product::{Product, Ran};
+use crate::fixtures::product::Product;
 
 #[test]
 fn a_bad_job_file_is_refused_with_its_places() {
@@ -94,20 +91,10 @@ fn a_bad_configuration_is_refused() {
 }
 
 #[test]
-fn listening_beyond_loopback_is_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut command = Command::new(gangline());
-    command.arg("up").arg("--data").arg(folder.path()).args(["--listen", "0.0.0.0:0"]);
-    let ran = Ran::from(command.output().expect("gangline runs"));
-    assert_eq!(ran.code, 1, "{}", ran.stderr);
-    assert!(ran.stderr.contains("G0506") && ran.stderr.contains("ssh -L"), "{}", ran.stderr);
-}
-
-#[test]
 fn bad_and_missing_tokens_get_401_and_large_bodies_413() {
     let product = Product::up(&["a=cpu:1"]);
-    let endpoint = std::fs::read_to_string(product.data().join("endpoint")).expect("an endpoint");
-    let url = format!("{}/api/v1/jobs", endpoint.trim());
+    let endpoint = product.url();
+    let url = format!("{endpoint}/api/v1/jobs");
     let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
     let text = |mut answer: ureq::http::Response<ureq::Body>| {
         (answer.status().as_u16(), answer.body_mut().read_to_string().expect("text"))

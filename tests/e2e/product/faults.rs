@@ -49,8 +49,11 @@ const STEPS: u32 = 60;
 
 fn job_file(shape: &str, fault: &str, folder: &str) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/faulty.py");
+    // One that is slow has to be so for long enough to be found, even where the disk holds the journal up for seconds.
+    let since = if fault == "slow" { 5 } else { 25 };
     format!(
-        "name: faulty\n{shape}\nenvs: {{FAULT: \"{fault}\", FAULT_RANK: \"2\", STEPS: \"{STEPS}\"}}\n\
+        "name: faulty\n{shape}\n\
+         envs: {{FAULT: \"{fault}\", FAULT_RANK: \"2\", FAULT_STEP: \"{since}\", STEPS: \"{STEPS}\"}}\n\
          recovery: {{hang_timeout: 8s}}\nrun: exec python3 -u {script}\ncheckpoint: {{path: \"{folder}\", grace: 2s}}\n"
     )
 }

@@ -120,9 +120,9 @@ fn nothing_outlives_a_supervisor_and_a_keeper_killed_together() {
 
 /// Steps of the job's curve, as the API gives it.
 fn steps_of(product: &Product, id: &str) -> Vec<u64> {
-    let endpoint = std::fs::read_to_string(product.data().join("endpoint")).expect("an endpoint");
+    let endpoint = product.url();
     let token = std::fs::read_to_string(product.data().join("token")).expect("a token");
-    let url = format!("{}/api/v1/jobs/{id}/series?points=10000", endpoint.trim());
+    let url = format!("{endpoint}/api/v1/jobs/{id}/series?points=10000");
     let mut answer = ureq::get(url).header("authorization", format!("Bearer {token}")).call().expect("an answer");
     let series: serde_json::Value =
         serde_json::from_str(&answer.body_mut().read_to_string().expect("text")).expect("JSON");

@@ -12,6 +12,7 @@ mod page;
 mod partition;
 mod preemption;
 mod sweeps;
+mod tls;
 
 /// Options of tinygpt for a small job.
 const SMALL: &str = "--width 16 --layers 1 --heads 2 --context 16 --batch 2 --corpus-bytes-max 200000 --log-every 10";

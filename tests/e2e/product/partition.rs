@@ -1,49 +1,11 @@
 //! The network between supervisors and the control plane is cut, in a network namespace that the whole product runs in:
 //! its loopback goes down, and comes up again.
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::fixtures::network::Namespace;
 use crate::fixtures::product::{Product, assert_booked_exactly};
 use crate::fixtures::wait_for;
-
-/// A network that only the product of one test is in.
-struct Network(String);
-
-impl Network {
-    /// None, having said so, without the right to make one.
-    #[expect(clippy::print_stdout, reason = "a test that is skipped says so (A-12)")]
-    fn new(name: &str) -> Option<Network> {
-        let network = Network(format!("gl{name}{}", std::process::id()));
-        let is_made = ip(&["netns", "add", &network.0]) && network.loopback("up");
-        if !is_made {
-            println!("skipped: no network namespaces here (root and iproute2 are needed)");
-        }
-        is_made.then_some(network)
-    }
-
-    fn loopback(&self, to: &str) -> bool {
-        ip(&["-n", &self.0, "link", "set", "lo", to])
-    }
-
-    /// Nobody hears anybody for so long.
-    fn cut_for(&self, time: Duration) {
-        assert!(self.loopback("down"));
-        std::thread::sleep(time);
-        assert!(self.loopback("up"));
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        // One that was never made is not there.
-        ip(&["netns", "delete", &self.0]);
-    }
-}
-
-fn ip(words: &[&str]) -> bool {
-    Command::new("ip").args(words).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
 
 /// A job that holds a lock as a rank holds its device, for so many tenths of a second, and leaves a mark where it was
 /// held already.
@@ -65,9 +27,9 @@ fn marks(product: &Product) -> Vec<String> {
 /// Proves A-13: silence alone is not death, on either side.
 #[test]
 fn jobs_go_on_while_the_network_is_away() {
-    let Some(network) = Network::new("a") else { return };
+    let Some(network) = Namespace::new("a") else { return };
     let mut product = Product::down(&["a=cpu:1"]);
-    product.started_by(&["ip", "netns", "exec", &network.0]);
+    product.started_by(&["ip", "netns", "exec", network.name()]);
     product.start();
     let id = product.submit(&holding(&product, 60));
     wait_for("the job to begin", || (!marks(&product).is_empty()).then_some(()));
@@ -82,9 +44,9 @@ fn jobs_go_on_while_the_network_is_away() {
 /// Proves A-5: the devices of a job that was given up during a partition are free when its next attempt gets them.
 #[test]
 fn devices_of_a_job_behind_a_partition_are_never_used_twice() {
-    let Some(network) = Network::new("b") else { return };
+    let Some(network) = Namespace::new("b") else { return };
     let mut product = Product::down(&["a=cpu:1"]);
-    product.started_by(&["ip", "netns", "exec", &network.0]);
+    product.started_by(&["ip", "netns", "exec", network.name()]);
     product.option("--orphan-after", "2");
     product.start();
     let id = product.submit(&holding(&product, 50));

@@ -45,11 +45,13 @@ const EXAMPLE: &str = "gangline-tinygpt";
 const SYNCHRONOUS: &str = "crates/storage";
 
 /// Where what others wrote may be used, by the beginning of its name.
-const KEPT_IN: [(&str, &[&str]); 11] = [
+const KEPT_IN: [(&str, &[&str]); 13] = [
     ("tokio", &["crates/execution", "crates/telemetry", "crates/control", "crates/cli", "tests"]),
     ("rusqlite", &["crates/control", "tests"]),
     ("axum", &["crates/control", "tests"]),
     ("maud", &["crates/control", "tests"]),
+    ("rcgen", &["crates/control"]),
+    ("tls-listener", &["crates/control"]),
     ("utoipa", &["crates/control", "tests"]),
     ("clap", &["crates/cli", "examples/", "xtask"]),
     ("comfy-table", &["crates/cli", "examples/", "xtask"]),

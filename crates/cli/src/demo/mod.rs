@@ -17,6 +17,7 @@ use gangline_execution::launcher::slurm::private::PrivateSlurm;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::launcher::{Kind, LauncherArgs};
+use crate::listen::ListenArgs;
 use crate::up::{self, UpArgs};
 use crate::{Global, output, report, submit};
 
@@ -64,7 +65,7 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
     };
     let kind = if slurm.is_some() { "cpu".to_owned() } else { accelerator_kind() };
     let running = up::start(&folder, &up_args(args, &kind, slurm.as_ref()))?;
-    let client = Client::new(&running.url, &running.token);
+    let client = running.client()?;
     output::tell(&format!("control plane at {} (data folder {})", running.url, folder.display()));
     output::tell(&format!("page: {}/?token={}", running.url, running.token));
     let seen = if slurm.is_some() { slurm::wait_for_nodes(&client) } else { Ok(()) };
@@ -107,7 +108,7 @@ fn up_args(args: &DemoArgs, kind: &str, slurm: Option<&PrivateSlurm>) -> UpArgs 
     };
     let nodes = if slurm.is_some() { Vec::new() } else { vec![format!("local={kind}:{SLOTS}")] };
     UpArgs {
-        listen: Some("127.0.0.1:0".to_owned()),
+        listen: ListenArgs { listen: Some("127.0.0.1:0".to_owned()), ..ListenArgs::default() },
         nodes,
         launcher,
         price: Some(args.price.clone()),

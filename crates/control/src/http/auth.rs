@@ -40,23 +40,33 @@ pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     value.strip_prefix("Bearer ").map(str::trim)
 }
 
-/// Refuses requests whose Host header isn't this machine's loopback.
-pub(super) async fn require_local_host(request: Request, next: Next) -> Response {
+/// Refuses requests whose Host header is neither this machine's loopback nor a name that this control plane goes by.
+pub(super) async fn require_own_host(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
-    if host.is_none_or(is_local) { next.run(request).await } else { ApiError::foreign_host().into_response() }
+    let is_own = host.is_none_or(|host| is_local(host) || is_named(host, &app.hosts));
+    if is_own { next.run(request).await } else { ApiError::foreign_host().into_response() }
 }
 
 fn is_local(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
+    let name = name_of(host);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn is_named(host: &str, names: &[String]) -> bool {
+    names.iter().any(|name| name.eq_ignore_ascii_case(name_of(host)))
+}
+
+/// Without the port.
+fn name_of(host: &str) -> &str {
+    match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_local;
+    use super::{is_local, is_named};
 
     #[test]
     fn only_loopback_hosts_are_local() {
@@ -65,6 +75,17 @@ mod tests {
         }
         for host in ["example.com", "127.0.0.1.example.com", "10.0.0.1:7878", "[::2]", "", "localhost.evil"] {
             assert!(!is_local(host), "{host} is not local");
+        }
+    }
+
+    #[test]
+    fn beyond_loopback_only_its_own_names_are_good() {
+        let names = ["head.example", "10.0.0.1", "fd00::2"].map(str::to_owned);
+        for host in ["head.example", "HEAD.example:7878", "10.0.0.1:7878", "[fd00::2]:7878"] {
+            assert!(is_named(host, &names), "{host} is its own");
+        }
+        for host in ["head.example.evil", "10.0.0.2:7878", "[fd00::3]", ""] {
+            assert!(!is_named(host, &names), "{host} is not");
         }
     }
 }

@@ -64,7 +64,7 @@ impl ApiError {
     }
 
     pub(super) fn foreign_host() -> Self {
-        let hint = "reach the control plane by 127.0.0.1, localhost or [::1]";
+        let hint = "reach the control plane by 127.0.0.1, localhost, [::1], or the name it was given with --advertise";
         ApiError::new(StatusCode::FORBIDDEN, "G0309", "the request names a host that isn't this machine", hint)
     }
 

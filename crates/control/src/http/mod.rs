@@ -22,6 +22,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::serve::Listener;
 use axum::{Json, Router};
 use gangline_base::Submitter;
 use tokio::net::TcpListener;
@@ -31,6 +32,7 @@ pub use openapi::document as openapi_document;
 use crate::db::Reader;
 use crate::secret::Secrets;
 use crate::service::Handle;
+use crate::tls::Tls;
 use crate::wire;
 use error::ApiError;
 
@@ -57,6 +59,8 @@ pub struct App {
     pub user: Submitter,
     /// The data folder, for logs and for where jobs save.
     pub folder: PathBuf,
+    /// The names and addresses besides loopback's by which it is reached; none unless it speaks TLS.
+    pub hosts: Vec<String>,
 }
 
 /// All routes.
@@ -89,24 +93,36 @@ pub fn router(app: App) -> Router {
         .fallback(|| async { ApiError::no_such_path() })
         .method_not_allowed_fallback(|| async { ApiError::wrong_method() })
         .layer(from_fn(limit_time))
-        .layer(from_fn(auth::require_local_host))
+        .layer(from_fn_with_state(app.clone(), auth::require_own_host))
         .with_state(app)
 }
 
 /// Serves until `stop` is ready, then finishes the requests under way, but waits no longer than five seconds for them.
 ///
 /// # Errors
-/// If the listener isn't a loopback one (there is no TLS), or fails.
+/// If the listener isn't a loopback one and there is no TLS, or it fails.
 pub async fn serve(
     listener: TcpListener,
+    tls: Option<Tls>,
     app: App,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
     let address = listener.local_addr()?;
-    if !address.ip().is_loopback() {
-        let message = format!("refused to serve {address}: beyond loopback TLS is needed");
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message));
+    match tls {
+        Some(tls) => serve_on(tls.listen(listener), app, stop).await,
+        None if address.ip().is_loopback() => serve_on(listener, app, stop).await,
+        None => {
+            let message = format!("refused to serve {address}: beyond loopback TLS is needed");
+            Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message))
+        }
     }
+}
+
+async fn serve_on<L>(listener: L, app: App, stop: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()>
+where
+    L: Listener,
+    L::Addr: std::fmt::Debug,
+{
     let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
     let stop = async move {
         stop.await;

@@ -42,7 +42,8 @@ pub(super) async fn show(
         if !app.secrets.is_user(&token) {
             return refused();
         }
-        let cookie = format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict", app.secrets.page_token());
+        let secure = if app.hosts.is_empty() { "" } else { "; Secure" };
+        let cookie = format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict{secure}", app.secrets.page_token());
         return ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response();
     }
     if !has_cookie(&app, &headers) {

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp, with_causes};
+use gangline_execution::endpoint::ENDPOINT_FILE;
 use gangline_execution::launcher::{LaunchError, Launcher};
 use gangline_execution::protocol::{FaultCause, PROTOCOL_VERSION, SupervisorSpec};
 use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
@@ -15,7 +16,6 @@ use tracing::{debug, error, info, warn};
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Request;
-use crate::ENDPOINT_FILE;
 use crate::codec::hang_timeout_ms;
 use crate::model::{cause_as_fault, checkpoint_folder};
 

@@ -84,7 +84,7 @@ fn a_listener_beyond_loopback_is_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let refused = runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("a free port");
-        gangline_control::http::serve(listener, plane.app.clone(), std::future::pending()).await
+        gangline_control::http::serve(listener, None, plane.app.clone(), std::future::pending()).await
     });
     assert!(refused.expect_err("a refusal").to_string().contains("TLS"));
 }

@@ -137,6 +137,7 @@ impl Plane {
             secrets: secrets.clone(),
             user: Submitter("ada".to_owned()),
             folder: folder.path().to_owned(),
+            hosts: Vec::new(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
@@ -148,7 +149,7 @@ impl Plane {
             let _ = stopped.await;
         };
         let served = app.clone();
-        let http = std::thread::spawn(move || runtime.block_on(serve(listener, served, stopped)));
+        let http = std::thread::spawn(move || runtime.block_on(serve(listener, None, served, stopped)));
         Plane { folder, secrets, app, address, launches, running: Some((service, stop, http)) }
     }
 

@@ -4,13 +4,18 @@
 //! it. Elsewhere a time service that runs has to do.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use super::finding::Reason;
 use super::{Expectations, Finding, Verdict};
+use crate::program::{self, Limits};
 
 /// Programs that keep clocks right.
 const SERVICES: [&str; 7] = ["chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "ntpd-rs", "openntpd"];
+
+/// Of timedatectl, which asks a service that may hang.
+const LIMITS: Limits = Limits { time: Duration::from_secs(4), output: 64, errors: 0 };
 
 pub(super) fn check(_: &Expectations) -> Vec<Finding> {
     let service = service();
@@ -37,8 +42,8 @@ pub(super) fn check(_: &Expectations) -> Vec<Finding> {
 /// What timedatectl says; none without it.
 fn told_by_system() -> Option<bool> {
     let mut command = Command::new("timedatectl");
-    command.args(["show", "--property=NTPSynchronized", "--value"]).stdin(Stdio::null()).stderr(Stdio::null());
-    match command.output().ok()?.stdout.trim_ascii() {
+    command.args(["show", "--property=NTPSynchronized", "--value"]);
+    match program::run(&mut command, Vec::new(), LIMITS).ok()?.output.trim_ascii() {
         b"yes" => Some(true),
         b"no" => Some(false),
         _ => None,

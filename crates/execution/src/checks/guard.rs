@@ -1,19 +1,15 @@
 //! Runs checks, each in a process of its own, and gives up those that don't end.
 
-use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::io;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, kill_process_group};
-
 use super::finding::Reason;
 use super::{Check, Expectations, Finding, Verdict};
-use crate::process::as_pid;
+use crate::program::{self, Limits};
 
 /// Checks that only look and run at once.
 const AT_ONCE_MAX: usize = 4;
@@ -92,54 +88,19 @@ impl Guard {
 
     /// Starts the check's process, and waits for its answer or the time-out.
     fn ask(&self, check: &Check, expectations: &Expectations, timeout: Duration) -> io::Result<Ended> {
-        let mut command = Command::new(&self.program);
-        command.args(["check", check.name]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Whatever it starts is killed with it.
-        let mut child = command.process_group(0).spawn()?;
-        let group = child.id();
         let question = serde_json::to_vec(expectations)?;
-        let (sender, receiver) = mpsc::channel();
-        thread::spawn(move || {
-            // Whoever gave up doesn't listen; this thread then waits for what hangs, and nobody waits for it.
-            let _ = sender.send(converse(&mut child, &question));
-        });
-        let answer = match receiver.recv_timeout(timeout) {
-            Ok(conversed) => ended(conversed?),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ended::Late,
-        };
-        if let Some(group) = as_pid(group).filter(|_| matches!(answer, Ended::Late)) {
-            // It may just have ended.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        Ok(answer)
+        let limits = Limits { time: timeout, output: ANSWER_BYTES_MAX, errors: ANSWER_BYTES_MAX };
+        let ran = program::run(Command::new(&self.program).args(["check", check.name]), question, limits)?;
+        Ok(match ran.status {
+            Some(status) if status.success() => Ended::Answered(ran.output),
+            Some(status) => {
+                let words = String::from_utf8_lossy(&ran.errors);
+                let words = words.trim();
+                Ended::Broke(format!("{status}: {}", &words[..words.floor_char_boundary(WORDS_BYTES_MAX)]))
+            }
+            None => Ended::Late,
+        })
     }
-}
-
-/// What a check's process said, its last words, and how it ended.
-type Said = (Vec<u8>, Vec<u8>, ExitStatus);
-
-fn converse(child: &mut Child, question: &[u8]) -> io::Result<Said> {
-    if let Some(mut stdin) = child.stdin.take() {
-        // A check that doesn't read its question says why by its end.
-        let _ = stdin.write_all(question);
-    }
-    let (mut answer, mut words) = (Vec::new(), Vec::new());
-    if let Some(stdout) = child.stdout.take() {
-        stdout.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-    }
-    if let Some(stderr) = child.stderr.take() {
-        stderr.take(ANSWER_BYTES_MAX).read_to_end(&mut words)?;
-    }
-    Ok((answer, words, child.wait()?))
-}
-
-fn ended((answer, words, status): Said) -> Ended {
-    if status.success() {
-        return Ended::Answered(answer);
-    }
-    let words = String::from_utf8_lossy(&words);
-    let words = words.trim();
-    Ended::Broke(format!("{status}: {}", &words[..words.floor_char_boundary(WORDS_BYTES_MAX)]))
 }
 
 fn hung(timeout: Duration) -> Finding {

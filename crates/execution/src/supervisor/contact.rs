@@ -10,6 +10,7 @@ use std::time::Duration;
 use gangline_base::Timestamp;
 use tokio::sync::mpsc;
 
+use crate::endpoint::{agent, certificates};
 use crate::files::read_bounded;
 use crate::protocol::{Orders, PROTOCOL_VERSION, Report, SupervisorSpec};
 
@@ -27,8 +28,8 @@ const REPORT_PATH: &str = "/api/v1/supervisors/report";
 /// Why a report got no orders.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ContactError {
-    /// The file with the URL can't be read.
-    #[error("read the control plane's endpoint from {path}: {source}")]
+    /// The file with the URL or the one with the certificates can't be read.
+    #[error("read how the control plane is reached from {path}, or its certificates beside that: {source}")]
     Endpoint { path: PathBuf, source: io::Error },
     /// No answer, or none that makes sense.
     #[error("reach the control plane at {url}: {source}")]
@@ -106,32 +107,49 @@ impl Contact {
 }
 
 fn post_all(waiting: &Receiver<Box<Report>>, answers: &mpsc::Sender<Answer>, endpoint_file: &Path, token: &str) {
-    let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_MAX)).http_status_as_error(false);
-    let agent = ureq::Agent::new_with_config(config.proxy(None).max_redirects(0).build());
+    let mut line = Line { endpoint_file, token, open: None };
     while let Ok(report) = waiting.recv() {
-        let answer = post(&agent, endpoint_file, token, &report);
+        let answer = line.post(&report);
         if answers.blocking_send(answer).is_err() {
             return;
         }
     }
 }
 
-/// One report. The endpoint is read each time: a control plane that was restarted may be elsewhere.
-fn post(agent: &ureq::Agent, endpoint_file: &Path, token: &str, report: &Report) -> Answer {
-    let endpoint = |source| ContactError::Endpoint { path: endpoint_file.to_owned(), source };
-    let bytes = read_bounded(endpoint_file).map_err(endpoint)?;
-    let url = String::from_utf8_lossy(&bytes).trim().trim_end_matches('/').to_owned();
-    let unreachable = |error| ContactError::Unreachable { url: url.clone(), source: Box::new(error) };
-    let request = agent.post(format!("{url}{REPORT_PATH}")).header("authorization", format!("Bearer {token}"));
-    let mut response = request.send_json(report).map_err(unreachable)?;
-    let status = response.status();
-    if !status.is_success() {
-        return Err(ContactError::Refused { url, status: status.as_u16() });
+/// Where reports go, and by which connections.
+struct Line<'a> {
+    endpoint_file: &'a Path,
+    token: &'a str,
+    /// What trusts these certificates.
+    open: Option<(Option<Vec<u8>>, ureq::Agent)>,
+}
+
+impl Line<'_> {
+    /// One report. The endpoint is read each time: a control plane that was restarted may be elsewhere, with other
+    /// certificates.
+    fn post(&mut self, report: &Report) -> Answer {
+        let endpoint = |source| ContactError::Endpoint { path: self.endpoint_file.to_owned(), source };
+        let bytes = read_bounded(self.endpoint_file).map_err(endpoint)?;
+        let url = String::from_utf8_lossy(&bytes).trim().trim_end_matches('/').to_owned();
+        let unreachable = |error| ContactError::Unreachable { url: url.clone(), source: Box::new(error) };
+        let certificates = certificates(self.endpoint_file, &url).map_err(endpoint)?;
+        let agent = match self.open.take() {
+            Some((trusted, agent)) if trusted == certificates => agent,
+            _ => agent(REQUEST_MAX, certificates.as_deref()).map_err(unreachable)?,
+        };
+        let agent = &self.open.insert((certificates, agent)).1;
+        let request =
+            agent.post(format!("{url}{REPORT_PATH}")).header("authorization", format!("Bearer {}", self.token));
+        let mut response = request.send_json(report).map_err(unreachable)?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(ContactError::Refused { url, status: status.as_u16() });
+        }
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+        let orders: Orders = body.read_json().map_err(unreachable)?;
+        if orders.version != PROTOCOL_VERSION {
+            return Err(ContactError::Version { url, found: orders.version });
+        }
+        Ok(orders)
     }
-    let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
-    let orders: Orders = body.read_json().map_err(unreachable)?;
-    if orders.version != PROTOCOL_VERSION {
-        return Err(ContactError::Version { url, found: orders.version });
-    }
-    Ok(orders)
 }

@@ -2,21 +2,18 @@
 //! where py-spy or gdb are installed. All of it is bounded, and nothing waits for a process that doesn't answer.
 
 use std::fs;
-use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::process::descendants;
+use crate::program::{self, Limits};
 
 /// Processes and threads that are looked at.
 const PROCESSES_MAX: usize = 32;
 const THREADS_MAX: usize = 32;
-/// How long a tool may take for a process.
-const TOOL_WAIT_MAX: Duration = Duration::from_secs(4);
-/// The most that is read of what it prints.
-const TOOL_BYTES_MAX: u64 = 64 << 10;
+/// Of a tool, for a process.
+const TOOL_LIMITS: Limits = Limits { time: Duration::from_secs(4), output: 64 << 10, errors: 0 };
 
 /// A stuck rank's stacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,25 +91,12 @@ fn own_stacks(pid: u32) -> String {
     tools.iter().find_map(|(tool, arguments)| run(tool, arguments)).unwrap_or_default()
 }
 
-/// Runs a tool for a bounded time; none if it isn't there, prints nothing or takes too long.
+/// Runs a tool for a bounded time; none if it isn't there or prints nothing.
 fn run(tool: &str, arguments: &[&str]) -> Option<String> {
-    let mut command = Command::new(tool);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
-    let output = child.stdout.take()?;
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // What was read until then is worth having.
-        let _ = output.take(TOOL_BYTES_MAX).read_to_end(&mut bytes);
-        // The reader may have given up.
-        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
-    });
-    let text = receiver.recv_timeout(TOOL_WAIT_MAX).ok();
-    // What has ended can't be killed, and it is reaped either way.
-    let _ = child.kill();
-    let _ = child.wait();
-    text.filter(|text| !text.trim().is_empty())
+    let ran = program::run(Command::new(tool).args(arguments), Vec::new(), TOOL_LIMITS).ok()?;
+    // What was read until then is worth having.
+    let text = String::from_utf8_lossy(&ran.output).into_owned();
+    (!text.trim().is_empty()).then_some(text)
 }
 
 /// Processor time of a process and what it started, children that have ended included.

@@ -50,8 +50,13 @@ pub(super) fn run(bench: &mut Bench) -> Result<()> {
 
 fn lose(bench: &mut Bench, allocation: &str) -> Result<Found> {
     let folder = Folder::new()?;
-    let options =
-        PrivateOptions { folder: folder.path("slurm"), nodes: NODES, cpus: 16, gpus: Some(("h100".to_owned(), GPUS)) };
+    let options = PrivateOptions {
+        folder: folder.path("slurm"),
+        nodes: NODES,
+        cpus: 16,
+        gpus: Some(("h100".to_owned(), GPUS)),
+        hosts: None,
+    };
     std::fs::create_dir_all(&options.folder).context("make Slurm's folder")?;
     let mut slurm =
         PrivateSlurm::start(options).context("set up a private Slurm (root, slurm-wlm and munge are needed)")?;

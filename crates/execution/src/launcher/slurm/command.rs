@@ -4,26 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{self, Read};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io;
+use std::process::Command;
+use std::time::Duration;
 
 use crate::launcher::LaunchError;
+use crate::program::{self, Limits};
 
 /// What messages call the system.
 pub(super) const SLURM: &str = "Slurm";
-/// A program that takes longer is given up. Slurm's own wait for its controller is 10 s, and for a missing slurm.conf 60 s.
-const WAIT_MAX: Duration = Duration::from_secs(12);
-/// Between two looks whether a program that has closed its output has ended.
-const EXIT_PAUSE: Duration = Duration::from_millis(1);
-/// How long its last words may take.
-const LAST_WORDS_WAIT: Duration = Duration::from_secs(1);
-/// The most that is read of a program's output: ten thousand nodes or jobs are some 30 MB.
-const OUTPUT_BYTES_MAX: u64 = 256 << 20;
-/// The most that is read of its errors.
-const ERROR_BYTES_MAX: u64 = 64 << 10;
+/// A program that takes longer is given up: Slurm's own wait for its controller is 10 s, and for a missing slurm.conf 60 s.
+/// Ten thousand nodes or jobs are some 30 MB.
+const LIMITS: Limits = Limits { time: Duration::from_secs(12), output: 256 << 20, errors: 64 << 10 };
 
 /// What Slurm says when its controller, its configuration or munge isn't to be had: it may be later (slurm_errno.h, and
 /// what the programs print around it).
@@ -74,26 +66,20 @@ impl Programs {
     pub(super) fn run(&self, program: &'static str, arguments: &[String]) -> Result<Vec<u8>, LaunchError> {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(&self.environment);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let unavailable = |message: String| LaunchError::Unavailable { system: SLURM, message };
-        let mut child = command.spawn().map_err(|error| unavailable(not_started(program, &error)))?;
-        let deadline = Instant::now() + WAIT_MAX;
-        let output = read(child.stdout.take(), OUTPUT_BYTES_MAX);
-        let errors = read(child.stderr.take(), ERROR_BYTES_MAX);
-        let output = receive(&output, deadline);
-        let status = wait(&mut child, deadline);
-        // What has ended, or was killed, says no more.
-        let errors = receive(&errors, Instant::now() + LAST_WORDS_WAIT);
-        let said = last_words(&errors.unwrap_or_default());
-        match (status, output) {
-            (Some(true), Some(output)) => Ok(output),
-            (Some(_), _) if is_unavailable(&said) => Err(unavailable(format!("{program}: {said}"))),
-            (Some(_), _) => Err(LaunchError::Refused { system: SLURM, message: format!("{program}: {said}") }),
-            (None, _) => {
-                let silence = format!("{program} did not end within {} s", WAIT_MAX.as_secs());
-                Err(unavailable(if said.is_empty() { silence } else { format!("{silence}: {said}") }))
-            }
+        let ran = program::run(&mut command, Vec::new(), LIMITS);
+        let ran = ran.map_err(|error| unavailable(not_started(program, &error)))?;
+        let said = last_words(&ran.errors);
+        if ran.has_succeeded() {
+            return Ok(ran.output);
         }
+        if ran.status.is_none() {
+            let silence = format!("{program} did not end within {} s", LIMITS.time.as_secs());
+            return Err(unavailable(if said.is_empty() { silence } else { format!("{silence}: {said}") }));
+        }
+        let message = format!("{program}: {said}");
+        let refused = LaunchError::Refused { system: SLURM, message: message.clone() };
+        Err(if is_unavailable(&said) { unavailable(message) } else { refused })
     }
 }
 
@@ -102,36 +88,6 @@ fn not_started(program: &str, error: &io::Error) -> String {
         return format!("{program} is not installed here (Debian: slurm-client)");
     }
     format!("{program} can't be started: {error}")
-}
-
-fn read(stream: Option<impl Read + Send + 'static>, bytes_max: u64) -> mpsc::Receiver<Vec<u8>> {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let read = stream.map(|stream| stream.take(bytes_max).read_to_end(&mut bytes));
-        // What was read before an error tells more than nothing; and the reader may have given up.
-        let _ = read.map(|_| sender.send(bytes));
-    });
-    receiver
-}
-
-fn receive(bytes: &mpsc::Receiver<Vec<u8>>, deadline: Instant) -> Option<Vec<u8>> {
-    bytes.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
-}
-
-/// Whether it succeeded; none if it had to be killed.
-fn wait(child: &mut Child, deadline: Instant) -> Option<bool> {
-    while Instant::now() < deadline {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status.success()),
-            Ok(None) => thread::sleep(EXIT_PAUSE),
-            Err(_) => break,
-        }
-    }
-    // What has ended can't be killed.
-    let _ = child.kill();
-    let _ = child.wait();
-    None
 }
 
 /// What a program said last, without its name: Slurm's programs print what they tried first and why they gave up last.

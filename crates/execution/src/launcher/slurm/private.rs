@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -40,6 +40,17 @@ pub struct PrivateOptions {
     pub cpus: u32,
     /// Pretended GPUs of each, and their type.
     pub gpus: Option<(String, u32)>,
+    /// Networks that are there already and that the nodes are put into; none: all of it is on loopback.
+    pub hosts: Option<PrivateHosts>,
+}
+
+/// Nodes that reach each other and the controller by a network only, as if they were other machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrivateHosts {
+    /// The controller's address.
+    pub controller: Ipv4Addr,
+    /// Of each node, the network namespace (`ip netns`) that it is in and its address there.
+    pub nodes: Vec<(String, Ipv4Addr)>,
 }
 
 /// Why there is no private Slurm.
@@ -145,7 +156,16 @@ impl PrivateSlurm {
     /// # Errors
     /// [`PrivateError`] if it can't be started.
     pub fn start_node(&mut self, number: u32) -> Result<(), PrivateError> {
-        let mut command = self.command("slurmd");
+        let host = self.options.hosts.as_ref().and_then(|hosts| hosts.nodes.get(index(number)?));
+        let mut command = match host {
+            Some((namespace, _)) => {
+                // Not by "ip netns exec", which hides the cgroups that slurmd looks for.
+                let mut command = self.command("nsenter");
+                command.arg(format!("--net=/run/netns/{namespace}")).arg("slurmd");
+                command
+            }
+            None => self.command("slurmd"),
+        };
         command.args(["-D", "-N", &format!("n{number}"), "-f"]).arg(self.conf());
         command.env(NODE_VARIABLE, node_mark(&self.options.folder, number));
         let child = spawn(command, "slurmd", &self.options.folder)?;
@@ -167,7 +187,7 @@ impl PrivateSlurm {
     }
 
     fn node(&mut self, number: u32) -> Option<&mut Option<Child>> {
-        self.nodes.get_mut(usize::try_from(number.checked_sub(1)?).ok()?)
+        self.nodes.get_mut(index(number)?)
     }
 
     fn wait_until_up(&mut self) -> Result<(), PrivateError> {
@@ -201,6 +221,11 @@ impl Drop for PrivateSlurm {
 
 /// All that a node's slurmd starts has this variable.
 const NODE_VARIABLE: &str = "GANGLINE_PRIVATE_NODE";
+
+/// Nodes are numbered from one.
+fn index(number: u32) -> Option<usize> {
+    usize::try_from(number.checked_sub(1)?).ok()
+}
 
 fn node_mark(folder: &Path, number: u32) -> String {
     format!("{}:n{number}", folder.display())
@@ -290,8 +315,10 @@ fn slurm_conf(options: &PrivateOptions, ports: &[u16]) -> String {
     let (controller, nodes) = ports.split_first().expect("the controller has a port");
     let gres = options.gpus.as_ref().map(|(kind, count)| format!(" Gres=gpu:{kind}:{count}")).unwrap_or_default();
     let cpus = options.cpus;
+    let local = Ipv4Addr::LOCALHOST;
+    let head = options.hosts.as_ref().map_or(local, |hosts| hosts.controller);
     let mut text = format!(
-        "ClusterName=private\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={controller}\nSlurmUser=root\nSlurmdUser=root\n\
+        "ClusterName=private\nSlurmctldHost=localhost({head})\nSlurmctldPort={controller}\nSlurmUser=root\nSlurmdUser=root\n\
          AuthType=auth/munge\nAuthInfo=socket={folder}/munge/socket\nProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n\
          SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nGresTypes=gpu\nMpiDefault=none\n\
          JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n\
@@ -302,8 +329,10 @@ fn slurm_conf(options: &PrivateOptions, ports: &[u16]) -> String {
          PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
     );
     for (number, port) in (1..).zip(nodes) {
+        let host = options.hosts.as_ref().and_then(|hosts| hosts.nodes.get(index(number)?));
+        let address = host.map_or(local, |(_, address)| *address);
         text.push_str(&format!(
-            "NodeName=n{number} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=4000{gres} \
+            "NodeName=n{number} NodeHostname=localhost NodeAddr={address} Port={port} CPUs={cpus} RealMemory=4000{gres} \
              State=UNKNOWN\n"
         ));
     }

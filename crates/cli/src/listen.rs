@@ -1,0 +1,128 @@
+//! Where `up` listens, and under which name others reach it. Beyond loopback only with TLS, for tokens and job files cross
+//! the network there.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gangline_base::with_causes;
+use gangline_control::config::{Config, TlsFiles};
+use gangline_control::tls::Tls;
+
+use crate::configuration::beside;
+use crate::failure::Failure;
+
+/// Where to listen unless told otherwise.
+const LISTEN: &str = "127.0.0.1:7878";
+
+/// Where to listen.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ListenArgs {
+    /// Address and port to listen on, beyond loopback with TLS; port 0 for any free one [default: the configuration's, or 127.0.0.1:7878]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<String>,
+    /// Beyond loopback: the host's name or address by which other machines reach it [default: the configuration's, the
+    /// address it listens on, or this host's name]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) advertise: Option<String>,
+    /// A certificate to show, with those that signed it in the same file (PEM) [default: the configuration's, or one of its own making]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_certificate: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_certificate")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+/// Where to listen, and as whom.
+#[derive(Clone, Debug)]
+pub(crate) struct Listening {
+    pub(crate) address: SocketAddr,
+    /// By which it is reached.
+    host: String,
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Listening {
+    /// What options and configuration ask for. The configuration was read from the file at `path`.
+    ///
+    /// # Errors
+    /// G0503 for an address or a name that makes no sense, G0506 for a certificate that can't be used.
+    pub(crate) fn choose(
+        folder: &Path,
+        config: &Config,
+        path: Option<&Path>,
+        args: &ListenArgs,
+    ) -> Result<Listening, Failure> {
+        let address = address(args.listen.as_deref().or(config.listen.as_deref()).unwrap_or(LISTEN))?;
+        let advertised = args.advertise.clone().or_else(|| config.advertise.clone());
+        let files = files(config.tls.as_ref(), path, args);
+        let is_open = !address.ip().is_loopback();
+        if !is_open && files.is_none() {
+            if args.advertise.is_some() {
+                let message = format!("--advertise is for other machines, and {address} is reached from this one only");
+                return Err(Failure::coded("G0503", message, "add --listen 0.0.0.0:7878"));
+            }
+            return Ok(Listening { address, host: address.ip().to_string(), tls: None });
+        }
+        let this_host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let found = || if address.ip().is_unspecified() { this_host() } else { address.ip().to_string() };
+        let host = advertised.unwrap_or_else(found);
+        if (host.as_str(), address.port()).to_socket_addrs().is_err() {
+            let message = format!("other machines are to reach this one as \"{host}\", but nobody knows that name");
+            return Err(Failure::coded("G0503", message, "name it as they do: --advertise HOST, or its address"));
+        }
+        let made = match files {
+            Some((certificate, key)) => Tls::of_files(&certificate, &key, std::slice::from_ref(&host)),
+            None => Tls::own(folder, &own_names(&host, address.ip())),
+        };
+        let tls = made.map_err(|error| {
+            let hint = "give the certificate, then those that signed it, in one file, and a key that fits; or neither: it \
+                        makes a certificate that supervisors and the command line trust";
+            let message = format!("refused to listen on {address}: {}", with_causes(&error));
+            Failure::coded("G0506", message, hint)
+        })?;
+        Ok(Listening { address, host, tls: Some(tls) })
+    }
+
+    /// How it is reached, once its port is known.
+    pub(crate) fn url(&self, port: u16) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        match self.host.parse::<IpAddr>() {
+            Ok(IpAddr::V6(address)) => format!("{scheme}://[{address}]:{port}"),
+            _ => format!("{scheme}://{}:{port}", self.host),
+        }
+    }
+
+    /// The names besides loopback's that requests may call it by.
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        let own = (!self.address.ip().is_unspecified()).then(|| self.address.ip().to_string());
+        if self.tls.is_some() { own.into_iter().chain([self.host.clone()]).collect() } else { Vec::new() }
+    }
+}
+
+/// What its own certificate is to be good for: tunnels end at loopback.
+fn own_names(host: &str, address: IpAddr) -> Vec<String> {
+    let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1", host].map(str::to_owned).into();
+    if !address.is_unspecified() {
+        names.push(address.to_string());
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn address(text: &str) -> Result<SocketAddr, Failure> {
+    let found = text.to_socket_addrs().ok().and_then(|mut addresses| addresses.next());
+    found.ok_or_else(|| {
+        Failure::coded("G0503", format!("\"{text}\" is not an address and port"), "write it as 127.0.0.1:7878")
+    })
+}
+
+/// The certificate's and the key's files, if there are any.
+fn files(config: Option<&TlsFiles>, path: Option<&Path>, args: &ListenArgs) -> Option<(PathBuf, PathBuf)> {
+    if let (Some(certificate), Some(key)) = (&args.tls_certificate, &args.tls_key) {
+        return Some((certificate.clone(), key.clone()));
+    }
+    let (TlsFiles { certificate, key }, path) = (config?, path?);
+    Some((beside(path, certificate), beside(path, key)))
+}

@@ -1,0 +1,133 @@
+//! Running another program with limits of its time and its output. Keeps A-10.
+//!
+//! Whatever it starts is killed with it, and nobody waits for what can't be killed: a tool that hangs in a driver holds a
+//! thread, not its caller.
+
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process_group};
+
+use crate::process::as_pid;
+
+/// How long the last words of one that was killed may take.
+const LAST_WORDS_WAIT: Duration = Duration::from_secs(1);
+
+/// What a program may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Until it has to have ended.
+    pub(crate) time: Duration,
+    /// So much of its standard output is read, in bytes.
+    pub(crate) output: u64,
+    /// So much of its standard error.
+    pub(crate) errors: u64,
+}
+
+/// What a program did.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// How it ended; none if it took too long and was killed.
+    pub(crate) status: Option<ExitStatus>,
+    /// What it printed, until then and as far as it is read.
+    pub(crate) output: Vec<u8>,
+    /// Its errors.
+    pub(crate) errors: Vec<u8>,
+}
+
+impl Ran {
+    /// Whether it ended well and in time.
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+}
+
+/// Runs a program to its end, or to the limit of its time.
+///
+/// # Errors
+/// If it can't be started.
+pub(crate) fn run(command: &mut Command, input: Vec<u8>, limits: Limits) -> io::Result<Ran> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.process_group(0).spawn()?;
+    let group = as_pid(child.id());
+    let deadline = Instant::now() + limits.time;
+    if let Some(mut stdin) = child.stdin.take() {
+        // One that doesn't read its input says why by its end.
+        thread::spawn(move || stdin.write_all(&input));
+    }
+    let output = read(child.stdout.take(), limits.output);
+    let errors = read(child.stderr.take(), limits.errors);
+    let (sender, ended) = channel();
+    // The one who started it may have given up.
+    thread::spawn(move || sender.send(child.wait()));
+    let left = |until: Instant| until.saturating_duration_since(Instant::now());
+    let said = output.recv_timeout(left(deadline)).ok();
+    let status = ended.recv_timeout(left(deadline)).ok().transpose()?;
+    if let (None, Some(group)) = (status, group) {
+        // It may just have ended.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    // What has ended, or was killed, says no more, unless something that it left behind has its output.
+    let last = Instant::now() + LAST_WORDS_WAIT;
+    let output = said.or_else(|| output.recv_timeout(left(last)).ok()).unwrap_or_default();
+    let errors = errors.recv_timeout(left(last)).unwrap_or_default();
+    Ok(Ran { status, output, errors })
+}
+
+/// What comes of a stream, as far as it is read; what is more than that is let go by, so that its writer doesn't fail.
+fn read(stream: Option<impl Read + Send + 'static>, bytes_max: u64) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let Some(mut stream) = stream else { return };
+        let mut bytes = Vec::new();
+        // What was read before an error tells more than nothing; and the reader may have given up.
+        let _ = stream.by_ref().take(bytes_max).read_to_end(&mut bytes);
+        let _ = sender.send(bytes);
+        let _ = io::copy(&mut stream, &mut io::sink());
+    });
+    receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { time: Duration::from_secs(20), output: 1_000, errors: 1_000 };
+
+    fn sh(script: &str, input: &str, limits: Limits) -> Ran {
+        run(Command::new("sh").args(["-c", script]), input.as_bytes().to_vec(), limits).expect("sh starts")
+    }
+
+    #[test]
+    fn what_it_reads_prints_and_ends_with_is_passed_on() {
+        let ran = sh("cat; echo broken >&2; exit 3", "said", LIMITS);
+        assert_eq!((ran.output.as_slice(), ran.errors.as_slice()), (b"said".as_slice(), b"broken\n".as_slice()));
+        assert_eq!(ran.status.and_then(|status| status.code()), Some(3));
+        assert!(!ran.has_succeeded() && sh("true", "", LIMITS).has_succeeded());
+        run(&mut Command::new("/no/such/program"), Vec::new(), LIMITS).expect_err("it isn't there");
+    }
+
+    /// Proves A-10: neither a program that never ends nor one that never stops talking holds its caller up.
+    #[test]
+    fn one_that_takes_too_long_is_killed_with_what_it_started() {
+        let short = Limits { time: Duration::from_millis(300), ..LIMITS };
+        let started = Instant::now();
+        let ran = sh("echo before; sleep 60 & sleep 60", "", short);
+        assert_eq!((ran.status, ran.output.as_slice()), (None, b"before\n".as_slice()));
+        assert!(started.elapsed() < Duration::from_secs(10), "nobody waits for it");
+        let talks = sh("yes", "", short);
+        assert_eq!((talks.status, talks.output.len()), (None, 1_000));
+        let says_much = sh("head -c 100000 /dev/zero; echo well >&2", "", LIMITS);
+        assert!(says_much.has_succeeded() && says_much.output.len() == 1_000 && says_much.errors == b"well\n");
+    }
+
+    #[test]
+    fn one_that_does_not_read_its_input_is_not_waited_for() {
+        let ran = sh("echo done", &"x".repeat(1 << 20), LIMITS);
+        assert!(ran.has_succeeded() && ran.output == b"done\n");
+    }
+}
