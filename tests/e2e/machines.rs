@@ -38,7 +38,7 @@ fn a_gang_on_other_machines_trains_and_reports_by_tls() {
     let folder = on.product.path("checkpoints").to_str().expect("text").to_owned();
     let id = on.product.submit(&training(60, &folder));
     let job = on.product.wait_state(&id, "succeeded");
-    assert_eq!((job["progress"]["step"].as_u64(), job["faults"].as_u64()), (Some(60), Some(0)), "{job:#}");
+    assert_eq!(job["progress"]["step"].as_u64(), Some(60), "{job:#}");
     assert_eq!(OnSlurm::places(&job), ["n1", "n2"]);
 }
 

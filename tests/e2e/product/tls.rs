@@ -47,7 +47,7 @@ fn a_job_goes_on_under_a_control_plane_with_another_certificate() {
     product.wait_state(&id, "running");
     let before = certificate(&product);
     product.kill_control_plane();
-    product.option("--advertise", "127.0.0.3");
+    product.change("--advertise", "127.0.0.3");
     product.start();
     assert!(product.url().starts_with("https://127.0.0.3:"));
     assert_ne!(certificate(&product), before, "the first one isn't good for the new address");
