@@ -1,25 +1,15 @@
 //! Slurm over several machines: each node is in a network namespace of its own, so supervisors and ranks reach each other
 //! and the control plane by the network only.
 
-use serde_json::Value;
-
 use crate::fixtures::network::Network;
+use crate::fixtures::product::{self, attempts};
 use crate::fixtures::slurm::{OnSlurm, is_possible};
-use crate::fixtures::{gangline, wait_for};
+use crate::fixtures::wait_for;
 
 /// A gang of two nodes with a rank on each, which train one model over the network between them.
 fn training(steps: u32, folder: &str) -> String {
-    let small = "--width 16 --layers 1 --heads 2 --context 16 --batch 2 --corpus-bytes-max 200000 --log-every 10";
-    format!(
-        "name: pair\nnum_nodes: 2\nresources: {{accelerators: \"H100:1\"}}\n\
-         run: exec '{}' tinygpt {small} --steps {steps} --checkpoint-every 20 --step-time-min 20\n\
-         checkpoint: {{path: \"{folder}\", grace: 5s}}\n",
-        gangline().display()
-    )
-}
-
-fn attempts(job: &Value) -> usize {
-    job["attempts"].as_array().map_or(0, Vec::len)
+    let options = format!("--steps {steps} --checkpoint-every 20 --step-time-min 20");
+    product::training("num_nodes: 2\nresources: {accelerators: \"H100:1\"}", &options, folder)
 }
 
 #[test]

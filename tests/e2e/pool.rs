@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::fixtures::product::{self, attempts};
 use crate::fixtures::slurm::{OnSlurm, is_possible};
-use crate::fixtures::{gangline, wait_for};
+use crate::fixtures::wait_for;
 
 /// A control plane that holds all of so many nodes.
 fn pool(nodes: u32) -> OnSlurm {
@@ -20,10 +21,6 @@ fn pool(nodes: u32) -> OnSlurm {
 fn jobs(on: &OnSlurm) -> BTreeSet<String> {
     let first = |job: String| job.split(' ').next().unwrap_or_default().to_owned();
     on.jobs("RUNNING,PENDING,CONFIGURING").into_iter().map(first).collect()
-}
-
-fn attempts(job: &Value) -> usize {
-    job["attempts"].as_array().map_or(0, Vec::len)
 }
 
 fn again(on: &OnSlurm, id: &str, number: usize) -> Value {
@@ -76,13 +73,9 @@ fn what_restarts_or_moves_to_a_spare_waits_for_no_slurm_job() {
     let mut on = pool(3);
     let held = jobs(&on);
     let folder = on.product.path("checkpoints").to_str().expect("text").to_owned();
-    let small = "--width 16 --layers 1 --heads 2 --context 16 --batch 2 --corpus-bytes-max 200000 --log-every 10";
-    let id = on.product.submit(&format!(
-        "name: tiny\nresources: {{accelerators: \"H100:4\"}}\n\
-         run: exec '{}' tinygpt {small} --steps 600 --checkpoint-every 20 --step-time-min 20\n\
-         checkpoint: {{path: \"{folder}\", grace: 5s}}\n",
-        gangline().display()
-    ));
+    let options = "--steps 600 --checkpoint-every 20 --step-time-min 20";
+    let shape = "resources: {accelerators: \"H100:4\"}";
+    let id = on.product.submit(&product::training(shape, options, &folder));
     let job = on.product.wait_step(&id, 60);
     let pid = job["attempts"][0]["shares"][0]["ranks"][0]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
     crate::fixtures::kill(pid.expect("it runs"));

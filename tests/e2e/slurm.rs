@@ -2,27 +2,19 @@
 
 use serde_json::Value;
 
+use crate::fixtures::product::{self, attempts};
 use crate::fixtures::slurm::{GPUS, OnSlurm, is_possible};
-use crate::fixtures::{gangline, try_for, wait_for};
+use crate::fixtures::{try_for, wait_for};
 
 /// A gang of two nodes with so many GPUs each.
 fn gang(gpus: u32, run: &str) -> String {
     format!("name: gang\nnum_nodes: 2\nresources: {{accelerators: \"H100:{gpus}\"}}\nrun: {run:?}\n")
 }
 
-/// One rank that trains on its CPU, whatever its GPU is: real checkpoints, real steps.
+/// One rank that trains.
 fn training(steps: u32, folder: &str) -> String {
-    let small = "--width 16 --layers 1 --heads 2 --context 16 --batch 2 --corpus-bytes-max 200000 --log-every 10";
-    format!(
-        "name: tiny\nresources: {{accelerators: \"H100:1\"}}\n\
-         run: exec '{}' tinygpt {small} --steps {steps} --checkpoint-every 20 --step-time-min 20\n\
-         checkpoint: {{path: \"{folder}\", grace: 5s}}\n",
-        gangline().display()
-    )
-}
-
-fn attempts(job: &Value) -> usize {
-    job["attempts"].as_array().map_or(0, Vec::len)
+    let options = format!("--steps {steps} --checkpoint-every 20 --step-time-min 20");
+    product::training("resources: {accelerators: \"H100:1\"}", &options, folder)
 }
 
 #[test]

@@ -80,7 +80,9 @@ impl Shadow {
                 }
             }
             Event::CancelRequested { job, .. } => (!self.jobs.contains_key(job)).then_some(Refused::UnknownJob),
-            Event::ShareStarted { job, attempt, node } | Event::ShareEnded { job, attempt, node, .. } => {
+            Event::ShareStarted { job, attempt, node }
+            | Event::ShareEnded { job, attempt, node, .. }
+            | Event::StragglerFound { job, attempt, node } => {
                 let is_live = self.live_shares().contains(&(*job, *attempt, *node));
                 self.stale_unless(*job, is_live)
             }

@@ -127,8 +127,8 @@ impl Shadow {
                 let job = self.job_mut(*job);
                 job.checkpoint = job.checkpoint.max(Some(*step));
             }
-            // These worlds have no rule by which nodes are suspect.
-            Event::Configured(_) | Event::NodeFaulty { .. } => {}
+            // These worlds have no rule by which nodes are suspect, and so nobody leaves one.
+            Event::Configured(_) | Event::NodeFaulty { .. } | Event::StragglerFound { .. } => {}
             Event::SweepSubmitted(_) | Event::SweepCancelRequested { .. } | Event::MetricReported { .. } => {}
             Event::IdsSkipped { .. } | Event::TimePassed => {}
         }
@@ -225,6 +225,7 @@ impl Shadow {
                     RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
                     RequeueReason::Preempted { .. }
                     | RequeueReason::Resized { .. }
+                    | RequeueReason::Straggler { .. }
                     | RequeueReason::NodeLeft { .. } => {}
                 }
                 job.place = Place::Waiting { since: now, not_before: *not_before };

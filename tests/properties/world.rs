@@ -328,6 +328,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
             max_faults: shape.max_faults,
             no_progress_limit: shape.no_progress_limit,
             hang_timeout: HangTimeout::Learned,
+            evicts_stragglers: true,
         },
         time_limit: shape.limit_seconds.map(|seconds| Duration::from_secs(u64::from(seconds))),
         budget: None,
@@ -365,7 +366,7 @@ fn share_end(how: How, now: Timestamp) -> ShareEnd {
 /// Events about jobs and nodes that never were.
 fn nonsense(which: u32) -> Event {
     let (job, node, attempt) = (JobId(1_000_000), NodeId(1_000_000), AttemptNumber::FIRST);
-    match which % 8 {
+    match which % 9 {
         0 => Event::CancelRequested { job, by: Submitter("someone".to_owned()) },
         1 => Event::ShareStarted { job, attempt, node },
         2 => Event::ShareEnded { job, attempt, node, end: ShareEnd::Succeeded },
@@ -373,6 +374,7 @@ fn nonsense(which: u32) -> Event {
         4 => Event::NodeLost { node },
         5 => Event::NodeObserved { node, outside: Outside::default() },
         6 => Event::NodeFaulty { node },
+        7 => Event::StragglerFound { job, attempt, node },
         _ => Event::DrainCancelled { node },
     }
 }

@@ -240,6 +240,7 @@ impl Stage {
                 max_faults: wanted.max_faults,
                 no_progress_limit: wanted.no_progress,
                 hang_timeout: HangTimeout::Learned,
+                evicts_stragglers: false,
             },
             time_limit: wanted.limit,
             budget: wanted.budget,

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::command::{cargo, output, run, succeeds};
+use crate::command::{cargo, output, succeeds};
 use crate::python;
 use crate::steps::Steps;
 use crate::test_command;
@@ -104,7 +104,9 @@ fn docs() -> anyhow::Result<bool> {
 
 fn without_demo() -> anyhow::Result<bool> {
     const PLAIN: [&str; 4] = ["--package", "gangline-cli", "--no-default-features", "--locked"];
-    run(cargo(["check", "--release"]).args(PLAIN))?;
+    if !succeeds(cargo(["clippy", "--release"]).args(PLAIN).args(["--", "-D", "warnings"]))? {
+        return Ok(false);
+    }
     let tree = output(cargo(["tree", "--edges", "normal", "--prefix", "none"]).args(PLAIN))?;
     let trainer = tree.lines().find(|line| line.starts_with(TRAINER));
     anyhow::ensure!(trainer.is_none(), "the build without the demo has {}", trainer.unwrap_or_default());

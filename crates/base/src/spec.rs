@@ -204,6 +204,8 @@ pub struct RecoveryPolicy {
     pub no_progress_limit: u32,
     /// When ranks that show no progress are given up.
     pub hang_timeout: HangTimeout,
+    /// It leaves a node on which a rank is slower than its peers, if there is another.
+    pub evicts_stragglers: bool,
 }
 
 /// When ranks that run but show no progress are taken to have hung.

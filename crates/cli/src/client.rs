@@ -6,6 +6,7 @@ use std::time::Duration;
 use gangline_control::secret::TOKEN_FILE;
 use gangline_control::wire;
 use gangline_execution::endpoint::{CERTIFICATE_FILE, ENDPOINT_FILE, agent, certificates, is_untrusted};
+use gangline_execution::files::read_bounded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -44,7 +45,7 @@ impl Client {
         let url = global.url.clone().map_or_else(|| from_folder(ENDPOINT_FILE), Ok)?;
         let token = global.token.clone().map_or_else(|| from_folder(TOKEN_FILE), Ok)?;
         let certificates = match &global.certificate {
-            Some(file) => std::fs::read(file).map(Some).map_err(|error| untrusted(file, &error)),
+            Some(file) => read_bounded(file).map(Some).map_err(|error| untrusted(file, &error)),
             None => certificates(&folder.join(ENDPOINT_FILE), &url)
                 .map_err(|error| untrusted(&folder.join(CERTIFICATE_FILE), &error)),
         };

@@ -52,6 +52,9 @@ pub(crate) enum Internal {
         /// Its name.
         name: String,
     },
+    /// Print what NVIDIA's driver says of this node's GPUs as it happens, a line each, until standard input ends.
+    #[command(hide = true)]
+    WatchGpus,
     /// Become a rank.
     #[command(hide = true)]
     ExecRank {
@@ -81,6 +84,13 @@ pub(crate) fn run(internal: Internal) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
+        Internal::WatchGpus => match watch_gpus() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tell(&error);
+                ExitCode::FAILURE
+            }
+        },
         Internal::ExecRank { keeper, command } => match exec_rank(keeper, &command) {
             Ok(never) => match never {},
             Err(error) => failed_rank(&error),
@@ -98,6 +108,15 @@ fn check(name: &str) -> Result<(), String> {
         serde_json::from_str(&text).map_err(|error| format!("failed to read what is expected: {error}"))?;
     let findings = serde_json::to_string(&check.run_here(&expectations)).map_err(|error| error.to_string())?;
     say(&findings).map_err(|_| "failed to print what was found".to_owned())
+}
+
+#[expect(clippy::exit, reason = "the driver is listened to for seconds at a time, and may hang: nobody waits for that")]
+fn watch_gpus() -> Result<(), String> {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        std::process::exit(0);
+    });
+    checks::watch_gpus(|line| say(line).map_err(|_| std::io::ErrorKind::BrokenPipe.into()))
 }
 
 fn run_supervisor(spec: PathBuf) -> ExitCode {

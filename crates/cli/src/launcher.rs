@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,6 @@ use serde::Deserialize;
 
 use crate::configuration;
 use crate::failure::Failure;
-use crate::listen::Listening;
 use crate::output;
 
 /// How long a gang may wait in Slurm's queue, unless the configuration says otherwise.
@@ -98,7 +97,8 @@ pub(crate) struct Chosen {
     pub(crate) has_nodes: bool,
 }
 
-/// The launcher that options and configuration ask for. The configuration was read from the file at `path`.
+/// The launcher that options and configuration ask for. The configuration was read from the file at `path`; supervisors are to reach
+/// the control plane at `address`.
 ///
 /// # Errors
 /// G0505 for what can't be understood, G0509 if Slurm refuses. That it doesn't answer is said and no error: it may later.
@@ -107,7 +107,7 @@ pub(crate) fn choose(
     config: &Config,
     path: Option<&Path>,
     args: &LauncherArgs,
-    listening: &Listening,
+    address: SocketAddr,
 ) -> Result<Chosen, Failure> {
     let refused = |message: String| Failure::coded("G0505", message, "docs/configuration.md describes [launcher]");
     let file = config.launcher.clone().map(LauncherFile::deserialize).transpose();
@@ -153,7 +153,7 @@ pub(crate) fn choose(
         Ok(nodes) => {
             let nodes = nodes.unwrap_or_default();
             output::tell(&format!("Slurm has {} node(s) for jobs", nodes.len()));
-            if let Some(warning) = beyond_reach(&nodes, listening) {
+            if let Some(warning) = beyond_reach(&nodes, address) {
                 output::tell(&warning);
             }
         }
@@ -170,16 +170,13 @@ pub(crate) fn choose(
 }
 
 /// What to say if supervisors on some of the nodes can't report, since the control plane listens for this machine only.
-fn beyond_reach(nodes: &[SurveyedNode], listening: &Listening) -> Option<String> {
-    let mut elsewhere = nodes.iter().filter(|node| !is_here(&node.address));
-    let (one, more) = (elsewhere.next()?, elsewhere.count());
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    listening.address.ip().is_loopback().then(|| {
-        format!(
-            "supervisors on {}{more} can't reach {}, which is for this machine only: add --listen 0.0.0.0:7878",
-            one.name, listening.address
-        )
-    })
+fn beyond_reach(nodes: &[SurveyedNode], address: SocketAddr) -> Option<String> {
+    let elsewhere = || nodes.iter().find(|node| !is_here(&node.address));
+    let node = address.ip().is_loopback().then(elsewhere).flatten()?;
+    Some(format!(
+        "{} is on another machine, and its supervisors can't reach {address}: add --listen 0.0.0.0:7878",
+        node.name
+    ))
 }
 
 /// Whether a name or address is this machine's, or nobody knows it.
@@ -197,4 +194,37 @@ fn places(config: &Config, path: Option<&Path>, conf: Option<&Path>) -> Result<P
     let folder = conf.and_then(Path::parent).unwrap_or(Path::new(SLURM_FOLDER));
     let file = folder.join("topology.conf");
     if file.exists() { configuration::places(&file) } else { Ok(BTreeMap::new()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use gangline_base::Bytes;
+    use gangline_execution::launcher::{Openness, Taken};
+
+    use super::*;
+
+    fn node(name: &str, address: &str) -> SurveyedNode {
+        SurveyedNode {
+            name: name.to_owned(),
+            address: address.to_owned(),
+            kind: "cpu".to_owned(),
+            accelerators: 1,
+            cpus: 1,
+            memory: Bytes(0),
+            domains: Vec::new(),
+            openness: Openness::Open,
+            taken: Taken::default(),
+        }
+    }
+
+    #[test]
+    fn nodes_that_cannot_reach_a_loopback_are_pointed_out() {
+        // 198.51.100.0/24 is for documentation (RFC 5737): nobody has it.
+        let nodes = [node("here", "127.0.0.1"), node("unknown", "no-such-host.invalid"), node("there", "198.51.100.7")];
+        let [local, open] = ["127.0.0.1:7878", "0.0.0.0:7878"].map(|text| text.parse().expect("an address"));
+        let said = beyond_reach(&nodes, local).expect("a warning");
+        assert!(said.contains("there is on another machine") && said.contains("127.0.0.1:7878"), "{said}");
+        assert_eq!(beyond_reach(&nodes[..2], local), None);
+        assert_eq!(beyond_reach(&nodes, open), None);
+    }
 }

@@ -18,7 +18,7 @@ use gangline_orchestration::NodeCapacity;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::client::{Client, absolute, data_folder};
+use crate::client::{absolute, data_folder};
 use crate::configuration;
 use crate::failure::Failure;
 use crate::launcher::{self, Chosen, LauncherArgs};
@@ -70,7 +70,6 @@ pub(crate) struct UpArgs {
 pub(crate) struct Running {
     pub(crate) url: String,
     pub(crate) token: String,
-    certificates: Option<String>,
     service: Service,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
@@ -115,8 +114,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let secrets = Secrets::open(&folder).map_err(|error| {
         Failure::coded("G0502", format!("the secrets in {} can't be used: {error}", folder.display()), "")
     })?;
-    let Chosen { launcher, has_nodes } =
-        launcher::choose(&folder, &config, path.as_deref(), &args.launcher, &listening)?;
+    let Chosen { launcher, has_nodes } = launcher::choose(&folder, &config, path.as_deref(), &args.launcher, address)?;
     let price_per_hour = price(args)?;
     let survey = has_nodes.then_some(SurveyOptions { price_per_hour });
     let mut nodes = if has_nodes { no_nodes(&config, args)? } else { nodes(&config, args)? };
@@ -142,8 +140,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let url = listening.url(listener.local_addr()?.port());
     let user = options.user.clone();
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
-    let certificates = listening.tls.as_ref().map(|tls| tls.certificates().to_owned());
-    publish(&folder, &url, certificates.as_deref()).map_err(|error| unpublished(&folder, &error))?;
+    let certificates = listening.tls.as_ref().map(|tls| tls.certificates());
+    publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let (hosts, tls) = (listening.hosts(), listening.tls);
     let app = App { handle: service.handle(), reader: service.reader(), secrets: secrets.clone(), user, folder, hosts };
     let (stop_http, stopped) = oneshot::channel::<()>();
@@ -155,7 +153,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         runtime.block_on(http::serve(listener, tls, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    Ok(Running { url, token: secrets.user_token().to_owned(), certificates, service, stop_http, http })
+    Ok(Running { url, token: secrets.user_token().to_owned(), service, stop_http, http })
 }
 
 /// The ladder of time-outs above the heartbeat, with what was set apart.
@@ -166,11 +164,6 @@ fn timing(args: &UpArgs) -> Timing {
 }
 
 impl Running {
-    /// A client of it.
-    pub(crate) fn client(&self) -> Result<Client, Failure> {
-        Client::new(&self.url, &self.token, self.certificates.as_deref().map(str::as_bytes))
-    }
-
     fn check_alive(&self) -> Result<(), Failure> {
         if self.service.is_running() && !self.http.is_finished() {
             return Ok(());

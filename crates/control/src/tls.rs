@@ -4,13 +4,12 @@
 //!
 //! Keeps A-10: connections that don't get through their handshake are given up.
 
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gangline_execution::files::write_durably;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -106,7 +105,7 @@ impl Tls {
         params.distinguished_name.push(DnType::CommonName, "gangline");
         let certificate = params.self_signed(&key)?;
         let text = format!("{}{}", key.serialize_pem(), certificate.pem());
-        keep(&path, &text).map_err(|source| TlsError::Io { path: path.clone(), source })?;
+        write_durably(&path, text.as_bytes()).map_err(|source| TlsError::Io { path: path.clone(), source })?;
         Tls::of_files(&path, &path, names)
     }
 
@@ -182,19 +181,6 @@ fn only_certificates(text: &str) -> String {
         is_inside &= line != MARKS[1];
     }
     kept
-}
-
-/// Written aside and renamed: nobody reads half a key, and nobody else reads it at all.
-fn keep(path: &Path, text: &str) -> io::Result<()> {
-    let aside = path.with_extension("aside");
-    match std::fs::remove_file(&aside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&aside, path)
 }
 
 #[cfg(test)]

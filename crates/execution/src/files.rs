@@ -9,7 +9,10 @@ use std::path::Path;
 const SMALL_FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// Puts `bytes` at `path` with mode 0600, durably, replacing what was there.
-pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// If the file, or one beside it, can't be written; what was there is whole then.
+pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let aside = path.with_extension("aside");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
     file.write_all(bytes)?;
@@ -22,7 +25,10 @@ pub(crate) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Reads a small file.
-pub(crate) fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+///
+/// # Errors
+/// If it can't be read, or has more than 4 MiB.
+pub fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(SMALL_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > SMALL_FILE_BYTES_MAX) {

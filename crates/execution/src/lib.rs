@@ -11,7 +11,7 @@ pub mod checks;
 mod clock;
 pub mod endpoint;
 pub mod fabric;
-mod files;
+pub mod files;
 pub mod inventory;
 pub mod keeper;
 pub mod launcher;

@@ -75,7 +75,7 @@ pub(crate) fn kill_all(pids: &[u32]) {
 }
 
 /// All process numbers there are.
-fn numbers() -> impl Iterator<Item = u32> {
+pub(crate) fn numbers() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }

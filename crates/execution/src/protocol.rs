@@ -447,8 +447,11 @@ pub struct Orders {
     pub rendezvous: Option<Rendezvous>,
     /// Samples below this number are stored and needn't be sent again.
     pub samples_stored: u64,
-    /// The reported end is stored; the supervisor may exit.
+    /// The reported end is stored; the supervisor may exit, unless it is to stay.
     pub end_acknowledged: bool,
+    /// After its end the supervisor stays for now: what it runs in will be ended with those of the gang's other nodes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stay: bool,
     /// The next report is due in so many milliseconds, if there is no news before. Longer than the spec's heartbeat where very many
     /// supervisors report; none means the spec's.
     #[serde(default, skip_serializing_if = "Option::is_none")]

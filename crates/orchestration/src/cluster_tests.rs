@@ -35,7 +35,12 @@ fn job_of(queue: &str, devices: u32, pool: PoolName, hours: Option<u64>) -> Even
     Event::JobSubmitted(Arc::new(JobSpec {
         queue: fixture::queue(queue),
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(60) },
-        recovery: RecoveryPolicy { max_faults: 0, no_progress_limit: 1, hang_timeout: HangTimeout::Learned },
+        recovery: RecoveryPolicy {
+            max_faults: 0,
+            no_progress_limit: 1,
+            hang_timeout: HangTimeout::Learned,
+            evicts_stragglers: false,
+        },
         time_limit: hours.map(Duration::from_hours),
         ..fixture::job(gang)
     }))

@@ -70,6 +70,8 @@ impl Engine {
             Some(StopReason::EarlyStop(missed))
         } else if let Some(node) = self.leaving_node(now, job, attempt) {
             Some(StopReason::NodeLeaves { node })
+        } else if let Some(node) = attempt.straggler {
+            Some(StopReason::Straggler { node })
         } else {
             self.budget_stop(now, job)
         }
@@ -86,6 +88,7 @@ impl Engine {
             Some(StopReason::Preempted { by }) => Some(RequeueReason::Preempted { by }),
             Some(StopReason::Resized { to }) => Some(RequeueReason::Resized { to }),
             Some(StopReason::NodeLeaves { node }) => Some(RequeueReason::NodeLeft { node }),
+            Some(StopReason::Straggler { node }) => Some(RequeueReason::Straggler { node }),
             _ => None,
         };
         // What fails after it was told to make room does so because of that: a node that goes, say.

@@ -128,6 +128,11 @@ pub enum StopReason {
         /// So many.
         to: u32,
     },
+    /// A rank is slow on one of its nodes, and it goes on with another.
+    Straggler {
+        /// Which.
+        node: NodeId,
+    },
     /// One of its nodes is about to go.
     NodeLeaves {
         /// Which.
@@ -145,6 +150,9 @@ impl fmt::Display for StopReason {
             StopReason::EarlyStop(missed) => write!(f, "stopped early: {missed}"),
             StopReason::Preempted { by } => write!(f, "makes room for {by}; save first"),
             StopReason::Resized { to } => write!(f, "goes on with {to} node(s); save first"),
+            StopReason::Straggler { node } => {
+                write!(f, "a rank on {node} is slow, and there is room elsewhere; save first")
+            }
             StopReason::NodeLeaves { node } => write!(f, "{node} is about to go; save first"),
         }
     }
@@ -180,6 +188,11 @@ pub enum RequeueReason {
         /// So many.
         to: u32,
     },
+    /// It left a node on which a rank was slow. Counted as a preemption.
+    Straggler {
+        /// Which.
+        node: NodeId,
+    },
     /// It left a node that was about to go. Counted as a preemption.
     NodeLeft {
         /// Which.
@@ -197,6 +210,7 @@ impl fmt::Display for RequeueReason {
             RequeueReason::Orphaned => f.write_str("its supervisors had lost the control plane"),
             RequeueReason::Preempted { by } => write!(f, "it made room for {by}"),
             RequeueReason::Resized { to } => write!(f, "it goes on with {to} node(s)"),
+            RequeueReason::Straggler { node } => write!(f, "it left {node}, where a rank was slow"),
             RequeueReason::NodeLeft { node } => write!(f, "it left {node}, which was about to go"),
         }
     }

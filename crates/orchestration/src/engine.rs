@@ -226,6 +226,7 @@ impl Engine {
                 self.admit_share(*job, *attempt, None).and_then(|()| self.admit_metric(*job, *step))
             }
             Event::CancelRequested { job, .. } => self.jobs.get(job).map(|_| ()).ok_or(Refusal::UnknownJob(*job)),
+            Event::StragglerFound { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
             Event::ShareStarted { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
             Event::ShareEnded { job, attempt, node, .. } => self.admit_share(*job, *attempt, Some(*node)),
             Event::CheckpointCommitted { job, attempt, .. } => self.admit_share(*job, *attempt, None),

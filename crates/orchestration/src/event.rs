@@ -46,6 +46,15 @@ pub enum Event {
         /// Which.
         node: NodeId,
     },
+    /// A rank of a job has been slower than its peers for a while, by its own work. A job that wants to be rid of such a node leaves it.
+    StragglerFound {
+        /// The job.
+        job: JobId,
+        /// Its attempt.
+        attempt: AttemptNumber,
+        /// The node.
+        node: NodeId,
+    },
     /// The administrator says how the cluster is shared. Jobs that wait and run go on under the new rules.
     Configured(Arc<Configuration>),
     /// A user sent a job; it gets the next id ([`crate::Engine::next_job_id`]).

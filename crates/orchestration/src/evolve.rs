@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, FaultCategory, JobId, JobSpec, NodeId, SweepId, SweepSpec, Timestamp};
+use gangline_base::{AttemptNumber, FaultCategory, JobId, JobSpec, NodeId, Step, SweepId, SweepSpec, Timestamp};
 
 use crate::backfill::{latest_end, latest_end_of};
 use crate::elasticity::{gang_of, width_of};
@@ -50,6 +50,7 @@ impl Engine {
                 self.is_placement_due = true;
             }
             Event::NodeFaulty { node } => self.cluster.count_fault(now, *node, FaultCategory::Hardware),
+            Event::StragglerFound { job, node, .. } => self.evict_straggler(now, *job, *node),
             Event::Configured(configuration) => self.configure(now, configuration),
             Event::JobSubmitted(spec) => self.enqueue_new(now, spec.clone(), None),
             Event::SweepSubmitted(sweep) => self.enqueue_sweep(now, sweep),
@@ -67,28 +68,30 @@ impl Engine {
             Event::ShareStarted { job, node, .. } => self.set_share(*job, *node, ShareState::Running),
             Event::ShareEnded { job, node, end, .. } => self.set_share(*job, *node, ShareState::Ended(end.clone())),
             Event::IdsSkipped { below } => self.next_job = self.next_job.max(below.0),
-            Event::CheckpointCommitted { job, step, .. } => {
-                let had_advanced = self.jobs.get(job).is_some_and(has_advanced);
-                self.attend(*job, |job| {
-                    if let Some((attempt, width)) = job.attempt().map(|it| (it.number, width_of(it).get())) {
-                        job.pace.note(now, width, attempt, *step);
-                    }
-                    if job.checkpoint < Some(*step) {
-                        (job.checkpoint, job.checkpoint_at) = (Some(*step), Some(now));
-                        job.rollback = None;
-                    }
-                });
-                // It may be stopped for another from now on, which somebody may wait for.
-                if !had_advanced && self.queues.configuration().preemption.moves_equals() {
-                    self.is_placement_due = true;
-                    self.seek_for(*job);
-                }
-            }
+            Event::CheckpointCommitted { job, step, .. } => self.note_checkpoint(now, *job, *step),
         }
         self.now = now;
     }
 
-    fn attend(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
+    fn note_checkpoint(&mut self, now: Timestamp, id: JobId, step: Step) {
+        let had_advanced = self.jobs.get(&id).is_some_and(has_advanced);
+        self.attend(id, |job| {
+            if let Some((attempt, width)) = job.attempt().map(|it| (it.number, width_of(it).get())) {
+                job.pace.note(now, width, attempt, step);
+            }
+            if job.checkpoint < Some(step) {
+                (job.checkpoint, job.checkpoint_at) = (Some(step), Some(now));
+                job.rollback = None;
+            }
+        });
+        // It may be stopped for another from now on, which somebody may wait for.
+        if !had_advanced && self.queues.configuration().preemption.moves_equals() {
+            self.is_placement_due = true;
+            self.seek_for(id);
+        }
+    }
+
+    pub(crate) fn attend(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
         if let Some(job) = self.jobs.get_mut(&id) {
             change(job);
             self.attention.insert(id);
@@ -229,6 +232,7 @@ impl Engine {
             states: vec![ShareState::Launching; shares.len()],
             stop: None,
             stop_at: None,
+            straggler: None,
             checkpoint_at_start: job.checkpoint,
         });
         if let Some(limit) = job.spec.time_limit {
@@ -274,7 +278,9 @@ impl Engine {
                 }
             }
             RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
-            RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } => job.preemptions += 1,
+            RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } | RequeueReason::Straggler { .. } => {
+                job.preemptions += 1;
+            }
             RequeueReason::Resized { .. } => job.resizes += 1,
         }
         job.is_recovering = lost_node(reason);

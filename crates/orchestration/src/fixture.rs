@@ -50,7 +50,12 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         gang,
         program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10, hang_timeout: HangTimeout::Learned },
+        recovery: RecoveryPolicy {
+            max_faults: 10,
+            no_progress_limit: 10,
+            hang_timeout: HangTimeout::Learned,
+            evicts_stragglers: false,
+        },
         time_limit: None,
         elastic: None,
         budget: None,

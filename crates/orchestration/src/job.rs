@@ -164,6 +164,8 @@ pub struct Attempt {
     pub stop: Option<StopReason>,
     /// When it was told to.
     pub stop_at: Option<Timestamp>,
+    /// The node that it leaves because of a rank that is slow there.
+    pub straggler: Option<NodeId>,
     /// The newest checkpoint when it was placed: an attempt that commits none beyond it has made no progress.
     pub checkpoint_at_start: Option<Step>,
 }

@@ -24,7 +24,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, FaultCategory, GpuSeconds, Timestamp};
+use gangline_base::{AttemptNumber, FaultCategory, GpuSeconds, NodeId, Timestamp};
 
 use crate::elasticity::width_of;
 use crate::engine::Engine;
@@ -32,6 +32,7 @@ use crate::evolve::{faults_without_progress, has_advanced};
 use crate::health::{RootFault, first_fault};
 use crate::job::{Attempt, Job};
 use crate::preemption::cost::since_durable;
+use crate::spares::Applicant;
 use crate::standing::NodeStatus;
 use crate::{Decision, Fate, FaultCause, Node, PlaceReason, RequeueReason, Share, StopReason, placement};
 
@@ -156,8 +157,11 @@ impl Engine {
         let elsewhere = loss(there, MOVE.saturating_add(pause));
         let may_stay = pause.is_zero() && self.may_stay(now, job, attempt);
         let in_place = may_stay.then(|| loss(here + GRADE_ODDS * self.grade_at_fault(now, attempt), Duration::ZERO));
+        let failed = first_fault(attempt).map(|(node, _)| node);
         // Where there is no other room, letting go only makes it wait.
-        let is_cheapest = in_place.is_some_and(|in_place| in_place <= elsewhere || !self.could_move(now, job, attempt));
+        let is_cheapest = in_place.is_some_and(|in_place| {
+            in_place <= elsewhere || !self.could_move(now, (job, &job.applicant()), attempt, failed)
+        });
         Remedy { rung: if is_cheapest { Rung::InPlace } else { Rung::Elsewhere }, in_place, elsewhere }
     }
 
@@ -178,17 +182,22 @@ impl Engine {
             && has_time_left(now, job, attempt)
     }
 
-    /// Whether it could go on at once with other nodes for the one that failed: nodes that are free, and nobody waits for.
-    fn could_move(&self, now: Timestamp, job: &Job, attempt: &Attempt) -> bool {
+    /// Whether it could go on at once with other nodes for the one that is in the `way`: nodes that are free, and nobody waits for.
+    pub(crate) fn could_move(
+        &self,
+        now: Timestamp,
+        (job, applicant): (&Job, &Applicant<'_>),
+        attempt: &Attempt,
+        way: Option<NodeId>,
+    ) -> bool {
         if self.is_waited_for_beside(job) {
             return false;
         }
         let mut cluster = self.cluster.clone();
         attempt.shares.iter().for_each(|share| cluster.release(share));
         let claims = self.claims_beside(job.id);
-        let beside = self.beside(now, &job.applicant(), &claims, &[]);
-        let failed = first_fault(attempt).map(|(node, _)| node);
-        let usable = |node: &Node| if Some(node.id) == failed { 0 } else { beside.usable(node) };
+        let beside = self.beside(now, applicant, &claims, &[]);
+        let usable = |node: &Node| if Some(node.id) == way { 0 } else { beside.usable(node) };
         placement::has_room(&cluster, &job.spec.gang.of_nodes(width_of(attempt)), &usable)
     }
 

@@ -7,7 +7,8 @@ use gangline_base::{FaultCategory, JobId, NodeId, RecoveryPolicy, Step, Timestam
 
 use crate::fixture::{gang, job, node};
 use crate::{
-    Configuration, Decision, Engine, Event, Fate, FaultCause, HealthPolicy, Limits, RequeueReason, Rung, ShareEnd,
+    Configuration, Decision, Engine, Event, Fate, FaultCause, HealthPolicy, Limits, NodeStatus, RequeueReason, Rung,
+    ShareEnd, StopReason,
 };
 
 fn seconds(count: u64) -> Timestamp {
@@ -34,8 +35,12 @@ impl World {
     }
 
     fn submit(&mut self, nodes: u32) -> JobId {
+        let recovery = job(gang(nodes, 8)).recovery;
+        self.submit_with(nodes, RecoveryPolicy { max_faults: 10, no_progress_limit: 4, ..recovery })
+    }
+
+    fn submit_with(&mut self, nodes: u32, recovery: RecoveryPolicy) -> JobId {
         let id = self.engine.next_job_id();
-        let recovery = RecoveryPolicy { max_faults: 10, no_progress_limit: 4, ..job(gang(nodes, 8)).recovery };
         let spec = gangline_base::JobSpec { recovery, ..job(gang(nodes, 8)) };
         self.apply(&Event::JobSubmitted(Arc::new(spec)));
         id
@@ -199,4 +204,53 @@ fn bad_numbers_roll_back_and_skip_the_data_the_second_time() {
     world.apply(&Event::TimePassed);
     world.commit(job, 50);
     assert_eq!(rollback(&world), None);
+}
+
+/// A gang of two nodes that runs on n0 and n1 of so many, has saved or not, and may wish to be rid of stragglers.
+fn with_stragglers(nodes: u32, wishes: bool, has_saved: bool) -> (World, JobId) {
+    let mut world = World::new(nodes);
+    let configuration = Configuration { health: Some(HealthPolicy::DEFAULT), ..Configuration::default() };
+    world.apply(&Event::Configured(Arc::new(configuration)));
+    let id = world.submit_with(2, RecoveryPolicy { evicts_stragglers: wishes, ..job(gang(2, 8)).recovery });
+    let attempt = world.engine.job(id).and_then(|job| job.attempt()).expect("it runs").number;
+    (0..2).for_each(|node| drop(world.apply(&Event::ShareStarted { job: id, attempt, node: NodeId(node) })));
+    if has_saved {
+        world.commit(id, 10);
+    }
+    (world, id)
+}
+
+fn straggler(world: &mut World, job: JobId) -> Vec<Decision> {
+    let attempt = world.engine.job(job).and_then(|job| job.attempt()).expect("it runs").number;
+    world.apply(&Event::StragglerFound { job, attempt, node: NodeId(1) })
+}
+
+#[test]
+fn a_gang_leaves_a_slow_node_for_another_once_it_has_saved() {
+    let (mut world, id) = with_stragglers(8, true, true);
+    let decisions = straggler(&mut world, id);
+    let stops = |decision: &Decision| match decision {
+        Decision::Stop { reason, .. } => *reason == StopReason::Straggler { node: NodeId(1) },
+        _ => false,
+    };
+    assert!(decisions.iter().any(stops), "{decisions:?}");
+    let attempt = world.engine.job(id).and_then(|job| job.attempt()).expect("it saves").number;
+    for node in [0, 1] {
+        let end = ShareEnd::Stopped;
+        world.apply(&Event::ShareEnded { job: id, attempt, node: NodeId(node), end });
+    }
+    let nodes = world.nodes_of(id);
+    assert!(nodes.len() == 2 && !nodes.contains(&NodeId(1)), "{nodes:?}");
+    let job = world.engine.job(id).expect("it runs");
+    assert_eq!((job.faults, job.preemptions), (0, 1), "it did nothing wrong");
+    assert_eq!(world.engine.cluster().node(NodeId(1)).expect("it is there").status, NodeStatus::Suspect);
+}
+
+#[test]
+fn a_gang_stays_with_a_straggler_that_it_puts_up_with_or_has_no_other_node_for() {
+    for (nodes, wishes, has_saved) in [(8, false, true), (8, true, false), (2, true, true)] {
+        let (mut world, id) = with_stragglers(nodes, wishes, has_saved);
+        assert_eq!(straggler(&mut world, id), [], "{nodes} {wishes} {has_saved}");
+        assert_eq!(world.engine.cluster().node(NodeId(1)).expect("it is there").status, NodeStatus::Ready);
+    }
 }

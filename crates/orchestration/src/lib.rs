@@ -26,6 +26,7 @@ mod entitlement;
 mod equals;
 mod estimate;
 mod event;
+mod eviction;
 mod evolve;
 mod explain;
 mod fabric;

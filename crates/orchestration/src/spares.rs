@@ -6,7 +6,7 @@
 //! - Which nodes are spares follows from the state: of the ready ones that no ordinary job holds or has a claim to,
 //!   those with least free. So where preemptible work runs (priority `low` and below, which may start on spares), that is the
 //!   spare, and what idles beside it stays everybody's. Of idle nodes, those with fewest faults are kept.
-//! - A job that recovers from the loss of a node is not kept from them, is served before the line, and stops preemptible
+//! - A job that recovers from the loss of a node, or leaves one on which it was slow (`eviction.rs`), is not kept from them, is served before the line, and stops preemptible
 //!   work there if it has to (`victims.rs`), whatever queue that is in and however short it has run.
 //! - Spares never starve a gang: one that could not run beside all of them, were the cluster otherwise empty, is kept from as
 //!   many as leave it room. Smaller gangs still are from all.
@@ -132,7 +132,7 @@ impl fmt::Display for SparePool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Applicant<'a> {
     pub(crate) spec: &'a JobSpec,
-    /// Its last attempt ended with the loss of a node.
+    /// Its last attempt ended with the loss of a node, or for the slowness of one.
     pub(crate) is_recovering: bool,
 }
 
@@ -159,9 +159,11 @@ pub(crate) fn is_ordinary(spec: &JobSpec) -> bool {
     spec.priority > Priority::LOW
 }
 
-/// Whether a job queued again for this reason has lost a node.
+/// Whether a job queued again for this reason has lost a node, or left a slow one.
 pub(crate) fn lost_node(reason: RequeueReason) -> bool {
-    matches!(reason, RequeueReason::Fault { cause: FaultCause::NodeLost | FaultCause::SupervisorLost, .. })
+    let is_loss =
+        matches!(reason, RequeueReason::Fault { cause: FaultCause::NodeLost | FaultCause::SupervisorLost, .. });
+    is_loss || matches!(reason, RequeueReason::Straggler { .. })
 }
 
 /// Ready nodes that no ordinary job holds, by lane, in the order in which they are spares: the fullest first, of those the

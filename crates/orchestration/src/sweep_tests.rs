@@ -25,7 +25,12 @@ pub(crate) struct World {
 }
 
 pub(crate) fn spec(nodes: u32, devices: u32) -> JobSpec {
-    let recovery = RecoveryPolicy { max_faults: 1_000, no_progress_limit: 1_000, hang_timeout: HangTimeout::Learned };
+    let recovery = RecoveryPolicy {
+        max_faults: 1_000,
+        no_progress_limit: 1_000,
+        hang_timeout: HangTimeout::Learned,
+        evicts_stragglers: false,
+    };
     JobSpec { name: "train".to_owned(), recovery, ..fixture::job(fixture::gang(nodes, devices)) }
 }
 

@@ -134,3 +134,25 @@ fn twelve_faults_of_one_rank_on_two_nodes_of_slurm() {
     let on = OnSlurm::up(2);
     check_all(&on.product, "num_nodes: 2\nresources: {accelerators: \"H100:2\"}", &CASES);
 }
+
+/// The slow rank is on the gang's second node, and only in its first attempt.
+#[test]
+fn a_gang_that_wishes_so_leaves_a_node_on_which_a_rank_is_slow() {
+    let product = Product::up(&["a=cpu:2", "b=cpu:2", "c=cpu:2", "d=cpu:2"]);
+    let folder = product.path("checkpoints");
+    let shape = "num_nodes: 2\nresources: {accelerators: \"cpu:2\"}";
+    let file = job_file(shape, "slow", folder.to_str().expect("text"));
+    let file =
+        file.replace("STEPS: \"60\"", "STEPS: \"150\"").replace("recovery: {", "recovery: {evict_stragglers: true, ");
+    let id = product.submit(&file);
+    let job = product.wait_state(&id, "succeeded");
+    assert_booked_exactly(&job);
+    let attempts = job["attempts"].as_array().expect("it ran");
+    assert_eq!((attempts.len(), job["faults"].as_u64()), (2, Some(0)), "{job:#}");
+    let slow = &attempts[0]["shares"][1]["node"];
+    let then = attempts[1]["shares"].as_array().expect("it ran again");
+    assert!(then.iter().all(|share| share["node"] != *slow), "{job:#}");
+    let why = attempts[0]["ended_because"].as_str().unwrap_or_default();
+    assert!(why.contains(&format!("it left {}, where a rank was slow", slow.as_str().expect("a name"))), "{why}");
+    assert_ne!(said(&product, &id, "goes on from"), "goes on from step 0");
+}

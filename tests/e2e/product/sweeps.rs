@@ -1,8 +1,7 @@
 //! Sweeps and budgets with real trainers.
 
-use super::SMALL;
 use crate::fixtures::gangline;
-use crate::fixtures::product::Product;
+use crate::fixtures::product::{Product, SMALL};
 
 fn sweep(rates: &str, rules: &str, options: &str) -> String {
     format!(

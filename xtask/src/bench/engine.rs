@@ -126,7 +126,12 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         elastic: None,
         program: Program { workdir: "/".to_owned(), envs: Default::default(), setup: None, run: "true".to_owned() },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3, hang_timeout: HangTimeout::Learned },
+        recovery: RecoveryPolicy {
+            max_faults: 10,
+            no_progress_limit: 3,
+            hang_timeout: HangTimeout::Learned,
+            evicts_stragglers: false,
+        },
         time_limit: None,
         budget: None,
         spares: 0,

@@ -26,7 +26,7 @@ const PURE_PACKAGES: [&str; 5] =
     ["crates/base", "crates/accounting", "crates/coding", "crates/orchestration", "crates/planning"];
 
 /// The modules of `gangline_execution` that are its border with the control plane.
-const EXECUTION_BORDER: [&str; 5] = ["protocol", "endpoint", "launcher", "inventory", "timeouts"];
+const EXECUTION_BORDER: [&str; 6] = ["protocol", "endpoint", "files", "launcher", "inventory", "timeouts"];
 
 pub(super) fn check(source: &Source) -> Vec<Breach> {
     [environment(source), clock(source), execution(source)].concat()

@@ -44,6 +44,11 @@ enum EntryV1 {
     NodeFaulty {
         node: NodeId,
     },
+    StragglerFound {
+        job: JobId,
+        attempt: AttemptNumber,
+        node: NodeId,
+    },
     Configured(ConfigurationV1),
     JobSubmitted(Box<SpecV1>),
     SweepSubmitted(Box<SweepSpecV1>),
@@ -177,6 +182,7 @@ pub(super) enum StopV1 {
     EarlyStop(MissedV1),
     Preempted { by: JobId },
     NodeLeaves { node: NodeId },
+    Straggler { node: NodeId },
     Resized { to: u32 },
 }
 
@@ -198,6 +204,9 @@ enum RequeueV1 {
         by: JobId,
     },
     NodeLeft {
+        node: NodeId,
+    },
+    Straggler {
         node: NodeId,
     },
     Resized {
@@ -245,6 +254,7 @@ fn event_to_disk(event: &Event) -> EntryV1 {
         Event::DrainCancelled { node } => EntryV1::DrainCancelled { node },
         Event::NodeObserved { node, outside } => EntryV1::NodeObserved { node, outside: outside.into() },
         Event::NodeFaulty { node } => EntryV1::NodeFaulty { node },
+        Event::StragglerFound { job, attempt, node } => EntryV1::StragglerFound { job, attempt, node },
         Event::Configured(configuration) => EntryV1::Configured(ConfigurationV1::from(&*configuration)),
         Event::JobSubmitted(spec) => EntryV1::JobSubmitted(Box::new(SpecV1::from(&*spec))),
         Event::SweepSubmitted(sweep) => EntryV1::SweepSubmitted(Box::new(SweepSpecV1::from(&*sweep))),
@@ -294,6 +304,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::DrainCancelled { node } => Event::DrainCancelled { node },
         EntryV1::NodeObserved { node, outside } => Event::NodeObserved { node, outside: outside.into() },
         EntryV1::NodeFaulty { node } => Event::NodeFaulty { node },
+        EntryV1::StragglerFound { job, attempt, node } => Event::StragglerFound { job, attempt, node },
         EntryV1::Configured(configuration) => Event::Configured(Arc::new(configuration.into())),
         EntryV1::JobSubmitted(spec) => Event::JobSubmitted(Arc::new((*spec).try_into()?)),
         EntryV1::SweepSubmitted(sweep) => Event::SweepSubmitted(Arc::new((*sweep).try_into()?)),
@@ -388,7 +399,7 @@ mirror!(CauseV1, FaultCause {
     Exit(code), Signal(signal), Setup(code), Start, Rendezvous, Hang, NotFinite, SupervisorLost, NodeLost,
 });
 mirror!(RequeueV1, RequeueReason {
-    Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Preempted { by }, NodeLeft { node }, Resized { to },
+    Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Preempted { by }, NodeLeft { node }, Straggler { node }, Resized { to },
 });
 mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, is_consequence, at }, Stopped });
 mirror!(FateV1, Fate {
@@ -414,6 +425,7 @@ impl From<StopReason> for StopV1 {
             StopReason::Preempted { by } => StopV1::Preempted { by },
             StopReason::Resized { to } => StopV1::Resized { to },
             StopReason::NodeLeaves { node } => StopV1::NodeLeaves { node },
+            StopReason::Straggler { node } => StopV1::Straggler { node },
         }
     }
 }
@@ -429,6 +441,7 @@ impl From<StopV1> for StopReason {
             StopV1::Preempted { by } => StopReason::Preempted { by },
             StopV1::Resized { to } => StopReason::Resized { to },
             StopV1::NodeLeaves { node } => StopReason::NodeLeaves { node },
+            StopV1::Straggler { node } => StopReason::Straggler { node },
         }
     }
 }

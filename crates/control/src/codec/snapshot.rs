@@ -110,6 +110,8 @@ struct AttemptV1 {
     stop: Option<StopV1>,
     #[serde(default)]
     stop_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    straggler: Option<NodeId>,
     checkpoint_at_start: Option<Step>,
 }
 
@@ -257,6 +259,7 @@ impl From<&Attempt> for AttemptV1 {
             shares: shares.map(|(share, s)| (ShareV1::from(share), state(s))).collect(),
             stop: attempt.stop.map(StopV1::from),
             stop_at: attempt.stop_at,
+            straggler: attempt.straggler,
             checkpoint_at_start: attempt.checkpoint_at_start,
         }
     }
@@ -278,6 +281,7 @@ impl From<AttemptV1> for Attempt {
             states,
             stop: attempt.stop.map(Into::into),
             stop_at: attempt.stop_at,
+            straggler: attempt.straggler,
             checkpoint_at_start: attempt.checkpoint_at_start,
         }
     }

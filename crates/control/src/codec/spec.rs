@@ -41,6 +41,8 @@ pub(super) struct SpecV1 {
     /// None: learned; 0: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hang_timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    evicts_stragglers: bool,
     time_limit_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     budget: Option<Money>,
@@ -122,6 +124,7 @@ impl From<&JobSpec> for SpecV1 {
             max_faults: spec.recovery.max_faults,
             no_progress_limit: spec.recovery.no_progress_limit,
             hang_timeout_ms: hang_timeout_ms(spec.recovery.hang_timeout),
+            evicts_stragglers: spec.recovery.evicts_stragglers,
             time_limit_ms: spec.time_limit.map(millis),
             budget: spec.budget,
             spares: spec.spares,
@@ -164,6 +167,7 @@ impl TryFrom<SpecV1> for JobSpec {
                 max_faults: spec.max_faults,
                 no_progress_limit: spec.no_progress_limit,
                 hang_timeout: hang_timeout(spec.hang_timeout_ms),
+                evicts_stragglers: spec.evicts_stragglers,
             },
             time_limit: spec.time_limit_ms.map(Duration::from_millis),
             budget: spec.budget,

@@ -239,16 +239,23 @@ fn recovery(top: &Section<'_>, has_path: bool, problems: &mut Problems) -> Optio
     let Some(field) = top.get("recovery") else {
         let no_progress_limit = unless_given(MAX_FAULTS_DEFAULT);
         let hang_timeout = HangTimeout::Learned;
-        return Some(RecoveryPolicy { max_faults: MAX_FAULTS_DEFAULT, no_progress_limit, hang_timeout });
+        let max_faults = MAX_FAULTS_DEFAULT;
+        return Some(RecoveryPolicy { max_faults, no_progress_limit, hang_timeout, evicts_stragglers: false });
     };
     let section = field.section(problems, "recovery")?;
     let max_faults = section.get_or("max_faults", MAX_FAULTS_DEFAULT, |field| field.count(problems, 0..=FAULTS_MAX));
     let given = section.get_or("no_progress_limit", None, |field| field.count(problems, 1..=FAULTS_MAX).map(Some));
     let hang_timeout =
         section.get_or("hang_timeout", HangTimeout::Learned, |field| field.parsed(problems, hang_timeout));
-    let (max_faults, given, hang_timeout) = (max_faults?, given?, hang_timeout?);
+    let evicts_stragglers = section.get_or("evict_stragglers", false, |field| field.parsed(problems, yes_or_no));
+    let (max_faults, given, hang_timeout, evicts_stragglers) = (max_faults?, given?, hang_timeout?, evicts_stragglers?);
     let no_progress_limit = given.unwrap_or_else(|| unless_given(max_faults));
-    Some(RecoveryPolicy { max_faults, no_progress_limit, hang_timeout })
+    Some(RecoveryPolicy { max_faults, no_progress_limit, hang_timeout, evicts_stragglers })
+}
+
+/// `true` or `false`.
+fn yes_or_no(text: &str) -> Result<bool, Refusal> {
+    values::choice(text, &["true", "false"]).map(|word| word == "true")
 }
 
 /// `never`, or a time.

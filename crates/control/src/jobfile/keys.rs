@@ -31,7 +31,7 @@ const LEVELS: [(&str, &[&str]); 10] = [
     ("topology", &["require", "prefer", "segment"]),
     ("topology.segment", &["nodes", "level"]),
     ("checkpoint", &["path", "grace"]),
-    ("recovery", &["max_faults", "no_progress_limit", "hang_timeout"]),
+    ("recovery", &["max_faults", "no_progress_limit", "hang_timeout", "evict_stragglers"]),
     ("budget", &["usd"]),
     ("sweep", &["parameters", "max_parallel", "early_stop"]),
     ("sweep.early_stop", &["metric", "goal", "min_steps", "reduction"]),

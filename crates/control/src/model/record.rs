@@ -178,6 +178,10 @@ impl JobRecord {
                     StopReason::NodeLeaves { node } => {
                         format!("told to save and stop: {} is about to go", node_name(*node, engine))
                     }
+                    StopReason::Straggler { node } => {
+                        let name = node_name(*node, engine);
+                        format!("told to save and stop: a rank on {name} is slow, and there is room elsewhere")
+                    }
                     _ => format!("told to stop: {reason}"),
                 };
                 if *reason == StopReason::PeerEnded { self.history.push((now, text)) } else { self.note(now, text) }
@@ -188,6 +192,9 @@ impl JobRecord {
                 let why = match reason {
                     RequeueReason::NodeLeft { node } => {
                         format!("it left {}, which was about to go", node_name(*node, engine))
+                    }
+                    RequeueReason::Straggler { node } => {
+                        format!("it left {}, where a rank was slow", node_name(*node, engine))
                     }
                     _ => reason.to_string(),
                 };

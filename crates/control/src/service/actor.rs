@@ -38,6 +38,8 @@ pub(super) struct Actor {
     pub(super) contacts: Contacts,
     pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
     pub(super) stretches: BTreeMap<JobId, super::slowness::Stretch>,
+    /// Stragglers that were seen in two stretches: of a job, the attempt and the node.
+    pub(super) evictions: BTreeMap<JobId, (AttemptNumber, String)>,
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
     /// Shares whose supervisor the launching thread hasn't started yet: their silence means nothing.
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
@@ -149,6 +151,7 @@ impl Actor {
         }
         self.relaunch(now, batch);
         self.watch(now, batch);
+        self.evict_stragglers(now, batch);
         if self.engine.next_deadline().is_some_and(|at| at <= now)
             && let Err(refusal) = self.apply(now, Event::TimePassed, batch)
         {

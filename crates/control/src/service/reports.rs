@@ -68,7 +68,10 @@ impl Actor {
             let _ = reply.send(Ok(without_promise));
             return;
         }
+        let share = (JobId(report.job), AttemptNumber(report.attempt), NodeName::new(&report.node).ok());
+        let is_ended = matches!(report.state, NodeState::Ended { .. });
         let orders = self.take_report(now, report, batch);
+        let orders = Orders { stay: is_ended && self.stays(share), ..orders };
         batch.answers.push(Box::new(move |committed| {
             // The supervisor may have given up.
             let _ = reply.send(Ok(if committed.is_ok() { orders } else { without_promise }));
@@ -175,6 +178,15 @@ impl Actor {
         }
     }
 
+    /// Whether a supervisor is to stay for now although its ranks have ended.
+    fn stays(&self, (job, attempt, node): (JobId, AttemptNumber, Option<NodeName>)) -> bool {
+        let Some(node) = node else { return false };
+        let current = self.engine.job(job).and_then(|job| job.attempt()).filter(|current| current.number == attempt);
+        let is_live = |state: &ShareState| !matches!(state, ShareState::Ended(_));
+        let is_gang_over = !current.is_some_and(|current| current.states.iter().any(is_live));
+        self.options.launcher.stays(&self.share_folder(job, attempt, node.as_str()), is_gang_over)
+    }
+
     /// What a supervisor is to do next, by the state after its report.
     fn orders(&self, (job, attempt, index): (JobId, AttemptNumber, usize), said: &Said) -> Orders {
         let live = self.engine.job(job);
@@ -191,6 +203,7 @@ impl Actor {
             rendezvous: master.and_then(|report| report.rendezvous.clone()),
             samples_stored: unsaved.or(taken).unwrap_or(said.samples.start),
             end_acknowledged: matches!(said.state, NodeState::Ended { .. }),
+            stay: false,
             report_within_ms: None,
         }
     }
@@ -236,6 +249,7 @@ impl Said {
             rendezvous: self.rendezvous.clone(),
             samples_stored: self.samples.start,
             end_acknowledged: false,
+            stay: false,
             report_within_ms: None,
         }
     }

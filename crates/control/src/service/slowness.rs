@@ -1,13 +1,17 @@
-//! Ranks that hold up the others, found by what all ranks of a gang say of their work over the same stretch of time.
+//! Ranks that hold up the others, found by what all ranks of a gang say of their work over the same stretch of time, and what
+//! becomes of that: a note, and of a job that wishes so, that it leaves the node.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gangline_base::{JobId, Timestamp};
+use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
 use gangline_execution::protocol::Work;
+use gangline_orchestration::Event;
 use gangline_telemetry::{RankWork, Slowness, Straggler, stragglers};
+use tracing::debug;
 
 use super::actor::Actor;
+use super::batch::Batch;
 use crate::model::{JobRecord, StragglerRecord};
 
 /// The stretch that is looked at: long enough for many steps, short enough to tell soon.
@@ -41,10 +45,28 @@ impl Actor {
             return;
         }
         *stretch = fresh();
+        let before = record.attempts.last().map(|attempt| attempt.stragglers.clone()).unwrap_or_default();
         let found: Vec<StragglerRecord> =
             stragglers(&ranks).iter().map(|straggler| told(straggler, &work[&straggler.rank].0)).collect();
+        // One look may be bad luck; and what waits for data is slow elsewhere too.
+        let lasts = |one: &&StragglerRecord| !one.is_data && before.iter().any(|other| other.rank == one.rank);
+        if let Some(slow) = found.iter().find(lasts) {
+            self.evictions.insert(job, (AttemptNumber(attempt), slow.node.clone()));
+        }
         if record.slow(now, found) {
             self.rows.jobs.insert(job);
+        }
+    }
+
+    /// Tells the engine of stragglers that were seen, if their jobs wish to be rid of such nodes.
+    pub(super) fn evict_stragglers(&mut self, now: Timestamp, batch: &mut Batch) {
+        for (job, (attempt, node)) in std::mem::take(&mut self.evictions) {
+            let wishes = self.engine.job(job).is_some_and(|job| job.spec.recovery.evicts_stragglers);
+            let node = NodeName::new(&node).ok().and_then(|name| self.engine.node_id(&name));
+            let Some(node) = node.filter(|_| wishes) else { continue };
+            if let Err(refusal) = self.apply(now, Event::StragglerFound { job, attempt, node }, batch) {
+                debug!(%job, %refusal, "a straggler was found too late");
+            }
         }
     }
 }

@@ -197,6 +197,7 @@ impl Actor {
             contacts: Contacts::default(),
             rates: BTreeMap::new(),
             stretches: BTreeMap::new(),
+            evictions: BTreeMap::new(),
             launches,
             launching: BTreeSet::new(),
             relaunches: Vec::new(),

@@ -1,8 +1,9 @@
 //! GPUs as NVIDIA's driver shows them (NVML): how many, and each one's memory, ECC errors, row remaps, throttling, temperature, NVLinks
 //! and PCIe link. What a driver or a GPU doesn't tell isn't held against it.
 //!
-//! `reading.rs` asks the driver, `judge.rs` decides.
+//! `reading.rs` asks the driver, `judge.rs` decides; `events.rs` listens to it.
 
+mod events;
 mod judge;
 mod reading;
 
@@ -39,6 +40,16 @@ pub(super) fn check(expectations: &Expectations) -> Vec<Finding> {
         Ok(read) => judge::all(&read, expected),
         Err(error) => vec![broken("", &error)],
     }
+}
+
+/// Says what the driver reports of its GPUs, a line each as it comes and as the kernel's log would put it, until nobody listens.
+/// Ends at once where there is no driver.
+///
+/// # Errors
+/// What the driver says if it can't be listened to.
+pub fn watch(say: impl FnMut(&str) -> std::io::Result<()>) -> Result<(), String> {
+    let watched = Nvml::init().and_then(|nvml| events::watch(&nvml, say));
+    watched.map_err(|error| format!("the driver says: {error}"))
 }
 
 /// The driver answers with an error where it never should.

@@ -27,6 +27,13 @@ const QUOTE_BYTES_MAX: usize = 160;
 /// failed, NVLink, off the bus, many corrected errors, uncontained ECC, GSP, unrecovered ECC.
 const XIDS_OF_HARDWARE: [u32; 13] = [46, 48, 61, 62, 64, 74, 79, 92, 95, 119, 120, 140, 154];
 
+/// What those mean.
+const OF_HARDWARE: Reason<'_> = Reason {
+    expected: "none",
+    why: "the GPU, its memory or its links failed: a run that uses it stops or computes wrongly",
+    todo: "reset the GPU or reboot; if it comes back, run dcgmi diag -r 3 and replace what it names (docs.nvidia.com, XID errors)",
+};
+
 /// A kind of trouble.
 struct Kind {
     name: &'static str,
@@ -173,12 +180,7 @@ fn judge(records: &[Record], now: Duration, window: Duration) -> Vec<Finding> {
         let count = xids.iter().filter(|(xid, _)| is_hardware(*xid)).count();
         let measured =
             format!("{count} XID(s) of the hardware; the last, {number}, {} min ago: {}", age(last), quote(last));
-        let reason = Reason {
-            expected: "none",
-            why: "the GPU, its memory or its links failed: a run that uses it stops or computes wrongly",
-            todo: "reset the GPU or reboot; if it comes back, run dcgmi diag -r 3 and replace what it names (docs.nvidia.com, XID errors)",
-        };
-        findings.push(Finding::fine("XID", measured).wrong(Verdict::Failed, reason));
+        findings.push(Finding::fine("XID", measured).wrong(Verdict::Failed, OF_HARDWARE));
     } else if let Some((number, last)) = xids.last() {
         let measured =
             format!("{} XID(s), as programs cause them; the last, {number}, {} min ago", xids.len(), age(last));
@@ -200,9 +202,21 @@ fn judge(records: &[Record], now: Duration, window: Duration) -> Vec<Finding> {
     findings
 }
 
+/// What a line of the driver's (`NVML: Xid (PCI:00000000:3B:00.0): 79`, as [`super::watch_gpus`] has it) finds, if it is a fault of the
+/// hardware.
+pub(crate) fn of_hardware(line: &str) -> Option<Finding> {
+    let is_fault = match xid(line) {
+        Some(xid) => XIDS_OF_HARDWARE.contains(&xid),
+        None => line.contains("Double Bit ECC Error") || line.contains("GPU is lost"),
+    };
+    let place = line.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map_or("", |(place, _)| place);
+    let found = Finding { check: "gpu".to_owned(), ..Finding::fine(place, line) };
+    is_fault.then(|| found.wrong(Verdict::Failed, OF_HARDWARE))
+}
+
 /// The number in `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`.
 fn xid(text: &str) -> Option<u32> {
-    let (_, rest) = text.split_once("NVRM: Xid (")?;
+    let (_, rest) = text.split_once(": Xid (")?;
     let (_, rest) = rest.split_once("): ")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
@@ -255,6 +269,16 @@ mod tests {
         assert!(told[0].contains("Killed process 6") && told[1].contains("95") && told[2].contains("79"), "{told:?}");
         assert_eq!(told[2].split_once("] ").map(|(time, _)| time), Some("[  720.000000"));
         assert_eq!(faults(Path::new("/nowhere"), Duration::MAX, &[]), b"");
+    }
+
+    #[test]
+    fn what_the_driver_tells_is_a_fault_if_the_hardware_failed() {
+        let place = |line: &str| of_hardware(line).map(|found| (found.place(), found.verdict));
+        let failed = |place: &str| Some((place.to_owned(), Verdict::Failed));
+        assert_eq!(place("NVML: Xid (PCI:00000000:3B:00.0): 95"), failed("gpu PCI:00000000:3B:00.0"));
+        assert_eq!(place("NVML: Double Bit ECC Error (PCI:3B)"), failed("gpu PCI:3B"));
+        assert_eq!(place("NVML: GPU is lost"), failed("gpu"));
+        assert_eq!(place("NVML: Xid (PCI:00000000:3B:00.0): 31"), None);
     }
 
     #[test]

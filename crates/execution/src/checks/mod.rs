@@ -29,8 +29,10 @@ use std::time::Duration;
 pub use expectations::{Expectations, ExpectedAccelerators};
 pub(crate) use finding::Reason;
 pub use finding::{Finding, Verdict};
+pub use gpu::watch as watch_gpus;
 pub use guard::{Guard, Progress};
 pub(crate) use kernel_log::faults as kernel_faults;
+pub(crate) use kernel_log::of_hardware as gpu_fault;
 
 /// A check.
 #[derive(Clone, Copy, Debug)]

@@ -41,6 +41,14 @@ pub trait Launcher: Send + Sync {
     /// [`LaunchError`] if something of it may still run; a later call tries again.
     fn kill(&self, folder: &Path) -> Result<(), LaunchError>;
 
+    /// Whether the supervisor of the attempt in `folder`, whose ranks have ended, is to stay until it is told to terminate or the
+    /// others of its gang have ended: where the launcher's system frees nodes sooner on which it still has something to end.
+    /// `is_gang_over`: the attempt is.
+    fn stays(&self, folder: &Path, is_gang_over: bool) -> bool {
+        let _ = (folder, is_gang_over);
+        false
+    }
+
     /// The nodes that there are now, if the launcher's own system knows: none if the configuration does. Called again and
     /// again.
     ///

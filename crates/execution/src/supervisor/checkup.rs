@@ -13,6 +13,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::SuperviseOptions;
 use super::course::Course;
+use super::gpus::GpuWatch;
 use super::input::{Action, Input};
 use crate::cgroup;
 use crate::checks::{self, Check, Expectations, Finding, Guard, Verdict, before_start, kernel_faults};
@@ -39,7 +40,7 @@ const FINDINGS_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) findings: Vec<Finding>,
-    /// Lines of the kernel's log that say why.
+    /// Lines of the kernel's log, and of the GPUs' driver, that say why.
     pub(super) kernel: Vec<u8>,
     /// Processes of this cgroup that the kernel killed for memory since the start. Where several jobs share a cgroup, they may have
     /// been another's.
@@ -51,6 +52,7 @@ pub(super) struct Checkup {
     expectations: Expectations,
     /// Before the start.
     oom_kills: Option<u64>,
+    gpus: Option<GpuWatch>,
     after_failure: Option<Receiver<Seen>>,
 }
 
@@ -63,11 +65,14 @@ impl Checkup {
             kernel_log_window: KERNEL_LOG_WINDOW,
             ..Expectations::default()
         };
-        Checkup { expectations, oom_kills: cgroup::oom_kills(), after_failure: None }
+        Checkup { expectations, oom_kills: cgroup::oom_kills(), gpus: None, after_failure: None }
     }
 
-    /// Begins the first look.
-    pub(super) fn after_start(&self, inputs: Sender<Input>) -> io::Result<()> {
+    /// Begins the first look, and to listen to the GPUs' driver.
+    pub(super) fn after_start(&mut self, inputs: Sender<Input>) -> io::Result<()> {
+        if Path::new(DRIVER).exists() {
+            self.gpus = Some(GpuWatch::start(Path::new(THIS_PROGRAM), inputs.clone())?);
+        }
         let expectations = self.expectations.clone();
         let look = move || {
             thread::sleep(AFTER_START);
@@ -84,12 +89,14 @@ impl Checkup {
         }
         let (sender, receiver) = channel();
         let (expectations, before) = (self.expectations.clone(), self.oom_kills);
+        let gpus = self.gpus.as_ref().map(GpuWatch::faults).unwrap_or_default();
         let look = move || {
             let oom_kills = cgroup::oom_kills().zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
             let gpu = checks::named("gpu").filter(|_| Path::new(DRIVER).exists());
             let looks: Vec<&Check> = gpu.into_iter().collect();
-            let kernel = kernel_faults(&expectations.kernel_log, ran + BEFORE_START, &pids);
+            let mut kernel = kernel_faults(&expectations.kernel_log, ran + BEFORE_START, &pids);
             let findings = guard().run(&looks, &expectations, AFTER_FAILURE_MAX, &mut |_| ());
+            kernel.extend_from_slice(&gpus.lock().expect("nobody panics while it has this"));
             // Nobody waits any longer.
             let _ = sender.send(Seen { findings, kernel, oom_kills });
         };

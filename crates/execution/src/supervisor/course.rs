@@ -26,6 +26,8 @@ use crate::timeouts::Timeouts;
 pub(super) const RENDEZVOUS_WAIT_MAX: Duration = Timeouts::DEFAULT.rendezvous;
 /// How long what ranks left to be saved may take after their end: a full node's state at a slow disk's rate.
 const FINISHING_MAX: Duration = Duration::from_secs(10 * 60);
+/// How long the supervisor stays after its end, for what ends it to come.
+pub(super) const STAY_MAX: Duration = Duration::from_secs(30);
 /// The grace of an orphan, and of a supervisor that is told to terminate.
 const UNORDERED_GRACE: Duration = Duration::from_secs(30);
 
@@ -67,6 +69,10 @@ pub(super) struct Course {
     /// A report of the end was sent: only an answer after that can acknowledge it.
     end_sent: bool,
     end_acknowledged: bool,
+    /// After the end the supervisor stays for now.
+    is_to_stay: bool,
+    /// Somebody ended what it runs in.
+    is_terminated: bool,
     /// Something has happened that the control plane should know at once.
     pub(super) notice: Option<Notice>,
     /// What checks found wrong with the node itself.
@@ -101,6 +107,8 @@ impl Course {
             last_contact: now,
             end_sent: false,
             end_acknowledged: false,
+            is_to_stay: false,
+            is_terminated: false,
             notice: None,
             findings: Vec::new(),
             has_news: true,
@@ -130,7 +138,10 @@ impl Course {
             Input::Worked(local, time) => self.on_rank(local, |rank| rank.progress.worked(time)),
             Input::Notice(text) => self.noticed(now, text),
             Input::Checked(findings) => self.checked(findings),
-            Input::Terminated => self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate"),
+            Input::Terminated => {
+                self.is_terminated = true;
+                self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate")
+            }
             Input::Tick => self.passed(now),
         }
     }
@@ -156,9 +167,12 @@ impl Course {
         }
     }
 
-    /// Whether the end has been taken in by the control plane, or there is no point in waiting for that any longer.
+    /// Whether the end has been taken in by the control plane, and nothing is left to stay for, or there is no point in waiting for
+    /// that any longer.
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
-        matches!(self.stage, Stage::Ended(..)) && (self.end_acknowledged || self.is_orphan(now))
+        let Stage::Ended(ended, _) = &self.stage else { return false };
+        let stays = self.is_to_stay && !self.is_terminated && now < *ended + STAY_MAX;
+        self.end_acknowledged && !stays || self.is_orphan(now)
     }
 
     /// Whether the control plane has taken in the end.
@@ -393,6 +407,7 @@ impl Course {
             let is_delivered = self.samples.is_empty() || !is_progress;
             self.end_acknowledged |= orders.end_acknowledged && self.end_sent && is_delivered;
             self.has_news |= !is_delivered;
+            self.is_to_stay = orders.stay;
             return Vec::new();
         }
         if let Some(StopOrder { grace_ms, reason }) = &orders.stop {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gangline_base::{Buckets, Bytes, GpuSeconds, Step, Timestamp, Tokens};
 
-use super::course::{Course, RENDEZVOUS_WAIT_MAX, Stage};
+use super::course::{Course, RENDEZVOUS_WAIT_MAX, STAY_MAX, Stage};
 use super::input::{Action, Input, Kept};
 use super::stacks::Stacks;
 use crate::checks::{Finding, Verdict};
@@ -71,6 +71,7 @@ fn orders() -> Orders {
         rendezvous: None,
         samples_stored: 0,
         end_acknowledged: false,
+        stay: false,
         report_within_ms: None,
     }
 }
@@ -236,6 +237,26 @@ fn the_end_waits_for_an_acknowledgement_that_can_mean_it() {
     course.sent();
     course.apply(at(3), acknowledged());
     assert!(course.is_over(at(3)) && course.is_acknowledged());
+}
+
+#[test]
+fn a_supervisor_that_is_to_stay_does_so_until_it_is_ended_and_not_for_ever() {
+    let acknowledged = |stay| Input::Orders(Orders { end_acknowledged: true, stay, ..orders() });
+    let staying = || {
+        let mut course = running(1);
+        course.apply(at(1), ended(0, 1, RankEnd::Exit(0)));
+        course.sent();
+        course.apply(at(2), acknowledged(true));
+        assert!(!course.is_over(at(2)) && course.is_acknowledged());
+        course
+    };
+    let mut let_go = staying();
+    let_go.apply(at(3), acknowledged(false));
+    assert!(let_go.is_over(at(3)));
+    let mut terminated = staying();
+    terminated.apply(at(3), Input::Terminated);
+    assert!(terminated.is_over(at(3)));
+    assert!(!staying().is_over(at(0) + STAY_MAX) && staying().is_over(at(1) + STAY_MAX));
 }
 
 #[test]

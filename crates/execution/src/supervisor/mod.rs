@@ -15,6 +15,7 @@ mod course_tests;
 mod diagnosis;
 mod divergence;
 mod environment;
+mod gpus;
 mod hang;
 mod identity;
 mod input;

@@ -77,6 +77,7 @@ impl Gangline {
                 max_faults: u32::MAX,
                 no_progress_limit: u32::MAX,
                 hang_timeout: HangTimeout::Learned,
+                evicts_stragglers: false,
             },
             time_limit: view.limit(job).map(|limit| limit + LIMIT_SLACK),
             budget: None,

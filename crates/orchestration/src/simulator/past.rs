@@ -241,7 +241,12 @@ mod tests {
                 elastic: None,
                 program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: String::new() },
                 checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-                recovery: RecoveryPolicy { max_faults: 9, no_progress_limit: 9, hang_timeout: HangTimeout::Learned },
+                recovery: RecoveryPolicy {
+                    max_faults: 9,
+                    no_progress_limit: 9,
+                    hang_timeout: HangTimeout::Learned,
+                    evicts_stragglers: false,
+                },
                 time_limit: Some(Duration::from_hours(5)),
                 budget: None,
                 spares: 0,

@@ -85,7 +85,12 @@ impl Gang {
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
-            recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 3, hang_timeout: HangTimeout::Learned },
+            recovery: RecoveryPolicy {
+                max_faults: 10,
+                no_progress_limit: 3,
+                hang_timeout: HangTimeout::Learned,
+                evicts_stragglers: false,
+            },
             time_limit: self.limit,
             submitter: Submitter("bench".to_owned()),
         }))

@@ -239,6 +239,7 @@ impl Examples {
                 no_progress_limit: self.number(),
                 hang_timeout: [HangTimeout::Learned, HangTimeout::After(Duration::from_secs(600)), HangTimeout::Never]
                     [usize::try_from(self.below(3)).expect("small")],
+                evicts_stragglers: self.below(2) == 0,
             },
             time_limit: self.maybe(Self::duration),
             budget: self.maybe(Self::money),
@@ -285,7 +286,7 @@ impl Examples {
         Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), rules: self.rules(), rungs }
     }
 
-    fn stops(&mut self) -> [StopReason; 8] {
+    fn stops(&mut self) -> [StopReason; 9] {
         let (by, _, node) = self.share_of();
         let (limit, missed) = (self.duration(), self.missed());
         [
@@ -294,6 +295,7 @@ impl Examples {
             StopReason::PeerEnded,
             StopReason::Preempted { by },
             StopReason::NodeLeaves { node },
+            StopReason::Straggler { node },
             StopReason::Resized { to: self.number() },
             StopReason::BudgetSpent,
             StopReason::EarlyStop(missed),
@@ -315,6 +317,7 @@ impl Examples {
             Event::DrainCancelled { node },
             Event::NodeObserved { node, outside: self.outside() },
             Event::NodeFaulty { node },
+            Event::StragglerFound { job, attempt, node },
             Event::Configured(Arc::new(self.configuration())),
             Event::JobSubmitted(Arc::new(self.spec())),
             Event::SweepSubmitted(Arc::new(self.sweep_spec())),
@@ -353,6 +356,7 @@ impl Examples {
             RequeueReason::Orphaned,
             RequeueReason::Preempted { by },
             RequeueReason::NodeLeft { node },
+            RequeueReason::Straggler { node },
             RequeueReason::Resized { to: self.number() },
         ];
         decisions.extend(requeues.map(|reason| Decision::Requeue { job, attempt, not_before, reason }));
@@ -408,7 +412,7 @@ impl Examples {
     fn attempt(&mut self) -> Attempt {
         let mut states = vec![ShareState::Launching, ShareState::Running];
         states.extend(self.ends().into_iter().map(ShareState::Ended));
-        let place = usize::try_from(self.below(8)).expect("small");
+        let place = usize::try_from(self.below(9)).expect("small");
         let stop = self.maybe(Self::stops).map(|stops| stops[place]);
         Attempt {
             number: AttemptNumber(self.number()),
@@ -418,6 +422,7 @@ impl Examples {
             states,
             stop,
             stop_at: self.maybe(Self::time),
+            straggler: self.maybe(|random| random.share_of().2),
             checkpoint_at_start: self.maybe(|random| Step(random.large())),
         }
     }

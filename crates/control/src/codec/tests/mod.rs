@@ -20,8 +20,11 @@ const SEEDS: u64 = 50;
 const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 /// Where it is. It is written once, by a run that finds it empty.
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
-/// What version 1 wrote before others' use of nodes was known.
+/// What version 1 wrote before stragglers were evicted.
+const FIXTURE_BEFORE_EVICTION: &str = include_str!("../../../tests/fixtures/journal_v1_before_eviction.txt");
+/// What version 1 wrote before faults had kinds.
 const FIXTURE_BEFORE_LADDER: &str = include_str!("../../../tests/fixtures/journal_v1_before_ladder.txt");
+/// What version 1 wrote before others' use of nodes was known.
 const FIXTURE_BEFORE_OUTSIDE: &str = include_str!("../../../tests/fixtures/journal_v1_before_outside.txt");
 /// What version 1 wrote before there were sweeps and budgets.
 const FIXTURE_BEFORE_SWEEPS: &str = include_str!("../../../tests/fixtures/journal_v1_before_sweeps.txt");
@@ -44,6 +47,7 @@ fn kind(entry: &Entry) -> &'static str {
             Event::DrainCancelled { .. } => "drain cancelled",
             Event::NodeObserved { .. } => "node observed",
             Event::NodeFaulty { .. } => "node faulty",
+            Event::StragglerFound { .. } => "straggler found",
             Event::Configured(_) => "configured",
             Event::JobSubmitted(_) => "job submitted",
             Event::SweepSubmitted(_) => "sweep submitted",
@@ -73,6 +77,7 @@ fn kind(entry: &Entry) -> &'static str {
                 StopReason::EarlyStop(_) => "stop: early stop",
                 StopReason::Preempted { .. } => "stop: preempted",
                 StopReason::NodeLeaves { .. } => "stop: node leaves",
+                StopReason::Straggler { .. } => "stop: straggler",
                 StopReason::Resized { .. } => "stop: resized",
             },
             Decision::Requeue { reason, .. } => match reason {
@@ -81,6 +86,7 @@ fn kind(entry: &Entry) -> &'static str {
                 RequeueReason::Orphaned => "requeue: orphaned",
                 RequeueReason::Preempted { .. } => "requeue: preempted",
                 RequeueReason::NodeLeft { .. } => "requeue: node left",
+                RequeueReason::Straggler { .. } => "requeue: straggler",
                 RequeueReason::Resized { .. } => "requeue: resized",
             },
             Decision::End { fate, .. } => match fate {
@@ -114,7 +120,9 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 55;
+const KINDS: usize = 58;
+/// How many of them there were before stragglers were evicted.
+const KINDS_BEFORE_EVICTION: usize = 55;
 /// How many of them there were before faults had kinds.
 const KINDS_BEFORE_LADDER: usize = 52;
 /// How many of them there were before others' use of nodes was known.
@@ -183,6 +191,16 @@ fn bodies_from_before_sweeps_stay_readable() {
     let has_none = |job: &Job| job.sweep.is_none() && job.account == Account::default() && job.spec.budget.is_none();
     assert!(!snapshot.jobs.is_empty() && snapshot.jobs.iter().all(has_none));
     assert!(snapshot.sweeps.is_empty() && snapshot.configuration.prices.is_empty());
+}
+
+/// Proves A-9: what was written before stragglers were evicted reads: then no job left one.
+#[test]
+fn bodies_from_before_eviction_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_EVICTION);
+    assert_eq!(kinds, KINDS_BEFORE_EVICTION);
+    assert!(snapshot.jobs.iter().all(|job| !job.spec.recovery.evicts_stragglers));
+    let attempts: Vec<_> = snapshot.jobs.iter().filter_map(Job::attempt).collect();
+    assert!(!attempts.is_empty() && attempts.iter().all(|attempt| attempt.straggler.is_none()));
 }
 
 /// Proves A-9: what was written before faults had kinds, and a ladder, reads: then every job was queued again.

@@ -95,6 +95,15 @@ fn a_limit_without_progress_is_expected_only_of_a_job_that_names_its_checkpoints
 }
 
 #[test]
+fn stragglers_are_put_up_with_unless_the_job_says_otherwise() {
+    let evicts = |text: &str| accepted(&format!("run: x\n{text}"), &[]).recovery.evicts_stragglers;
+    assert!(
+        !evicts("name: a") && !evicts("recovery: {max_faults: 1}") && !evicts("recovery: {evict_stragglers: false}")
+    );
+    assert!(evicts("recovery: {evict_stragglers: true}"));
+}
+
+#[test]
 fn a_set_option_takes_precedence_and_the_last_one_wins() {
     let options = [
         "resources.accelerators=cpu:4",

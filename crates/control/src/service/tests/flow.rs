@@ -72,10 +72,13 @@ fn reports_take_a_job_from_starting_through_running_to_success() {
     gang[0].steps(now, 4).tell(&mut world);
     gang[1].steps(now, 3).tell(&mut world);
     gang[0].ends(now, Outcome::Succeeded);
-    assert!(gang[0].tell(&mut world).end_acknowledged);
+    let orders = gang[0].tell(&mut world);
+    assert!(orders.end_acknowledged && orders.stay, "the other is still there");
     assert_eq!(world.show(job).progress.step, Some(3), "the slowest rank tells how far the gang is");
     assert!(!world.show(job).state.is_final());
-    assert!(gang[1].ends(now, Outcome::Succeeded).tell(&mut world).end_acknowledged);
+    let orders = gang[1].ends(now, Outcome::Succeeded).tell(&mut world);
+    assert!(orders.end_acknowledged && !orders.stay);
+    assert!(!gang[0].tell(&mut world).stay, "nobody is left to stay for");
     let shown = world.show(job);
     assert_eq!((shown.state, shown.ended_at.is_some()), (JobState::Succeeded, true));
     assert!(world.actor().records.is_empty(), "ended jobs leave the memory");

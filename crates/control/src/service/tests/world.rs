@@ -54,6 +54,10 @@ impl Launcher for Machines {
         self.dead.lock().expect("no test panics while it holds this").insert(folder.to_owned());
         Ok(())
     }
+
+    fn stays(&self, _folder: &Path, is_gang_over: bool) -> bool {
+        !is_gang_over
+    }
 }
 
 /// See the module.
@@ -115,7 +119,12 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
             run: "train".to_owned(),
         },
         checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(7) },
-        recovery: RecoveryPolicy { max_faults: 10, no_progress_limit: 10, hang_timeout: HangTimeout::Learned },
+        recovery: RecoveryPolicy {
+            max_faults: 10,
+            no_progress_limit: 10,
+            hang_timeout: HangTimeout::Learned,
+            evicts_stragglers: false,
+        },
         time_limit: None,
         budget: None,
         spares: 0,

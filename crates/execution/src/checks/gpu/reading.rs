@@ -10,7 +10,7 @@ use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, Nvml};
 
 /// The most GPUs, and NVLinks of each, that are looked at.
-const GPUS_MAX: u32 = 64;
+pub(super) const GPUS_MAX: u32 = 64;
 const LINKS_MAX: u32 = 36;
 
 /// A GPU's state.

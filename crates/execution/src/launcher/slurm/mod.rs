@@ -16,6 +16,7 @@ mod json;
 mod nodes;
 mod pool;
 pub mod private;
+mod probes;
 mod record;
 mod script;
 mod sight;
@@ -38,9 +39,10 @@ use crate::protocol::SupervisorSpec;
 use crate::supervisor::IDENTITY_FILE;
 use command::{Programs, SLURM};
 use jobs::{SlurmJob, Stage};
+use probes::{Probes, Verdict};
 use record::Record;
 use script::{STEP_END_FILE, Slice, gang_folder, step_name};
-use sight::{Probes, Sight, Verdict, default_partition};
+use sight::{Sight, default_partition};
 
 /// What is seen longer ago than this says nothing of now.
 const SIGHT_AGE_MAX: Duration = Duration::from_secs(10);
@@ -209,13 +211,16 @@ impl SlurmLauncher {
     fn carry_out_kills(&self, sight: &Sight) -> Result<(), LaunchError> {
         let wanted: Vec<(PathBuf, Instant)> = {
             let mut state = self.state();
-            state.kills.retain(|share, _| !has_ended(share) && Self::job_of_share(sight, share).is_some());
-            state.kills.iter().map(|(share, since)| (share.clone(), *since)).collect()
+            let State { kills, probes, .. } = &mut *state;
+            // Of a node that doesn't answer nobody can say that a step has ended there.
+            let is_left = |share: &Path| !has_ended(share) || probes.verdict(&node_of(share)) == Verdict::Unreachable;
+            kills.retain(|share, _| is_left(share) && Self::job_of_share(sight, share).is_some());
+            kills.iter().map(|(share, since)| (share.clone(), *since)).collect()
         };
         let mut ended = BTreeSet::new();
         for (share, since) in wanted {
             let Some(job) = Self::job_of_share(sight, &share) else { continue };
-            let is_deaf = self.state().probes.verdict(&node_of(&share)) == Verdict::Unreachable;
+            let is_deaf = self.is_deaf(&node_of(&share));
             let step = sight.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !is_waiting(job));
             // Other gangs' steps are in a pool's job too.
             let patience = if is_in_pool(&share) { PEERS_WAIT } else { STEP_KILL_WAIT };
@@ -231,14 +236,19 @@ impl SlurmLauncher {
         Ok(())
     }
 
-    /// Ends a job with all that is left of it. Its script is killed too: it may wait for a node that doesn't answer, and until
-    /// Slurm gives it up, after KillWait, the job would keep its other nodes.
+    /// Whether nobody answers on a node.
+    fn is_deaf(&self, node: &str) -> bool {
+        self.state().probes.verdict(node) == Verdict::Unreachable
+    }
+
+    /// Ends a job with all that is left of it. It is asked again for one that is ending when a node of it answers again that was cut off:
+    /// then that is free within seconds (seen with 22.05), otherwise when slurmctld next asks after it, which takes a minute or more.
     fn end_job(&self, job: &SlurmJob) -> Result<(), LaunchError> {
-        let id = job.id.to_string();
-        if job.stage == Stage::Holding {
-            self.cancel(&["--signal=KILL".to_owned(), "--full".to_owned(), id.clone()])?;
+        let mut nodes = job.nodes.iter().map(|(node, _)| node);
+        if job.stage == Stage::Completing && !nodes.any(|node| self.state().probes.has_answered(node)) {
+            return Ok(());
         }
-        self.cancel(&[id])
+        self.cancel(&[job.id.to_string()])
     }
 
     fn cancel(&self, arguments: &[String]) -> Result<(), LaunchError> {
@@ -302,7 +312,9 @@ impl Launcher for SlurmLauncher {
             return Ok(Presence::Gone);
         }
         // A step without a last word may have ended alone or with its node, which then must not be used again.
-        state.probes.ask(&node);
+        if let Some(node) = state.sight.as_ref().and_then(|sight| sight.node(&node)) {
+            state.probes.want(node);
+        }
         Ok(match state.probes.verdict(&node) {
             Verdict::Unreachable => Presence::Unreachable,
             Verdict::Answers if is_over => Presence::Gone,
@@ -315,7 +327,9 @@ impl Launcher for SlurmLauncher {
         let is_there = match self.seen(folder)? {
             Seen::TooNew => true,
             Seen::Job { job, .. } if is_waiting(&job) => true,
-            Seen::Job { job, is_over } => !is_over && job.nodes.iter().any(|(name, _)| *name == node),
+            Seen::Job { job, is_over } => {
+                (!is_over || self.is_deaf(&node)) && job.nodes.iter().any(|(name, _)| *name == node)
+            }
             Seen::Nothing => false,
         };
         if !is_there {
@@ -325,15 +339,23 @@ impl Launcher for SlurmLauncher {
         Err(LaunchError::Leaving { what: format!("Slurm hasn't said yet that its job has left {node}") })
     }
 
+    /// A job that is cancelled leaves a node at once on which it has a step: slurmd says so when that has ended. Without a step (and
+    /// without an epilog) slurmd has nothing to say, and slurmctld learns that the node is free from the answers of all of the
+    /// job's nodes together, for which it waits ten seconds if one of them is lost (`_rpc_terminate_job` of slurmd's req.c and
+    /// `_thread_per_group_rpc` of slurmctld's agent.c, 22.05).
+    fn stays(&self, share: &Path, is_gang_over: bool) -> bool {
+        let gang = gang_folder(share);
+        let is_killed = || self.state().kills.keys().any(|killed| gang_folder(killed) == gang);
+        !is_in_pool(share) && (!is_gang_over || is_killed())
+    }
+
     fn survey(&self) -> Result<Option<Vec<SurveyedNode>>, LaunchError> {
         let sight = self.look()?;
         let are_steps_needed = pool::has_holders(&self.options, &sight) || !self.state().kills.is_empty();
         let sight = if are_steps_needed { sight.with_steps(&self.programs)? } else { sight };
-        let to_probe = self.state().probes.due();
-        let answers = sight.probe(&to_probe);
         let nodes = {
             let mut state = self.state();
-            state.probes.answered(answers, &sight);
+            state.probes.revisit(&sight);
             let nodes = sight.surveyed(&self.options, &state.probes);
             let may_start = |folder: &Path, at: &Instant| is_in_pool(folder) && at.elapsed() < pool::STEP_START_MAX * 2;
             let waits = |folder: &Path, at: &Instant| {
@@ -372,11 +394,11 @@ fn has_ended(share: &Path) -> bool {
     share.join(STEP_END_FILE).exists()
 }
 
-/// Whether all other shares of a gang are over.
+/// Whether the supervisors of all other shares of a gang have said their last word.
 fn have_others_ended(gang: &Path, share: &Path) -> bool {
     let shares = std::fs::read_dir(gang).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut others = shares.filter(|path| path != share && path.is_dir());
-    others.all(|other| has_ended(&other))
+    others.all(|other| other.join(FINAL_REPORT_FILE).exists() || has_ended(&other))
 }
 
 /// The node of a share's folder.

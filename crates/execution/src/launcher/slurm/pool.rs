@@ -13,7 +13,7 @@ use super::jobs::{SlurmJob, Stage};
 use super::nodes::SlurmNode;
 use super::record::{self, Record};
 use super::script::{self, STEP_PREFIX, Slice};
-use super::sight::{Sight, Verdict};
+use super::sight::Sight;
 use super::{SLURM, SlurmLauncher, SlurmOptions};
 use crate::launcher::spec::{failed, write_spec};
 use crate::launcher::{LaunchError, Openness};
@@ -97,10 +97,6 @@ impl SlurmLauncher {
             }
         }
         Ok(())
-    }
-
-    fn is_deaf(&self, node: &str) -> bool {
-        self.state().probes.verdict(node) == Verdict::Unreachable
     }
 
     fn hold_node(&self, node: &SlurmNode) -> Result<(), LaunchError> {

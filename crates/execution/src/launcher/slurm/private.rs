@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::process::{Signal, kill_process};
 
 use crate::launcher::fence::kill_all_with;
-use crate::process::as_pid;
+use crate::process::{as_pid, kill_all, numbers};
 
 /// The variable by which Slurm's programs find their Slurm; everything that a private one starts has it.
 pub const CONF_VARIABLE: &str = "SLURM_CONF";
@@ -168,6 +168,7 @@ impl PrivateSlurm {
         };
         command.args(["-D", "-N", &format!("n{number}"), "-f"]).arg(self.conf());
         command.env(NODE_VARIABLE, node_mark(&self.options.folder, number));
+        command.current_dir(node_folder(&self.options.folder, number));
         let child = spawn(command, "slurmd", &self.options.folder)?;
         if let Some(node) = self.node(number) {
             *node = Some(child);
@@ -180,6 +181,8 @@ impl PrivateSlurm {
         let mark = node_mark(&self.options.folder, number);
         let slurmd = self.node(number).and_then(Option::take);
         end(slurmd);
+        // First those who would still tell Slurm that what they look after was killed.
+        kill_step_daemons(&node_folder(&self.options.folder, number));
         // What a step runs has its node's name from Slurm itself.
         kill_all_with(&[(NODE_VARIABLE, &mark)]);
         let conf = self.conf().display().to_string();
@@ -211,7 +214,10 @@ impl Drop for PrivateSlurm {
     fn drop(&mut self) {
         let conf = self.conf().display().to_string();
         end(self.controller.take());
-        self.nodes.iter_mut().for_each(|node| end(node.take()));
+        for number in 1..=self.options.nodes {
+            end(self.node(number).and_then(Option::take));
+            kill_step_daemons(&node_folder(&self.options.folder, number));
+        }
         kill_all_with(&[(CONF_VARIABLE, &conf)]);
         // It may have ended by itself.
         let _ = self.munged.kill();
@@ -229,6 +235,21 @@ fn index(number: u32) -> Option<usize> {
 
 fn node_mark(folder: &Path, number: u32) -> String {
     format!("{}:n{number}", folder.display())
+}
+
+/// Where a node's slurmd runs.
+fn node_folder(folder: &Path, number: u32) -> PathBuf {
+    folder.join(format!("n{number}"))
+}
+
+/// Kills the slurmstepds of a node. They write their titles over their environments, so they are known by the folder in which their slurmd
+/// started them.
+fn kill_step_daemons(node_folder: &Path) {
+    let is_step_daemon = |pid: &u32| {
+        fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == node_folder)
+            && fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"slurmstepd\n")
+    };
+    kill_all(&numbers().filter(is_step_daemon).collect::<Vec<_>>());
 }
 
 fn end(child: Option<Child>) {
@@ -279,8 +300,8 @@ fn start_munged(folder: &Path) -> Result<Child, PrivateError> {
 
 fn write_all(options: &PrivateOptions) -> Result<(), PrivateError> {
     let folder = &options.folder;
-    for name in ["state", "dev"] {
-        let path = folder.join(name);
+    let nodes = (1..=options.nodes).map(|number| node_folder(folder, number));
+    for path in ["state", "dev"].map(|name| folder.join(name)).into_iter().chain(nodes) {
         DirBuilder::new().recursive(true).create(&path).map_err(failed("create", &path))?;
     }
     for number in 0..options.gpus.as_ref().map_or(0, |(_, count)| *count) {
@@ -324,7 +345,7 @@ fn slurm_conf(options: &PrivateOptions, ports: &[u16]) -> String {
          JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\n\
          ReturnToService=2\nSlurmdParameters=config_overrides\nStateSaveLocation={folder}/state\n\
          SlurmdSpoolDir={folder}/spool-%n\nSlurmdPidFile={folder}/slurmd-%n.pid\nSlurmctldPidFile={folder}/slurmctld.pid\n\
-         SlurmdTimeout=300\nKillWait=5\nMinJobAge=10\n\
+         SlurmdTimeout=300\nMinJobAge=10\n\
          SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000\n\
          PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
     );

@@ -130,6 +130,10 @@ pub(super) fn step_name(share: &Path) -> String {
 /// The script of a gang's own job, or the one that starts supervisors in a job that is there already.
 pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, within: Option<u64>) -> String {
     let mut text = String::from("#!/bin/bash\n# Written by Gangline: a supervisor on each node of a gang.\n");
+    if within.is_none() {
+        // An srun that is told to terminate waits for its step, for long if that is on a node which is lost.
+        text.push_str("trap 'kill -KILL 0' TERM\n");
+    }
     let gres = slice.gres.as_ref().map(|gres| format!(" --gres={}", quoted(gres))).unwrap_or_default();
     let within = within.map(|job| format!(" --jobid={job} --immediate=30 --mem=0 --cpu-bind=none")).unwrap_or_default();
     text.push_str(&format!(
@@ -281,6 +285,14 @@ mod tests {
         assert!(!arguments.iter().any(|argument| argument.starts_with("--account")), "{arguments:?}");
     }
 
+    fn executable(folder: &Path, name: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("it is writable");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+        path
+    }
+
     /// The script with an srun that does as told: no Slurm is needed to see that each supervisor starts in its folder, with its
     /// devices and without Slurm's variables.
     #[test]
@@ -291,22 +303,16 @@ mod tests {
             spec.folder = folder.path().join("it's").join(&spec.node);
             std::fs::create_dir_all(&spec.folder).expect("it is writable");
         }
-        let executable = |name: &str, text: &str| {
-            use std::os::unix::fs::PermissionsExt;
-            let path = folder.path().join(name);
-            std::fs::write(&path, text).expect("it is writable");
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
-            path
-        };
         executable(
+            folder.path(),
             "srun",
             "#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nSLURM_STEP_GPUS=2,3 SLURM_NTASKS=1 SLURM_JOB_ID=42 \"$@\"\n",
         );
         let says =
             "#!/bin/bash\necho \"$1 $2 $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID [$SLURM_NTASKS] $PWD\" > said; exit 3\n";
-        let program = executable("gangline", says);
+        let program = executable(folder.path(), "gangline", says);
         let slice = Slice { gres: Some("gpu:2".to_owned()), cpus: 1, memory_mib: 1 };
-        let path = executable("slurm.sh", &script(&gang, &slice, &program, None));
+        let path = executable(folder.path(), "slurm.sh", &script(&gang, &slice, &program, None));
         let search = format!("{}:/usr/bin:/bin", folder.path().display());
         let status = std::process::Command::new(path).env_clear().env("PATH", search).status().expect("bash starts");
         assert!(status.success());
@@ -316,6 +322,33 @@ mod tests {
             assert_eq!(said, format!("supervise {shown}/spec.json 2,3 42 [] {shown}\n"));
             let ended = std::fs::read_to_string(spec.folder.join(STEP_END_FILE)).expect("it has ended");
             assert_eq!(ended, "3\n");
+        }
+    }
+
+    #[test]
+    fn a_script_that_is_told_to_terminate_does_not_wait_for_a_lost_node() {
+        use std::os::unix::process::CommandExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let begun = folder.path().join("begun");
+        // An srun whose step's node is lost.
+        let deaf = format!("#!/bin/bash\ntrap '' TERM\ntouch '{}'\nwhile true; do sleep 600; done\n", begun.display());
+        executable(folder.path(), "srun", &deaf);
+        let slice = Slice { gres: None, cpus: 1, memory_mib: 1 };
+        let text = script(&gang("cpu", 1, &["n1"]), &slice, Path::new("gangline"), None);
+        let path = executable(folder.path(), "slurm.sh", &text);
+        let search = format!("{}:/usr/bin:/bin", folder.path().display());
+        // Slurm gives a script a process group of its own too.
+        let mut script =
+            std::process::Command::new(path).env("PATH", search).process_group(0).spawn().expect("bash starts");
+        while !begun.exists() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let group = crate::process::as_pid(script.id()).expect("a process");
+        rustix::process::kill_process(group, rustix::process::Signal::TERM).expect("it runs");
+        script.wait().expect("it ends");
+        // Its srun and what that started have ended too.
+        while rustix::process::test_kill_process_group(group).is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }

@@ -1,26 +1,17 @@
-//! A look at Slurm: its nodes and jobs at one time, and whether nodes answer by themselves.
+//! A look at Slurm: its nodes and jobs at one time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gangline_base::Bytes;
 
 use super::command::{Programs, SLURM};
 use super::jobs::{self, SlurmJob, Stage};
 use super::nodes::{self, SlurmNode};
+use super::probes::{Probes, Verdict};
 use super::{SlurmOptions, pool};
 use crate::launcher::{LaunchError, Openness, SurveyedNode, Taken};
-
-/// How long a node's slurmd may take to take a connection.
-const PROBE_WAIT_MAX: Duration = Duration::from_millis(800);
-/// Nodes asked in one look at most.
-const PROBES_MAX: usize = 8;
-/// So many times in a row a node must not answer.
-const PROBES_FAILED_MIN: u32 = 2;
-/// A node is asked no more once nobody has asked after it for this long.
-const PROBE_INTEREST: Duration = Duration::from_secs(5);
 
 /// What Slurm said at one time.
 #[derive(Clone, Debug)]
@@ -138,20 +129,8 @@ impl Sight {
         taken
     }
 
-    /// Whether the slurmd of each of these nodes takes a connection.
-    pub(super) fn probe(&self, names: &[String]) -> Vec<(String, bool)> {
-        let answers = |name: &String| {
-            let address = self.node(name).and_then(SlurmNode::slurmd)?;
-            Some((name.clone(), TcpStream::connect_timeout(&address, PROBE_WAIT_MAX).is_ok()))
-        };
-        std::thread::scope(|scope| {
-            let asked: Vec<_> = names.iter().take(PROBES_MAX).map(|name| scope.spawn(move || answers(name))).collect();
-            asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
-        })
-    }
-
     /// Whether a job that was killed still is on a node, by Slurm.
-    fn is_leaving(&self, name: &str) -> bool {
+    pub(super) fn is_leaving(&self, name: &str) -> bool {
         let mut leaving = self.jobs.iter().filter(|job| job.stage == Stage::Completing);
         leaving.any(|job| job.nodes.iter().any(|(on, _)| on == name))
     }
@@ -182,68 +161,4 @@ pub(super) fn default_partition(programs: &Programs) -> Result<String, LaunchErr
     let found = text.lines().find_map(|line| line.trim().strip_suffix('*'));
     let message = "there is no default partition: name one with --partition".to_owned();
     found.map(str::to_owned).ok_or(LaunchError::Refused { system: SLURM, message })
-}
-
-/// Whether nodes answer whose supervisors are silent. Slurm's own word takes minutes: SlurmdTimeout is 300 s by default.
-#[derive(Debug, Default)]
-pub(super) struct Probes {
-    nodes: BTreeMap<String, Probe>,
-}
-
-#[derive(Debug)]
-struct Probe {
-    asked_at: Instant,
-    failures: u32,
-    has_answered: bool,
-}
-
-/// Whether a node answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It wasn't asked yet, or hasn't answered only once.
-    Unknown,
-    Answers,
-    /// It has not answered several times in a row.
-    Unreachable,
-}
-
-impl Probes {
-    /// Somebody wants to know whether a node answers.
-    pub(super) fn ask(&mut self, node: &str) {
-        let probe = self.nodes.entry(node.to_owned()).or_insert(Probe {
-            asked_at: Instant::now(),
-            failures: 0,
-            has_answered: false,
-        });
-        probe.asked_at = Instant::now();
-    }
-
-    /// The nodes to be asked.
-    pub(super) fn due(&mut self) -> Vec<String> {
-        self.nodes.retain(|_, probe| probe.failures > 0 || probe.asked_at.elapsed() <= PROBE_INTEREST);
-        self.nodes.keys().cloned().collect()
-    }
-
-    /// Takes in who answered. A node that didn't stays unreachable until what was killed there meanwhile is gone.
-    pub(super) fn answered(&mut self, answers: Vec<(String, bool)>, sight: &Sight) {
-        for (name, has_answered) in answers {
-            let Some(probe) = self.nodes.get_mut(&name) else { continue };
-            let was_unreachable = probe.failures >= PROBES_FAILED_MIN;
-            probe.has_answered = has_answered;
-            if !has_answered {
-                probe.failures = probe.failures.saturating_add(1);
-            } else if !(was_unreachable && sight.is_leaving(&name)) {
-                probe.failures = 0;
-            }
-        }
-    }
-
-    /// Whether a node answers, as far as it was asked.
-    pub(super) fn verdict(&self, node: &str) -> Verdict {
-        match self.nodes.get(node) {
-            Some(probe) if probe.failures >= PROBES_FAILED_MIN => Verdict::Unreachable,
-            Some(probe) if probe.has_answered => Verdict::Answers,
-            Some(_) | None => Verdict::Unknown,
-        }
-    }
 }

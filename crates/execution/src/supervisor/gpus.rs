@@ -1,0 +1,90 @@
+//! Listens to what NVIDIA's driver says of this node's GPUs while the ranks run ([`crate::checks::watch_gpus`]), in a process of its own:
+//! a driver that hangs holds nobody else up.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use tokio::sync::mpsc::Sender;
+
+use super::input::Input;
+use crate::checks::gpu_fault;
+
+/// What is read of it at most (A-10).
+const BYTES_MAX: u64 = 64 << 10;
+
+/// The lines that tell of faults of the hardware, so far.
+pub(super) type GpuFaults = Arc<Mutex<Vec<u8>>>;
+
+/// A process that listens.
+#[derive(Debug)]
+pub(super) struct GpuWatch {
+    child: Child,
+    /// It ends when this does.
+    _until: Option<ChildStdin>,
+    faults: GpuFaults,
+}
+
+impl GpuWatch {
+    /// Starts `program watch-gpus`. Faults go to `inputs`, each as it comes.
+    pub(super) fn start(program: &Path, inputs: Sender<Input>) -> io::Result<GpuWatch> {
+        let mut command = Command::new(program);
+        let mut child = command.arg("watch-gpus").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (until, output) = (child.stdin.take(), child.stdout.take());
+        let watch = GpuWatch { child, _until: until, faults: GpuFaults::default() };
+        let faults = Arc::clone(&watch.faults);
+        let listen = move || {
+            let Some(output) = output else { return };
+            for line in BufReader::new(output.take(BYTES_MAX)).lines().map_while(Result::ok) {
+                let Some(finding) = gpu_fault(&line) else { continue };
+                faults.lock().expect("nobody panics while it has this").extend(format!("{line}\n").into_bytes());
+                // Nobody listens if the attempt is over.
+                let _ = inputs.blocking_send(Input::Checked(vec![finding]));
+            }
+        };
+        thread::Builder::new().name("gpus".to_owned()).spawn(listen)?;
+        Ok(watch)
+    }
+
+    /// What it has heard, also later.
+    pub(super) fn faults(&self) -> GpuFaults {
+        Arc::clone(&self.faults)
+    }
+}
+
+impl Drop for GpuWatch {
+    fn drop(&mut self) {
+        // Nobody waits for it: in a driver that hangs it can't be killed.
+        let _ = self.child.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn faults_of_the_hardware_are_told_at_once_and_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("watch");
+        let script = "#!/bin/sh\n[ \"$1\" = watch-gpus ] || exit 1\n\
+                      echo 'NVML: Xid (PCI:00000000:3B:00.0): 31'\necho 'NVML: Xid (PCI:00000000:3B:00.0): 79'\nexec cat\n";
+        std::fs::write(&program, script).expect("it is writable");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+        let (inputs, mut heard) = tokio::sync::mpsc::channel(4);
+        let watch = GpuWatch::start(&program, inputs).expect("it starts");
+        let Some(Input::Checked(findings)) = heard.blocking_recv() else { panic!("it finds something") };
+        assert_eq!(findings.len(), 1);
+        assert_eq!(
+            (findings[0].place().as_str(), findings[0].measured.contains(" 79")),
+            ("gpu PCI:00000000:3B:00.0", true)
+        );
+        assert_eq!(*watch.faults().lock().expect("nobody panics"), b"NVML: Xid (PCI:00000000:3B:00.0): 79\n");
+        drop(watch);
+        assert!(heard.blocking_recv().is_none(), "the process ends with its watch");
+    }
+}
