@@ -32,7 +32,7 @@ pub(crate) struct Cleaner {
 }
 
 /// Labels as launchers print them; `rank` and `node` are taken from them.
-const LABELS: [&str; 12] = [
+const LABELS: [&str; 13] = [
     // torch.distributed since 2.3, torchrun --tee, Lightning, Megatron
     r"^\s*\[(?:global_)?(?:rank|default|trainer|worker|role|process)[ _:]?(?P<rank>\d{1,6})\]:? ?",
     // mpirun --tag-output
@@ -41,6 +41,8 @@ const LABELS: [&str; 12] = [
     r"^ *(?P<rank>\d{1,6}): ",
     // Ray: (TrainWorker pid=12, ip=10.0.0.2)
     r"^\((?:[\w.:]+ )?pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",
+    // SkyPilot's: (worker1, rank=1, pid=12, ip=10.0.0.2)
+    r"^\((?:head|worker\d+), rank=(?P<rank>\d+), pid=\d+(?:, ip=(?P<node>[\w.:-]+))?\) ?",
     // pdsh, kubectl --prefix, and people's own
     r"^\[?(?P<node>(?:[a-z][a-z-]*-)?(?:node|host|gpu|worker|pod|compute|hgx|dgx|ip|cn|nid|c)-?\d[\w.-]*)\]?(?:: | \| |:$)",
     r"^\[(?P<node>[\w.-]+):(?:rank )?(?P<rank>\d{1,6})\]:? ",
@@ -133,6 +135,7 @@ mod tests {
         check("node-2: Bus error", "Bus error", None, Some("node-2"));
         check("[1,5]<stderr>:Bus error", "Bus error", Some(5), None);
         check("(TrainWorker pid=41, ip=10.0.0.2) Bus error", "Bus error", None, Some("10.0.0.2"));
+        check("(worker1, rank=3, pid=41, ip=10.0.0.2) Bus error", "Bus error", Some(3), Some("10.0.0.2"));
     }
 
     #[test]
