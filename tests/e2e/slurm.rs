@@ -1,6 +1,6 @@
 //! Slurm as an engine, with a real Slurm: several nodes on this machine, on ports and in a folder of its own.
 
-use serde_json::Value;
+use rustix::process::Signal;
 
 use crate::fixtures::product::{self, attempts};
 use crate::fixtures::slurm::{GPUS, OnSlurm, is_possible};
@@ -149,6 +149,27 @@ fn a_job_on_a_lost_node_goes_on_elsewhere_from_its_checkpoint() {
     on.wait_node(&lost, "ready");
 }
 
+/// What says that a step has ended runs on the gang's first node: if that is lost, Slurm's list of steps says it.
+#[test]
+fn a_supervisor_that_dies_with_its_gangs_first_node_is_missed_and_the_gang_goes_on() {
+    if !is_possible() {
+        return;
+    }
+    let mut on = OnSlurm::up(3);
+    let id = on.product.submit(&gang(1, "sleep 600"));
+    let places = OnSlurm::places(&on.product.wait_state(&id, "running"));
+    let other = on.supervisor(&id, &places[1]);
+    // So that it can't say a last word.
+    crate::fixtures::signal(other, Signal::STOP);
+    on.slurm.kill_node(places[0][1..].parse().expect("nodes are n1 to n3"));
+    crate::fixtures::kill(other);
+    let again = wait_for("another attempt", || {
+        let job = on.product.job(&id);
+        (attempts(&job) == 2 && job["state"] == "running").then_some(job)
+    });
+    assert!(!OnSlurm::places(&again).contains(&places[0]), "its node is lost: {again:#}");
+}
+
 #[test]
 fn a_supervisor_killed_alone_is_a_fault_of_its_job_and_its_node_stays() {
     if !is_possible() {
@@ -157,9 +178,7 @@ fn a_supervisor_killed_alone_is_a_fault_of_its_job_and_its_node_stays() {
     let on = OnSlurm::up(1);
     let id = on.product.submit("name: one\nresources: {accelerators: \"H100:1\"}\nrun: sleep 600\n");
     on.product.wait_state(&id, "running");
-    let identity = on.product.data().join("jobs").join(&id).join("attempt-1/n1/supervisor.json");
-    let identity: Value = serde_json::from_slice(&std::fs::read(identity).expect("it has signed")).expect("JSON");
-    crate::fixtures::kill(identity["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid"));
+    crate::fixtures::kill(on.supervisor(&id, "n1"));
     let again = wait_for("another attempt", || {
         let job = on.product.job(&id);
         (attempts(&job) == 2 && job["state"] == "running").then_some(job)

@@ -69,8 +69,13 @@ pub(crate) fn descendants(ancestor: u32, spared: &[u32]) -> Vec<u32> {
 
 /// Sends SIGKILL to each; those that are gone already don't matter.
 pub(crate) fn kill_all(pids: &[u32]) {
+    signal_all(pids, Signal::KILL);
+}
+
+/// Sends a signal to each; those that are gone already don't matter.
+pub(crate) fn signal_all(pids: &[u32], signal: Signal) {
     for pid in pids.iter().copied().filter_map(as_pid) {
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
 }
 

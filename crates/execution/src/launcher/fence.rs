@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::LaunchError;
-use crate::process::{as_pid, own_pid, stat};
+use crate::process::{as_pid, numbers, own_pid, stat};
 use crate::supervisor::ATTEMPT_FOLDER_VARIABLE;
 
 /// Sweeps in one call. They are few, as the control plane waits for them; it calls again.
@@ -67,7 +67,7 @@ pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<()
 
 /// Kills every process, but for this one, that has all these variables in its environment; as far as that is possible now.
 pub(super) fn kill_all_with(variables: &[(&str, &str)]) {
-    let entries: Vec<Vec<u8>> = variables.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect();
+    let entries = entries_of(variables);
     let mut killed = Vec::new();
     for _ in 0..SWEEPS_MAX {
         let is_clean = sweep(&entries, &mut killed).is_ok_and(|swept| swept.found.is_empty());
@@ -77,6 +77,18 @@ pub(super) fn kill_all_with(variables: &[(&str, &str)]) {
         }
         sleep(SWEEP_PAUSE);
     }
+}
+
+/// Every process, but for this one, that has all these variables in its environment.
+pub(super) fn all_with(variables: &[(&str, &str)]) -> Vec<u32> {
+    let entries = entries_of(variables);
+    let has =
+        |pid: &u32| *pid != own_pid() && environment(*pid).is_some_and(|environment| are_in(&environment, &entries));
+    numbers().filter(has).collect()
+}
+
+fn entries_of(variables: &[(&str, &str)]) -> Vec<Vec<u8>> {
+    variables.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect()
 }
 
 /// What a sweep met.

@@ -183,12 +183,13 @@ impl SlurmLauncher {
         let job = sight.job_of(folder, record.as_ref().map(|record| record.job)).cloned();
         Ok(match job {
             Some(job) if job.stage != Stage::Over => {
-                let is_unlisted = is_in_pool(share) && sight.step(job.id, &step_name(share)).is_none();
-                let has_begun = share.join(IDENTITY_FILE).exists()
-                    || submitted_at.is_some_and(|at| at.elapsed() > pool::STEP_START_MAX);
+                // The shell that says that a step has ended may be lost with the gang's first node.
+                let is_unlisted = sight.lacks_step(job.id, &step_name(share));
+                let has_begun = began_before(share, sight.at)
+                    || is_in_pool(share) && submitted_at.is_some_and(|at| at.elapsed() > pool::STEP_START_MAX);
                 match has_ended(share) {
-                    false if is_unlisted && !has_begun => Seen::TooNew,
-                    has_ended => Seen::Job { job, is_over: has_ended || is_unlisted },
+                    false if is_in_pool(share) && is_unlisted && !has_begun => Seen::TooNew,
+                    has_ended => Seen::Job { job, is_over: has_ended || is_unlisted && has_begun },
                 }
             }
             _ => Seen::Nothing,
@@ -220,20 +221,32 @@ impl SlurmLauncher {
         let mut ended = BTreeSet::new();
         for (share, since) in wanted {
             let Some(job) = Self::job_of_share(sight, &share) else { continue };
-            let is_deaf = self.is_deaf(&node_of(&share));
+            let verdict = self.verdict(sight, &node_of(&share));
+            let is_deaf = verdict == Verdict::Unreachable;
             let step = sight.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !is_waiting(job));
             // Other gangs' steps are in a pool's job too.
             let patience = if is_in_pool(&share) { PEERS_WAIT } else { STEP_KILL_WAIT };
             match step {
+                // To kill a step scancel asks its node, and waits ten seconds for one that is lost (slurm_send_addr_recv_msgs, 22.05).
+                Some(_) if verdict == Verdict::Unknown && since.elapsed() <= patience => {}
                 Some(step) if since.elapsed() <= patience => {
                     self.cancel(&["--signal=KILL".to_owned(), step.id.clone()])?;
                 }
-                _ if is_deaf && since.elapsed() <= PEERS_WAIT && !have_others_ended(&gang_folder(&share), &share) => {}
+                _ if is_deaf && since.elapsed() <= PEERS_WAIT && !have_others_ended(sight, job.id, &share) => {}
                 _ if ended.insert(job.id) => self.end_job(job)?,
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Whether a node answers, which is asked now if it isn't known.
+    fn verdict(&self, sight: &Sight, node: &str) -> Verdict {
+        let state = self.state();
+        if let Some(node) = sight.node(node) {
+            state.probes.want(node);
+        }
+        state.probes.verdict(node)
     }
 
     /// Whether nobody answers on a node.
@@ -244,8 +257,8 @@ impl SlurmLauncher {
     /// Ends a job with all that is left of it. It is asked again for one that is ending when a node of it answers again that was cut off:
     /// then that is free within seconds (seen with 22.05), otherwise when slurmctld next asks after it, which takes a minute or more.
     fn end_job(&self, job: &SlurmJob) -> Result<(), LaunchError> {
-        let mut nodes = job.nodes.iter().map(|(node, _)| node);
-        if job.stage == Stage::Completing && !nodes.any(|node| self.state().probes.has_answered(node)) {
+        let is_back = |node: &str| self.is_deaf(node) && self.state().probes.has_answered(node);
+        if job.stage == Stage::Completing && !job.nodes.iter().any(|(node, _)| is_back(node)) {
             return Ok(());
         }
         self.cancel(&[job.id.to_string()])
@@ -355,7 +368,9 @@ impl Launcher for SlurmLauncher {
         let sight = if are_steps_needed { sight.with_steps(&self.programs)? } else { sight };
         let nodes = {
             let mut state = self.state();
-            state.probes.revisit(&sight);
+            // What holds a node that was lost is dead, though Slurm may not say so yet.
+            let is_held = |node: &str| self.options.allocation.is_pool() && pool::is_held(&self.options, &sight, node);
+            state.probes.revisit(&sight, |node| !sight.is_leaving(node) && !is_held(node));
             let nodes = sight.surveyed(&self.options, &state.probes);
             let may_start = |folder: &Path, at: &Instant| is_in_pool(folder) && at.elapsed() < pool::STEP_START_MAX * 2;
             let waits = |folder: &Path, at: &Instant| {
@@ -394,11 +409,19 @@ fn has_ended(share: &Path) -> bool {
     share.join(STEP_END_FILE).exists()
 }
 
-/// Whether the supervisors of all other shares of a gang have said their last word.
-fn have_others_ended(gang: &Path, share: &Path) -> bool {
-    let shares = std::fs::read_dir(gang).into_iter().flatten().flatten().map(|entry| entry.path());
+/// Whether the supervisor of a share had started before a look at Slurm.
+fn began_before(share: &Path, look: Instant) -> bool {
+    let written = std::fs::metadata(share.join(IDENTITY_FILE)).and_then(|identity| identity.modified());
+    // A clock that is ahead of this one's makes it new.
+    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > look.elapsed()))
+}
+
+/// Whether the supervisors of all other shares of a gang have said their last word, or are gone without one.
+fn have_others_ended(sight: &Sight, job: u64, share: &Path) -> bool {
+    let shares = std::fs::read_dir(gang_folder(share)).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut others = shares.filter(|path| path != share && path.is_dir());
-    others.all(|other| other.join(FINAL_REPORT_FILE).exists() || has_ended(&other))
+    let is_gone = |other: &Path| has_ended(other) || sight.lacks_step(job, &step_name(other));
+    others.all(|other| other.join(FINAL_REPORT_FILE).exists() || is_gone(&other))
 }
 
 /// The node of a share's folder.

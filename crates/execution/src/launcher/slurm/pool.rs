@@ -60,6 +60,11 @@ pub(super) fn has_holders(options: &SlurmOptions, sight: &Sight) -> bool {
     sight.live_jobs().any(|job| is_holder(options, job))
 }
 
+/// Whether a job of the pool is on a node, or about to be.
+pub(super) fn is_held(options: &SlurmOptions, sight: &Sight, node: &str) -> bool {
+    sight.job_of(&comment(options, node), None).is_some()
+}
+
 /// Whether gangs may start on a node of a pool that Slurm has open.
 pub(super) fn openness(options: &SlurmOptions, sight: &Sight, node: &str) -> Openness {
     let because = match sight.job_of(&comment(options, node), None) {
@@ -125,8 +130,7 @@ impl SlurmLauncher {
     /// Gives back the nodes that an earlier control plane held and that nothing runs on any more.
     pub(super) fn release(&self, sight: &Sight) -> Result<(), LaunchError> {
         let is_left = |job: &&SlurmJob| is_holder(&self.options, job) && job.stage != Stage::Completing;
-        let is_idle =
-            |job: &&SlurmJob| !sight.steps.iter().any(|step| step.job == job.id && step.name.starts_with(STEP_PREFIX));
+        let is_idle = |job: &&SlurmJob| !sight.steps_of(job.id).any(|step| step.name.starts_with(STEP_PREFIX));
         sight.live_jobs().filter(is_left).filter(is_idle).try_for_each(|job| self.end_job(job))
     }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::process::{Signal, kill_process};
 
-use crate::launcher::fence::kill_all_with;
-use crate::process::{as_pid, kill_all, numbers};
+use crate::launcher::fence::{all_with, kill_all_with};
+use crate::process::{as_pid, numbers, signal_all};
 
 /// The variable by which Slurm's programs find their Slurm; everything that a private one starts has it.
 pub const CONF_VARIABLE: &str = "SLURM_CONF";
@@ -179,14 +179,19 @@ impl PrivateSlurm {
     /// SIGKILL to a node's slurmd and to all that runs there, as if the machine had lost its power.
     pub fn kill_node(&mut self, number: u32) {
         let mark = node_mark(&self.options.folder, number);
-        let slurmd = self.node(number).and_then(Option::take);
-        end(slurmd);
-        // First those who would still tell Slurm that what they look after was killed.
-        kill_step_daemons(&node_folder(&self.options.folder, number));
+        let folder = node_folder(&self.options.folder, number);
+        let (conf, name) = (self.conf().display().to_string(), format!("n{number}"));
         // What a step runs has its node's name from Slurm itself.
-        kill_all_with(&[(NODE_VARIABLE, &mark)]);
-        let conf = self.conf().display().to_string();
-        kill_all_with(&[(CONF_VARIABLE, &conf), ("SLURMD_NODENAME", &format!("n{number}"))]);
+        let marks: [&[(&str, &str)]; 2] =
+            [&[(NODE_VARIABLE, &mark)], &[(CONF_VARIABLE, &conf), ("SLURMD_NODENAME", &name)]];
+        // Those who see another killed would still tell Slurm, as srun's helper does of srun (its steps on other nodes are cancelled then): all
+        // stop before the first is killed, and children go first, for Linux wakes those who are left without a parent.
+        let mut all: Vec<u32> = marks.iter().flat_map(|mark| all_with(mark)).chain(step_daemons(&folder)).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        signal_all(&all, Signal::STOP);
+        signal_all(&all, Signal::KILL);
+        end(self.node(number).and_then(Option::take));
+        marks.iter().for_each(|mark| kill_all_with(mark));
     }
 
     fn node(&mut self, number: u32) -> Option<&mut Option<Child>> {
@@ -216,7 +221,7 @@ impl Drop for PrivateSlurm {
         end(self.controller.take());
         for number in 1..=self.options.nodes {
             end(self.node(number).and_then(Option::take));
-            kill_step_daemons(&node_folder(&self.options.folder, number));
+            signal_all(&step_daemons(&node_folder(&self.options.folder, number)), Signal::KILL);
         }
         kill_all_with(&[(CONF_VARIABLE, &conf)]);
         // It may have ended by itself.
@@ -242,14 +247,14 @@ fn node_folder(folder: &Path, number: u32) -> PathBuf {
     folder.join(format!("n{number}"))
 }
 
-/// Kills the slurmstepds of a node. They write their titles over their environments, so they are known by the folder in which their slurmd
+/// The slurmstepds of a node. They write their titles over their environments, so they are known by the folder in which their slurmd
 /// started them.
-fn kill_step_daemons(node_folder: &Path) {
+fn step_daemons(node_folder: &Path) -> Vec<u32> {
     let is_step_daemon = |pid: &u32| {
         fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == node_folder)
             && fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"slurmstepd\n")
     };
-    kill_all(&numbers().filter(is_step_daemon).collect::<Vec<_>>());
+    numbers().filter(is_step_daemon).collect()
 }
 
 fn end(child: Option<Child>) {

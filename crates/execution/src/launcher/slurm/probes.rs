@@ -69,9 +69,9 @@ impl Probes {
         }
     }
 
-    /// Asks the nodes again that don't answer, those first that weren't asked for longest. One that answers stays unreachable until what
-    /// was killed there meanwhile is gone.
-    pub(super) fn revisit(&self, sight: &Sight) {
+    /// Asks the nodes again that don't answer, those first that weren't asked for longest. One that answers stays unreachable until it is
+    /// settled: what was killed there meanwhile, or died with it, is gone.
+    pub(super) fn revisit(&self, sight: &Sight, is_settled: impl Fn(&str) -> bool) {
         let mut silent: Vec<(Option<Instant>, String)> = {
             let mut nodes = self.nodes();
             let is_kept =
@@ -86,7 +86,7 @@ impl Probes {
         silent.sort();
         for (_, name) in silent {
             if let Some(node) = sight.node(&name) {
-                self.ask(node, !sight.is_leaving(&name));
+                self.ask(node, is_settled(&name));
             }
         }
     }

@@ -21,7 +21,7 @@ pub(super) struct Sight {
     nodes: Vec<SlurmNode>,
     jobs: Vec<SlurmJob>,
     /// The steps of all jobs, if they were asked for.
-    pub(super) steps: Vec<Step>,
+    steps: Option<Vec<Step>>,
 }
 
 /// A step of a job.
@@ -46,7 +46,7 @@ impl Sight {
         };
         let nodes = in_partition(nodes, partition)?;
         let jobs = jobs::read(&programs.run("squeue", &["--json".to_owned()])?)?;
-        Ok(Sight { at, nodes, jobs, steps: Vec::new() })
+        Ok(Sight { at, nodes, jobs, steps: None })
     }
 
     /// Asks for the steps too.
@@ -54,7 +54,7 @@ impl Sight {
         let arguments = ["--steps", "--noheader", "--format=%i|%j"].map(str::to_owned);
         let output = programs.run("squeue", &arguments)?;
         let steps = String::from_utf8_lossy(&output).lines().filter_map(read_step).collect();
-        Ok(Sight { steps, ..self })
+        Ok(Sight { steps: Some(steps), ..self })
     }
 
     /// The nodes of the partition.
@@ -67,9 +67,19 @@ impl Sight {
         self.jobs.iter().filter(|job| job.stage != Stage::Over)
     }
 
+    /// The steps of a job, as far as they were asked for.
+    pub(super) fn steps_of(&self, job: u64) -> impl Iterator<Item = &Step> {
+        self.steps.iter().flatten().filter(move |step| step.job == job)
+    }
+
     /// The step of a job with this name.
     pub(super) fn step(&self, job: u64, name: &str) -> Option<&Step> {
-        self.steps.iter().find(|step| step.job == job && step.name == name)
+        self.steps_of(job).find(|step| step.name == name)
+    }
+
+    /// Whether Slurm was asked for steps and has none of this name.
+    pub(super) fn lacks_step(&self, job: u64, name: &str) -> bool {
+        self.steps.is_some() && self.step(job, name).is_none()
     }
 
     pub(super) fn node(&self, name: &str) -> Option<&SlurmNode> {
@@ -161,4 +171,21 @@ pub(super) fn default_partition(programs: &Programs) -> Result<String, LaunchErr
     let found = text.lines().find_map(|line| line.trim().strip_suffix('*'));
     let message = "there is no default partition: name one with --partition".to_owned();
     found.map(str::to_owned).ok_or(LaunchError::Refused { system: SLURM, message })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_missing_only_if_steps_were_asked_for() {
+        let not_asked = Sight { at: Instant::now(), nodes: Vec::new(), jobs: Vec::new(), steps: None };
+        assert!(!not_asked.lacks_step(42, "a"));
+        let steps =
+            ["42.0|a", "42_1.0|b", "43.batch|batch", "nonsense"].iter().filter_map(|line| read_step(line)).collect();
+        let asked = Sight { steps: Some(steps), ..not_asked };
+        assert!(!asked.lacks_step(42, "a") && !asked.lacks_step(42, "b"));
+        assert!(asked.lacks_step(43, "a") && asked.lacks_step(42, "c"));
+        assert_eq!((asked.steps_of(42).count(), asked.steps_of(44).count()), (2, 0));
+    }
 }
