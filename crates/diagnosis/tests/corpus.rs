@@ -1,6 +1,7 @@
 //! The rules on the logs in tests/corpus/, and what must hold for any bytes. Proves A-1: the same evidence gives the same verdict.
 //!
-//! The files' messages are as the tools print them; labels.csv names the issue or page that shows each.
+//! The files' messages are as the tools print them; labels.csv says where the form of each is from: an issue,
+//! a page, or a program's source.
 
 #![expect(
     clippy::unwrap_used,
