@@ -20,8 +20,9 @@ use crate::checks::{self, Check, Expectations, Finding, Guard, Verdict, before_s
 use crate::keeper::THIS_PROGRAM;
 use crate::protocol::NodeFinding;
 
-/// From the start to the first look: loading programs and data has the machine to itself, and short attempts have none.
-const AFTER_START: Duration = Duration::from_secs(2);
+/// From the start to the first look: loading programs and data has the machine to itself, and short attempts have none. PyTorch's
+/// import alone takes several seconds where ranks share processors.
+const AFTER_START: Duration = Duration::from_secs(10);
 /// How far back the kernel's log counts at the first look: what a node had before that was there for earlier attempts to find, and may
 /// have been repaired.
 const KERNEL_LOG_WINDOW: Duration = Duration::from_secs(10 * 60);
