@@ -9,6 +9,8 @@ pub(super) enum Bar {
     AtLeast(f64),
     /// At most so much.
     AtMost(f64),
+    /// Less than this.
+    Below(f64),
     /// There is none: it is shown for comparison.
     None,
 }
@@ -18,6 +20,7 @@ impl Bar {
         match self {
             Bar::AtLeast(bar) => figure >= bar,
             Bar::AtMost(bar) => figure <= bar,
+            Bar::Below(bar) => figure < bar,
             Bar::None => true,
         }
     }
@@ -43,6 +46,7 @@ impl Report {
         let (verdict, bar_text) = match bar {
             Bar::AtLeast(least) => (bar.holds(figure), format!("bar: at least {}", number(least))),
             Bar::AtMost(most) => (bar.holds(figure), format!("bar: at most {}", number(most))),
+            Bar::Below(limit) => (bar.holds(figure), format!("bar: below {}", number(limit))),
             Bar::None => (true, String::new()),
         };
         let mark = match bar {

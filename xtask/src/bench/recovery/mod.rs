@@ -5,11 +5,13 @@
 //! ports that the system chooses, and is gone when the benchmark is.
 
 mod attempts;
+mod ddp;
 mod heartbeats;
 mod moment;
 mod plane;
 mod processes;
 mod product;
+mod saving;
 mod simulated;
 mod slurm;
 mod spawned;
@@ -57,6 +59,8 @@ struct Options {
 enum Part {
     /// A killed rank of PyTorch's DDP, beside torchrun.
     Torch,
+    /// The same where each saves as it can.
+    Saving,
     /// A killed rank of a trainer that speaks the rank protocol.
     Ranks,
     /// A killed supervisor.
@@ -96,8 +100,9 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     let random = ChaCha8Rng::seed_from_u64(options.seed);
     let mut bench = Bench { gangline: binary()?, options, random, report: Report::default() };
     println!("{} at --seed {}; all times are measured", bench.gangline.display(), bench.options.seed);
-    let parts: [(Part, Measure); 7] = [
+    let parts: [(Part, Measure); 8] = [
         (Part::Torch, torch::run),
+        (Part::Saving, saving::run),
         (Part::Ranks, attempts::killed_ranks),
         (Part::Supervisors, attempts::killed_supervisors),
         (Part::Hangs, attempts::stopped_ranks),
