@@ -89,6 +89,18 @@ fn a_job_may_set_its_threads_and_a_cpu_rank_sees_no_gpu() {
 }
 
 #[test]
+fn rank_0_starts_before_all_others() {
+    // When the kernel made the process, in hundredths of a second; field 22 of stat, see proc_pid_stat(5).
+    let attempt = Attempt::of("cut -d' ' -f22 /proc/$$/stat > $OUT/began-$RANK").ranks(3).launch();
+    assert_eq!(attempt.plane.wait_for_end(), Outcome::Succeeded);
+    let began =
+        |rank: u32| -> u64 { attempt.wait_for_file(&format!("began-{rank}")).trim().parse().expect("it is a number") };
+    for rank in [1, 2] {
+        assert!(began(rank) >= began(0) + 5, "rank {rank} started at {}, rank 0 at {}", began(rank), began(0));
+    }
+}
+
+#[test]
 fn what_a_rank_says_is_reported() {
     let attempt = Attempt::of("echo $GANGLINE_SOCKET > $OUT/socket; sleep 1000").launch();
     let mut speaker = Speaker::for_rank(&attempt, "socket");
