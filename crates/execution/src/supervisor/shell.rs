@@ -45,7 +45,8 @@ const BLOW_LOOK: Duration = Duration::from_millis(5);
 /// How much later than rank 0 all others start. They meet at the store that rank 0 makes, and a rank that looks for it too early waits
 /// half a second and more until it looks again (PyTorch's connect backs off: torch/csrc/distributed/c10d/socket.cpp). Started at once,
 /// ranks end their imports in any order, so that some rank of most gangs comes too early: measured with PyTorch 2.15, four ranks on
-/// two processors, these stood idle for 0.1 to 1.4 s of a recovery; with this head start for 0.3 s, of which it is one half.
+/// two processors, these stood idle for 0.1 to 1.9 s of a recovery; with this head start for 0.3 s, of which it is one half, and for
+/// 1.4 s in two of twelve, where a rank overtook rank 0 all the same. Twice the head start costs in all what it saves in those.
 const HEAD_START: Duration = Duration::from_millis(150);
 /// What stuck ranks waited for, in the attempt's folder.
 const STACKS_FILE: &str = "stacks.txt";

@@ -35,7 +35,7 @@ const HEARTBEAT: Duration = Duration::from_millis(500);
 #[derive(Parser)]
 #[command(name = "bench recovery", about = "Faults are injected into real processes, and what follows is timed")]
 struct Options {
-    /// Faults of each kind that are injected; hangs are three, for they take half a minute each, and pairs beside torchrun are twice as many.
+    /// Faults of each kind that are injected; hangs are three, for they take half a minute each, and those of the part torch twice as many.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
     injections: u32,
     /// How often the control plane is killed.
