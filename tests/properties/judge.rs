@@ -93,7 +93,7 @@ impl Shadow {
             Event::SweepSubmitted(_) | Event::SweepCancelRequested { .. } | Event::MetricReported { .. } => {
                 Some(Refused::Sweep)
             }
-            Event::Configured(_) | Event::IdsSkipped { .. } | Event::TimePassed => None,
+            Event::Configured(_) | Event::IdsSkipped { .. } | Event::EpochBegan { .. } | Event::TimePassed => None,
         }
     }
 

@@ -81,6 +81,20 @@ impl fmt::Display for AttemptNumber {
     }
 }
 
+/// One run of a control plane, from its start to the next: a random number that the journal records first. Attempts are known
+/// by the epoch they were placed in as well as by their number, so that those of a journal that went back to an earlier state
+/// are never taken for later ones with the same number. Zero stands for the time before epochs were recorded; printed
+/// as 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Epoch(pub u64);
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
 /// Why a name was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(

@@ -21,7 +21,7 @@ pub use device::{DeviceLayout, InvalidLayout};
 pub use elastic::{Elastic, InvalidSpeedUp, SPEED_ONE, SpeedUp};
 pub use failure::with_causes;
 pub use fault::FaultCategory;
-pub use id::{AttemptNumber, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName, SweepId};
+pub use id::{AttemptNumber, Epoch, InvalidName, JobId, NodeId, NodeName, PoolName, QueueName, SweepId};
 pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};

@@ -58,7 +58,7 @@ pub fn read(folder: &Path) -> Result<Past, Error> {
 
 #[cfg(test)]
 mod tests {
-    use gangline_base::Timestamp;
+    use gangline_base::{JobId, Timestamp};
     use gangline_orchestration::{Configuration, Entry as EngineEntry, Event};
 
     use super::*;
@@ -68,7 +68,9 @@ mod tests {
     fn journal(folder: &Path, bodies: Vec<Vec<u8>>) -> Journal {
         let (mut journal, _) = Journal::open(folder, Options::default()).expect("a new journal opens");
         let records: Vec<Entry> = bodies.into_iter().map(|body| Entry { at: Timestamp::EPOCH, body }).collect();
-        journal.commit(Batch { records: &records, read_models: &mut |_| Ok(()) }).expect("the disk takes it");
+        journal
+            .commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) })
+            .expect("the disk takes it");
         journal
     }
 

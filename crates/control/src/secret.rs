@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use gangline_base::{AttemptNumber, JobId};
+use gangline_base::{AttemptNumber, Epoch, JobId};
 
 /// The name of the users' token in the data folder.
 pub const TOKEN_FILE: &str = "token";
@@ -69,17 +69,23 @@ impl Secrets {
         blake3::Hash::from_hex(token).is_ok_and(|hash| hash == own)
     }
 
-    /// The token of an attempt's supervisors.
+    /// The token of the supervisors of an attempt that was placed in this epoch.
     #[must_use]
-    pub fn attempt_token(&self, job: JobId, attempt: AttemptNumber) -> String {
-        blake3::keyed_hash(&self.attempt_key, format!("{job}/{attempt}").as_bytes()).to_hex().to_string()
+    pub fn attempt_token(&self, job: JobId, attempt: AttemptNumber, epoch: Epoch) -> String {
+        self.attempt_hash(job, attempt, epoch).to_hex().to_string()
     }
 
     /// Whether this is the token of that attempt.
     #[must_use]
-    pub fn is_attempt(&self, token: &str, job: JobId, attempt: AttemptNumber) -> bool {
-        blake3::Hash::from_hex(token)
-            .is_ok_and(|hash| hash == blake3::keyed_hash(&self.attempt_key, format!("{job}/{attempt}").as_bytes()))
+    pub fn is_attempt(&self, token: &str, job: JobId, attempt: AttemptNumber, epoch: Epoch) -> bool {
+        blake3::Hash::from_hex(token).is_ok_and(|hash| hash == self.attempt_hash(job, attempt, epoch))
+    }
+
+    /// Attempts from before epochs were recorded have tokens of that time.
+    fn attempt_hash(&self, job: JobId, attempt: AttemptNumber, epoch: Epoch) -> blake3::Hash {
+        let name =
+            if epoch == Epoch::default() { format!("{job}/{attempt}") } else { format!("{job}/{attempt}/{epoch}") };
+        blake3::keyed_hash(&self.attempt_key, name.as_bytes())
     }
 }
 
@@ -151,12 +157,15 @@ mod tests {
     fn an_attempt_token_opens_only_its_attempt() {
         let folder = tempfile::tempdir().expect("a folder");
         let secrets = Secrets::open(folder.path()).expect("made");
-        let token = secrets.attempt_token(JobId(1), AttemptNumber(2));
-        assert!(secrets.is_attempt(&token, JobId(1), AttemptNumber(2)));
-        assert!(!secrets.is_attempt(&token, JobId(1), AttemptNumber(3)));
-        assert!(!secrets.is_attempt(&token, JobId(12), AttemptNumber(2)));
+        let epoch = Epoch(7);
+        let token = secrets.attempt_token(JobId(1), AttemptNumber(2), epoch);
+        assert!(secrets.is_attempt(&token, JobId(1), AttemptNumber(2), epoch));
+        assert!(!secrets.is_attempt(&token, JobId(1), AttemptNumber(3), epoch));
+        assert!(!secrets.is_attempt(&token, JobId(12), AttemptNumber(2), epoch));
+        assert!(!secrets.is_attempt(&token, JobId(1), AttemptNumber(2), Epoch(8)));
+        assert!(!secrets.is_attempt(&token, JobId(1), AttemptNumber(2), Epoch::default()));
         assert!(!secrets.is_user(&token));
-        assert!(!secrets.is_attempt("zz", JobId(1), AttemptNumber(2)));
+        assert!(!secrets.is_attempt("zz", JobId(1), AttemptNumber(2), epoch));
     }
 
     #[test]
@@ -166,7 +175,7 @@ mod tests {
         let page = secrets.page_token();
         assert!(secrets.is_page(&page));
         assert!(!secrets.is_user(&page));
-        assert!(!secrets.is_attempt(&page, JobId(1), AttemptNumber(1)));
+        assert!(!secrets.is_attempt(&page, JobId(1), AttemptNumber(1), Epoch::default()));
         assert!(!secrets.is_page(secrets.user_token()));
         assert!(!secrets.is_page(""));
     }

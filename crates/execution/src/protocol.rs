@@ -37,6 +37,9 @@ pub struct SupervisorSpec {
     pub job_name: String,
     /// The attempt, from 1.
     pub attempt: u32,
+    /// The epoch in which the attempt was placed ([`gangline_base::Epoch`]); 0 before epochs were recorded.
+    #[serde(default)]
+    pub epoch: u64,
     /// This node's name.
     pub node: String,
     /// This node's place in the gang, from 0 (torchrun's GROUP_RANK).
@@ -119,6 +122,9 @@ pub struct Report {
     pub job: u64,
     /// The attempt.
     pub attempt: u32,
+    /// The epoch that its spec names: a report of another epoch than the attempt's is about another attempt of that number.
+    #[serde(default)]
+    pub epoch: u64,
     /// The node's name.
     pub node: String,
     /// The supervisor's process id.

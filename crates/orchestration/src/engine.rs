@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, JobSpec, NodeId, NodeName, Timestamp};
+use gangline_base::{AttemptNumber, Epoch, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
 use crate::caches::Caches;
 use crate::estimate::Estimates;
@@ -43,6 +43,8 @@ pub struct Engine {
     pub(crate) limits: Limits,
     pub(crate) now: Timestamp,
     pub(crate) next_job: u64,
+    /// What is placed belongs to it.
+    pub(crate) epoch: Epoch,
     pub(crate) cluster: Cluster,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) queues: Queues,
@@ -74,6 +76,7 @@ impl Engine {
             limits,
             now: Timestamp::EPOCH,
             next_job: 1,
+            epoch: Epoch::default(),
             cluster: Cluster::default(),
             jobs: BTreeMap::new(),
             queues: Queues::new(Configuration::default()),
@@ -128,6 +131,18 @@ impl Engine {
     #[must_use]
     pub fn next_job_id(&self) -> JobId {
         JobId(self.next_job)
+    }
+
+    /// The time of the last entry.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// The epoch that what is placed now belongs to.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// When to apply [`Event::TimePassed`] at the latest, if anything waits for a time.
@@ -230,7 +245,7 @@ impl Engine {
             Event::ShareStarted { job, attempt, node } => self.admit_share(*job, *attempt, Some(*node)),
             Event::ShareEnded { job, attempt, node, .. } => self.admit_share(*job, *attempt, Some(*node)),
             Event::CheckpointCommitted { job, attempt, .. } => self.admit_share(*job, *attempt, None),
-            Event::IdsSkipped { .. } | Event::TimePassed => Ok(()),
+            Event::IdsSkipped { .. } | Event::EpochBegan { .. } | Event::TimePassed => Ok(()),
         }
     }
 

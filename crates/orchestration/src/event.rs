@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AttemptNumber, FaultCategory, JobId, JobSpec, MetricValue, NodeId, Step, Submitter, SweepId, SweepSpec, Timestamp,
+    AttemptNumber, Epoch, FaultCategory, JobId, JobSpec, MetricValue, NodeId, Step, Submitter, SweepId, SweepSpec,
+    Timestamp,
 };
 
 use crate::{Configuration, Decision, NodeSpec, Outside};
@@ -120,6 +121,11 @@ pub enum Event {
     IdsSkipped {
         /// The lowest id that was surely not given out.
         below: JobId,
+    },
+    /// A control plane started. What is placed from now on belongs to its epoch.
+    EpochBegan {
+        /// Its number.
+        epoch: Epoch,
     },
     /// A timer went off: see [`crate::Engine::next_deadline`].
     TimePassed,

@@ -68,6 +68,7 @@ impl Engine {
             Event::ShareStarted { job, node, .. } => self.set_share(*job, *node, ShareState::Running),
             Event::ShareEnded { job, node, end, .. } => self.set_share(*job, *node, ShareState::Ended(end.clone())),
             Event::IdsSkipped { below } => self.next_job = self.next_job.max(below.0),
+            Event::EpochBegan { epoch } => self.epoch = *epoch,
             Event::CheckpointCommitted { job, step, .. } => self.note_checkpoint(now, *job, *step),
         }
         self.now = now;
@@ -206,6 +207,7 @@ impl Engine {
         number: AttemptNumber,
         (shares, allocated_at): (&[Share], Timestamp),
     ) {
+        let epoch = self.epoch;
         let Some(job) = self.jobs.get_mut(&id) else { return };
         self.cluster.count_ordinary(&job.spec, shares, true);
         self.caches.note(&job.spec.datasets, shares);
@@ -226,6 +228,7 @@ impl Engine {
         self.claimants.remove(&id);
         job.state = JobState::Allocated(Attempt {
             number,
+            epoch,
             placed_at: now,
             allocated_at,
             shares: shares.to_vec(),

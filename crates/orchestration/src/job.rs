@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Bytes, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
 
 use crate::claim::Claim;
 use crate::line::QueueKey;
@@ -152,6 +152,8 @@ pub struct Rollback {
 pub struct Attempt {
     /// Which of the job's, from 1.
     pub number: AttemptNumber,
+    /// The epoch in which it was placed: a supervisor of the same number but of another epoch isn't this attempt's.
+    pub epoch: Epoch,
     /// When it got its devices.
     pub placed_at: Timestamp,
     /// Since when the job holds them: earlier if it restarted in place. Time limits count from then.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gangline_base::{JobId, NodeId, QueueName, Timestamp};
+use gangline_base::{Epoch, JobId, NodeId, QueueName, Timestamp};
 
 use crate::backfill::latest_end_of;
 use crate::caches::Caches;
@@ -22,6 +22,8 @@ pub struct Snapshot {
     pub at: Timestamp,
     /// The number of the next job.
     pub next_job: u64,
+    /// The epoch of the control plane that took it.
+    pub epoch: Epoch,
     /// The nodes; a node's id is its place in this list.
     pub nodes: Vec<(NodeSpec, Standing)>,
     /// Nodes that go, and when.
@@ -50,6 +52,7 @@ impl Engine {
         Snapshot {
             at: self.now,
             next_job: self.next_job,
+            epoch: self.epoch,
             nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.standing)).collect(),
             leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
@@ -70,6 +73,7 @@ impl Engine {
         let mut engine = Engine::new(limits);
         engine.now = snapshot.at;
         engine.next_job = snapshot.next_job;
+        engine.epoch = snapshot.epoch;
         let jobs: BTreeMap<JobId, Job> = snapshot.jobs.into_iter().map(|job| (job.id, job)).collect();
         let shares: Vec<&Share> = jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
         engine.cluster.configure(&snapshot.configuration);

@@ -158,7 +158,9 @@ fn record() -> Entry {
 }
 
 fn commit(journal: &mut Journal, records: &[Entry]) -> Result<()> {
-    journal.commit(Batch { records, read_models: &mut |_| Ok(()) }).context("commit")?;
+    journal
+        .commit(Batch { records, given_out: gangline_base::JobId(0), read_models: &mut |_| Ok(()) })
+        .context("commit")?;
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, FaultCategory, JobId, Money, NodeId, NodeName, PoolName, Step, Submitter,
-    SweepId, Timestamp,
+    AcceleratorKind, AttemptNumber, Bytes, Epoch, FaultCategory, JobId, Money, NodeId, NodeName, PoolName, Step,
+    Submitter, SweepId, Timestamp,
 };
 use gangline_orchestration::{
     Decision, Entry, Event, Fate, FaultCause, NodeCapacity, NodeSpec, PlaceReason, RequeueReason, Share, ShareEnd,
@@ -84,6 +84,9 @@ enum EntryV1 {
     },
     IdsSkipped {
         below: JobId,
+    },
+    EpochBegan {
+        epoch: Epoch,
     },
     TimePassed,
     Place {
@@ -269,6 +272,7 @@ fn event_to_disk(event: &Event) -> EntryV1 {
         }
         Event::CheckpointCommitted { job, attempt, step } => EntryV1::CheckpointCommitted { job, attempt, step },
         Event::IdsSkipped { below } => EntryV1::IdsSkipped { below },
+        Event::EpochBegan { epoch } => EntryV1::EpochBegan { epoch },
         Event::TimePassed => EntryV1::TimePassed,
     }
 }
@@ -317,6 +321,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
         EntryV1::ShareEnded { job, attempt, node, end } => Event::ShareEnded { job, attempt, node, end: end.into() },
         EntryV1::CheckpointCommitted { job, attempt, step } => Event::CheckpointCommitted { job, attempt, step },
         EntryV1::IdsSkipped { below } => Event::IdsSkipped { below },
+        EntryV1::EpochBegan { epoch } => Event::EpochBegan { epoch },
         EntryV1::TimePassed => Event::TimePassed,
         EntryV1::Place { job, attempt, shares, waited_ms, backfills, candidates, closeness, kept_since } => {
             let shares = shares.into_iter().map(Share::from).collect();

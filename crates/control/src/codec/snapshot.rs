@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId, Money, NodeId, Step, SweepId, Timestamp};
+use gangline_base::{AttemptNumber, Epoch, JobId, Money, NodeId, Step, SweepId, Timestamp};
 use gangline_orchestration::{
     Account, Attempt, Job, JobState, LossHistory, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep,
 };
@@ -25,6 +25,8 @@ use super::{Error, decode, encode};
 struct SnapshotV1 {
     at: Timestamp,
     next_job: u64,
+    #[serde(default)]
+    epoch: Epoch,
     nodes: Vec<(NodeV1, StatusV1)>,
     #[serde(default)]
     leaving: Vec<(NodeId, Timestamp)>,
@@ -102,6 +104,8 @@ enum StateV1 {
 #[derive(Serialize, Deserialize)]
 struct AttemptV1 {
     number: AttemptNumber,
+    #[serde(default)]
+    epoch: Epoch,
     placed_at: Timestamp,
     /// Not there if it is when it was placed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,6 +132,7 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
     encode(SnapshotV1 {
         at: snapshot.at,
         next_job: snapshot.next_job,
+        epoch: snapshot.epoch,
         nodes: snapshot.nodes.iter().map(|(spec, standing)| (spec.into(), (*standing).into())).collect(),
         leaving: snapshot.leaving.clone(),
         jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
@@ -159,6 +164,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
     Ok(Snapshot {
         at: snapshot.at,
         next_job: snapshot.next_job,
+        epoch: snapshot.epoch,
         nodes,
         leaving: snapshot.leaving,
         jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
@@ -254,6 +260,7 @@ impl From<&Attempt> for AttemptV1 {
         let shares = attempt.shares.iter().zip(&attempt.states);
         AttemptV1 {
             number: attempt.number,
+            epoch: attempt.epoch,
             placed_at: attempt.placed_at,
             allocated_at: (attempt.allocated_at != attempt.placed_at).then_some(attempt.allocated_at),
             shares: shares.map(|(share, s)| (ShareV1::from(share), state(s))).collect(),
@@ -275,6 +282,7 @@ impl From<AttemptV1> for Attempt {
         let (shares, states) = attempt.shares.into_iter().map(|(share, s)| (Share::from(share), state(s))).unzip();
         Attempt {
             number: attempt.number,
+            epoch: attempt.epoch,
             placed_at: attempt.placed_at,
             allocated_at: attempt.allocated_at.unwrap_or(attempt.placed_at),
             shares,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gangline_base::Bytes;
+use gangline_base::{Bytes, JobId};
 use rusqlite::ErrorCode;
 use rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
 
@@ -45,6 +45,18 @@ pub enum Error {
         last_sound: Sequence,
         /// What is wrong with it.
         what: &'static str,
+    },
+    /// Records that were committed are missing: the journal ends before the record that its anchor names, or is another one.
+    #[error("journal {} {}", path.display(), lost(*last, *anchored, *given_out))]
+    TailLost {
+        /// The database file.
+        path: PathBuf,
+        /// The last record that is there.
+        last: Sequence,
+        /// The last record that was committed.
+        anchored: Sequence,
+        /// The last job id that was given out by then.
+        given_out: JobId,
     },
     /// A newer Gangline wrote this data folder.
     #[error("data folder has schema {found}, this gangline knows up to {known}")]
@@ -92,6 +104,15 @@ fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
+fn lost(last: Sequence, anchored: Sequence, given_out: JobId) -> String {
+    let what = if last < anchored {
+        format!("lost its tail: it ends at record {last}, but record {anchored} had been committed")
+    } else {
+        format!("isn't the one that its anchor was written for: record {anchored} is another; it ends at record {last}")
+    };
+    format!("{what}, and job ids up to {given_out} had been given out")
+}
+
 impl Error {
     /// The stable code, explained in `docs/errors/`.
     #[must_use]
@@ -106,6 +127,7 @@ impl Error {
             Error::Poisoned { .. } => "G0207",
             Error::Storage { .. } => "G0208",
             Error::TooLarge { .. } => "G0209",
+            Error::TailLost { .. } => "G0210",
         }
     }
 
@@ -124,6 +146,11 @@ impl Error {
                 "restore the data folder from a backup, or start with --accept-loss-after {} to put the records after \
                  it aside and go on without them",
                 last_sound.0
+            ),
+            Error::TailLost { last, .. } => format!(
+                "restore the data folder from a backup that has these records, or start with --accept-loss-after {} to \
+                 go on without them: what was acknowledged in them is lost, and no id of theirs is given out again",
+                last.0
             ),
             Error::NewerSchema { .. } => {
                 "start the gangline that wrote it, or a newer one; going back is not possible".to_owned()

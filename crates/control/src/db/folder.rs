@@ -4,10 +4,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::{Error, schema};
+use super::anchor::Anchored;
+use super::{Error, Sequence, schema};
 
 pub(super) const DATABASE: &str = "journal.sqlite";
 const WRITE_AHEAD_LOG: &str = "journal.sqlite-wal";
@@ -16,6 +18,10 @@ const LOCK: &str = "lock";
 
 /// The longest process id that is read from a lock file.
 const PID_BYTES_MAX: u64 = 20;
+
+/// Tries to take the lock, and the pause between two of them.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Only the owner may look: the folder holds tokens and environment variables.
 const FOLDER_MODE: u32 = 0o700;
@@ -43,7 +49,7 @@ impl Folder {
             .mode(FILE_MODE)
             .open(&lock_path)
             .map_err(refused)?;
-        match lock.try_lock() {
+        match patiently(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::InUse { folder: path.to_owned(), pid: holder(&mut lock) });
@@ -55,6 +61,11 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), _lock: lock })
     }
 
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The database file.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
@@ -62,7 +73,13 @@ impl Folder {
 
     /// Makes sure that there is a database. A new one is written aside and renamed, so that an empty or half-made file is
     /// always damage and never taken for a fresh start.
-    pub(super) fn ensure_database(&self) -> Result<(), Error> {
+    ///
+    /// One that is gone although its anchor says that it had records is a loss, which has to be accepted.
+    pub(super) fn ensure_database(
+        &self,
+        anchored: Option<Anchored>,
+        accept_loss_after: Option<Sequence>,
+    ) -> Result<(), Error> {
         let database = self.database();
         if database.exists() {
             return Ok(());
@@ -71,6 +88,13 @@ impl Folder {
             let what = "its write-ahead log is there but the database is not".to_owned();
             return Err(Error::Damaged { path: database, what });
         }
+        if let Some(Anchored { head, given_out }) = anchored
+            && head.sequence != Sequence::ZERO
+            && accept_loss_after != Some(Sequence::ZERO)
+        {
+            let (last, anchored) = (Sequence::ZERO, head.sequence);
+            return Err(Error::TailLost { path: database, last, anchored, given_out });
+        }
         let aside = self.path.join(NEW_DATABASE);
         let refused = |source| Error::Folder { path: aside.clone(), source };
         remove_if_there(&aside).map_err(refused)?;
@@ -78,6 +102,18 @@ impl Folder {
         create(&aside).map_err(|error| Error::from_sqlite(&aside, error))?;
         publish(&aside, &database, &self.path).map_err(refused)
     }
+}
+
+/// Takes the lock. A process that its last holder had only just started has the holder's files until it has loaded its program,
+/// and so the lock.
+fn patiently(lock: &File) -> Result<(), TryLockError> {
+    for _ in 1..LOCK_TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            other => return other,
+        }
+    }
+    lock.try_lock()
 }
 
 fn holder(lock: &mut File) -> Option<u32> {

@@ -3,11 +3,14 @@
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
-use gangline_base::{Bytes, Timestamp};
+use gangline_base::{Bytes, JobId, Timestamp};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+use tracing::warn;
 
+use super::anchor::{Anchor, Anchored};
 use super::folder::Folder;
+use super::identity::Identity;
 use super::reader::{BUSY_TIMEOUT, head_at};
 use super::record::{Checksum, Head};
 use super::recovery::{SNAPSHOTS_KEPT, recover};
@@ -65,6 +68,8 @@ pub struct Entry {
 pub struct Batch<'a> {
     /// The records to append, in order.
     pub records: &'a [Entry],
+    /// The last job id that was given out in them or before.
+    pub given_out: JobId,
     /// Writes the read-model rows that follow from them, in the same transaction.
     pub read_models: &'a mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
 }
@@ -84,9 +89,12 @@ pub struct Journal {
     connection: Connection,
     database: PathBuf,
     head: Head,
+    anchor: Anchor,
+    given_out: JobId,
     poison: Option<String>,
     commits_since_checkpoint: u32,
     bytes_since_checkpoint: u64,
+    identity: Identity,
     /// Last, so that the folder is let go of after the connection is closed.
     _folder: Folder,
 }
@@ -98,25 +106,33 @@ impl Journal {
     /// A last record that fails its checksum is put aside with a warning; a bad snapshot falls back to the one before.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process holds the folder; [`Error::Corrupt`] if a record before the last is damaged;
+    /// [`Error::InUse`] if another process holds the folder; [`Error::Corrupt`] if a record is damaged that isn't the last, or
+    /// was committed; [`Error::TailLost`] if committed records are missing;
     /// [`Error::Damaged`] if the file is; [`Error::NewerSchema`]; otherwise what the disk said.
     pub fn open(folder: &Path, options: Options) -> Result<(Journal, Recovered), Error> {
         let folder = Folder::hold(folder)?;
-        folder.ensure_database()?;
+        let identity = Identity::open(folder.path())?;
+        let anchored = Anchor::read(folder.path())?;
+        folder.ensure_database(anchored, options.accept_loss_after)?;
         let database = folder.database();
         let failed = |error| Error::from_sqlite(&database, error);
         let mut connection = connect(&database).map_err(failed)?;
         schema::update(&mut connection, &database)?;
         configure(&connection, options.bytes_max).map_err(failed)?;
-        let (recovered, head) = recover(&mut connection, &database, options.accept_loss_after)?;
+        let (recovered, head) = recover(&mut connection, &database, anchored, options.accept_loss_after)?;
+        let given_out = recovered.given_out.unwrap_or(JobId(0));
+        let anchor = Anchor::open(folder.path(), Anchored { head, given_out })?;
         checkpoint_on_close(&connection, true).map_err(failed)?;
         let journal = Journal {
             connection,
             database,
             head,
+            anchor,
+            given_out,
             poison: None,
             commits_since_checkpoint: 0,
             bytes_since_checkpoint: 0,
+            identity,
             _folder: folder,
         };
         Ok((journal, recovered))
@@ -134,6 +150,20 @@ impl Journal {
         self.poison.as_deref()
     }
 
+    /// The folder that this one is a copy of, until [`Journal::own_folder`]: what runs belongs to that one.
+    #[must_use]
+    pub fn original(&self) -> Option<&Path> {
+        self.identity.original()
+    }
+
+    /// From now on the folder is no copy but itself.
+    ///
+    /// # Errors
+    /// [`Error::Folder`].
+    pub fn own_folder(&mut self) -> Result<(), Error> {
+        self.identity.own()
+    }
+
     /// A handle for reading, which outlives a poisoned writer.
     #[must_use]
     pub fn reader(&self) -> Reader {
@@ -148,10 +178,13 @@ impl Journal {
     /// the next start; its sender was told of a failure, not of a refusal.
     pub fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
         self.refuse_if_poisoned()?;
+        let given_out = self.given_out.max(batch.given_out);
         let appended = within_limits(batch.records).map_err(|error| self.poisoned_by(error))?;
         self.head = append(&mut self.connection, self.head, batch)
             .map_err(|error| Error::from_sqlite(&self.database, error))
             .map_err(|error| self.poisoned_by(error))?;
+        self.given_out = given_out;
+        self.note_anchor();
         self.commits_since_checkpoint += 1;
         self.bytes_since_checkpoint += appended.0;
         self.checkpoint_if_due();
@@ -178,6 +211,21 @@ impl Journal {
                 self.checkpoint();
                 Ok(())
             }
+        }
+    }
+
+    /// Makes the anchor durable against a power cut. To be called once a second or so; after a kill of the process alone the
+    /// anchor is exact anyway.
+    pub fn sync_anchor(&mut self) {
+        if let Err(error) = self.anchor.sync() {
+            warn!(%error, "the journal's anchor can't be synced; a loss of the last records might not show");
+        }
+    }
+
+    /// A failure to write the anchor takes nothing from what was committed: only a loss of it might not show.
+    fn note_anchor(&mut self) {
+        if let Err(error) = self.anchor.note(Anchored { head: self.head, given_out: self.given_out }) {
+            warn!(%error, "the journal's anchor can't be written; a loss of the last records might not show");
         }
     }
 

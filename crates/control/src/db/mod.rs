@@ -4,14 +4,16 @@
 //! together, with one fsync (group commit). HTTP handlers read through a [`Reader`], which sees only what is durable.
 //!
 //! Keeps A-3 (replaying the records gives the state before the crash: they are numbered without gaps and each checksum
-//! covers the one before), A-7 (after a failed commit the journal is poisoned and says so), A-9 (bodies are opaque,
+//! covers the one before), A-14 (an anchor beside the database tells a journal that lost its tail from a whole one), A-7 (after a failed commit the journal is poisoned and says so), A-9 (bodies are opaque,
 //! versioned by whoever writes them; the schema has its own version) and A-10 (records, batches, snapshots, the write-ahead
 //! log and the file have limits).
 //!
 //! What a start does about damage: see [`Journal::open`].
 
+mod anchor;
 mod error;
 mod folder;
+mod identity;
 mod journal;
 mod reader;
 mod record;

@@ -67,6 +67,11 @@ impl Checksum {
         Checksum::of(&[b"gangline snapshot 1", &record.0, &sequence.0.to_le_bytes(), body])
     }
 
+    /// Of a line of the anchor.
+    pub(super) fn of_anchor(line: &[u8]) -> Self {
+        Checksum::of(&[b"gangline anchor 1", line])
+    }
+
     /// Every part but the last has a fixed length, so the parts cannot be confused.
     fn of(parts: &[&[u8]]) -> Self {
         let mut hasher = blake3::Hasher::new();

@@ -1,12 +1,14 @@
 //! What a start finds in the journal, and what it does about damage: a bad last record is put aside with a warning, damage
-//! before it refuses to start until somebody accepts the loss by name (A-3).
+//! before it, or a tail that was committed and is missing, refuses to start until somebody accepts the loss by name (A-3, A-14).
 
 use std::fmt;
 use std::path::Path;
 
-use gangline_base::Timestamp;
+use gangline_base::{JobId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
+use super::anchor::Anchored;
+use super::reader::head_at;
 use super::record::{Checksum, Head, StoredRecord};
 use super::{Error, Record, Sequence};
 
@@ -20,6 +22,9 @@ pub struct Recovered {
     pub snapshot: Option<Snapshot>,
     /// Every record after it, in order and without gaps.
     pub records: Vec<Record>,
+    /// The last job id that was given out, if there was an anchor that knows: ids up to this one are never given out again, whatever
+    /// the records say.
+    pub given_out: Option<JobId>,
     /// Damage that was put right; to be logged and shown.
     pub warnings: Vec<Warning>,
 }
@@ -60,6 +65,17 @@ pub enum Warning {
         /// How many records were put aside.
         records: usize,
     },
+    /// Committed records are missing, or others are in their place, which was given up as asked.
+    TailGivenUp {
+        /// The last record that counts.
+        last: Sequence,
+        /// The last record that had been committed.
+        anchored: Sequence,
+        /// The last job id that had been given out.
+        given_out: JobId,
+    },
+    /// There is no anchor that can be read beside a journal with records: whether its tail is missing can't be told.
+    NoAnchor,
     /// A snapshot failed its checksum; an older one, or the whole journal, was read instead.
     SnapshotDropped {
         /// The last record it covered.
@@ -78,6 +94,14 @@ impl fmt::Display for Warning {
             Warning::LossAccepted { last_sound, records } => {
                 write!(f, "put aside {records} records after {last_sound}, as asked")
             }
+            Warning::TailGivenUp { last, anchored, given_out } => write!(
+                f,
+                "went on after record {last} without those up to {anchored}, as asked; job ids up to {given_out} are not \
+                 given out again"
+            ),
+            Warning::NoAnchor => f.write_str(
+                "there is no readable anchor beside the journal, so a loss of its last records can't be told; one is made now",
+            ),
             Warning::SnapshotDropped { sequence } => {
                 write!(f, "snapshot at record {sequence} failed its checksum and was not used")
             }
@@ -90,25 +114,48 @@ impl fmt::Display for Warning {
 pub(super) fn recover(
     connection: &mut Connection,
     path: &Path,
+    anchored: Option<Anchored>,
     accept_loss_after: Option<Sequence>,
 ) -> Result<(Recovered, Head), Error> {
     let failed = |error| Error::from_sqlite(path, error);
-    let mut recovered = Recovered::default();
+    let given_out = anchored.map(|anchored| anchored.given_out);
+    let mut recovered = Recovered { given_out, ..Recovered::default() };
     let transaction = connection.transaction().map_err(failed)?;
     let base = newest_sound_snapshot(&transaction, &mut recovered).map_err(failed)?;
     let (head, damage) = read_records(&transaction, base, &mut recovered.records).map_err(failed)?;
-    match damage {
-        Some(damage) => {
-            let warning = put_right(&transaction, &damage, head.sequence, accept_loss_after)
-                .map_err(failed)?
-                .ok_or(Error::Corrupt { at: head.sequence.next(), last_sound: head.sequence, what: damage.what })?;
-            recovered.warnings.push(warning);
+    if let Some(damage) = &damage {
+        let was_committed = anchored.is_some_and(|anchored| anchored.head.sequence > head.sequence);
+        let warning = put_right(&transaction, damage, (head.sequence, was_committed), accept_loss_after)
+            .map_err(failed)?
+            .ok_or(Error::Corrupt { at: head.sequence.next(), last_sound: head.sequence, what: damage.what })?;
+        recovered.warnings.push(warning);
+    }
+    let is_whole = match anchored {
+        Some(anchored) => reaches(&transaction, head, anchored.head).map_err(failed)?,
+        None => true,
+    };
+    match anchored {
+        Some(Anchored { head: Head { sequence: anchored, .. }, given_out }) if !is_whole => {
+            let last = head.sequence;
+            if accept_loss_after != Some(last) {
+                return Err(Error::TailLost { path: path.to_owned(), last, anchored, given_out });
+            }
+            recovered.warnings.push(Warning::TailGivenUp { last, anchored, given_out });
         }
-        None if accept_loss_after.is_some() => recovered.warnings.push(Warning::NothingToAccept),
-        None => {}
+        None if head.sequence != Sequence::ZERO => recovered.warnings.push(Warning::NoAnchor),
+        _ if damage.is_none() && accept_loss_after.is_some() => recovered.warnings.push(Warning::NothingToAccept),
+        _ => {}
     }
     transaction.commit().map_err(failed)?;
     Ok((recovered, head))
+}
+
+/// Whether a journal that ends at `head` has the record that its anchor names.
+fn reaches(transaction: &Transaction<'_>, head: Head, anchored: Head) -> rusqlite::Result<bool> {
+    if anchored.sequence >= head.sequence {
+        return Ok(anchored == head);
+    }
+    Ok(head_at(transaction, anchored.sequence)? == Some(anchored))
 }
 
 /// The first record that cannot be trusted.
@@ -185,15 +232,16 @@ pub(super) fn stored_record(row: &Row<'_>) -> rusqlite::Result<StoredRecord> {
     Ok(StoredRecord { record, checksum: row.get(3)? })
 }
 
-/// Puts aside what follows the last sound record if that is allowed. The accepted loss has to name the very record: a flag
+/// Puts aside what follows the last sound record if that is allowed: a torn last record that nobody was told of, or a loss that
+/// was accepted. The accepted loss has to name the very record: a flag
 /// left behind in a unit file must not throw away a later day's history.
 fn put_right(
     transaction: &Transaction<'_>,
     damage: &Damage,
-    last_sound: Sequence,
+    (last_sound, was_committed): (Sequence, bool),
     accept_loss_after: Option<Sequence>,
 ) -> rusqlite::Result<Option<Warning>> {
-    if !damage.is_last && accept_loss_after != Some(last_sound) {
+    if (!damage.is_last || was_committed) && accept_loss_after != Some(last_sound) {
         return Ok(None);
     }
     transaction.execute(

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
-use gangline_base::{AttemptNumber, JobId};
+use gangline_base::{AttemptNumber, Epoch, JobId};
 use gangline_execution::protocol::{Orders, PROTOCOL_VERSION, Report};
 
 use super::App;
@@ -21,7 +21,7 @@ pub(super) async fn report(
 ) -> Result<Json<Orders>, ApiError> {
     let token = bearer(&headers).ok_or_else(ApiError::unauthorized)?;
     let Json(report) = report?;
-    if !app.secrets.is_attempt(token, JobId(report.job), AttemptNumber(report.attempt)) {
+    if !app.secrets.is_attempt(token, JobId(report.job), AttemptNumber(report.attempt), Epoch(report.epoch)) {
         return Err(ApiError::unauthorized());
     }
     if report.version != PROTOCOL_VERSION {

@@ -21,6 +21,8 @@ use crate::model::{JobRecord, book_attempt, repair, write_job, write_ledger, wri
 
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
 const TICK: Duration = Duration::from_millis(200);
+/// Between two times the journal's anchor is made durable against a power cut.
+const ANCHOR_SYNC_EVERY: Duration = Duration::from_secs(1);
 /// The longest read-model rows wait for a commit that is due anyway.
 const ROWS_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Entries between two snapshots: what a start replays at most, about.
@@ -53,6 +55,7 @@ pub(super) struct Actor {
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
     pub(super) watched_at: Timestamp,
+    pub(super) anchor_synced_at: Timestamp,
 }
 
 impl Actor {
@@ -149,6 +152,10 @@ impl Actor {
         if self.journal.poison().is_some() {
             return;
         }
+        if now < self.anchor_synced_at || now.since(self.anchor_synced_at) >= ANCHOR_SYNC_EVERY {
+            self.journal.sync_anchor();
+            self.anchor_synced_at = now;
+        }
         self.relaunch(now, batch);
         self.watch(now, batch);
         self.evict_stragglers(now, batch);
@@ -236,6 +243,7 @@ impl Actor {
         let rows = std::mem::take(&mut self.rows);
         self.rows_since = None;
         let records = &self.records;
+        let given_out = JobId(self.engine.next_job_id().0 - 1);
         let mut read_models = |transaction: &rusqlite::Transaction<'_>| -> rusqlite::Result<()> {
             rows.repairs.iter().try_for_each(|damage| repair(transaction, damage))?;
             for job in rows.jobs.iter().filter_map(|job| records.get(job)) {
@@ -246,7 +254,7 @@ impl Actor {
             }
             rows.samples.iter().try_for_each(|sample| write_sample(transaction, sample))
         };
-        let committed = self.journal.commit(db::Batch { records: entries, read_models: &mut read_models });
+        let committed = self.journal.commit(db::Batch { records: entries, given_out, read_models: &mut read_models });
         for job in &rows.jobs {
             if self.records.get(job).is_some_and(|record| record.state.is_final()) {
                 self.records.remove(job);

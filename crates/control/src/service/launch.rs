@@ -72,6 +72,8 @@ impl Actor {
     pub(super) fn supervisor_specs(&self, job: JobId, attempt: AttemptNumber, shares: &[Share]) -> Vec<SupervisorSpec> {
         let (Some(live), Some(record)) = (self.engine.job(job), self.records.get(&job)) else { return Vec::new() };
         let spec = &live.spec;
+        let current = live.attempt().filter(|current| current.number == attempt);
+        let epoch = current.map_or(self.engine.epoch(), |current| current.epoch);
         let timing = &self.options.timing;
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let node_count = u32::try_from(shares.len()).expect("a gang has fewer than 2^32 nodes");
@@ -85,6 +87,7 @@ impl Actor {
                     job: job.0,
                     job_name: spec.name.clone(),
                     attempt: attempt.0,
+                    epoch: epoch.0,
                     node_rank,
                     node_count,
                     ranks_per_node: spec.gang.ranks_per_node(),
@@ -108,7 +111,7 @@ impl Actor {
                         .rollback
                         .filter(|rollback| rollback.skips_data)
                         .map(|_| record.high_water_step),
-                    token: self.options.secrets.attempt_token(job, attempt),
+                    token: self.options.secrets.attempt_token(job, attempt, epoch),
                     endpoint_file: self.options.folder.join(ENDPOINT_FILE),
                     folder: self.share_folder(job, attempt, &node),
                     address: config.map_or_else(|| "127.0.0.1".to_owned(), |config| config.address.clone()),

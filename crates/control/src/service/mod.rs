@@ -10,6 +10,7 @@ mod batch;
 mod changes;
 mod clock;
 mod contacts;
+mod epoch;
 mod findings;
 mod handle;
 mod launch;

@@ -81,7 +81,8 @@ impl Actor {
     pub(super) fn take_report(&mut self, now: Timestamp, report: Report, batch: &mut Batch) -> Orders {
         let (job, attempt) = (JobId(report.job), AttemptNumber(report.attempt));
         let said = Said::of(&report);
-        let current = self.engine.job(job).and_then(|job| job.attempt()).filter(|current| current.number == attempt);
+        let is_its = |current: &&Attempt| current.number == attempt && current.epoch.0 == report.epoch;
+        let current = self.engine.job(job).and_then(|job| job.attempt()).filter(is_its);
         let name = NodeName::new(&report.node).ok();
         let node = name.as_ref().and_then(|name| self.engine.node_id(name));
         let place = node.and_then(|node| Some((node, current?.share_index(node)?)));

@@ -1,6 +1,7 @@
 //! Starting the service: open the journal, replay it, reconcile what depends on it, and run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::thread::{Builder, JoinHandle};
@@ -20,7 +21,7 @@ use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::config::{self, ConfigError};
 use crate::db::{self, Journal, Reader, Recovered};
-use crate::model::{JobRecord, Repair, last_job, live_jobs, read_job};
+use crate::model::{JobRecord, Repair, live_jobs, read_job};
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +48,9 @@ pub enum StartError {
     /// The nodes are more than can be worked with.
     #[error(transparent)]
     Nodes(#[from] ConfigError),
+    /// The operating system gives no random number for the epoch.
+    #[error("no random number for the epoch: {0}")]
+    NoEpoch(getrandom::Error),
     /// The service's threads can't be started.
     #[error("a thread can't be started")]
     Thread(#[source] std::io::Error),
@@ -147,16 +151,6 @@ fn repairs(engine: &Engine) -> Vec<Repair> {
     live.chain([Repair::Forget { from: engine.next_job_id() }]).collect()
 }
 
-/// The last job id that was ever given out, by the read models and the jobs' folders: a lost job's supervisors, final
-/// reports and checkpoints may still be there, and must not be taken for a new job's.
-fn given_out(actor: &Actor) -> Result<JobId, db::Error> {
-    let stored = actor.journal.reader().read(last_job)?;
-    let names = |folder: &str| std::fs::read_dir(actor.options.folder.join(folder)).into_iter().flatten().flatten();
-    let folders = names("jobs").chain(names("checkpoints"));
-    let on_disk = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<JobId>().ok());
-    Ok(on_disk.chain(stored).max().unwrap_or(JobId(0)))
-}
-
 fn replay(recovered: &Recovered) -> Result<Engine, StartError> {
     let mut engine = match &recovered.snapshot {
         None => Engine::new(Limits::default()),
@@ -207,6 +201,7 @@ impl Actor {
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
             watched_at: now,
+            anchor_synced_at: now,
             options,
         };
         if actor.options.survey.is_some() {
@@ -215,23 +210,22 @@ impl Actor {
         if recovered.are_read_models_ahead() {
             actor.rows.repairs = repairs(&actor.engine);
         }
-        let skipped = if recovered.are_read_models_ahead() { given_out(&actor)? } else { JobId(0) };
-        actor.reconcile(stored, skipped, now);
+        let given_out = actor.given_out(recovered.given_out)?;
+        actor.reconcile(stored, given_out, now)?;
         Ok(actor)
     }
 
     /// Brings everything in line with the replayed engine: records, nodes, supervisors, and decisions a crash cut off.
-    fn reconcile(&mut self, stored: Vec<JobRecord>, skipped: JobId, now: Timestamp) {
+    fn reconcile(&mut self, stored: Vec<JobRecord>, given_out: JobId, now: Timestamp) -> Result<(), StartError> {
         let mut batch = Batch::default();
         batch.must_commit = true;
         self.reconcile_records(stored, now);
-        if skipped >= self.engine.next_job_id() {
-            warn!(last = %skipped, "jobs whose journal entries were lost keep their ids");
-            let below = JobId(skipped.0 + 1);
-            if let Err(refusal) = self.apply(now, Event::IdsSkipped { below }, &mut batch) {
-                warn!(%refusal, "the ids could not be skipped");
-            }
+        if let Some(original) = self.journal.original().map(Path::to_owned) {
+            self.leave_jobs_to(&original, &mut batch);
+        } else {
+            self.put_aside_lost_attempts(now);
         }
+        self.begin_epoch(now, given_out, &mut batch)?;
         if self.options.survey.is_none() {
             self.reconcile_nodes(now, &mut batch);
         }
@@ -241,6 +235,8 @@ impl Actor {
             warn!(%refusal, "time could not pass at the start");
         }
         self.finish(now, batch);
+        self.journal.own_folder()?;
+        Ok(())
     }
 
     /// Records and journal are committed together, so they differ only where damaged entries were put aside.

@@ -137,7 +137,9 @@ impl Actor {
     fn give_up(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
         let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
         if let Some(report) = final_report(&folder) {
-            let belongs = report.job == silent.job.0 && report.attempt == silent.attempt.0;
+            let epoch = self.engine.job(silent.job).and_then(|job| job.attempt()).map(|attempt| attempt.epoch.0);
+            let is_its = report.job == silent.job.0 && report.attempt == silent.attempt.0;
+            let belongs = is_its && epoch == Some(report.epoch);
             if belongs && report.node == silent.name.as_str() {
                 self.take_report(now, report, batch);
                 return;

@@ -1,6 +1,6 @@
 //! Who may do what.
 
-use gangline_base::{AttemptNumber, JobId};
+use gangline_base::{AttemptNumber, Epoch, JobId};
 use serde_json::Value;
 
 use crate::plane::{Answer, Plane};
@@ -29,7 +29,7 @@ fn every_path_needs_the_users_token() {
     let plane = Plane::start();
     plane.submit("a", 1);
     let page = format!("Bearer {}", plane.secrets.page_token());
-    let attempt = format!("Bearer {}", plane.secrets.attempt_token(JobId(1), AttemptNumber::FIRST));
+    let attempt = format!("Bearer {}", plane.secrets.attempt_token(JobId(1), AttemptNumber::FIRST, Epoch::default()));
     let basic = format!("Basic {}", plane.secrets.user_token());
     let short = format!("Bearer {}", &plane.secrets.user_token()[1..]);
     for (method, path) in closed_paths() {

@@ -280,6 +280,7 @@ pub(crate) fn running(spec: &SupervisorSpec) -> Report {
         version: PROTOCOL_VERSION,
         job: spec.job,
         attempt: spec.attempt,
+        epoch: spec.epoch,
         node: spec.node.clone(),
         supervisor_pid: 2,
         sent_at: at,

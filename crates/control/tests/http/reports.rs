@@ -1,6 +1,6 @@
 //! Where supervisors report.
 
-use gangline_base::{AttemptNumber, JobId};
+use gangline_base::{AttemptNumber, Epoch, JobId};
 use serde_json::{Value, json};
 
 use crate::plane::{Plane, running};
@@ -16,7 +16,7 @@ fn report(plane: &Plane) -> (gangline_execution::protocol::SupervisorSpec, Value
 fn only_an_attempts_own_token_reports_on_it() {
     let plane = Plane::start();
     let (spec, report) = report(&plane);
-    let of = |job, attempt| plane.secrets.attempt_token(JobId(job), AttemptNumber(attempt));
+    let of = |job, attempt| plane.secrets.attempt_token(JobId(job), AttemptNumber(attempt), Epoch(spec.epoch));
     for token in
         [String::new(), "x".to_owned(), of(1, 2), of(2, 1), plane.bearer(), plane.secrets.user_token().to_owned()]
     {

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 pub use local::LocalLauncher;
 pub use slurm::{InvalidTopology, Places, SlurmLauncher, read_topology};
+pub use spec::spec_epoch;
 pub use survey::{Openness, SurveyedNode, Taken};
 
 use crate::protocol::SupervisorSpec;

@@ -5,8 +5,11 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use gangline_base::Epoch;
+use serde::Deserialize;
+
 use super::LaunchError;
-use crate::files::write_durably;
+use crate::files::{read_bounded, write_durably};
 use crate::protocol::SupervisorSpec;
 
 /// The spec's name in the share's folder.
@@ -21,6 +24,18 @@ pub(super) fn write_spec(spec: &SupervisorSpec) -> Result<(), LaunchError> {
     let path = folder.join(SPEC_FILE);
     let text = serde_json::to_vec_pretty(spec).map_err(io::Error::from);
     text.and_then(|text| write_durably(&path, &text)).map_err(|source| failed("write", &path, source))
+}
+
+/// The epoch that the spec in a share's folder names; none if there is no spec that can be read.
+#[must_use]
+pub fn spec_epoch(folder: &Path) -> Option<Epoch> {
+    #[derive(Deserialize)]
+    struct OnlyEpoch {
+        #[serde(default)]
+        epoch: u64,
+    }
+    let bytes = read_bounded(&folder.join(SPEC_FILE)).ok()?;
+    serde_json::from_slice::<OnlyEpoch>(&bytes).ok().map(|spec| Epoch(spec.epoch))
 }
 
 pub(super) fn failed(doing: &'static str, path: &Path, source: io::Error) -> LaunchError {

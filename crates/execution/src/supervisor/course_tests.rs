@@ -27,6 +27,7 @@ fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
         job: 1,
         job_name: "test".to_owned(),
         attempt: 1,
+        epoch: 7,
         node: "here".to_owned(),
         node_rank: 0,
         node_count: nodes,

@@ -19,6 +19,7 @@ impl Course {
             version: PROTOCOL_VERSION,
             job: self.spec.job,
             attempt: self.spec.attempt,
+            epoch: self.spec.epoch,
             node: self.spec.node.clone(),
             supervisor_pid: own_pid(),
             sent_at: now.unix_nanos(),

@@ -223,7 +223,9 @@ impl Player {
     }
 
     fn commit(&mut self) -> Result<()> {
-        self.journal.commit(Batch { records: &self.records, read_models: &mut |_| Ok(()) }).context("commit")?;
+        self.journal
+            .commit(Batch { records: &self.records, given_out: JobId(0), read_models: &mut |_| Ok(()) })
+            .context("commit")?;
         self.records.clear();
         self.requests = 0;
         self.commits += 1;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, GangShape, Goal, GpuSeconds,
+    AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, Epoch, GangShape, Goal, GpuSeconds,
     HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program, QueueName,
     RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
     Timestamp, TopologyRequest,
@@ -327,6 +327,7 @@ impl Examples {
             Event::ShareStarted { job, attempt, node },
             Event::CheckpointCommitted { job, attempt, step: Step(self.large()) },
             Event::IdsSkipped { below: job },
+            Event::EpochBegan { epoch: Epoch(self.large()) },
             Event::TimePassed,
         ];
         events.extend(self.ends().into_iter().map(|end| Event::ShareEnded { job, attempt, node, end }));
@@ -416,6 +417,7 @@ impl Examples {
         let stop = self.maybe(Self::stops).map(|stops| stops[place]);
         Attempt {
             number: AttemptNumber(self.number()),
+            epoch: Epoch(self.large()),
             placed_at: self.time(),
             allocated_at: self.time(),
             shares: states.iter().map(|_| self.share()).collect(),
@@ -465,6 +467,7 @@ impl Examples {
         Snapshot {
             at: self.time(),
             next_job: self.large(),
+            epoch: Epoch(self.large()),
             nodes: standings
                 .iter()
                 .map(|(is_lost, is_draining)| (self.node(), self.standing(*is_lost, *is_draining)))

@@ -3,6 +3,7 @@
 
 mod examples;
 
+use gangline_base::Epoch;
 use gangline_orchestration::{
     Account, Decision, Entry, Event, Fate, FaultCause, Job, LossHistory, Outside, PreemptionRules, QueueOrder,
     RequeueReason, ShareEnd, Snapshot, SpareRules, StopReason,
@@ -20,6 +21,8 @@ const SEEDS: u64 = 50;
 const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 /// Where it is. It is written once, by a run that finds it empty.
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
+/// What version 1 wrote before epochs were recorded.
+const FIXTURE_BEFORE_EPOCHS: &str = include_str!("../../../tests/fixtures/journal_v1_before_epochs.txt");
 /// What version 1 wrote before stragglers were evicted.
 const FIXTURE_BEFORE_EVICTION: &str = include_str!("../../../tests/fixtures/journal_v1_before_eviction.txt");
 /// What version 1 wrote before faults had kinds.
@@ -64,6 +67,7 @@ fn kind(entry: &Entry) -> &'static str {
             },
             Event::CheckpointCommitted { .. } => "checkpoint committed",
             Event::IdsSkipped { .. } => "ids skipped",
+            Event::EpochBegan { .. } => "epoch began",
             Event::TimePassed => "time passed",
         },
         Entry::Decision(decision) => match decision {
@@ -120,7 +124,9 @@ fn cause_kind(cause: FaultCause) -> &'static str {
 }
 
 /// How many names [`kind`] has.
-const KINDS: usize = 58;
+const KINDS: usize = 59;
+/// How many of them there were before epochs were recorded.
+const KINDS_BEFORE_EPOCHS: usize = 58;
 /// How many of them there were before stragglers were evicted.
 const KINDS_BEFORE_EVICTION: usize = 55;
 /// How many of them there were before faults had kinds.
@@ -191,6 +197,15 @@ fn bodies_from_before_sweeps_stay_readable() {
     let has_none = |job: &Job| job.sweep.is_none() && job.account == Account::default() && job.spec.budget.is_none();
     assert!(!snapshot.jobs.is_empty() && snapshot.jobs.iter().all(has_none));
     assert!(snapshot.sweeps.is_empty() && snapshot.configuration.prices.is_empty());
+}
+
+/// Proves A-9: what was written before epochs were recorded reads, as of the epoch that stands for that time.
+#[test]
+fn bodies_from_before_epochs_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_EPOCHS);
+    assert_eq!((kinds, snapshot.epoch), (KINDS_BEFORE_EPOCHS, Epoch::default()));
+    let attempts: Vec<_> = snapshot.jobs.iter().filter_map(Job::attempt).collect();
+    assert!(!attempts.is_empty() && attempts.iter().all(|attempt| attempt.epoch == Epoch::default()));
 }
 
 /// Proves A-9: what was written before stragglers were evicted reads: then no job left one.

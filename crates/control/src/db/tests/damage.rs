@@ -16,12 +16,99 @@ fn check(sql: &str, expected: &str) {
 
 #[test]
 fn a_bad_last_record_is_put_aside_with_a_warning() {
-    let expected = "records 1 2 3 4; put aside the last record 5: its checksum does not match";
-    check("UPDATE records SET body = x'36' WHERE sequence = 5", expected);
-    check("UPDATE records SET body = x'' WHERE sequence = 5", expected);
-    check("UPDATE records SET at_unix_nanos = at_unix_nanos + 1 WHERE sequence = 5", expected);
-    check("UPDATE records SET checksum = zeroblob(16) WHERE sequence = 5", expected);
-    check("UPDATE records SET checksum = x'00' WHERE sequence = 5", expected);
+    let refused = "G0204 journal is corrupt at record 5: its checksum does not match; the last sound record is 4";
+    let put_aside = "records 1 2 3 4; put aside the last record 5: its checksum does not match";
+    for sql in [
+        "UPDATE records SET body = x'36' WHERE sequence = 5",
+        "UPDATE records SET body = x'' WHERE sequence = 5",
+        "UPDATE records SET at_unix_nanos = at_unix_nanos + 1 WHERE sequence = 5",
+        "UPDATE records SET checksum = zeroblob(16) WHERE sequence = 5",
+        "UPDATE records SET checksum = x'00' WHERE sequence = 5",
+    ] {
+        // Its sender was told that it is durable.
+        check(sql, refused);
+        let folder = folder();
+        written(folder.path(), 4);
+        let anchor = fs::read(folder.path().join(ANCHOR)).expect("there is an anchor");
+        let (mut journal, _) = open(folder.path()).expect("it is sound");
+        commit(&mut journal, &["5"]).expect("there is room");
+        drop(journal);
+        // As after a power cut: the anchor's last word hadn't reached the disk.
+        fs::write(folder.path().join(ANCHOR), anchor).expect("the file is ours");
+        tamper(folder.path(), sql);
+        assert_eq!(start(folder.path(), Options::default()), put_aside, "after {sql}");
+    }
+}
+
+/// Proves A-14: what SQLite takes for a whole journal, because it ends at a damaged frame or is a copy that was put back, is
+/// told from one that has all that was committed.
+#[test]
+fn a_journal_that_lost_its_tail_refuses_to_start_and_says_what_is_lost() {
+    let folder = folder();
+    let (mut journal, _) = open(folder.path()).expect("a new journal opens");
+    for number in 1..=20_u64 {
+        let records = [entry(&number.to_string())];
+        let batch = Batch { records: &records, given_out: JobId(number / 2), read_models: &mut |_| Ok(()) };
+        journal.commit(batch).expect("there is room");
+    }
+    let log = fs::read(folder.path().join("journal.sqlite-wal")).expect("the log is there");
+    for (what, damage) in [("cut", None), ("flipped", Some(log.len() / 2))] {
+        let copy = crashed_copy(folder.path());
+        let mut log = log[..if damage.is_some() { log.len() } else { log.len() / 2 }].to_vec();
+        damage.into_iter().for_each(|at| log[at] ^= 1);
+        fs::write(copy.path().join("journal.sqlite-wal"), &log).expect("the file is ours");
+        let Err(Error::TailLost { last, anchored, given_out, .. }) = open(copy.path()) else {
+            panic!("{what}: records are missing");
+        };
+        assert!(last < Sequence(20), "{what}");
+        assert_eq!((anchored, given_out), (Sequence(20), JobId(10)), "{what}");
+        let wrong = Options { accept_loss_after: Some(Sequence(last.0 + 1)), ..Options::default() };
+        assert!(start(copy.path(), wrong).starts_with("G0210 "), "{what}");
+        assert!(fs::read(copy.path().join("journal.sqlite-wal")).expect("it is there") == log, "{what}: unchanged");
+        let accepting = Options { accept_loss_after: Some(last), ..Options::default() };
+        let said = start(copy.path(), accepting);
+        assert!(said.ends_with("as asked; job ids up to job-10 are not given out again"), "{what}: {said}");
+        let (_, recovered) = open(copy.path()).expect("the loss was accepted");
+        assert_eq!((recovered.given_out, recovered.warnings.len()), (Some(JobId(10)), 0), "{what}");
+    }
+}
+
+#[test]
+fn a_copy_that_was_put_back_is_told_from_the_journal_that_it_replaced() {
+    let folder = folder();
+    written(folder.path(), 3);
+    let copy = crashed_copy_of_closed(folder.path());
+    let (mut journal, _) = open(folder.path()).expect("it is sound");
+    commit(&mut journal, &["4"]).expect("there is room");
+    drop(journal);
+    fs::copy(copy.path().join("journal.sqlite"), folder.path().join("journal.sqlite")).expect("the file is ours");
+    let said = start(folder.path(), Options::default());
+    assert!(said.contains("it ends at record 3, but record 4 had been committed"), "{said}");
+    // Another history of the same length, and a longer one, are no better.
+    let (mut other, _) = open(copy.path()).expect("a sound copy");
+    commit(&mut other, &["another"]).expect("there is room");
+    commit(&mut other, &["and one more"]).expect("there is room");
+    drop(other);
+    fs::copy(copy.path().join("journal.sqlite"), folder.path().join("journal.sqlite")).expect("the file is ours");
+    let said = start(folder.path(), Options::default());
+    assert!(said.contains("record 4 is another; it ends at record 5"), "{said}");
+    for name in ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"] {
+        // Not all of them are there.
+        let _ = fs::remove_file(folder.path().join(name));
+    }
+    let said = start(folder.path(), Options::default());
+    assert!(said.contains("it ends at record 0, but record 4 had been committed"), "{said}");
+    let afresh = Options { accept_loss_after: Some(Sequence::ZERO), ..Options::default() };
+    assert!(start(folder.path(), afresh).starts_with("records ; went on after record 0 "));
+}
+
+#[test]
+fn a_journal_without_an_anchor_starts_and_gets_one() {
+    let folder = folder();
+    written(folder.path(), 2);
+    fs::remove_file(folder.path().join(ANCHOR)).expect("there is an anchor");
+    assert!(start(folder.path(), Options::default()).starts_with("records 1 2; there is no readable anchor"));
+    assert_eq!(start(folder.path(), Options::default()), "records 1 2");
 }
 
 #[test]
@@ -60,6 +147,7 @@ fn a_record_put_aside_is_kept_and_the_journal_goes_on_in_its_place() {
     let folder = folder();
     written(folder.path(), 3);
     tamper(folder.path(), "UPDATE records SET body = x'00' WHERE sequence = 3");
+    fs::remove_file(folder.path().join(ANCHOR)).expect("there is an anchor");
     let (mut journal, recovered) = open(folder.path()).expect("only the last record is bad");
     assert!(recovered.are_read_models_ahead());
     let kept: Vec<u8> = journal
@@ -81,7 +169,9 @@ fn a_loss_is_accepted_only_where_it_is_named() {
     let refused = "G0204 journal is corrupt at record 3: its checksum does not match; the last sound record is 2";
     assert_eq!(start(folder.path(), accepting(1)), refused);
     assert_eq!(start(folder.path(), accepting(3)), refused);
-    assert_eq!(start(folder.path(), accepting(2)), "records 1 2; put aside 3 records after 2, as asked");
+    let accepted = "records 1 2; put aside 3 records after 2, as asked; went on after record 2 without those up to 5, as \
+                    asked; job ids up to job-0 are not given out again";
+    assert_eq!(start(folder.path(), accepting(2)), accepted);
     assert_eq!(start(folder.path(), accepting(2)), "records 1 2; no loss to accept: the journal is sound");
     assert_eq!(start(folder.path(), Options::default()), "records 1 2");
 }
@@ -171,6 +261,8 @@ fn a_log_cut_anywhere_leaves_whole_batches() {
         let copy = crashed_copy(folder.path());
         let log = OpenOptions::new().write(true).open(copy.path().join("journal.sqlite-wal")).expect("it was copied");
         log.set_len(length * cut / 50).expect("the file is ours");
+        // With the anchor, the loss would be told and refused.
+        fs::remove_file(copy.path().join(ANCHOR)).expect("it was copied");
         let (_, recovered) = open(copy.path()).expect("a torn log is no damage");
         assert_eq!(recovered.records.len() % 3, 0, "a batch came back in part");
         counts.push(recovered.records.len());

@@ -6,11 +6,13 @@ mod writing;
 use std::fs;
 use std::path::Path;
 
-use gangline_base::Timestamp;
+use gangline_base::{JobId, Timestamp};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
 use super::{Batch, Entry, Error, Journal, Options, Recovered, Sequence};
+
+const ANCHOR: &str = "journal.anchor";
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("the temporary folder is writable")
@@ -26,7 +28,7 @@ fn entry(body: &str) -> Entry {
 
 fn commit(journal: &mut Journal, bodies: &[&str]) -> Result<Sequence, Error> {
     let records: Vec<Entry> = bodies.iter().map(|body| entry(body)).collect();
-    journal.commit(Batch { records: &records, read_models: &mut |_| Ok(()) }).map(|info| info.last)
+    journal.commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) }).map(|info| info.last)
 }
 
 /// A closed journal of the records `1` to `count`, each committed on its own.
@@ -62,10 +64,17 @@ fn tamper(folder: &Path, sql: &str) {
     connection.execute_batch(sql).expect("the statement is sound");
 }
 
+/// The database of a journal that nobody holds.
+fn crashed_copy_of_closed(from: &Path) -> TempDir {
+    let copy = folder();
+    fs::copy(from.join("journal.sqlite"), copy.path().join("journal.sqlite")).expect("the file is there");
+    copy
+}
+
 /// What a crash leaves behind: the files as they are while the writer lives.
 fn crashed_copy(from: &Path) -> TempDir {
     let copy = folder();
-    for name in ["journal.sqlite", "journal.sqlite-wal"] {
+    for name in ["journal.sqlite", "journal.sqlite-wal", ANCHOR] {
         fs::copy(from.join(name), copy.path().join(name)).expect("the file is there");
     }
     copy

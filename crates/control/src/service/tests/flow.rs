@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, JobId};
+use gangline_base::{AttemptNumber, Epoch, JobId};
 use gangline_execution::protocol::{Outcome, Rendezvous};
 
 use super::super::Error;
@@ -22,7 +22,7 @@ fn a_placed_gang_is_launched_whole_and_each_node_knows_its_place() {
     assert_eq!(specs[0].address, "n1.test");
     assert_eq!((specs[0].faults, specs[0].high_water_step, specs[0].envs["LR"].as_str()), (0, 0, "3e-4"));
     let secrets = world.actor().options.secrets.clone();
-    assert!(secrets.is_attempt(&specs[1].token, job, AttemptNumber::FIRST));
+    assert!(secrets.is_attempt(&specs[1].token, job, AttemptNumber::FIRST, Epoch(specs[1].epoch)));
     assert_eq!(world.show(job).state, JobState::Starting);
     assert!(world.launches().is_empty(), "nothing is launched twice");
 }

@@ -3,6 +3,7 @@
 
 mod disk;
 mod ends;
+mod epoch;
 mod flow;
 mod lost;
 mod random;

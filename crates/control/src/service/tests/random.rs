@@ -158,11 +158,11 @@ fn random_histories_with_crashes_lose_repeat_and_double_book_nothing() {
                 break;
             }
         }
-        let state = chaos.world.actor().engine.snapshot();
+        let state = chaos.world.state();
         assert!(state.jobs.is_empty(), "seed {seed}: {} jobs never ended", state.jobs.len());
         chaos.check_books();
         chaos.world.crash_and_restart();
-        assert_eq!(chaos.world.actor().engine.snapshot(), state, "seed {seed}");
+        assert_eq!(chaos.world.state(), state, "seed {seed}");
         chaos.check_books();
     }
 }

@@ -45,6 +45,7 @@ impl Supervisor {
             version: PROTOCOL_VERSION,
             job: spec.job,
             attempt: spec.attempt,
+            epoch: spec.epoch,
             node: spec.node.clone(),
             supervisor_pid: 99,
             sent_at: now.unix_nanos(),

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, NodeName,
+    AcceleratorKind, Bytes, CheckpointPolicy, Epoch, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, NodeName,
     PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
-use gangline_orchestration::{Configuration, NodeCapacity};
+use gangline_orchestration::{Configuration, NodeCapacity, Snapshot};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -180,6 +180,11 @@ impl World {
 
     pub(super) fn actor(&mut self) -> &mut Actor {
         self.actor.as_mut().expect("the control plane is up")
+    }
+
+    /// The engine's state, but for the epoch of this start and the time that it began at.
+    pub(super) fn state(&mut self) -> Snapshot {
+        Snapshot { epoch: Epoch::default(), at: Timestamp::EPOCH, ..self.actor().engine.snapshot() }
     }
 
     /// Ends without a word: what isn't committed is lost.

@@ -199,6 +199,7 @@ mod tests {
             job: 7,
             job_name: "train".to_owned(),
             attempt: 2,
+            epoch: 7,
             node: (*node).to_owned(),
             node_rank: 0,
             node_count: 2,

@@ -1,0 +1,177 @@
+//! The journal's anchor: a small file beside the database that says how far the journal had come. SQLite ends a damaged
+//! write-ahead log at the first bad frame, and a copy that was put back is sound in itself, so neither shows in the
+//! database that records are missing; the anchor shows it.
+//!
+//! The anchor is written after each commit, in place and without a sync of its own, so a kill of the process loses nothing
+//! of it; [`Anchor::sync`] makes it durable against a power cut, once a second. It is never ahead of a sound journal,
+//! because the journal is durable before the anchor is written. Two slots are written in turn, each with a checksum, so a
+//! torn write leaves the other one.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use gangline_base::JobId;
+
+use super::record::{Checksum, Head};
+use super::{Error, Sequence};
+
+const FILE: &str = "journal.anchor";
+/// Slots are on pages of their own, so that a torn page never takes both.
+const SLOT_DISTANCE: u64 = 4_096;
+const SLOT_BYTES: usize = 192;
+const SLOTS: u64 = 2;
+const MAGIC: &str = "gangline-anchor-1";
+const FILE_MODE: u32 = 0o600;
+
+/// How far the journal had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Anchored {
+    /// The last record that was committed.
+    pub(super) head: Head,
+    /// The last job id that was ever given out.
+    pub(super) given_out: JobId,
+}
+
+/// The anchor's file, held by the journal's writer.
+#[derive(Debug)]
+pub(super) struct Anchor {
+    file: File,
+    turn: u64,
+    is_synced: bool,
+}
+
+impl Anchor {
+    /// What the anchor in `folder` says; none if there is no anchor, or none that can be read.
+    pub(super) fn read(folder: &Path) -> Result<Option<Anchored>, Error> {
+        let path = folder.join(FILE);
+        match OpenOptions::new().read(true).open(&path) {
+            Ok(file) => Ok(newest(&file).map(|(_, anchored)| anchored)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::Folder { path, source }),
+        }
+    }
+
+    /// Opens the anchor of `folder`, or makes it, and writes to it durably what holds now.
+    pub(super) fn open(folder: &Path, anchored: Anchored) -> Result<Anchor, Error> {
+        let path: PathBuf = folder.join(FILE);
+        let refused = |source| Error::Folder { path: path.clone(), source };
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(&path);
+        let file = file.map_err(refused)?;
+        let turn = newest(&file).map_or(0, |(turn, _)| turn);
+        let mut anchor = Anchor { file, turn, is_synced: true };
+        anchor.note(anchored).map_err(refused)?;
+        anchor.sync().map_err(refused)?;
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(refused)?;
+        Ok(anchor)
+    }
+
+    /// Writes how far the journal is now.
+    pub(super) fn note(&mut self, anchored: Anchored) -> io::Result<()> {
+        self.turn += 1;
+        self.is_synced = false;
+        self.file.write_all_at(&encode(self.turn, anchored), (self.turn % SLOTS) * SLOT_DISTANCE)
+    }
+
+    /// Makes what was written durable.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        if !self.is_synced {
+            self.file.sync_data()?;
+            self.is_synced = true;
+        }
+        Ok(())
+    }
+}
+
+/// The newest sound slot and its turn.
+fn newest(file: &File) -> Option<(u64, Anchored)> {
+    let slot = |number: u64| {
+        let mut bytes = [0; SLOT_BYTES];
+        file.read_exact_at(&mut bytes, number * SLOT_DISTANCE).ok()?;
+        decode(&bytes)
+    };
+    (0..SLOTS).filter_map(slot).max_by_key(|(turn, _)| *turn)
+}
+
+fn encode(turn: u64, anchored: Anchored) -> [u8; SLOT_BYTES] {
+    let Anchored { head: Head { sequence, checksum }, given_out } = anchored;
+    let text = format!("{MAGIC} {turn} {sequence} {} {} ", hex(checksum.0), given_out.0);
+    let line = format!("{text}{}\n", hex(Checksum::of_anchor(text.as_bytes()).0));
+    let mut bytes = [b' '; SLOT_BYTES];
+    bytes[..line.len()].copy_from_slice(line.as_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<(u64, Anchored)> {
+    let line = std::str::from_utf8(bytes).ok()?.trim_end();
+    let (text, own) = line.split_at(line.rfind(' ')? + 1);
+    if own != hex(Checksum::of_anchor(text.as_bytes()).0) {
+        return None;
+    }
+    let mut fields = text.split_ascii_whitespace();
+    if fields.next()? != MAGIC {
+        return None;
+    }
+    let turn = fields.next()?.parse().ok()?;
+    let sequence = Sequence(fields.next()?.parse().ok()?);
+    let checksum = Checksum(unhex(fields.next()?)?);
+    let given_out = JobId(fields.next()?.parse().ok()?);
+    Some((turn, Anchored { head: Head { sequence, checksum }, given_out }))
+}
+
+fn hex(bytes: [u8; Checksum::BYTES]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; Checksum::BYTES]> {
+    let mut bytes = [0; Checksum::BYTES];
+    if text.len() != 2 * bytes.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(sequence: u64) -> Anchored {
+        let checksum = Checksum([u8::try_from(sequence % 251).expect("small"); Checksum::BYTES]);
+        Anchored { head: Head { sequence: Sequence(sequence), checksum }, given_out: JobId(sequence * 3) }
+    }
+
+    #[test]
+    fn the_last_word_counts_and_a_torn_one_leaves_the_word_before() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(Anchor::read(folder.path()).expect("it may be missing"), None);
+        let mut anchor = Anchor::open(folder.path(), at(1)).expect("it is made");
+        for sequence in 2..=9 {
+            anchor.note(at(sequence)).expect("there is room");
+        }
+        anchor.sync().expect("the disk takes it");
+        assert_eq!(Anchor::read(folder.path()).expect("it is there"), Some(at(9)));
+        let slot = (anchor.turn % SLOTS) * SLOT_DISTANCE;
+        anchor.file.write_all_at(b"x", slot + 30).expect("the file is ours");
+        assert_eq!(Anchor::read(folder.path()).expect("it is there"), Some(at(8)));
+        drop(anchor);
+        Anchor::open(folder.path(), at(1 << 60)).expect("it opens again");
+        assert_eq!(Anchor::read(folder.path()).expect("it is there"), Some(at(1 << 60)));
+    }
+
+    #[test]
+    fn every_flipped_bit_of_a_slot_is_found() {
+        let whole = encode(7, at(41));
+        let length = std::str::from_utf8(&whole).expect("text").trim_end().len();
+        assert_eq!(decode(&whole), Some((7, at(41))));
+        for bit in 0..length * 8 {
+            let mut flipped = whole;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(decode(&flipped), decode(&whole), "bit {bit}");
+        }
+    }
+}

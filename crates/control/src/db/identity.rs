@@ -1,0 +1,122 @@
+//! Which folder this is: a file that knows its own inode and time of birth, so that a copy of the folder, which has others, is
+//! told from the original. A folder that was renamed is still itself.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+
+const FILE: &str = "folder.json";
+const FILE_MODE: u32 = 0o600;
+const VERSION: u32 = 1;
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// What the file says of itself.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Marks {
+    v: u32,
+    /// Where the folder was when this was written.
+    path: PathBuf,
+    inode: u64,
+    /// In nanoseconds since 1970; not there where the file system doesn't know it.
+    born: Option<u128>,
+}
+
+/// The folder's identity, known to its holder.
+#[derive(Debug)]
+pub(super) struct Identity {
+    folder: PathBuf,
+    file: File,
+    original: Option<PathBuf>,
+}
+
+impl Identity {
+    /// Reads who the folder is. Nothing is changed: a copy stays one until [`Identity::own`].
+    pub(super) fn open(folder: &Path) -> Result<Identity, Error> {
+        let path = folder.join(FILE);
+        let refused = |source| Error::Folder { path: path.clone(), source };
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        let mut file = options.open(&path).map_err(refused)?;
+        let mut text = String::new();
+        let _length = (&mut file).take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(refused)?;
+        // Empty after a crash in its making, or cut: then it was the first start, and there is nobody to be a copy of.
+        let said: Option<Marks> = serde_json::from_str(&text).ok();
+        let own = marks(folder, &file).map_err(refused)?;
+        let is_copy = |said: &Marks| (said.inode, said.born) != (own.inode, own.born);
+        let original = said.filter(is_copy).map(|said| said.path);
+        Ok(Identity { folder: folder.to_owned(), file, original })
+    }
+
+    /// Of which folder this one is a copy, if it is one.
+    pub(super) fn original(&self) -> Option<&Path> {
+        self.original.as_deref()
+    }
+
+    /// From now on the folder is itself.
+    pub(super) fn own(&mut self) -> Result<(), Error> {
+        let path = self.folder.join(FILE);
+        let refused = |source| Error::Folder { path: path.clone(), source };
+        let own = marks(&self.folder, &self.file).map_err(refused)?;
+        let text = serde_json::to_vec(&own).map_err(|error| refused(error.into()))?;
+        rewrite(&mut self.file, &text).map_err(refused)?;
+        self.original = None;
+        Ok(())
+    }
+}
+
+fn marks(folder: &Path, file: &File) -> io::Result<Marks> {
+    let metadata = file.metadata()?;
+    let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+    let path = std::path::absolute(folder)?;
+    Ok(Marks { v: VERSION, path, inode: metadata.ino(), born: born.map(|born| born.as_nanos()) })
+}
+
+/// In place, because another file would have another inode.
+fn rewrite(file: &mut File, text: &[u8]) -> io::Result<()> {
+    use std::io::Seek as _;
+    file.set_len(0)?;
+    file.rewind()?;
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn original(folder: &Path) -> Option<PathBuf> {
+        let mut identity = Identity::open(folder).expect("it opens");
+        let original = identity.original().map(Path::to_owned);
+        identity.own().expect("it is ours");
+        original
+    }
+
+    #[test]
+    fn a_copy_is_told_from_a_folder_that_was_renamed() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let [first, renamed, copy] = ["first", "renamed", "copy"].map(|name| parent.path().join(name));
+        std::fs::create_dir(&first).expect("a folder");
+        assert_eq!((original(&first), original(&first)), (None, None));
+        std::fs::rename(&first, &renamed).expect("it is ours");
+        assert_eq!(original(&renamed), None);
+        let copied = Command::new("cp").args(["-a"]).args([&renamed, &copy]).status().expect("cp runs");
+        assert!(copied.success());
+        assert_eq!(original(&copy), Some(renamed.clone()));
+        assert_eq!((original(&copy), original(&renamed)), (None, None), "a copy is a folder of its own from then on");
+    }
+
+    #[test]
+    fn a_first_start_that_was_cut_off_is_begun_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join(FILE), "").expect("it is ours");
+        assert_eq!((original(folder.path()), original(folder.path())), (None, None));
+    }
+}

@@ -1,0 +1,174 @@
+//! What a start does so that an id, an attempt and a folder are used once, whatever happened to the journal: it begins
+//! an epoch, skips the ids that were given out, puts aside attempts that the journal knows nothing of, and leaves the jobs of
+//! a folder that is a copy to the original.
+
+use std::collections::BTreeSet;
+use std::fs::read_dir;
+use std::path::{Path, PathBuf};
+
+use gangline_base::{AttemptNumber, Epoch, JobId, Submitter, Timestamp};
+use gangline_execution::launcher::spec_epoch;
+use gangline_orchestration::{Event, ShareEnd};
+use tracing::{info, warn};
+
+use super::actor::Actor;
+use super::batch::Batch;
+use super::start::StartError;
+use crate::db;
+use crate::model::last_job;
+
+/// Where attempts have their folders, below the data folder.
+const JOBS: &str = "jobs";
+/// Where jobs without a checkpoint path of their own save.
+const CHECKPOINTS: &str = "checkpoints";
+/// Who ends the jobs of a copy.
+const COPY: &str = "a copy's start";
+
+impl Actor {
+    /// The last job id that was ever given out: by the anchor, the read models and the jobs' folders. A lost job's supervisors,
+    /// final reports and checkpoints may still be there, and must not be taken for a new job's.
+    pub(super) fn given_out(&self, anchored: Option<JobId>) -> Result<JobId, db::Error> {
+        let stored = self.journal.reader().read(last_job)?;
+        let on_disk = [JOBS, CHECKPOINTS].map(|folder| jobs_in(&self.options.folder.join(folder)));
+        let last_on_disk = on_disk.iter().filter_map(BTreeSet::last).copied().max();
+        Ok([anchored, stored, last_on_disk].into_iter().flatten().max().unwrap_or(JobId(0)))
+    }
+
+    /// What is placed from now on belongs to an epoch that no other start has, and has ids that were never given out.
+    pub(super) fn begin_epoch(
+        &mut self,
+        now: Timestamp,
+        given_out: JobId,
+        batch: &mut Batch,
+    ) -> Result<(), StartError> {
+        let mut bytes = [0; 8];
+        getrandom::fill(&mut bytes).map_err(StartError::NoEpoch)?;
+        let epoch = Epoch(u64::from_le_bytes(bytes).max(1));
+        info!(%epoch, "an epoch begins");
+        let mut events = vec![Event::EpochBegan { epoch }];
+        if given_out >= self.engine.next_job_id() {
+            warn!(last = %given_out, "jobs that the journal doesn't know keep their ids");
+            events.push(Event::IdsSkipped { below: JobId(given_out.0 + 1) });
+        }
+        for event in events {
+            if let Err(refusal) = self.apply(now, event, batch) {
+                warn!(%refusal, "an epoch could not begin");
+            }
+        }
+        Ok(())
+    }
+
+    /// Attempts whose folders are there although the journal doesn't know them were placed in records that are lost. What may
+    /// still run of them is killed, and the folders of live jobs' attempts are renamed, because their numbers come again.
+    pub(super) fn put_aside_lost_attempts(&mut self, now: Timestamp) {
+        let root = self.options.folder.join(JOBS);
+        for job in jobs_in(&root) {
+            let folder = root.join(job.to_string());
+            let Some(live) = self.engine.job(job) else {
+                if job >= self.engine.next_job_id() {
+                    attempts_in(&folder).into_iter().for_each(|(_, attempt)| self.fence(&attempt));
+                }
+                continue;
+            };
+            let current = live.attempt().map(|attempt| (attempt.number, attempt.epoch));
+            let known = live.attempts;
+            for (number, attempt) in attempts_in(&folder) {
+                let is_of_another = current.is_some_and(|(current, epoch)| {
+                    current == number && shares_in(&attempt).iter().any(|share| is_of_another_epoch(share, epoch))
+                });
+                if number.0 > known || is_of_another {
+                    self.fence(&attempt);
+                    self.put_aside(now, job, &attempt);
+                }
+            }
+        }
+    }
+
+    fn fence(&self, attempt: &Path) {
+        for share in shares_in(attempt) {
+            if let Err(failure) = self.options.launcher.kill(&share) {
+                warn!(folder = %share.display(), %failure, "what is left of a lost attempt can't be killed");
+            }
+        }
+    }
+
+    fn put_aside(&mut self, now: Timestamp, job: JobId, attempt: &Path) {
+        let Some(name) = attempt.file_name().and_then(|name| name.to_str()) else { return };
+        let aside = attempt.with_file_name(format!("lost-{}-{name}", now.unix_nanos()));
+        let text = match std::fs::rename(attempt, &aside) {
+            Ok(()) => format!("{name} of lost journal records was put aside as {}", aside.display()),
+            Err(error) => format!("{name} of lost journal records can't be put aside: {error}"),
+        };
+        warn!(%job, "{text}");
+        if let Some(record) = self.records.get_mut(&job) {
+            record.note(now, text);
+            self.rows.jobs.insert(job);
+        }
+    }
+
+    /// This folder is a copy: its unfinished jobs belong to the original, whose processes aren't touched. They end here as
+    /// cancelled, at the time of the last record, so that nothing is booked that the copy never held.
+    pub(super) fn leave_jobs_to(&mut self, original: &Path, batch: &mut Batch) {
+        let now = self.engine.now();
+        let original = original.display();
+        warn!("this data folder is a copy of {original}: its unfinished jobs belong there and end here");
+        // Those that wait end first, so that none of them gets what the others let go of.
+        let (holding, waiting): (Vec<JobId>, Vec<JobId>) = self
+            .engine
+            .jobs()
+            .map(|job| job.id)
+            .partition(|job| self.engine.job(*job).is_some_and(|job| job.attempt().is_some()));
+        for job in waiting.into_iter().chain(holding) {
+            if let Some(record) = self.records.get_mut(&job) {
+                record.note(now, format!("belongs to {original}, of which this data folder is a copy"));
+                self.rows.jobs.insert(job);
+            }
+            self.end_in_copy(now, job, batch);
+        }
+    }
+
+    fn end_in_copy(&mut self, now: Timestamp, job: JobId, batch: &mut Batch) {
+        let mut events = vec![Event::CancelRequested { job, by: Submitter(COPY.to_owned()) }];
+        if let Some(attempt) = self.engine.job(job).and_then(|job| job.attempt()) {
+            let end = |share: &gangline_orchestration::Share| Event::ShareEnded {
+                job,
+                attempt: attempt.number,
+                node: share.node,
+                end: ShareEnd::Stopped,
+            };
+            events.extend(attempt.shares.iter().map(end));
+        }
+        for event in events {
+            // A share that had ended before is refused, and stays as it was.
+            if let Err(refusal) = self.apply(now, event, batch) {
+                info!(%job, %refusal, "a share had ended already");
+            }
+        }
+    }
+}
+
+/// The jobs that have a folder in `root`.
+fn jobs_in(root: &Path) -> BTreeSet<JobId> {
+    let entries = read_dir(root).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("job-")?.parse().ok().map(JobId)).collect()
+}
+
+/// The attempts that have a folder in a job's folder.
+fn attempts_in(job: &Path) -> Vec<(AttemptNumber, PathBuf)> {
+    let entries = read_dir(job).into_iter().flatten().flatten();
+    let attempt = |entry: std::fs::DirEntry| {
+        let number = entry.file_name().to_str()?.strip_prefix("attempt-")?.parse().ok()?;
+        Some((AttemptNumber(number), entry.path()))
+    };
+    entries.filter_map(attempt).collect()
+}
+
+/// The folders of an attempt's nodes.
+fn shares_in(attempt: &Path) -> Vec<PathBuf> {
+    read_dir(attempt).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+/// Whether a share's spec is there and names another epoch.
+fn is_of_another_epoch(share: &Path, epoch: Epoch) -> bool {
+    spec_epoch(share).is_some_and(|found| found != epoch)
+}
