@@ -2,6 +2,7 @@
 
 mod amount;
 mod archive;
+mod backup;
 mod checkpoint;
 mod client;
 mod cluster;
@@ -104,6 +105,10 @@ enum Command {
     /// Check this machine, or a pool of nodes: what a training run will suffer from, and how much
     #[command(after_help = "Exit codes: 0 no problem found, 1 problems found (or the command failed), 2 usage.")]
     Doctor(Box<doctor::DoctorArgs>),
+    /// Copy the journal, the secrets and the configuration into a new folder, whole and checked, while the control plane runs
+    Backup(backup::BackupArgs),
+    /// Put a backup into the data folder of a control plane that isn't running
+    Restore(backup::RestoreArgs),
     /// Look after checkpoints
     Checkpoint {
         #[command(subcommand)]
@@ -135,6 +140,8 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&global, &args)?,
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
+        Command::Backup(args) => backup::backup(&global, &args)?,
+        Command::Restore(args) => backup::restore(&global, &args)?,
         Command::Doctor(args) => return doctor::run(&global, &args),
         Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,

@@ -42,7 +42,7 @@ pub enum Error {
 /// # Errors
 /// An [`Error`] that names the record.
 pub fn read(folder: &Path) -> Result<Past, Error> {
-    let reader = Reader::open(folder)?;
+    let reader = Reader::open(&db::journal_folder(folder))?;
     let (mut past, mut after) = (Past::default(), Sequence::ZERO);
     loop {
         let records = reader.history(after, PAGE)?;

@@ -3,6 +3,7 @@
 //! [`service::Service`] is the one thread that owns the engine and the journal; [`http`] turns requests into calls on
 //! its handle and reads of the read models. Keeps at the product's border.
 
+pub mod backup;
 pub mod codec;
 pub mod config;
 pub mod db;

@@ -11,7 +11,7 @@ use gangline_base::{AttemptNumber, Epoch, JobId};
 /// The name of the users' token in the data folder.
 pub const TOKEN_FILE: &str = "token";
 /// The name of the key of attempt tokens.
-const KEY_FILE: &str = "attempt.key";
+pub const KEY_FILE: &str = "attempt.key";
 /// Bytes of randomness in each; 64 hexadecimal digits on disk.
 const SECRET_BYTES: usize = 32;
 /// The most that is read of such a file.

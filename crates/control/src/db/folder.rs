@@ -15,6 +15,8 @@ pub(super) const DATABASE: &str = "journal.sqlite";
 const WRITE_AHEAD_LOG: &str = "journal.sqlite-wal";
 const NEW_DATABASE: &str = "journal.sqlite.new";
 const LOCK: &str = "lock";
+/// In a data folder whose journal is elsewhere: where.
+const LOCATION: &str = "journal.location";
 
 /// The longest process id that is read from a lock file.
 const PID_BYTES_MAX: u64 = 20;
@@ -29,14 +31,17 @@ const FILE_MODE: u32 = 0o600;
 
 /// A data folder held by this process. Dropping it, or dying, lets go.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub struct HeldFolder {
     path: PathBuf,
     _lock: File,
 }
 
-impl Folder {
+impl HeldFolder {
     /// Creates the folder if need be and takes its lock.
-    pub(super) fn hold(path: &Path) -> Result<Folder, Error> {
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if another process holds it; [`Error::Folder`].
+    pub fn hold(path: &Path) -> Result<HeldFolder, Error> {
         let refused = |source| Error::Folder { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path).map_err(refused)?;
         let lock_path = path.join(LOCK);
@@ -58,7 +63,7 @@ impl Folder {
         }
         // The id is a courtesy to whoever is refused: a disk too full to hold it must not keep a control plane down.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        Ok(Folder { path: path.to_owned(), _lock: lock })
+        Ok(HeldFolder { path: path.to_owned(), _lock: lock })
     }
 
     /// Where it is.
@@ -114,6 +119,13 @@ fn patiently(lock: &File) -> Result<(), TryLockError> {
         }
     }
     lock.try_lock()
+}
+
+/// Where the journal of a data folder is: in the folder itself, or where the folder says.
+#[must_use]
+pub fn journal_folder(data: &Path) -> PathBuf {
+    let elsewhere = fs::read_to_string(data.join(LOCATION)).ok().filter(|_| !data.join(DATABASE).exists());
+    elsewhere.map_or_else(|| data.to_owned(), |text| PathBuf::from(text.trim_end_matches('\n')))
 }
 
 fn holder(lock: &mut File) -> Option<u32> {

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use tracing::warn;
 
 use super::anchor::{Anchor, Anchored};
-use super::folder::Folder;
+use super::folder::HeldFolder;
 use super::identity::Identity;
 use super::reader::{BUSY_TIMEOUT, head_at};
 use super::record::{Checksum, Head};
@@ -96,7 +96,7 @@ pub struct Journal {
     bytes_since_checkpoint: u64,
     identity: Identity,
     /// Last, so that the folder is let go of after the connection is closed.
-    _folder: Folder,
+    _folder: HeldFolder,
 }
 
 impl Journal {
@@ -110,7 +110,7 @@ impl Journal {
     /// was committed; [`Error::TailLost`] if committed records are missing;
     /// [`Error::Damaged`] if the file is; [`Error::NewerSchema`]; otherwise what the disk said.
     pub fn open(folder: &Path, options: Options) -> Result<(Journal, Recovered), Error> {
-        let folder = Folder::hold(folder)?;
+        let folder = HeldFolder::hold(folder)?;
         let identity = Identity::open(folder.path())?;
         let anchored = Anchor::read(folder.path())?;
         folder.ensure_database(anchored, options.accept_loss_after)?;

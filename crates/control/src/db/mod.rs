@@ -11,6 +11,7 @@
 //! What a start does about damage: see [`Journal::open`].
 
 mod anchor;
+mod copy;
 mod error;
 mod folder;
 mod identity;
@@ -22,7 +23,9 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
+pub use copy::{CopyInfo, copy, given_out, raise_given_out, verify};
 pub use error::Error;
+pub use folder::{HeldFolder, journal_folder};
 pub use journal::{Batch, CommitInfo, Entry, Journal, Limits, Options};
 pub use reader::Reader;
 pub use record::{Record, Sequence};

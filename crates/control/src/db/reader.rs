@@ -54,6 +54,12 @@ impl Reader {
         self.pool.read(query).map_err(|error| Error::from_sqlite(&self.pool.database, error))
     }
 
+    /// Runs one statement that leaves the database as it is, outside of a transaction.
+    pub(super) fn execute(&self, sql: &str, argument: &str) -> Result<(), Error> {
+        let executed = self.pool.open().and_then(|connection| connection.execute(sql, [argument]));
+        executed.map(|_| ()).map_err(|error| Error::from_sqlite(&self.pool.database, error))
+    }
+
     /// Up to `count_max` records after `after`, in order, each checked against the one before; for audits and simulations.
     ///
     /// # Errors

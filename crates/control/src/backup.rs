@@ -1,0 +1,325 @@
+//! Backups of a data folder: the journal as of one moment, checked, with what else a control plane needs to go on. Logs, jobs'
+//! folders and checkpoints aren't in them.
+//!
+//! A backup is a folder with the journal, its anchor, the secrets and the configuration, and a manifest that says what they
+//! are and how their bytes hash (BLAKE3). The manifest is written last, so a backup without one was cut off.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use gangline_base::{JobId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::db::{self, CopyInfo, HeldFolder, Sequence};
+use crate::secret;
+
+/// The manifest's name in a backup.
+pub const MANIFEST_FILE: &str = "backup.json";
+const VERSION: u32 = 1;
+/// What a backup has beside the journal, where the data folder has it.
+const OTHERS: [&str; 3] = [secret::TOKEN_FILE, secret::KEY_FILE, "gangline.toml"];
+const JOURNAL: [&str; 2] = ["journal.sqlite", "journal.anchor"];
+/// What of a journal is put aside when another takes its place.
+const REPLACED: [&str; 4] = ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.anchor"];
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// What a backup holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The format's version.
+    pub v: u32,
+    /// The Gangline that made it.
+    pub gangline: String,
+    /// When it was made.
+    pub taken_at: Timestamp,
+    /// Of which data folder.
+    pub data_folder: PathBuf,
+    /// The journal's last record.
+    pub last_record: Sequence,
+    /// The last job id that had been given out.
+    pub last_job: JobId,
+    /// The files.
+    pub files: Vec<BackupFile>,
+}
+
+/// One file of a backup.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupFile {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// The BLAKE3 hash of its bytes, in hexadecimal digits.
+    pub blake3: String,
+}
+
+/// Why there is no backup, or none is restored.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The journal isn't whole, or can't be read or written.
+    #[error(transparent)]
+    Journal(#[from] db::Error),
+    /// A file or folder can't be read or written.
+    #[error("cannot use {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The backup would overwrite something.
+    #[error("{} is there already and isn't empty", path.display())]
+    NotEmpty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The data folder has a journal.
+    #[error("the data folder {} has a journal already", path.display())]
+    HasJournal {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The backup isn't what its manifest says.
+    #[error("backup {} can't be used: {what}", path.display())]
+    Unusable {
+        /// The backup's folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl Error {
+    /// The stable code, explained in `docs/errors/`.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Journal(error) => error.code(),
+            _ => "G0211",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            Error::Journal(error) => error.hint(),
+            Error::File { .. } => "check that the folder exists, is yours and has room".to_owned(),
+            Error::NotEmpty { .. } => {
+                "name a folder that doesn't exist yet, such as one named after the day".to_owned()
+            }
+            Error::HasJournal { .. } => {
+                "stop its control plane and add --replace: the journal that is there is put aside, not deleted"
+                    .to_owned()
+            }
+            Error::Unusable { .. } => "take another backup; this one was cut off or has been changed".to_owned(),
+        }
+    }
+}
+
+/// Makes a backup of the data folder `data` in the folder `to`, which is made. The control plane may run meanwhile.
+///
+/// # Errors
+/// An [`Error`]; what is in `to` by then has no manifest and is no backup.
+pub fn backup(data: &Path, to: &Path, now: Timestamp) -> Result<Manifest, Error> {
+    make_empty(to)?;
+    let CopyInfo { last, given_out } = db::copy(&db::journal_folder(data), to)?;
+    for name in OTHERS {
+        let from = data.join(name);
+        match fs::read(&from) {
+            Ok(bytes) => write(&to.join(name), &bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(Error::File { path: from, source }),
+        }
+    }
+    let names = JOURNAL.iter().chain(&OTHERS).filter(|name| to.join(name).exists());
+    let manifest = Manifest {
+        v: VERSION,
+        gangline: env!("CARGO_PKG_VERSION").to_owned(),
+        taken_at: now,
+        data_folder: data.to_owned(),
+        last_record: last,
+        last_job: given_out,
+        files: names.map(|name| describe(to, name)).collect::<Result<_, _>>()?,
+    };
+    let text = serde_json::to_vec_pretty(&manifest).expect("a manifest has string keys only");
+    write(&to.join(MANIFEST_FILE), &text)?;
+    sync_folder(to)?;
+    Ok(manifest)
+}
+
+/// Checks a backup: its files against its manifest, its journal record by record.
+///
+/// # Errors
+/// An [`Error`] that says what is wrong with it.
+pub fn verify(backup: &Path) -> Result<Manifest, Error> {
+    let unusable = |what: String| Error::Unusable { path: backup.to_owned(), what };
+    let path = backup.join(MANIFEST_FILE);
+    let text = fs::read(&path).map_err(|source| Error::File { path, source })?;
+    let manifest: Manifest =
+        serde_json::from_slice(&text).map_err(|error| unusable(format!("{MANIFEST_FILE}: {error}")))?;
+    if manifest.v != VERSION {
+        return Err(unusable(format!("it has version {}, this gangline knows {VERSION}", manifest.v)));
+    }
+    for file in &manifest.files {
+        let is_plain = JOURNAL.iter().chain(&OTHERS).any(|name| *name == file.name);
+        if !is_plain || describe(backup, &file.name)? != *file {
+            return Err(unusable(format!("{} isn't what the manifest says", file.name)));
+        }
+    }
+    let found = db::verify(backup)?;
+    if (found.last, found.given_out) != (manifest.last_record, manifest.last_job) {
+        return Err(unusable("its journal isn't the one that the manifest describes".to_owned()));
+    }
+    Ok(manifest)
+}
+
+/// Puts a backup into the data folder `data`. With `is_replacing`, a journal that is there is put aside first. Job ids that were
+/// given out since the backup was made aren't given out again, as far as the data folder still knows of them.
+///
+/// # Errors
+/// An [`Error`]; a journal that was there is there still, or beside it under another name.
+pub fn restore(backup: &Path, data: &Path, is_replacing: bool, now: Timestamp) -> Result<Manifest, Error> {
+    let manifest = verify(backup)?;
+    let _held = HeldFolder::hold(data)?;
+    let there: Vec<&str> = REPLACED.into_iter().filter(|name| data.join(name).exists()).collect();
+    if there.contains(&JOURNAL[0]) && !is_replacing {
+        return Err(Error::HasJournal { path: data.to_owned() });
+    }
+    let given_out = db::given_out(data)?;
+    for name in there {
+        let (path, aside) = (data.join(name), data.join(format!("replaced-{}-{name}", now.unix_nanos())));
+        fs::rename(&path, aside).map_err(|source| Error::File { path, source })?;
+    }
+    // The database last: until it is there, the folder has no journal.
+    for file in manifest.files.iter().rev() {
+        let (from, to) = (backup.join(&file.name), data.join(&file.name));
+        if OTHERS.contains(&file.name.as_str()) && to.exists() {
+            continue;
+        }
+        let aside = data.join(format!("{}.restoring", file.name));
+        let bytes = fs::read(&from).map_err(|source| Error::File { path: from, source })?;
+        write(&aside, &bytes)?;
+        fs::rename(&aside, &to).map_err(|source| Error::File { path: to, source })?;
+    }
+    if let Some(given_out) = given_out {
+        db::raise_given_out(data, given_out)?;
+    }
+    sync_folder(data)?;
+    Ok(manifest)
+}
+
+fn make_empty(folder: &Path) -> Result<(), Error> {
+    let refused = |source| Error::File { path: folder.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder).map_err(refused)?;
+    if fs::read_dir(folder).map_err(refused)?.next().is_some() {
+        return Err(Error::NotEmpty { path: folder.to_owned() });
+    }
+    Ok(())
+}
+
+fn describe(folder: &Path, name: &str) -> Result<BackupFile, Error> {
+    let path = folder.join(name);
+    let mut hasher = blake3::Hasher::new();
+    let copied = File::open(&path).and_then(|mut file| io::copy(&mut file, &mut hasher));
+    let bytes = copied.map_err(|source| Error::File { path, source })?;
+    Ok(BackupFile { name: name.to_owned(), bytes, blake3: hasher.finalize().to_hex().to_string() })
+}
+
+/// Durably, for the owner only.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let refused = |source| Error::File { path: path.to_owned(), source };
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(FILE_MODE).open(path);
+    let mut file = file.map_err(refused)?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(refused)
+}
+
+fn sync_folder(folder: &Path) -> Result<(), Error> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|source| Error::File { path: folder.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::{Batch, Entry, Journal, Options};
+
+    const NOW: Timestamp = Timestamp::EPOCH;
+
+    fn commit(journal: &mut Journal, number: u64) {
+        let records = [Entry { at: NOW, body: number.to_string().into_bytes() }];
+        let batch = Batch { records: &records, given_out: JobId(number), read_models: &mut |_| Ok(()) };
+        journal.commit(batch).expect("there is room");
+    }
+
+    fn bodies(folder: &Path) -> Vec<String> {
+        let (_, recovered) = Journal::open(folder, Options::default()).expect("it opens");
+        recovered.records.iter().map(|record| String::from_utf8_lossy(&record.body).into_owned()).collect()
+    }
+
+    #[test]
+    fn a_backup_is_whole_while_the_journal_is_written() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let data = parent.path().join("data");
+        let (mut journal, _) = Journal::open(&data, Options::default()).expect("a new journal opens");
+        secret::Secrets::open(&data).expect("made");
+        commit(&mut journal, 1);
+        for round in 0..10_u64 {
+            let to = parent.path().join(format!("backup-{round}"));
+            let data = &data;
+            std::thread::scope(|scope| {
+                let taken = scope.spawn(move || backup(data, &to, NOW).map(|manifest| (manifest, to)));
+                (0..30).for_each(|number| commit(&mut journal, 2 + round * 30 + number));
+                let (manifest, to) = taken.join().expect("no panic").expect("it is whole");
+                assert_eq!(verify(&to).expect("it is whole"), manifest);
+                let restored = parent.path().join(format!("restored-{round}"));
+                restore(&to, &restored, false, NOW).expect("there is room");
+                let last = manifest.last_record.0;
+                assert_eq!(bodies(&restored), (1..=last).map(|number| number.to_string()).collect::<Vec<_>>());
+                assert!(last > round * 30, "as of the moment when it was asked for");
+                assert!(restored.join(secret::TOKEN_FILE).exists());
+            });
+        }
+    }
+
+    #[test]
+    fn a_journal_that_is_there_is_put_aside_only_when_asked_and_its_ids_stay_used() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let (data, to) = (parent.path().join("data"), parent.path().join("backup"));
+        let (mut journal, _) = Journal::open(&data, Options::default()).expect("a new journal opens");
+        commit(&mut journal, 1);
+        backup(&data, &to, NOW).expect("it is whole");
+        commit(&mut journal, 2);
+        assert!(matches!(restore(&to, &data, true, NOW), Err(Error::Journal(db::Error::InUse { .. }))));
+        drop(journal);
+        assert!(matches!(restore(&to, &data, false, NOW), Err(Error::HasJournal { .. })));
+        assert!(matches!(backup(&data, &to, NOW), Err(Error::NotEmpty { .. })));
+        restore(&to, &data, true, NOW).expect("there is room");
+        let (_, recovered) = Journal::open(&data, Options::default()).expect("it opens");
+        assert_eq!((recovered.records.len(), recovered.given_out), (1, Some(JobId(2))));
+        assert!(data.join("replaced-0-journal.sqlite").exists());
+    }
+
+    #[test]
+    fn what_was_changed_or_cut_off_is_no_backup() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let (data, to) = (parent.path().join("data"), parent.path().join("backup"));
+        let (mut journal, _) = Journal::open(&data, Options::default()).expect("a new journal opens");
+        commit(&mut journal, 1);
+        backup(&data, &to, NOW).expect("it is whole");
+        let path = to.join(JOURNAL[0]);
+        let mut bytes = fs::read(&path).expect("it is there");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        fs::write(&path, &bytes).expect("it is ours");
+        assert!(matches!(verify(&to), Err(Error::Unusable { .. })));
+        assert!(matches!(restore(&to, &parent.path().join("new"), false, NOW), Err(Error::Unusable { .. })));
+        assert!(!parent.path().join("new").exists());
+        fs::remove_file(to.join(MANIFEST_FILE)).expect("it is ours");
+        assert!(matches!(verify(&to), Err(Error::File { .. })));
+    }
+}
