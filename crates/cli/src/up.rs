@@ -47,6 +47,12 @@ pub(crate) struct UpArgs {
     /// If the journal is corrupt after exactly this record, put the rest aside and start without it
     #[arg(long, value_name = "SEQUENCE")]
     pub(crate) accept_loss_after: Option<u64>,
+    /// The data folder is a copy, and the folder that it was copied from is gone for good: go on with its unfinished jobs here
+    #[arg(long)]
+    pub(crate) take_over: bool,
+    /// Where the journal is, on a local disk, if other machines use the data folder as well [default: the configuration's, or the data folder]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) journal: Option<PathBuf>,
     /// The most the journal may grow to, such as 64GiB
     #[arg(long, value_name = "SIZE")]
     pub(crate) journal_max: Option<String>,
@@ -120,8 +126,10 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let mut nodes = if has_nodes { no_nodes(&config, args)? } else { nodes(&config, args)? };
     let mut sharing = config.sharing.clone();
     agree_on_prices(&mut nodes, &mut sharing.prices);
+    let journal_folder = journal_folder(&folder, &config, args)?;
     let options = Options {
         folder: folder.clone(),
+        journal_folder: journal_folder.clone(),
         nodes,
         sharing,
         survey,
@@ -136,7 +144,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     // The port before the journal: whoever holds the folder keeps its endpoint file.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let bound = runtime.block_on(TcpListener::bind(address));
-    let listener = bound.map_err(|error| listen_failure(&folder, options.journal, address, &error))?;
+    let listener = bound.map_err(|error| listen_failure(&journal_folder, options.journal, address, &error))?;
     let url = listening.url(listener.local_addr()?.port());
     let user = options.user.clone();
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
@@ -191,6 +199,14 @@ fn start_failure(error: &StartError) -> Failure {
         _ => {
             Failure::coded("G0504", message, "was the data folder written by a newer gangline? Keep it and report this")
         }
+    }
+}
+
+/// Where the journal is to be: as the options, the configuration or the data folder itself say.
+fn journal_folder(folder: &Path, config: &Config, args: &UpArgs) -> Result<PathBuf, Failure> {
+    match args.journal.as_deref().or(config.journal.as_deref()) {
+        Some(wanted) => absolute(wanted),
+        None => Ok(db::journal_folder(folder)),
     }
 }
 
@@ -296,7 +312,11 @@ fn own_node_name(machine: &Inventory) -> String {
 }
 
 fn journal_options(args: &UpArgs) -> Result<db::Options, Failure> {
-    let mut options = db::Options { accept_loss_after: args.accept_loss_after.map(Sequence), ..db::Options::default() };
+    let mut options = db::Options {
+        accept_loss_after: args.accept_loss_after.map(Sequence),
+        takes_over: args.take_over,
+        ..db::Options::default()
+    };
     if let Some(text) = &args.journal_max {
         options.bytes_max = text.parse::<Bytes>().map_err(|error| Failure::coded("G0505", error.to_string(), ""))?;
     }

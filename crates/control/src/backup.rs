@@ -184,31 +184,35 @@ pub fn verify(backup: &Path) -> Result<Manifest, Error> {
 /// An [`Error`]; a journal that was there is there still, or beside it under another name.
 pub fn restore(backup: &Path, data: &Path, is_replacing: bool, now: Timestamp) -> Result<Manifest, Error> {
     let manifest = verify(backup)?;
-    let _held = HeldFolder::hold(data)?;
-    let there: Vec<&str> = REPLACED.into_iter().filter(|name| data.join(name).exists()).collect();
+    let journal = db::journal_folder(data);
+    let _held = HeldFolder::hold(&journal)?;
+    let there: Vec<&str> = REPLACED.into_iter().filter(|name| journal.join(name).exists()).collect();
     if there.contains(&JOURNAL[0]) && !is_replacing {
         return Err(Error::HasJournal { path: data.to_owned() });
     }
-    let given_out = db::given_out(data)?;
+    let given_out = db::given_out(&journal)?;
     for name in there {
-        let (path, aside) = (data.join(name), data.join(format!("replaced-{}-{name}", now.unix_nanos())));
+        let (path, aside) = (journal.join(name), journal.join(format!("replaced-{}-{name}", now.unix_nanos())));
         fs::rename(&path, aside).map_err(|source| Error::File { path, source })?;
     }
     // The database last: until it is there, the folder has no journal.
     for file in manifest.files.iter().rev() {
-        let (from, to) = (backup.join(&file.name), data.join(&file.name));
-        if OTHERS.contains(&file.name.as_str()) && to.exists() {
+        let is_other = OTHERS.contains(&file.name.as_str());
+        let folder = if is_other { data } else { journal.as_path() };
+        let (from, to) = (backup.join(&file.name), folder.join(&file.name));
+        if is_other && to.exists() {
             continue;
         }
-        let aside = data.join(format!("{}.restoring", file.name));
+        let aside = folder.join(format!("{}.restoring", file.name));
         let bytes = fs::read(&from).map_err(|source| Error::File { path: from, source })?;
         write(&aside, &bytes)?;
         fs::rename(&aside, &to).map_err(|source| Error::File { path: to, source })?;
     }
     if let Some(given_out) = given_out {
-        db::raise_given_out(data, given_out)?;
+        db::raise_given_out(&journal, given_out)?;
     }
     sync_folder(data)?;
+    sync_folder(&journal)?;
     Ok(manifest)
 }
 

@@ -43,6 +43,7 @@ pub use prices::{Prices, agree_on_prices};
 pub use tls::TlsFiles;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use gangline_base::{AcceleratorKind, Bytes, DeviceLayout, Level, Money, NodeName, PoolName};
 use gangline_orchestration::{Configuration, InvalidConfiguration, Location, NodeCapacity, check_locations};
@@ -87,6 +88,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// The file that says where nodes are: a description of the network that a launcher reads; see [`Config::locate`].
     pub topology_file: Option<String>,
+    /// Where the journal is, if not in the data folder: a folder on a local disk.
+    pub journal: Option<PathBuf>,
     /// The nodes.
     pub nodes: Vec<NodeConfig>,
     /// What gangs are started through, if not this machine: a launcher's own table.
@@ -161,6 +164,7 @@ struct FileV1 {
     advertise: Option<String>,
     tls: Option<TlsFiles>,
     topology_file: Option<String>,
+    journal: Option<PathBuf>,
     launcher: Option<toml::Table>,
     #[serde(default)]
     node: Vec<NodeV1>,
@@ -233,8 +237,8 @@ impl Config {
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
         sharing.check()?;
-        let FileV1 { listen, advertise, tls, topology_file, launcher, .. } = file;
-        Ok(Config { listen, advertise, tls, topology_file, nodes, launcher, sharing })
+        let FileV1 { listen, advertise, tls, topology_file, journal, launcher, .. } = file;
+        Ok(Config { listen, advertise, tls, topology_file, journal, nodes, launcher, sharing })
     }
 }
 

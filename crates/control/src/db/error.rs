@@ -28,6 +28,24 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// The folder is on a file system that a journal can't be on.
+    #[error("the journal can't be in {}: it is on {kind}, a network file system", path.display())]
+    NetworkFolder {
+        /// The folder.
+        path: PathBuf,
+        /// The file system.
+        kind: &'static str,
+    },
+    /// The data folder's journal is in another place than the one that was named.
+    #[error("the journal of data folder {} is in {}, not in {}", data.display(), found.display(), wanted.display())]
+    JournalElsewhere {
+        /// The data folder.
+        data: PathBuf,
+        /// Where its journal is.
+        found: PathBuf,
+        /// The place that was named.
+        wanted: PathBuf,
+    },
     /// The database file is not one, is cut short or is scrambled.
     #[error("journal {} is damaged: {what}", path.display())]
     Damaged {
@@ -128,6 +146,7 @@ impl Error {
             Error::Storage { .. } => "G0208",
             Error::TooLarge { .. } => "G0209",
             Error::TailLost { .. } => "G0210",
+            Error::NetworkFolder { .. } | Error::JournalElsewhere { .. } => "G0212",
         }
     }
 
@@ -139,6 +158,18 @@ impl Error {
                 "stop the other control plane, or give this one its own folder with --data".to_owned()
             }
             Error::Folder { .. } => "check that the folder exists, is yours and is on a local disk".to_owned(),
+            Error::NetworkFolder { .. } => {
+                "keep the data folder there if other machines need it, and put the journal on a \
+                 local disk of the machine that runs the control plane: --journal /var/lib/gangline"
+                    .to_owned()
+            }
+            Error::JournalElsewhere { data, found, wanted } => format!(
+                "leave --journal out; or stop the control plane, move journal.sqlite, journal.sqlite-wal (if it is there) and \
+                 journal.anchor from {} to {}, and remove {}/journal.location if it is there",
+                found.display(),
+                wanted.display(),
+                data.display()
+            ),
             Error::Damaged { .. } => {
                 "restore the data folder from a backup; the damaged files were not changed".to_owned()
             }

@@ -6,9 +6,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gangline_execution::files::write_durably;
 use rusqlite::Connection;
 
 use super::anchor::Anchored;
+use super::network::refuse_network;
 use super::{Error, Sequence, schema};
 
 pub(super) const DATABASE: &str = "journal.sqlite";
@@ -44,6 +46,7 @@ impl HeldFolder {
     pub fn hold(path: &Path) -> Result<HeldFolder, Error> {
         let refused = |source| Error::Folder { path: path.to_owned(), source };
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path).map_err(refused)?;
+        refuse_network(path)?;
         let lock_path = path.join(LOCK);
         let refused = |source| Error::Folder { path: lock_path.clone(), source };
         let mut lock = OpenOptions::new()
@@ -126,6 +129,27 @@ fn patiently(lock: &File) -> Result<(), TryLockError> {
 pub fn journal_folder(data: &Path) -> PathBuf {
     let elsewhere = fs::read_to_string(data.join(LOCATION)).ok().filter(|_| !data.join(DATABASE).exists());
     elsewhere.map_or_else(|| data.to_owned(), |text| PathBuf::from(text.trim_end_matches('\n')))
+}
+
+/// Says in the data folder that its journal is in the folder `wanted`, and returns that one. Backups and simulations find the
+/// journal by this.
+///
+/// # Errors
+/// [`Error::JournalElsewhere`] if the data folder's journal is in another folder; [`Error::Folder`].
+pub fn place_journal(data: &Path, wanted: &Path) -> Result<PathBuf, Error> {
+    let found = journal_folder(data);
+    let has_one = data.join(DATABASE).exists() || data.join(LOCATION).exists();
+    if has_one && found != wanted {
+        return Err(Error::JournalElsewhere { data: data.to_owned(), found, wanted: wanted.to_owned() });
+    }
+    if found == wanted {
+        return Ok(found);
+    }
+    let path = data.join(LOCATION);
+    let refused = |source| Error::Folder { path: path.clone(), source };
+    DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(data).map_err(refused)?;
+    write_durably(&path, format!("{}\n", wanted.display()).as_bytes()).map_err(refused)?;
+    Ok(wanted.to_owned())
 }
 
 fn holder(lock: &mut File) -> Option<u32> {

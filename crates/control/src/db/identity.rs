@@ -1,5 +1,6 @@
 //! Which folder this is: a file that knows its own inode and time of birth, so that a copy of the folder, which has others, is
-//! told from the original. A folder that was renamed is still itself.
+//! told from the original. A folder that was renamed is still itself, and so is one that was moved to another disk of the same
+//! machine: then nothing is left where it was.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -22,6 +23,7 @@ struct Marks {
     v: u32,
     /// Where the folder was when this was written.
     path: PathBuf,
+    host: String,
     inode: u64,
     /// In nanoseconds since 1970; not there where the file system doesn't know it.
     born: Option<u128>,
@@ -48,7 +50,7 @@ impl Identity {
         // Empty after a crash in its making, or cut: then it was the first start, and there is nobody to be a copy of.
         let said: Option<Marks> = serde_json::from_str(&text).ok();
         let own = marks(folder, &file).map_err(refused)?;
-        let is_copy = |said: &Marks| (said.inode, said.born) != (own.inode, own.born);
+        let is_copy = |said: &Marks| !said.is_same_file(&own) && !(said.host == own.host && said.is_gone());
         let original = said.filter(is_copy).map(|said| said.path);
         Ok(Identity { folder: folder.to_owned(), file, original })
     }
@@ -70,11 +72,24 @@ impl Identity {
     }
 }
 
+impl Marks {
+    fn is_same_file(&self, other: &Marks) -> bool {
+        (self.inode, self.born) == (other.inode, other.born)
+    }
+
+    /// Whether the folder isn't any more where it was.
+    fn is_gone(&self) -> bool {
+        let there = File::open(self.path.join(FILE)).and_then(|file| marks(&self.path, &file));
+        !there.is_ok_and(|there| self.is_same_file(&there))
+    }
+}
+
 fn marks(folder: &Path, file: &File) -> io::Result<Marks> {
     let metadata = file.metadata()?;
     let born = metadata.created().ok().and_then(|born| born.duration_since(UNIX_EPOCH).ok());
     let path = std::path::absolute(folder)?;
-    Ok(Marks { v: VERSION, path, inode: metadata.ino(), born: born.map(|born| born.as_nanos()) })
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Ok(Marks { v: VERSION, path, host, inode: metadata.ino(), born: born.map(|born| born.as_nanos()) })
 }
 
 /// In place, because another file would have another inode.
@@ -111,6 +126,11 @@ mod tests {
         assert!(copied.success());
         assert_eq!(original(&copy), Some(renamed.clone()));
         assert_eq!((original(&copy), original(&renamed)), (None, None), "a copy is a folder of its own from then on");
+        let moved = parent.path().join("moved");
+        let copied = Command::new("cp").args(["-a"]).args([&copy, &moved]).status().expect("cp runs");
+        assert!(copied.success());
+        std::fs::remove_dir_all(&copy).expect("it is ours");
+        assert_eq!(original(&moved), None, "as mv does from one disk to another");
     }
 
     #[test]

@@ -23,11 +23,13 @@ pub struct Options {
     pub bytes_max: Bytes,
     /// If the journal turns out corrupt after exactly this record, put the rest aside and start without it.
     pub accept_loss_after: Option<Sequence>,
+    /// If the folder is a copy of another, the other one is gone for good: this one goes on with its jobs.
+    pub takes_over: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { bytes_max: Bytes(64 << 30), accept_loss_after: None }
+        Options { bytes_max: Bytes(64 << 30), accept_loss_after: None, takes_over: false }
     }
 }
 
@@ -111,7 +113,10 @@ impl Journal {
     /// [`Error::Damaged`] if the file is; [`Error::NewerSchema`]; otherwise what the disk said.
     pub fn open(folder: &Path, options: Options) -> Result<(Journal, Recovered), Error> {
         let folder = HeldFolder::hold(folder)?;
-        let identity = Identity::open(folder.path())?;
+        let mut identity = Identity::open(folder.path())?;
+        if options.takes_over {
+            identity.own()?;
+        }
         let anchored = Anchor::read(folder.path())?;
         folder.ensure_database(anchored, options.accept_loss_after)?;
         let database = folder.database();

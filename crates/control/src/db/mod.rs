@@ -16,6 +16,7 @@ mod error;
 mod folder;
 mod identity;
 mod journal;
+mod network;
 mod reader;
 mod record;
 mod recovery;
@@ -25,7 +26,7 @@ mod tests;
 
 pub use copy::{CopyInfo, copy, given_out, raise_given_out, verify};
 pub use error::Error;
-pub use folder::{HeldFolder, journal_folder};
+pub use folder::{HeldFolder, journal_folder, place_journal};
 pub use journal::{Batch, CommitInfo, Entry, Journal, Limits, Options};
 pub use reader::Reader;
 pub use record::{Record, Sequence};

@@ -111,7 +111,10 @@ impl Actor {
     pub(super) fn leave_jobs_to(&mut self, original: &Path, batch: &mut Batch) {
         let now = self.engine.now();
         let original = original.display();
-        warn!("this data folder is a copy of {original}: its unfinished jobs belong there and end here");
+        warn!(
+            "this data folder is a copy of {original}: its unfinished jobs belong there and end here (--take-over would have gone \
+             on with them)"
+        );
         // Those that wait end first, so that none of them gets what the others let go of.
         let (holding, waiting): (Vec<JobId>, Vec<JobId>) = self
             .engine

@@ -52,6 +52,8 @@ pub const REQUESTS_MAX: usize = 4_096;
 pub struct Options {
     /// The data folder.
     pub folder: PathBuf,
+    /// Where the journal is: the data folder, or a folder on a local disk if other machines use the data folder as well.
+    pub journal_folder: PathBuf,
     /// The nodes.
     pub nodes: Vec<NodeConfig>,
     /// Nodes are those that the launcher sees instead.

@@ -177,7 +177,8 @@ impl Actor {
         now: Timestamp,
     ) -> Result<Actor, StartError> {
         config::check(&options.nodes)?;
-        let (journal, recovered) = Journal::open(&options.folder, options.journal)?;
+        let journal_folder = db::place_journal(&options.folder, &options.journal_folder)?;
+        let (journal, recovered) = Journal::open(&journal_folder, options.journal)?;
         for warning in &recovered.warnings {
             warn!("{warning}");
         }

@@ -112,6 +112,7 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
     };
     Options {
         folder: folder.to_owned(),
+        journal_folder: folder.to_owned(),
         nodes: vec![node],
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),

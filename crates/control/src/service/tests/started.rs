@@ -45,6 +45,7 @@ fn now() -> Timestamp {
 fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
     Options {
         folder: folder.to_owned(),
+        journal_folder: folder.to_owned(),
         nodes: vec![node("n1", 1)],
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),

@@ -158,6 +158,7 @@ impl World {
     fn options(&self) -> Options {
         Options {
             folder: self.folder.path().to_owned(),
+            journal_folder: self.folder.path().to_owned(),
             nodes: self.nodes.clone(),
             survey: self.survey,
             sharing: self.sharing.clone(),
