@@ -1,4 +1,4 @@
-//! What the control plane and a supervisor say to each other, version 1: JSON over HTTP, and a spec file at the start.
+//! What the control plane and a supervisor say to each other, version 2: JSON over HTTP, and a spec file at the start.
 //!
 //! These are wire types: versioned, and not the core's. Reports are **cumulative**: each one holds all that the
 //! supervisor knows, so a lost, repeated or late report changes nothing, and a control plane that lost its memory
@@ -16,8 +16,17 @@ use serde::{Deserialize, Serialize};
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, MetricValue, Phase};
 
-/// The version both sides send; a report or spec with another is refused with an error that says so.
-pub const PROTOCOL_VERSION: u32 = 1;
+/// The newest version, which both sides send. Version 2 added the epoch.
+pub const PROTOCOL_VERSION: u32 = 2;
+/// The oldest version that is understood: that of the release before, so that running jobs outlive an upgrade, or its being
+/// taken back. A control plane answers a report in the report's own version.
+pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
+
+/// Whether a report, orders or a spec of this version is understood; one of another is refused with an error that says so.
+#[must_use]
+pub const fn is_understood(version: u32) -> bool {
+    PROTOCOL_VERSION_OLDEST <= version && version <= PROTOCOL_VERSION
+}
 
 /// Most samples in one report; the rest go with the next.
 pub const SAMPLES_PER_REPORT_MAX: usize = 1_000;

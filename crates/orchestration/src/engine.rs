@@ -109,13 +109,18 @@ impl Engine {
     /// whatever the crash left undecided. A time before the last one counts as the last one, as it did in `apply`.
     ///
     /// # Errors
-    /// A [`Refusal`] if the entry can't follow what was replayed before: the journal isn't this engine's.
+    /// A [`Refusal`] if the entry speaks of what was never replayed: the journal isn't this engine's. What was accepted by the
+    /// rules and limits of its time is never refused by those of today.
     pub fn replay(&mut self, at: Timestamp, entry: &Entry) -> Result<(), Refusal> {
         let at = at.max(self.now);
         match entry {
             Entry::Event(event) => {
-                self.admit(event).or_else(capacity_was_enough)?;
-                self.evolve_event(at, event);
+                match self.admit(event) {
+                    // It held when it was accepted. The administrator's file says anew at the start what is to hold.
+                    Err(Refusal::Configuration(_)) => return Ok(()),
+                    Err(refusal) if !refusal.is_by_rule() => return Err(refusal),
+                    _ => self.evolve_event(at, event),
+                }
             }
             Entry::Decision(decision) => {
                 if !self.jobs.contains_key(&decision.job()) {
@@ -281,14 +286,5 @@ impl Engine {
             Some(node) => current.share_index(node).is_some_and(|i| !matches!(current.states[i], ShareState::Ended(_))),
         };
         if current.number == attempt && is_live { Ok(()) } else { Err(stale) }
-    }
-}
-
-/// What was let in once is let in again, though limits have been lowered since.
-fn capacity_was_enough(refusal: Refusal) -> Result<(), Refusal> {
-    match refusal {
-        Refusal::SweepPoint { because, .. } => capacity_was_enough(*because),
-        Refusal::QueueFull { .. } | Refusal::ClusterFull { .. } => Ok(()),
-        other => Err(other),
     }
 }

@@ -55,6 +55,8 @@ pub mod preemption;
 mod queue;
 mod rank;
 mod refusal;
+#[cfg(test)]
+mod replay_tests;
 mod rotation;
 mod seeking;
 mod share;

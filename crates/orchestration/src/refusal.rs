@@ -123,6 +123,32 @@ pub enum Refusal {
     },
 }
 
+impl Refusal {
+    /// Whether a rule or a limit refuses what would make sense otherwise. Rules change from one release to the next; what was
+    /// accepted before they did stays accepted.
+    pub(crate) fn is_by_rule(&self) -> bool {
+        match self {
+            Refusal::UnknownJob(_) | Refusal::UnknownNode(_) | Refusal::UnknownSweep(_) | Refusal::Stale { .. } => {
+                false
+            }
+            Refusal::SweepPoint { because, .. } => because.is_by_rule(),
+            Refusal::LostNode(_)
+            | Refusal::NeverFits(_)
+            | Refusal::UnknownQueue { .. }
+            | Refusal::BeyondLimit { .. }
+            | Refusal::Configuration(_)
+            | Refusal::QueueFull { .. }
+            | Refusal::Misplaced(_)
+            | Refusal::UnevenSegments { .. }
+            | Refusal::SweepSize { .. }
+            | Refusal::MetricNotDue { .. }
+            | Refusal::NoPrice { .. }
+            | Refusal::BudgetTooSmall { .. }
+            | Refusal::ClusterFull { .. } => true,
+        }
+    }
+}
+
 /// What a gang wants beside what there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {

@@ -14,6 +14,7 @@ mod partition;
 mod preemption;
 mod sweeps;
 mod tls;
+mod upgrade;
 
 /// A job file that trains with tinygpt.
 fn training(options: &str, slots: u32, folder: &str) -> String {

@@ -50,7 +50,7 @@ impl Identity {
         // Empty after a crash in its making, or cut: then it was the first start, and there is nobody to be a copy of.
         let said: Option<Marks> = serde_json::from_str(&text).ok();
         let own = marks(folder, &file).map_err(refused)?;
-        let is_copy = |said: &Marks| !said.is_same_file(&own) && !(said.host == own.host && said.is_gone());
+        let is_copy = |said: &Marks| !(said.is_same_file(&own) || said.host == own.host && said.is_gone());
         let original = said.filter(is_copy).map(|said| said.path);
         Ok(Identity { folder: folder.to_owned(), file, original })
     }

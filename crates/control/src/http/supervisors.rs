@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::HeaderMap;
 use gangline_base::{AttemptNumber, Epoch, JobId};
-use gangline_execution::protocol::{Orders, PROTOCOL_VERSION, Report};
+use gangline_execution::protocol::{Orders, PROTOCOL_VERSION, Report, is_understood};
 
 use super::App;
 use super::auth::bearer;
@@ -24,7 +24,7 @@ pub(super) async fn report(
     if !app.secrets.is_attempt(token, JobId(report.job), AttemptNumber(report.attempt), Epoch(report.epoch)) {
         return Err(ApiError::unauthorized());
     }
-    if report.version != PROTOCOL_VERSION {
+    if !is_understood(report.version) {
         return Err(ApiError::protocol_version(report.version, PROTOCOL_VERSION));
     }
     Ok(Json(app.handle.report(report).await?))

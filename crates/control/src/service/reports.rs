@@ -5,9 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Step, Timestamp};
-use gangline_execution::protocol::{
-    CheckpointReport, NodeState, Notice, Orders, PROTOCOL_VERSION, Rendezvous, Report, StopOrder,
-};
+use gangline_execution::protocol::{CheckpointReport, NodeState, Notice, Orders, Rendezvous, Report, StopOrder};
 use gangline_orchestration::{Attempt, Event, Job, ShareState};
 use tracing::{debug, warn};
 
@@ -52,6 +50,8 @@ impl Rate {
 
 /// What of a report is still asked for once the job's record has taken it.
 struct Said {
+    /// Orders are given in the version of the report that they answer.
+    version: u32,
     state: NodeState,
     checkpoint: Option<CheckpointReport>,
     notice: Option<Notice>,
@@ -199,7 +199,7 @@ impl Actor {
         let unsaved = self.rows.unsaved.get(&(job, attempt.0, index)).copied();
         let master = record.and_then(|attempt| attempt.shares.first()?.report.as_ref());
         Orders {
-            version: PROTOCOL_VERSION,
+            version: said.version,
             stop,
             rendezvous: master.and_then(|report| report.rendezvous.clone()),
             samples_stored: unsaved.or(taken).unwrap_or(said.samples.start),
@@ -234,6 +234,7 @@ impl Said {
     fn of(report: &Report) -> Said {
         let count = u64::try_from(report.samples.len()).unwrap_or(u64::MAX);
         Said {
+            version: report.version,
             state: report.state.clone(),
             checkpoint: report.checkpoint,
             notice: report.notice.clone(),
@@ -245,7 +246,7 @@ impl Said {
     /// Go on, nothing is acknowledged.
     fn neutral(&self) -> Orders {
         Orders {
-            version: PROTOCOL_VERSION,
+            version: self.version,
             stop: None,
             rendezvous: self.rendezvous.clone(),
             samples_stored: self.samples.start,

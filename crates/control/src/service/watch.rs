@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
 use gangline_execution::launcher::{FINAL_REPORT_FILE, Presence};
-use gangline_execution::protocol::{FaultCause, NodeState, PROTOCOL_VERSION, Report};
+use gangline_execution::protocol::{FaultCause, NodeState, Report, is_understood};
 use gangline_orchestration::{Event, ShareState};
 use tracing::{debug, warn};
 
@@ -162,6 +162,6 @@ fn final_report(folder: &Path) -> Option<Report> {
     let file = File::open(folder.join(FINAL_REPORT_FILE)).ok()?;
     file.take(FINAL_REPORT_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     let report: Report = serde_json::from_slice(&bytes).ok()?;
-    let is_final = matches!(report.state, NodeState::Ended { .. }) && report.version == PROTOCOL_VERSION;
+    let is_final = matches!(report.state, NodeState::Ended { .. }) && is_understood(report.version);
     is_final.then_some(report)
 }

@@ -1,6 +1,7 @@
 //! Where supervisors report.
 
 use gangline_base::{AttemptNumber, Epoch, JobId};
+use gangline_execution::protocol::{PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST};
 use serde_json::{Value, json};
 
 use crate::plane::{Plane, running};
@@ -36,11 +37,26 @@ fn only_an_attempts_own_token_reports_on_it() {
 fn another_protocol_version_is_refused_and_named() {
     let plane = Plane::start();
     let (spec, mut report) = report(&plane);
-    report["version"] = json!(2);
-    let answer = plane.report_with(&spec.token, &report);
-    assert_eq!(answer.refusal(), (400, "G0310".to_owned()));
-    assert!(answer.text.contains("version 2"), "{answer:?}");
+    let newer = PROTOCOL_VERSION + 1;
+    for unknown in [0, newer] {
+        report["version"] = json!(unknown);
+        assert_eq!(plane.report_with(&spec.token, &report).refusal(), (400, "G0310".to_owned()));
+    }
+    assert!(plane.report_with(&spec.token, &report).text.contains(&format!("version {newer}")));
     assert_eq!(plane.job("1").attempts[0].shares[0].state, "launching");
+}
+
+/// A supervisor that the release before started understands orders of its own version only.
+#[test]
+fn a_report_of_the_release_before_is_answered_in_its_own_version() {
+    let plane = Plane::start();
+    let (spec, mut report) = report(&plane);
+    for version in PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION {
+        report["version"] = json!(version);
+        let answer = plane.report_with(&spec.token, &report);
+        let orders: Value = serde_json::from_str(&answer.text).expect("orders are JSON");
+        assert_eq!((answer.status, &orders["version"], &orders["stop"]), (200, &json!(version), &Value::Null));
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::endpoint::{agent, certificates};
 use crate::files::read_bounded;
-use crate::protocol::{Orders, PROTOCOL_VERSION, Report, SupervisorSpec};
+use crate::protocol::{Orders, PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
 
 /// A request takes no longer, whatever the network does.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
@@ -147,7 +147,7 @@ impl Line<'_> {
         }
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         let orders: Orders = body.read_json().map_err(unreachable)?;
-        if orders.version != PROTOCOL_VERSION {
+        if !is_understood(orders.version) {
             return Err(ContactError::Version { url, found: orders.version });
         }
         Ok(orders)

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use rustix::process::{getpid, set_child_subreaper, setsid};
 
 use crate::files::read_bounded;
-use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec};
+use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
 
 use identity::Claim;
 pub use identity::{IDENTITY_FILE, Identity};
@@ -151,7 +151,7 @@ fn read_spec(path: &Path) -> Result<SupervisorSpec, SuperviseError> {
     let unreadable = |source| SuperviseError::Spec { path: path.to_owned(), source };
     let bytes = read_bounded(path).map_err(unreadable)?;
     let spec: SupervisorSpec = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.into()))?;
-    if spec.version != PROTOCOL_VERSION {
+    if !is_understood(spec.version) {
         return Err(SuperviseError::Version { found: spec.version });
     }
     let ranges = [

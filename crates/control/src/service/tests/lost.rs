@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gangline_execution::launcher::FINAL_REPORT_FILE;
-use gangline_execution::protocol::{NodeFinding, Outcome, Report};
+use gangline_execution::protocol::{NodeFinding, Outcome, PROTOCOL_VERSION, Report};
 use gangline_orchestration::HealthPolicy;
 
 use super::{Supervisor, World, spec};
@@ -76,7 +76,7 @@ fn a_left_report_of_another_attempt_or_without_an_end_does_not_count() {
     let spoil: [fn(Report) -> Report; 4] = [
         |report| Report { attempt: 2, ..report },
         |report| Report { node: "n2".to_owned(), ..report },
-        |report| Report { version: 2, ..report },
+        |report| Report { version: PROTOCOL_VERSION + 1, ..report },
         |report| Report { state: gangline_execution::protocol::NodeState::Preparing, ..report },
     ];
     for change in spoil {
