@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use crate::command::{cargo, output, succeeds};
+use crate::deny;
 use crate::python;
 use crate::steps::Steps;
 use crate::test_command;
@@ -46,6 +47,7 @@ pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
     let packages = std::thread::spawn(python::environment);
     steps.run("format", format);
     steps.run("tidy", crate::tidy);
+    steps.run("dependencies", deny::deny);
     steps.run("clippy", || clippy(true));
     if steps.run("build", || test_command::build(true).map(|()| true)) {
         // The demo and the crashes take longest and say least about where a fault lies: last.

@@ -1,5 +1,5 @@
-//! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | python |
-//! bench`.
+//! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | deny |
+//! fuzz | python | bench`.
 //!
 //! Everything runs in the release profile, so that dependencies are compiled once for building, linting and testing.
 //! Nothing here writes into the tree; cargo's target folder holds all results.
@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod command;
+mod deny;
 mod environment;
 mod python;
 mod steps;
@@ -46,6 +47,8 @@ enum Command {
     Quick,
     /// Checks the rules of STYLE.md that a program can check.
     Tidy,
+    /// Checks the dependencies' licences, versions, sources and advisories by deny.toml.
+    Deny,
     /// Builds the Python package's wheel, installs it beside PyTorch below target/ and runs its tests.
     Python {
         /// Only builds the wheel, into target/wheels/.
@@ -84,6 +87,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Test { filters } => test_command::test(&filters, tools::is_ci()),
         Command::Quick => ci::quick(),
         Command::Tidy => tidy(),
+        Command::Deny => deny::deny(),
         Command::Python { wheel, filters } => python::python(wheel, &filters),
         Command::Bench { name, options } => bench::bench(name.as_deref(), &options),
     }
