@@ -10,6 +10,7 @@ mod ci;
 mod command;
 mod deny;
 mod environment;
+mod fuzz;
 mod python;
 mod steps;
 mod test_command;
@@ -49,6 +50,8 @@ enum Command {
     Tidy,
     /// Checks the dependencies' licences, versions, sources and advisories by deny.toml.
     Deny,
+    /// Fuzzes the readers of bytes that somebody else may have written, side by side.
+    Fuzz(fuzz::Options),
     /// Builds the Python package's wheel, installs it beside PyTorch below target/ and runs its tests.
     Python {
         /// Only builds the wheel, into target/wheels/.
@@ -69,7 +72,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
+    match fuzz::compile().and_then(|()| run(Arguments::parse().command)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -88,6 +91,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Quick => ci::quick(),
         Command::Tidy => tidy(),
         Command::Deny => deny::deny(),
+        Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Python { wheel, filters } => python::python(wheel, &filters),
         Command::Bench { name, options } => bench::bench(name.as_deref(), &options),
     }
