@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use gangline_storage::{DataType, Options, Step, Store, TensorView};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper::{Request, StatusCode};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use s3s::auth::SimpleAuth;
@@ -18,16 +19,30 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 
-use crate::fixtures::gangline;
+use crate::fixtures::{gangline, wait_for};
 
 /// One request in so many is answered with 503.
 const THROTTLED_EVERY: usize = 5;
+
+/// The most bytes of a request.
+const REQUEST_BYTES_MAX: usize = 128 << 20;
+
+/// Holds back the next catalog that is put until it is let go, and says what came of it.
+#[derive(Clone, Default)]
+struct Gate {
+    is_armed: Arc<AtomicBool>,
+    has_come: Arc<AtomicBool>,
+    may_go: Arc<Notify>,
+    status: Arc<Mutex<Option<StatusCode>>>,
+}
 
 /// A server with one bucket, and folders beside it. It ends when it is dropped.
 struct Server {
     folder: TempDir,
     address: String,
+    gate: Gate,
     _runtime: Runtime,
 }
 
@@ -43,8 +58,9 @@ impl Server {
         let runtime = runtime.expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
-        runtime.spawn(serve(listener, service));
-        Server { folder, address, _runtime: runtime }
+        let gate = Gate::default();
+        runtime.spawn(serve(listener, service, gate.clone()));
+        Server { folder, address, gate, _runtime: runtime }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -53,11 +69,15 @@ impl Server {
 
     /// Runs `gangline checkpoint`.
     fn run(&self, secret: &str, arguments: &[&str]) -> Output {
+        self.command(secret, arguments).output().expect("gangline runs")
+    }
+
+    fn command(&self, secret: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(gangline());
         command.arg("checkpoint").args(arguments).env_clear();
         command.env("AWS_ENDPOINT", &self.address).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "us-east-1");
         command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret);
-        command.output().expect("gangline runs")
+        command
     }
 
     /// The same, when it has to be refused with these words.
@@ -83,20 +103,38 @@ impl Server {
     }
 }
 
-async fn serve(listener: TcpListener, service: S3Service) {
+async fn serve(listener: TcpListener, service: S3Service, gate: Gate) {
     let requests: &'static AtomicUsize = Box::leak(Box::default());
     while let Ok((socket, _)) = listener.accept().await {
-        let service = service.clone();
+        let (service, gate) = (service.clone(), gate.clone());
         let answer = service_fn(move |request: Request<Incoming>| {
-            let service = service.clone();
+            let (service, gate) = (service.clone(), gate.clone());
             async move {
                 let number = requests.fetch_add(1, Ordering::Relaxed);
-                let mut response = hyper::Response::new(s3s::Body::empty());
-                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                let throttled = || {
+                    let mut response = hyper::Response::new(s3s::Body::empty());
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                    response
+                };
                 if number % THROTTLED_EVERY == THROTTLED_EVERY - 1 {
-                    return Ok::<_, Infallible>(response);
+                    return Ok::<_, Infallible>(throttled());
                 }
-                Ok(service.call(request.map(s3s::Body::from)).await.unwrap_or(response))
+                let mut request = request.map(s3s::Body::from);
+                let is_catalog = request.method() == Method::PUT && request.uri().path().contains("/catalogs/");
+                if !(is_catalog && gate.is_armed.swap(false, Ordering::SeqCst)) {
+                    return Ok(service.call(request).await.unwrap_or_else(|_| throttled()));
+                }
+                let body = request.body_mut().store_all_limited(REQUEST_BYTES_MAX).await.expect("the whole body");
+                *request.body_mut() = s3s::Body::from(body);
+                // It is carried out though whoever sent it is gone by then.
+                let held = tokio::spawn(async move {
+                    gate.has_come.store(true, Ordering::SeqCst);
+                    gate.may_go.notified().await;
+                    let response = service.call(request).await.expect("an answer");
+                    *gate.status.lock().expect("no panic") = Some(response.status());
+                    response
+                });
+                Ok(held.await.unwrap_or_else(|_| throttled()))
             }
         });
         let connection =
@@ -214,4 +252,38 @@ fn a_wrong_key_and_a_missing_bucket_are_told_by_name() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains("in the archive"), "{missing:?}");
     let senseless = server.run("secret", &["push", store, "gopher://x"]);
     assert!(String::from_utf8_lossy(&senseless.stderr).contains("s3://bucket/prefix"), "{senseless:?}");
+}
+
+/// The last request of a writer that was killed is still on its way when the next has the archive already.
+#[test]
+fn a_killed_pushs_catalog_that_arrives_late_is_refused_by_the_server() {
+    let server = Server::start();
+    let store = server.path("store");
+    let (store_text, archive) = (store.to_str().expect("text"), "s3://bucket/fenced");
+    for step in 1..=2 {
+        save(&store, step);
+        server.say(&["push", store_text, archive]);
+    }
+    save(&store, 3);
+    server.gate.is_armed.store(true, Ordering::SeqCst);
+    let mut push = server.command("secret", &["push", store_text, archive]);
+    let mut push = push.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("gangline runs");
+    wait_for("the catalog", || server.gate.has_come.load(Ordering::SeqCst).then_some(()));
+    push.kill().expect("it runs");
+    push.wait().expect("it is dead");
+    // Its checkpoint is made of what this removes.
+    let pruned = server.say(&["prune", archive, "--keep-last", "1"]);
+    assert!(pruned.contains("removed"), "{pruned}");
+    server.gate.may_go.notify_one();
+    let status = wait_for("the server's answer", || *server.gate.status.lock().expect("no panic"));
+    assert_eq!(status, StatusCode::PRECONDITION_FAILED);
+    let steps = || {
+        let listed: serde_json::Value = serde_json::from_str(&server.say(&["list", archive, "--json"])).expect("JSON");
+        listed.as_array().expect("checkpoints").iter().filter_map(|one| one["step"].as_u64()).collect::<Vec<_>>()
+    };
+    assert_eq!(steps(), [2]);
+    assert!(server.say(&["verify", archive]).contains("none found"));
+    server.say(&["push", store_text, archive]);
+    assert_eq!(steps(), [2, 3]);
+    assert!(server.say(&["verify", archive]).contains("none found"));
 }

@@ -6,6 +6,8 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use crate::command::{cargo, output, succeeds};
+use crate::deny;
+use crate::fuzz;
 use crate::python;
 use crate::steps::Steps;
 use crate::test_command;
@@ -39,21 +41,24 @@ pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
                 [&tools::BROWSER, &tools::MOUNT, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
             tools::ensure(&of_tests, true)?;
         }
-        tools::ensure(&[&tools::GIT, &tools::COMPILER], may_install).map(|()| true)
+        tools::ensure(&[&tools::GIT, &tools::COMPILER, &tools::FUZZER_COMPILER], may_install).map(|()| true)
     });
     let before = tree();
     // Half of that time is the network's. If it fails, the step that needs them tries again and says why.
     let packages = std::thread::spawn(python::environment);
     steps.run("format", format);
     steps.run("tidy", crate::tidy);
+    steps.run("dependencies", deny::deny);
     steps.run("clippy", || clippy(true));
     if steps.run("build", || test_command::build(true).map(|()| true)) {
         // The demo and the crashes take longest and say least about where a fault lies: last.
         steps.run("tests", || test_command::run_tests(&["--skip", "e2e::"], true));
         steps.run("end-to-end", || test_command::run_tests(&["e2e::"], true));
+        steps.run("fuzz", || fuzz::fuzz(&fuzz::Options::default()));
     } else {
         steps.skip("tests", "the build failed");
         steps.skip("end-to-end", "the build failed");
+        steps.skip("fuzz", "the build failed");
     }
     steps.run("python", || {
         drop(packages.join());

@@ -1,5 +1,5 @@
-//! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | python |
-//! bench`.
+//! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | deny |
+//! fuzz | python | bench`.
 //!
 //! Everything runs in the release profile, so that dependencies are compiled once for building, linting and testing.
 //! Nothing here writes into the tree; cargo's target folder holds all results.
@@ -8,7 +8,9 @@
 mod bench;
 mod ci;
 mod command;
+mod deny;
 mod environment;
+mod fuzz;
 mod python;
 mod steps;
 mod test_command;
@@ -46,6 +48,10 @@ enum Command {
     Quick,
     /// Checks the rules of STYLE.md that a program can check.
     Tidy,
+    /// Checks the dependencies' licences, versions, sources and advisories by deny.toml.
+    Deny,
+    /// Fuzzes the readers of bytes that somebody else may have written, side by side.
+    Fuzz(fuzz::Options),
     /// Builds the Python package's wheel, installs it beside PyTorch below target/ and runs its tests.
     Python {
         /// Only builds the wheel, into target/wheels/.
@@ -66,7 +72,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
+    match fuzz::compile().and_then(|()| run(Arguments::parse().command)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -84,6 +90,8 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Test { filters } => test_command::test(&filters, tools::is_ci()),
         Command::Quick => ci::quick(),
         Command::Tidy => tidy(),
+        Command::Deny => deny::deny(),
+        Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Python { wheel, filters } => python::python(wheel, &filters),
         Command::Bench { name, options } => bench::bench(name.as_deref(), &options),
     }

@@ -20,6 +20,8 @@ pub(crate) struct Tool {
 pub(crate) const GIT: Tool = Tool { program: "git", package: "git" };
 /// Compiles SQLite.
 pub(crate) const COMPILER: Tool = Tool { program: "cc", package: "gcc" };
+/// Compiles the fuzzer.
+pub(crate) const FUZZER_COMPILER: Tool = Tool { program: "c++", package: "g++" };
 /// Shows the page as a user sees it; without it that test skips itself.
 pub(crate) const BROWSER: Tool = Tool { program: "chromium", package: "chromium" };
 /// Mounts the small disk that a test fills; without it that test skips itself.

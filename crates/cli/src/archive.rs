@@ -189,8 +189,20 @@ pub(crate) fn push(global: &Global, args: &PushArgs) -> Result<(), Failure> {
         Some(step) => Step(step),
         None => newest(&store)?,
     };
-    let pushed = reach(&args.archive, &args.reach)?.push(&store, step).map_err(|error| refused(&error))?;
+    let archive = reach(&args.archive, &args.reach)?;
+    let pushed = archive.push(&store, step).map_err(|error| refused(&error))?;
+    tell_unfenced(&archive);
     if global.json { output::json(&pushed) } else { output::say(&told(&pushed)) }
+}
+
+/// Says so if nothing but its own look at its lease keeps a program from changing the archive too late.
+fn tell_unfenced(archive: &Archive) {
+    if archive.is_fenced() == Some(false) {
+        output::tell(
+            "note: this place keeps no conditions (If-Match, If-None-Match, file locks): while two programs may change the archive, \
+             don't suspend one for longer than 15 minutes",
+        );
+    }
 }
 
 fn newest(store: &Store) -> Result<Step, Failure> {
@@ -244,6 +256,7 @@ pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
     }
     let archive = reach(&args.archive, &Reach::from(&args.key))?;
     let pruned = archive.prune(&rules, output::now(), args.dry_run).map_err(|error| refused(&error))?;
+    tell_unfenced(&archive);
     if global.json {
         return output::json(&pruned);
     }

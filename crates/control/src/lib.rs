@@ -7,6 +7,8 @@ pub mod backup;
 pub mod codec;
 pub mod config;
 pub mod db;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod history;
 pub mod http;
 pub mod jobfile;

@@ -21,6 +21,7 @@ mod contents;
 mod draft;
 mod encode;
 mod error;
+mod fence;
 mod fetch;
 mod folder;
 mod known;
@@ -209,7 +210,7 @@ impl Archive {
         self.alone(&format!("push step {step}"), |lease| {
             let vault = match (Vault::open(&self.link, self.key.as_ref())?, &self.key) {
                 (None, Some(key)) => {
-                    vault::init(&self.link, key, (self.clock)())?;
+                    vault::init(lease, key, (self.clock)())?;
                     Vault::open(&self.link, Some(key))?.unwrap_or(Vault::Plain)
                 }
                 (vault, _) => vault.unwrap_or(Vault::Plain),
@@ -336,7 +337,7 @@ impl Archive {
     /// [`KeyError::Taken`] if it has keys or checkpoints, [`KeyError::Needed`] without a key; [`Error::Held`], [`Error::Remote`].
     pub fn init_keys(&self) -> Result<KeyId, Error> {
         let key = self.wrapping_key()?;
-        self.alone("make keys", |_| vault::init(&self.link, key, (self.clock)()))
+        self.alone("make keys", |lease| vault::init(lease, key, (self.clock)()))
     }
 
     /// Wraps the archive's data keys for another key than [`Options::key`], or makes a new data key, or both. Nothing that is
@@ -346,7 +347,7 @@ impl Archive {
     /// [`Error::Key`], [`Error::Held`], [`Error::LeaseLost`], [`Error::Remote`].
     pub fn rotate_keys(&self, change: &Rotation) -> Result<Rotated, Error> {
         let key = self.wrapping_key()?;
-        self.alone("rotate keys", |lease| vault::rotate((&self.link, lease), key, change, (self.clock)()))
+        self.alone("rotate keys", |lease| vault::rotate(lease, key, change, (self.clock)()))
     }
 
     /// The archive's data keys, oldest first, and what they encrypt; none if it is plain. What packs they encrypt is known only
@@ -356,6 +357,12 @@ impl Archive {
     /// [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`].
     pub fn keys(&self) -> Result<Vec<KeyShown>, Error> {
         vault::show(&self.link, self.key.as_ref())
+    }
+
+    /// Whether a program that was suspended for longer than its lease can't change the archive any more, whatever it looked at
+    /// before. That takes a place that keeps conditions, which is tried when the archive is first changed: none before.
+    pub fn is_fenced(&self) -> Option<bool> {
+        self.link.known_conditions()
     }
 
     fn wrapping_key(&self) -> Result<&WrappingKey, Error> {

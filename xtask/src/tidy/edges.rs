@@ -36,7 +36,7 @@ const EDGES: [(&str, &[&str]); 12] = [
 ];
 
 /// What may use anything of ours.
-const FREE: [&str; 3] = ["tests", "xtask", "examples/"];
+const FREE: [&str; 4] = ["tests", "fuzz", "xtask", "examples/"];
 
 /// The example that the binary links for `gangline demo`, as an optional dependency.
 const EXAMPLE: &str = "gangline-tinygpt";

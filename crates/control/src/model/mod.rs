@@ -13,6 +13,8 @@ mod sweep;
 mod view;
 
 pub(crate) use booking::book_attempt;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use record::AttemptRecord;
 pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use series::read_series;

@@ -34,17 +34,13 @@ impl Change<'_> {
         }
         let key = catalog_key(catalog.step);
         let bytes = self.access.vault.close_catalog(&key, text);
-        self.lease.check()?;
-        self.access.link.put(&key, &bytes)?;
+        self.lease.commit(&key, &bytes)?;
         Ok(bytes.len() as u64)
     }
 
     /// Removes objects.
     pub(crate) fn delete(&self, keys: impl IntoIterator<Item = String>) -> Result<(), Error> {
         self.lease.check()?;
-        keys.into_iter().try_for_each(|key| {
-            self.lease.keep()?;
-            self.access.link.delete(&key)
-        })
+        keys.into_iter().try_for_each(|key| self.lease.remove(&key))
     }
 }

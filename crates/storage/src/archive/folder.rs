@@ -1,17 +1,26 @@
 //! An archive in a folder: a mounted file system, a disk to carry away, and what tests use. Objects are written aside, synced
 //! and renamed by the store's own hands.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gangline_base::Timestamp;
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 
-use super::remote::{Fault, OBJECTS_MAX, Object, Remote};
+use super::remote::{Fault, OBJECTS_MAX, Object, Remote, State, Tag};
 use crate::disk::Disk;
-use crate::layout;
+use crate::{Digest, layout};
+
+/// The file that is locked while something is changed on a condition; no object is called that.
+const LOCK: &str = ".lock";
+/// How often the lock is tried, and how long between two tries.
+const LOCK_TRIES: u32 = 500;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A folder as a remote. A key is a path below it of two parts.
 pub(crate) struct Folder {
@@ -85,6 +94,61 @@ impl Remote for Folder {
     fn delete(&self, key: &str) -> Result<(), Fault> {
         self.disk.remove_file(&self.root.join(key)).map_err(lasting)
     }
+
+    fn state(&self, key: &str) -> Result<Option<State>, Fault> {
+        match fs::read(self.root.join(key)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => {
+                let bytes = read.map_err(fault)?;
+                Ok(Some(State { tag: tag_of(&bytes), bytes: bytes.len() as u64 }))
+            }
+        }
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault> {
+        let _lock = self.lock()?;
+        if self.state(key)?.map(|state| state.tag).as_ref() != tag {
+            return Ok(None);
+        }
+        self.put(key, bytes)?;
+        Ok(Some(tag_of(bytes)))
+    }
+
+    fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault> {
+        // Where there are no locks, nothing comes between but a suspension.
+        let _lock = match self.lock() {
+            Err(Fault::Unable(_)) => None,
+            lock => Some(lock?),
+        };
+        if !may() {
+            return Ok(false);
+        }
+        self.delete(key).map(|()| true)
+    }
+}
+
+impl Folder {
+    /// Keeps others from changing anything on a condition until it is dropped. The file system lets go of it when the process is
+    /// gone; one that is suspended meanwhile can't be overtaken.
+    fn lock(&self) -> Result<File, Fault> {
+        self.disk.create_root(&self.root).map_err(lasting)?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        options.custom_flags(i32::try_from(OFlags::NOFOLLOW.bits()).expect("flags of open(2) are an int"));
+        let file = options.open(self.root.join(LOCK)).map_err(fault)?;
+        for _ in 0..LOCK_TRIES {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(LOCK_PAUSE),
+                Err(error) => return Err(Fault::Unable(error.into())),
+            }
+        }
+        Err(Fault::Passing("another program holds its lock".into()))
+    }
+}
+
+fn tag_of(bytes: &[u8]) -> Tag {
+    Tag(Digest::of(bytes).to_string())
 }
 
 /// The object that an entry is; none for what is half written, for folders, and for what is gone again.

@@ -7,6 +7,7 @@ use gangline_base::Step;
 use super::Error;
 use super::access::Access;
 use super::catalog::{CATALOG_BYTES_MAX, Catalog, Form, Pack, Tensor, catalog_key, pack_key, step_of_key};
+use super::fence::{MARK_BYTES, is_mark, unmarked};
 use super::remote::{Link, Object};
 use super::vault::{CATALOG_BYTES_ADDED, Vault};
 use crate::{DataType, Digest, Flaw};
@@ -46,8 +47,9 @@ pub(crate) struct Known {
 /// The catalogs there are: steps and bytes, oldest first.
 pub(crate) fn list_catalogs(link: &Link) -> Result<Vec<(u64, u64)>, Error> {
     let objects = link.list("catalogs/")?;
+    let listed = objects.iter().filter(|object| !is_mark(object));
     let mut steps: Vec<(u64, u64)> =
-        objects.iter().filter_map(|object| Some((step_of_key(&object.key)?, object.bytes))).collect();
+        listed.filter_map(|object| Some((step_of_key(&object.key)?, object.bytes))).collect();
     steps.sort_unstable();
     Ok(steps)
 }
@@ -60,10 +62,11 @@ pub(crate) fn list_packs(link: &Link) -> Result<BTreeMap<String, Object>, Error>
 /// Reads the catalog of a step, which has so many bytes.
 pub(crate) fn read_catalog(link: &Link, vault: &Vault, (step, bytes): (u64, u64)) -> Result<Catalog, Error> {
     let key = catalog_key(step);
-    if bytes > CATALOG_BYTES_MAX + CATALOG_BYTES_ADDED {
+    if bytes > CATALOG_BYTES_MAX + CATALOG_BYTES_ADDED + MARK_BYTES as u64 {
         return Err(Error::corrupt(key, Flaw::Malformed { what: "it is larger than 512 MiB" }));
     }
-    let bytes = link.get(&key, 0..bytes)?;
+    let mut bytes = link.get(&key, 0..bytes)?;
+    bytes.truncate(unmarked(&bytes).len());
     Catalog::read(step, &vault.open_catalog(&key, bytes)?)
 }
 

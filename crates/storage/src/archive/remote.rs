@@ -1,17 +1,19 @@
-//! Where an archive lies, seen as four acts on named objects; and [`Link`], which tries again, bounded, keeps to a rate, and
+//! Where an archive lies, seen as a few acts on named objects; and [`Link`], which tries again, bounded, keeps to a rate, and
 //! names what failed.
 //!
 //! Keeps A-10: every act is tried a limited number of times, and no answer is longer than what was asked for.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use gangline_base::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::error::Source;
+use super::vault::KeyId;
 use crate::Flaw;
 
 /// How often an act is tried in all.
@@ -31,6 +33,25 @@ pub(crate) trait Remote: Send + Sync {
     fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault>;
     /// Removes an object; one that isn't there is fine.
     fn delete(&self, key: &str) -> Result<(), Fault>;
+    /// The state that an object is in; none if there is no such object.
+    fn state(&self, key: &str) -> Result<Option<State>, Fault>;
+    /// Puts an object there if its state is still the one that this tag tells (without a tag: if it isn't there), as one act that
+    /// nothing comes between; the new state's tag, or none if the state is another. [`Fault::Unable`] if it can't.
+    fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault>;
+    /// Removes an object if `may` says so, and only soon after it did; whether it did.
+    fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault>;
+}
+
+/// What tells one state of an object from every other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Tag(pub(crate) String);
+
+/// The state of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    pub(crate) tag: Tag,
+    pub(crate) bytes: u64,
 }
 
 /// An object of a listing.
@@ -53,6 +74,8 @@ pub(crate) enum Fault {
     Passing(Source),
     /// It won't: permissions, a full disk, a bucket that isn't there.
     Lasting(Source),
+    /// It has no means for that.
+    Unable(Source),
 }
 
 /// How a remote is used.
@@ -70,11 +93,13 @@ pub(crate) struct Link {
     manners: Manners,
     /// When the bytes so far are paid for.
     paid_until: Mutex<Option<Instant>>,
+    /// Whether conditions are kept, once that was tried.
+    keeps_conditions: OnceLock<bool>,
 }
 
 impl Link {
     pub(crate) fn new(remote: Box<dyn Remote>, manners: Manners) -> Link {
-        Link { remote, manners, paid_until: Mutex::new(None) }
+        Link { remote, manners, paid_until: Mutex::new(None), keeps_conditions: OnceLock::new() }
     }
 
     pub(crate) fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Error> {
@@ -109,6 +134,66 @@ impl Link {
         self.persist("delete", key, || self.remote.delete(key))
     }
 
+    pub(crate) fn state(&self, key: &str) -> Result<Option<State>, Error> {
+        self.persist("look at", key, || self.remote.state(key))
+    }
+
+    /// Puts an object if its state is still as told. An object that then is just what was to be put counts as put: the answer to
+    /// an earlier try may have been lost.
+    pub(crate) fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Error> {
+        self.pay(bytes.len() as u64);
+        if let Some(tag) = self.persist("put", key, || self.remote.put_if(key, bytes, tag))? {
+            return Ok(Some(tag));
+        }
+        let Some(state) = self.state(key)?.filter(|state| state.bytes == bytes.len() as u64) else { return Ok(None) };
+        let is_it = self.get(key, 0..state.bytes)? == bytes;
+        Ok(is_it.then_some(state.tag))
+    }
+
+    /// Removes an object if `may` says so, and only soon after it did; whether it did.
+    pub(crate) fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Error> {
+        self.persist("delete", key, || self.remote.delete_if(key, may))
+    }
+
+    /// Whether the remote keeps the conditions of [`Link::put_if`]. Servers are known that ignore them, so it is tried, once.
+    pub(crate) fn keeps_conditions(&self) -> Result<bool, Error> {
+        if let Some(known) = self.keeps_conditions.get() {
+            return Ok(*known);
+        }
+        let key = format!("probes/{}", KeyId::random()?);
+        let found = match self.try_conditions(&key) {
+            // It didn't say.
+            Err(error @ Error::Remote { tries: TRIES_MAX, .. }) => return Err(error),
+            Err(_) => false,
+            Ok(found) => {
+                // A probe that stays is in nobody's way.
+                let _ = self.delete(&key);
+                found
+            }
+        };
+        Ok(*self.keeps_conditions.get_or_init(|| found))
+    }
+
+    /// What is known of that without a try.
+    pub(crate) fn known_conditions(&self) -> Option<bool> {
+        self.keeps_conditions.get().copied()
+    }
+
+    /// An error if not even the first put went well.
+    fn try_conditions(&self, key: &str) -> Result<bool, Error> {
+        let put = |bytes: &[u8], tag: Option<&Tag>| self.persist("put", key, || self.remote.put_if(key, bytes, tag));
+        let Some(first) = put(b"1", None)? else { return Ok(false) };
+        let are_kept = || -> Result<bool, Error> {
+            let is_created_once = put(b"2", None)?.is_none();
+            let Some(second) = put(b"3", Some(&first))? else { return Ok(false) };
+            Ok(is_created_once && second != first && put(b"4", Some(&first))?.is_none())
+        };
+        match are_kept() {
+            Err(error @ Error::Remote { tries: TRIES_MAX, .. }) => Err(error),
+            kept => Ok(kept.unwrap_or(false)),
+        }
+    }
+
     fn persist<T>(&self, act: &'static str, key: &str, attempt: impl Fn() -> Result<T, Fault>) -> Result<T, Error> {
         let mut pause = self.manners.first_pause;
         let mut tries = 1;
@@ -117,7 +202,7 @@ impl Link {
                 Ok(done) => return Ok(done),
                 Err(Fault::Missing) => return Err(Error::corrupt(key, Flaw::Missing)),
                 Err(Fault::Passing(_)) if tries < TRIES_MAX => {}
-                Err(Fault::Passing(source) | Fault::Lasting(source)) => {
+                Err(Fault::Passing(source) | Fault::Lasting(source) | Fault::Unable(source)) => {
                     return Err(Error::Remote { act, key: key.to_owned(), tries, source });
                 }
             }

@@ -6,27 +6,38 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
 use gangline_base::Timestamp;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, Checksum};
 use object_store::path::Path;
-use object_store::{ClientOptions, ObjectStore as _, ObjectStoreExt as _, PutPayload, RetryConfig};
+use object_store::signer::Signer as _;
+use object_store::{
+    ClientConfigKey, ClientOptions, ObjectMeta, ObjectStore as _, ObjectStoreExt as _, PutMode, PutPayload,
+    RetryConfig, UpdateVersion,
+};
+use reqwest::Method;
 use tokio::runtime::Runtime;
 
 use super::Error;
-use super::remote::{Fault, OBJECTS_MAX, Object, Remote};
+use super::error::Source;
+use super::remote::{Fault, OBJECTS_MAX, Object, Remote, State, Tag};
 
 /// The longest that one request takes: a pack at less than 2 Mbit/s is given up, and tried again.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(300);
 /// The longest that connecting takes.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// How long a signed request to remove an object counts; the server refuses it later.
+const SIGNATURE_TIME: Duration = Duration::from_secs(60);
+
 /// A bucket, and a prefix in it.
 pub(crate) struct Bucket {
     runtime: Runtime,
     store: AmazonS3,
+    /// Sends what has a signature that ends.
+    client: Option<reqwest::Client>,
     prefix: Path,
 }
 
@@ -58,7 +69,7 @@ impl Bucket {
         let prefix = Path::parse(prefix.trim_end_matches('/')).map_err(|error| refused(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| refused(format!("its runtime can't be started: {error}")))?;
-        Ok(Bucket { runtime, store, prefix })
+        Ok(Bucket { runtime, store, client: plain_client(settings), prefix })
     }
 
     fn path(&self, key: &str) -> Path {
@@ -137,6 +148,72 @@ impl Remote for Bucket {
             deleted => deleted.map_err(fault),
         }
     }
+
+    fn state(&self, key: &str) -> Result<Option<State>, Fault> {
+        match self.runtime.block_on(self.store.head(&self.path(key))) {
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(error) => Err(fault(error)),
+            Ok(ObjectMeta { e_tag, size, .. }) => Ok(Some(State { tag: Tag(e_tag.ok_or_else(no_tag)?), bytes: size })),
+        }
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault> {
+        use object_store::Error as E;
+        let mode = tag.map_or(PutMode::Create, |tag| {
+            PutMode::Update(UpdateVersion { e_tag: Some(tag.0.clone()), version: None })
+        });
+        let payload = PutPayload::from(bytes.to_vec());
+        match self.runtime.block_on(self.store.put_opts(&self.path(key), payload, mode.into())) {
+            Ok(put) => Ok(Some(Tag(put.e_tag.ok_or_else(no_tag)?))),
+            Err(E::AlreadyExists { .. } | E::Precondition { .. } | E::NotModified { .. }) => Ok(None),
+            Err(error) if is_unknown(&error) => Err(Fault::Unable(error.to_string().into())),
+            Err(error) => Err(bucket_fault(error)),
+        }
+    }
+
+    fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault> {
+        let path = self.path(key);
+        let signed = self.store.signed_url(Method::DELETE, &path, SIGNATURE_TIME);
+        let url = self.client.as_ref().and_then(|_| self.runtime.block_on(signed).ok());
+        let signed_at = Instant::now();
+        if !may() {
+            return Ok(false);
+        }
+        let (Some(url), Some(client)) = (url, &self.client) else { return self.delete(key).map(|()| true) };
+        // It needs the runtime from its first step on.
+        let sent = self.runtime.block_on(async { client.delete(url).send().await });
+        // An address that is signed must not be shown.
+        let status = sent.map_err(|error| Fault::Passing(error.without_url().into()))?.status();
+        let said = || -> Source { format!("the server said {status}").into() };
+        match status.as_u16() {
+            200..300 | 404 => Ok(true),
+            // It came too late.
+            403 if signed_at.elapsed() >= SIGNATURE_TIME => Err(Fault::Passing(said())),
+            408 | 429 | 500.. => Err(Fault::Passing(said())),
+            _ => Err(Fault::Lasting(said())),
+        }
+    }
+}
+
+fn no_tag() -> Fault {
+    Fault::Unable("the server tells no ETag".into())
+}
+
+/// Whether a server doesn't know what a conditional request is.
+fn is_unknown(error: &object_store::Error) -> bool {
+    let text = error.to_string();
+    matches!(error, object_store::Error::NotImplemented { .. } | object_store::Error::NotSupported { .. })
+        || ["400", "405", "501"].iter().any(|code| text.contains(&format!("status code: {code}")))
+}
+
+/// A client for requests that are signed here, if it would do as the other one: it knows none of the settings for that.
+fn plain_client(settings: &BTreeMap<String, String>) -> Option<reqwest::Client> {
+    let key = |name: &String| name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>().ok();
+    let is_special = |key| matches!(key, AmazonS3ConfigKey::Client(key) if key != ClientConfigKey::AllowHttp);
+    if settings.keys().filter_map(key).any(is_special) {
+        return None;
+    }
+    reqwest::Client::builder().timeout(SIGNATURE_TIME).connect_timeout(CONNECT_TIME_MAX).build().ok()
 }
 
 #[cfg(test)]

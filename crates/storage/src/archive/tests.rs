@@ -2,6 +2,7 @@
 
 mod compaction;
 mod faults;
+mod fence;
 mod hostile;
 mod keys;
 mod lease;

@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 
 use super::Error;
 use super::catalog::Pack;
+use super::known::list_catalogs;
 use super::remote::Link;
 use crate::{Digest, Flaw};
 use cipher::{Cipher, nonce_at};
@@ -283,7 +284,7 @@ fn wanted(records: &[Record]) -> Vec<KeyId> {
 
 /// Whether nothing was put there yet.
 fn is_empty(link: &Link) -> Result<bool, Error> {
-    Ok(link.list("catalogs/")?.is_empty() && link.list("packs/")?.is_empty())
+    Ok(list_catalogs(link)?.is_empty() && link.list("packs/")?.is_empty())
 }
 
 #[cfg(test)]

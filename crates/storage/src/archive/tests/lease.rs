@@ -11,7 +11,7 @@ use super::shelf::{Act, Outcome, Shelf};
 use super::{Shelved, patient};
 use crate::Step;
 use crate::archive::lease::{LEASE_TIME, Lease, RENEWAL_AGE, SILENCE_MAX};
-use crate::archive::remote::{Fault, Link, Manners, Object, Remote};
+use crate::archive::remote::{Fault, Link, Manners, Object, Remote, State, Tag};
 use crate::archive::vault::KeyId;
 use crate::archive::{Error, Options, Rule};
 
@@ -97,6 +97,18 @@ impl Remote for Intruded {
 
     fn delete(&self, key: &str) -> Result<(), Fault> {
         self.shelf.delete(key)
+    }
+
+    fn state(&self, key: &str) -> Result<Option<State>, Fault> {
+        self.shelf.state(key)
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault> {
+        self.shelf.put_if(key, bytes, tag)
+    }
+
+    fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault> {
+        self.shelf.delete_if(key, may)
     }
 }
 

@@ -8,7 +8,7 @@ use gangline_base::Timestamp;
 
 use crate::Digest;
 use crate::archive::catalog::{Catalog, step_of_key};
-use crate::archive::remote::{Fault, Object, Remote};
+use crate::archive::remote::{Fault, Object, Remote, State, Tag};
 use crate::archive::vault::Vault;
 
 /// What a remote is asked to do.
@@ -43,6 +43,7 @@ struct Inner {
     objects: BTreeMap<String, Vec<u8>>,
     plan: Option<Plan>,
     acts: Vec<(Act, String)>,
+    keeps_conditions: bool,
 }
 
 /// The remote; clones share what is on it.
@@ -50,6 +51,11 @@ struct Inner {
 pub(super) struct Shelf(Arc<Mutex<Inner>>);
 
 impl Shelf {
+    /// From here on, conditions are kept.
+    pub(super) fn keep_conditions(&self) {
+        self.0.lock().unwrap().keeps_conditions = true;
+    }
+
     /// From here on, `plan` says what comes of each act.
     pub(super) fn plan(&self, plan: impl FnMut(Act, &str) -> Outcome + Send + 'static) {
         self.0.lock().unwrap().plan = Some(Box::new(plan));
@@ -117,6 +123,10 @@ impl Shelf {
     }
 }
 
+fn state_of(bytes: &[u8]) -> State {
+    State { tag: Tag(Digest::of(bytes).to_string()), bytes: bytes.len() as u64 }
+}
+
 impl Remote for Shelf {
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Fault> {
         self.act(Act::Put, key, |inner, is_lost| {
@@ -151,6 +161,36 @@ impl Remote for Shelf {
         self.act(Act::Delete, key, |inner, _| {
             inner.objects.remove(key);
             Ok(())
+        })
+    }
+
+    fn state(&self, key: &str) -> Result<Option<State>, Fault> {
+        self.act(Act::Get, key, |inner, _| Ok(inner.objects.get(key).map(|bytes| state_of(bytes))))
+    }
+
+    fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault> {
+        if !self.0.lock().unwrap().keeps_conditions {
+            return Err(Fault::Unable("501 Not Implemented".into()));
+        }
+        self.act(Act::Put, key, |inner, is_lost| {
+            let state = inner.objects.get(key).map(|bytes| state_of(bytes).tag);
+            if state.as_ref() != tag {
+                return Ok(None);
+            }
+            if !is_lost {
+                inner.objects.insert(key.to_owned(), bytes.to_vec());
+            }
+            Ok(Some(state_of(bytes).tag))
+        })
+    }
+
+    fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault> {
+        self.act(Act::Delete, key, |inner, _| {
+            let may = may();
+            if may {
+                inner.objects.remove(key);
+            }
+            Ok(may)
         })
     }
 }

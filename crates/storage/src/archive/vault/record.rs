@@ -13,6 +13,8 @@ use super::error::KeyError;
 use super::secret::{KEY_BYTES, KeyId, Secret, WrappingKey, fill, hex, read_hex};
 use crate::Flaw;
 use crate::archive::Error;
+use crate::archive::fence::{is_mark, unmarked};
+use crate::archive::lease::Lease;
 use crate::archive::remote::Link;
 use crate::manifest::{seal, unseal};
 
@@ -143,8 +145,8 @@ impl Record {
     }
 
     /// Puts it into the archive.
-    pub(crate) fn put(&self, link: &Link) -> Result<(), Error> {
-        link.put(&self.object(), &seal(self))
+    pub(crate) fn put(&self, lease: &Lease<'_>) -> Result<(), Error> {
+        lease.commit(&self.object(), &seal(self))
     }
 
     /// Reads bytes that may lie.
@@ -171,7 +173,8 @@ fn object_of(id: KeyId) -> String {
 /// The ids of the keys that lie in the archive.
 pub(crate) fn list(link: &Link) -> Result<Vec<(KeyId, u64)>, Error> {
     let id = |key: &str| KeyId::parse(key.strip_prefix("keys/")?.strip_suffix(".json")?);
-    let listed = link.list("keys/")?;
+    let mut listed = link.list("keys/")?;
+    listed.retain(|object| !is_mark(object));
     let ids: Vec<_> = listed.iter().filter_map(|object| Some((id(&object.key)?, object.bytes))).collect();
     crate::error::within("keys of an archive", ids.len(), KEYS_MAX)?;
     Ok(ids)
@@ -184,7 +187,7 @@ pub(crate) fn read_all(link: &Link) -> Result<Vec<Record>, Error> {
         if bytes > RECORD_BYTES_MAX {
             return Err(Error::corrupt(object_of(id), Flaw::Malformed { what: "it is larger than 16 KiB" }));
         }
-        records.push(Record::read(id, &link.get(&object_of(id), 0..bytes)?)?);
+        records.push(Record::read(id, unmarked(&link.get(&object_of(id), 0..bytes)?))?);
     }
     records.sort_by_key(|record| (record.number, record.id));
     Ok(records)

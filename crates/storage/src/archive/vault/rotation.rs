@@ -62,7 +62,8 @@ pub struct KeyShown {
 }
 
 /// Makes the first data key of an archive that has nothing yet.
-pub(crate) fn init(link: &Link, key: &WrappingKey, now: Timestamp) -> Result<KeyId, Error> {
+pub(crate) fn init(lease: &Lease<'_>, key: &WrappingKey, now: Timestamp) -> Result<KeyId, Error> {
+    let link = lease.link;
     let taken = |what| Err(KeyError::Taken { what }.into());
     if !record::list(link)?.is_empty() {
         return taken("keys");
@@ -73,13 +74,13 @@ pub(crate) fn init(link: &Link, key: &WrappingKey, now: Timestamp) -> Result<Key
     let opened = Opened { data: Secret::random()?, naming: Secret::random()?, generation: 1 };
     let mut record = Record::new(KeyId::random()?, KeyId::random()?, 1, now.unix_nanos());
     record.wrap(key, &opened)?;
-    record.put(link)?;
+    record.put(lease)?;
     Ok(record.id)
 }
 
 /// Wraps all keys for a new one, or makes a new data key, or both.
 pub(crate) fn rotate(
-    (link, lease): (&Link, &Lease<'_>),
+    lease: &Lease<'_>,
     old: &WrappingKey,
     change: &Rotation,
     now: Timestamp,
@@ -89,16 +90,15 @@ pub(crate) fn rotate(
     if is_same && !change.with_new_data_key {
         return Err(KeyError::Unchanged.into());
     }
-    let mut records = read_all(link)?;
+    let mut records = read_all(lease.link)?;
     if records.is_empty() {
         return Err(KeyError::Plain.into());
     }
-    let rewrapped = if is_same { 0 } else { rewrap((link, lease), &mut records, old, new)? };
+    let rewrapped = if is_same { 0 } else { rewrap(lease, &mut records, old, new)? };
     Keys::open(&records, new)?;
     if change.with_new_data_key {
-        lease.check()?;
         let made = following(&records, new, now)?;
-        made.put(link)?;
+        made.put(lease)?;
         records.push(made);
     }
     let data_key = records.last().expect("there was one").id;
@@ -106,31 +106,24 @@ pub(crate) fn rotate(
 }
 
 /// Wraps the keys for `new` too, and when that is so for all, takes away every other wrap. How many it wrapped.
-fn rewrap(
-    (link, lease): (&Link, &Lease<'_>),
-    records: &mut [Record],
-    old: &WrappingKey,
-    new: &WrappingKey,
-) -> Result<usize, Error> {
+fn rewrap(lease: &Lease<'_>, records: &mut [Record], old: &WrappingKey, new: &WrappingKey) -> Result<usize, Error> {
     let opened: Vec<(Opened, bool)> =
         records.iter().map(|record| unwrap_by(record, old, new)).collect::<Result<_, _>>()?;
     let of =
         |is_new: bool| opened.iter().filter(move |(_, found)| *found == is_new).map(|(opened, _)| opened.generation);
     let generation = of(false).map(|old| old + 1).chain(of(true)).max().unwrap_or(1);
     let mut rewrapped = 0;
-    lease.check()?;
     for (record, (secrets, is_new)) in records.iter_mut().zip(opened) {
         if !is_new || secrets.generation != generation {
             record.wrap(new, &Opened { generation, ..secrets })?;
-            record.put(link)?;
+            record.put(lease)?;
             rewrapped += 1;
         }
     }
-    Keys::open(&read_all(link)?, new)?;
-    lease.check()?;
+    Keys::open(&read_all(lease.link)?, new)?;
     for record in records.iter_mut().filter(|record| record.wraps.len() > 1) {
         record.wraps.retain(|wrap| wrap.key == new.id());
-        record.put(link)?;
+        record.put(lease)?;
     }
     Ok(rewrapped)
 }

@@ -1,0 +1,156 @@
+//! What fuzzers (`fuzz/`) and the mutation tests run: each reader of bytes that users, supervisors and old journals hand to the
+//! control plane, and what must hold of whatever it accepts (A-9, A-10). None of them panics.
+
+use std::path::Path;
+
+use gangline_base::{JobId, Submitter, Timestamp};
+use gangline_execution::protocol::{NodeState, Report};
+use gangline_orchestration::{Entry, Event};
+
+use crate::codec::{decode_entry, decode_snapshot, encode_entry, encode_snapshot};
+use crate::jobfile::{Context, Problem, Submission, parse};
+use crate::model::{AttemptRecord, JobRecord, ShareRecord, outcome_as_end, to_wire};
+
+/// The job that reports are of.
+const JOB_FILE: &str = "name: fuzzed\nresources: {accelerators: \"cpu:2\"}\nrun: \"true\"\n";
+/// The node they come from.
+const NODE: &str = "node-0";
+
+/// A job file: it is refused for a bounded number of reasons, or what it asks for reads back from the journal as it was.
+pub fn job_file(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    match read(text) {
+        Err(problems) => assert!((1..=Problem::COUNT_MAX).contains(&problems.len()), "{} problems", problems.len()),
+        Ok(Submission::Job(job)) => reads_back(&Entry::Event(Event::JobSubmitted(job.into()))),
+        Ok(Submission::Sweep(sweep)) => reads_back(&Entry::Event(Event::SweepSubmitted(sweep.into()))),
+    }
+}
+
+fn read(text: &str) -> Result<Submission, Vec<Problem>> {
+    let context = Context {
+        file_name: "job.yaml",
+        base: Path::new("/work"),
+        submitter: Submitter("fuzzer".to_owned()),
+        overrides: &[],
+        is_folder: &|_| true,
+    };
+    parse(text, &context)
+}
+
+/// A journal record's body.
+pub fn journal_entry(body: &[u8]) {
+    if let Ok(entry) = decode_entry(body) {
+        reads_back(&entry);
+    }
+}
+
+fn reads_back(entry: &Entry) {
+    let again = decode_entry(&encode_entry(entry)).expect("what is written can be read");
+    assert_eq!(again, *entry, "an entry reads back as it was");
+}
+
+/// A snapshot's body.
+pub fn journal_snapshot(body: &[u8]) {
+    let Ok(snapshot) = decode_snapshot(body) else { return };
+    let again = decode_snapshot(&encode_snapshot(&snapshot)).expect("what is written can be read");
+    assert_eq!(again, snapshot, "a snapshot reads back as it was");
+}
+
+/// A supervisor's report on the attempt that its token is for. Repeating it changes nothing, and what is kept of it can be stored,
+/// read again and shown.
+pub fn report(body: &[u8]) {
+    let Ok(report) = serde_json::from_slice::<Report>(body) else { return };
+    if let NodeState::Ended { outcome, .. } = &report.state {
+        let _ = outcome_as_end(outcome);
+    }
+    let mut record = running_job();
+    let report = Report { job: record.id.0, attempt: 1, node: NODE.to_owned(), ..report };
+    let samples = record.take_report(0, report.clone()).expect("the attempt is the node's");
+    record.summarise();
+    let stored = serde_json::to_string(&record).expect("records have string keys only");
+    let read: JobRecord = serde_json::from_str(&stored).expect("a record reads back");
+    assert_eq!(serde_json::to_string(&read).ok(), Some(stored.clone()), "a record reads back as it was");
+    let again = record.take_report(0, report).expect("the attempt is the node's");
+    record.summarise();
+    assert!(samples.is_empty() || again.is_empty(), "no sample is taken twice");
+    assert_eq!(serde_json::to_string(&record).ok(), Some(stored), "a repeated report changes nothing");
+    let shown = to_wire(Path::new("/data"), &record, &[]);
+    serde_json::to_string(&shown).expect("what is shown can be sent");
+}
+
+/// A job with one attempt on one node.
+fn running_job() -> JobRecord {
+    let Ok(Submission::Job(spec)) = read(JOB_FILE) else { unreachable!("the job file is right") };
+    let mut record = JobRecord::new(JobId(1), &spec, Timestamp::EPOCH);
+    let share =
+        ShareRecord { node: NODE.to_owned(), devices: vec![0, 1], report: None, samples_stored: 0, price: None };
+    record.attempts.push(AttemptRecord {
+        number: 1,
+        placed_at: Timestamp::EPOCH,
+        ended_at: None,
+        placed_because: "it fits".to_owned(),
+        ended_because: None,
+        fault: None,
+        shares: vec![share],
+        stragglers: Vec::new(),
+    });
+    record
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
+    use super::*;
+
+    /// Bodies as version 1 writes them: entries, then a snapshot.
+    const JOURNAL: &str = include_str!("../tests/fixtures/journal_v1.txt");
+    /// What a supervisor reports.
+    const REPORT: &str = include_str!("../../../fuzz/seeds/report/running.json");
+    /// Job files.
+    const JOB_FILES: [&str; 2] =
+        [include_str!("../../../examples/jobs/hello.yaml"), include_str!("../../../examples/jobs/torchrun-style.yaml")];
+
+    /// Runs a reader on so many mutations of an input: bytes changed, left out, repeated.
+    fn mutate(reader: fn(&[u8]), sound: &[u8], rounds: u32) {
+        reader(sound);
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        for _ in 0..rounds {
+            let mut bytes = sound.to_vec();
+            for _ in 0..=random.next_u32() % 3 {
+                let at = usize::try_from(random.next_u64() % bytes.len() as u64).unwrap();
+                match random.next_u32() % 4 {
+                    0 => bytes[at] ^= 1 << (random.next_u32() % 8),
+                    1 => bytes[at] = b"0-9.e\"{}[]:,\n &*"[(random.next_u32() % 16) as usize],
+                    2 => drop(bytes.remove(at)),
+                    _ => bytes.insert(at, bytes[at]),
+                }
+            }
+            reader(&bytes);
+        }
+    }
+
+    #[test]
+    fn no_mutation_of_a_job_file_makes_a_panic() {
+        for text in JOB_FILES {
+            assert!(read(text).is_ok());
+            mutate(job_file, text.as_bytes(), 500);
+        }
+    }
+
+    #[test]
+    fn no_mutation_of_a_journal_body_makes_a_panic() {
+        let bodies: Vec<&str> = JOURNAL.lines().collect();
+        let (snapshot, entries) = bodies.split_last().unwrap();
+        assert!(decode_snapshot(snapshot.as_bytes()).is_ok());
+        entries.iter().for_each(|body| mutate(journal_entry, body.as_bytes(), 30));
+        mutate(journal_snapshot, snapshot.as_bytes(), 100);
+    }
+
+    #[test]
+    fn no_mutation_of_a_report_makes_a_panic() {
+        assert!(serde_json::from_str::<Report>(REPORT).is_ok());
+        mutate(report, REPORT.as_bytes(), 2_000);
+    }
+}

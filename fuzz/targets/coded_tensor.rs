@@ -1,4 +1,0 @@
-//! `gangline_storage::fuzz::coded_tensor` on whatever libFuzzer comes up with.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| gangline_storage::fuzz::coded_tensor(input));

@@ -1,0 +1,241 @@
+//! `fuzz`: coverage-guided fuzzing of every reader of bytes that somebody else may have written, with the pinned compiler.
+//!
+//! The fuzzer (`fuzz/`) is libFuzzer. It needs the readers compiled with LLVM's coverage counters, which is a pass of the stable
+//! compiler. Cargo calls this program in the place of rustc for the workspace's own crates (`RUSTC_WORKSPACE_WRAPPER`), and
+//! it adds that pass: so what others wrote is taken as the tests have it, and only our crates are compiled once more.
+//! The targets run side by side, each in a process of its own; inputs that fail one and seeds lie below the target folder.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufReader, Read as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context as _;
+use cargo_metadata::{Message, TargetKind};
+
+use crate::command::{self, cargo};
+use crate::environment;
+
+/// The readers, by the names in `fuzz/benches/fuzz.rs`, each with where its seeds are: a file is one, but of a `.txt` each line.
+const TARGETS: [(&str, &[&str]); 13] = [
+    ("catalog", &["crates/storage/tests/fixtures/archive-version-1/catalogs"]),
+    ("coded_tensor", &[]),
+    ("diagnosis", &["crates/diagnosis/tests/corpus"]),
+    ("foreign_index", &[]),
+    ("index", &["crates/storage/tests/fixtures/version-1/step-0000000007"]),
+    ("job_file", &["examples/jobs"]),
+    ("journal_entry", &["crates/control/tests/fixtures"]),
+    ("journal_snapshot", &["crates/control/tests/fixtures"]),
+    ("lease", &[]),
+    ("manifest", &["crates/storage/tests/fixtures/version-1/step-0000000007"]),
+    ("report", &["fuzz/seeds/report"]),
+    ("shard_header", &["crates/storage/tests/fixtures/version-1/step-0000000007"]),
+    ("staged_note", &[]),
+];
+/// What makes LLVM count which edges of the code an input reaches, and which numbers it compares.
+const INSTRUMENTATION: [&str; 6] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    // Built once, and run for a minute.
+    "-Copt-level=1",
+];
+/// Says that this program stands in for rustc.
+const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
+/// The most bytes of an input.
+const INPUT_BYTES_MAX: &str = "-max_len=16384";
+/// An input that takes this many seconds fails.
+const INPUT_SECONDS_MAX: &str = "-timeout=10";
+/// The most memory of a fuzzer, in MiB: nothing makes room for more than a small multiple of its input.
+const MEMORY_MAX: &str = "-rss_limit_mb=1024";
+/// The most bytes shown of what a fuzzer that failed said last.
+const SHOWN_BYTES_MAX: usize = 8 << 10;
+
+/// What is fuzzed, and how.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only these; all without a name.
+    targets: Vec<String>,
+    /// How long each runs. All run side by side.
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+    /// The profile that they are compiled in.
+    #[arg(long, default_value = "release")]
+    profile: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { targets: Vec::new(), seconds: 60, profile: "release".to_owned() }
+    }
+}
+
+/// Stands in for rustc if cargo called this program for that; returns only if not, or if it can't.
+pub(crate) fn compile() -> anyhow::Result<()> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let Some((rustc, rest)) = arguments.split_first().filter(|_| std::env::var_os(WRAPPER).is_some()) else {
+        return Ok(());
+    };
+    if Path::new(rustc).file_stem().is_none_or(|name| name != "rustc") {
+        return Ok(());
+    }
+    let is_library = rest.windows(2).any(|pair| pair[0] == "--crate-type" && pair[1] == "lib");
+    let mut command = Command::new(rustc);
+    command.args(rest);
+    if is_library || rest.windows(2).any(|pair| pair[0] == "--crate-name" && pair[1] == "fuzz") {
+        command.args(INSTRUMENTATION);
+    }
+    Err(command.exec()).context("start rustc")
+}
+
+/// Builds the fuzzer and runs its targets side by side; true if none found anything.
+///
+/// # Errors
+/// When it doesn't build or can't be started.
+pub(crate) fn fuzz(options: &Options) -> anyhow::Result<bool> {
+    let chosen = chosen(&options.targets)?;
+    let program = build(&options.profile)?;
+    let folder = environment::target()?.join("fuzz");
+    let mut running = Vec::new();
+    for (target, sources) in chosen {
+        let corpus = folder.join(target);
+        fs::create_dir_all(&corpus).with_context(|| format!("make {}", corpus.display()))?;
+        sow(target, sources, &corpus)?;
+        running.push((target, start((&program, target), &corpus, options.seconds)?));
+    }
+    let mut is_good = true;
+    for (target, child) in running {
+        is_good &= finish(target, child, &folder)?;
+    }
+    Ok(is_good)
+}
+
+fn chosen(names: &[String]) -> anyhow::Result<Vec<(&'static str, &'static [&'static str])>> {
+    let known = || TARGETS.map(|(target, _)| target).join(", ");
+    let find = |name: &String| {
+        let found = TARGETS.into_iter().find(|(target, _)| target == name);
+        found.with_context(|| format!("no target {name}; there are {}", known()))
+    };
+    if names.is_empty() { Ok(TARGETS.to_vec()) } else { names.iter().map(find).collect() }
+}
+
+/// The fuzzer's path once it is built.
+fn build(profile: &str) -> anyhow::Result<PathBuf> {
+    let us = std::env::current_exe().context("find this program")?;
+    let mut command = cargo(["build", "--workspace", "--bench", "fuzz", "--features", "xtask/planning"]);
+    command.args(["--locked", "--profile", profile, "--message-format", "json-render-diagnostics"]);
+    command.env(WRAPPER, us).stdout(Stdio::piped());
+    eprintln!("$ {}", command::line(&command));
+    let mut child = command.spawn().context("start cargo")?;
+    let mut program = None;
+    for message in Message::parse_stream(BufReader::new(child.stdout.take().context("read from cargo")?)) {
+        if let Message::CompilerArtifact(artifact) = message.context("read from cargo")?
+            && artifact.target.kind.contains(&TargetKind::Bench)
+        {
+            program = artifact.executable;
+        }
+    }
+    anyhow::ensure!(child.wait().context("wait for cargo")?.success(), "the fuzzer doesn't build");
+    Ok(program.context("find what cargo built")?.into_std_path_buf())
+}
+
+/// Puts the seeds into a target's corpus.
+fn sow(target: &str, sources: &[&str], corpus: &Path) -> anyhow::Result<()> {
+    let mut seeds: Vec<Vec<u8>> = Vec::new();
+    for source in sources {
+        for entry in fs::read_dir(source).with_context(|| format!("read {source}"))? {
+            let path = entry.with_context(|| format!("read {source}"))?.path();
+            if !path.is_file() {
+                continue;
+            }
+            let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            if path.extension().is_some_and(|extension| extension == "txt") {
+                seeds.extend(bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
+            } else {
+                seeds.push(bytes);
+            }
+        }
+    }
+    for (number, seed) in seeds.iter().filter(|seed| !seed.is_empty()).enumerate() {
+        fs::write(corpus.join(format!("seed-{number}")), seed).with_context(|| format!("seed {target}"))?;
+    }
+    Ok(())
+}
+
+fn start((program, target): (&Path, &str), corpus: &Path, seconds: u32) -> anyhow::Result<Child> {
+    let mut command = Command::new(program);
+    command.arg(corpus).arg(format!("-max_total_time={seconds}")).args([
+        INPUT_BYTES_MAX,
+        INPUT_SECONDS_MAX,
+        MEMORY_MAX,
+    ]);
+    // Its own folder is where it would put inputs that fail.
+    command.arg(format!("-artifact_prefix={}.failed-", corpus.display())).arg("-print_final_stats=1");
+    command.env("GANGLINE_FUZZ_TARGET", target).stdout(Stdio::null());
+    let log = fs::File::create(corpus.with_extension("log")).context("make a log")?;
+    command.stderr(log).spawn().with_context(|| format!("start the fuzzer of {target}"))
+}
+
+/// Waits for a fuzzer and says in a line what it did; true if it found nothing.
+fn finish(target: &str, mut child: Child, folder: &Path) -> anyhow::Result<bool> {
+    let status = child.wait().with_context(|| format!("wait for the fuzzer of {target}"))?;
+    let mut log = Vec::new();
+    let path = folder.join(target).with_extension("log");
+    fs::File::open(&path).and_then(|mut file| file.read_to_end(&mut log)).context("read its log")?;
+    let log = String::from_utf8_lossy(&log);
+    println!("{target:<18} {:>10} inputs, {} edges", figure(&log, "stat::number_of_executed_units:"), edges(&log));
+    if !status.success() {
+        let from = log.char_indices().map(|(at, _)| at).find(|at| log.len() - at <= SHOWN_BYTES_MAX).unwrap_or(0);
+        eprintln!(
+            "error: {target} failed ({status}); the input is {}.failed-*\n{}",
+            folder.join(target).display(),
+            &log[from..]
+        );
+    }
+    Ok(status.success())
+}
+
+/// The word after a name.
+fn figure<'a>(log: &'a str, name: &str) -> &'a str {
+    log.rsplit_once(name).and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("?")
+}
+
+/// How many edges were reached in all.
+fn edges(log: &str) -> &str {
+    figure(log, " cov: ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_the_fuzzers_own_and_their_seeds_are_there() {
+        let root = command::root().unwrap();
+        let source = fs::read_to_string(root.join("fuzz/benches/fuzz.rs")).unwrap();
+        for (target, sources) in TARGETS {
+            assert!(source.contains(&format!("(\"{target}\", ")), "{target}");
+            assert!(sources.iter().all(|folder| root.join(folder).is_dir()), "{sources:?}");
+        }
+        assert_eq!(source.matches("\n    (\"").count(), TARGETS.len());
+    }
+
+    #[test]
+    fn an_unknown_target_is_refused_with_those_that_there_are() {
+        assert_eq!(chosen(&[]).unwrap().len(), TARGETS.len());
+        assert_eq!(chosen(&["lease".to_owned()]).unwrap().len(), 1);
+        let error = chosen(&["leese".to_owned()]).unwrap_err().to_string();
+        assert!(error.starts_with("no target leese; there are catalog, "), "{error}");
+    }
+
+    #[test]
+    fn figures_are_read_from_the_end_of_a_log() {
+        let log = "#2 INITED cov: 3 ft: 4\n#9 DONE cov: 12 ft: 20\nstat::number_of_executed_units: 77\n";
+        assert_eq!((edges(log), figure(log, "stat::number_of_executed_units:")), ("12", "77"));
+        assert_eq!(edges(""), "?");
+    }
+}
