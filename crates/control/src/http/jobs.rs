@@ -11,6 +11,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
+use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
 use crate::jobfile::{self, Submission};
@@ -85,6 +86,7 @@ pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32)
     (status = 413, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn submit(
     State(app): State<Arc<App>>,
+    Keyed(key): Keyed,
     request: Result<Json<wire::SubmitRequest>, JsonRejection>,
 ) -> Result<Json<wire::Answer>, ApiError> {
     let Json(request) = request?;
@@ -92,11 +94,12 @@ pub(super) async fn submit(
     // Looks at the disk, which may be slow.
     let read = tokio::task::spawn_blocking(move || read_job_file(&request, user)).await;
     let submission = read.map_err(|_| ApiError::internal("reading a job file panicked"))??;
+    let changing = app.handle.keyed(key);
     Ok(Json(match submission {
         Submission::Job(spec) if is_dry => wire::Answer::DryRun(app.handle.dry_run(*spec).await?),
-        Submission::Job(spec) => wire::Answer::Submitted(app.handle.submit(*spec).await?),
+        Submission::Job(spec) => changing.submit(*spec).await?,
         Submission::Sweep(sweep) if is_dry => wire::Answer::DryRun(app.handle.dry_run_sweep(*sweep).await?),
-        Submission::Sweep(sweep) => wire::Answer::SweepSubmitted(app.handle.submit_sweep(*sweep).await?),
+        Submission::Sweep(sweep) => changing.submit_sweep(*sweep).await?,
     }))
 }
 
@@ -142,9 +145,10 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> 
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
+    Keyed(key): Keyed,
 ) -> Result<Json<wire::CancelAnswer>, ApiError> {
     let id = parse_job(&job)?;
-    Ok(Json(app.handle.cancel(id, app.user.clone()).await?))
+    Ok(Json(app.handle.keyed(key).cancel(id, app.user.clone()).await?))
 }
 
 /// Why a job waits, runs where it runs, or ended.

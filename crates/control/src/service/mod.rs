@@ -15,6 +15,7 @@ mod findings;
 mod handle;
 mod launch;
 mod nodes;
+mod once;
 mod queries;
 mod queues;
 mod reports;

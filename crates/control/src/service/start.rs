@@ -20,7 +20,7 @@ use super::survey::{self, Surveyed};
 use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::config::{self, ConfigError};
-use crate::db::{self, Journal, Reader, Recovered};
+use crate::db::{self, Journal, Reader, Recovered, Sequence};
 use crate::model::{JobRecord, Repair, live_jobs, read_job};
 
 /// Why the control plane didn't start.
@@ -92,7 +92,7 @@ impl Service {
         let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
         let run = move || actor.run(&inbox);
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        Ok(Service { handle: Handle { requests }, reader, thread, launching, surveying })
+        Ok(Service { handle: Handle { requests, key: None }, reader, thread, launching, surveying })
     }
 
     /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
@@ -143,12 +143,12 @@ fn read_records(reader: &Reader, engine: &Engine) -> Result<Vec<JobRecord>, db::
 }
 
 /// What to take out of read models that are ahead of a damaged journal.
-fn repairs(engine: &Engine) -> Vec<Repair> {
+fn repairs(engine: &Engine, last: Sequence) -> Vec<Repair> {
     let live = engine.jobs().map(|job| {
         let is_allocated = u32::from(job.attempt().is_some());
         Repair::Rewind { job: job.id, placed: job.attempts, closed: job.attempts - is_allocated }
     });
-    live.chain([Repair::Forget { from: engine.next_job_id() }]).collect()
+    live.chain([Repair::Forget { from: engine.next_job_id() }, Repair::ForgetAnswers { after: last }]).collect()
 }
 
 fn replay(recovered: &Recovered) -> Result<Engine, StartError> {
@@ -186,6 +186,7 @@ impl Actor {
         let stored = read_records(&journal.reader(), &engine)?;
         let mut actor = Actor {
             engine,
+            reader: journal.reader(),
             journal,
             records: BTreeMap::new(),
             rows: Rows::default(),
@@ -209,7 +210,7 @@ impl Actor {
             actor.options.nodes = actor.nodes_of_last_life();
         }
         if recovered.are_read_models_ahead() {
-            actor.rows.repairs = repairs(&actor.engine);
+            actor.rows.repairs = repairs(&actor.engine, actor.journal.last());
         }
         let given_out = actor.given_out(recovered.given_out)?;
         actor.reconcile(stored, given_out, now)?;

@@ -58,7 +58,7 @@ pub(crate) struct Plane {
     pub(crate) secrets: Secrets,
     pub(crate) app: App,
     address: SocketAddr,
-    launches: Receiver<SupervisorSpec>,
+    launches: Mutex<Receiver<SupervisorSpec>>,
     running: Option<(Service, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
 }
 
@@ -151,6 +151,7 @@ impl Plane {
         };
         let served = app.clone();
         let http = std::thread::spawn(move || runtime.block_on(serve(listener, None, served, stopped)));
+        let launches = Mutex::new(launches);
         Plane { folder, secrets, app, address, launches, running: Some((service, stop, http)) }
     }
 
@@ -216,7 +217,8 @@ impl Plane {
 
     /// The next gang's supervisor.
     pub(crate) fn launched(&self) -> SupervisorSpec {
-        self.launches.recv_timeout(PATIENCE).expect("something is launched")
+        let launches = self.launches.lock().expect("nobody panicked");
+        launches.recv_timeout(PATIENCE).expect("something is launched")
     }
 
     pub(crate) fn report_with(&self, token: &str, report: &Value) -> Answer {

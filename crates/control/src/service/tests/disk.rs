@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::super::Error;
 use super::super::handle::{DrainWish, Request};
+use super::world::submitted;
 use super::{Supervisor, World, fault, spec};
 use crate::db;
 use crate::wire::JobState;
@@ -35,7 +36,7 @@ fn a_full_journal_refuses_changes_and_hurts_no_running_job() {
     let mut taken = Vec::new();
     let failure = loop {
         match world.ask(|reply| Request::Submit { spec: Box::new(bulky()), reply }) {
-            Ok(submitted) => taken.push(submitted.job),
+            Ok(answer) => taken.push(submitted(answer).job),
             Err(failure) => break failure,
         }
         assert!(taken.len() < 100, "the journal has a limit");

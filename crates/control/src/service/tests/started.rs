@@ -11,7 +11,8 @@ use gangline_execution::protocol::SupervisorSpec;
 
 use super::super::{Error, Options, Service, StartError, Timing};
 use super::spec;
-use super::world::node;
+
+use super::world::{node, submitted};
 use crate::db;
 use crate::secret::Secrets;
 
@@ -66,7 +67,7 @@ fn a_service_launches_what_was_submitted_and_lets_go_of_its_folder_when_it_stops
     let service = Service::start(options(folder.path(), launches.clone())).expect("a new folder opens");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let handle = service.handle();
-    let submitted = runtime.block_on(handle.submit(spec("a", 1, 1))).expect("a sound job");
+    let submitted = submitted(runtime.block_on(handle.submit(spec("a", 1, 1))).expect("a sound job"));
     let spec = launched.recv_timeout(PATIENCE).expect("the gang is launched");
     assert_eq!((submitted.job.as_str(), spec.job), ("job-1", 1));
     let second = Service::start(options(folder.path(), launches.clone())).map(|_| ());

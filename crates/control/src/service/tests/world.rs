@@ -241,7 +241,7 @@ impl World {
 
     pub(super) fn submit(&mut self, spec: JobSpec) -> JobId {
         let taken = self.ask(|reply| Request::Submit { spec: Box::new(spec), reply }).expect("a sound job");
-        taken.job.parse().expect("a job's id")
+        submitted(taken).job.parse().expect("a job's id")
     }
 
     pub(super) fn cancel(&mut self, job: JobId) -> Result<wire::CancelAnswer, Error> {
@@ -302,5 +302,13 @@ impl World {
         let reader = self.actor().journal.reader();
         let series = reader.read(|transaction| crate::model::read_series(transaction, job, 1_000));
         series.expect("the read models are readable").points.iter().map(|point| point.step).collect()
+    }
+}
+
+/// The answer to a job that was taken.
+pub(super) fn submitted(answer: wire::Answer) -> wire::Submitted {
+    match answer {
+        wire::Answer::Submitted(submitted) => submitted,
+        other => panic!("not a job that was taken: {other:?}"),
     }
 }
