@@ -112,7 +112,7 @@ impl From<service::Error> for ApiError {
             service::Error::JobEnded(id) => ApiError::job_ended(id),
             service::Error::NoNode(name) => ApiError::no_node(name.as_str()),
             service::Error::Poisoned { .. } => {
-                let hint = "free the disk or repair it, then restart the control plane; running jobs go on meanwhile";
+                let hint = "free the disk or repair it: the control plane then goes on by itself; running jobs go on meanwhile";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0207", message, hint)
             }
             service::Error::NotConfigured(_) => {

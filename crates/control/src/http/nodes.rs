@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody};
-use crate::service::{DrainWish, Handle};
+use crate::service::{self, DrainWish, Handle};
 use crate::wire;
 
 /// The nodes, and who holds each of their accelerators.
@@ -59,9 +59,13 @@ pub(super) async fn queues(State(app): State<Arc<App>>) -> Result<Json<wire::Que
     Ok(Json(app.handle.queues().await?))
 }
 
-/// How the control plane is. Needs no token.
+/// How the control plane is: 200 if it takes changes, 503 with the reason if its journal can't be written. Needs no token.
 #[utoipa::path(get, path = "/api/v1/health", tag = "cluster", security(()),
     responses((status = 200, body = wire::Health), (status = 503, body = ErrorBody)))]
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<wire::Health>, ApiError> {
-    Ok(Json(app.handle.health().await?))
+    let health = app.handle.health().await?;
+    match health.reason {
+        Some(cause) if health.status == wire::Health::POISONED => Err(service::Error::Poisoned { cause }.into()),
+        _ => Ok(Json(health)),
+    }
 }

@@ -13,6 +13,7 @@ use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
 use super::clock::SteadyClock;
 use super::contacts::Contacts;
 use super::handle::{Reply, Request};
+use super::heal::Healing;
 use super::survey::Surveyed;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
@@ -62,9 +63,10 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// Runs until asked to stop.
-    pub(super) fn run(mut self, requests: &Receiver<Request>) {
+    /// Runs until asked to stop. If it ends on its own, the reason comes back.
+    pub(super) fn run(mut self, requests: &Receiver<Request>) -> Result<(), String> {
         let mut clock = SteadyClock::default();
+        let mut healing = Healing::default();
         loop {
             let first = match requests.recv_timeout(TICK) {
                 Ok(request) => Some(request),
@@ -75,9 +77,11 @@ impl Actor {
             if self.turn(now, first.into_iter().chain(requests.try_iter())) {
                 break;
             }
+            self = self.survive_failure(now, &mut healing)?;
         }
         self.snapshot();
         info!("the control plane has stopped; running jobs go on under their supervisors");
+        Ok(())
     }
 
     /// One round: takes requests in, looks after what time has brought, commits, answers. True if it was asked to stop.

@@ -30,7 +30,7 @@ pub enum Error {
     /// There is no such node.
     #[error("there is no node \"{0}\"")]
     NoNode(NodeName),
-    /// The journal failed; changes are refused until a restart.
+    /// The journal failed; changes are refused until what is durable has been replayed.
     #[error("the journal can't be written: {cause}")]
     Poisoned {
         /// The first failure.

@@ -121,6 +121,7 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
         user: Submitter("ada".to_owned()),
         secrets,
         journal: db::Options::default(),
+        on_journal_failure: Default::default(),
         notice_source: None,
         timing: Timing::default(),
     }

@@ -1,11 +1,11 @@
 //! Changes with a key: made once, answered alike.
 
 use gangline_base::Submitter;
-use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::super::Error;
 use super::super::handle::{Reply, Request};
+use super::disk::tear;
 use super::{World, spec};
 use crate::model::RequestKey;
 use crate::wire;
@@ -83,10 +83,7 @@ fn the_answer_to_a_change_that_was_put_aside_is_forgotten() {
     world.drain("n1", super::super::handle::DrainWish::WhenFree).expect("the node is there");
     let lost = world.ask(|reply| submit("b", key("lost", "b"), reply)).expect("a sound job");
     world.crash();
-    let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
-    let sql = "UPDATE records SET checksum = zeroblob(32) WHERE sequence = (SELECT max(sequence) FROM records)";
-    connection.execute(sql, []).expect("the statement is sound");
-    drop(connection);
+    tear(&world);
     world.open().expect("a torn last record is put aside");
     assert_eq!(world.ask(|reply| submit("a", key("kept", "a"), reply)), Ok(kept));
     let again = world.ask(|reply| submit("b", key("lost", "b"), reply)).expect("a sound job");

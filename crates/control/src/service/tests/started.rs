@@ -55,6 +55,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         user: Submitter("ada".to_owned()),
         secrets: Secrets::open(folder).expect("the folder is writable"),
         journal: db::Options::default(),
+        on_journal_failure: Default::default(),
         notice_source: None,
         timing: Timing::default(),
     }

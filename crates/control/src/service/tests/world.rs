@@ -167,6 +167,7 @@ impl World {
             user: Submitter("ada".to_owned()),
             secrets: Secrets::open(self.folder.path()).expect("the folder is writable"),
             journal: self.journal,
+            on_journal_failure: Default::default(),
             notice_source: None,
             timing: Timing::default(),
         }
@@ -196,6 +197,12 @@ impl World {
     pub(super) fn crash_and_restart(&mut self) {
         self.crash();
         self.open().expect("the folder opens again");
+    }
+
+    /// Looks whether a failed journal can be written again.
+    pub(super) fn heal(&mut self) {
+        let actor = self.actor.take().expect("the control plane is up");
+        self.actor = Some(actor.heal(self.now).expect("what is durable can be gone on with"));
     }
 
     pub(super) fn stop(&mut self) {
