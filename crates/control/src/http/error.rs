@@ -228,6 +228,11 @@ impl From<JsonRejection> for ApiError {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             return ApiError::too_large();
         }
+        if rejection.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            let hint = "send JSON with \"Content-Type: application/json\"";
+            let message = lowercase(&rejection.body_text());
+            return ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "G0306", message, hint);
+        }
         ApiError::malformed(lowercase(&rejection.body_text()))
     }
 }

@@ -28,6 +28,7 @@ const POINTS_MAX: u32 = 10_000;
 
 /// Which part of the list.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     /// Only jobs before this one.
@@ -38,6 +39,7 @@ pub(super) struct ListQuery {
 
 /// How fine a curve.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SeriesQuery {
     /// At most this many points.
@@ -50,7 +52,7 @@ pub(super) fn parse_job(text: &str) -> Result<JobId, ApiError> {
 
 /// Jobs, newest first.
 #[utoipa::path(get, path = "/api/v1/jobs", params(ListQuery), tag = "jobs", responses(
-    (status = 200, body = wire::JobList), (status = 401, body = ErrorBody)))]
+    (status = 200, body = wire::JobList), (status = 404, body = ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     query: Result<Query<ListQuery>, QueryRejection>,
@@ -83,7 +85,7 @@ pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32)
 /// Takes a job in, or says what would become of it. When a submission is answered it is on disk.
 #[utoipa::path(post, path = "/api/v1/jobs", request_body = wire::SubmitRequest, tag = "jobs", responses(
     (status = 200, body = wire::Answer), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 413, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)))]
+    (status = 422, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn submit(
     State(app): State<Arc<App>>,
     Keyed(key): Keyed,

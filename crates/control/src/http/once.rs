@@ -20,7 +20,7 @@ const KEY: &str = "idempotency-key";
 /// Says that an answer is one of before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// The longest key.
-const KEY_BYTES_MAX: usize = 255;
+pub(super) const KEY_BYTES_MAX: usize = 255;
 
 /// The key of a change, if it has one.
 pub(super) struct Keyed(pub(super) Option<RequestKey>);

@@ -93,7 +93,7 @@ impl Answer {
     }
 }
 
-fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) -> Options {
+fn options(folder: &Path, secrets: Secrets, journal: db::Options, launches: Sender<SupervisorSpec>) -> Options {
     let capacity = NodeCapacity {
         pool: PoolName::default(),
         accelerator: AcceleratorKind("cpu".to_owned()),
@@ -120,7 +120,7 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
         clock: now,
         user: Submitter("ada".to_owned()),
         secrets,
-        journal: db::Options::default(),
+        journal,
         on_journal_failure: Default::default(),
         notice_source: None,
         timing: Timing::default(),
@@ -129,10 +129,15 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
 
 impl Plane {
     pub(crate) fn start() -> Plane {
+        Plane::with_journal(db::Options::default())
+    }
+
+    pub(crate) fn with_journal(journal: db::Options) -> Plane {
         let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let secrets = Secrets::open(folder.path()).expect("the folder is writable");
         let (sender, launches) = channel();
-        let service = Service::start(options(folder.path(), secrets.clone(), sender)).expect("a new folder opens");
+        let service =
+            Service::start(options(folder.path(), secrets.clone(), journal, sender)).expect("a new folder opens");
         let app = App {
             handle: service.handle(),
             reader: service.reader(),
