@@ -10,7 +10,7 @@ use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info, warn};
 
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
-use super::clock::SteadyClock;
+use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
 use super::handle::{Reply, Request};
 use super::heal::Healing;
@@ -65,7 +65,8 @@ pub(super) struct Actor {
 impl Actor {
     /// Runs until asked to stop. If it ends on its own, the reason comes back.
     pub(super) fn run(mut self, requests: &Receiver<Request>) -> Result<(), String> {
-        let mut clock = SteadyClock::default();
+        let mut clock = SteadyClock::new((self.options.clock)().max(self.engine.now()));
+        let mut watch = Stopwatch::start();
         let mut healing = Healing::default();
         loop {
             let first = match requests.recv_timeout(TICK) {
@@ -73,7 +74,7 @@ impl Actor {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            let now = clock.at((self.options.clock)());
+            let now = clock.at((self.options.clock)(), watch.elapsed());
             if self.turn(now, first.into_iter().chain(requests.try_iter())) {
                 break;
             }

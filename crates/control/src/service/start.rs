@@ -210,6 +210,8 @@ impl Actor {
             warn!("{warning}");
         }
         let engine = replay(&recovered)?;
+        // The system's clock may have been set back since.
+        let now = now.max(engine.now());
         let stored = read_records(&journal.reader(), &engine)?;
         let mut actor = Actor {
             engine,
