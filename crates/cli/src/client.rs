@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Global;
 use crate::failure::Failure;
+use crate::retry::{KEY_HEADER, Loss, Unanswered, request_key, until_answered};
 
 /// The longest one request may take.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(40);
@@ -65,10 +66,19 @@ impl Client {
         self.read(request.call())
     }
 
-    /// POST below `/api/v1`.
+    /// POST below `/api/v1`: a change, which is made once. If its answer is lost it is sent again.
     pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
-        let request = self.agent.post(self.full(path)).header("authorization", self.bearer());
-        self.read(request.send_json(body))
+        let key = request_key()?;
+        until_answered(|| {
+            let request = self.agent.post(self.full(path)).header("authorization", self.bearer());
+            let sent = request.header(KEY_HEADER, &key).send_json(body);
+            let loss = sent.as_ref().err().map_or(Loss::Lost, Loss::of);
+            let (status, text) = self.receive(sent).map_err(|failure| Unanswered::new(failure, loss))?;
+            self.decode(status, &text).map_err(|failure| {
+                let loss = Loss::by_answer(&failure);
+                Unanswered::new(failure, loss)
+            })
+        })
     }
 
     /// One job.
@@ -88,13 +98,25 @@ impl Client {
         &self,
         outcome: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> Result<T, Failure> {
-        let unreachable = |error: &dyn std::fmt::Display| Failure::Unreachable {
+        let (status, text) = self.receive(outcome)?;
+        self.decode(status, &text)
+    }
+
+    fn unreachable(&self, error: &dyn std::fmt::Display) -> Failure {
+        Failure::Unreachable {
             message: format!("the control plane at {} can't be reached: {error}", self.url),
             hint: "is \"gangline up\" running? Jobs that run go on without it".to_owned(),
-        };
+        }
+    }
+
+    /// The status and the whole body.
+    fn receive(
+        &self,
+        outcome: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<(u16, String), Failure> {
         let mut response = outcome.map_err(|error| {
             if !is_untrusted(&error) {
-                return unreachable(&error);
+                return self.unreachable(&error);
             }
             Failure::Unreachable {
                 message: format!("what answers at {} isn't the control plane that is trusted: {error}", self.url),
@@ -103,16 +125,20 @@ impl Client {
         })?;
         let status = response.status().as_u16();
         let reader = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
-        let text = reader.read_to_string().map_err(|error| unreachable(&error))?;
+        let text = reader.read_to_string().map_err(|error| self.unreachable(&error))?;
+        Ok((status, text))
+    }
+
+    fn decode<T: DeserializeOwned>(&self, status: u16, text: &str) -> Result<T, Failure> {
         if (200..300).contains(&status) {
-            return serde_json::from_str(&text).map_err(|error| Failure::Unreachable {
+            return serde_json::from_str(text).map_err(|error| Failure::Unreachable {
                 message: format!("{} answered with something else than this gangline expects: {error}", self.url),
                 hint: "use the same version of gangline on both sides".to_owned(),
             });
         }
-        match serde_json::from_str::<wire::ErrorBody>(&text) {
+        match serde_json::from_str::<wire::ErrorBody>(text) {
             Ok(body) => Err(Failure::Api { status, detail: body.error, file: None }),
-            Err(_) => Err(unreachable(&format!("HTTP status {status} from something that isn't gangline"))),
+            Err(_) => Err(self.unreachable(&format!("HTTP status {status} from something that isn't gangline"))),
         }
     }
 }

@@ -22,6 +22,7 @@ mod logs;
 mod output;
 mod plan;
 mod report;
+mod retry;
 mod sbatch;
 mod show;
 mod simulate;

@@ -10,7 +10,7 @@ use gangline_control::config::{Config, NodeConfig, agree_on_prices, parse_accele
 use gangline_control::db::{self, Sequence};
 use gangline_control::http::{self, App};
 use gangline_control::secret::Secrets;
-use gangline_control::service::{Options, Service, StartError, SurveyOptions, Timing};
+use gangline_control::service::{OnJournalFailure, Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::endpoint::publish;
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
@@ -56,6 +56,9 @@ pub(crate) struct UpArgs {
     /// The most the journal may grow to, such as 64GiB
     #[arg(long, value_name = "SIZE")]
     pub(crate) journal_max: Option<String>,
+    /// Once the journal can't be written: heal goes on with what is on disk when it can be again, exit ends with status 1
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    pub(crate) on_journal_failure: OnFailure,
     /// Between two reports of a supervisor, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     pub(crate) heartbeat: u64,
@@ -70,6 +73,23 @@ pub(crate) struct UpArgs {
     pub(crate) spot_notice: Option<String>,
     #[command(flatten)]
     pub(crate) launcher: LauncherArgs,
+}
+
+/// What to do once the journal can't be written.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default)]
+pub(crate) enum OnFailure {
+    #[default]
+    Heal,
+    Exit,
+}
+
+impl From<OnFailure> for OnJournalFailure {
+    fn from(what: OnFailure) -> Self {
+        match what {
+            OnFailure::Heal => OnJournalFailure::Heal,
+            OnFailure::Exit => OnJournalFailure::Exit,
+        }
+    }
 }
 
 /// A control plane that runs in this process.
@@ -138,6 +158,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         user: Submitter(user_name()),
         secrets: secrets.clone(),
         journal: journal_options(args)?,
+        on_journal_failure: args.on_journal_failure.into(),
         notice_source: args.spot_notice.clone(),
         timing: timing(args),
     };
@@ -175,6 +196,10 @@ impl Running {
     fn check_alive(&self) -> Result<(), Failure> {
         if self.service.is_running() && !self.http.is_finished() {
             return Ok(());
+        }
+        if let Some(failure) = self.service.failure() {
+            let hint = "free the disk or repair it, then start it again: jobs go on meanwhile, and it takes them up";
+            return Err(Failure::coded("G0207", failure, hint));
         }
         let hint = "start it again: jobs go on meanwhile, and it takes them up; please report its log";
         Err(Failure::coded("G0507", "a thread of the control plane has ended unexpectedly", hint))

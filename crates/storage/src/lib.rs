@@ -16,6 +16,7 @@
 pub mod archive;
 pub mod bench;
 mod check;
+mod claim;
 mod commit;
 mod compare;
 mod copying;
@@ -47,6 +48,7 @@ mod threads;
 mod tiering;
 
 pub use check::{Problem, VerifyReport};
+pub use claim::{Claim, look_for};
 pub use compare::{Compared, Verdict, compare};
 pub use digest::Digest;
 pub use disk::{DiskAct, DiskHook};

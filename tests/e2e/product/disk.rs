@@ -1,5 +1,7 @@
 //! What the disk can do to the journal: fill up, and change bytes.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -73,6 +75,99 @@ fn a_full_disk_poisons_the_journal_and_harms_no_job() {
     std::fs::write(&mark, "").expect("a mark");
     let job = product.wait_state(&id, "succeeded");
     assert_eq!(job["attempts"].as_array().map(Vec::len), Some(1), "{job:#}");
+}
+
+/// The status that the control plane gives of itself, to anybody.
+fn health(product: &Product) -> String {
+    let address = product.url();
+    let mut stream = TcpStream::connect(address.trim_start_matches("http://")).expect("it listens");
+    stream
+        .write_all(b"GET /api/v1/health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .expect("it is sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it is text");
+    answer.split(' ').nth(1).expect("a status line").to_owned()
+}
+
+/// Submits jobs until the full disk shows, and gives the ids of those that were taken.
+fn fill_up(product: &Product, disk: &SmallDisk) -> Vec<String> {
+    let filler = format!("of={}", disk.path.join("filler").display());
+    let _ = Command::new("dd").args(["if=/dev/zero", "bs=4096"]).arg(filler).output();
+    let file = product.job_file("more.yaml", &format!("name: more\nrun: 'true # {}'\n", "x".repeat(60_000)));
+    let mut taken = Vec::new();
+    loop {
+        let ran = product.run(&["submit", &file, "--json"]);
+        if ran.code != 0 {
+            assert!(ran.stderr.contains("G0207"), "{}", ran.stderr);
+            return taken;
+        }
+        taken.push(ran.json()["job"].as_str().expect("an id").to_owned());
+        assert!(taken.len() < 1_000, "the disk is full");
+    }
+}
+
+/// Proves A-7 on a disk that is really full and then isn't: the control plane says 503, heals by itself, and has what it had
+/// acknowledged and nothing that it hadn't. The process is the same.
+#[test]
+fn a_control_plane_heals_by_itself_when_its_disk_has_room_again() {
+    let mut product = Product::down(&["a=cpu:1"]);
+    let Some(disk) = SmallDisk::mount(&product.data(), "6m") else {
+        println!("skipped: mounting a tmpfs is not permitted here");
+        return;
+    };
+    product.start();
+    let mark = product.path("go");
+    let run = format!("name: runs\nrun: while [ ! -e {} ]; do sleep 0.05; done\n", mark.display());
+    let id = product.submit(&run);
+    let pid = wait_for("a rank", || rank_pid(&product.job(&id), 0, 0));
+    let plane = product.pid();
+    assert_eq!(health(&product), "200");
+    for round in 0..2 {
+        let taken = fill_up(&product, &disk);
+        assert_eq!(health(&product), "503", "round {round}");
+        // It looks once or twice and finds no room.
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(health(&product), "503", "round {round}");
+        std::fs::remove_file(disk.path.join("filler")).expect("the filler goes");
+        wait_for("it to heal", || (health(&product) == "200").then_some(()));
+        let more = product.json(&["ps"])["jobs"].as_array().expect("a list").clone();
+        let more: Vec<&str> = more.iter().filter_map(|job| job["id"].as_str()).filter(|job| *job != id).collect();
+        assert_eq!(
+            more.iter().rev().copied().collect::<Vec<_>>(),
+            taken,
+            "round {round}: what was acknowledged is there"
+        );
+        for job in &taken {
+            assert_eq!(product.run(&["cancel", job]).code, 0);
+        }
+    }
+    assert!(is_running(plane) && is_running(pid), "neither the control plane nor the job was started again");
+    std::fs::write(&mark, "").expect("a mark");
+    let job = product.wait_state(&id, "succeeded");
+    assert_eq!(job["attempts"].as_array().map(Vec::len), Some(1), "{job:#}");
+}
+
+/// Told to exit, it ends with status 1 and the reason, for a service manager that restarts it.
+#[test]
+fn a_control_plane_that_is_to_exit_on_a_full_disk_does() {
+    let mut product = Product::down(&["a=cpu:1"]);
+    let Some(disk) = SmallDisk::mount(&product.data(), "3m") else {
+        println!("skipped: mounting a tmpfs is not permitted here");
+        return;
+    };
+    product.option("--on-journal-failure", "exit");
+    product.start();
+    let plane = product.pid();
+    let taken = fill_up(&product, &disk);
+    wait_for("the control plane to end", || (!is_running(plane)).then_some(()));
+    let log = std::fs::read_to_string(product.path("up.log")).expect("a log");
+    assert!(log.contains("error[G0207]") && log.contains("no space left"), "{log}");
+    assert_eq!(product.ended(), Some(1));
+    std::fs::remove_file(disk.path.join("filler")).expect("the filler goes");
+    product.start();
+    for job in taken {
+        product.wait_state(&job, "succeeded");
+    }
 }
 
 /// Flips a bit in a record's body, counted from the end.

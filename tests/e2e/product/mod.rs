@@ -9,6 +9,7 @@ mod equivalence;
 mod faults;
 mod kills;
 mod nodes;
+mod once;
 mod page;
 mod partition;
 mod preemption;

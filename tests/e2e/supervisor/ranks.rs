@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use gangline_base::Phase;
 use gangline_execution::protocol::{Outcome, SupervisorSpec};
+use gangline_storage::{Options, Step, Store};
 
 use crate::fixtures::attempt::{Attempt, Speaker};
 
@@ -118,6 +119,31 @@ fn what_a_rank_says_is_reported() {
     assert_eq!(report.samples.iter().map(|sample| sample.loss).collect::<Vec<_>>(), [None, Some(2.5)]);
     let order = [marks.ranks_started, marks.restore_began, marks.restore_ended, marks.first_step];
     assert!(order.iter().all(Option::is_some) && order.is_sorted(), "{order:?}");
+}
+
+/// A rank's word for a checkpoint counts if the store has it. Where there is no store of Gangline's the script's word is all there is.
+#[test]
+fn a_checkpoint_that_the_store_does_not_have_does_not_count() {
+    let attempt = Attempt::of("echo $GANGLINE_SOCKET > $OUT/socket; sleep 1000");
+    let folder = attempt.out("checkpoints");
+    let attempt = attempt.with(|spec| spec.checkpoint_dir = Some(folder.clone())).launch();
+    let mut speaker = Speaker::for_rank(&attempt, "socket");
+    speaker.say(r#"{"checkpoint":{"step":3,"bytes":1}}"#);
+    let report = attempt.plane.wait_for("a script's own checkpoint", |report| report.checkpoint.is_some());
+    assert_eq!((report.checkpoints, report.ranks[0].dropped), (1, 0));
+    let store = Store::open(&folder, Options::default()).expect("a store");
+    let save =
+        |step| store.save(Step(step), &[], &BTreeMap::new()).expect("it is taken").wait().expect("it is durable");
+    save(4);
+    speaker.say(r#"{"checkpoint":{"step":12,"bytes":1},"step":12,"tokens":1}"#);
+    let report = attempt.plane.wait_for("a claim to be dropped", |report| report.ranks[0].dropped == 1);
+    assert_eq!((report.checkpoint.map(|saved| saved.step), report.checkpoints), (Some(3), 1));
+    let report = attempt.plane.wait_for("the rest of what was said", |report| report.ranks[0].step.is_some());
+    assert_eq!((report.ranks[0].step, report.checkpoints), (Some(12), 1));
+    save(12);
+    speaker.say(r#"{"checkpoint":{"step":12,"bytes":1}}"#);
+    let report = attempt.plane.wait_for("one that is there", |report| report.checkpoints == 2);
+    assert_eq!(report.checkpoint.map(|saved| saved.step), Some(12));
 }
 
 #[test]

@@ -188,7 +188,7 @@ impl Error {
             }
             Error::DiskFull { .. } => "make room on the disk, then restart the control plane; jobs go on".to_owned(),
             Error::Poisoned { .. } => {
-                "restart the control plane once the cause is repaired: it replays what is durable; jobs go on"
+                "repair the cause: the control plane then replays what is durable and goes on; jobs go on meanwhile"
                     .to_owned()
             }
             Error::Storage { .. } => "look at the disk (dmesg, smartctl), then restart the control plane".to_owned(),

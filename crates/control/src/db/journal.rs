@@ -54,6 +54,9 @@ const BYTES_PER_CHECKPOINT: u64 = 16 << 20;
 /// What the write-ahead log file is cut down to after a larger batch.
 const LOG_BYTES_KEPT: u64 = 64 << 20;
 
+/// Room that must be there before a journal that had failed is written again.
+const ROOM_PROVED: Bytes = Bytes(1 << 20);
+
 /// SQLite's page size.
 const PAGE_BYTES: u64 = 4_096;
 
@@ -98,7 +101,7 @@ pub struct Journal {
     bytes_since_checkpoint: u64,
     identity: Identity,
     /// Last, so that the folder is let go of after the connection is closed.
-    _folder: HeldFolder,
+    folder: HeldFolder,
 }
 
 impl Journal {
@@ -120,14 +123,10 @@ impl Journal {
         let anchored = Anchor::read(folder.path())?;
         folder.ensure_database(anchored, options.accept_loss_after)?;
         let database = folder.database();
-        let failed = |error| Error::from_sqlite(&database, error);
-        let mut connection = connect(&database).map_err(failed)?;
-        schema::update(&mut connection, &database)?;
-        configure(&connection, options.bytes_max).map_err(failed)?;
-        let (recovered, head) = recover(&mut connection, &database, anchored, options.accept_loss_after)?;
+        let (connection, recovered, head) = open_sound(&database, anchored, options)?;
         let given_out = recovered.given_out.unwrap_or(JobId(0));
         let anchor = Anchor::open(folder.path(), Anchored { head, given_out })?;
-        checkpoint_on_close(&connection, true).map_err(failed)?;
+        checkpoint_on_close(&connection, true).map_err(|error| Error::from_sqlite(&database, error))?;
         let journal = Journal {
             connection,
             database,
@@ -138,9 +137,29 @@ impl Journal {
             commits_since_checkpoint: 0,
             bytes_since_checkpoint: 0,
             identity,
-            _folder: folder,
+            folder,
         };
         Ok((journal, recovered))
+    }
+
+    /// Opens the database of a poisoned journal again, if it can be read and written now, and returns what is durable. The folder
+    /// stays held. Nothing that was answered with a failure may be assumed: the writer starts from what is returned.
+    ///
+    /// # Errors
+    /// Those of [`Journal::open`], and what the disk said when it was written to; the journal stays poisoned then.
+    pub fn reopen(&mut self, options: Options) -> Result<Recovered, Error> {
+        let failed = |error| Error::from_sqlite(&self.database, error);
+        // Closes the connection that failed: it may hold locks, and what it remembers of the file is worth nothing.
+        self.connection = Connection::open_in_memory().map_err(failed)?;
+        let anchored = Anchor::read(self.folder.path())?;
+        let (mut connection, recovered, head) = open_sound(&self.database, anchored, options)?;
+        prove_writable(&mut connection).map_err(failed)?;
+        self.given_out = self.given_out.max(recovered.given_out.unwrap_or(JobId(0)));
+        self.anchor = Anchor::open(self.folder.path(), Anchored { head, given_out: self.given_out })?;
+        checkpoint_on_close(&connection, true).map_err(failed)?;
+        (self.connection, self.head, self.poison) = (connection, head, None);
+        (self.commits_since_checkpoint, self.bytes_since_checkpoint) = (0, 0);
+        Ok(recovered)
     }
 
     /// The last record.
@@ -266,6 +285,35 @@ impl Journal {
             self.poisoned_by(error);
         }
     }
+}
+
+/// Opens a database and verifies what is needed to start. Closing the connection still changes nothing.
+fn open_sound(
+    database: &Path,
+    anchored: Option<Anchored>,
+    options: Options,
+) -> Result<(Connection, Recovered, Head), Error> {
+    let failed = |error| Error::from_sqlite(database, error);
+    let mut connection = connect(database).map_err(failed)?;
+    schema::update(&mut connection, database)?;
+    configure(&connection, options.bytes_max).map_err(failed)?;
+    let (recovered, head) = recover(&mut connection, database, anchored, options.accept_loss_after)?;
+    Ok((connection, recovered, head))
+}
+
+/// Writes through to the disk after a failure. What the write-ahead log holds is copied into the database and synced: after a
+/// failed fsync the log may be readable and yet not be on the disk. Then some room is taken and given back.
+fn prove_writable(connection: &mut Connection) -> rusqlite::Result<()> {
+    let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+    if is_busy {
+        let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+        return Err(rusqlite::Error::SqliteFailure(busy, Some("queries are in the way".to_owned())));
+    }
+    let taken = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    taken.execute_batch("DROP TABLE IF EXISTS room; CREATE TABLE room (bytes BLOB NOT NULL) STRICT;")?;
+    taken.execute("INSERT INTO room VALUES (zeroblob(?1))", [ROOM_PROVED.0.cast_signed()])?;
+    taken.commit()?;
+    connection.execute_batch("DROP TABLE room")
 }
 
 /// Until the journal has proved sound, closing it changes nothing.

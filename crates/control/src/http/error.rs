@@ -79,8 +79,14 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "G0311", message, hint)
     }
 
+    pub(super) fn too_large() -> Self {
+        let limit = gangline_base::Bytes(super::USER_BODY_BYTES_MAX as u64);
+        let hint = format!("send less: a request may have {limit}");
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "G0305", "the request's body is too large", hint)
+    }
+
     pub(super) fn too_slow() -> Self {
-        let hint = "send the whole request at once; look with gangline ps before sending a change again";
+        let hint = "send the whole request at once, and a change again with the same Idempotency-Key";
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "G0314", "the request took too long", hint)
     }
 
@@ -106,15 +112,23 @@ impl From<service::Error> for ApiError {
             service::Error::JobEnded(id) => ApiError::job_ended(id),
             service::Error::NoNode(name) => ApiError::no_node(name.as_str()),
             service::Error::Poisoned { .. } => {
-                let hint = "free the disk or repair it, then restart the control plane; running jobs go on meanwhile";
+                let hint = "free the disk or repair it: the control plane then goes on by itself; running jobs go on meanwhile";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0207", message, hint)
             }
             service::Error::NotConfigured(_) => {
                 let hint = "add it to the configuration again and restart the control plane";
                 ApiError::new(StatusCode::CONFLICT, "G0313", message, hint)
             }
+            service::Error::KeyReused(_) => {
+                let hint = "make a new key for each change; send a key again only with the same path and body";
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0320", message, hint)
+            }
+            service::Error::Unreadable { code, .. } => {
+                let hint = "look at the control plane's disk and log, then send it again with the same key";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message, hint)
+            }
             service::Error::Unanswered => {
-                let hint = "look with gangline ps before sending it again";
+                let hint = "send it again with the same Idempotency-Key; without one look with gangline ps first";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0314", message, hint)
             }
             service::Error::Overloaded | service::Error::Stopping => {
@@ -212,9 +226,12 @@ fn problem_to_wire(problem: jobfile::Problem) -> wire::Problem {
 impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
         if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            let limit = gangline_base::Bytes(super::USER_BODY_BYTES_MAX as u64);
-            let hint = format!("send less: a request may have {limit}");
-            return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "G0305", "the request's body is too large", hint);
+            return ApiError::too_large();
+        }
+        if rejection.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            let hint = "send JSON with \"Content-Type: application/json\"";
+            let message = lowercase(&rejection.body_text());
+            return ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "G0306", message, hint);
         }
         ApiError::malformed(lowercase(&rejection.body_text()))
     }

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
+use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
 use crate::jobfile::{self, Submission};
@@ -27,6 +28,7 @@ const POINTS_MAX: u32 = 10_000;
 
 /// Which part of the list.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ListQuery {
     /// Only jobs before this one.
@@ -37,6 +39,7 @@ pub(super) struct ListQuery {
 
 /// How fine a curve.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SeriesQuery {
     /// At most this many points.
@@ -49,7 +52,7 @@ pub(super) fn parse_job(text: &str) -> Result<JobId, ApiError> {
 
 /// Jobs, newest first.
 #[utoipa::path(get, path = "/api/v1/jobs", params(ListQuery), tag = "jobs", responses(
-    (status = 200, body = wire::JobList), (status = 401, body = ErrorBody)))]
+    (status = 200, body = wire::JobList), (status = 404, body = ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     query: Result<Query<ListQuery>, QueryRejection>,
@@ -82,9 +85,10 @@ pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32)
 /// Takes a job in, or says what would become of it. When a submission is answered it is on disk.
 #[utoipa::path(post, path = "/api/v1/jobs", request_body = wire::SubmitRequest, tag = "jobs", responses(
     (status = 200, body = wire::Answer), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-    (status = 413, body = ErrorBody), (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)))]
+    (status = 422, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn submit(
     State(app): State<Arc<App>>,
+    Keyed(key): Keyed,
     request: Result<Json<wire::SubmitRequest>, JsonRejection>,
 ) -> Result<Json<wire::Answer>, ApiError> {
     let Json(request) = request?;
@@ -92,11 +96,12 @@ pub(super) async fn submit(
     // Looks at the disk, which may be slow.
     let read = tokio::task::spawn_blocking(move || read_job_file(&request, user)).await;
     let submission = read.map_err(|_| ApiError::internal("reading a job file panicked"))??;
+    let changing = app.handle.keyed(key);
     Ok(Json(match submission {
         Submission::Job(spec) if is_dry => wire::Answer::DryRun(app.handle.dry_run(*spec).await?),
-        Submission::Job(spec) => wire::Answer::Submitted(app.handle.submit(*spec).await?),
+        Submission::Job(spec) => changing.submit(*spec).await?,
         Submission::Sweep(sweep) if is_dry => wire::Answer::DryRun(app.handle.dry_run_sweep(*sweep).await?),
-        Submission::Sweep(sweep) => wire::Answer::SweepSubmitted(app.handle.submit_sweep(*sweep).await?),
+        Submission::Sweep(sweep) => changing.submit_sweep(*sweep).await?,
     }))
 }
 
@@ -142,9 +147,10 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> 
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
+    Keyed(key): Keyed,
 ) -> Result<Json<wire::CancelAnswer>, ApiError> {
     let id = parse_job(&job)?;
-    Ok(Json(app.handle.cancel(id, app.user.clone()).await?))
+    Ok(Json(app.handle.keyed(key).cancel(id, app.user.clone()).await?))
 }
 
 /// Why a job waits, runs where it runs, or ended.

@@ -30,6 +30,7 @@ const HEAD_BYTES_MAX: u64 = 64;
 
 /// Which piece of which log.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogQuery {
     /// The attempt; the last one unless given.

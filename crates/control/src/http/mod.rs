@@ -8,6 +8,7 @@ mod error;
 mod jobs;
 mod logs;
 mod nodes;
+mod once;
 mod openapi;
 mod page;
 mod segment;
@@ -79,6 +80,7 @@ pub fn router(app: App) -> Router {
         .route("/nodes/{node}/drain", post(nodes::drain))
         .route("/nodes/{node}/undrain", post(nodes::undrain))
         .route("/queues", get(nodes::queues))
+        .layer(from_fn_with_state(app.clone(), once::answer_once))
         .layer(from_fn_with_state(app.clone(), auth::require_user))
         .layer(DefaultBodyLimit::max(USER_BODY_BYTES_MAX));
     let supervisors = Router::new()

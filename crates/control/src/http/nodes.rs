@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
 use gangline_base::NodeName;
 
 use super::error::ApiError;
+use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody};
-use crate::service::DrainWish;
+use crate::service::{self, DrainWish, Handle};
 use crate::wire;
 
 /// The nodes, and who holds each of their accelerators.
@@ -26,23 +28,29 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Json<wire::NodeL
 pub(super) async fn drain(
     State(app): State<Arc<App>>,
     Segment(node): Segment,
-    Json(drain): Json<wire::Drain>,
+    Keyed(key): Keyed,
+    drain: Result<Json<wire::Drain>, JsonRejection>,
 ) -> Result<Json<wire::Node>, ApiError> {
+    let Json(drain) = drain?;
     let within = drain.within_seconds.map(|seconds| DrainWish::Within(Duration::from_secs(u64::from(seconds))));
-    set_drain(&app, &node, within.unwrap_or(DrainWish::WhenFree)).await
+    set_drain(&app.handle.keyed(key), &node, within.unwrap_or(DrainWish::WhenFree)).await
 }
 
 /// A draining or suspect node takes jobs again, and its faults are forgotten.
 #[utoipa::path(post, path = "/api/v1/nodes/{node}/undrain", params(("node" = String, Path, description = "its name")),
     tag = "cluster", responses((status = 200, body = wire::Node), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
-pub(super) async fn undrain(State(app): State<Arc<App>>, Segment(node): Segment) -> Result<Json<wire::Node>, ApiError> {
-    set_drain(&app, &node, DrainWish::Undo).await
+pub(super) async fn undrain(
+    State(app): State<Arc<App>>,
+    Segment(node): Segment,
+    Keyed(key): Keyed,
+) -> Result<Json<wire::Node>, ApiError> {
+    set_drain(&app.handle.keyed(key), &node, DrainWish::Undo).await
 }
 
-async fn set_drain(app: &Arc<App>, node: &str, wish: DrainWish) -> Result<Json<wire::Node>, ApiError> {
+async fn set_drain(handle: &Handle, node: &str, wish: DrainWish) -> Result<Json<wire::Node>, ApiError> {
     let name = NodeName::new(node).map_err(|_| ApiError::no_node(node))?;
-    Ok(Json(app.handle.drain(name, wish).await?))
+    Ok(Json(handle.drain(name, wish).await?))
 }
 
 /// The queues that have jobs.
@@ -51,9 +59,13 @@ pub(super) async fn queues(State(app): State<Arc<App>>) -> Result<Json<wire::Que
     Ok(Json(app.handle.queues().await?))
 }
 
-/// How the control plane is. Needs no token.
+/// How the control plane is: 200 if it takes changes, 503 with the reason if its journal can't be written. Needs no token.
 #[utoipa::path(get, path = "/api/v1/health", tag = "cluster", security(()),
     responses((status = 200, body = wire::Health), (status = 503, body = ErrorBody)))]
 pub(super) async fn health(State(app): State<Arc<App>>) -> Result<Json<wire::Health>, ApiError> {
-    Ok(Json(app.handle.health().await?))
+    let health = app.handle.health().await?;
+    match health.reason {
+        Some(cause) if health.status == wire::Health::POISONED => Err(service::Error::Poisoned { cause }.into()),
+        _ => Ok(Json(health)),
+    }
 }

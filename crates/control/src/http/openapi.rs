@@ -1,12 +1,14 @@
 //! The OpenAPI document. The one that is checked in (docs/openapi.json) is compared with this by a test.
 
-use utoipa::openapi::RefOr;
 use utoipa::openapi::content::Content;
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::response::ResponseBuilder;
-use utoipa::openapi::schema::Ref;
+use utoipa::openapi::schema::{ObjectBuilder, Ref, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
+use super::once::KEY_BYTES_MAX;
 use super::{jobs, logs, nodes, sweeps};
 
 /// The API as a document.
@@ -56,26 +58,51 @@ struct Refusals;
 
 impl Modify for Refusals {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
-        let items = document.paths.paths.values_mut();
-        for operation in items.flat_map(|item| [item.get.as_mut(), item.post.as_mut()]).flatten() {
-            let is_open = operation.security.is_some();
-            let responses = &mut operation.responses.responses;
-            for status in ALWAYS_POSSIBLE.into_iter().filter(|status| !is_open || *status != "401") {
-                let content = Content::new(Some(Ref::from_schema_name("ErrorBody")));
-                let response = ResponseBuilder::new().content("application/json", content).build();
-                responses.entry(status.to_owned()).or_insert_with(|| response.into());
-            }
-            for (status, response) in responses {
-                if let RefOr::T(response) = response {
-                    response.description = describe(status).to_owned();
-                }
+        for item in document.paths.paths.values_mut() {
+            item.get.iter_mut().for_each(|operation| complete(operation, &[]));
+            if let Some(operation) = &mut item.post {
+                let with_body = &CHANGES_MAY_MEET[..if operation.request_body.is_some() { 3 } else { 2 }];
+                complete(operation, with_body);
+                operation.parameters.get_or_insert_default().push(RefOr::T(idempotency_key()));
             }
         }
     }
 }
 
 /// Refusals that every request may meet.
-const ALWAYS_POSSIBLE: [&str; 4] = ["400", "401", "403", "503"];
+const ALWAYS_POSSIBLE: [&str; 6] = ["400", "401", "403", "408", "500", "503"];
+/// Refusals that a change may meet besides: its body is too large, its key was used for another, or (the last, if it has a body)
+/// it isn't said to be JSON.
+const CHANGES_MAY_MEET: [&str; 3] = ["413", "422", "415"];
+
+/// Adds the refusals that an operation may meet besides its own, and describes all.
+fn complete(operation: &mut Operation, besides: &[&str]) {
+    let is_open = operation.security.is_some();
+    let responses = &mut operation.responses.responses;
+    for status in ALWAYS_POSSIBLE.iter().chain(besides).filter(|status| !is_open || **status != "401") {
+        let content = Content::new(Some(Ref::from_schema_name("ErrorBody")));
+        let response = ResponseBuilder::new().content("application/json", content).build();
+        responses.entry((*status).to_owned()).or_insert_with(|| response.into());
+    }
+    for (status, response) in responses {
+        if let RefOr::T(response) = response {
+            response.description = describe(status).to_owned();
+        }
+    }
+}
+
+fn idempotency_key() -> Parameter {
+    let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_BYTES_MAX));
+    let description = "Names this change: sent again with the same key, path and body, it is made once and answered as at \
+                       first. See docs/guarantees.md.";
+    ParameterBuilder::new()
+        .name("Idempotency-Key")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(description))
+        .schema(Some(text))
+        .build()
+}
 
 fn describe(status: &str) -> &'static str {
     match status {
@@ -84,9 +111,13 @@ fn describe(status: &str) -> &'static str {
         "401" => "a valid token is required",
         "403" => "the request names a host that isn't this machine",
         "404" => "there is no such job, sweep, node or log",
+        "408" => "the request took too long",
         "409" => "what it names is not in a state for that",
         "413" => "the request's body is too large",
-        "422" => "the job could never fit",
+        "415" => "the body isn't said to be application/json",
+        "422" => "the job could never fit, or the Idempotency-Key was used for another request",
+        "429" => "too many jobs wait",
+        "500" => "a bug in the control plane",
         _ => "the control plane is overloaded, stopping, or can't write its journal",
     }
 }

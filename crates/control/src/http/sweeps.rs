@@ -8,6 +8,7 @@ use axum::extract::State;
 use gangline_base::{JobId, SweepId};
 
 use super::error::ApiError;
+use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
 use crate::model::{JobRecord, read_records, sweep_to_wire};
@@ -45,9 +46,10 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) ->
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Segment(text): Segment,
+    Keyed(key): Keyed,
 ) -> Result<Json<wire::CancelSweepAnswer>, ApiError> {
     let id = parse_sweep(&text)?;
     let records = read(&app, move |transaction| read_records(transaction, id.0..JobId(id.0.0.saturating_add(1))));
     sweep_to_wire(id, &records.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
-    Ok(Json(app.handle.cancel_sweep(id, app.user.clone()).await?))
+    Ok(Json(app.handle.keyed(key).cancel_sweep(id, app.user.clone()).await?))
 }

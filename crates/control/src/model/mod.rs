@@ -3,6 +3,7 @@
 //! A [`JobRecord`] follows from the engine's events and decisions and from the supervisors' cumulative reports. Records
 //! are changed only by the service's one thread and stored in the transaction of the entries they follow from.
 
+mod answers;
 mod booking;
 mod record;
 mod recovery;
@@ -12,6 +13,7 @@ mod store;
 mod sweep;
 mod view;
 
+pub(crate) use answers::{KeptAnswer, RequestKey, keep_answers, read_answer};
 pub(crate) use booking::book_attempt;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use record::AttemptRecord;

@@ -7,9 +7,11 @@ use gangline_base::{Bucket, JobId, Money, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{OptionalExtension, Transaction, params};
 
+use super::answers::forget_answers;
 use super::record::JobRecord;
 use super::report::SampleRow;
 use super::view::Booked;
+use crate::db::Sequence;
 
 /// Jobs in one listing at most.
 pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
@@ -35,6 +37,11 @@ pub(crate) enum Repair {
         /// How many of them are over.
         closed: u32,
     },
+    /// Answers to changes that were put aside.
+    ForgetAnswers {
+        /// The last record that counts.
+        after: Sequence,
+    },
 }
 
 /// Takes the rows out. What is live again is booked again when it ends, once.
@@ -50,6 +57,7 @@ pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite
             transaction.execute("DELETE FROM ledger WHERE job = ?1 AND attempt > ?2", params![job, closed])?;
             transaction.execute("DELETE FROM samples WHERE job = ?1 AND attempt > ?2", params![job, placed])?;
         }
+        Repair::ForgetAnswers { after } => forget_answers(transaction, *after)?,
     }
     Ok(())
 }

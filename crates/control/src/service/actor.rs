@@ -9,15 +9,17 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info, warn};
 
-use super::batch::{Batch, Deferred, REQUESTS_PER_BATCH_MAX, Rows};
-use super::clock::SteadyClock;
+use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
+use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
 use super::handle::{Reply, Request};
+use super::heal::Healing;
 use super::survey::Surveyed;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
-use crate::db::{self, Journal};
-use crate::model::{JobRecord, book_attempt, repair, write_job, write_ledger, write_sample};
+use crate::db::{self, Journal, Reader, Sequence};
+use crate::model::{JobRecord, book_attempt, keep_answers, repair, write_job, write_ledger, write_sample};
+use crate::wire;
 
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
 const TICK: Duration = Duration::from_millis(200);
@@ -33,6 +35,8 @@ pub(super) struct Actor {
     pub(super) options: Options,
     pub(super) engine: Engine,
     pub(super) journal: Journal,
+    /// Reads what is durable, for keys whose answer may be known.
+    pub(super) reader: Reader,
     /// Records of live jobs, and of those that ended in the batch in the making.
     pub(super) records: BTreeMap<JobId, JobRecord>,
     pub(super) rows: Rows,
@@ -59,22 +63,26 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// Runs until asked to stop.
-    pub(super) fn run(mut self, requests: &Receiver<Request>) {
-        let mut clock = SteadyClock::default();
+    /// Runs until asked to stop. If it ends on its own, the reason comes back.
+    pub(super) fn run(mut self, requests: &Receiver<Request>) -> Result<(), String> {
+        let mut clock = SteadyClock::new((self.options.clock)().max(self.engine.now()));
+        let mut watch = Stopwatch::start();
+        let mut healing = Healing::default();
         loop {
             let first = match requests.recv_timeout(TICK) {
                 Ok(request) => Some(request),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            let now = clock.at((self.options.clock)());
+            let now = clock.at((self.options.clock)(), watch.elapsed());
             if self.turn(now, first.into_iter().chain(requests.try_iter())) {
                 break;
             }
+            self = self.survive_failure(now, &mut healing)?;
         }
         self.snapshot();
         info!("the control plane has stopped; running jobs go on under their supervisors");
+        Ok(())
     }
 
     /// One round: takes requests in, looks after what time has brought, commits, answers. True if it was asked to stop.
@@ -94,24 +102,27 @@ impl Actor {
     }
 
     fn handle(&mut self, now: Timestamp, request: Request, batch: &mut Batch) {
+        let (key, request) = match request {
+            Request::Keyed { key, request } => (Some(key), *request),
+            request => (None, request),
+        };
         match request {
-            Request::Submit { spec, reply } => {
-                self.change(batch, reply, |actor, batch| actor.submit(now, *spec, batch))
-            }
+            Request::Submit { spec, reply } => self
+                .change(batch, key, reply, |actor, batch| actor.submit(now, *spec, batch).map(wire::Answer::Submitted)),
             Request::Cancel { job, by, reply } => {
-                self.change(batch, reply, |actor, batch| actor.cancel(now, job, by, batch));
+                self.change(batch, key, reply, |actor, batch| actor.cancel(now, job, by, batch));
             }
-            Request::SubmitSweep { sweep, reply } => {
-                self.change(batch, reply, |actor, batch| actor.submit_sweep(now, *sweep, batch));
-            }
+            Request::SubmitSweep { sweep, reply } => self.change(batch, key, reply, |actor, batch| {
+                actor.submit_sweep(now, *sweep, batch).map(wire::Answer::SweepSubmitted)
+            }),
             Request::CancelSweep { sweep, by, reply } => {
-                self.change(batch, reply, |actor, batch| actor.cancel_sweep(now, sweep, by, batch));
+                self.change(batch, key, reply, |actor, batch| actor.cancel_sweep(now, sweep, by, batch));
             }
             Request::DryRunSweep { sweep, reply } => {
                 Self::answer_query(batch, reply, self.dry_run_sweep(now, &sweep));
             }
             Request::Drain { node, wish, reply } => {
-                self.change(batch, reply, |actor, batch| actor.drain(now, &node, wish, batch));
+                self.change(batch, key, reply, |actor, batch| actor.drain(now, &node, wish, batch));
             }
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
             Request::Launched { gang } => self.launched(now, gang, batch),
@@ -122,22 +133,9 @@ impl Actor {
             Request::Nodes { reply } => Self::answer_query(batch, reply, Ok(self.node_list(now))),
             Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list(now))),
             Request::Health { reply } => Self::answer_query(batch, reply, Ok(self.health())),
-            Request::Stop => {}
+            // A key within a key is nobody's request.
+            Request::Keyed { .. } | Request::Stop => {}
         }
-    }
-
-    /// A change is refused at once while the journal is poisoned, before it touches the engine.
-    fn change<T: Send + 'static>(
-        &mut self,
-        batch: &mut Batch,
-        reply: Reply<T>,
-        work: impl FnOnce(&mut Self, &mut Batch) -> Result<T, Error>,
-    ) {
-        let outcome = match self.journal.poison() {
-            Some(cause) => Err(Error::Poisoned { cause: cause.to_owned() }),
-            None => work(self, batch),
-        };
-        answer_after_commit(batch, reply, outcome);
     }
 
     /// What was asked is answered once it is durable; after a failure, with what is known.
@@ -219,7 +217,8 @@ impl Actor {
         if !self.rows.is_empty() && self.rows_since.is_none() {
             self.rows_since = Some(now);
         }
-        let needs_commit = !batch.entries.is_empty() || is_due || batch.must_commit && !self.rows.is_empty();
+        let must_commit = batch.must_commit && !self.rows.is_empty() || !self.rows.answers.is_empty();
+        let needs_commit = !batch.entries.is_empty() || is_due || must_commit;
         let outcome = match poison {
             Some(poison) => Err(poison),
             None if needs_commit => self.commit(now, &batch.entries),
@@ -244,6 +243,7 @@ impl Actor {
         self.rows_since = None;
         let records = &self.records;
         let given_out = JobId(self.engine.next_job_id().0 - 1);
+        let last = Sequence(self.journal.last().0 + u64::try_from(entries.len()).unwrap_or(u64::MAX));
         let mut read_models = |transaction: &rusqlite::Transaction<'_>| -> rusqlite::Result<()> {
             rows.repairs.iter().try_for_each(|damage| repair(transaction, damage))?;
             for job in rows.jobs.iter().filter_map(|job| records.get(job)) {
@@ -252,6 +252,7 @@ impl Actor {
             for (queue, entry) in &rows.ledger {
                 write_ledger(transaction, queue, entry)?;
             }
+            keep_answers(transaction, &rows.answers, now, last)?;
             rows.samples.iter().try_for_each(|sample| write_sample(transaction, sample))
         };
         let committed = self.journal.commit(db::Batch { records: entries, given_out, read_models: &mut read_models });
@@ -284,17 +285,4 @@ impl Actor {
             }
         }
     }
-}
-
-/// Sends an answer once the batch is durable; a success turns into the failure of the commit.
-fn answer_after_commit<T: Send + 'static>(batch: &mut Batch, reply: Reply<T>, outcome: Result<T, Error>) {
-    let deferred: Deferred = Box::new(move |committed| {
-        let answer = match committed {
-            Ok(()) => outcome,
-            Err(failure) => outcome.and(Err(failure.clone())),
-        };
-        // The asker may have given up.
-        let _ = reply.send(answer);
-    });
-    batch.answers.push(deferred);
 }

@@ -10,7 +10,7 @@ use gangline_orchestration::Entry;
 use super::Error;
 use crate::codec::encode_entry;
 use crate::db;
-use crate::model::{Repair, SampleRow};
+use crate::model::{KeptAnswer, Repair, RequestKey, SampleRow};
 
 /// Requests taken into one group commit at most.
 pub(super) const REQUESTS_PER_BATCH_MAX: usize = 512;
@@ -55,13 +55,19 @@ pub(super) struct Rows {
     pub(super) ledger: Vec<(String, LedgerEntry)>,
     /// For each job, attempt and node: the first sample that isn't durable yet, so mustn't be acknowledged.
     pub(super) unsaved: BTreeMap<(JobId, u32, usize), u64>,
+    /// Answers to changes that came with a key.
+    pub(super) answers: Vec<(RequestKey, KeptAnswer)>,
     /// What a damaged journal doesn't know any more.
     pub(super) repairs: Vec<Repair>,
 }
 
 impl Rows {
     pub(super) fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.samples.is_empty() && self.ledger.is_empty() && self.repairs.is_empty()
+        self.jobs.is_empty()
+            && self.samples.is_empty()
+            && self.ledger.is_empty()
+            && self.answers.is_empty()
+            && self.repairs.is_empty()
     }
 
     /// Adds samples of one share, in order.

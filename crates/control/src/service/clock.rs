@@ -1,37 +1,149 @@
-//! Time that goes on when the system's clock is set back: timers, leases and bills run on rather than stand still or shrink.
+//! The service's time: durations by the monotonic clock, dates by the system's. However the system's clock is set, time limits,
+//! backoffs and leases last as long as they should, and no time is before one that the journal has.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gangline_base::Timestamp;
+use tracing::warn;
 
-/// The system's clock, made steady for the length of one run. Set forward, it is followed; set back, it goes on from where
-/// it was.
-#[derive(Debug, Default)]
+/// The steady time approaches the system's by one part in so many of the time that passes: no duration is off by more.
+const SLEW: u32 = 20;
+/// A difference from the system's clock that is worth telling.
+const DIFFERENCE_TOLD: Duration = Duration::from_secs(10);
+/// A machine that slept no longer than this is not told from one that was slow: the kernel says how long it is up in seconds.
+const SLEEP_MIN: Duration = Duration::from_secs(2);
+
+/// Begins at the system's time, or at the journal's last if that is later, goes on by the monotonic clock, and approaches the
+/// system's clock slowly where that was set.
+#[derive(Debug)]
 pub(super) struct SteadyClock {
-    last_read: Timestamp,
-    set_back: Duration,
+    now: Timestamp,
+    elapsed: Duration,
+    is_told: bool,
 }
 
 impl SteadyClock {
-    /// The steady time when the system's clock shows `read`.
-    pub(super) fn at(&mut self, read: Timestamp) -> Timestamp {
-        self.set_back += self.last_read.since(read);
-        self.last_read = read;
-        read + self.set_back
+    /// A clock that shows `now`.
+    pub(super) fn new(now: Timestamp) -> SteadyClock {
+        SteadyClock { now, elapsed: Duration::ZERO, is_told: false }
     }
+
+    /// The steady time when the system's clock shows `wall` and `elapsed` has passed since the start.
+    pub(super) fn at(&mut self, wall: Timestamp, elapsed: Duration) -> Timestamp {
+        let passed = elapsed.saturating_sub(self.elapsed);
+        self.elapsed = self.elapsed.max(elapsed);
+        let by_itself = self.now + passed;
+        let (behind, ahead) = (wall.since(by_itself), by_itself.since(wall));
+        let step = passed / SLEW;
+        self.now = self.now + (passed + step.min(behind)).saturating_sub(step.min(ahead));
+        self.tell(behind.max(ahead));
+        self.now
+    }
+
+    fn tell(&mut self, difference: Duration) {
+        let is_large = difference >= DIFFERENCE_TOLD;
+        if is_large && !self.is_told {
+            let seconds = difference.as_secs();
+            warn!(
+                seconds,
+                "the system's clock was set; the control plane's follows it slowly, so that no time limit is cut short"
+            );
+        }
+        self.is_told = is_large;
+    }
+}
+
+/// How long this process runs, a machine's sleep included.
+#[derive(Debug)]
+pub(super) struct Stopwatch {
+    started: Instant,
+    up_at_start: Duration,
+    slept: Duration,
+}
+
+impl Stopwatch {
+    /// Starts it.
+    pub(super) fn start() -> Stopwatch {
+        Stopwatch { started: Instant::now(), up_at_start: up(), slept: Duration::ZERO }
+    }
+
+    /// The time since its start.
+    pub(super) fn elapsed(&mut self) -> Duration {
+        // The monotonic clock stands still while the machine sleeps, and the time it is up doesn't.
+        let awake = self.started.elapsed();
+        let slept = up().saturating_sub(self.up_at_start).saturating_sub(awake + self.slept);
+        if slept >= SLEEP_MIN {
+            self.slept += slept;
+        }
+        awake + self.slept
+    }
+}
+
+/// How long the machine is up, in whole seconds.
+fn up() -> Duration {
+    Duration::from_secs(u64::try_from(rustix::system::sysinfo().uptime).unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::EPOCH + Duration::from_secs(seconds)
+    }
+
+    /// What is shown, in milliseconds since the start at 1,000,000 s, each second, with the system's clock off by so much.
+    fn check(off: impl Fn(u64) -> i64, expected: &[u64]) {
+        let mut clock = SteadyClock::new(at(1_000_000));
+        let shown = |second: u64| {
+            let wall = at((1_000_000 + second).checked_add_signed(off(second)).expect("after 1970"));
+            let shown = clock.at(wall, Duration::from_secs(second)).since(at(1_000_000));
+            u64::try_from(shown.as_millis()).expect("a short time")
+        };
+        let shown: Vec<u64> = (1..=6).map(shown).collect();
+        assert_eq!(shown, expected);
+    }
+
     #[test]
-    fn a_clock_that_is_set_back_goes_on_from_where_it_was() {
-        let mut clock = SteadyClock::default();
-        let mut shown = Vec::new();
-        for read in [100, 110, 50, 60, 60, 10, 11, 500] {
-            shown.push(clock.at(Timestamp::from_unix_nanos(read)).unix_nanos());
+    fn a_clock_that_is_set_neither_freezes_time_nor_makes_it_jump() {
+        check(|_| 0, &[1_000, 2_000, 3_000, 4_000, 5_000, 6_000]);
+        check(|second| if second > 2 { -3_600 } else { 0 }, &[1_000, 2_000, 2_950, 3_900, 4_850, 5_800]);
+        check(|second| if second > 2 { 3_600 } else { 0 }, &[1_000, 2_000, 3_050, 4_100, 5_150, 6_200]);
+        check(|second| if (2..4).contains(&second) { 3_600 } else { 0 }, &[1_000, 2_050, 3_100, 4_050, 5_000, 6_000]);
+    }
+
+    #[test]
+    fn a_journal_that_is_ahead_of_the_clock_freezes_nothing() {
+        let mut clock = SteadyClock::new(at(2_000));
+        let shown: Vec<u64> = [100, 200, 300]
+            .map(|second| clock.at(at(1_000 + second), Duration::from_secs(second)))
+            .map(|now| now.since(at(2_000)).as_secs())
+            .to_vec();
+        assert_eq!(shown, [95, 190, 285]);
+    }
+
+    #[test]
+    fn the_steady_time_meets_the_systems_again_and_stays_with_it() {
+        let mut clock = SteadyClock::new(at(1_000));
+        let mut last = Timestamp::EPOCH;
+        for second in 1..300 {
+            last = clock.at(at(1_010 + second), Duration::from_secs(second));
         }
-        assert_eq!(shown, [100, 110, 110, 120, 120, 120, 121, 610]);
+        assert_eq!(last, at(1_309), "ten seconds are made up for in two hundred");
+    }
+
+    #[test]
+    fn no_time_passes_twice_or_backwards() {
+        let mut clock = SteadyClock::new(at(1_000));
+        let first = clock.at(at(1_000), Duration::from_secs(5));
+        assert_eq!(clock.at(at(900), Duration::from_secs(5)), first);
+        assert_eq!(clock.at(at(900), Duration::from_secs(4)), first);
+    }
+
+    #[test]
+    fn a_stopwatch_goes_on() {
+        let mut watch = Stopwatch::start();
+        let first = watch.elapsed();
+        assert!(watch.elapsed() >= first && first < Duration::from_mins(1));
     }
 }

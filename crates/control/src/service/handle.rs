@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::launch::LaunchOutcome;
+use crate::model::RequestKey;
 use crate::wire;
 
 /// The longest a caller waits for an answer.
@@ -29,7 +30,7 @@ pub enum Error {
     /// There is no such node.
     #[error("there is no node \"{0}\"")]
     NoNode(NodeName),
-    /// The journal failed; changes are refused until a restart.
+    /// The journal failed; changes are refused until what is durable has been replayed.
     #[error("the journal can't be written: {cause}")]
     Poisoned {
         /// The first failure.
@@ -38,6 +39,17 @@ pub enum Error {
     /// More requests are waiting than the limit.
     #[error("the control plane is overloaded")]
     Overloaded,
+    /// The key was used for another request.
+    #[error("the idempotency key \"{0}\" was used for another request")]
+    KeyReused(String),
+    /// Whether a request with this key was answered before can't be read.
+    #[error("the answers that are kept can't be read: {cause}")]
+    Unreadable {
+        /// The stable code of the cause.
+        code: &'static str,
+        /// What failed.
+        cause: String,
+    },
     /// No answer came in time. A change may still have been made.
     #[error("the control plane did not answer in time; what was asked may still be done")]
     Unanswered,
@@ -64,21 +76,68 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// What can be asked of the service.
 pub(super) enum Request {
-    Submit { spec: Box<JobSpec>, reply: Reply<wire::Submitted> },
-    DryRun { spec: Box<JobSpec>, reply: Reply<wire::DryRun> },
-    Cancel { job: JobId, by: Submitter, reply: Reply<wire::CancelAnswer> },
-    SubmitSweep { sweep: Box<SweepSpec>, reply: Reply<wire::SweepSubmitted> },
-    DryRunSweep { sweep: Box<SweepSpec>, reply: Reply<wire::DryRun> },
-    CancelSweep { sweep: SweepId, by: Submitter, reply: Reply<wire::CancelSweepAnswer> },
-    Drain { node: NodeName, wish: DrainWish, reply: Reply<wire::Node> },
-    Explain { job: JobId, reply: Reply<wire::Explanation> },
-    WaitReasons { reply: Reply<Vec<(JobId, String)>> },
-    Nodes { reply: Reply<wire::NodeList> },
-    Queues { reply: Reply<wire::QueueList> },
-    Health { reply: Reply<wire::Health> },
-    Report { report: Box<Report>, reply: Reply<Orders> },
-    Launched { gang: Vec<(SupervisorSpec, LaunchOutcome)> },
-    Surveyed { survey: Result<Vec<SurveyedNode>, String> },
+    /// A change that is made once for its key; anything else is as it is without one.
+    Keyed {
+        key: RequestKey,
+        request: Box<Request>,
+    },
+    Submit {
+        spec: Box<JobSpec>,
+        reply: Reply<wire::Answer>,
+    },
+    DryRun {
+        spec: Box<JobSpec>,
+        reply: Reply<wire::DryRun>,
+    },
+    Cancel {
+        job: JobId,
+        by: Submitter,
+        reply: Reply<wire::CancelAnswer>,
+    },
+    SubmitSweep {
+        sweep: Box<SweepSpec>,
+        reply: Reply<wire::Answer>,
+    },
+    DryRunSweep {
+        sweep: Box<SweepSpec>,
+        reply: Reply<wire::DryRun>,
+    },
+    CancelSweep {
+        sweep: SweepId,
+        by: Submitter,
+        reply: Reply<wire::CancelSweepAnswer>,
+    },
+    Drain {
+        node: NodeName,
+        wish: DrainWish,
+        reply: Reply<wire::Node>,
+    },
+    Explain {
+        job: JobId,
+        reply: Reply<wire::Explanation>,
+    },
+    WaitReasons {
+        reply: Reply<Vec<(JobId, String)>>,
+    },
+    Nodes {
+        reply: Reply<wire::NodeList>,
+    },
+    Queues {
+        reply: Reply<wire::QueueList>,
+    },
+    Health {
+        reply: Reply<wire::Health>,
+    },
+    Report {
+        report: Box<Report>,
+        reply: Reply<Orders>,
+    },
+    Launched {
+        gang: Vec<(SupervisorSpec, LaunchOutcome)>,
+    },
+    Surveyed {
+        survey: Result<Vec<SurveyedNode>, String>,
+    },
     Stop,
 }
 
@@ -86,6 +145,8 @@ pub(super) enum Request {
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(super) requests: SyncSender<Request>,
+    /// With it, changes are made once.
+    pub(super) key: Option<RequestKey>,
 }
 
 impl std::fmt::Debug for Request {
@@ -95,9 +156,19 @@ impl std::fmt::Debug for Request {
 }
 
 impl Handle {
+    /// A handle whose change is made once for this key and answered alike each time.
+    pub(crate) fn keyed(&self, key: Option<RequestKey>) -> Handle {
+        Handle { key, ..self.clone() }
+    }
+
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        self.requests.try_send(request(reply)).map_err(|error| match error {
+        let request = request(reply);
+        let request = match &self.key {
+            Some(key) => Request::Keyed { key: key.clone(), request: Box::new(request) },
+            None => request,
+        };
+        self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => Error::Overloaded,
             TrySendError::Disconnected(_) => Error::Stopping,
         })?;
@@ -111,7 +182,7 @@ impl Handle {
     ///
     /// # Errors
     /// [`Error`]; the same for the other functions.
-    pub async fn submit(&self, spec: JobSpec) -> Result<wire::Submitted, Error> {
+    pub async fn submit(&self, spec: JobSpec) -> Result<wire::Answer, Error> {
         self.ask(|reply| Request::Submit { spec: Box::new(spec), reply }).await
     }
 
@@ -126,7 +197,7 @@ impl Handle {
     }
 
     /// Takes a sweep in, with all its jobs or not at all.
-    pub async fn submit_sweep(&self, sweep: SweepSpec) -> Result<wire::SweepSubmitted, Error> {
+    pub async fn submit_sweep(&self, sweep: SweepSpec) -> Result<wire::Answer, Error> {
         self.ask(|reply| Request::SubmitSweep { sweep: Box::new(sweep), reply }).await
     }
 

@@ -134,6 +134,11 @@ impl Actor {
         }
     }
 
+    /// Whether the launching thread has a share still to start, or it is to be tried again.
+    pub(super) fn is_launching(&self, spec: &SupervisorSpec) -> bool {
+        share_of(spec).is_some_and(|share| self.launching.contains(&share))
+    }
+
     /// The launching thread is done with a gang. The leases of its supervisors begin now.
     pub(super) fn launched(&mut self, now: Timestamp, gang: Vec<(SupervisorSpec, LaunchOutcome)>, batch: &mut Batch) {
         let mut later = Vec::new();

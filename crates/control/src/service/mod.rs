@@ -3,7 +3,8 @@
 //! It takes whatever requests have piled up, applies them to the engine, commits all entries and read models with one
 //! fsync (group commit), and only then answers and acts. So an answer is a promise, nothing happens that isn't in the
 //! journal, and a crash at any point loses only what nobody was told of. If a commit fails it answers with
-//! the failure, acts on nothing, and refuses changes from then on; running jobs go on.
+//! the failure, acts on nothing, and refuses changes until what is durable has been replayed into a new engine;
+//! running jobs go on.
 
 mod actor;
 mod batch;
@@ -13,8 +14,10 @@ mod contacts;
 mod epoch;
 mod findings;
 mod handle;
+mod heal;
 mod launch;
 mod nodes;
+mod once;
 mod queries;
 mod queues;
 mod reports;
@@ -37,6 +40,7 @@ use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::Configuration;
 
 pub use handle::{DrainWish, Error, Handle};
+pub use heal::OnJournalFailure;
 pub(crate) use launch::share_folder;
 pub use start::{Service, StartError};
 pub use survey::SurveyOptions;
@@ -70,6 +74,8 @@ pub struct Options {
     pub secrets: Secrets,
     /// How the journal is opened.
     pub journal: crate::db::Options,
+    /// What is done once the journal can't be written.
+    pub on_journal_failure: OnJournalFailure,
     /// Where a cloud says on each node that it is about to go ([`gangline_execution::protocol::SupervisorSpec::notice_source`]).
     pub notice_source: Option<String>,
     /// Times.

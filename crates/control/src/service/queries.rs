@@ -71,7 +71,7 @@ impl Actor {
     pub(super) fn health(&self) -> wire::Health {
         let poison = self.journal.poison();
         wire::Health {
-            status: if poison.is_some() { "poisoned" } else { "ok" }.to_owned(),
+            status: if poison.is_some() { wire::Health::POISONED } else { "ok" }.to_owned(),
             reason: poison.map(str::to_owned),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             journal_entries: self.journal.last().0,

@@ -116,7 +116,8 @@ impl Actor {
         }
     }
 
-    /// A machine that is about to go drains by then: its jobs save just in time, and go on elsewhere.
+    /// A machine that is about to go drains by then: its jobs save just in time, and go on elsewhere. That hits everybody there,
+    /// so a notice counts only where supervisors were told to look for some: ranks have none to give.
     fn take_notice(
         &mut self,
         now: Timestamp,
@@ -125,6 +126,10 @@ impl Actor {
         batch: &mut Batch,
     ) {
         let Some(notice) = notice.filter(|_| self.engine.leaves_at(node).is_none()) else { return };
+        if self.options.notice_source.is_none() {
+            debug!(%job, %node, "a notice that no supervisor was told to look for doesn't count");
+            return;
+        }
         let left = leaves_at(&notice.text, Timestamp::from_unix_nanos(notice.seen_at)).since(now);
         match self.apply(now, Event::DrainRequested { node, within: Some(left) }, batch) {
             Ok(_) => {

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
 use gangline_base::{JobId, NodeName, Timestamp};
@@ -16,11 +16,12 @@ use super::actor::Actor;
 use super::batch::{Batch, Rows};
 use super::contacts::Contacts;
 use super::handle::{Handle, Request};
+use super::heal::UnderWay;
 use super::survey::{self, Surveyed};
 use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::config::{self, ConfigError};
-use crate::db::{self, Journal, Reader, Recovered};
+use crate::db::{self, Journal, Reader, Recovered, Sequence};
 use crate::model::{JobRecord, Repair, live_jobs, read_job};
 
 /// Why the control plane didn't start.
@@ -62,6 +63,8 @@ pub struct Service {
     handle: Handle,
     reader: Reader,
     thread: JoinHandle<()>,
+    /// Why the thread has ended, unless it was asked to.
+    failure: Arc<OnceLock<String>>,
     launching: JoinHandle<()>,
     /// Dropped, it stops the surveying thread.
     surveying: Option<Sender<()>>,
@@ -90,15 +93,28 @@ impl Service {
         let service = requests.clone();
         let launch = move || launch::run(&launcher, &gangs, &service);
         let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
-        let run = move || actor.run(&inbox);
+        let failure = Arc::new(OnceLock::new());
+        let ended = Arc::clone(&failure);
+        let run = move || {
+            if let Err(cause) = actor.run(&inbox) {
+                // Nobody else sets it.
+                let _ = ended.set(cause);
+            }
+        };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        Ok(Service { handle: Handle { requests }, reader, thread, launching, surveying })
+        Ok(Service { handle: Handle { requests, key: None }, reader, thread, failure, launching, surveying })
     }
 
     /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.thread.is_finished()
+    }
+
+    /// Why the service's thread has ended on its own: the journal can't be written, or what is durable can't be gone on with.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     /// The handle for requests.
@@ -143,12 +159,12 @@ fn read_records(reader: &Reader, engine: &Engine) -> Result<Vec<JobRecord>, db::
 }
 
 /// What to take out of read models that are ahead of a damaged journal.
-fn repairs(engine: &Engine) -> Vec<Repair> {
+fn repairs(engine: &Engine, last: Sequence) -> Vec<Repair> {
     let live = engine.jobs().map(|job| {
         let is_allocated = u32::from(job.attempt().is_some());
         Repair::Rewind { job: job.id, placed: job.attempts, closed: job.attempts - is_allocated }
     });
-    live.chain([Repair::Forget { from: engine.next_job_id() }]).collect()
+    live.chain([Repair::Forget { from: engine.next_job_id() }, Repair::ForgetAnswers { after: last }]).collect()
 }
 
 fn replay(recovered: &Recovered) -> Result<Engine, StartError> {
@@ -179,13 +195,27 @@ impl Actor {
         config::check(&options.nodes)?;
         let journal_folder = db::place_journal(&options.folder, &options.journal_folder)?;
         let (journal, recovered) = Journal::open(&journal_folder, options.journal)?;
+        Actor::resume(journal, recovered, options, UnderWay::nothing(launches), now)
+    }
+
+    /// Goes on with what a journal holds, and with what is under way besides.
+    pub(super) fn resume(
+        journal: Journal,
+        recovered: Recovered,
+        options: Options,
+        under_way: UnderWay,
+        now: Timestamp,
+    ) -> Result<Actor, StartError> {
         for warning in &recovered.warnings {
             warn!("{warning}");
         }
         let engine = replay(&recovered)?;
+        // The system's clock may have been set back since.
+        let now = now.max(engine.now());
         let stored = read_records(&journal.reader(), &engine)?;
         let mut actor = Actor {
             engine,
+            reader: journal.reader(),
             journal,
             records: BTreeMap::new(),
             rows: Rows::default(),
@@ -193,9 +223,9 @@ impl Actor {
             rates: BTreeMap::new(),
             stretches: BTreeMap::new(),
             evictions: BTreeMap::new(),
-            launches,
-            launching: BTreeSet::new(),
-            relaunches: Vec::new(),
+            launches: under_way.launches,
+            launching: under_way.launching,
+            relaunches: under_way.relaunches,
             surveyed: Surveyed::default(),
             found: BTreeMap::new(),
             waits: BTreeMap::new(),
@@ -209,7 +239,7 @@ impl Actor {
             actor.options.nodes = actor.nodes_of_last_life();
         }
         if recovered.are_read_models_ahead() {
-            actor.rows.repairs = repairs(&actor.engine);
+            actor.rows.repairs = repairs(&actor.engine, actor.journal.last());
         }
         let given_out = actor.given_out(recovered.given_out)?;
         actor.reconcile(stored, given_out, now)?;
@@ -342,7 +372,7 @@ impl Actor {
                 if let Ok(node) = NodeName::new(&spec.node) {
                     self.contacts.hear(job.id, node, now, &self.options.timing);
                 }
-                let was_started = spec.folder.join(IDENTITY_FILE).exists();
+                let was_started = spec.folder.join(IDENTITY_FILE).exists() || self.is_launching(&spec);
                 if *state == ShareState::Launching && !was_started {
                     missing.push(spec);
                 }

@@ -106,7 +106,7 @@ pub struct Queue {
 /// How the control plane is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`, or `poisoned`: the journal can't be written; running jobs go on, changes are refused.
+    /// `ok`, or `poisoned`: the journal can't be written; running jobs go on, changes are refused. The API answers 503 then.
     pub status: String,
     /// Why, if not ok.
     pub reason: Option<String>,
@@ -116,4 +116,9 @@ pub struct Health {
     pub journal_entries: u64,
     /// Its process id.
     pub pid: u32,
+}
+
+impl Health {
+    /// The status of a control plane whose journal can't be written.
+    pub const POISONED: &str = "poisoned";
 }

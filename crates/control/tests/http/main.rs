@@ -4,6 +4,7 @@ mod access;
 mod document;
 mod jobs;
 mod logs;
+mod once;
 mod page;
 mod plane;
 mod refusals;

@@ -58,7 +58,7 @@ pub(crate) struct Plane {
     pub(crate) secrets: Secrets,
     pub(crate) app: App,
     address: SocketAddr,
-    launches: Receiver<SupervisorSpec>,
+    launches: Mutex<Receiver<SupervisorSpec>>,
     running: Option<(Service, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
 }
 
@@ -93,7 +93,7 @@ impl Answer {
     }
 }
 
-fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) -> Options {
+fn options(folder: &Path, secrets: Secrets, journal: db::Options, launches: Sender<SupervisorSpec>) -> Options {
     let capacity = NodeCapacity {
         pool: PoolName::default(),
         accelerator: AcceleratorKind("cpu".to_owned()),
@@ -120,7 +120,8 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
         clock: now,
         user: Submitter("ada".to_owned()),
         secrets,
-        journal: db::Options::default(),
+        journal,
+        on_journal_failure: Default::default(),
         notice_source: None,
         timing: Timing::default(),
     }
@@ -128,10 +129,15 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
 
 impl Plane {
     pub(crate) fn start() -> Plane {
+        Plane::with_journal(db::Options::default())
+    }
+
+    pub(crate) fn with_journal(journal: db::Options) -> Plane {
         let folder = tempfile::tempdir().expect("the temporary folder is writable");
         let secrets = Secrets::open(folder.path()).expect("the folder is writable");
         let (sender, launches) = channel();
-        let service = Service::start(options(folder.path(), secrets.clone(), sender)).expect("a new folder opens");
+        let service =
+            Service::start(options(folder.path(), secrets.clone(), journal, sender)).expect("a new folder opens");
         let app = App {
             handle: service.handle(),
             reader: service.reader(),
@@ -151,6 +157,7 @@ impl Plane {
         };
         let served = app.clone();
         let http = std::thread::spawn(move || runtime.block_on(serve(listener, None, served, stopped)));
+        let launches = Mutex::new(launches);
         Plane { folder, secrets, app, address, launches, running: Some((service, stop, http)) }
     }
 
@@ -216,7 +223,8 @@ impl Plane {
 
     /// The next gang's supervisor.
     pub(crate) fn launched(&self) -> SupervisorSpec {
-        self.launches.recv_timeout(PATIENCE).expect("something is launched")
+        let launches = self.launches.lock().expect("nobody panicked");
+        launches.recv_timeout(PATIENCE).expect("something is launched")
     }
 
     pub(crate) fn report_with(&self, token: &str, report: &Value) -> Answer {

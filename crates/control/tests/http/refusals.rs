@@ -43,7 +43,7 @@ fn what_is_not_the_json_that_is_wanted_is_refused() {
         assert_eq!(answer.refusal(), (400, "G0306".to_owned()), "{body}");
     }
     let untyped = plane.send("POST", "/api/v1/jobs", &json_type[..1], b"{}");
-    assert_eq!(untyped.refusal(), (400, "G0306".to_owned()));
+    assert_eq!(untyped.refusal(), (415, "G0306".to_owned()));
     let unknown = plane.post("/jobs", &json!({"job_file": "run: x", "directory": "/", "dry": true}));
     assert_eq!(unknown.refusal(), (400, "G0306".to_owned()));
     assert!(unknown.text.contains("dry"), "{unknown:?}");

@@ -8,6 +8,7 @@
 //! Keeps A-13: without the control plane a job runs on, for a bounded time.
 
 mod checkup;
+mod claims;
 mod contact;
 mod course;
 #[cfg(test)]

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{Semaphore, watch};
 
+use super::claims::Claims;
 use super::input::Input;
 use crate::process::own_pid;
 use crate::protocol::SupervisorSpec;
@@ -28,6 +30,7 @@ const READ_BYTES: usize = 16 << 10;
 pub(super) struct Sockets {
     folder: PathBuf,
     orders: watch::Sender<Option<RankOrder>>,
+    claims: Claims,
 }
 
 impl Sockets {
@@ -42,14 +45,18 @@ impl Sockets {
             return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the temporary folder's path is too long"));
         }
         DirBuilder::new().mode(0o700).create(&folder)?;
-        Ok(Sockets { folder, orders: watch::Sender::new(None) })
+        Ok(Sockets { folder, orders: watch::Sender::new(None), claims: Claims::of(spec) })
     }
 
     /// Starts to listen for the rank in place `local`, whose global number is `rank`. Returns the socket's path.
     pub(super) fn listen(&self, local: u32, rank: u32, inputs: Sender<Input>) -> io::Result<PathBuf> {
         let path = socket_path(&self.folder, rank);
         let listener = UnixListener::bind(&path)?;
-        tokio::spawn(accept_all(listener, local, inputs, self.orders.subscribe()));
+        tokio::spawn(accept_all(
+            listener,
+            Listener { local, inputs, claims: self.claims.clone() },
+            self.orders.subscribe(),
+        ));
         Ok(path)
     }
 
@@ -69,23 +76,40 @@ fn socket_path(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("rank-{rank}.sock"))
 }
 
-async fn accept_all(
-    listener: UnixListener,
+/// To whom a rank's words go.
+#[derive(Clone)]
+struct Listener {
     local: u32,
     inputs: Sender<Input>,
-    orders: watch::Receiver<Option<RankOrder>>,
-) {
+    claims: Claims,
+}
+
+impl Listener {
+    /// Passes on what a rank said; a checkpoint that it claims once that was looked at.
+    async fn hear(&self, mut input: Input) -> Result<(), SendError<Input>> {
+        if let Input::Message(local, message) = &mut input
+            && let Some(saved) = message.checkpoint
+            && !self.claims.counts(saved).await
+        {
+            message.checkpoint = None;
+            self.inputs.send(Input::Refused(*local, 1)).await?;
+        }
+        self.inputs.send(input).await
+    }
+}
+
+async fn accept_all(listener: UnixListener, to: Listener, orders: watch::Receiver<Option<RankOrder>>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_PER_RANK_MAX));
     while let Ok((stream, _)) = listener.accept().await {
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            let _ = inputs.send(Input::Refused(local, 1)).await;
+            let _ = to.inputs.send(Input::Refused(to.local, 1)).await;
             continue;
         };
-        let (inputs, orders) = (inputs.clone(), orders.clone());
+        let (to, orders) = (to.clone(), orders.clone());
         tokio::spawn(async move {
-            if inputs.send(Input::Connected(local)).await.is_ok() {
-                converse(stream, local, &inputs, orders).await;
-                let _ = inputs.send(Input::Disconnected(local)).await;
+            if to.inputs.send(Input::Connected(to.local)).await.is_ok() {
+                converse(stream, &to, orders).await;
+                let _ = to.inputs.send(Input::Disconnected(to.local)).await;
             }
             drop(place);
         });
@@ -93,12 +117,7 @@ async fn accept_all(
 }
 
 /// One connection to its end.
-async fn converse(
-    mut stream: UnixStream,
-    local: u32,
-    inputs: &Sender<Input>,
-    mut orders: watch::Receiver<Option<RankOrder>>,
-) {
+async fn converse(mut stream: UnixStream, to: &Listener, mut orders: watch::Receiver<Option<RankOrder>>) {
     let (mut reader, mut writer) = stream.split();
     let mut cutter = LineCutter::default();
     let mut buffer = vec![0; READ_BYTES];
@@ -109,8 +128,8 @@ async fn converse(
             read = reader.read(&mut buffer) => match read {
                 Ok(0) | Err(_) => return,
                 Ok(length) => {
-                    for input in take_lines(&mut cutter, &buffer[..length], local) {
-                        if inputs.send(input).await.is_err() {
+                    for input in take_lines(&mut cutter, &buffer[..length], to.local) {
+                        if to.hear(input).await.is_err() {
                             return;
                         }
                     }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
 mod archive;
+mod claim;
 mod compare;
 mod damage;
 mod export;

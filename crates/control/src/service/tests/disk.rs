@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::super::Error;
 use super::super::handle::{DrainWish, Request};
+use super::world::submitted;
 use super::{Supervisor, World, fault, spec};
 use crate::db;
 use crate::wire::JobState;
@@ -35,7 +36,7 @@ fn a_full_journal_refuses_changes_and_hurts_no_running_job() {
     let mut taken = Vec::new();
     let failure = loop {
         match world.ask(|reply| Request::Submit { spec: Box::new(bulky()), reply }) {
-            Ok(submitted) => taken.push(submitted.job),
+            Ok(answer) => taken.push(submitted(answer).job),
             Err(failure) => break failure,
         }
         assert!(taken.len() < 100, "the journal has a limit");
@@ -63,6 +64,38 @@ fn a_full_journal_refuses_changes_and_hurts_no_running_job() {
     for job in taken {
         assert!(!world.show(job.parse().expect("a job's id")).state.is_final(), "{job} was promised");
     }
+}
+
+/// Proves A-7 for healing: the state is what is durable, nothing that was answered with a failure is in it, and a gang that the
+/// launching thread still had is launched once.
+#[test]
+fn a_journal_that_can_be_written_again_goes_on_with_what_is_durable() {
+    let options = db::Options { bytes_max: Bytes(512 << 10), ..db::Options::default() };
+    let mut world = World::with_journal(&[("n1", 2)], options);
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).steps(now, 1).tell(&mut world);
+    let launching = world.submit(spec("launching", 1, 1));
+    let mut last = launching;
+    while let Ok(answer) = world.ask(|reply| Request::Submit { spec: Box::new(bulky()), reply }) {
+        last = submitted(answer).job.parse().expect("a job's id");
+    }
+    supervisor.steps(now, 2).tell(&mut world);
+    world.heal();
+    assert!(world.actor().journal.poison().is_some(), "the limit is as it was");
+    assert!(matches!(world.cancel(job), Err(Error::Poisoned { .. })));
+    world.actor().options.journal = db::Options::default();
+    world.heal();
+    assert_eq!(world.actor().journal.poison(), None);
+    let next = world.actor().engine.next_job_id();
+    assert_eq!(next, JobId(last.0 + 1), "the failed submission isn't there");
+    supervisor.ends(now, Outcome::Succeeded);
+    assert!(supervisor.tell(&mut world).end_acknowledged);
+    assert_eq!((world.show(job).state, world.curve(job)), (JobState::Succeeded, vec![1, 2]));
+    let launched: Vec<u64> = world.launches().iter().map(|spec| spec.job).filter(|id| *id == launching.0).collect();
+    assert_eq!(launched, [launching.0], "what the launching thread has isn't launched again");
+    assert_eq!(world.submit(spec("later", 1, 1)), next);
 }
 
 /// The commit that fails answers in the same way as those after it.
@@ -162,7 +195,7 @@ fn a_torn_last_record_of_any_kind_is_survived() {
 }
 
 /// As a disk does that holds neither the last record nor the anchor written after it.
-fn tear(world: &World) {
+pub(super) fn tear(world: &World) {
     std::fs::remove_file(world.folder.path().join("journal.anchor")).expect("there is an anchor");
     let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
     let sql = "UPDATE records SET checksum = zeroblob(32) WHERE sequence = (SELECT max(sequence) FROM records)";

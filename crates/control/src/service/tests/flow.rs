@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Epoch, JobId};
-use gangline_execution::protocol::{Outcome, Rendezvous};
+use gangline_execution::protocol::{Notice, Outcome, Rendezvous};
 
 use super::super::Error;
 use super::super::handle::Request;
@@ -214,4 +214,19 @@ fn a_checkpoint_reaches_the_engine_once() {
     assert_eq!(world.actor().journal.last(), after);
     assert_eq!(world.actor().engine.job(job).and_then(|job| job.checkpoint).map(|step| step.0), Some(10));
     assert_eq!(world.show(job).checkpoints.last_step, Some(10));
+}
+
+/// A notice drains a node for everybody: it counts only where supervisors were told to look for one.
+#[test]
+fn a_notice_that_nobody_was_told_to_look_for_drains_no_node() {
+    for (source, status) in [(None, "ready"), (Some("aws".to_owned()), "draining")] {
+        let mut world = World::new(&[("n1", 1)]);
+        world.submit(spec("a", 1, 1));
+        world.actor().options.notice_source = source;
+        let now = world.now;
+        let mut supervisor = Supervisor::new(&world.launch()[0], now);
+        supervisor.report.notice = Some(Notice { text: "60".to_owned(), seen_at: now.unix_nanos() });
+        supervisor.runs(now).tell(&mut world);
+        assert_eq!(world.nodes()[0].status, status);
+    }
 }

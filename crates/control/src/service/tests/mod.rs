@@ -6,6 +6,7 @@ mod ends;
 mod epoch;
 mod flow;
 mod lost;
+mod once;
 mod random;
 mod restart;
 mod started;

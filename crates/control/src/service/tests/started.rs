@@ -1,18 +1,21 @@
 //! The service with its threads, as the product starts it.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use gangline_base::{Submitter, Timestamp};
+use gangline_base::{JobId, JobSpec, Submitter, Timestamp};
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::SupervisorSpec;
 
 use super::super::{Error, Options, Service, StartError, Timing};
 use super::spec;
-use super::world::node;
+
+use super::world::{node, submitted};
 use crate::db;
+use crate::model::read_records;
 use crate::secret::Secrets;
 
 /// Far beyond what any machine needs.
@@ -54,6 +57,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         user: Submitter("ada".to_owned()),
         secrets: Secrets::open(folder).expect("the folder is writable"),
         journal: db::Options::default(),
+        on_journal_failure: Default::default(),
         notice_source: None,
         timing: Timing::default(),
     }
@@ -66,7 +70,7 @@ fn a_service_launches_what_was_submitted_and_lets_go_of_its_folder_when_it_stops
     let service = Service::start(options(folder.path(), launches.clone())).expect("a new folder opens");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let handle = service.handle();
-    let submitted = runtime.block_on(handle.submit(spec("a", 1, 1))).expect("a sound job");
+    let submitted = submitted(runtime.block_on(handle.submit(spec("a", 1, 1))).expect("a sound job"));
     let spec = launched.recv_timeout(PATIENCE).expect("the gang is launched");
     assert_eq!((submitted.job.as_str(), spec.job), ("job-1", 1));
     let second = Service::start(options(folder.path(), launches.clone())).map(|_| ());
@@ -77,4 +81,41 @@ fn a_service_launches_what_was_submitted_and_lets_go_of_its_folder_when_it_stops
     let health = runtime.block_on(again.handle().health()).expect("it answers");
     assert_eq!(health.status, "ok");
     again.stop();
+}
+
+/// How far the clock of [`set_clock`] is off, in seconds.
+static OFF: AtomicI64 = AtomicI64::new(0);
+
+fn set_clock() -> Timestamp {
+    let off = OFF.load(Ordering::SeqCst) * 1_000_000_000;
+    Timestamp::from_unix_nanos(now().unix_nanos().checked_add_signed(off).expect("after 1970"))
+}
+
+/// A clock that jumps ahead cuts no time limit short, and set right again it doesn't freeze any.
+#[test]
+fn a_time_limit_is_as_long_as_it_says_however_the_clock_is_set() {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (launches, _launched) = channel();
+    let options = Options { clock: set_clock, ..options(folder.path(), launches) };
+    let service = Service::start(options).expect("a new folder opens");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let limit = Duration::from_secs(2);
+    let begun = Instant::now();
+    let job = JobSpec { time_limit: Some(limit), ..spec("a", 1, 1) };
+    runtime.block_on(service.handle().submit(job)).expect("a sound job");
+    let is_over = || {
+        runtime.block_on(service.handle().health()).expect("it answers");
+        let records = service.reader().read(|transaction| read_records(transaction, JobId(1)..JobId(2)));
+        records.expect("the read models are readable")[0].because.contains("time limit")
+    };
+    OFF.store(3_600, Ordering::SeqCst);
+    while begun.elapsed() < limit / 2 {
+        assert!(!is_over(), "an hour hasn't passed");
+    }
+    OFF.store(0, Ordering::SeqCst);
+    while !is_over() {
+        assert!(begun.elapsed() < PATIENCE, "time goes on");
+    }
+    assert!(begun.elapsed() > limit * 9 / 10, "it had its time");
+    service.stop();
 }

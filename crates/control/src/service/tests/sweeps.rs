@@ -34,7 +34,11 @@ fn rules(max_parallel: u32) -> SweepRules {
 }
 
 fn submit(world: &mut World, sweep: SweepSpec) -> Result<wire::SweepSubmitted, Error> {
-    world.ask(|reply| Request::SubmitSweep { sweep: Box::new(sweep), reply })
+    let answer = world.ask(|reply| Request::SubmitSweep { sweep: Box::new(sweep), reply })?;
+    match answer {
+        wire::Answer::SweepSubmitted(submitted) => Ok(submitted),
+        other => panic!("not a sweep that was taken: {other:?}"),
+    }
 }
 
 fn show(world: &mut World, points: u64) -> wire::Sweep {

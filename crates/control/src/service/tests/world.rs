@@ -167,6 +167,7 @@ impl World {
             user: Submitter("ada".to_owned()),
             secrets: Secrets::open(self.folder.path()).expect("the folder is writable"),
             journal: self.journal,
+            on_journal_failure: Default::default(),
             notice_source: None,
             timing: Timing::default(),
         }
@@ -196,6 +197,12 @@ impl World {
     pub(super) fn crash_and_restart(&mut self) {
         self.crash();
         self.open().expect("the folder opens again");
+    }
+
+    /// Looks whether a failed journal can be written again.
+    pub(super) fn heal(&mut self) {
+        let actor = self.actor.take().expect("the control plane is up");
+        self.actor = Some(actor.heal(self.now).expect("what is durable can be gone on with"));
     }
 
     pub(super) fn stop(&mut self) {
@@ -241,7 +248,7 @@ impl World {
 
     pub(super) fn submit(&mut self, spec: JobSpec) -> JobId {
         let taken = self.ask(|reply| Request::Submit { spec: Box::new(spec), reply }).expect("a sound job");
-        taken.job.parse().expect("a job's id")
+        submitted(taken).job.parse().expect("a job's id")
     }
 
     pub(super) fn cancel(&mut self, job: JobId) -> Result<wire::CancelAnswer, Error> {
@@ -302,5 +309,13 @@ impl World {
         let reader = self.actor().journal.reader();
         let series = reader.read(|transaction| crate::model::read_series(transaction, job, 1_000));
         series.expect("the read models are readable").points.iter().map(|point| point.step).collect()
+    }
+}
+
+/// The answer to a job that was taken.
+pub(super) fn submitted(answer: wire::Answer) -> wire::Submitted {
+    match answer {
+        wire::Answer::Submitted(submitted) => submitted,
+        other => panic!("not a job that was taken: {other:?}"),
     }
 }

@@ -1,0 +1,159 @@
+//! Answers to changes that came with an `Idempotency-Key`, so that whoever lost an answer gets it again. They become durable
+//! in the transaction of their change, and what is kept is bounded by age, number and bytes (A-10).
+
+use std::time::Duration;
+
+use gangline_base::Timestamp;
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::store::to_sql;
+use crate::db::Sequence;
+
+/// How long an answer is kept, unless newer ones need the room.
+const AGE_MAX: Duration = Duration::from_hours(24);
+/// Answers that are kept at most.
+const ANSWERS_MAX: i64 = 100_000;
+/// Bytes of the bodies that are kept at most.
+const BYTES_MAX: i64 = 64 << 20;
+/// Old answers that one commit looks at, besides as many as it adds: removing never takes long.
+const LOOKED_AT: usize = 64;
+
+/// Names a change that is made once, however often it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RequestKey {
+    /// Whose key it is: another user's keys are others.
+    pub(crate) user: String,
+    /// What the client sent.
+    pub(crate) key: String,
+    /// The hash of what is asked for.
+    pub(crate) request: blake3::Hash,
+}
+
+/// What a change was answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptAnswer {
+    /// What was asked for.
+    pub(crate) request: blake3::Hash,
+    /// The answer's body, as it was sent.
+    pub(crate) body: String,
+}
+
+/// Stores answers with the change that ends with record `last`, and removes old ones.
+pub(crate) fn keep_answers(
+    transaction: &Transaction<'_>,
+    answers: &[(RequestKey, KeptAnswer)],
+    now: Timestamp,
+    last: Sequence,
+) -> rusqlite::Result<()> {
+    if answers.is_empty() {
+        return Ok(());
+    }
+    let newest = "SELECT number, bytes_through FROM answers ORDER BY number DESC LIMIT 1";
+    let newest = transaction.query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let (mut number, mut bytes): (i64, i64) = newest.unwrap_or((0, 0));
+    let mut insert = transaction.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
+    for (key, answer) in answers {
+        number += 1;
+        bytes += i64::try_from(answer.body.len()).unwrap_or(i64::MAX);
+        let (request, at) = (answer.request.as_bytes(), to_sql(now.unix_nanos()));
+        insert.execute(params![number, key.user, key.key, request, at, to_sql(last.0), bytes, answer.body])?;
+    }
+    let looked_at = i64::try_from(LOOKED_AT + answers.len()).unwrap_or(i64::MAX);
+    let too_old = now.unix_nanos().saturating_sub(u64::try_from(AGE_MAX.as_nanos()).unwrap_or(u64::MAX));
+    let sql = "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?1)
+               AND (at_unix_nanos < ?2 OR number <= ?3 OR bytes_through <= ?4)";
+    let limits = params![looked_at, to_sql(too_old), number - ANSWERS_MAX, bytes - BYTES_MAX];
+    transaction.prepare_cached(sql)?.execute(limits)?;
+    Ok(())
+}
+
+/// The answer that is kept for a user's key.
+pub(crate) fn read_answer(
+    transaction: &Transaction<'_>,
+    user: &str,
+    key: &str,
+) -> rusqlite::Result<Option<KeptAnswer>> {
+    let sql = "SELECT request, body FROM answers WHERE user = ?1 AND key = ?2";
+    let read =
+        |row: &rusqlite::Row<'_>| Ok(KeptAnswer { request: blake3::Hash::from_bytes(row.get(0)?), body: row.get(1)? });
+    transaction.prepare_cached(sql)?.query_row([user, key], read).optional()
+}
+
+/// Removes answers to changes after record `last`: a damaged journal doesn't know these any more.
+pub(super) fn forget_answers(transaction: &Transaction<'_>, last: Sequence) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM answers WHERE sequence > ?1", [to_sql(last.0)]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+
+    use super::*;
+
+    fn database() -> Connection {
+        let connection = Connection::open_in_memory().expect("memory is there");
+        connection.execute_batch(include_str!("../db/migrations/0003_answers.sql")).expect("the table is made");
+        connection
+    }
+
+    fn answer(number: u32, bytes: usize) -> (RequestKey, KeptAnswer) {
+        let request = blake3::hash(&number.to_le_bytes());
+        let key = RequestKey { user: "ada".to_owned(), key: format!("key-{number}"), request };
+        (key, KeptAnswer { request, body: "x".repeat(bytes) })
+    }
+
+    fn keep(connection: &mut Connection, answers: &[(RequestKey, KeptAnswer)], seconds: u64) {
+        let transaction = connection.transaction().expect("one at a time");
+        let now = Timestamp::EPOCH + Duration::from_secs(seconds);
+        keep_answers(&transaction, answers, now, Sequence(1)).expect("they are kept");
+        transaction.commit().expect("committed");
+    }
+
+    fn kept(connection: &Connection) -> (i64, i64) {
+        let sql = "SELECT count(*), coalesce(min(number), 0) FROM answers";
+        connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("counted")
+    }
+
+    /// Proves A-10 for kept answers.
+    #[test]
+    fn answers_are_bounded_in_age_number_and_bytes_and_the_oldest_go_first() {
+        let mut connection = database();
+        for from in (0..100_100).step_by(1_000) {
+            let answers: Vec<_> = (from..from + 1_000).map(|number| answer(number, 1)).collect();
+            keep(&mut connection, &answers, 1);
+        }
+        assert_eq!(kept(&connection), (ANSWERS_MAX, 1_001), "of 101,000 the oldest are gone");
+        for number in 0..66 {
+            keep(&mut connection, &[answer(200_000 + number, 1 << 20)], 2);
+        }
+        for number in 0..2_000 {
+            keep(&mut connection, &[answer(300_000 + number, 0)], 3);
+        }
+        let sum: i64 =
+            connection.query_row("SELECT sum(length(body)) FROM answers", [], |row| row.get(0)).expect("a sum");
+        assert!(sum <= BYTES_MAX || kept(&connection).0 > 2_064, "{sum} bytes are kept");
+        let day_later = 3 + AGE_MAX.as_secs() + 1;
+        for number in 0..2_000 {
+            keep(&mut connection, &[answer(400_000 + number, 0)], day_later);
+        }
+        let old = "SELECT count(*) FROM answers WHERE at_unix_nanos < 4000000000";
+        let before: i64 = connection.query_row(old, [], |row| row.get(0)).expect("counted");
+        for number in 0..2_000 {
+            keep(&mut connection, &[answer(500_000 + number, 0)], day_later);
+        }
+        let after: i64 = connection.query_row(old, [], |row| row.get(0)).expect("counted");
+        assert!(after == 0 || after <= before - 64_000, "{after} of {before} are left");
+    }
+
+    #[test]
+    fn a_key_is_its_users_own() {
+        let mut connection = database();
+        let (key, first) = answer(1, 3);
+        let (other, second) = (RequestKey { user: "eve".to_owned(), ..key.clone() }, answer(2, 4).1);
+        keep(&mut connection, &[(key, first.clone()), (other, second.clone())], 1);
+        let transaction = connection.transaction().expect("one at a time");
+        assert_eq!(read_answer(&transaction, "ada", "key-1").expect("read"), Some(first));
+        assert_eq!(read_answer(&transaction, "eve", "key-1").expect("read"), Some(second));
+        assert_eq!(read_answer(&transaction, "ada", "key-2").expect("read"), None);
+    }
+}

@@ -1,0 +1,110 @@
+//! What follows when the journal can't be written: the control plane ends, for a service manager to start it again, or it
+//! looks whether the cause is gone. Then what is durable is replayed into a new engine and everything else is made anew, as by
+//! a restart: nothing that was answered with a failure is assumed. Running jobs go on meanwhile.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp, with_causes};
+use gangline_execution::protocol::SupervisorSpec;
+use tracing::{debug, error, info};
+
+use super::actor::Actor;
+
+/// From a failure to the first look whether its cause is gone; each further one comes after twice the time.
+const LOOK_AFTER_MIN: Duration = Duration::from_secs(1);
+/// Between two looks at most.
+const LOOK_AFTER_MAX: Duration = Duration::from_secs(30);
+
+/// What the control plane does once its journal can't be written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnJournalFailure {
+    /// It ends, so that whatever started it starts it again.
+    Exit,
+    /// It stays, refuses changes, and goes on with what is durable once the journal can be written again.
+    #[default]
+    Heal,
+}
+
+/// When to look whether a failed journal can be written again.
+#[derive(Debug, Default)]
+pub(super) struct Healing {
+    next: Option<(Timestamp, Duration)>,
+}
+
+impl Healing {
+    /// Whether it is time; the first time comes a while after the failure.
+    fn is_due(&mut self, now: Timestamp) -> bool {
+        let (at, pause) = *self.next.get_or_insert((now + LOOK_AFTER_MIN, LOOK_AFTER_MIN));
+        let is_due = now >= at;
+        if is_due {
+            let longer = (pause * 2).min(LOOK_AFTER_MAX);
+            self.next = Some((now + longer, longer));
+        }
+        is_due
+    }
+}
+
+/// What outlives the engine's state: gangs that the launching thread has, which must not be launched twice.
+pub(super) struct UnderWay {
+    pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
+    pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
+    pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
+}
+
+impl UnderWay {
+    /// A start, by which nothing has been launched yet.
+    pub(super) fn nothing(launches: SyncSender<Vec<SupervisorSpec>>) -> UnderWay {
+        UnderWay { launches, launching: BTreeSet::new(), relaunches: Vec::new() }
+    }
+}
+
+impl Actor {
+    /// After a turn: nothing, unless the journal has failed.
+    ///
+    /// # Errors
+    /// Why the control plane can't go on.
+    pub(super) fn survive_failure(self, now: Timestamp, healing: &mut Healing) -> Result<Actor, String> {
+        let Some(cause) = self.journal.poison() else {
+            *healing = Healing::default();
+            return Ok(self);
+        };
+        if self.options.on_journal_failure == OnJournalFailure::Exit {
+            return Err(format!("the journal can't be written: {cause}"));
+        }
+        if healing.is_due(now) { self.heal(now) } else { Ok(self) }
+    }
+
+    /// Goes on with what is durable if the journal can be written again, and otherwise as before.
+    pub(super) fn heal(mut self, now: Timestamp) -> Result<Actor, String> {
+        let recovered = match self.journal.reopen(self.options.journal) {
+            Ok(recovered) => recovered,
+            Err(failure) => {
+                debug!(failure = with_causes(&failure), "the journal still can't be written");
+                return Ok(self);
+            }
+        };
+        info!("the journal can be written again: what is durable is replayed");
+        let Actor { journal, options, launches, launching, relaunches, .. } = self;
+        let under_way = UnderWay { launches, launching, relaunches };
+        Actor::resume(journal, recovered, options, under_way, now).map_err(|failure| {
+            let failure = with_causes(&failure);
+            error!(failure, "what is durable can't be gone on with");
+            failure
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_journal_is_looked_at_ever_more_rarely() {
+        let mut healing = Healing::default();
+        let looks: Vec<u64> =
+            (0..100).filter(|second| healing.is_due(Timestamp::EPOCH + Duration::from_secs(*second))).collect();
+        assert_eq!(looks, [1, 3, 7, 15, 31, 61, 91]);
+    }
+}

@@ -1,0 +1,81 @@
+//! Changes, each answered once it is durable. One that comes with a key is made once: its answer becomes durable in the same
+//! commit, and whoever asks with the key again, after a lost answer or at the same time, gets that answer.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Error;
+use super::actor::Actor;
+use super::batch::{Batch, Deferred};
+use super::handle::Reply;
+use crate::db;
+use crate::model::{KeptAnswer, RequestKey, read_answer};
+
+impl Actor {
+    /// A change is refused at once while the journal is poisoned, before it touches the engine.
+    pub(super) fn change<T: Serialize + DeserializeOwned + Send + 'static>(
+        &mut self,
+        batch: &mut Batch,
+        key: Option<RequestKey>,
+        reply: Reply<T>,
+        work: impl FnOnce(&mut Self, &mut Batch) -> Result<T, Error>,
+    ) {
+        let outcome = match (self.journal.poison(), key) {
+            (Some(cause), _) => Err(Error::Poisoned { cause: cause.to_owned() }),
+            (None, Some(key)) => self.change_once(batch, key, work),
+            (None, None) => work(self, batch),
+        };
+        answer_after_commit(batch, reply, outcome);
+    }
+
+    /// What was refused is kept under no key: it changed nothing, and may be possible later.
+    fn change_once<T: Serialize + DeserializeOwned>(
+        &mut self,
+        batch: &mut Batch,
+        key: RequestKey,
+        work: impl FnOnce(&mut Self, &mut Batch) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if let Some(kept) = self.kept_answer(&key)? {
+            return kept.for_request(&key).and_then(|body| {
+                let unreadable =
+                    |error: serde_json::Error| Error::Unreadable { code: "G0399", cause: error.to_string() };
+                serde_json::from_str(body).map_err(unreadable)
+            });
+        }
+        let answer = work(self, batch)?;
+        let body = serde_json::to_string(&answer).expect("wire types have string keys only");
+        let kept = KeptAnswer { request: key.request, body };
+        self.rows.answers.push((key, kept));
+        Ok(answer)
+    }
+
+    /// The answer that is durable, or is about to be.
+    fn kept_answer(&self, key: &RequestKey) -> Result<Option<KeptAnswer>, Error> {
+        let in_batch = self.rows.answers.iter().find(|(kept, _)| (&kept.user, &kept.key) == (&key.user, &key.key));
+        if let Some((_, answer)) = in_batch {
+            return Ok(Some(answer.clone()));
+        }
+        let read = self.reader.read(|transaction| read_answer(transaction, &key.user, &key.key));
+        read.map_err(|error: db::Error| Error::Unreadable { code: error.code(), cause: error.to_string() })
+    }
+}
+
+impl KeptAnswer {
+    /// The body, if the request is the one that was answered with it.
+    pub(crate) fn for_request(&self, key: &RequestKey) -> Result<&str, Error> {
+        if self.request == key.request { Ok(&self.body) } else { Err(Error::KeyReused(key.key.clone())) }
+    }
+}
+
+/// Sends an answer once the batch is durable; a success turns into the failure of the commit.
+fn answer_after_commit<T: Send + 'static>(batch: &mut Batch, reply: Reply<T>, outcome: Result<T, Error>) {
+    let deferred: Deferred = Box::new(move |committed| {
+        let answer = match committed {
+            Ok(()) => outcome,
+            Err(failure) => outcome.and(Err(failure.clone())),
+        };
+        // The asker may have given up.
+        let _ = reply.send(answer);
+    });
+    batch.answers.push(deferred);
+}
