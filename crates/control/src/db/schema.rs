@@ -7,8 +7,11 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use super::Error;
 
 /// Migration `n` is at index `n - 1`; it brings a database from version `n - 1` to `n`.
-const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_journal.sql"), include_str!("migrations/0002_read_models.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_journal.sql"),
+    include_str!("migrations/0002_read_models.sql"),
+    include_str!("migrations/0003_sweeps.sql"),
+];
 
 const VERSION_KEY: &str = "schema_version";
 

@@ -24,7 +24,7 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) ->
     let id = parse_sweep(&text)?;
     let records = read(&app, move |transaction| {
         let first = read_records(transaction, id.0..JobId(id.0.0.saturating_add(1)))?;
-        let jobs = first.first().and_then(|record: &JobRecord| record.sweep.as_ref()).map_or(0, |sweep| sweep.jobs);
+        let jobs = first.first().map_or(0, JobRecord::sweep_jobs);
         read_records(transaction, id.0..JobId(id.0.0.saturating_add(u64::from(jobs))))
     });
     let mut sweep = sweep_to_wire(id, &records.await?).ok_or_else(|| ApiError::no_sweep(&text))?;

@@ -17,7 +17,7 @@ use super::survey::Surveyed;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
 use crate::db::{self, Journal};
-use crate::model::{JobRecord, book_attempt, repair, write_job, write_ledger, write_sample};
+use crate::model::{JobRecord, book_attempt, repair, write_job, write_ledger, write_sample, write_sweep};
 
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
 const TICK: Duration = Duration::from_millis(200);
@@ -246,6 +246,7 @@ impl Actor {
         let given_out = JobId(self.engine.next_job_id().0 - 1);
         let mut read_models = |transaction: &rusqlite::Transaction<'_>| -> rusqlite::Result<()> {
             rows.repairs.iter().try_for_each(|damage| repair(transaction, damage))?;
+            rows.sweeps.iter().try_for_each(|sweep| write_sweep(transaction, sweep))?;
             for job in rows.jobs.iter().filter_map(|job| records.get(job)) {
                 write_job(transaction, job)?;
             }

@@ -18,7 +18,7 @@ use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
-use gangline_orchestration::NodeCapacity;
+use gangline_orchestration::{Limits, NodeCapacity};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -93,7 +93,7 @@ impl Answer {
     }
 }
 
-fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) -> Options {
+fn options(folder: &Path, secrets: Secrets, limits: Limits, launches: Sender<SupervisorSpec>) -> Options {
     let capacity = NodeCapacity {
         pool: PoolName::default(),
         accelerator: AcceleratorKind("cpu".to_owned()),
@@ -116,6 +116,7 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
         nodes: vec![node],
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
+        limits,
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),
@@ -128,10 +129,26 @@ fn options(folder: &Path, secrets: Secrets, launches: Sender<SupervisorSpec>) ->
 
 impl Plane {
     pub(crate) fn start() -> Plane {
-        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        Plane::limited(Limits::default())
+    }
+
+    /// One with limits of its own.
+    pub(crate) fn limited(limits: Limits) -> Plane {
+        Plane::open(tempfile::tempdir().expect("the temporary folder is writable"), limits)
+    }
+
+    /// Stops it and starts another one on its folder.
+    pub(crate) fn restart(mut self) -> Plane {
+        self.stop();
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a temporary folder is writable"));
+        Plane::open(folder, Limits::default())
+    }
+
+    fn open(folder: TempDir, limits: Limits) -> Plane {
         let secrets = Secrets::open(folder.path()).expect("the folder is writable");
         let (sender, launches) = channel();
-        let service = Service::start(options(folder.path(), secrets.clone(), sender)).expect("a new folder opens");
+        let service =
+            Service::start(options(folder.path(), secrets.clone(), limits, sender)).expect("the folder opens");
         let app = App {
             handle: service.handle(),
             reader: service.reader(),
