@@ -4,6 +4,7 @@
 //! are changed only by the service's one thread and stored in the transaction of the entries they follow from.
 
 mod booking;
+mod bound;
 mod record;
 mod recovery;
 mod report;
@@ -13,6 +14,7 @@ mod sweep;
 mod view;
 
 pub(crate) use booking::book_attempt;
+pub(crate) use bound::bound;
 pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use series::read_series;

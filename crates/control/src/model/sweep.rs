@@ -6,6 +6,7 @@ use gangline_base::{Goal, Grid, JobId, MetricValue, Money, Step, SweepId, SweepS
 use gangline_orchestration::{Decision, Engine, Fate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::bound::cut;
 use super::record::JobRecord;
 use crate::wire;
 
@@ -133,14 +134,6 @@ fn grid_to_disk<S: Serializer>(grid: &Grid, serializer: S) -> Result<S::Ok, S::E
 
 fn grid_from_disk<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Grid, D::Error> {
     Vec::deserialize(deserializer).map(Grid::new)
-}
-
-/// A text, cut to so many bytes, with a mark where something is missing.
-pub(crate) fn cut(text: &str, bytes_max: usize) -> String {
-    if text.len() <= bytes_max {
-        return text.to_owned();
-    }
-    format!("{}...", &text[..text.floor_char_boundary(bytes_max)])
 }
 
 impl JobRecord {

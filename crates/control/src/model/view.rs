@@ -7,9 +7,10 @@ use gangline_base::{AttemptNumber, JobId, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
 use gangline_execution::protocol::{FaultCause, NodeState};
 
+use super::bound::cut;
 use super::record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
 use super::recovery::recoveries;
-use super::sweep::{LISTED_VALUE_BYTES_MAX, cut};
+use super::sweep::LISTED_VALUE_BYTES_MAX;
 use crate::wire::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
 
 /// A row of the ledger.

@@ -88,6 +88,12 @@ impl Answer {
         (self.status, code)
     }
 
+    /// The code of an error, if it is one.
+    pub(crate) fn refusal_code(&self) -> Option<String> {
+        let answer: Value = serde_json::from_str(&self.text).ok()?;
+        answer["error"]["code"].as_str().map(str::to_owned)
+    }
+
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
