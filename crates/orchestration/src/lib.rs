@@ -55,6 +55,7 @@ mod placement;
 pub mod preemption;
 mod queue;
 mod rank;
+mod reasons;
 mod refusal;
 mod rotation;
 mod seeking;

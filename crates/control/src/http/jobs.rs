@@ -63,14 +63,13 @@ pub(super) async fn list(
 /// The list as the API and the page show it.
 pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<wire::JobList, ApiError> {
     let records = read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
-    let reasons = app.handle.wait_reasons().await?;
+    let waiting = records.iter().map(|(record, _)| record).filter(|record| record.state == wire::JobState::Waiting);
+    let mut reasons = app.handle.wait_reasons(waiting.map(|record| record.id).collect()).await?;
     let mut jobs: Vec<wire::Job> = Vec::with_capacity(records.len());
     for (record, booked) in &records {
         let mut job = to_wire(&app.folder, record, booked, Texts::Cut);
-        if job.state == wire::JobState::Waiting
-            && let Some((_, reason)) = reasons.iter().find(|(id, _)| *id == record.id)
-        {
-            job.because.clone_from(reason);
+        if let Some(reason) = reasons.remove(&record.id).filter(|_| job.state == wire::JobState::Waiting) {
+            job.because = reason;
         }
         jobs.push(job);
     }

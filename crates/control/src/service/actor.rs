@@ -118,7 +118,9 @@ impl Actor {
             Request::Surveyed { survey } => self.surveyed(now, survey, batch),
             Request::DryRun { spec, reply } => Self::answer_query(batch, reply, self.dry_run(now, &spec)),
             Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),
-            Request::WaitReasons { reply } => Self::answer_query(batch, reply, Ok(self.wait_reasons(now))),
+            Request::WaitReasons { jobs, reply } => {
+                Self::answer_query(batch, reply, Ok(self.wait_reasons(now, &jobs)));
+            }
             Request::Nodes { reply } => Self::answer_query(batch, reply, Ok(self.node_list(now))),
             Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list(now))),
             Request::Health { reply } => Self::answer_query(batch, reply, Ok(self.health())),

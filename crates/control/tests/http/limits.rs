@@ -169,3 +169,22 @@ fn a_user_has_so_many_jobs_and_bytes_at_most() {
     assert!(second.text.contains("the jobs of ada take"), "{second:?}");
     assert_eq!(plane.submit_text("run: x\n", false).status, 200, "a small one has room");
 }
+
+/// Whatever page is asked for: the jobs on it say what they wait for, however many wait before them.
+#[test]
+fn every_job_of_a_page_says_what_it_waits_for() {
+    let plane = Plane::start();
+    plane.submit("holder", 2);
+    for _ in 0..3 {
+        assert_eq!(plane.submit_text(&format!("run: x\nsweep: {{SEED: [{}]}}\n", seeds(1_000)), false).status, 200);
+    }
+    for page in ["/jobs?limit=500", "/jobs?before=job-1500&limit=100", "/jobs?before=job-100"] {
+        let jobs = plane.get(page).json()["jobs"].as_array().cloned().unwrap_or_default();
+        let waiting = jobs.iter().filter(|job| job["state"] == "waiting");
+        let reasons: Vec<&str> = waiting.filter_map(|job| job["because"].as_str()).collect();
+        assert!(reasons.len() > 90, "{page}");
+        assert!(reasons.iter().all(|reason| reason.ends_with("; held by job-1")), "{page}: {:?}", reasons.first());
+    }
+    let points = plane.get("/sweeps/sweep-2002").json()["points"].clone();
+    assert_eq!(points[999]["because"], points[0]["because"]);
+}
