@@ -43,6 +43,9 @@ fn kind_of(refusal: &Refusal) -> Refused {
         Refusal::UnknownSweep(_)
         | Refusal::SweepSize { .. }
         | Refusal::SweepPoint { .. }
+        | Refusal::TooLarge { .. }
+        | Refusal::UserJobs { .. }
+        | Refusal::Stored { .. }
         | Refusal::MetricNotDue { .. }
         | Refusal::NoPrice { .. }
         | Refusal::BudgetTooSmall { .. } => Refused::Sweep,

@@ -19,7 +19,7 @@ use super::shadow::Shadow;
 
 /// Small enough for random histories to run into.
 pub(super) const LIMITS: Limits =
-    Limits { waiting_max: 7, nodes_max: 5, requeues_max: 2, backoff_max: Duration::from_secs(2) };
+    Limits { waiting_max: 7, nodes_max: 5, requeues_max: 2, backoff_max: Duration::from_secs(2), ..Limits::UNLIMITED };
 
 /// A property that doesn't hold.
 #[derive(Clone, Debug, PartialEq, Eq)]

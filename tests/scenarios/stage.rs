@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, CheckpointPolicy, DeviceLayout, Elastic, GangShape, HangTimeout, JobId, JobSpec,
-    Launch, Level, NodeId, NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec,
-    Timestamp, grid,
+    AcceleratorKind, AttemptNumber, CheckpointPolicy, DeviceLayout, Elastic, GangShape, Grid, HangTimeout, JobId,
+    JobSpec, Launch, Level, NodeId, NodeName, Program, RecoveryPolicy, SpeedUp, Step, Submitter, SweepId, SweepRules,
+    SweepSpec, Timestamp,
 };
 use gangline_orchestration::{
     Configuration, Decision, Engine, Entry, Event, Fate, FaultCause, JobState, Limits, Location, NodeCapacity,
@@ -198,8 +198,8 @@ impl Stage {
         let ids = (first.0..).map(JobId);
         let named: Vec<_> = numbers.iter().map(|number| format!("{name}/{number}")).zip(ids).collect();
         self.names.extend(named.iter().map(|(name, id)| (*id, name.clone())));
-        let points = grid(&[("N".to_owned(), numbers)]);
-        self.apply(&Event::SweepSubmitted(Arc::new(SweepSpec { job, points, rules })))?;
+        let grid = Grid::new(vec![("N".to_owned(), numbers)]);
+        self.apply(&Event::SweepSubmitted(Arc::new(SweepSpec { job, grid, rules })))?;
         if self.engine.next_job_id() == first {
             self.names.retain(|id, _| *id < first);
             return Ok(());

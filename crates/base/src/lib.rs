@@ -29,6 +29,6 @@ pub use spec::{
     AcceleratorKind, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Lane, Launch, Priority, Program,
     RecoveryPolicy, Submitter,
 };
-pub use sweep::{EarlyStop, Goal, MetricValue, Reduction, SweepPoint, SweepRules, SweepSpec, grid};
+pub use sweep::{EarlyStop, Goal, Grid, MetricValue, Reduction, SweepRules, SweepSpec};
 pub use time::Timestamp;
 pub use topology::{InvalidLevel, Level, Segment, TopologyRequest};

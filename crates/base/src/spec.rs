@@ -38,6 +38,39 @@ pub struct JobSpec {
     pub submitter: Submitter,
 }
 
+/// What a specification takes where it is stored besides its texts: the names of its fields, and its numbers.
+const FIELDS_BYTES: u64 = 896;
+/// What quotes, a colon and a comma add to a text.
+const PUNCTUATION_BYTES: u64 = 4;
+/// What a pair of numbers takes.
+const PAIR_BYTES: u64 = 24;
+
+impl JobSpec {
+    /// What it takes where it is stored, at most: limits on what users send are counted in this.
+    #[must_use]
+    pub fn stored_bytes(&self) -> Bytes {
+        let JobSpec { name, queue, gang, program, checkpoint, submitter, .. } = self;
+        let named = [name, queue.as_str(), &gang.accelerator.0, gang.pool.as_str(), &submitter.0];
+        let optional = [&program.setup, &checkpoint.path].into_iter().flatten().map(String::as_str);
+        let envs = program.envs.iter().flat_map(|(name, value)| [name.as_str(), value.as_str()]);
+        let texts = named.into_iter().chain([program.workdir.as_str(), &program.run]).chain(optional).chain(envs);
+        let texts: u64 = texts.chain(self.datasets.iter().map(String::as_str)).map(|text| stored_text(text).0).sum();
+        let pairs = self.elastic.as_ref().map_or(0, |elastic| elastic.speed_up.points().len());
+        Bytes(FIELDS_BYTES + texts + PAIR_BYTES * u64::try_from(pairs).unwrap_or(u64::MAX))
+    }
+}
+
+/// What a text takes where it is stored, with quotes and what has to be escaped.
+pub(crate) fn stored_text(text: &str) -> Bytes {
+    let stored = |byte: u8| match byte {
+        b'"' | b'\\' => 2,
+        // Written as \u00 and two digits.
+        0..=0x1f => 6,
+        _ => 1,
+    };
+    Bytes(text.bytes().map(stored).sum::<u64>() + PUNCTUATION_BYTES)
+}
+
 /// The user on whose behalf a job runs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Submitter(pub String);

@@ -9,22 +9,23 @@ use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use crate::{JobSpec, Step};
+use crate::spec::stored_text;
+use crate::{Bytes, JobSpec, Step};
 
-/// A validated sweep.
+/// A validated sweep. It takes as much memory as was sent: its points are counted out of the grid, never stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepSpec {
     /// What all its jobs have in common; its name is the sweep's.
     pub job: Arc<JobSpec>,
     /// What each job has of its own, in the order of their ids.
-    pub points: Vec<SweepPoint>,
+    pub grid: Grid,
     /// What they share.
     pub rules: SweepRules,
 }
 
-/// A point of the grid: each parameter with its value, both as written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SweepPoint(pub Vec<(String, String)>);
+/// Parameters with their values, each as written. Every combination is a point; the last parameter changes fastest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grid(Vec<(String, Vec<String>)>);
 
 /// The rules that a sweep's jobs share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,47 +100,121 @@ impl EarlyStop {
 const NAME_PART_CHARS_MAX: usize = 40;
 /// The longest name of a point, in characters.
 const NAME_CHARS_MAX: usize = 160;
+/// What a sweep's rules and the names of its fields take where they are stored, at most.
+const RULES_BYTES: u64 = 256;
 
-impl SweepPoint {
-    /// Its parameters for people: `LR=3e-4,BATCH=8`. What isn't a letter, a digit or one of `+-._` becomes `_`, and what
-    /// is long is cut: the job's environment has the values themselves.
+impl Grid {
+    /// The grid of these parameters.
     #[must_use]
-    pub fn label(&self) -> String {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "+-._".contains(c);
-        let plain = |text: &str| -> String { text.chars().map(|c| if is_plain(c) { c } else { '_' }).collect() };
-        let part = |(name, value): &(String, String)| -> String {
-            format!("{}={}", plain(name), plain(value)).chars().take(NAME_PART_CHARS_MAX).collect()
+    pub fn new(parameters: Vec<(String, Vec<String>)>) -> Grid {
+        Grid(parameters)
+    }
+
+    /// The grid whose points these are, in this order; none if they are no grid's.
+    #[must_use]
+    pub fn from_points(points: &[Vec<(String, String)>]) -> Option<Grid> {
+        let first = points.first().map(Vec::as_slice).unwrap_or_default();
+        let mut parameters: Vec<(String, Vec<String>)> =
+            first.iter().map(|(name, _)| (name.clone(), Vec::new())).collect();
+        for point in points {
+            for ((_, values), (_, value)) in parameters.iter_mut().zip(point) {
+                if !values.contains(value) {
+                    values.push(value.clone());
+                }
+            }
+        }
+        let grid = Grid(parameters);
+        let is_point = |(index, point): (usize, &Vec<(String, String)>)| {
+            let own = grid.point(index).unwrap_or_default();
+            own.into_iter().eq(point.iter().map(|(name, value)| (name.as_str(), value.as_str())))
         };
-        let parts: Vec<String> = self.0.iter().map(part).collect();
-        parts.join(",").chars().take(NAME_CHARS_MAX).collect()
+        (grid.points() == points.len() && points.iter().enumerate().all(is_point)).then_some(grid)
+    }
+
+    /// The parameters with their values.
+    #[must_use]
+    pub fn parameters(&self) -> &[(String, Vec<String>)] {
+        &self.0
+    }
+
+    /// How many points it has: none without a parameter.
+    #[must_use]
+    pub fn points(&self) -> usize {
+        let product = |points: usize, (_, values): &(String, Vec<String>)| points.saturating_mul(values.len());
+        if self.0.is_empty() { 0 } else { self.0.iter().fold(1, product) }
+    }
+
+    /// Each parameter with its value at a point, counted from 0.
+    #[must_use]
+    pub fn point(&self, index: usize) -> Option<Vec<(&str, &str)>> {
+        if index >= self.points() {
+            return None;
+        }
+        let mut rest = index;
+        let mut point = Vec::with_capacity(self.0.len());
+        for (name, values) in self.0.iter().rev() {
+            point.push((name.as_str(), values[rest % values.len()].as_str()));
+            rest /= values.len();
+        }
+        point.reverse();
+        Some(point)
+    }
+
+    /// A point's parameters for people: `LR=3e-4,BATCH=8`. What isn't a letter, a digit or one of `+-._` becomes `_`, and
+    /// what is long is cut: the job's environment has the values themselves.
+    #[must_use]
+    pub fn label(&self, index: usize) -> Option<String> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "+-._".contains(c) { c } else { '_' };
+        let part = |(name, value): (&str, &str)| -> String {
+            let chars = name.chars().map(plain).chain(['=']).chain(value.chars().map(plain));
+            chars.take(NAME_PART_CHARS_MAX).collect()
+        };
+        let mut label = String::new();
+        for (name, value) in self.point(index)? {
+            if label.len() >= NAME_CHARS_MAX {
+                break;
+            }
+            if !label.is_empty() {
+                label.push(',');
+            }
+            label.push_str(&part((name, value)));
+        }
+        label.truncate(NAME_CHARS_MAX);
+        Some(label)
+    }
+
+    /// What its texts take where they are stored.
+    #[must_use]
+    pub fn stored_bytes(&self) -> Bytes {
+        let texts = |(name, values): &(String, Vec<String>)| {
+            values.iter().chain([name]).map(|text| stored_text(text).0).sum::<u64>()
+        };
+        Bytes(self.0.iter().map(texts).sum())
     }
 }
 
 impl SweepSpec {
-    /// The job of each point: its values are in its environment, over the file's own, and in its name.
-    pub fn jobs(&self) -> impl Iterator<Item = JobSpec> {
-        self.points.iter().map(|point| {
-            let mut job = JobSpec::clone(&self.job);
-            job.name = format!("{}/{}", self.job.name, point.label());
-            job.program.envs.extend(point.0.iter().cloned());
-            job
-        })
+    /// The name of a point's job.
+    #[must_use]
+    pub fn job_name(&self, index: usize) -> Option<String> {
+        self.grid.label(index).map(|label| format!("{}/{label}", self.job.name))
     }
-}
 
-/// Every combination of the parameters' values: the last parameter changes fastest.
-#[must_use]
-pub fn grid(parameters: &[(String, Vec<String>)]) -> Vec<SweepPoint> {
-    let mut points = vec![SweepPoint(Vec::new())];
-    for (name, values) in parameters {
-        let extended = |point: &SweepPoint, value: &String| {
-            let mut point = point.clone();
-            point.0.push((name.clone(), value.clone()));
-            point
-        };
-        points = points.iter().flat_map(|point| values.iter().map(move |value| extended(point, value))).collect();
+    /// The job of a point as its own: its values are in its environment, over the file's, and in its name.
+    #[must_use]
+    pub fn job(&self, index: usize) -> Option<JobSpec> {
+        let mut job = JobSpec { name: self.job_name(index)?, ..JobSpec::clone(&self.job) };
+        let values = self.grid.point(index)?.into_iter();
+        job.program.envs.extend(values.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        Some(job)
     }
-    points
+
+    /// What it takes where it is stored: as much as was sent, however many points there are.
+    #[must_use]
+    pub fn stored_bytes(&self) -> Bytes {
+        let metric = self.rules.early_stop.as_ref().map_or(Bytes(0), |rules| stored_text(&rules.metric));
+        Bytes(self.job.stored_bytes().0 + self.grid.stored_bytes().0 + metric.0 + RULES_BYTES)
+    }
 }
 
 /// Billionths in one.
@@ -234,13 +309,15 @@ mod tests {
         assert_eq!(Reduction::new(1), None);
     }
 
+    fn grid(parameters: &[(&str, &[&str])]) -> Grid {
+        let owned = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();
+        Grid::new(parameters.iter().map(|(name, values)| ((*name).to_owned(), owned(values))).collect())
+    }
+
     #[test]
     fn a_grid_has_every_combination_once() {
-        let parameter = |name: &str, values: &[&str]| {
-            (name.to_owned(), values.iter().map(|&value| value.to_owned()).collect::<Vec<_>>())
-        };
-        let points = grid(&[parameter("LR", &["1e-4", "3e-4"]), parameter("BATCH", &["8", "16", "32"])]);
-        let labels: Vec<String> = points.iter().map(SweepPoint::label).collect();
+        let grid = grid(&[("LR", &["1e-4", "3e-4"]), ("BATCH", &["8", "16", "32"])]);
+        let labels: Vec<String> = (0..grid.points()).filter_map(|index| grid.label(index)).collect();
         let expected = [
             "LR=1e-4,BATCH=8",
             "LR=1e-4,BATCH=16",
@@ -250,12 +327,31 @@ mod tests {
             "LR=3e-4,BATCH=32",
         ];
         assert_eq!(labels, expected);
+        assert_eq!((grid.point(6), grid.label(6)), (None, None));
+        assert_eq!((Grid::default().points(), Grid::default().point(0)), (0, None));
+        assert_eq!(super::Grid::new(vec![("A".to_owned(), Vec::new())]).points(), 0);
+    }
+
+    #[test]
+    fn a_grid_is_found_in_its_points_and_in_nothing_else() {
+        let grid = grid(&[("A", &["1", "2"]), ("B", &["x", "y", "z"])]);
+        let owned = |point: Vec<(&str, &str)>| -> Vec<(String, String)> {
+            point.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        };
+        let points: Vec<_> = (0..6).filter_map(|index| grid.point(index)).map(owned).collect();
+        assert_eq!(Grid::from_points(&points), Some(grid));
+        assert_eq!(Grid::from_points(&points[..5]), None);
+        let mut changed = points.clone();
+        changed.swap(0, 1);
+        changed[3][0].0 = "C".to_owned();
+        assert_eq!(Grid::from_points(&changed), None);
+        assert_eq!(Grid::from_points(&[]), Some(Grid::default()));
     }
 
     #[test]
     fn a_label_is_short_and_harmless() {
-        let point = SweepPoint(vec![("DATA".to_owned(), "a b/../c\n".to_owned()), ("X".to_owned(), "y".repeat(500))]);
-        assert_eq!(point.label(), format!("DATA=a_b_.._c_,X={}", "y".repeat(38)));
+        let grid = grid(&[("DATA", &["a b/../c\n"]), ("X", &[&"y".repeat(500)])]);
+        assert_eq!(grid.label(0), Some(format!("DATA=a_b_.._c_,X={}", "y".repeat(38))));
     }
 
     #[test]

@@ -152,6 +152,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         journal_folder: journal_folder.clone(),
         nodes,
         sharing,
+        limits: config.limits,
         survey,
         launcher,
         clock: output::now,

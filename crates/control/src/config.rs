@@ -31,6 +31,7 @@
 //! ```
 
 mod fabric;
+mod limits;
 mod preemption;
 mod prices;
 mod queues;
@@ -46,7 +47,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use gangline_base::{AcceleratorKind, Bytes, DeviceLayout, Level, Money, NodeName, PoolName};
-use gangline_orchestration::{Configuration, InvalidConfiguration, Location, NodeCapacity, check_locations};
+use gangline_orchestration::{Configuration, InvalidConfiguration, Limits, Location, NodeCapacity, check_locations};
 use serde::Deserialize;
 
 /// Most accelerators on a node (A-10).
@@ -96,6 +97,8 @@ pub struct Config {
     pub launcher: Option<toml::Table>,
     /// How the cluster is shared.
     pub sharing: Configuration,
+    /// What users may submit.
+    pub limits: Limits,
 }
 
 /// Why the configuration was refused.
@@ -137,6 +140,12 @@ pub enum ConfigError {
     /// The spares make no sense.
     #[error("spares: {message}")]
     Spares {
+        /// What is wrong.
+        message: String,
+    },
+    /// The limits make no sense.
+    #[error("limits: {message}")]
+    Limits {
         /// What is wrong.
         message: String,
     },
@@ -182,6 +191,8 @@ struct FileV1 {
     suspicion: suspicion::SuspicionV1,
     #[serde(default)]
     spares: spares::SparesV1,
+    #[serde(default)]
+    limits: limits::LimitsV1,
 }
 
 #[derive(Deserialize)]
@@ -236,9 +247,10 @@ impl Config {
         let rules = file.preemption.unwrap_or_default();
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
+        let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         sharing.check()?;
         let FileV1 { listen, advertise, tls, topology_file, journal, launcher, .. } = file;
-        Ok(Config { listen, advertise, tls, topology_file, journal, nodes, launcher, sharing })
+        Ok(Config { listen, advertise, tls, topology_file, journal, nodes, launcher, sharing, limits })
     }
 }
 

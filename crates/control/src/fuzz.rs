@@ -9,7 +9,7 @@ use gangline_orchestration::{Entry, Event};
 
 use crate::codec::{decode_entry, decode_snapshot, encode_entry, encode_snapshot};
 use crate::jobfile::{Context, Problem, Submission, parse};
-use crate::model::{AttemptRecord, JobRecord, ShareRecord, outcome_as_end, to_wire};
+use crate::model::{AttemptRecord, JobRecord, ShareRecord, Texts, outcome_as_end, to_wire};
 
 /// The job that reports are of.
 const JOB_FILE: &str = "name: fuzzed\nresources: {accelerators: \"cpu:2\"}\nrun: \"true\"\n";
@@ -74,7 +74,7 @@ pub fn report(body: &[u8]) {
     record.summarise();
     assert!(samples.is_empty() || again.is_empty(), "no sample is taken twice");
     assert_eq!(serde_json::to_string(&record).ok(), Some(stored), "a repeated report changes nothing");
-    let shown = to_wire(Path::new("/data"), &record, &[]);
+    let shown = to_wire(Path::new("/data"), &record, &[], Texts::Whole);
     serde_json::to_string(&shown).expect("what is shown can be sent");
 }
 

@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Epoch, JobId, JobSpec, NodeId, NodeName, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
 use crate::caches::Caches;
 use crate::estimate::Estimates;
 use crate::job::{Job, ShareState};
+use crate::load::{Loads, UserLimits};
 use crate::outlook::Outlook;
 use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::spares::Spares;
@@ -18,11 +19,17 @@ use crate::standing::NodeStatus;
 use crate::sweep::Sweeps;
 use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
 
-/// Limits of the engine.
+/// Limits of the engine. What was let in once stays, though a limit is lowered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Jobs waiting at once.
     pub waiting_max: usize,
+    /// What a job, or a sweep with all its jobs, may take where it is stored: one entry of the journal has to hold it.
+    pub submission_bytes_max: Bytes,
+    /// What all live jobs together may take there: a snapshot has to hold them.
+    pub live_bytes_max: Bytes,
+    /// What one user may have of both.
+    pub user: UserLimits,
     /// Nodes known at once.
     pub nodes_max: usize,
     /// Times a job may ask to be queued again (exit code 94, orphaned) in its life.
@@ -31,9 +38,28 @@ pub struct Limits {
     pub backoff_max: Duration,
 }
 
+impl Limits {
+    /// Nothing that is submitted is too much: for simulations.
+    pub const UNLIMITED: Limits = Limits {
+        waiting_max: usize::MAX,
+        submission_bytes_max: Bytes(u64::MAX),
+        live_bytes_max: Bytes(u64::MAX),
+        user: UserLimits { jobs_max: usize::MAX, bytes_max: Bytes(u64::MAX) },
+        nodes_max: 100_000,
+        requeues_max: 1_000,
+        backoff_max: Duration::from_mins(1),
+    };
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Limits { waiting_max: 100_000, nodes_max: 100_000, requeues_max: 1_000, backoff_max: Duration::from_mins(1) }
+        Limits {
+            waiting_max: 200_000,
+            submission_bytes_max: Bytes(1 << 20),
+            live_bytes_max: Bytes(256 << 20),
+            user: UserLimits::default(),
+            ..Limits::UNLIMITED
+        }
     }
 }
 
@@ -53,6 +79,8 @@ pub struct Engine {
     /// How long jobs ran.
     pub(crate) estimates: Estimates,
     pub(crate) sweeps: Sweeps,
+    /// What users have in here.
+    pub(crate) loads: Loads,
     /// What nodes read of late.
     pub(crate) caches: Caches,
     pub(crate) spares: Spares,
@@ -83,6 +111,7 @@ impl Engine {
             outlook: Outlook::default(),
             estimates: Estimates::default(),
             sweeps: Sweeps::default(),
+            loads: Loads::default(),
             caches: Caches::default(),
             spares: Spares::default(),
             leaving: BTreeMap::new(),
@@ -255,15 +284,16 @@ impl Engine {
     }
 
     pub(crate) fn admit_job(&self, spec: &JobSpec) -> Result<(), Refusal> {
-        self.admit_job_after(0, spec)
-    }
-
-    /// Whether a job may come in once `before` others of its sweep have.
-    pub(crate) fn admit_job_after(&self, before: usize, spec: &JobSpec) -> Result<(), Refusal> {
-        let waiting = self.queues.waiting().saturating_add(before);
+        let waiting = self.queues.waiting();
         if waiting >= self.limits.waiting_max {
             return Err(Refusal::QueueFull { waiting });
         }
+        self.admit_load(&spec.submitter, 1, spec.stored_bytes())?;
+        self.admit_spec(spec)
+    }
+
+    /// Whether what it asks for can be had here at all.
+    pub(crate) fn admit_spec(&self, spec: &JobSpec) -> Result<(), Refusal> {
         if !self.queues.takes_jobs(&spec.queue) {
             return Err(Refusal::UnknownQueue { queue: spec.queue.clone(), queues: self.queues.leaf_names() });
         }

@@ -147,12 +147,14 @@ impl Engine {
         self.is_placement_due = true;
     }
 
-    fn enqueue_sweep(&mut self, now: Timestamp, spec: &SweepSpec) {
+    fn enqueue_sweep(&mut self, now: Timestamp, spec: &Arc<SweepSpec>) {
         let id = SweepId(self.next_job_id());
-        let jobs = u32::try_from(spec.points.len()).expect("a sweep has at most a thousand jobs");
-        self.sweeps.insert(Sweep { id, jobs, rules: spec.rules.clone(), rungs: BTreeMap::new() });
-        for job in spec.jobs() {
-            self.enqueue_new(now, Arc::new(job), Some(id));
+        let jobs = u32::try_from(spec.grid.points()).expect("a sweep has at most a thousand jobs");
+        let sweep = Sweep { id, jobs, spec: Some(spec.clone()), rules: spec.rules.clone(), rungs: BTreeMap::new() };
+        self.loads.sweep_came(&sweep);
+        self.sweeps.insert(sweep);
+        for _ in 0..jobs {
+            self.enqueue_new(now, spec.job.clone(), Some(id));
         }
     }
 
@@ -163,6 +165,7 @@ impl Engine {
         let job = Job { turn, sweep, ..Job::submitted(id, spec, now) };
         self.queues.insert(&job);
         self.sweeps.joined(sweep);
+        self.loads.job_came(&job, sweep.is_none());
         self.jobs.insert(id, job);
         self.attention.insert(id);
         self.is_placement_due = true;
@@ -191,7 +194,10 @@ impl Engine {
                     if job.attempts > 0 {
                         self.estimates.learn(now, &job.spec, job.ran);
                     }
-                    self.sweeps.left(job.sweep);
+                    self.loads.job_went(&job, self.sweeps.has_own_spec(job.sweep));
+                    if let Some(sweep) = self.sweeps.left(job.sweep) {
+                        self.loads.sweep_went(&sweep);
+                    }
                 }
                 self.is_placement_due = true;
             }

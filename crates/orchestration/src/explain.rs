@@ -5,20 +5,12 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
 
-use crate::advance::AdvanceReservation;
-use crate::backfill::Reservation;
 use crate::claim::names;
 use crate::engine::Engine;
-use crate::job::{Job, JobState};
 use crate::line::QueueKey;
-use crate::pass::reserves;
-use crate::queue::OverLimit;
-use crate::spares::{Applicant, SparePool};
-use crate::standing::NodeStatus;
-use crate::{DomainFit, Node, Refusal, Share, placement};
-
-/// Holders named in one explanation.
-const HOLDERS_NAMED_MAX: usize = 16;
+use crate::reasons::{Candidate, Reasons};
+use crate::spares::SparePool;
+use crate::{DomainFit, Refusal, Share};
 
 /// Why a waiting job waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,32 +217,26 @@ pub enum DryRun {
     WouldWait(Explanation),
 }
 
-/// A job that waits, or would.
-struct Candidate<'a> {
-    spec: &'a JobSpec,
-    is_recovering: bool,
-    key: QueueKey,
-    not_before: Timestamp,
-    sweep: Option<SweepId>,
-}
-
-impl<'a> Candidate<'a> {
-    fn applicant(&self) -> Applicant<'a> {
-        Applicant { spec: self.spec, is_recovering: self.is_recovering }
-    }
-}
-
 impl Engine {
     /// Why a waiting job waits; none if it isn't waiting.
     #[must_use]
     pub fn explain(&self, now: Timestamp, id: JobId) -> Option<Explanation> {
-        Some(self.explain_candidate(now, &candidate(self.jobs.get(&id)?)?))
+        Some(self.explain_candidate(now, &Candidate::waiting(self.jobs.get(&id)?)?))
     }
 
     /// What keeps a waiting job from starting, without its place in line, which takes longer to count.
     #[must_use]
     pub fn blocker(&self, now: Timestamp, id: JobId) -> Option<Blocker> {
-        Some(self.blocker_of(now, &candidate(self.jobs.get(&id)?)?))
+        self.blockers(now, &[id]).pop().map(|(_, blocker)| blocker)
+    }
+
+    /// What keeps each of these jobs from starting; those that don't wait are left out. What they have in common is worked
+    /// out once.
+    #[must_use]
+    pub fn blockers(&self, now: Timestamp, jobs: &[JobId]) -> Vec<(JobId, Blocker)> {
+        let mut reasons = Reasons::new(self, now);
+        let waiting = jobs.iter().filter_map(|id| Some((*id, Candidate::waiting(self.jobs.get(id)?)?)));
+        waiting.map(|(id, candidate)| (id, reasons.blocker_of(&candidate))).collect()
     }
 
     /// Where a job would run if it were submitted now, or why it would wait.
@@ -266,22 +252,24 @@ impl Engine {
         if explanation.blocker != Blocker::Nothing {
             return Ok(DryRun::WouldWait(explanation));
         }
-        let held = self.reservations_before(now, &candidate);
+        let mut reasons = Reasons::new(self, now);
+        let held = reasons.reservations_before(&candidate);
         let claims = self.claims_beside(candidate.key.job);
-        let room = self.room_beside(now, &candidate.applicant(), &claims, &held);
+        let room = self.room_beside(now, &candidate.applicant(), &claims, held);
         let shares = room.map(|room| room.shares).unwrap_or_default();
         Ok(DryRun::WouldStart { shares })
     }
 
     fn explain_candidate(&self, now: Timestamp, candidate: &Candidate<'_>) -> Explanation {
-        let blocker = self.blocker_of(now, candidate);
+        let mut reasons = Reasons::new(self, now);
+        let blocker = reasons.blocker_of(candidate);
         let own_leaf = self.queues.leaf(&candidate.spec.queue);
         let leaves = self.leaves_in_order(now).into_iter().take_while(|leaf| *leaf != own_leaf);
         let in_other_leaves: usize = leaves.map(|leaf| self.queues.pending(leaf).len()).sum();
         let ahead = in_other_leaves + self.queues.pending(own_leaf).range(..candidate.key).count();
         let is_new = !self.queues.contains(&candidate.spec.queue, &candidate.key);
         let starts_by = match blocker {
-            Blocker::NotEnoughFree { .. } if self.reservations_before(now, candidate).is_empty() => {
+            Blocker::NotEnoughFree { .. } if reasons.reservations_before(candidate).is_empty() => {
                 self.reserve(now, candidate.key.job, &candidate.spec.gang, &[]).at
             }
             Blocker::Claimed { until, .. } => Some(until),
@@ -289,110 +277,4 @@ impl Engine {
         };
         Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
     }
-
-    /// The reservations that the pass would have made when it came to this job.
-    fn reservations_before(&self, now: Timestamp, candidate: &Candidate<'_>) -> Vec<Reservation> {
-        let own_leaf = self.queues.leaf(&candidate.spec.queue);
-        let lane = candidate.spec.gang.lane();
-        let leaves = self.leaves_in_order(now);
-        let until = leaves.iter().position(|leaf| *leaf == own_leaf).map_or(leaves.len(), |own| own + 1);
-        let mut held = Vec::new();
-        for leaf in &leaves[..until] {
-            let is_before = |key: &&QueueKey| *leaf != own_leaf || **key < candidate.key;
-            for key in self.queues.pending(*leaf).iter().take_while(is_before) {
-                let Some(job) = self.jobs.get(&key.job) else { continue };
-                let gang = &job.spec.gang;
-                let competes = gang.lane() == lane && reserves(held.len(), gang);
-                if competes && self.may_start(now, *leaf, job) && self.could_run(&job.spec) {
-                    held.push(self.reserve(now, job.id, gang, &held));
-                }
-            }
-        }
-        held
-    }
-
-    fn blocker_of(&self, now: Timestamp, candidate: &Candidate<'_>) -> Blocker {
-        let gang = &candidate.spec.gang;
-        if candidate.not_before > now {
-            return Blocker::BackingOff { until: candidate.not_before };
-        }
-        let leaf = self.queues.leaf(&candidate.spec.queue);
-        if let Some(OverLimit { queue, held, limit }) = self.queues.over_limit(leaf, gang) {
-            return Blocker::Quota { queue, kind: gang.accelerator.clone(), wanted: gang.devices(), held, limit };
-        }
-        if let Some(full) = self.sweeps.full(candidate.sweep) {
-            return full;
-        }
-        if !placement::has_room(&self.cluster, gang, &Node::free_count) {
-            return self.jobs.get(&candidate.key.job).map_or_else(|| self.lack(gang), |job| self.lack_of(job));
-        }
-        let applicant = candidate.applicant();
-        if let Some(first) = self.barring(now, candidate.spec).first()
-            && self.room_beside(now, &applicant, &[], &[]).is_none()
-        {
-            let AdvanceReservation { name, from, until, .. } = (*first).clone();
-            return Blocker::Reserved { reservation: name, from, until, is_open: first.is_open(now) };
-        }
-        let spares = self.spares_kept_from(now, &applicant);
-        if !spares.is_empty() && self.room_beside(now, &applicant, &[], &[]).is_none() {
-            let kept = u32::try_from(spares.len()).unwrap_or(u32::MAX);
-            return Blocker::Spares { kept, pool: self.spare_pool(now, &gang.lane()) };
-        }
-        let claims = self.claims_beside(candidate.key.job);
-        let held = self.reservations_before(now, candidate);
-        if self.room_beside(now, &applicant, &claims, &held).is_some() {
-            return Blocker::Nothing;
-        }
-        let is_in_the_way =
-            |held: &&Reservation| self.room_beside(now, &applicant, &claims, std::slice::from_ref(held)).is_none();
-        held.iter().find(is_in_the_way).or(held.first()).or(claims.first()).map_or(Blocker::Nothing, |held| {
-            let first = self.jobs.get(&held.job);
-            let because = Box::new(first.map_or(Blocker::Nothing, |first| self.lack_of(first)));
-            Blocker::Behind { job: held.job, starts_by: held.at, because }
-        })
-    }
-
-    /// What a waiting job that is first in line lacks.
-    fn lack_of(&self, job: &Job) -> Blocker {
-        match self.live_claim(job) {
-            Some(claim) => Blocker::Claimed { victims: claim.victims.clone(), until: claim.until },
-            None => self.lack(&job.spec.gang),
-        }
-    }
-
-    /// What a gang lacks that there is no room for.
-    fn lack(&self, gang: &GangShape) -> Blocker {
-        let ready = self.cluster.could_hold(gang, &[NodeStatus::Ready]);
-        if ready < gang.nodes.get() {
-            let names = |status| {
-                let nodes = self.cluster.nodes().filter(move |node| node.status == status);
-                nodes.filter(|n| n.could_hold_share_of(gang)).map(|n| n.spec.name.clone()).collect()
-            };
-            let (draining, lost) = (names(NodeStatus::Draining), names(NodeStatus::Lost));
-            let suspect = names(NodeStatus::Suspect);
-            return Blocker::NodesUnavailable { wanted: gang.clone(), ready, draining, lost, suspect };
-        }
-        let competes = |node: &Node| node.status == NodeStatus::Ready && node.spec.capacity.is_for(gang);
-        let holds_one = |job: &&Job| {
-            let shares = job.attempt().map(|attempt| attempt.shares.as_slice()).unwrap_or_default();
-            shares.iter().any(|share| self.cluster.node(share.node).is_some_and(competes))
-        };
-        let nodes_with_room = self.cluster.with_room_for(gang).count();
-        if gang.topology.constrains() && nodes_with_room >= usize::try_from(gang.nodes.get()).unwrap_or(usize::MAX) {
-            let best = placement::most_in_one(&self.cluster, gang, &|domain| domain.with_devices_for(gang)).into();
-            return Blocker::Topology { wanted: gang.clone(), best, nodes_with_room };
-        }
-        Blocker::NotEnoughFree {
-            wanted: gang.clone(),
-            nodes_with_room,
-            free_accelerators: self.cluster.nodes().filter(|node| competes(node)).map(Node::free_count).sum(),
-            holders: self.jobs.values().filter(holds_one).map(|job| job.id).take(HOLDERS_NAMED_MAX).collect(),
-        }
-    }
-}
-
-fn candidate(job: &Job) -> Option<Candidate<'_>> {
-    let JobState::Queued { not_before, .. } = job.state else { return None };
-    let is_recovering = job.is_recovering;
-    Some(Candidate { spec: &job.spec, is_recovering, key: job.key(), not_before, sweep: job.sweep })
 }

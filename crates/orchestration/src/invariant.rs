@@ -7,6 +7,7 @@ use gangline_base::{JobId, NodeId, QueueName, SweepId};
 use crate::elasticity::{gang_of, nodes_max};
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
+use crate::load::Loads;
 use crate::queue::{QueueIndex, Queues};
 use crate::share::{Resource, held_by};
 
@@ -58,6 +59,9 @@ pub enum Violation {
         /// The job.
         job: JobId,
     },
+    /// What users' live jobs amount to is counted wrong.
+    #[error("what the live jobs of users amount to is counted wrong")]
+    LoadWrong,
     /// A waiting job isn't in the queue, or one that doesn't wait is.
     #[error("the queue and the state of {job} disagree")]
     QueueWrong {
@@ -93,6 +97,7 @@ impl Engine {
         let gone = self.waiting().into_iter().find(|job| !self.jobs.contains_key(job));
         gone.map_or(Ok(()), |job| Err(Violation::QueueWrong { job }))?;
         self.check_sweeps()?;
+        self.check_loads()?;
         let is_missed = |leaf: &QueueIndex| !self.queues.is_seeking(*leaf) && self.seeker_of(self.now, *leaf).is_some();
         if let Some(job) = self.queues.active().find(is_missed).and_then(|leaf| self.seeker_of(self.now, leaf)) {
             return Err(Violation::RightMissed { job });
@@ -119,6 +124,14 @@ impl Engine {
         let wrong = booked.keys().chain(counted.keys());
         let wrong = wrong.copied().find(|id| booked.get(id) != counted.get(id) || is_beyond(id));
         wrong.map_or(Ok(()), |sweep| Err(Violation::SweepWrong { sweep }))
+    }
+
+    /// What users have is what their live jobs amount to.
+    fn check_loads(&self) -> Result<(), Violation> {
+        let mut counted = Loads::default();
+        self.sweeps.all().for_each(|sweep| counted.sweep_came(sweep));
+        self.jobs.values().for_each(|job| counted.job_came(job, self.sweeps.has_own_spec(job.sweep)));
+        if counted == self.loads { Ok(()) } else { Err(Violation::LoadWrong) }
     }
 
     /// What a queue holds is what the jobs in and below it hold, and within its limit.

@@ -93,6 +93,12 @@ impl Line {
         spans.filter_map(|(span, jobs)| jobs.first().map(|first| (*span, *first)))
     }
 
+    /// The jobs of each request, those for most nodes first.
+    pub(crate) fn largest_first(&self) -> impl Iterator<Item = (&Arc<GangShape>, &BTreeSet<QueueKey>)> {
+        // Gangs are ordered by their nodes before anything else.
+        self.requests.iter().rev().flat_map(|(gang, spans)| spans.values().map(move |jobs| (gang, jobs)))
+    }
+
     /// The job of the same request that comes after the one with this key.
     pub(crate) fn next_alike(&self, spec: &JobSpec, key: &QueueKey) -> Option<QueueKey> {
         let jobs = self.requests.get(&spec.gang)?.get(&Span::of(spec))?;

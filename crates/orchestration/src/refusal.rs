@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, Level, Money, NodeId, QueueName, Step, SweepId,
+    AcceleratorKind, AttemptNumber, Bytes, GangShape, JobId, Level, Money, NodeId, QueueName, Step, Submitter, SweepId,
 };
 
 use crate::SWEEP_JOBS_MAX;
@@ -62,6 +62,38 @@ pub enum Refusal {
     QueueFull {
         /// How many wait.
         waiting: usize,
+    },
+    /// A job or a sweep is larger than what one entry of the journal takes.
+    #[error("it takes {bytes} where it is stored, and a submission may take {limit}")]
+    TooLarge {
+        /// What it takes.
+        bytes: Bytes,
+        /// What it may.
+        limit: Bytes,
+    },
+    /// A user has as many live jobs as one may have.
+    #[error("{user} has {live} job(s) that wait or run, and with {more} more they would be over the limit of {limit}")]
+    UserJobs {
+        /// The user.
+        user: Submitter,
+        /// How many there are.
+        live: usize,
+        /// How many were to come.
+        more: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+    /// What a user's live jobs, or all of them, take where they are stored is at its limit.
+    #[error("{} take {live} where they are stored, and with {more} more they would be over the limit of {limit}", whose_jobs(user.as_ref()))]
+    Stored {
+        /// The user; none if it is all jobs together.
+        user: Option<Submitter>,
+        /// What they take.
+        live: Bytes,
+        /// What was to come.
+        more: Bytes,
+        /// What they may take.
+        limit: Bytes,
     },
     /// A node says it is where another node of the same domain says that the domain isn't.
     #[error("{0}")]
@@ -144,9 +176,16 @@ impl Refusal {
             | Refusal::MetricNotDue { .. }
             | Refusal::NoPrice { .. }
             | Refusal::BudgetTooSmall { .. }
+            | Refusal::TooLarge { .. }
+            | Refusal::UserJobs { .. }
+            | Refusal::Stored { .. }
             | Refusal::ClusterFull { .. } => true,
         }
     }
+}
+
+fn whose_jobs(user: Option<&Submitter>) -> String {
+    user.map_or_else(|| "all jobs together".to_owned(), |user| format!("the jobs of {user}"))
 }
 
 /// What a gang wants beside what there is.

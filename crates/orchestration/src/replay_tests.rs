@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use gangline_base::{
-    AttemptNumber, JobId, JobSpec, Level, Money, NodeId, Segment, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
-    grid,
+    AttemptNumber, Grid, JobId, JobSpec, Level, Money, NodeId, Segment, Submitter, SweepId, SweepRules, SweepSpec,
+    Timestamp,
 };
 
 use crate::sweep_tests::spec;
@@ -40,9 +40,10 @@ fn another(nodes: u32, devices: u32) -> JobSpec {
 }
 
 fn sweep(job: JobSpec, points: u32) -> Event {
-    let points = grid(&[("SEED".to_owned(), (0..points).map(|number| number.to_string()).collect())]);
+    let values = (0..points).map(|number| number.to_string()).collect();
+    let grid = Grid::new(vec![("SEED".to_owned(), values)]);
     let rules = SweepRules { max_parallel: None, early_stop: None };
-    Event::SweepSubmitted(Arc::new(SweepSpec { job: Arc::new(job), points, rules }))
+    Event::SweepSubmitted(Arc::new(SweepSpec { job: Arc::new(job), grid, rules }))
 }
 
 /// Events that today's rules refuse, as if those of an earlier release had let them in.

@@ -89,11 +89,15 @@ impl Engine {
         engine.estimates = Estimates::restore(snapshot.histories);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
-        snapshot.sweeps.into_iter().for_each(|sweep| engine.sweeps.insert(sweep));
+        for sweep in snapshot.sweeps {
+            engine.loads.sweep_came(&sweep);
+            engine.sweeps.insert(sweep);
+        }
         engine.spares.history = snapshot.losses;
         engine.caches = Caches::restore(snapshot.datasets);
         for job in jobs.values() {
             engine.spares.note(job);
+            engine.loads.job_came(job, engine.sweeps.has_own_spec(job.sweep));
             engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {

@@ -11,8 +11,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-use gangline_base::{EarlyStop, JobId, MetricValue, Step, SweepId, SweepRules, SweepSpec, Timestamp};
+use gangline_base::{EarlyStop, JobId, JobSpec, MetricValue, Step, SweepId, SweepRules, SweepSpec, Timestamp};
 
 use crate::engine::Engine;
 use crate::job::Job;
@@ -28,6 +29,8 @@ pub struct Sweep {
     pub id: SweepId,
     /// How many jobs it has; their ids follow one another.
     pub jobs: u32,
+    /// What was submitted, which all its jobs share; none if it came when each job had a specification of its own.
+    pub spec: Option<Arc<SweepSpec>>,
     /// The rules they share.
     pub rules: SweepRules,
     /// What its jobs reported at each rung, in the order it came.
@@ -64,6 +67,11 @@ impl Sweep {
     /// The last of its jobs, and one more.
     fn jobs_end(&self) -> JobId {
         JobId(self.id.0.0.saturating_add(u64::from(self.jobs)))
+    }
+
+    /// Which point of the grid a job is.
+    fn point_of(&self, job: JobId) -> Option<usize> {
+        job.0.checked_sub(self.id.0.0).and_then(|index| usize::try_from(index).ok())
     }
 
     /// The step of the next rung of a job.
@@ -126,15 +134,21 @@ impl Sweeps {
         self.0.get(&id).map(|live| &live.sweep)
     }
 
+    /// Whether a job of this sweep, or of none, has its specification to itself.
+    pub(crate) fn has_own_spec(&self, id: Option<SweepId>) -> bool {
+        id.and_then(|id| self.get(id)).is_none_or(|sweep| sweep.spec.is_none())
+    }
+
     /// A job of it is live from now on.
     pub(crate) fn joined(&mut self, id: Option<SweepId>) {
         self.count(id, |sweep| sweep.live += 1);
     }
 
-    /// A job of it has ended; the last one takes the sweep along.
-    pub(crate) fn left(&mut self, id: Option<SweepId>) {
+    /// A job of it has ended; the last one takes the sweep along, which is returned then.
+    pub(crate) fn left(&mut self, id: Option<SweepId>) -> Option<Sweep> {
         self.count(id, |sweep| sweep.live -= 1);
-        self.0.retain(|other, sweep| Some(*other) != id || sweep.live > 0);
+        let id = id.filter(|id| self.0.get(id).is_some_and(|sweep| sweep.live == 0))?;
+        self.0.remove(&id).map(|live| live.sweep)
     }
 
     /// A job of it holds devices from now on.
@@ -192,14 +206,24 @@ impl Engine {
         self.sweeps.get(job.sweep?)?.rules.early_stop.as_ref().map(|rules| rules.metric.as_str())
     }
 
+    /// What a job asks for as its own. The jobs of a sweep share one specification ([`Job::spec`]): here the values of the
+    /// job's point are in its environment and in its name.
+    #[must_use]
+    pub fn own_spec(&self, job: &Job) -> Arc<JobSpec> {
+        let own = || {
+            let sweep = self.sweeps.get(job.sweep?)?;
+            sweep.spec.as_ref()?.job(sweep.point_of(job.id)?)
+        };
+        own().map_or_else(|| job.spec.clone(), Arc::new)
+    }
+
     /// What would become of the first job of a sweep if it were submitted now.
     ///
     /// # Errors
     /// The [`Refusal`] that submitting the sweep would meet.
     pub fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<DryRun, Refusal> {
         self.admit_sweep(sweep)?;
-        let first = sweep.jobs().next().ok_or(Refusal::SweepSize { points: 0 })?;
-        self.dry_run(now, &first)
+        self.dry_run(now, &sweep.job)
     }
 
     /// Where a job fell short, if it did at its last rung.
@@ -207,18 +231,24 @@ impl Engine {
         self.sweeps.get(job.sweep?)?.missed(job.id)
     }
 
-    /// All points or none: a refusal names the first point that can't be taken.
+    /// All points or none. They differ in nothing that matters here, so the first stands for all of them, and a queue that
+    /// has no room names the first that would find it full.
     pub(crate) fn admit_sweep(&self, sweep: &SweepSpec) -> Result<(), Refusal> {
-        if sweep.points.is_empty() || sweep.points.len() > SWEEP_JOBS_MAX {
-            return Err(Refusal::SweepSize { points: sweep.points.len() });
+        let points = sweep.grid.points();
+        if points == 0 || points > SWEEP_JOBS_MAX {
+            return Err(Refusal::SweepSize { points });
         }
-        for (before, spec) in sweep.jobs().enumerate() {
-            self.admit_job_after(before, &spec).map_err(|because| {
-                let (point, points) = (spec.name.clone(), sweep.points.len());
-                Refusal::SweepPoint { point, points, because: Box::new(because) }
-            })?;
+        self.admit_load(&sweep.job.submitter, points, sweep.stored_bytes())?;
+        let at = |index: usize, because: Refusal| {
+            let point = sweep.job_name(index).unwrap_or_else(|| sweep.job.name.clone());
+            Refusal::SweepPoint { point, points, because: Box::new(because) }
+        };
+        let (waiting, limit) = (self.queues.waiting(), self.limits.waiting_max);
+        if waiting.saturating_add(points) > limit {
+            let waiting = waiting.max(limit);
+            return Err(at(limit.saturating_sub(self.queues.waiting()), Refusal::QueueFull { waiting }));
         }
-        Ok(())
+        self.admit_spec(&sweep.job).map_err(|because| at(0, because))
     }
 
     pub(crate) fn admit_metric(&self, job: JobId, step: Step) -> Result<(), Refusal> {

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    Bytes, EarlyStop, Goal, HangTimeout, JobId, JobSpec, MetricValue, NodeName, PoolName, RecoveryPolicy, Reduction,
-    Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp, grid,
+    Bytes, EarlyStop, Goal, Grid, HangTimeout, JobId, JobSpec, MetricValue, NodeName, PoolName, RecoveryPolicy,
+    Reduction, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
 };
 
 use crate::fixture;
 use crate::{
-    Blocker, Decision, Engine, Entry, Event, Fate, FaultCause, Limits, Location, NodeCapacity, NodeSpec, Refusal,
-    ShareEnd, ShareState, StopReason,
+    Blocker, Decision, Engine, Entry, Event, Fate, FaultCause, Limits, Load, Location, NodeCapacity, NodeSpec, Refusal,
+    ShareEnd, ShareState, StopReason, UserLimits,
 };
 
 /// An engine, its clock and its journal.
@@ -108,8 +108,8 @@ impl World {
 
 fn sweep(points: u32, job: JobSpec, rules: SweepRules) -> Event {
     let values = (0..points).map(|number| number.to_string()).collect();
-    let points = grid(&[("SEED".to_owned(), values)]);
-    Event::SweepSubmitted(Arc::new(SweepSpec { job: Arc::new(job), points, rules }))
+    let grid = Grid::new(vec![("SEED".to_owned(), values)]);
+    Event::SweepSubmitted(Arc::new(SweepSpec { job: Arc::new(job), grid, rules }))
 }
 
 fn early_stop(goal: Goal, min_steps: u64, reduction: u32) -> SweepRules {
@@ -138,7 +138,8 @@ fn a_sweep_becomes_a_job_for_each_point_with_its_values() {
     job.program.envs.insert("SEED".to_owned(), "the file's own".to_owned());
     assert_eq!(placed(&world.apply(sweep(3, job, SweepRules::default())).expect("room")), [1, 2, 3]);
     let second = world.engine.job(JobId(2)).expect("it is live");
-    assert_eq!((second.spec.name.as_str(), second.spec.program.envs["SEED"].as_str()), ("train/SEED=1", "1"));
+    let own = world.engine.own_spec(second);
+    assert_eq!((own.name.as_str(), own.program.envs["SEED"].as_str()), ("train/SEED=1", "1"));
     assert_eq!(second.sweep, Some(SweepId(JobId(1))));
     assert_eq!(world.engine.next_job_id(), JobId(4));
     world.check_replay();
@@ -157,6 +158,52 @@ fn a_sweep_is_taken_whole_or_not_at_all() {
     let too_many = world.apply(sweep(1_001, spec(1, 1), SweepRules::default()));
     assert_eq!(too_many, Err(Refusal::SweepSize { points: 1_001 }));
     assert_eq!(world.engine.snapshot(), before);
+}
+
+#[test]
+fn the_jobs_of_a_sweep_share_one_specification_which_counts_once() {
+    let mut world = World::new(1, 1);
+    let mut job = spec(1, 1);
+    job.program.run = "x".repeat(10_000);
+    let user = job.submitter.clone();
+    world.apply(sweep(40, job, SweepRules::default())).expect("room");
+    let specs: Vec<_> = world.engine.jobs().map(|job| job.spec.clone()).collect();
+    assert!(specs.iter().all(|spec| Arc::ptr_eq(spec, &specs[0])));
+    let load = world.engine.load_of(&user);
+    assert!(load.jobs == 40 && (10_000..13_000).contains(&load.bytes.0), "{load:?}");
+    world.check_replay();
+    world.apply(Event::SweepCancelRequested { sweep: SweepId(JobId(1)), by: user.clone() }).expect("it is live");
+    assert_eq!(world.engine.load_of(&user).jobs, 1, "one runs and has to be stopped first");
+    world.end(JobId(1), &ShareEnd::Stopped);
+    assert_eq!((world.engine.load_of(&user), world.engine.load()), (Load::default(), Load::default()));
+    world.check_replay();
+}
+
+#[test]
+fn what_a_user_submits_has_limits_which_replay_forgives() {
+    let mut world = World::new(1, 1);
+    let user = UserLimits { jobs_max: 3, bytes_max: Bytes(9_000) };
+    let submission_bytes_max = Bytes(5_000);
+    world.engine.limits = Limits { user, submission_bytes_max, live_bytes_max: Bytes(12_000), ..world.engine.limits };
+    let job = |user: &str, bytes: usize| {
+        let mut job = JobSpec { submitter: Submitter(user.to_owned()), ..spec(1, 1) };
+        job.program.run = "x".repeat(bytes);
+        job
+    };
+    let submit = |job| Event::JobSubmitted(Arc::new(job));
+    let too_large = world.apply(submit(job("ada", 5_000))).expect_err("too large");
+    assert!(matches!(too_large, Refusal::TooLarge { limit: Bytes(5_000), .. }), "{too_large}");
+    let too_many = world.apply(sweep(4, job("ada", 10), SweepRules::default())).expect_err("four are too many");
+    assert!(matches!(too_many, Refusal::UserJobs { live: 0, more: 4, limit: 3, .. }), "{too_many}");
+    world.apply(submit(job("ada", 3_500))).expect("room");
+    world.apply(submit(job("ada", 3_500))).expect("room");
+    let own = world.apply(submit(job("ada", 3_500))).expect_err("her jobs take too much");
+    assert!(matches!(&own, Refusal::Stored { user: Some(user), .. } if user.0 == "ada"), "{own}");
+    let all = world.apply(submit(job("bob", 3_500))).expect_err("all of them take too much");
+    assert!(matches!(all, Refusal::Stored { user: None, limit: Bytes(12_000), .. }), "{all}");
+    world.apply(submit(job("bob", 10))).expect("room");
+    world.engine.limits.user.jobs_max = 1;
+    world.check_replay();
 }
 
 #[test]

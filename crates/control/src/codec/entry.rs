@@ -20,7 +20,7 @@ use super::spec::{SpecV1, millis};
 use super::standing::OutsideV1;
 use super::sweep::{MetricV1, MissedV1, SweepSpecV1};
 use super::topology::{ClosenessV1, LayoutV1, LocationV1};
-use super::{Error, decode, encode};
+use super::{Error, VERSION, VERSION_SHARED, decode, encode};
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -235,10 +235,12 @@ enum FateV1 {
 /// The body of a journal record.
 #[must_use]
 pub fn encode_entry(entry: &Entry) -> Vec<u8> {
-    encode(match entry {
+    let version = if matches!(entry, Entry::Event(Event::SweepSubmitted(_))) { VERSION_SHARED } else { VERSION };
+    let body = match entry {
         Entry::Event(event) => event_to_disk(event),
         Entry::Decision(decision) => decision_to_disk(decision),
-    })
+    };
+    encode(version, body)
 }
 
 /// An entry from the body of a journal record.

@@ -1,6 +1,7 @@
-//! The journal's own language: what the engine's entries and snapshots look like on disk, version 1.
+//! The journal's own language: what the engine's entries and snapshots look like on disk, versions 1 and 2.
 //!
-//! Every body is JSON `{"v":1,...}`. These types mirror the engine's and are free to stay when the engine's change: a new
+//! Every body is JSON `{"v":1,...}`. Version 2 is version 1 where a sweep's jobs share one specification: only a body that has
+//! such a sweep says 2, so that a gangline from before says which it can't read, and reads the others. These types mirror the engine's and are free to stay when the engine's change: a new
 //! version adds a type and a conversion, and old records stay readable. Field names are part of the format.
 
 mod claim;
@@ -26,6 +27,8 @@ pub(crate) use spec::hang_timeout_ms;
 
 /// The version written.
 const VERSION: u32 = 1;
+/// The version of a body with a sweep whose jobs share their specification; the newest that is read.
+const VERSION_SHARED: u32 = 2;
 
 /// A body with its version.
 #[derive(Serialize, Deserialize)]
@@ -41,7 +44,7 @@ pub enum Error {
     #[error("a journal body is not readable")]
     Malformed(#[from] serde_json::Error),
     /// A newer Gangline wrote it.
-    #[error("a journal body has version {found}, this gangline reads up to {VERSION}")]
+    #[error("a journal body has version {found}, this gangline reads up to {VERSION_SHARED}")]
     Newer {
         /// Its version.
         found: u32,
@@ -51,8 +54,8 @@ pub enum Error {
     Impossible(&'static str),
 }
 
-fn encode<T: Serialize>(body: T) -> Vec<u8> {
-    serde_json::to_vec(&Versioned { v: VERSION, body }).expect("types of the codec have string keys only")
+fn encode<T: Serialize>(v: u32, body: T) -> Vec<u8> {
+    serde_json::to_vec(&Versioned { v, body }).expect("types of the codec have string keys only")
 }
 
 fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {
@@ -61,7 +64,7 @@ fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {
         v: u32,
     }
     let found = serde_json::from_slice::<OnlyVersion>(bytes)?.v;
-    if found > VERSION {
+    if found > VERSION_SHARED {
         return Err(Error::Newer { found });
     }
     if found == 0 {

@@ -1,9 +1,10 @@
 //! The engine's snapshot on disk.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Epoch, JobId, Money, NodeId, Step, SweepId, Timestamp};
+use gangline_base::{AttemptNumber, Epoch, JobId, JobSpec, Money, NodeId, Step, SweepId, Timestamp};
 use gangline_orchestration::{
     Account, Attempt, Job, JobState, LossHistory, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep,
 };
@@ -19,7 +20,7 @@ use super::spares::LossHistoryV1;
 use super::spec::SpecV1;
 use super::standing::{HealthV1, OutsideV1, StatusV1};
 use super::sweep::SweepV1;
-use super::{Error, decode, encode};
+use super::{Error, VERSION, VERSION_SHARED, decode, encode};
 
 #[derive(Serialize, Deserialize)]
 struct SnapshotV1 {
@@ -54,7 +55,9 @@ struct SnapshotV1 {
 #[derive(Serialize, Deserialize)]
 struct JobV1 {
     id: JobId,
-    spec: SpecV1,
+    /// Not there if it is its sweep's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spec: Option<SpecV1>,
     submitted_at: Timestamp,
     /// Not there if it is when the job came, as it was before queues had an order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -129,13 +132,15 @@ enum ShareStateV1 {
 
 /// The body of a snapshot.
 pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
-    encode(SnapshotV1 {
+    let shared: BTreeMap<SweepId, &Arc<JobSpec>> =
+        snapshot.sweeps.iter().filter_map(|sweep| Some((sweep.id, &sweep.spec.as_ref()?.job))).collect();
+    let body = SnapshotV1 {
         at: snapshot.at,
         next_job: snapshot.next_job,
         epoch: snapshot.epoch,
         nodes: snapshot.nodes.iter().map(|(spec, standing)| (spec.into(), (*standing).into())).collect(),
         leaving: snapshot.leaving.clone(),
-        jobs: snapshot.jobs.iter().map(JobV1::from).collect(),
+        jobs: snapshot.jobs.iter().map(|job| JobV1::new(job, &shared)).collect(),
         sweeps: snapshot.sweeps.iter().map(SweepV1::from).collect(),
         configuration: Some(ConfigurationV1::from(&snapshot.configuration)),
         usages: snapshot.usages.iter().map(usages_to_disk).collect(),
@@ -144,7 +149,8 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
         outside: (0..).zip(snapshot.nodes.iter().map(|(_, standing)| standing)).filter_map(OutsideV1::of).collect(),
         losses: Some((&snapshot.losses).into()),
         datasets: snapshot.datasets.clone(),
-    })
+    };
+    encode(if shared.is_empty() { VERSION } else { VERSION_SHARED }, body)
 }
 
 /// A snapshot from its body.
@@ -160,6 +166,9 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         let place = usize::try_from(node.0).expect("a usize holds 32 bits");
         nodes.get_mut(place).ok_or(Error::Impossible("node"))?.1.outside = outside.into();
     }
+    let sweeps: Vec<Sweep> = snapshot.sweeps.into_iter().map(Sweep::try_from).collect::<Result<_, _>>()?;
+    let shared: BTreeMap<SweepId, Arc<JobSpec>> =
+        sweeps.iter().filter_map(|sweep| Some((sweep.id, sweep.spec.as_ref()?.job.clone()))).collect();
     let new = LossHistory { at: snapshot.at, ..LossHistory::default() };
     Ok(Snapshot {
         at: snapshot.at,
@@ -167,8 +176,8 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
         epoch: snapshot.epoch,
         nodes,
         leaving: snapshot.leaving,
-        jobs: snapshot.jobs.into_iter().map(Job::try_from).collect::<Result<_, _>>()?,
-        sweeps: snapshot.sweeps.into_iter().map(Sweep::try_from).collect::<Result<_, _>>()?,
+        jobs: snapshot.jobs.into_iter().map(|job| job.read(&shared)).collect::<Result<_, _>>()?,
+        sweeps,
         configuration: snapshot.configuration.map(Into::into).unwrap_or_default(),
         usages: snapshot.usages.into_iter().map(usages_from_disk).collect(),
         histories: snapshot.histories.into_iter().map(history_from_disk).collect(),
@@ -177,11 +186,14 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
     })
 }
 
-impl From<&Job> for JobV1 {
-    fn from(job: &Job) -> Self {
+impl JobV1 {
+    /// A job whose sweep has its specification goes without.
+    fn new(job: &Job, shared: &BTreeMap<SweepId, &Arc<JobSpec>>) -> Self {
+        let of_sweep = job.sweep.and_then(|sweep| shared.get(&sweep));
+        let is_shared = of_sweep.is_some_and(|spec| Arc::ptr_eq(spec, &job.spec));
         JobV1 {
             id: job.id,
-            spec: SpecV1::from(&*job.spec),
+            spec: (!is_shared).then(|| SpecV1::from(&*job.spec)),
             submitted_at: job.submitted_at,
             turn: (job.turn != job.submitted_at).then_some(job.turn),
             state: match &job.state {
@@ -215,13 +227,16 @@ fn is_zero(nanos: &u64) -> bool {
     *nanos == 0
 }
 
-impl TryFrom<JobV1> for Job {
-    type Error = Error;
-
-    fn try_from(job: JobV1) -> Result<Self, Error> {
+impl JobV1 {
+    fn read(self, shared: &BTreeMap<SweepId, Arc<JobSpec>>) -> Result<Job, Error> {
+        let job = self;
+        let spec = match job.spec {
+            Some(spec) => Arc::new(spec.try_into()?),
+            None => job.sweep.and_then(|sweep| shared.get(&sweep)).cloned().ok_or(Error::Impossible("sweep"))?,
+        };
         Ok(Job {
             id: job.id,
-            spec: Arc::new(job.spec.try_into()?),
+            spec,
             submitted_at: job.submitted_at,
             turn: job.turn.unwrap_or(job.submitted_at),
             state: match job.state {

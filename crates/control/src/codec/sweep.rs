@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use gangline_base::{EarlyStop, Goal, JobId, MetricValue, Reduction, Step, SweepId, SweepPoint, SweepRules, SweepSpec};
+use gangline_base::{EarlyStop, Goal, Grid, JobId, MetricValue, Reduction, Step, SweepId, SweepRules, SweepSpec};
 use gangline_orchestration::{MissedRung, Sweep};
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,12 @@ use super::spec::SpecV1;
 #[derive(Serialize, Deserialize)]
 pub(super) struct SweepSpecV1 {
     job: SpecV1,
+    /// Each point with all its values, as version 1 wrote them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     points: Vec<Vec<(String, String)>>,
+    /// The parameters with their values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    grid: Vec<(String, Vec<String>)>,
     rules: RulesV1,
 }
 
@@ -43,6 +48,11 @@ enum GoalV1 {
 pub(super) struct SweepV1 {
     id: SweepId,
     jobs: u32,
+    /// What its jobs share; not there if each has a specification of its own, as in version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    job: Option<Box<SpecV1>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    grid: Vec<(String, Vec<String>)>,
     rules: RulesV1,
     rungs: Vec<(u32, Vec<(JobId, MetricV1)>)>,
 }
@@ -65,7 +75,8 @@ impl From<&SweepSpec> for SweepSpecV1 {
     fn from(sweep: &SweepSpec) -> Self {
         SweepSpecV1 {
             job: SpecV1::from(&*sweep.job),
-            points: sweep.points.iter().map(|point| point.0.clone()).collect(),
+            points: Vec::new(),
+            grid: sweep.grid.parameters().to_vec(),
             rules: RulesV1::from(&sweep.rules),
         }
     }
@@ -75,9 +86,10 @@ impl TryFrom<SweepSpecV1> for SweepSpec {
     type Error = Error;
 
     fn try_from(sweep: SweepSpecV1) -> Result<Self, Error> {
+        let grid = if sweep.points.is_empty() { Some(Grid::new(sweep.grid)) } else { Grid::from_points(&sweep.points) };
         Ok(SweepSpec {
             job: Arc::new(sweep.job.try_into()?),
-            points: sweep.points.into_iter().map(SweepPoint).collect(),
+            grid: grid.ok_or(Error::Impossible("sweep"))?,
             rules: sweep.rules.try_into()?,
         })
     }
@@ -125,6 +137,8 @@ impl From<&Sweep> for SweepV1 {
         SweepV1 {
             id: sweep.id,
             jobs: sweep.jobs,
+            job: sweep.spec.as_ref().map(|spec| Box::new(SpecV1::from(&*spec.job))),
+            grid: sweep.spec.as_ref().map(|spec| spec.grid.parameters().to_vec()).unwrap_or_default(),
             rules: RulesV1::from(&sweep.rules),
             rungs: sweep.rungs.iter().map(rung).collect(),
         }
@@ -138,10 +152,16 @@ impl TryFrom<SweepV1> for Sweep {
         let rung = |(rung, values): (u32, Vec<(JobId, MetricV1)>)| {
             (rung, values.into_iter().map(|(job, value)| (job, value.into())).collect())
         };
+        let rules = SweepRules::try_from(sweep.rules)?;
+        let shared = |job: SpecV1, grid| -> Result<_, Error> {
+            let (job, grid) = (Arc::new(job.try_into()?), Grid::new(grid));
+            Ok(Arc::new(SweepSpec { job, grid, rules: rules.clone() }))
+        };
         Ok(Sweep {
             id: sweep.id,
             jobs: sweep.jobs,
-            rules: sweep.rules.try_into()?,
+            spec: sweep.job.map(|job| shared(*job, sweep.grid)).transpose()?,
+            rules,
             rungs: sweep.rungs.into_iter().map(rung).collect(),
         })
     }

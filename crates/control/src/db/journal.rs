@@ -40,8 +40,9 @@ pub struct Limits;
 impl Limits {
     /// The largest record body.
     pub const RECORD: Bytes = Bytes(4 << 20);
-    /// The largest sum of record bodies in one batch.
-    pub const BATCH: Bytes = Bytes(64 << 20);
+    /// The largest sum of record bodies in one batch: far above what a turn of the service adds, also where all that waits is
+    /// placed at once.
+    pub const BATCH: Bytes = Bytes(256 << 20);
     /// The largest snapshot (SQLite stops at 1 GB).
     pub const SNAPSHOT: Bytes = Bytes(512 << 20);
 }

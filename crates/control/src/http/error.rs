@@ -183,6 +183,18 @@ fn refused(refusal: &Refusal) -> ApiError {
         Refusal::QueueFull { .. } => {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "G0402", message, "wait until some have run, or cancel some")
         }
+        Refusal::TooLarge { .. } => {
+            let hint = "put data and scripts into files that the job reads, or split the sweep";
+            ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0412", message, hint)
+        }
+        Refusal::UserJobs { .. } => {
+            let hint = "wait until some have ended, cancel some, or have limits.jobs_per_user raised";
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "G0413", message, hint)
+        }
+        Refusal::Stored { .. } => {
+            let hint = "wait until some have ended, or put long texts into files that the jobs read";
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "G0414", message, hint)
+        }
         Refusal::UnevenSegments { .. } => {
             let hint = "make the nodes a multiple of topology.segment.nodes";
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0401", message, hint)

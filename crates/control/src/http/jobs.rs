@@ -15,7 +15,7 @@ use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
 use crate::jobfile::{self, Submission};
-use crate::model::{JOBS_PER_PAGE_MAX, JobRecord, history_to_wire, read_job, read_jobs, read_series, to_wire};
+use crate::model::{JOBS_PER_PAGE_MAX, JobRecord, Texts, history_to_wire, read_job, read_jobs, read_series, to_wire};
 use crate::service;
 use crate::wire;
 
@@ -66,14 +66,13 @@ pub(super) async fn list(
 /// The list as the API and the page show it.
 pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<wire::JobList, ApiError> {
     let records = read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
-    let reasons = app.handle.wait_reasons().await?;
+    let waiting = records.iter().map(|(record, _)| record).filter(|record| record.state == wire::JobState::Waiting);
+    let mut reasons = app.handle.wait_reasons(waiting.map(|record| record.id).collect()).await?;
     let mut jobs: Vec<wire::Job> = Vec::with_capacity(records.len());
     for (record, booked) in &records {
-        let mut job = to_wire(&app.folder, record, booked);
-        if job.state == wire::JobState::Waiting
-            && let Some((_, reason)) = reasons.iter().find(|(id, _)| *id == record.id)
-        {
-            job.because.clone_from(reason);
+        let mut job = to_wire(&app.folder, record, booked, Texts::Cut);
+        if let Some(reason) = reasons.remove(&record.id).filter(|_| job.state == wire::JobState::Waiting) {
+            job.because = reason;
         }
         jobs.push(job);
     }
@@ -124,7 +123,7 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<wire::Job, ApiError> {
     let id = parse_job(text)?;
     let found = read(app, move |transaction| read_job(transaction, id)).await?;
     let (record, booked) = found.ok_or_else(|| ApiError::no_job(text))?;
-    let mut job = to_wire(&app.folder, &record, &booked);
+    let mut job = to_wire(&app.folder, &record, &booked, Texts::Whole);
     if job.state == wire::JobState::Waiting
         && let Ok(explanation) = app.handle.explain(id).await
     {

@@ -25,11 +25,13 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) ->
     let id = parse_sweep(&text)?;
     let records = read(&app, move |transaction| {
         let first = read_records(transaction, id.0..JobId(id.0.0.saturating_add(1)))?;
-        let jobs = first.first().and_then(|record: &JobRecord| record.sweep.as_ref()).map_or(0, |sweep| sweep.jobs);
+        let jobs = first.first().map_or(0, JobRecord::sweep_jobs);
         read_records(transaction, id.0..JobId(id.0.0.saturating_add(u64::from(jobs))))
     });
-    let mut sweep = sweep_to_wire(id, &records.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
-    let reasons = app.handle.wait_reasons().await?;
+    let records = records.await?;
+    let mut sweep = sweep_to_wire(id, &records).ok_or_else(|| ApiError::no_sweep(&text))?;
+    let waiting = records.iter().filter(|record| record.state == wire::JobState::Waiting).map(|record| record.id);
+    let reasons = app.handle.wait_reasons(waiting.collect()).await?;
     let reasons: BTreeMap<String, String> = reasons.into_iter().map(|(job, why)| (job.to_string(), why)).collect();
     for point in sweep.points.iter_mut().filter(|point| point.state == wire::JobState::Waiting) {
         if let Some(reason) = reasons.get(&point.job) {

@@ -88,8 +88,8 @@ pub fn parse(text: &str, context: &Context<'_>) -> Result<Submission, Vec<Proble
     let found = problems.into_sorted();
     match job {
         Some((job, None)) if found.is_empty() => Ok(Submission::Job(Box::new(job))),
-        Some((job, Some((points, rules)))) if found.is_empty() => {
-            Ok(Submission::Sweep(Box::new(SweepSpec { job: Arc::new(job), points, rules })))
+        Some((job, Some((grid, rules)))) if found.is_empty() => {
+            Ok(Submission::Sweep(Box::new(SweepSpec { job: Arc::new(job), grid, rules })))
         }
         _ => {
             assert!(!found.is_empty(), "a job is refused only for a reason (A-4)");

@@ -1,9 +1,10 @@
 //! `sweep`: one job for each combination of values, and the rules they share. The short form has only the parameters;
 //! the long one has them under `parameters`.
 
+use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroU64};
 
-use gangline_base::{EarlyStop, Goal, Reduction, SweepPoint, SweepRules, grid};
+use gangline_base::{EarlyStop, Goal, Grid, Reduction, SweepRules};
 use gangline_orchestration::SWEEP_JOBS_MAX;
 
 use super::field::{Field, Section, scalar};
@@ -14,13 +15,15 @@ use super::yaml::{Entry, Value};
 
 /// The metric unless another is named: what ranks report as `loss`.
 const METRIC_DEFAULT: &str = "loss";
+/// The most parameters of a sweep.
+const PARAMETERS_MAX: usize = 64;
 /// The largest reduction factor: a rung that keeps fewer than one in a thousand keeps one.
 const REDUCTION_MAX: u32 = 1_000;
 /// The last step at which there can be a first rung.
 const MIN_STEPS_MAX: u32 = 1_000_000_000;
 
-/// The points and what they share.
-pub(super) type Sweep = (Vec<SweepPoint>, SweepRules);
+/// The points and their rules.
+pub(super) type Sweep = (Grid, SweepRules);
 
 /// None if the file has no sweep or a wrong one.
 pub(super) fn read(top: &Section<'_>, problems: &mut Problems) -> Option<Option<Sweep>> {
@@ -31,11 +34,11 @@ pub(super) fn read(top: &Section<'_>, problems: &mut Problems) -> Option<Option<
             && !matches!(entry.value.value, Value::List(_))
     };
     if !entries.iter().any(is_rule) {
-        return points(field, entries, problems).map(|points| Some((points, SweepRules::default())));
+        return grid(field, entries, problems).map(|grid| Some((grid, SweepRules::default())));
     }
     let section = field.section(problems, "sweep")?;
-    let points = match section.get("parameters") {
-        Some(parameters) => parameters.entries(problems).and_then(|entries| points(parameters, entries, problems)),
+    let grid = match section.get("parameters") {
+        Some(parameters) => parameters.entries(problems).and_then(|entries| grid(parameters, entries, problems)),
         None => {
             let refusal = Refusal::new(Code::MissingKey, "has no \"parameters\"");
             field.refuse(problems, refusal.hint("write parameters: {LR: [1e-4, 3e-4]}"));
@@ -46,7 +49,7 @@ pub(super) fn read(top: &Section<'_>, problems: &mut Problems) -> Option<Option<
     let max_parallel =
         section.get_or("max_parallel", None, |field| field.count(problems, 1..=parallel_max).map(NonZeroU32::new));
     let early_stop = section.get_or("early_stop", None, |field| early_stop(field, problems).map(Some));
-    Some(Some((points?, SweepRules { max_parallel: max_parallel?, early_stop: early_stop? })))
+    Some(Some((grid?, SweepRules { max_parallel: max_parallel?, early_stop: early_stop? })))
 }
 
 fn early_stop(field: Field<'_>, problems: &mut Problems) -> Option<EarlyStop> {
@@ -79,20 +82,27 @@ fn goal(text: &str) -> Result<Goal, Refusal> {
 }
 
 /// The grid of the parameters' values.
-fn points(field: Field<'_>, entries: &[Entry], problems: &mut Problems) -> Option<Vec<SweepPoint>> {
+fn grid(field: Field<'_>, entries: &[Entry], problems: &mut Problems) -> Option<Grid> {
     if entries.is_empty() {
         field.refuse(problems, Refusal::new(Code::BadValue, "names no parameter").hint("write LR: [1e-4, 3e-4]"));
         return None;
     }
+    if entries.len() > PARAMETERS_MAX {
+        let message = format!("names {} parameters, over the limit of {PARAMETERS_MAX}", entries.len());
+        let hint = "put what is the same for all jobs under envs";
+        field.refuse(problems, Refusal::new(Code::OutOfRange, message).hint(hint));
+        return None;
+    }
     let parameters: Vec<_> = entries.iter().map(|entry| parameter(entry, problems)).collect();
     let parameters: Vec<_> = parameters.into_iter().collect::<Option<_>>()?;
-    let points = parameters.iter().fold(1, |points: usize, (_, values)| points.saturating_mul(values.len()));
+    let grid = Grid::new(parameters);
+    let points = grid.points();
     if points > SWEEP_JOBS_MAX {
         let message = format!("makes {points} jobs, over the limit of {SWEEP_JOBS_MAX}");
         field.refuse(problems, Refusal::new(Code::OutOfRange, message));
         return None;
     }
-    Some(grid(&parameters))
+    Some(grid)
 }
 
 /// A variable's name and its values, each once.
@@ -106,9 +116,10 @@ fn parameter(entry: &Entry, problems: &mut Problems) -> Option<(String, Vec<Stri
     };
     let list = problems.keep(&entry.value.place, list.map_err(refused))?;
     let mut texts: Vec<String> = Vec::with_capacity(list.len());
+    let mut seen = BTreeSet::new();
     for value in list {
         let text = scalar(value).and_then(|text| job::within_argument(&entry.key, text)).and_then(|text| {
-            if texts.iter().any(|other| other == text) {
+            if !seen.insert(text) {
                 let message = format!("{} has the value {} twice", shown(&entry.key), shown(text));
                 return Err(Refusal::new(Code::BadValue, message).hint("leave one of them out"));
             }

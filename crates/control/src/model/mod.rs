@@ -5,6 +5,7 @@
 
 mod answers;
 mod booking;
+mod bound;
 mod record;
 mod recovery;
 mod report;
@@ -15,6 +16,7 @@ mod view;
 
 pub(crate) use answers::{KeptAnswer, RequestKey, keep_answers, read_answer};
 pub(crate) use booking::book_attempt;
+pub(crate) use bound::bound;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use record::AttemptRecord;
 pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
@@ -22,9 +24,9 @@ pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use series::read_series;
 pub(crate) use store::{
     JOBS_PER_PAGE_MAX, Repair, last_job, live_jobs, read_job, read_jobs, read_records, repair, write_job, write_ledger,
-    write_sample,
+    write_sample, write_sweep,
 };
-pub(crate) use sweep::{PointRecord, sweep_to_wire};
+pub(crate) use sweep::{SweepRecord, sweep_to_wire};
 #[cfg(test)]
 pub(crate) use view::Booked;
-pub(crate) use view::{checkpoint_folder, history_to_wire, to_wire};
+pub(crate) use view::{Texts, checkpoint_folder, history_to_wire, to_wire};

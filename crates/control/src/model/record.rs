@@ -1,5 +1,6 @@
 //! A job as the control plane remembers it: a document in the table `jobs`, version 1.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
@@ -7,7 +8,7 @@ use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Rung, Share, StopReason};
 use serde::{Deserialize, Serialize};
 
-use super::sweep::{BudgetRecord, PointRecord};
+use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::config::NodeConfig;
 use crate::wire::{Checkpoints, Gang, JobState, Progress};
 
@@ -35,7 +36,10 @@ pub(crate) struct JobRecord {
     pub(crate) because: String,
     pub(crate) ended_at: Option<Timestamp>,
     pub(crate) gang: Gang,
+    /// Empty if it is its sweep's, as the two below; see [`JobRecord::program`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) run: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) workdir: String,
     pub(crate) checkpoint_path: Option<String>,
     pub(crate) faults: u32,
@@ -52,6 +56,9 @@ pub(crate) struct JobRecord {
     pub(crate) budget: Option<BudgetRecord>,
     #[serde(default)]
     pub(crate) sweep: Option<PointRecord>,
+    /// What it shares with the other jobs of its sweep, in a row of its own.
+    #[serde(skip)]
+    pub(crate) shared: Option<Arc<SweepRecord>>,
 }
 
 /// One allocation.
@@ -111,6 +118,16 @@ pub(crate) struct ShareRecord {
 
 impl JobRecord {
     pub(crate) fn new(id: JobId, spec: &JobSpec, now: Timestamp) -> Self {
+        JobRecord {
+            run: spec.program.run.clone(),
+            workdir: spec.program.workdir.clone(),
+            checkpoint_path: spec.checkpoint.path.clone(),
+            ..JobRecord::without_program(id, spec, now)
+        }
+    }
+
+    /// A job whose program is its sweep's.
+    pub(super) fn without_program(id: JobId, spec: &JobSpec, now: Timestamp) -> Self {
         let gang = Gang {
             nodes: spec.gang.nodes.get(),
             nodes_max: spec.elastic.as_ref().map(|elastic| elastic.nodes_max.get()),
@@ -130,9 +147,9 @@ impl JobRecord {
             because: "submitted".to_owned(),
             ended_at: None,
             gang,
-            run: spec.program.run.clone(),
-            workdir: spec.program.workdir.clone(),
-            checkpoint_path: spec.checkpoint.path.clone(),
+            run: String::new(),
+            workdir: String::new(),
+            checkpoint_path: None,
             faults: 0,
             max_faults: spec.recovery.max_faults,
             progress: Progress::default(),
@@ -143,6 +160,7 @@ impl JobRecord {
             history: vec![(now, format!("submitted by {}", spec.submitter))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
             sweep: None,
+            shared: None,
         }
     }
 

@@ -1,9 +1,7 @@
 //! What a supervisor's report changes in a job's record.
 
 use gangline_base::{FaultCategory, Timestamp};
-use gangline_execution::protocol::{
-    Fault, FaultCause as WireCause, NodeState, Outcome, Report, SAMPLES_PER_REPORT_MAX, Sample,
-};
+use gangline_execution::protocol::{Fault, FaultCause as WireCause, NodeState, Outcome, Report, Sample};
 use gangline_orchestration::{FaultCause, ShareEnd};
 
 use super::record::JobRecord;
@@ -13,12 +11,6 @@ use crate::wire::JobState;
 const SURE: f64 = 0.8;
 /// Samples are numbered below this: what a column of the database holds.
 const SAMPLE_NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
-/// Findings kept of a report.
-const FINDINGS_MAX: usize = 16;
-/// Last lines kept of a fault.
-const LAST_LINES_MAX: usize = 10;
-/// The longest of them, in bytes.
-const LAST_LINE_BYTES_MAX: usize = 4 << 10;
 
 /// A sample to store.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +34,7 @@ impl JobRecord {
             // It was overtaken by the final one.
             return Some(Vec::new());
         }
-        bound(&mut report, self.gang.ranks_per_node);
+        report.ranks.truncate(usize::try_from(self.gang.ranks_per_node).unwrap_or(usize::MAX));
         let samples = std::mem::take(&mut report.samples);
         let new: Vec<SampleRow> = (report.samples_from..SAMPLE_NUMBER_MAX)
             .zip(samples)
@@ -143,33 +135,5 @@ pub(crate) fn cause_as_fault(cause: &WireCause) -> FaultCause {
         WireCause::Hang { .. } => FaultCause::Hang,
         WireCause::NotFinite { .. } => FaultCause::NotFinite,
         WireCause::SupervisorLost => FaultCause::SupervisorLost,
-    }
-}
-
-/// Cuts a report down to what its protocol allows, so that the document it ends up in stays small.
-fn bound(report: &mut Report, ranks_per_node: u32) {
-    report.samples.truncate(SAMPLES_PER_REPORT_MAX);
-    report.ranks.truncate(usize::try_from(ranks_per_node).unwrap_or(usize::MAX));
-    report.findings.truncate(FINDINGS_MAX);
-    for finding in &mut report.findings {
-        for text in [&mut finding.place, &mut finding.measured] {
-            text.truncate(text.floor_char_boundary(LAST_LINE_BYTES_MAX));
-        }
-    }
-    if let NodeState::Ended { outcome: Outcome::Fault { fault } | Outcome::DoNotRestart { fault }, .. } =
-        &mut report.state
-    {
-        fault.last_lines.truncate(LAST_LINES_MAX);
-        for line in &mut fault.last_lines {
-            line.truncate(line.floor_char_boundary(LAST_LINE_BYTES_MAX));
-        }
-        if let Some(diagnosis) = fault.diagnosis.as_deref_mut() {
-            diagnosis.evidence.truncate(LAST_LINES_MAX);
-            let texts =
-                [&mut diagnosis.category, &mut diagnosis.subcategory, &mut diagnosis.summary, &mut diagnosis.advice];
-            for text in texts.into_iter().chain(&mut diagnosis.evidence) {
-                text.truncate(text.floor_char_boundary(LAST_LINE_BYTES_MAX));
-            }
-        }
     }
 }

@@ -1,15 +1,19 @@
 //! The read models' SQL.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use gangline_accounting::LedgerEntry;
-use gangline_base::{Bucket, JobId, Money, Timestamp};
+use gangline_base::{Bucket, JobId, Money, SweepId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{OptionalExtension, Transaction, params};
+use serde::de::DeserializeOwned;
 
 use super::answers::forget_answers;
 use super::record::JobRecord;
 use super::report::SampleRow;
+use super::sweep::SweepRecord;
 use super::view::Booked;
 use crate::db::Sequence;
 
@@ -51,6 +55,8 @@ pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite
             for table in ["jobs", "ledger", "samples"] {
                 transaction.execute(&format!("DELETE FROM {table} WHERE job >= ?1"), [to_sql(from.0)])?;
             }
+            // A sweep has the number of its first job.
+            transaction.execute("DELETE FROM sweeps WHERE sweep >= ?1", [to_sql(from.0)])?;
         }
         Repair::Rewind { job, placed, closed } => {
             let job = to_sql(job.0);
@@ -75,6 +81,14 @@ pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> ru
     let doc = serde_json::to_string(record).expect("a record has string keys only");
     let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc) VALUES (?1, ?2, ?3)";
     transaction.prepare_cached(sql)?.execute(params![to_sql(record.id.0), !record.state.is_final(), doc])?;
+    Ok(())
+}
+
+/// Writes what the jobs of a sweep share.
+pub(crate) fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) -> rusqlite::Result<()> {
+    let doc = serde_json::to_string(sweep).expect("a record has string keys only");
+    let sql = "INSERT OR REPLACE INTO sweeps (sweep, doc) VALUES (?1, ?2)";
+    transaction.prepare_cached(sql)?.execute(params![to_sql(sweep.id.0.0), doc])?;
     Ok(())
 }
 
@@ -124,8 +138,33 @@ pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> ru
     Ok(())
 }
 
-fn record_from(doc: &str) -> rusqlite::Result<JobRecord> {
+fn document<T: DeserializeOwned>(doc: &str) -> rusqlite::Result<T> {
     serde_json::from_str(doc).map_err(|e| rusqlite::Error::FromSqlConversionFailure(2, Type::Text, Box::new(e)))
+}
+
+/// Reads records, each with what it shares with the other jobs of its sweep: that is read once for all of them.
+#[derive(Default)]
+struct Records {
+    sweeps: BTreeMap<SweepId, Option<Arc<SweepRecord>>>,
+}
+
+impl Records {
+    fn read(&mut self, transaction: &Transaction<'_>, doc: &str) -> rusqlite::Result<JobRecord> {
+        let mut record: JobRecord = document(doc)?;
+        let Some(id) = record.sweep.as_ref().map(|point| point.id) else { return Ok(record) };
+        record.shared = match self.sweeps.get(&id) {
+            Some(known) => known.clone(),
+            None => {
+                let sql = "SELECT doc FROM sweeps WHERE sweep = ?1";
+                let doc: Option<String> =
+                    transaction.prepare_cached(sql)?.query_row([to_sql(id.0.0)], |row| row.get(0)).optional()?;
+                let shared = doc.map(|doc| document(&doc)).transpose()?.map(Arc::new);
+                self.sweeps.insert(id, shared.clone());
+                shared
+            }
+        };
+        Ok(record)
+    }
 }
 
 /// The last job there is a record of.
@@ -138,7 +177,8 @@ pub(crate) fn last_job(transaction: &Transaction<'_>) -> rusqlite::Result<Option
 pub(crate) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
     let mut statement = transaction.prepare("SELECT doc FROM jobs WHERE is_live = 1 ORDER BY job")?;
     let docs = statement.query_map([], |row| row.get::<_, String>(0))?;
-    docs.map(|doc| record_from(&doc?)).collect()
+    let mut records = Records::default();
+    docs.map(|doc| records.read(transaction, &doc?)).collect()
 }
 
 /// One job and its ledger rows.
@@ -148,14 +188,15 @@ pub(crate) fn read_job(
 ) -> rusqlite::Result<Option<(JobRecord, Vec<Booked>)>> {
     let doc: Option<String> =
         transaction.query_row("SELECT doc FROM jobs WHERE job = ?1", [to_sql(job.0)], |row| row.get(0)).optional()?;
-    doc.map(|doc| Ok((record_from(&doc)?, read_ledger(transaction, job)?))).transpose()
+    doc.map(|doc| Ok((Records::default().read(transaction, &doc)?, read_ledger(transaction, job)?))).transpose()
 }
 
 /// The records of these jobs, by id, without their ledger rows.
 pub(crate) fn read_records(transaction: &Transaction<'_>, jobs: Range<JobId>) -> rusqlite::Result<Vec<JobRecord>> {
     let mut statement = transaction.prepare_cached("SELECT doc FROM jobs WHERE job >= ?1 AND job < ?2 ORDER BY job")?;
     let docs = statement.query_map([to_sql(jobs.start.0), to_sql(jobs.end.0)], |row| row.get::<_, String>(0))?;
-    docs.map(|doc| record_from(&doc?)).collect()
+    let mut records = Records::default();
+    docs.map(|doc| records.read(transaction, &doc?)).collect()
 }
 
 /// Jobs before `before`, newest first, with their ledger rows.
@@ -168,9 +209,9 @@ pub(crate) fn read_jobs(
     let count = count.min(JOBS_PER_PAGE_MAX);
     let mut statement = transaction.prepare("SELECT doc FROM jobs WHERE job < ?1 ORDER BY job DESC LIMIT ?2")?;
     let docs = statement.query_map(params![before, count], |row| row.get::<_, String>(0))?;
-    let mut jobs = Vec::new();
+    let (mut records, mut jobs) = (Records::default(), Vec::new());
     for doc in docs {
-        let record = record_from(&doc?)?;
+        let record = records.read(transaction, &doc?)?;
         let booked = read_ledger(transaction, record.id)?;
         jobs.push((record, booked));
     }

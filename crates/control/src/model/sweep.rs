@@ -1,9 +1,12 @@
-//! What a job's record says of its budget and its sweep.
+//! What a job's record says of its budget and its sweep, and what the jobs of a sweep share.
 
-use gangline_base::{Goal, MetricValue, Money, Step, SweepId, SweepPoint, SweepSpec, Timestamp};
+use std::sync::Arc;
+
+use gangline_base::{Goal, Grid, JobId, MetricValue, Money, Step, SweepId, SweepSpec, Timestamp};
 use gangline_orchestration::{Decision, Engine, Fate};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::bound::cut;
 use super::record::JobRecord;
 use crate::wire;
 
@@ -26,18 +29,51 @@ pub(crate) struct Holding {
     ends_at: Option<Timestamp>,
 }
 
-/// A job's place in its sweep.
+/// The version written of a sweep's document.
+const VERSION: u32 = 1;
+/// The longest value of a parameter in the listing of a sweep, in bytes: a thousand jobs may share a long one.
+pub(crate) const LISTED_VALUE_BYTES_MAX: usize = 256;
+
+/// What the jobs of a sweep share: a document in the table `sweeps`, version 1.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SweepRecord {
+    v: u32,
+    pub(crate) id: SweepId,
+    name: String,
+    /// How many jobs it has; their ids follow one another.
+    jobs: u32,
+    run: String,
+    workdir: String,
+    checkpoint_path: Option<String>,
+    #[serde(serialize_with = "grid_to_disk", deserialize_with = "grid_from_disk")]
+    grid: Grid,
+    max_parallel: Option<u32>,
+    early_stop: Option<wire::EarlyStop>,
+}
+
+/// A job's place in its sweep. What is the same for all its jobs is in the [`SweepRecord`], but for sweeps from before there
+/// was one: then it is here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PointRecord {
     pub(crate) id: SweepId,
-    /// The sweep's own name.
-    pub(crate) name: String,
-    /// How many jobs it has; their ids follow one another.
-    pub(crate) jobs: u32,
-    pub(crate) parameters: Vec<wire::Parameter>,
-    pub(crate) max_parallel: Option<u32>,
-    pub(crate) early_stop: Option<wire::EarlyStop>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    jobs: Option<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parameters: Vec<wire::Parameter>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_parallel: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    early_stop: Option<wire::EarlyStop>,
     pub(crate) metric: Option<wire::MetricPoint>,
+}
+
+/// What a job's ranks run, and where they save.
+pub(crate) struct ProgramView<'a> {
+    pub(crate) run: &'a str,
+    pub(crate) workdir: &'a str,
+    pub(crate) checkpoint_path: Option<&'a str>,
 }
 
 impl BudgetRecord {
@@ -60,15 +96,23 @@ impl BudgetRecord {
     }
 }
 
-impl PointRecord {
-    /// A point of a sweep that gets this id.
-    pub(crate) fn new(id: SweepId, sweep: &SweepSpec, point: &SweepPoint) -> Self {
-        let parameter = |(name, value): &(String, String)| wire::Parameter { name: name.clone(), value: value.clone() };
-        PointRecord {
+impl SweepRecord {
+    /// Which point of its grid a job is.
+    fn place_of(&self, job: JobId) -> usize {
+        usize::try_from(job.0.saturating_sub(self.id.0.0)).unwrap_or(usize::MAX)
+    }
+
+    /// A sweep that gets this id.
+    pub(crate) fn new(id: SweepId, sweep: &SweepSpec) -> Self {
+        SweepRecord {
+            v: VERSION,
             id,
             name: sweep.job.name.clone(),
-            jobs: u32::try_from(sweep.points.len()).expect("a sweep has at most a thousand jobs"),
-            parameters: point.0.iter().map(parameter).collect(),
+            jobs: u32::try_from(sweep.grid.points()).expect("a sweep has at most a thousand jobs"),
+            run: sweep.job.program.run.clone(),
+            workdir: sweep.job.program.workdir.clone(),
+            checkpoint_path: sweep.job.checkpoint.path.clone(),
+            grid: sweep.grid.clone(),
             max_parallel: sweep.rules.max_parallel.map(std::num::NonZeroU32::get),
             early_stop: sweep.rules.early_stop.as_ref().map(|rules| wire::EarlyStop {
                 metric: rules.metric.clone(),
@@ -80,13 +124,68 @@ impl PointRecord {
                 min_steps: rules.min_steps.get(),
                 reduction: rules.reduction.get(),
             }),
+        }
+    }
+}
+
+fn grid_to_disk<S: Serializer>(grid: &Grid, serializer: S) -> Result<S::Ok, S::Error> {
+    grid.parameters().serialize(serializer)
+}
+
+fn grid_from_disk<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Grid, D::Error> {
+    Vec::deserialize(deserializer).map(Grid::new)
+}
+
+impl JobRecord {
+    /// The record of a sweep's job.
+    pub(crate) fn point(sweep: &Arc<SweepRecord>, spec: &SweepSpec, id: JobId, now: Timestamp) -> Self {
+        let mut record = JobRecord::without_program(id, &spec.job, now);
+        record.name = spec.job_name(sweep.place_of(id)).unwrap_or(record.name);
+        record.sweep = Some(PointRecord {
+            id: sweep.id,
+            name: String::new(),
+            jobs: None,
+            parameters: Vec::new(),
+            max_parallel: None,
+            early_stop: None,
             metric: None,
+        });
+        record.shared = Some(sweep.clone());
+        record
+    }
+
+    /// What its ranks run, its own or its sweep's.
+    pub(crate) fn program(&self) -> ProgramView<'_> {
+        match &self.shared {
+            Some(sweep) if self.run.is_empty() => ProgramView {
+                run: &sweep.run,
+                workdir: &sweep.workdir,
+                checkpoint_path: sweep.checkpoint_path.as_deref(),
+            },
+            _ => {
+                ProgramView { run: &self.run, workdir: &self.workdir, checkpoint_path: self.checkpoint_path.as_deref() }
+            }
         }
     }
 
-    pub(super) fn to_wire(&self) -> wire::JobSweep {
-        let (id, parameters) = (self.id.to_string(), self.parameters.clone());
-        wire::JobSweep { id, parameters, metric: self.metric }
+    /// How many jobs its sweep has; none if it belongs to none.
+    pub(crate) fn sweep_jobs(&self) -> u32 {
+        let own = self.sweep.as_ref().and_then(|point| point.jobs);
+        own.or(self.shared.as_ref().map(|sweep| sweep.jobs)).unwrap_or(0)
+    }
+
+    /// Its place in its sweep, each value cut to so many bytes.
+    pub(super) fn sweep_point(&self, bytes_max: usize) -> Option<wire::JobSweep> {
+        let point = self.sweep.as_ref()?;
+        let parameter =
+            |(name, value): (&str, &str)| wire::Parameter { name: name.to_owned(), value: cut(value, bytes_max) };
+        let parameters = match &self.shared {
+            Some(sweep) if point.parameters.is_empty() => {
+                sweep.grid.point(sweep.place_of(self.id)).unwrap_or_default().into_iter().map(parameter).collect()
+            }
+            _ => point.parameters.iter().map(|own| parameter((&own.name, &own.value))).collect(),
+        };
+        Some(wire::JobSweep { id: point.id.to_string(), parameters, metric: point.metric })
     }
 }
 
@@ -123,12 +222,14 @@ impl JobRecord {
 /// A sweep as the API shows it, from its jobs' records in order; none if the first isn't a sweep's.
 pub(crate) fn sweep_to_wire(id: SweepId, records: &[JobRecord]) -> Option<wire::Sweep> {
     let first = records.first()?;
-    let sweep = first.sweep.as_ref().filter(|sweep| sweep.id == id)?;
+    let own = first.sweep.as_ref().filter(|sweep| sweep.id == id)?;
+    let shared = first.shared.as_deref();
     let point = |record: &JobRecord| -> Option<wire::SweepPoint> {
-        let point = record.sweep.as_ref().filter(|point| point.id == id)?;
+        record.sweep.as_ref().filter(|point| point.id == id)?;
+        let point = record.sweep_point(LISTED_VALUE_BYTES_MAX)?;
         Some(wire::SweepPoint {
             job: record.id.to_string(),
-            parameters: point.parameters.clone(),
+            parameters: point.parameters,
             state: record.state,
             because: record.because.clone(),
             step: record.progress.step,
@@ -138,11 +239,11 @@ pub(crate) fn sweep_to_wire(id: SweepId, records: &[JobRecord]) -> Option<wire::
     };
     Some(wire::Sweep {
         id: id.to_string(),
-        name: sweep.name.clone(),
+        name: shared.map_or(&own.name, |sweep| &sweep.name).clone(),
         queue: first.queue.clone(),
         submitted_at: wire::Time(first.submitted_at),
-        max_parallel: sweep.max_parallel,
-        early_stop: sweep.early_stop.clone(),
+        max_parallel: shared.map_or(own.max_parallel, |sweep| sweep.max_parallel),
+        early_stop: shared.map_or(&own.early_stop, |sweep| &sweep.early_stop).clone(),
         points: records.iter().filter_map(point).collect(),
     })
 }

@@ -7,9 +7,10 @@ use gangline_base::{AttemptNumber, JobId, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
 use gangline_execution::protocol::{FaultCause, NodeState};
 
+use super::bound::cut;
 use super::record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
 use super::recovery::recoveries;
-use super::sweep::PointRecord;
+use super::sweep::LISTED_VALUE_BYTES_MAX;
 use crate::wire::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
 
 /// A row of the ledger.
@@ -30,9 +31,33 @@ pub(crate) fn checkpoint_folder(data: &Path, job: JobId, said: Option<&str>) -> 
     said.map_or_else(|| data.join("checkpoints").join(job.to_string()), PathBuf::from)
 }
 
+/// How long the texts of a job may be where it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Texts {
+    /// Whole: one job.
+    Whole,
+    /// Cut: one of many, which may share a long one.
+    Cut,
+}
+
+/// The longest command in a listing, in bytes.
+const LISTED_RUN_BYTES_MAX: usize = 1 << 10;
+
+impl Texts {
+    /// The longest command, and the longest value of a sweep's parameter.
+    fn bytes_max(self) -> (usize, usize) {
+        match self {
+            Texts::Whole => (usize::MAX, usize::MAX),
+            Texts::Cut => (LISTED_RUN_BYTES_MAX, LISTED_VALUE_BYTES_MAX),
+        }
+    }
+}
+
 /// A job as the API shows it.
-pub(crate) fn to_wire(data: &Path, record: &JobRecord, booked: &[Booked]) -> Job {
-    let checkpoint_folder = checkpoint_folder(data, record.id, record.checkpoint_path.as_deref());
+pub(crate) fn to_wire(data: &Path, record: &JobRecord, booked: &[Booked], texts: Texts) -> Job {
+    let program = record.program();
+    let (run_bytes_max, value_bytes_max) = texts.bytes_max();
+    let checkpoint_folder = checkpoint_folder(data, record.id, program.checkpoint_path);
     Job {
         id: record.id.to_string(),
         name: record.name.clone(),
@@ -44,15 +69,15 @@ pub(crate) fn to_wire(data: &Path, record: &JobRecord, booked: &[Booked]) -> Job
         because: record.because.clone(),
         ended_at: record.ended_at.map(Time),
         gang: record.gang.clone(),
-        run: record.run.clone(),
-        workdir: record.workdir.clone(),
+        run: cut(program.run, run_bytes_max),
+        workdir: program.workdir.to_owned(),
         checkpoint_path: Some(checkpoint_folder.display().to_string()),
         faults: record.faults,
         max_faults: record.max_faults,
         progress: record.progress,
         checkpoints: record.checkpoints,
         budget: record.budget.as_ref().map(|budget| budget.to_wire()),
-        sweep: record.sweep.as_ref().map(PointRecord::to_wire),
+        sweep: record.sweep_point(value_bytes_max),
         attempts: record.attempts.iter().map(attempt_to_wire).collect(),
         recoveries: recoveries(record),
         usage: usage(record, booked),

@@ -18,7 +18,7 @@ use super::survey::Surveyed;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
 use crate::db::{self, Journal, Reader, Sequence};
-use crate::model::{JobRecord, book_attempt, keep_answers, repair, write_job, write_ledger, write_sample};
+use crate::model::{JobRecord, book_attempt, keep_answers, repair, write_job, write_ledger, write_sample, write_sweep};
 use crate::wire;
 
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
@@ -129,7 +129,9 @@ impl Actor {
             Request::Surveyed { survey } => self.surveyed(now, survey, batch),
             Request::DryRun { spec, reply } => Self::answer_query(batch, reply, self.dry_run(now, &spec)),
             Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),
-            Request::WaitReasons { reply } => Self::answer_query(batch, reply, Ok(self.wait_reasons(now))),
+            Request::WaitReasons { jobs, reply } => {
+                Self::answer_query(batch, reply, Ok(self.wait_reasons(now, &jobs)));
+            }
             Request::Nodes { reply } => Self::answer_query(batch, reply, Ok(self.node_list(now))),
             Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list(now))),
             Request::Health { reply } => Self::answer_query(batch, reply, Ok(self.health())),
@@ -246,6 +248,7 @@ impl Actor {
         let last = Sequence(self.journal.last().0 + u64::try_from(entries.len()).unwrap_or(u64::MAX));
         let mut read_models = |transaction: &rusqlite::Transaction<'_>| -> rusqlite::Result<()> {
             rows.repairs.iter().try_for_each(|damage| repair(transaction, damage))?;
+            rows.sweeps.iter().try_for_each(|sweep| write_sweep(transaction, sweep))?;
             for job in rows.jobs.iter().filter_map(|job| records.get(job)) {
                 write_job(transaction, job)?;
             }

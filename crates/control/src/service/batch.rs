@@ -1,6 +1,7 @@
 //! What one group commit holds: entries, read-model rows, and what is to happen once they are durable.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use gangline_accounting::LedgerEntry;
 use gangline_base::{JobId, Timestamp};
@@ -10,7 +11,7 @@ use gangline_orchestration::Entry;
 use super::Error;
 use crate::codec::encode_entry;
 use crate::db;
-use crate::model::{KeptAnswer, Repair, RequestKey, SampleRow};
+use crate::model::{KeptAnswer, Repair, RequestKey, SampleRow, SweepRecord};
 
 /// Requests taken into one group commit at most.
 pub(super) const REQUESTS_PER_BATCH_MAX: usize = 512;
@@ -51,6 +52,8 @@ impl Batch {
 #[derive(Default)]
 pub(super) struct Rows {
     pub(super) jobs: BTreeSet<JobId>,
+    /// Of sweeps that have just come.
+    pub(super) sweeps: Vec<Arc<SweepRecord>>,
     pub(super) samples: Vec<SampleRow>,
     pub(super) ledger: Vec<(String, LedgerEntry)>,
     /// For each job, attempt and node: the first sample that isn't durable yet, so mustn't be acknowledged.
@@ -64,6 +67,7 @@ pub(super) struct Rows {
 impl Rows {
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
+            && self.sweeps.is_empty()
             && self.samples.is_empty()
             && self.ledger.is_empty()
             && self.answers.is_empty()

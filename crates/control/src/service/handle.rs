@@ -4,6 +4,7 @@ use gangline_base::{JobId, JobSpec, NodeName, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
 use gangline_orchestration::Refusal;
+use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -117,7 +118,8 @@ pub(super) enum Request {
         reply: Reply<wire::Explanation>,
     },
     WaitReasons {
-        reply: Reply<Vec<(JobId, String)>>,
+        jobs: Vec<JobId>,
+        reply: Reply<BTreeMap<JobId, String>>,
     },
     Nodes {
         reply: Reply<wire::NodeList>,
@@ -221,9 +223,12 @@ impl Handle {
         self.ask(|reply| Request::Explain { job, reply }).await
     }
 
-    /// For the first waiting jobs, what each waits for.
-    pub async fn wait_reasons(&self) -> Result<Vec<(JobId, String)>, Error> {
-        self.ask(|reply| Request::WaitReasons { reply }).await
+    /// What each of these jobs waits for; those that don't wait are left out. Nothing is asked for no job.
+    pub async fn wait_reasons(&self, jobs: Vec<JobId>) -> Result<BTreeMap<JobId, String>, Error> {
+        if jobs.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        self.ask(|reply| Request::WaitReasons { jobs, reply }).await
     }
 
     /// The nodes and who holds what.

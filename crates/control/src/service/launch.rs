@@ -71,7 +71,7 @@ impl Actor {
     /// What each node of a gang is told.
     pub(super) fn supervisor_specs(&self, job: JobId, attempt: AttemptNumber, shares: &[Share]) -> Vec<SupervisorSpec> {
         let (Some(live), Some(record)) = (self.engine.job(job), self.records.get(&job)) else { return Vec::new() };
-        let spec = &live.spec;
+        let spec = &self.engine.own_spec(live);
         let current = live.attempt().filter(|current| current.number == attempt);
         let epoch = current.map_or(self.engine.epoch(), |current| current.epoch);
         let timing = &self.options.timing;

@@ -37,7 +37,7 @@ use std::time::Duration;
 use gangline_base::{Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::timeouts::Timeouts;
-use gangline_orchestration::Configuration;
+use gangline_orchestration::{Configuration, Limits};
 
 pub use handle::{DrainWish, Error, Handle};
 pub use heal::OnJournalFailure;
@@ -64,6 +64,8 @@ pub struct Options {
     pub survey: Option<SurveyOptions>,
     /// How the cluster is shared.
     pub sharing: Configuration,
+    /// What users may submit.
+    pub limits: Limits,
     /// What starts supervisors.
     pub launcher: Arc<dyn Launcher>,
     /// The clock, in nanoseconds since 1970.

@@ -1,5 +1,7 @@
 //! What is answered from the engine's state.
 
+use std::collections::BTreeMap;
+
 use gangline_base::{JobId, JobSpec, NodeId, SweepSpec, Timestamp};
 use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
 
@@ -7,8 +9,8 @@ use super::Error;
 use super::actor::Actor;
 use crate::wire::{self, Time};
 
-/// Waiting jobs whose reason is worked out for one listing.
-const WAIT_REASONS_MAX: usize = 200;
+/// Waiting jobs whose reasons are worked out for one listing: a page, or all of a sweep.
+const WAIT_REASONS_MAX: usize = 1_000;
 
 impl Actor {
     pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<wire::DryRun, Error> {
@@ -62,10 +64,10 @@ impl Actor {
         format!("{} holds {}: {because}", attempt.number, places.join(", "))
     }
 
-    pub(super) fn wait_reasons(&self, now: Timestamp) -> Vec<(JobId, String)> {
-        let waiting = self.engine.waiting().into_iter().take(WAIT_REASONS_MAX);
-        let reason = |job| self.engine.blocker(now, job).map(|blocker| (job, blocker.to_string()));
-        waiting.filter_map(reason).collect()
+    /// What each of these jobs waits for; those that don't are left out.
+    pub(super) fn wait_reasons(&self, now: Timestamp, jobs: &[JobId]) -> BTreeMap<JobId, String> {
+        let shown = &jobs[..jobs.len().min(WAIT_REASONS_MAX)];
+        self.engine.blockers(now, shown).into_iter().map(|(job, blocker)| (job, blocker.to_string())).collect()
     }
 
     pub(super) fn health(&self) -> wire::Health {

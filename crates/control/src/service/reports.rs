@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Reply;
-use crate::model::outcome_as_end;
+use crate::model::{bound, outcome_as_end};
 use crate::notice::leaves_at;
 
 /// The grace that is left once all is saved: for the ranks to leave by themselves.
@@ -61,7 +61,14 @@ struct Said {
 }
 
 impl Actor {
-    pub(super) fn answer_report(&mut self, now: Timestamp, report: Report, reply: Reply<Orders>, batch: &mut Batch) {
+    pub(super) fn answer_report(
+        &mut self,
+        now: Timestamp,
+        mut report: Report,
+        reply: Reply<Orders>,
+        batch: &mut Batch,
+    ) {
+        bound(&mut report);
         let without_promise = Said::of(&report).neutral();
         if self.journal.poison().is_some() {
             // Nothing can be stored, so nothing is acknowledged; but we are here, and healthy jobs go on.
@@ -78,7 +85,8 @@ impl Actor {
         }));
     }
 
-    pub(super) fn take_report(&mut self, now: Timestamp, report: Report, batch: &mut Batch) -> Orders {
+    pub(super) fn take_report(&mut self, now: Timestamp, mut report: Report, batch: &mut Batch) -> Orders {
+        bound(&mut report);
         let (job, attempt) = (JobId(report.job), AttemptNumber(report.attempt));
         let said = Said::of(&report);
         let is_its = |current: &&Attempt| current.number == attempt && current.epoch.0 == report.epoch;

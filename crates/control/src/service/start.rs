@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
-use gangline_base::{JobId, NodeName, Timestamp};
+use gangline_base::{JobId, NodeName, SweepId, Timestamp};
 use gangline_execution::launcher::{IDENTITY_FILE, Launcher};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Engine, Event, Limits, Location, NodeSpec, NodeStatus, Refusal, ShareState};
@@ -22,7 +22,7 @@ use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::config::{self, ConfigError};
 use crate::db::{self, Journal, Reader, Recovered, Sequence};
-use crate::model::{JobRecord, Repair, live_jobs, read_job};
+use crate::model::{JobRecord, Repair, SweepRecord, live_jobs, read_job};
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]
@@ -167,13 +167,13 @@ fn repairs(engine: &Engine, last: Sequence) -> Vec<Repair> {
     live.chain([Repair::Forget { from: engine.next_job_id() }, Repair::ForgetAnswers { after: last }]).collect()
 }
 
-fn replay(recovered: &Recovered) -> Result<Engine, StartError> {
+fn replay(recovered: &Recovered, limits: Limits) -> Result<Engine, StartError> {
     let mut engine = match &recovered.snapshot {
-        None => Engine::new(Limits::default()),
+        None => Engine::new(limits),
         Some(snapshot) => {
             let sequence = snapshot.sequence.0;
             let state = decode_snapshot(&snapshot.body).map_err(|source| StartError::Body { sequence: 0, source })?;
-            Engine::restore(Limits::default(), state).map_err(|source| StartError::Replay { sequence, source })?
+            Engine::restore(limits, state).map_err(|source| StartError::Replay { sequence, source })?
         }
     };
     for record in &recovered.records {
@@ -209,7 +209,7 @@ impl Actor {
         for warning in &recovered.warnings {
             warn!("{warning}");
         }
-        let engine = replay(&recovered)?;
+        let engine = replay(&recovered, options.limits)?;
         // The system's clock may have been set back since.
         let now = now.max(engine.now());
         let stored = read_records(&journal.reader(), &engine)?;
@@ -275,13 +275,21 @@ impl Actor {
         self.records.extend(stored.into_iter().map(|record| (record.id, record)));
         let missing: Vec<JobId> =
             self.engine.jobs().map(|job| job.id).filter(|id| !self.records.contains_key(id)).collect();
+        let mut sweeps: BTreeMap<SweepId, Arc<SweepRecord>> = BTreeMap::new();
         for id in missing {
-            if let Some(job) = self.engine.job(id) {
-                warn!(job = %id, "a job's record is made anew from the journal");
-                self.records.insert(id, JobRecord::new(id, &job.spec, job.submitted_at));
-                self.rows.jobs.insert(id);
-            }
+            let Some(job) = self.engine.job(id) else { continue };
+            warn!(job = %id, "a job's record is made anew from the journal");
+            let record = match job.sweep.and_then(|id| Some((id, self.engine.sweep(id)?.spec.as_ref()?))) {
+                None => JobRecord::new(id, &job.spec, job.submitted_at),
+                Some((sweep, spec)) => {
+                    let shared = sweeps.entry(sweep).or_insert_with(|| Arc::new(SweepRecord::new(sweep, spec)));
+                    JobRecord::point(shared, spec, id, job.submitted_at)
+                }
+            };
+            self.records.insert(id, record);
+            self.rows.jobs.insert(id);
         }
+        self.rows.sweeps.extend(sweeps.into_values());
         for job in self.engine.jobs() {
             if let Some(record) = self.records.get_mut(&job.id)
                 && record.align(now, job, &self.engine)

@@ -9,7 +9,7 @@ use tracing::debug;
 use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
-use crate::model::{JobRecord, PointRecord, SampleRow};
+use crate::model::{JobRecord, SampleRow, SweepRecord};
 use crate::wire;
 
 impl Actor {
@@ -21,20 +21,19 @@ impl Actor {
         batch: &mut Batch,
     ) -> Result<wire::SweepSubmitted, Error> {
         let id = SweepId(self.engine.next_job_id());
-        let jobs: Vec<JobId> = (id.0.0..).map(JobId).take(sweep.points.len()).collect();
-        for ((job, spec), point) in jobs.iter().zip(sweep.jobs()).zip(&sweep.points) {
-            let mut record = JobRecord::new(*job, &spec, now);
-            record.sweep = Some(PointRecord::new(id, &sweep, point));
-            self.records.insert(*job, record);
-        }
+        let shared = Arc::new(SweepRecord::new(id, &sweep));
+        let jobs: Vec<JobId> = (id.0.0..).map(JobId).take(sweep.grid.points()).collect();
+        let records: Vec<JobRecord> = jobs.iter().map(|job| JobRecord::point(&shared, &sweep, *job, now)).collect();
         let submitted = wire::SweepSubmitted {
             sweep: id.to_string(),
             name: sweep.job.name.clone(),
             queue: sweep.job.queue.to_string(),
             jobs: jobs.iter().map(JobId::to_string).collect(),
         };
+        self.records.extend(records.into_iter().map(|record| (record.id, record)));
         match self.apply(now, Event::SweepSubmitted(Arc::new(sweep)), batch) {
             Ok(_) => {
+                self.rows.sweeps.push(shared);
                 self.rows.jobs.extend(jobs);
                 Ok(submitted)
             }

@@ -84,7 +84,7 @@ pub struct Job {
     pub ended_at: Option<Time>,
     /// The devices it asks for.
     pub gang: Gang,
-    /// The command of its ranks.
+    /// The command of its ranks; in a list of jobs at most 1 KiB of it.
     pub run: String,
     /// The folder they start in.
     pub workdir: String,

@@ -91,7 +91,7 @@ pub struct JobSweep {
 pub struct Parameter {
     /// Its name.
     pub name: String,
-    /// Its value.
+    /// Its value; in a list of jobs, and in a sweep's, at most 256 bytes of it.
     pub value: String,
 }
 

@@ -3,6 +3,7 @@
 mod access;
 mod document;
 mod jobs;
+mod limits;
 mod logs;
 mod once;
 mod page;

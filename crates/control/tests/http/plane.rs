@@ -18,7 +18,7 @@ use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
-use gangline_orchestration::NodeCapacity;
+use gangline_orchestration::{Limits, NodeCapacity};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -88,12 +88,23 @@ impl Answer {
         (self.status, code)
     }
 
+    /// The code of an error, if it is one.
+    pub(crate) fn refusal_code(&self) -> Option<String> {
+        let answer: Value = serde_json::from_str(&self.text).ok()?;
+        answer["error"]["code"].as_str().map(str::to_owned)
+    }
+
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 }
 
-fn options(folder: &Path, secrets: Secrets, journal: db::Options, launches: Sender<SupervisorSpec>) -> Options {
+fn options(
+    folder: &Path,
+    secrets: Secrets,
+    (journal, limits): (db::Options, Limits),
+    launches: Sender<SupervisorSpec>,
+) -> Options {
     let capacity = NodeCapacity {
         pool: PoolName::default(),
         accelerator: AcceleratorKind("cpu".to_owned()),
@@ -116,6 +127,7 @@ fn options(folder: &Path, secrets: Secrets, journal: db::Options, launches: Send
         nodes: vec![node],
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
+        limits,
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),
@@ -129,15 +141,32 @@ fn options(folder: &Path, secrets: Secrets, journal: db::Options, launches: Send
 
 impl Plane {
     pub(crate) fn start() -> Plane {
-        Plane::with_journal(db::Options::default())
+        Plane::limited(Limits::default())
     }
 
     pub(crate) fn with_journal(journal: db::Options) -> Plane {
         let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        Plane::open(folder, journal, Limits::default())
+    }
+
+    /// One with limits of its own.
+    pub(crate) fn limited(limits: Limits) -> Plane {
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        Plane::open(folder, db::Options::default(), limits)
+    }
+
+    /// Stops it and starts another one on its folder.
+    pub(crate) fn restart(mut self) -> Plane {
+        self.stop();
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir().expect("a temporary folder is writable"));
+        Plane::open(folder, db::Options::default(), Limits::default())
+    }
+
+    fn open(folder: TempDir, journal: db::Options, limits: Limits) -> Plane {
         let secrets = Secrets::open(folder.path()).expect("the folder is writable");
         let (sender, launches) = channel();
-        let service =
-            Service::start(options(folder.path(), secrets.clone(), journal, sender)).expect("a new folder opens");
+        let options = options(folder.path(), secrets.clone(), (journal, limits), sender);
+        let service = Service::start(options).expect("the folder opens");
         let app = App {
             handle: service.handle(),
             reader: service.reader(),

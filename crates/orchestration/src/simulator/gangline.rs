@@ -34,7 +34,7 @@ pub(crate) struct Gangline {
 
 impl Gangline {
     pub(crate) fn new(nodes: &[NodeSpec], sharing: &Configuration) -> Self {
-        let limits = Limits { waiting_max: usize::MAX, requeues_max: u32::MAX, ..Limits::default() };
+        let limits = Limits { requeues_max: u32::MAX, ..Limits::UNLIMITED };
         let mut engine = Engine::new(limits);
         for node in nodes {
             // A refusal leaves the node out: the jobs that needed it are reported as stuck.

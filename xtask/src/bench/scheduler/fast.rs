@@ -276,6 +276,17 @@ fn explain(report: &mut Report, full: &Full) -> Result<()> {
         percentile(&mut times, 100),
         ms(10),
     );
+    let mut times = Vec::new();
+    for page in waiting.chunks(100).step_by(10) {
+        let (found, time) = timed(|| full.engine.blockers(full.now, page));
+        ensure!(found.len() == page.len(), "every waiting job has its reason");
+        times.push(time);
+    }
+    report.time(
+        "the reasons of a page of 100 different jobs: the slowest of 10 pages",
+        percentile(&mut times, 100),
+        ms(10),
+    );
     Ok(())
 }
 

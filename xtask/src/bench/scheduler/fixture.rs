@@ -39,7 +39,7 @@ pub(super) fn node(index: u32, gpus: u32, rack: u32, block: u32) -> Result<NodeS
 
 /// An engine with so many nodes of eight in racks and blocks.
 pub(super) fn cluster(nodes: u32) -> Result<Engine> {
-    let mut engine = Engine::new(Limits { waiting_max: usize::MAX, ..Limits::default() });
+    let mut engine = Engine::new(Limits::UNLIMITED);
     for index in 0..nodes {
         engine.apply(Timestamp::EPOCH, &Event::NodeJoined(node(index, GPUS, RACK, BLOCK)?))?;
     }

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, Epoch, GangShape, Goal, GpuSeconds,
-    HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program, QueueName,
-    RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepPoint, SweepRules, SweepSpec,
-    Timestamp, TopologyRequest,
+    Grid, HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program,
+    QueueName, RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
+    TopologyRequest,
 };
 use gangline_orchestration::preemption::cost::RestartCosts;
 use gangline_orchestration::{
@@ -213,7 +213,7 @@ impl Examples {
         self.maybe(|_| Elastic { nodes_max, speed_up })
     }
 
-    fn spec(&mut self) -> JobSpec {
+    pub(super) fn spec(&mut self) -> JobSpec {
         let value = u16::try_from(self.below(u32::from(Priority::MAX) + 1)).expect("small");
         let nodes = self.positive();
         let envs = (0..self.below(4)).map(|number| (format!("KEY_{number}"), self.text())).collect();
@@ -264,10 +264,9 @@ impl Examples {
     }
 
     fn sweep_spec(&mut self) -> SweepSpec {
-        let point =
-            |random: &mut Self| SweepPoint(vec![(random.text(), random.text()), ("B".to_owned(), random.text())]);
-        let points = (0..self.below(4)).map(|_| point(self)).collect();
-        SweepSpec { job: Arc::new(self.spec()), points, rules: self.rules() }
+        let values = |random: &mut Self| (0..random.below(4)).map(|_| random.text()).collect();
+        let grid = Grid::new(vec![(self.text(), values(self)), ("B".to_owned(), values(self))]);
+        SweepSpec { job: Arc::new(self.spec()), grid, rules: self.rules() }
     }
 
     fn metric(&mut self) -> MetricValue {
@@ -283,7 +282,9 @@ impl Examples {
     fn sweep(&mut self) -> Sweep {
         let rung = |random: &mut Self| (0..random.below(4)).map(|_| (JobId(random.large()), random.metric())).collect();
         let rungs = (0..self.below(4)).map(|number| (number, rung(self))).collect();
-        Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), rules: self.rules(), rungs }
+        let spec = self.maybe(Self::sweep_spec);
+        let rules = spec.as_ref().map_or_else(|| self.rules(), |spec| spec.rules.clone());
+        Sweep { id: SweepId(JobId(self.large())), jobs: self.number(), spec: spec.map(Arc::new), rules, rungs }
     }
 
     fn stops(&mut self) -> [StopReason; 9] {
@@ -457,13 +458,24 @@ impl Examples {
         }
     }
 
+    /// One that waits.
+    pub(super) fn waiting_job(&mut self) -> Job {
+        let queued = JobState::Queued { since: self.time(), not_before: self.time() };
+        self.job(queued)
+    }
+
     /// Of every status and state one at least.
     pub(super) fn snapshot(&mut self) -> Snapshot {
-        let queued = JobState::Queued { since: self.time(), not_before: self.time() };
+        let waiting = self.waiting_job();
         let allocated = JobState::Allocated(self.attempt());
         // Lost and drained at once: only since drains outlast a loss.
         let standings = [(false, false), (false, true), (true, false), (true, true)];
         let standings = &standings[..if self.has_network { 4 } else { 3 }];
+        let (mut jobs, sweeps) = (vec![waiting, self.job(allocated)], vec![self.sweep(), self.sweep()]);
+        // A point of a sweep.
+        if let Some(spec) = &sweeps[0].spec {
+            (jobs[0].sweep, jobs[0].spec) = (Some(sweeps[0].id), spec.job.clone());
+        }
         Snapshot {
             at: self.time(),
             next_job: self.large(),
@@ -473,8 +485,8 @@ impl Examples {
                 .map(|(is_lost, is_draining)| (self.node(), self.standing(*is_lost, *is_draining)))
                 .collect(),
             leaving: vec![(NodeId(self.number()), self.time())],
-            jobs: vec![self.job(queued), self.job(allocated)],
-            sweeps: vec![self.sweep(), self.sweep()],
+            jobs,
+            sweeps,
             configuration: self.configuration(),
             usages: vec![(None, self.usages()), (Some(queue_name()), self.usages())],
             histories: vec![self.history(), self.history()],

@@ -3,15 +3,18 @@
 
 mod examples;
 
-use gangline_base::Epoch;
+use std::sync::Arc;
+
+use gangline_base::{Epoch, Grid, SweepRules, SweepSpec};
 use gangline_orchestration::{
-    Account, Decision, Entry, Event, Fate, FaultCause, Job, LossHistory, Outside, PreemptionRules, QueueOrder,
+    Account, Decision, Entry, Event, Fate, FaultCause, Job, Limits, LossHistory, Outside, PreemptionRules, QueueOrder,
     RequeueReason, ShareEnd, Snapshot, SpareRules, StopReason,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
 use super::{Error, decode_entry, decode_snapshot, encode_entry, encode_snapshot};
+use crate::db;
 use examples::Examples;
 
 /// Random rounds; each has every kind of entry.
@@ -23,6 +26,8 @@ const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
 /// What version 1 wrote before epochs were recorded.
 const FIXTURE_BEFORE_EPOCHS: &str = include_str!("../../../tests/fixtures/journal_v1_before_epochs.txt");
+/// What version 1 wrote when each job of a sweep had a specification of its own.
+const FIXTURE_BEFORE_GRIDS: &str = include_str!("../../../tests/fixtures/journal_v1_before_grids.txt");
 /// What version 1 wrote before stragglers were evicted.
 const FIXTURE_BEFORE_EVICTION: &str = include_str!("../../../tests/fixtures/journal_v1_before_eviction.txt");
 /// What version 1 wrote before faults had kinds.
@@ -208,6 +213,76 @@ fn bodies_from_before_epochs_stay_readable() {
     assert!(!attempts.is_empty() && attempts.iter().all(|attempt| attempt.epoch == Epoch::default()));
 }
 
+/// Proves A-9: what was written when each job of a sweep had a specification of its own reads: a sweep is the grid that its
+/// points were made of, and the jobs in a snapshot keep their own.
+#[test]
+fn bodies_from_before_grids_stay_readable() {
+    let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_GRIDS);
+    assert_eq!(kinds, KINDS);
+    assert!(!snapshot.sweeps.is_empty() && snapshot.sweeps.iter().all(|sweep| sweep.spec.is_none()));
+    let entries = FIXTURE_BEFORE_GRIDS.lines().filter_map(|body| decode_entry(body.as_bytes()).ok());
+    let sweep = entries.into_iter().find_map(|entry| match entry {
+        Entry::Event(Event::SweepSubmitted(sweep)) => Some(sweep),
+        _ => None,
+    });
+    let sweep = sweep.expect("a sweep was submitted");
+    let own = sweep.job(0).expect("it has a point").program.envs;
+    assert_eq!((sweep.grid.points(), own.get("B").map(String::as_str)), (1, Some("zwei\nZeilen\t\\")));
+}
+
+/// A record grows with what was sent, not with the points: the jobs of a sweep share its specification.
+#[test]
+fn a_sweep_takes_as_much_as_was_sent() {
+    let values = |count: u32| (0..count).map(|number| number.to_string()).collect::<Vec<_>>();
+    let prompt = "x".repeat(5_000);
+    let parameters = vec![("PROMPT".to_owned(), vec![prompt]), ("SEED".to_owned(), values(1_000))];
+    let job = Arc::new(Examples::new(3).spec());
+    let sweep = SweepSpec { job, grid: Grid::new(parameters), rules: SweepRules::default() };
+    let stored = usize::try_from(sweep.stored_bytes().0).expect("small");
+    let body = encode_entry(&Entry::Event(Event::SweepSubmitted(Arc::new(sweep))));
+    assert!((10_000..20_000).contains(&body.len()), "{} bytes", body.len());
+    assert!(body.len() <= stored, "{} bytes, counted as {stored}", body.len());
+}
+
+/// Proves A-10: what a submission is counted as is never less than what its record takes.
+#[test]
+fn no_submission_takes_more_than_it_is_counted_as() {
+    for seed in 0..SEEDS {
+        for entry in Examples::new(seed).entries() {
+            let counted = match &entry {
+                Entry::Event(Event::JobSubmitted(spec)) => spec.stored_bytes(),
+                Entry::Event(Event::SweepSubmitted(sweep)) => sweep.stored_bytes(),
+                _ => continue,
+            };
+            let taken = encode_entry(&entry).len();
+            assert!(u64::try_from(taken).is_ok_and(|taken| taken <= counted.0), "{taken} bytes, counted as {counted}");
+        }
+    }
+}
+
+/// Proves A-10: a snapshot of jobs that wait takes what they are counted as and little more, so what may be live at once fits
+/// into the largest that is written.
+#[test]
+fn a_snapshot_takes_what_live_jobs_are_counted_as() {
+    const JOB_BYTES: u64 = 640;
+    let mut examples = Examples::without_network(5);
+    let mut snapshot = Snapshot { jobs: Vec::new(), sweeps: Vec::new(), ..examples.snapshot() };
+    let empty = encode_snapshot(&snapshot).len();
+    let count = 200;
+    let mut counted = 0;
+    for _ in 0..count {
+        let job = examples.waiting_job();
+        counted += job.spec.stored_bytes().0;
+        snapshot.jobs.push(job);
+    }
+    let taken = u64::try_from(encode_snapshot(&snapshot).len() - empty).expect("small");
+    assert!(taken <= counted + count * JOB_BYTES, "{taken} bytes, counted as {counted}");
+    let limits = Limits::default();
+    let most = limits.live_bytes_max.0 + u64::try_from(limits.waiting_max).expect("small") * JOB_BYTES;
+    assert!(most < db::Limits::SNAPSHOT.0, "{most} bytes");
+    assert!(limits.submission_bytes_max < db::Limits::RECORD);
+}
+
 /// Proves A-9: what was written before stragglers were evicted reads: then no job left one.
 #[test]
 fn bodies_from_before_eviction_stay_readable() {
@@ -271,8 +346,8 @@ fn what_cannot_be_understood_is_refused_with_its_reason() {
         let refused = decode_entry(body.as_bytes()).expect_err("a refusal");
         assert_eq!(refused.to_string(), expected, "{body}");
     };
-    check(r#"{"v":2,"body":"time_passed"}"#, "a journal body has version 2, this gangline reads up to 1");
-    check(r#"{"v":9,"shape":"unknown"}"#, "a journal body has version 9, this gangline reads up to 1");
+    check(r#"{"v":3,"body":"time_passed"}"#, "a journal body has version 3, this gangline reads up to 2");
+    check(r#"{"v":9,"shape":"unknown"}"#, "a journal body has version 9, this gangline reads up to 2");
     check(r#"{"v":0,"body":"time_passed"}"#, "a journal body holds an impossible version");
     for malformed in ["", "[]", "{}", r#"{"v":1}"#, r#"{"v":-1,"body":"time_passed"}"#, r#"{"v":1,"body":"time_flew"}"#]
     {
@@ -282,8 +357,8 @@ fn what_cannot_be_understood_is_refused_with_its_reason() {
     let at = body.find("\"priority\":").expect("a priority is written") + "\"priority\":".len();
     let end = at + body[at..].find(',').expect("more follows");
     check(&format!("{}1001{}", &body[..at], &body[end..]), "a journal body holds an impossible priority");
-    let newer = decode_snapshot(br#"{"v":2,"body":{}}"#);
-    assert!(matches!(newer, Err(Error::Newer { found: 2 })));
+    let newer = decode_snapshot(br#"{"v":3,"body":{}}"#);
+    assert!(matches!(newer, Err(Error::Newer { found: 3 })));
 }
 
 /// Proves A-10 for what one request may add: cut or changed bodies are refused, and never panic.

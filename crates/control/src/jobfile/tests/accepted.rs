@@ -155,7 +155,7 @@ fn the_examples_are_right() {
 fn a_sweep_is_a_grid_with_or_without_rules() {
     let short = sweep("run: x\nname: sft\nenvs: {LR: 1e-3, KEEP: me}\nsweep: {LR: [1e-4, 3e-4], BATCH: [8]}");
     assert_eq!(short.rules, SweepRules::default());
-    let jobs: Vec<JobSpec> = short.jobs().collect();
+    let jobs: Vec<JobSpec> = (0..short.grid.points()).filter_map(|index| short.job(index)).collect();
     assert_eq!(
         jobs.iter().map(|job| job.name.as_str()).collect::<Vec<_>>(),
         ["sft/LR=1e-4,BATCH=8", "sft/LR=3e-4,BATCH=8"]
@@ -175,7 +175,7 @@ fn a_sweep_is_a_grid_with_or_without_rules() {
     let rules = defaults.rules.early_stop.expect("it was given");
     assert_eq!((rules.metric.as_str(), rules.goal, rules.reduction), ("loss", Goal::Minimize, Reduction::DEFAULT));
     // A list under a rule's name is a parameter of that name.
-    assert_eq!(sweep("run: x\nsweep: {max_parallel: [1, 2]}").points.len(), 2);
+    assert_eq!(sweep("run: x\nsweep: {max_parallel: [1, 2]}").grid.points(), 2);
 }
 
 #[test]

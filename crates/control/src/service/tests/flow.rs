@@ -36,8 +36,8 @@ fn what_does_not_fit_waits_and_starts_when_there_is_room() {
     let explained = world.ask(|reply| Request::Explain { job: second, reply }).expect("it waits");
     assert_eq!((explained.ahead, explained.waiting), (0, 1));
     assert!(explained.summary.contains(&format!("held by {first}")), "{}", explained.summary);
-    let reasons = world.ask(|reply| Request::WaitReasons { reply }).expect("an answer");
-    assert_eq!(reasons, [(second, explained.summary)]);
+    let reasons = world.ask(|reply| Request::WaitReasons { jobs: vec![first, second], reply }).expect("an answer");
+    assert_eq!(reasons, [(second, explained.summary)].into());
     let now = world.now;
     let attempt = world.actor().engine.job(first).and_then(|job| job.attempt()).expect("it is placed").clone();
     let specs = world.actor().supervisor_specs(first, attempt.number, &attempt.shares);

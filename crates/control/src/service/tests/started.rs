@@ -52,6 +52,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         nodes: vec![node("n1", 1)],
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
+        limits: gangline_orchestration::Limits::default(),
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),

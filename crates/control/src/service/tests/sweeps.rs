@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, EarlyStop, Goal, JobId, JobSpec, Money, Reduction, Submitter, SweepId, SweepRules, SweepSpec, grid,
+    AcceleratorKind, EarlyStop, Goal, Grid, JobId, JobSpec, Money, Reduction, Submitter, SweepId, SweepRules, SweepSpec,
 };
 use gangline_execution::protocol::{Outcome, SampleMetric};
 use gangline_orchestration::Refusal;
@@ -20,7 +20,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn sweep(points: u32, rules: SweepRules) -> SweepSpec {
     let values = (0..points).map(|number| number.to_string()).collect();
-    SweepSpec { job: Arc::new(spec("sft", 1, 1)), points: grid(&[("SEED".to_owned(), values)]), rules }
+    SweepSpec { job: Arc::new(spec("sft", 1, 1)), grid: Grid::new(vec![("SEED".to_owned(), values)]), rules }
 }
 
 fn rules(max_parallel: u32) -> SweepRules {

@@ -23,7 +23,7 @@ use super::super::launch::{LAUNCHES_MAX, LaunchOutcome};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
 use crate::config::NodeConfig;
 use crate::db;
-use crate::model::{Booked, read_job, to_wire};
+use crate::model::{Booked, Texts, read_job, to_wire};
 use crate::secret::Secrets;
 use crate::wire;
 
@@ -162,6 +162,7 @@ impl World {
             nodes: self.nodes.clone(),
             survey: self.survey,
             sharing: self.sharing.clone(),
+            limits: gangline_orchestration::Limits::default(),
             launcher: self.machines.clone(),
             clock: || unreachable!("the tests say what time it is"),
             user: Submitter("ada".to_owned()),
@@ -293,7 +294,7 @@ impl World {
     pub(super) fn stored(&mut self, job: JobId) -> Option<(wire::Job, Vec<Booked>)> {
         let reader = self.actor().journal.reader();
         let found = reader.read(|transaction| read_job(transaction, job)).expect("the read models are readable");
-        found.map(|(record, booked)| (to_wire(Path::new("/data"), &record, &booked), booked))
+        found.map(|(record, booked)| (to_wire(Path::new("/data"), &record, &booked, Texts::Whole), booked))
     }
 
     pub(super) fn show(&mut self, job: JobId) -> wire::Job {
