@@ -84,6 +84,22 @@ impl Listening {
         Ok(Listening { address, host, tls: Some(tls) })
     }
 
+    /// The same with TLS, by a certificate of its own making, if there is none yet: a port proves nothing otherwise.
+    ///
+    /// # Errors
+    /// G0506 if the certificate can't be made.
+    pub(crate) fn with_tls(self, folder: &Path) -> Result<Listening, Failure> {
+        if self.tls.is_some() {
+            return Ok(self);
+        }
+        let made = Tls::own(folder, &own_names(&self.host, self.address.ip()));
+        let tls = made.map_err(|error| {
+            let message = format!("refused to listen on {}: {}", self.address, with_causes(&error));
+            Failure::coded("G0506", message, "give access to the data folder")
+        })?;
+        Ok(Listening { tls: Some(tls), ..self })
+    }
+
     /// How it is reached, once its port is known.
     pub(crate) fn url(&self, port: u16) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };

@@ -5,6 +5,7 @@ mod commands;
 mod data_folder;
 mod demo;
 mod disk;
+mod doors;
 mod equivalence;
 mod faults;
 mod kills;
