@@ -8,6 +8,7 @@ mod disk;
 mod doors;
 mod equivalence;
 mod faults;
+mod flood;
 mod kills;
 mod nodes;
 mod once;
