@@ -57,6 +57,7 @@ impl Client {
         };
         let token = token(global, &folder)?;
         let Some(url) = given else { return Client::of_folder(&folder, token) };
+        refuse_in_the_clear(&url)?;
         let certificates = match &global.certificate {
             Some(file) => Some(read_bounded(file).map_err(|error| untrusted(file, &error))?),
             None if url.starts_with("https://") => {
@@ -190,6 +191,21 @@ fn token(global: &Global, folder: &Path) -> Result<String, Failure> {
     }
 }
 
+/// A token crosses no network in the clear. No control plane listens there without TLS either.
+fn refuse_in_the_clear(url: &str) -> Result<(), Failure> {
+    let Some(rest) = url.strip_prefix("http://") else { return Ok(()) };
+    let host = rest.split('/').next().unwrap_or_default();
+    let host = host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map_or(host, |(host, _)| host);
+    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    if host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()) {
+        return Ok(());
+    }
+    Err(Failure::Untrusted {
+        message: format!("refused to send the token to {host} in the clear"),
+        hint: format!("write https://{rest}: beyond loopback a control plane speaks TLS only"),
+    })
+}
+
 fn never_ran(folder: &Path, file: &str, error: &std::io::Error) -> Failure {
     let (path, folder) = (folder.join(file), folder.display());
     Failure::Unreachable {
@@ -238,4 +254,20 @@ pub(crate) fn data_folder(global: &Global) -> Result<PathBuf, Failure> {
 /// An absolute form of a path that may not exist yet.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| Failure::local(format!("{}: {error}", path.display()), ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_crosses_no_network_in_the_clear() {
+        for url in ["http://127.0.0.1:7878", "http://localhost", "http://[::1]:1", "http://[::1]", "https://head:7878"]
+        {
+            refuse_in_the_clear(url).expect(url);
+        }
+        for url in ["http://head:7878", "http://10.0.0.1", "http://[fd00::1]:1", "http://localhost.evil:1", "http://"] {
+            refuse_in_the_clear(url).expect_err(url);
+        }
+    }
 }

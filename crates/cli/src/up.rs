@@ -166,7 +166,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     };
     // The port before the journal: whoever holds the folder keeps its endpoint file.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let bound = runtime.block_on(TcpListener::bind(address));
+    let bound = runtime.block_on(bind(&listening));
     let listener = bound.map_err(|error| listen_failure(&journal_folder, options.journal, address, &error))?;
     let port = listener.local_addr()?.port();
     let user = options.user.clone();
@@ -287,6 +287,18 @@ fn no_nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> 
 fn price(args: &UpArgs) -> Result<Option<Money>, Failure> {
     let price = args.price.as_deref().map(str::parse::<Money>).transpose();
     price.map_err(|error| Failure::coded("G0505", error.to_string(), "write it as 2.49"))
+}
+
+/// The port that is asked for. If none is and the usual one is taken, be it by another user who means no good, any free one
+/// does: the command line and supervisors have the socket.
+async fn bind(listening: &Listening) -> std::io::Result<TcpListener> {
+    match TcpListener::bind(listening.address).await {
+        Err(error) if listening.is_default && error.kind() == std::io::ErrorKind::AddrInUse => {
+            warn!(address = %listening.address, "the usual port is taken: another one takes its place");
+            TcpListener::bind((listening.address.ip(), 0)).await
+        }
+        outcome => outcome,
+    }
 }
 
 /// If the address is taken by a control plane on the same folder, that is what to say.

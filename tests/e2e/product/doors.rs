@@ -96,6 +96,23 @@ fn whoever_puts_a_socket_into_the_data_folder_learns_and_orders_nothing() {
     assert_eq!(heard.text(), "");
 }
 
+/// Whoever has the usual port can't keep a control plane from starting, unless somebody has asked for that port.
+#[test]
+fn a_control_plane_starts_though_somebody_has_the_usual_port() {
+    // An error means that somebody has it already.
+    let taken = std::net::TcpListener::bind("127.0.0.1:7878");
+    let mut product = Product::down(&["a=cpu:1"]);
+    product.listen("127.0.0.1:7878");
+    let refused = product.start_refused();
+    assert!(refused.code == 1 && refused.stderr.contains("G0503"), "{}", refused.stderr);
+    product.listen("");
+    product.start();
+    assert!(!product.url().ends_with(":7878"), "{}", product.url());
+    let id = product.submit("name: short\nrun: echo said\n");
+    product.wait_state(&id, "succeeded");
+    drop(taken);
+}
+
 #[test]
 fn the_socket_is_for_the_owner_of_the_data_folder() {
     let product = Product::up(&["a=cpu:1"]);

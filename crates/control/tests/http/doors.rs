@@ -137,3 +137,19 @@ fn the_users_token_can_be_replaced_which_ends_sessions_too() {
     let path = link.json()["path"].as_str().expect("a path").to_owned();
     assert_eq!(plane.send("GET", &path, &[], b"").status, 303);
 }
+
+#[test]
+fn a_request_whose_head_does_not_come_ends_its_connection() {
+    let plane = Plane::start();
+    let ends = |begun: &[u8]| {
+        let mut stream = TcpStream::connect(plane.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a sound time");
+        stream.write_all(begun).expect("it is sent");
+        stream
+    };
+    // The waits go on side by side.
+    for mut stream in [ends(b""), ends(b"GET / HTTP/1.1\r\nhost: loc"), ends(b"POST /api/v1/jobs HTTP/1.1\r\n")] {
+        let ended = stream.read(&mut [0; 1]).map_err(|error| error.kind());
+        assert!(matches!(ended, Ok(0) | Err(ErrorKind::ConnectionReset)), "{ended:?}");
+    }
+}
