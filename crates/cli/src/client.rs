@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gangline_base::with_causes;
 use gangline_control::secret::TOKEN_FILE;
 use gangline_control::wire;
-use gangline_execution::endpoint::{CERTIFICATE_FILE, ENDPOINT_FILE, agent, certificates, is_untrusted};
+use gangline_execution::endpoint::{
+    CERTIFICATE_FILE, ENDPOINT_FILE, SOCKET_FILE, Way, WayError, agent, certificates, is_untrusted, url,
+};
 use gangline_execution::files::read_bounded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -18,46 +21,61 @@ use crate::retry::{KEY_HEADER, Loss, Unanswered, request_key, until_answered};
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(40);
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// The longest token that is read, in bytes (A-10).
+const TOKEN_BYTES_MAX: usize = 1_024;
 
 /// What to do about a control plane that isn't trusted.
 const TRUST: &str =
     "certificate.pem in the control plane's data folder is what to trust: give it with --certificate FILE";
+/// What to do about somebody in the control plane's place.
+const IMPOSTOR: &str = "nothing was sent to it; start the control plane again as the owner of its data folder";
+/// What to do about a control plane that isn't there.
+const START: &str = "is \"gangline up\" running? Jobs that run go on without it";
 
 /// A connection to a control plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     agent: ureq::Agent,
     url: String,
+    /// Where it is, for messages.
+    place: String,
     token: String,
+    /// What to do if somebody else is there.
+    distrust: &'static str,
 }
 
 impl Client {
     /// Finds the control plane by the options, the environment, or the data folder.
+    ///
+    /// By the folder it is one that proves to own it; a URL that is given is believed, as far as it isn't an `https` one.
     pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
         let folder = data_folder(global)?;
-        let hint = || "start it with \"gangline up\", or name its folder with --data".to_owned();
-        let from_folder = |file: &str| {
-            let path = folder.join(file);
-            std::fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|error| Failure::Unreachable {
-                message: format!("no control plane has run in {}: {}: {error}", folder.display(), path.display()),
-                hint: hint(),
-            })
+        let given = match (&global.url, &global.certificate) {
+            (Some(url), _) => Some(url.trim_end_matches('/').to_owned()),
+            (None, Some(_)) => Some(url(&folder).map_err(|error| never_ran(&folder, ENDPOINT_FILE, &error))?),
+            (None, None) => None,
         };
-        let url = global.url.clone().map_or_else(|| from_folder(ENDPOINT_FILE), Ok)?;
-        let token = global.token.clone().map_or_else(|| from_folder(TOKEN_FILE), Ok)?;
+        let token = token(global, &folder)?;
+        let Some(url) = given else { return Client::of_folder(&folder, token) };
+        refuse_in_the_clear(&url)?;
         let certificates = match &global.certificate {
-            Some(file) => read_bounded(file).map(Some).map_err(|error| untrusted(file, &error)),
-            None => certificates(&folder.join(ENDPOINT_FILE), &url)
-                .map_err(|error| untrusted(&folder.join(CERTIFICATE_FILE), &error)),
+            Some(file) => Some(read_bounded(file).map_err(|error| untrusted(file, &error))?),
+            None if url.starts_with("https://") => {
+                Some(certificates(&folder).map_err(|error| untrusted(&folder.join(CERTIFICATE_FILE), &error))?)
+            }
+            None => None,
         };
-        Client::new(&url, &token, certificates?.as_deref())
+        let made = agent(REQUEST_TIME_MAX, certificates.as_deref());
+        let agent = made.map_err(|error| Failure::local(format!("the certificates for {url}: {error}"), TRUST))?;
+        Ok(Client { agent, place: url.clone(), url, token, distrust: TRUST })
     }
 
-    /// A client of the control plane at `url` that trusts these certificates.
-    pub(crate) fn new(url: &str, token: &str, certificates: Option<&[u8]>) -> Result<Client, Failure> {
-        let made = agent(REQUEST_TIME_MAX, certificates);
-        let agent = made.map_err(|error| Failure::local(format!("the certificates for {url}: {error}"), TRUST))?;
-        Ok(Client { agent, url: url.trim_end_matches('/').to_owned(), token: token.to_owned() })
+    /// Of the control plane that proves to own this data folder.
+    pub(crate) fn of_folder(folder: &Path, token: String) -> Result<Client, Failure> {
+        let way = Way::find(folder, REQUEST_TIME_MAX).map_err(|error| no_way(folder, &error))?;
+        let place = if way.is_socket() { folder.join(SOCKET_FILE).display().to_string() } else { way.url.clone() };
+        let distrust = if way.is_socket() { IMPOSTOR } else { TRUST };
+        Ok(Client { agent: way.agent, url: way.url, place, token, distrust })
     }
 
     /// GET below `/api/v1`.
@@ -104,8 +122,8 @@ impl Client {
 
     fn unreachable(&self, error: &dyn std::fmt::Display) -> Failure {
         Failure::Unreachable {
-            message: format!("the control plane at {} can't be reached: {error}", self.url),
-            hint: "is \"gangline up\" running? Jobs that run go on without it".to_owned(),
+            message: format!("the control plane at {} can't be reached: {error}", self.place),
+            hint: START.to_owned(),
         }
     }
 
@@ -118,9 +136,9 @@ impl Client {
             if !is_untrusted(&error) {
                 return self.unreachable(&error);
             }
-            Failure::Unreachable {
-                message: format!("what answers at {} isn't the control plane that is trusted: {error}", self.url),
-                hint: TRUST.to_owned(),
+            Failure::Untrusted {
+                message: format!("what answers at {} isn't the control plane that is trusted: {error}", self.place),
+                hint: self.distrust.to_owned(),
             }
         })?;
         let status = response.status().as_u16();
@@ -132,7 +150,7 @@ impl Client {
     fn decode<T: DeserializeOwned>(&self, status: u16, text: &str) -> Result<T, Failure> {
         if (200..300).contains(&status) {
             return serde_json::from_str(text).map_err(|error| Failure::Unreachable {
-                message: format!("{} answered with something else than this gangline expects: {error}", self.url),
+                message: format!("{} answered with something else than this gangline expects: {error}", self.place),
                 hint: "use the same version of gangline on both sides".to_owned(),
             });
         }
@@ -140,6 +158,71 @@ impl Client {
             Ok(body) => Err(Failure::Api { status, detail: body.error, file: None }),
             Err(_) => Err(self.unreachable(&format!("HTTP status {status} from something that isn't gangline"))),
         }
+    }
+}
+
+/// The users' token: the one that is given, or the data folder's.
+fn token(global: &Global, folder: &Path) -> Result<String, Failure> {
+    if global.token.is_some() {
+        let message = "refused to take a token from the command line: every user of this machine can read it there";
+        let hint = "put it into a file and say --token-file FILE, or into the variable GANGLINE_TOKEN; and replace it \
+                    with gangline token rotate if others use this machine";
+        return Err(Failure::coded("G0512", message, hint));
+    }
+    let given = match &global.token_file {
+        Some(file) => {
+            let unreadable =
+                |error| Failure::local(format!("the token in {} can't be read: {error}", file.display()), "");
+            Some(read_bounded(file).map_err(unreadable)?)
+        }
+        None => std::env::var_os("GANGLINE_TOKEN").map(std::ffi::OsString::into_encoded_bytes),
+    };
+    let bytes = match given.filter(|bytes| !bytes.is_empty()) {
+        Some(bytes) => bytes,
+        None => read_bounded(&folder.join(TOKEN_FILE)).map_err(|error| never_ran(folder, TOKEN_FILE, &error))?,
+    };
+    let text = String::from_utf8(bytes).unwrap_or_default().trim().to_owned();
+    let is_token =
+        !text.is_empty() && text.len() <= TOKEN_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_token {
+        Ok(text)
+    } else {
+        Err(Failure::local("what is given as the token isn't one", "it is a line of digits"))
+    }
+}
+
+/// A token crosses no network in the clear. No control plane listens there without TLS either.
+fn refuse_in_the_clear(url: &str) -> Result<(), Failure> {
+    let Some(rest) = url.strip_prefix("http://") else { return Ok(()) };
+    let host = rest.split('/').next().unwrap_or_default();
+    let host = host.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map_or(host, |(host, _)| host);
+    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    if host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()) {
+        return Ok(());
+    }
+    Err(Failure::Untrusted {
+        message: format!("refused to send the token to {host} in the clear"),
+        hint: format!("write https://{rest}: beyond loopback a control plane speaks TLS only"),
+    })
+}
+
+fn never_ran(folder: &Path, file: &str, error: &std::io::Error) -> Failure {
+    let (path, folder) = (folder.join(file), folder.display());
+    Failure::Unreachable {
+        message: format!("no control plane has run in {folder}: {}: {error}", path.display()),
+        hint: "start it with \"gangline up\", or name its folder with --data".to_owned(),
+    }
+}
+
+fn no_way(folder: &Path, error: &WayError) -> Failure {
+    let message = format!("failed to {}", with_causes(error));
+    match error {
+        error if error.is_impostor() => Failure::Untrusted { message, hint: IMPOSTOR.to_owned() },
+        WayError::Unreadable { path, source } => {
+            never_ran(folder, &path.file_name().unwrap_or_default().to_string_lossy(), source)
+        }
+        WayError::Certificates { .. } => Failure::local(message, TRUST),
+        _ => Failure::Unreachable { message, hint: START.to_owned() },
     }
 }
 
@@ -171,4 +254,20 @@ pub(crate) fn data_folder(global: &Global) -> Result<PathBuf, Failure> {
 /// An absolute form of a path that may not exist yet.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| Failure::local(format!("{}: {error}", path.display()), ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_crosses_no_network_in_the_clear() {
+        for url in ["http://127.0.0.1:7878", "http://localhost", "http://[::1]:1", "http://[::1]", "https://head:7878"]
+        {
+            refuse_in_the_clear(url).expect(url);
+        }
+        for url in ["http://head:7878", "http://10.0.0.1", "http://[fd00::1]:1", "http://localhost.evil:1", "http://"] {
+            refuse_in_the_clear(url).expect_err(url);
+        }
+    }
 }

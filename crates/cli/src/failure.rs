@@ -26,6 +26,13 @@ pub(crate) enum Failure {
         /// What to do.
         hint: String,
     },
+    /// Who answers can't prove to be the control plane that is trusted.
+    Untrusted {
+        /// Who answers where.
+        message: String,
+        /// What to do.
+        hint: String,
+    },
     /// Anything on this side.
     Local {
         /// A stable code, if there is one.
@@ -53,7 +60,7 @@ impl Failure {
                 401 | 403 | 422 | 429 => 4,
                 _ => 1,
             },
-            Failure::Unreachable { .. } => 5,
+            Failure::Unreachable { .. } | Failure::Untrusted { .. } => 5,
             Failure::Local { .. } => 1,
         }
     }
@@ -68,6 +75,7 @@ impl Failure {
         match self {
             Failure::Api { detail, .. } => detail.clone(),
             Failure::Unreachable { message, hint } => plain("G0501", message, hint),
+            Failure::Untrusted { message, hint } => plain("G0511", message, hint),
             Failure::Local { code, message, hint } => plain(code.unwrap_or(""), message, hint),
         }
     }

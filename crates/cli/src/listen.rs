@@ -37,6 +37,8 @@ pub(crate) struct ListenArgs {
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
+    /// Nobody has asked for this port.
+    pub(crate) is_default: bool,
     /// By which it is reached.
     host: String,
     pub(crate) tls: Option<Tls>,
@@ -53,7 +55,8 @@ impl Listening {
         path: Option<&Path>,
         args: &ListenArgs,
     ) -> Result<Listening, Failure> {
-        let address = address(args.listen.as_deref().or(config.listen.as_deref()).unwrap_or(LISTEN))?;
+        let asked_for = args.listen.as_deref().or(config.listen.as_deref());
+        let (address, is_default) = (address(asked_for.unwrap_or(LISTEN))?, asked_for.is_none());
         let advertised = args.advertise.clone().or_else(|| config.advertise.clone());
         let files = files(config.tls.as_ref(), path, args);
         let is_open = !address.ip().is_loopback();
@@ -62,7 +65,7 @@ impl Listening {
                 let message = format!("--advertise is for other machines, and {address} is reached from this one only");
                 return Err(Failure::coded("G0503", message, "add --listen 0.0.0.0:7878"));
             }
-            return Ok(Listening { address, host: address.ip().to_string(), tls: None });
+            return Ok(Listening { address, is_default, host: address.ip().to_string(), tls: None });
         }
         let this_host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let found = || if address.ip().is_unspecified() { this_host() } else { address.ip().to_string() };
@@ -81,7 +84,23 @@ impl Listening {
             let message = format!("refused to listen on {address}: {}", with_causes(&error));
             Failure::coded("G0506", message, hint)
         })?;
-        Ok(Listening { address, host, tls: Some(tls) })
+        Ok(Listening { address, is_default, host, tls: Some(tls) })
+    }
+
+    /// The same with TLS, by a certificate of its own making, if there is none yet: a port proves nothing otherwise.
+    ///
+    /// # Errors
+    /// G0506 if the certificate can't be made.
+    pub(crate) fn with_tls(self, folder: &Path) -> Result<Listening, Failure> {
+        if self.tls.is_some() {
+            return Ok(self);
+        }
+        let made = Tls::own(folder, &own_names(&self.host, self.address.ip()));
+        let tls = made.map_err(|error| {
+            let message = format!("refused to listen on {}: {}", self.address, with_causes(&error));
+            Failure::coded("G0506", message, "give access to the data folder")
+        })?;
+        Ok(Listening { tls: Some(tls), ..self })
     }
 
     /// How it is reached, once its port is known.

@@ -28,6 +28,7 @@ mod show;
 mod simulate;
 mod submit;
 mod sweeps;
+mod token;
 mod up;
 
 use std::path::PathBuf;
@@ -61,8 +62,11 @@ struct Global {
     /// The control plane's URL [default: what the data folder says]
     #[arg(long, global = true, env = "GANGLINE_URL")]
     url: Option<String>,
-    /// The token [default: what the data folder says]
-    #[arg(long, global = true, env = "GANGLINE_TOKEN", hide_env_values = true)]
+    /// A file with the token; or the variable GANGLINE_TOKEN has it [default: what the data folder says]
+    #[arg(long, global = true, env = "GANGLINE_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Refused: everybody sees the command line.
+    #[arg(long, global = true, hide = true)]
     token: Option<String>,
     /// The certificates that are trusted for an https URL (PEM) [default: certificate.pem in the data folder]
     #[arg(long, global = true, env = "GANGLINE_CERTIFICATE", value_name = "FILE")]
@@ -110,6 +114,11 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Put a backup into the data folder of a control plane that isn't running
     Restore(backup::RestoreArgs),
+    /// Make a link to the page, or replace the users' token
+    Token {
+        #[command(subcommand)]
+        command: token::TokenCommand,
+    },
     /// Look after checkpoints
     Checkpoint {
         #[command(subcommand)]
@@ -140,6 +149,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Up(args) => up::run(&global, &args)?,
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&global, &args)?,
+        Command::Token { command } => token::run(&global, &command)?,
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
         Command::Backup(args) => backup::backup(&global, &args)?,
         Command::Restore(args) => backup::restore(&global, &args)?,

@@ -8,7 +8,7 @@ use clap::Args;
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
 use gangline_control::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_control::db::{self, Sequence};
-use gangline_control::http::{self, App};
+use gangline_control::http::{self, App, Doors, LINK_TIME_MAX, Socket, Visits};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{OnJournalFailure, Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::endpoint::publish;
@@ -17,6 +17,7 @@ use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use crate::client::{absolute, data_folder};
 use crate::configuration;
@@ -95,7 +96,8 @@ impl From<OnFailure> for OnJournalFailure {
 /// A control plane that runs in this process.
 pub(crate) struct Running {
     pub(crate) url: String,
-    pub(crate) token: String,
+    pub(crate) secrets: Secrets,
+    visits: Visits,
     service: Service,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
@@ -106,7 +108,7 @@ pub(crate) fn run(global: &Global, args: &UpArgs) -> Result<(), Failure> {
     let folder = data_folder(global)?;
     let running = start(&folder, args)?;
     output::tell(&format!("gangline is up at {} (data folder {})", running.url, folder.display()));
-    output::tell(&format!("page: {}/?token={}", running.url, running.token));
+    running.tell_page()?;
     wait_for_signal(&running)?;
     running.stop();
     Ok(())
@@ -165,25 +167,37 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     };
     // The port before the journal: whoever holds the folder keeps its endpoint file.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let bound = runtime.block_on(TcpListener::bind(address));
+    let bound = runtime.block_on(bind(&listening));
     let listener = bound.map_err(|error| listen_failure(&journal_folder, options.journal, address, &error))?;
-    let url = listening.url(listener.local_addr()?.port());
+    let port = listener.local_addr()?.port();
     let user = options.user.clone();
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
+    // Who holds the folder may take the place of the socket before.
+    let socket = runtime.block_on(async { Socket::bind(&folder) });
+    let (socket, listening) = match socket {
+        Ok(socket) => (Some(socket), listening),
+        Err(error) => {
+            warn!(folder = %folder.display(), %error, "the data folder can hold no socket: everything goes by TLS");
+            (None, listening.with_tls(&folder)?)
+        }
+    };
+    let url = listening.url(port);
     let certificates = listening.tls.as_ref().map(|tls| tls.certificates());
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
-    let (hosts, tls) = (listening.hosts(), listening.tls);
-    let app = App { handle: service.handle(), reader: service.reader(), secrets: secrets.clone(), user, folder, hosts };
+    let visits = Visits::default();
+    let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
+    let (handle, reader) = (service.handle(), service.reader());
+    let app = App { handle, reader, secrets: secrets.clone(), visits: visits.clone(), user, folder, hosts };
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
             // An error means that the sender is gone, which is a stop as well.
             let _ = stopped.await;
         };
-        runtime.block_on(http::serve(listener, tls, app, stop))
+        runtime.block_on(http::serve(doors, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    Ok(Running { url, token: secrets.user_token().to_owned(), service, stop_http, http })
+    Ok(Running { url, secrets, visits, service, stop_http, http })
 }
 
 /// The ladder of time-outs above the heartbeat, with what was set apart.
@@ -194,6 +208,14 @@ fn timing(args: &UpArgs) -> Timing {
 }
 
 impl Running {
+    /// Prints a link to the page. It may end up in a log, so it is good once and not for long.
+    pub(crate) fn tell_page(&self) -> Result<(), Failure> {
+        let minutes = LINK_TIME_MAX.as_secs() / 60;
+        let link = format!("{}{}", self.url, self.visits.link()?);
+        output::tell(&format!("page: {link} (good once, for {minutes} minutes; gangline token link makes another)"));
+        Ok(())
+    }
+
     fn check_alive(&self) -> Result<(), Failure> {
         if self.service.is_running() && !self.http.is_finished() {
             return Ok(());
@@ -266,6 +288,18 @@ fn no_nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> 
 fn price(args: &UpArgs) -> Result<Option<Money>, Failure> {
     let price = args.price.as_deref().map(str::parse::<Money>).transpose();
     price.map_err(|error| Failure::coded("G0505", error.to_string(), "write it as 2.49"))
+}
+
+/// The port that is asked for. If none is and the usual one is taken, be it by another user who means no good, any free one
+/// does: the command line and supervisors have the socket.
+async fn bind(listening: &Listening) -> std::io::Result<TcpListener> {
+    match TcpListener::bind(listening.address).await {
+        Err(error) if listening.is_default && error.kind() == std::io::ErrorKind::AddrInUse => {
+            warn!(address = %listening.address, "the usual port is taken: another one takes its place");
+            TcpListener::bind((listening.address.ip(), 0)).await
+        }
+        outcome => outcome,
+    }
 }
 
 /// If the address is taken by a control plane on the same folder, that is what to say.

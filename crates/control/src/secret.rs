@@ -5,8 +5,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use gangline_base::{AttemptNumber, Epoch, JobId};
+use gangline_execution::files::write_durably;
 
 /// The name of the users' token in the data folder.
 pub const TOKEN_FILE: &str = "token";
@@ -20,8 +22,7 @@ const FILE_BYTES_MAX: u64 = 1_024;
 /// What the control plane checks bearers against. Never printed.
 #[derive(Clone)]
 pub struct Secrets {
-    user: blake3::Hash,
-    user_token: String,
+    user: Arc<RwLock<String>>,
     attempt_key: [u8; SECRET_BYTES],
 }
 
@@ -37,36 +38,35 @@ impl Secrets {
     /// # Errors
     /// If the files can't be read or made, or hold something else than a secret.
     pub fn open(folder: &Path) -> io::Result<Secrets> {
-        let user_token = read_or_make(&folder.join(TOKEN_FILE))?;
+        let user = Arc::new(RwLock::new(read_or_make(&folder.join(TOKEN_FILE))?));
         let attempt_key = *blake3::hash(read_or_make(&folder.join(KEY_FILE))?.as_bytes()).as_bytes();
-        Ok(Secrets { user: blake3::hash(user_token.as_bytes()), user_token, attempt_key })
+        Ok(Secrets { user, attempt_key })
     }
 
     /// Whether this is the users' token. Takes the same time whatever is wrong with it.
     #[must_use]
     pub fn is_user(&self, token: &str) -> bool {
         // blake3::Hash compares in constant time.
-        blake3::hash(token.as_bytes()) == self.user
+        blake3::hash(token.as_bytes()) == blake3::hash(self.user_token().as_bytes())
     }
 
-    /// The users' token, for the link to the page.
+    /// The users' token.
     #[must_use]
-    pub fn user_token(&self) -> &str {
-        &self.user_token
+    pub fn user_token(&self) -> String {
+        self.user.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the page's cookie holds: good for reading only, so not the users' token. A browser shows a cookie of
-    /// 127.0.0.1 to every port there.
-    #[must_use]
-    pub fn page_token(&self) -> String {
-        blake3::keyed_hash(&self.attempt_key, self.user_token.as_bytes()).to_hex().to_string()
-    }
-
-    /// Whether this is the page's token.
-    #[must_use]
-    pub fn is_page(&self, token: &str) -> bool {
-        let own = blake3::keyed_hash(&self.attempt_key, self.user_token.as_bytes());
-        blake3::Hash::from_hex(token).is_ok_and(|hash| hash == own)
+    /// Another token for the users: the one before is good no more. Attempts keep theirs, so what runs goes on.
+    ///
+    /// # Errors
+    /// If the new one can't be kept in the data folder; the old one stays then.
+    pub fn rotate(&self, folder: &Path) -> io::Result<()> {
+        // Held while the file is written, so that of two rotations at once the file has the one that counts.
+        let mut user = self.user.write().unwrap_or_else(PoisonError::into_inner);
+        let token = random()?;
+        write_durably(&folder.join(TOKEN_FILE), token.as_bytes())?;
+        *user = token;
+        Ok(())
     }
 
     /// The token of the supervisors of an attempt that was placed in this epoch.
@@ -89,14 +89,19 @@ impl Secrets {
     }
 }
 
+/// A new secret, in hexadecimal digits.
+pub(crate) fn random() -> io::Result<String> {
+    let mut bytes = [0; SECRET_BYTES];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
 /// Made aside and linked into place, so that nobody ever reads half a secret and the first of two makers wins.
 fn read_or_make(path: &Path) -> io::Result<String> {
     if let Some(text) = read(path)? {
         return Ok(text);
     }
-    let mut bytes = [0; SECRET_BYTES];
-    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text = random()?;
     let aside = path.with_extension(format!("new-{}", std::process::id()));
     remove_if_there(&aside)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&aside)?;
@@ -145,7 +150,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let first = Secrets::open(folder.path()).expect("made");
         let again = Secrets::open(folder.path()).expect("read");
-        assert!(again.is_user(first.user_token()));
+        assert!(again.is_user(&first.user_token()));
         assert!(!again.is_user(""));
         let mode = std::fs::metadata(folder.path().join(TOKEN_FILE)).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -169,15 +174,19 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_token_is_neither_the_users_nor_an_attempts() {
+    fn a_rotated_token_replaces_the_one_before_and_attempts_keep_theirs() {
         let folder = tempfile::tempdir().expect("a folder");
         let secrets = Secrets::open(folder.path()).expect("made");
-        let page = secrets.page_token();
-        assert!(secrets.is_page(&page));
-        assert!(!secrets.is_user(&page));
-        assert!(!secrets.is_attempt(&page, JobId(1), AttemptNumber(1), Epoch::default()));
-        assert!(!secrets.is_page(secrets.user_token()));
-        assert!(!secrets.is_page(""));
+        let (before, shared) = (secrets.user_token(), secrets.clone());
+        let attempt = secrets.attempt_token(JobId(1), AttemptNumber(1), Epoch(7));
+        secrets.rotate(folder.path()).expect("the folder is writable");
+        assert!(!shared.is_user(&before) && shared.is_user(&secrets.user_token()));
+        assert!(shared.is_attempt(&attempt, JobId(1), AttemptNumber(1), Epoch(7)));
+        let path = folder.path().join(TOKEN_FILE);
+        assert_eq!(std::fs::read_to_string(&path).expect("a token"), shared.user_token());
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        secrets.rotate(&folder.path().join("nowhere")).expect_err("it can't be kept");
+        assert!(shared.is_user(&std::fs::read_to_string(&path).expect("a token")), "the old one stays");
     }
 
     #[test]

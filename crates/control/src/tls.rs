@@ -1,13 +1,10 @@
 //! The certificate that a control plane shows beyond loopback: one that it has been given, or one that it makes and keeps
 //! in the data folder. Clients trust what the data folder says ([`gangline_execution::endpoint`]), so one that is signed
 //! by nobody else is as good as any.
-//!
-//! Keeps A-10: connections that don't get through their handshake are given up.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use gangline_execution::files::write_durably;
 use rcgen::{CertificateParams, DnType, KeyPair};
@@ -17,14 +14,10 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{RootCertStore, ServerConfig};
-use tls_listener::TlsListener;
-use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 /// In the data folder: the private key and the certificate that the control plane has made for itself.
 const OWN_FILE: &str = "tls.pem";
-/// The longest that a handshake may take.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How a certificate begins and ends in PEM (RFC 7468).
 const MARKS: [&str; 2] = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"];
 
@@ -146,10 +139,9 @@ impl Tls {
         &self.certificates
     }
 
-    /// Connections whose handshakes are done; they are made side by side, so none waits for another.
-    pub(crate) fn listen(&self, listener: TcpListener) -> TlsListener<TcpListener, TlsAcceptor> {
-        let acceptor = TlsAcceptor::from(self.config.clone());
-        tls_listener::builder(acceptor).handshake_timeout(HANDSHAKE_MAX).listen(listener)
+    /// Shows the certificate to those who connect.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.config.clone())
     }
 }
 

@@ -1,15 +1,25 @@
-//! How a control plane is reached: a file with its URL and, if it is to be reached by TLS, the certificates that are
-//! trusted for it in a file beside that one. Whoever may read the data folder trusts these and no others, so a control
-//! plane needs no public authority, and none can pretend to be it.
+//! How a control plane is reached, by what its data folder says: its Unix socket there, or, from other machines and where a
+//! folder can hold no socket, its URL with the certificates that are trusted for it. Either way the control plane proves to
+//! be the owner of the folder before it is sent anything, so who takes its place while it is down learns nothing and is
+//! obeyed in nothing. A URL in the clear proves nothing and is not used; it is there for browsers, for those who name it
+//! themselves, and for supervisors of the release before, which know nothing else.
 
-use std::io;
-use std::path::Path;
+mod socket;
+mod transport;
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::resolver::DefaultResolver;
 
-use crate::files::{read_bounded, write_durably};
+pub use socket::{DataFolder, Impostor, SOCKET_FILE, is_down};
+
+use crate::files::write_durably;
+use transport::SocketConnector;
 
 /// In the data folder: the control plane's URL as the only line.
 pub const ENDPOINT_FILE: &str = "endpoint";
@@ -27,12 +37,147 @@ pub fn publish(folder: &Path, url: &str, certificates: Option<&str>) -> io::Resu
     write_durably(&folder.join(ENDPOINT_FILE), format!("{url}\n").as_bytes())
 }
 
-/// The certificates beside an endpoint file; none if the URL isn't an `https` one.
+/// What a request over the socket names as its host; no name is looked up for it.
+const SOCKET_URL: &str = "http://127.0.0.1";
+/// The longest URL or certificates that are read, in bytes (A-10).
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A header of supervisors' reports: `JOB/ATTEMPT/EPOCH` in numbers, the epoch as it is printed, so that the attempt's token can be checked before the body
+/// is read. Supervisors of the release before don't send it.
+pub const ATTEMPT_HEADER: &str = "gangline-attempt";
+
+/// How to speak to a control plane that proves to be the owner of its data folder.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// Before the path of a request.
+    pub url: String,
+    /// Makes the requests.
+    pub agent: ureq::Agent,
+    is_socket: bool,
+}
+
+/// Why there is no way to a control plane.
+#[derive(Debug, thiserror::Error)]
+pub enum WayError {
+    /// A file of the folder, or the folder itself, can't be read.
+    #[error("read {path}: {source}")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nobody listens at the socket, and the URL isn't one that proves anything.
+    #[error("find a control plane: nobody listens at {path}, and {url} could be anybody's")]
+    Down {
+        /// The socket.
+        path: PathBuf,
+        /// The URL.
+        url: String,
+    },
+    /// Somebody else listens at the socket, or it can't be used.
+    #[error("reach the control plane at {path}: {source}")]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The certificates aren't any.
+    #[error("use the certificates for {url}: {source}")]
+    Certificates {
+        /// Of the control plane.
+        url: String,
+        /// Why.
+        source: Box<ureq::Error>,
+    },
+}
+
+impl WayError {
+    /// Whether somebody answers who isn't the owner of the folder.
+    #[must_use]
+    pub fn is_impostor(&self) -> bool {
+        matches!(self, WayError::Socket { source, .. } if is_impostor(source))
+    }
+}
+
+impl Way {
+    /// The way to the control plane of a data folder. Requests take no longer than `time_max`.
+    ///
+    /// # Errors
+    /// [`WayError`] if there is none now: the control plane may be down, or somebody else be in its place.
+    pub fn find(folder: &Path, time_max: Duration) -> Result<Way, WayError> {
+        let held =
+            DataFolder::open(folder).map_err(|source| WayError::Unreadable { path: folder.to_owned(), source })?;
+        match held.connect(time_max) {
+            Ok(_) => Ok(Way::by_socket(folder, time_max)),
+            Err(error) if is_down(&error) => Way::by_url(folder, &held, time_max),
+            Err(source) => Err(WayError::Socket { path: folder.join(SOCKET_FILE), source }),
+        }
+    }
+
+    /// Whether it is the socket of the folder, rather than a URL.
+    #[must_use]
+    pub fn is_socket(&self) -> bool {
+        self.is_socket
+    }
+
+    fn by_socket(folder: &Path, time_max: Duration) -> Way {
+        let connector = SocketConnector { folder: folder.to_owned(), time_max };
+        let config = ureq::Agent::config_builder()
+            .timeout_global(Some(time_max))
+            .http_status_as_error(false)
+            .proxy(None)
+            .max_redirects(0)
+            .build();
+        let agent = ureq::Agent::with_parts(config, connector, DefaultResolver::default());
+        Way { url: SOCKET_URL.to_owned(), agent, is_socket: true }
+    }
+
+    /// By TLS, with the certificates of the folder and no others.
+    fn by_url(folder: &Path, held: &DataFolder, time_max: Duration) -> Result<Way, WayError> {
+        let read = |name: &str| {
+            read_owned(held, name).map_err(|source| WayError::Unreadable { path: folder.join(name), source })
+        };
+        let url = String::from_utf8_lossy(&read(ENDPOINT_FILE)?).trim().trim_end_matches('/').to_owned();
+        if !url.starts_with("https://") {
+            return Err(WayError::Down { path: folder.join(SOCKET_FILE), url });
+        }
+        match agent(time_max, Some(&read(CERTIFICATE_FILE)?)) {
+            Ok(agent) => Ok(Way { url, agent, is_socket: false }),
+            Err(source) => Err(WayError::Certificates { url, source: Box::new(source) }),
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_socket { SOCKET_FILE } else { &self.url })
+    }
+}
+
+/// A small file of the folder that nobody else could have put there.
+fn read_owned(folder: &DataFolder, name: &str) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    folder.open_owned(name)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The URL that a data folder names.
 ///
 /// # Errors
-/// If they are needed and can't be read.
-pub fn certificates(endpoint_file: &Path, url: &str) -> io::Result<Option<Vec<u8>>> {
-    url.starts_with("https://").then(|| read_bounded(&endpoint_file.with_file_name(CERTIFICATE_FILE))).transpose()
+/// If it can't be read, or somebody else has put it there.
+pub fn url(folder: &Path) -> io::Result<String> {
+    let bytes = read_owned(&DataFolder::open(folder)?, ENDPOINT_FILE)?;
+    Ok(String::from_utf8_lossy(&bytes).trim().trim_end_matches('/').to_owned())
+}
+
+/// The certificates that a data folder vouches for.
+///
+/// # Errors
+/// If they can't be read, or somebody else has put them there.
+pub fn certificates(folder: &Path) -> io::Result<Vec<u8>> {
+    read_owned(&DataFolder::open(folder)?, CERTIFICATE_FILE)
 }
 
 /// An HTTP client that gives up after `time_max` and trusts these certificates (PEM), and without any no TLS at all. It
@@ -63,31 +208,81 @@ pub fn agent(time_max: Duration, certificates: Option<&[u8]>) -> Result<ureq::Ag
     Ok(config.build().new_agent())
 }
 
-/// Whether what answered wasn't the control plane that is trusted: it showed another certificate, or one for another name.
+/// Whether what answered wasn't the control plane that is trusted: it showed another certificate, or one for another name, or
+/// isn't the owner of the data folder.
 #[must_use]
 pub fn is_untrusted(error: &ureq::Error) -> bool {
     let is_refusal = |error: &rustls::Error| matches!(error, rustls::Error::InvalidCertificate(_));
     match error {
         ureq::Error::Rustls(error) => is_refusal(error),
-        ureq::Error::Io(error) => error.get_ref().and_then(|error| error.downcast_ref()).is_some_and(is_refusal),
+        ureq::Error::Io(error) => {
+            is_impostor(error) || error.get_ref().and_then(|error| error.downcast_ref()).is_some_and(is_refusal)
+        }
         _ => false,
     }
 }
 
+fn is_impostor(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<Impostor>())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
+    const SOON: Duration = Duration::from_secs(5);
+
     #[test]
-    fn certificates_are_read_only_where_they_are_needed() {
+    fn a_url_in_the_clear_is_no_way_and_one_with_tls_needs_its_certificates() {
         let folder = tempfile::tempdir().expect("a folder");
-        let endpoint = folder.path().join(ENDPOINT_FILE);
+        let find = || Way::find(folder.path(), SOON).expect_err("there is no way");
+        assert!(matches!(find(), WayError::Unreadable { .. }));
         publish(folder.path(), "http://127.0.0.1:1", None).expect("it is written");
-        assert_eq!(std::fs::read_to_string(&endpoint).expect("a file"), "http://127.0.0.1:1\n");
-        assert_eq!(certificates(&endpoint, "http://127.0.0.1:1").expect("none is needed"), None);
-        certificates(&endpoint, "https://host:1").expect_err("they are missing");
+        assert_eq!(url(folder.path()).expect("a file"), "http://127.0.0.1:1");
+        assert!(matches!(find(), WayError::Down { .. }));
+        publish(folder.path(), "https://host:1", None).expect("it is written");
+        assert!(matches!(find(), WayError::Unreadable { .. }), "its certificates are missing");
         publish(folder.path(), "https://host:1", Some("pem")).expect("it is written");
-        assert_eq!(certificates(&endpoint, "https://host:1").expect("a file").as_deref(), Some(b"pem".as_slice()));
+        assert!(matches!(find(), WayError::Certificates { .. }));
+        assert_eq!(certificates(folder.path()).expect("a file"), b"pem");
+    }
+
+    #[test]
+    fn the_socket_is_the_way_however_long_the_path_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let deep = folder.path().join("x".repeat(200));
+        std::fs::create_dir(&deep).expect("a folder");
+        let held = DataFolder::open(&deep).expect("it is there");
+        let listener = UnixListener::bind(held.place(SOCKET_FILE)).expect("it is bound");
+        let answer = std::thread::spawn(move || {
+            // One that looks who is there, one that asks.
+            drop(listener.accept());
+            let (mut stream, _) = listener.accept().expect("somebody asks");
+            let mut asked = [0; 16];
+            stream.read_exact(&mut asked).expect("it asks");
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").expect("it listens");
+            asked
+        });
+        let way = Way::find(&deep, SOON).expect("it answers");
+        let mut response = way.agent.get(format!("{}/x", way.url)).call().expect("an answer");
+        assert_eq!(response.body_mut().read_to_string().expect("text"), "hi");
+        assert_eq!(answer.join().expect("nobody panicked"), *b"GET /x HTTP/1.1\r");
+        // Its file is left, and nobody behind it.
+        publish(&deep, "http://127.0.0.1:1", None).expect("it is written");
+        assert!(matches!(Way::find(&deep, SOON), Err(WayError::Down { .. })));
+    }
+
+    #[test]
+    fn a_silent_control_plane_costs_no_more_than_the_time_given() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let held = DataFolder::open(folder.path()).expect("it is there");
+        let _listener = UnixListener::bind(held.place(SOCKET_FILE)).expect("it is bound");
+        let way = Way::find(folder.path(), Duration::from_millis(200)).expect("somebody listens");
+        let error = way.agent.get(format!("{}/x", way.url)).call().expect_err("nobody answers");
+        assert!(matches!(error, ureq::Error::Timeout(_)), "{error:?}");
     }
 
     #[test]

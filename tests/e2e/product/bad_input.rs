@@ -56,7 +56,11 @@ fn unknown_things_have_their_own_exit_codes() {
     check(&["submit"], 2, "FILE");
     check(&["submit", "/no/such/file.yaml"], 1, "/no/such/file.yaml");
     check(&["ps", "--url", "http://127.0.0.1:1"], 5, "G0501");
-    check(&["ps", "--token", "wrong"], 4, "G0301");
+    check(&["ps", "--url", "http://head.example:1"], 5, "G0511");
+    check(&["ps", "--token", "wrong"], 1, "G0512");
+    let wrong = product.job_file("wrong-token", "wrong");
+    check(&["ps", "--token-file", &wrong], 4, "G0301");
+    check(&["ps", "--token-file", "/no/such/token"], 1, "/no/such/token");
     let as_json = product.run(&["show", "job-9", "--json"]);
     let error: serde_json::Value = serde_json::from_str(&as_json.stderr).expect("the error is JSON");
     assert_eq!(error["error"]["code"], "G0302");

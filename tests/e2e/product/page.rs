@@ -28,10 +28,9 @@ fn the_page_shows_jobs_slots_and_curves_in_a_browser() {
     }
     let product = Product::up(&["a=cpu:1"]);
     let endpoint = product.url();
-    let token = std::fs::read_to_string(product.data().join("token")).expect("a token");
     let profile = product.path("profile");
     let refused = browse(&endpoint, &profile);
-    assert!(refused.contains("needs the data folder's token"), "{refused}");
+    assert!(refused.contains("gangline token link"), "{refused}");
 
     let ckpt = product.path("ckpt").to_str().expect("text").to_owned();
     let done = product.submit(&super::training("--steps 60", 1, &ckpt));
@@ -40,7 +39,9 @@ fn the_page_shows_jobs_slots_and_curves_in_a_browser() {
     let waits = product.submit("name: waits\nrun: exec sleep 60\n");
     product.wait_state(&holds, "running");
 
-    let page = browse(&format!("{endpoint}/?token={token}"), &profile);
+    let link = product.run(&["token", "link"]).stdout;
+    assert!(link.starts_with(&endpoint), "{link}");
+    let page = browse(link.trim(), &profile);
     for part in [done.as_str(), holds.as_str(), waits.as_str(), "<polyline", "60 of 60", "held by job-2", "succeeded"] {
         assert!(page.contains(part), "{part:?} is not on the page: {page}");
     }

@@ -51,7 +51,7 @@ const KEPT_IN: [(&str, &[&str]); 13] = [
     ("axum", &["crates/control", "tests"]),
     ("maud", &["crates/control", "tests"]),
     ("rcgen", &["crates/control"]),
-    ("tls-listener", &["crates/control"]),
+    ("hyper", &["crates/control", "tests"]),
     ("utoipa", &["crates/control", "tests"]),
     ("clap", &["crates/cli", "examples/", "xtask"]),
     ("comfy-table", &["crates/cli", "examples/", "xtask"]),

@@ -65,10 +65,9 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
     };
     let kind = if slurm.is_some() { "cpu".to_owned() } else { accelerator_kind() };
     let running = up::start(&folder, &up_args(args, &kind, slurm.as_ref()))?;
-    // On loopback, where there is no TLS.
-    let client = Client::new(&running.url, &running.token, None)?;
+    let client = Client::of_folder(&folder, running.secrets.user_token())?;
     output::tell(&format!("control plane at {} (data folder {})", running.url, folder.display()));
-    output::tell(&format!("page: {}/?token={}", running.url, running.token));
+    running.tell_page()?;
     let seen = if slurm.is_some() { slurm::wait_for_nodes(&client) } else { Ok(()) };
     let outcome = seen.and_then(|()| train(&client, args, &folder, &kind));
     if outcome.is_err() {

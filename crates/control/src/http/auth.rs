@@ -1,41 +1,114 @@
-//! Who may ask: users with the data folder's token, supervisors with their attempt's. Requests that name a foreign host are
-//! refused, so that a page somewhere on the web can't reach a control plane on loopback under another name.
+//! Who may ask: users with the data folder's token, supervisors with their attempt's. It is looked at before anything of a
+//! body is read. Requests that name a foreign host are refused, so that a page somewhere on the web can't reach a control
+//! plane on loopback under another name.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use gangline_base::{AttemptNumber, Epoch, JobId};
+use gangline_execution::endpoint::ATTEMPT_HEADER;
 
-use super::App;
+use super::body::{Gathering, gather, turn_away};
+use super::crowd::Seat;
 use super::error::ApiError;
+use super::{App, REPORT_BODY_BYTES_MAX, USER_BODY_BYTES_MAX};
 
 /// The cookie that the page's link sets.
-pub(super) const COOKIE: &str = "gangline_token";
+pub(super) const COOKIE: &str = "gangline_session";
+/// Of a report without the header: where its job and attempt are, in bytes.
+const NAMED_WITHIN: usize = 128;
 
 /// Lets requests with the users' token through. The page's cookie is good for reading only.
 pub(super) async fn require_user(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let by_header = bearer(headers).is_some_and(|token| app.secrets.is_user(token));
     let is_read = request.method() == Method::GET;
-    if by_header || is_read && has_cookie(&app, headers) {
-        next.run(request).await
-    } else {
-        ApiError::unauthorized().into_response()
+    if !(by_header || is_read && has_cookie(&app, headers)) {
+        turn_away(request).await;
+        return ApiError::unauthorized().into_response();
+    }
+    prove(request.extensions().get());
+    match gather(request, USER_BODY_BYTES_MAX).await {
+        Ok(request) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// The attempt that a report is on, by its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reporting {
+    pub(super) job: JobId,
+    pub(super) attempt: AttemptNumber,
+    pub(super) epoch: Epoch,
+}
+
+/// Lets reports with the token of their attempt through. Supervisors of the release before don't say in a header which one
+/// it is, but begin their reports with it: that much is read of them.
+pub(super) async fn require_attempt(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let mut body = Gathering::new(body);
+    let named = match parts.headers.get(ATTEMPT_HEADER) {
+        Some(value) => value.to_str().ok().and_then(named_in_header),
+        None if bearer(&parts.headers).is_some() => body.beginning(NAMED_WITHIN).await.ok().and_then(named_in_body),
+        None => None,
+    };
+    let is_its_own = |named: &Reporting| {
+        bearer(&parts.headers).is_some_and(|token| app.secrets.is_attempt(token, named.job, named.attempt, named.epoch))
+    };
+    let Some(named) = named.filter(is_its_own) else {
+        turn_away(Request::from_parts(parts, body.rest())).await;
+        return ApiError::unauthorized().into_response();
+    };
+    prove(parts.extensions.get());
+    parts.extensions.insert(named);
+    match body.whole(REPORT_BODY_BYTES_MAX).await {
+        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+fn named_in_header(text: &str) -> Option<Reporting> {
+    let (job, rest) = text.split_once('/')?;
+    let (attempt, epoch) = rest.split_once('/')?;
+    let epoch = Epoch(u64::from_str_radix(epoch, 16).ok()?);
+    Some(Reporting { job: JobId(job.parse().ok()?), attempt: AttemptNumber(attempt.parse().ok()?), epoch })
+}
+
+/// `{"version":1,"job":7,"attempt":3,...`, as every release so far has begun its reports; some name the epoch next.
+fn named_in_body(beginning: &[u8]) -> Option<Reporting> {
+    let text = String::from_utf8_lossy(beginning);
+    let number = |name: &str| {
+        let (_, after) = text.split_once(&format!("\"{name}\":"))?;
+        let digits = after.split(|letter: char| !letter.is_ascii_digit()).next()?;
+        digits.parse::<u64>().ok()
+    };
+    let attempt = u32::try_from(number("attempt")?).ok()?;
+    let epoch = Epoch(number("epoch").unwrap_or_default());
+    Some(Reporting { job: JobId(number("job")?), attempt: AttemptNumber(attempt), epoch })
+}
+
+/// Notes that somebody known asks. There is no seat where no server is.
+pub(super) fn prove(seat: Option<&Arc<Seat>>) {
+    if let Some(seat) = seat {
+        seat.prove();
     }
 }
 
 /// Whether the request has the page's cookie.
 pub(super) fn has_cookie(app: &App, headers: &HeaderMap) -> bool {
     let cookies = headers.get(header::COOKIE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let token = cookies.split(';').filter_map(|cookie| cookie.trim().split_once('=')).find(|(name, _)| *name == COOKIE);
-    token.is_some_and(|(_, token)| app.secrets.is_page(token))
+    let session =
+        cookies.split(';').filter_map(|cookie| cookie.trim().split_once('=')).find(|(name, _)| *name == COOKIE);
+    session.is_some_and(|(_, session)| app.visits.is_open(session))
 }
 
 /// The token of an `Authorization: Bearer` header.
-pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     value.strip_prefix("Bearer ").map(str::trim)
 }
@@ -66,7 +139,7 @@ fn name_of(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_local, is_named};
+    use super::*;
 
     #[test]
     fn only_loopback_hosts_are_local() {
@@ -86,6 +159,26 @@ mod tests {
         }
         for host in ["head.example.evil", "10.0.0.2:7878", "[fd00::3]", ""] {
             assert!(!is_named(host, &names), "{host} is not");
+        }
+    }
+
+    #[test]
+    fn a_report_names_its_attempt_in_its_header_or_at_its_beginning() {
+        let named = |job, attempt, epoch| {
+            Some(Reporting { job: JobId(job), attempt: AttemptNumber(attempt), epoch: Epoch(epoch) })
+        };
+        let epoch = Epoch(u64::MAX - 1);
+        assert_eq!(named_in_header(&format!("7/3/{epoch}")), named(7, 3, epoch.0));
+        for bad in
+            ["", "7", "7/3", "/3/1", "7//1", "7/3/", "7/3/x", "7/3/1/1", "-7/3/1", "7/99999999999/1", "job-7/3/1"]
+        {
+            assert_eq!(named_in_header(bad), None, "{bad}");
+        }
+        assert_eq!(named_in_body(br#"{"version":1,"job":7,"attempt":3,"node":"n1","supervi"#), named(7, 3, 0));
+        let newer = br#"{"version":1,"job":7,"attempt":3,"epoch":18446744073709551614,"node":"n1"#;
+        assert_eq!(named_in_body(newer), named(7, 3, epoch.0));
+        for bad in ["", "{}", r#"{"job":7}"#, r#"{"job":"7","attempt":3}"#, r#"{"job":7,"attempt":99999999999}"#] {
+            assert_eq!(named_in_body(bad.as_bytes()), None, "{bad}");
         }
     }
 }

@@ -26,7 +26,7 @@ impl ApiError {
     }
 
     pub(super) fn unauthorized() -> Self {
-        let hint = "send the token of the data folder as \"Authorization: Bearer TOKEN\", or open the link that gangline up prints";
+        let hint = "send the token of the data folder as \"Authorization: Bearer TOKEN\", or open a link that gangline token link prints";
         ApiError::new(StatusCode::UNAUTHORIZED, "G0301", "a valid token is required", hint)
     }
 
@@ -79,9 +79,8 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "G0311", message, hint)
     }
 
-    pub(super) fn too_large() -> Self {
-        let limit = gangline_base::Bytes(super::USER_BODY_BYTES_MAX as u64);
-        let hint = format!("send less: a request may have {limit}");
+    pub(super) fn body_too_large(bytes_max: usize) -> Self {
+        let hint = format!("send less: a request may have {}", gangline_base::Bytes(bytes_max as u64));
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "G0305", "the request's body is too large", hint)
     }
 
@@ -237,9 +236,6 @@ fn problem_to_wire(problem: jobfile::Problem) -> wire::Problem {
 
 impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
-        if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            return ApiError::too_large();
-        }
         if rejection.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE {
             let hint = "send JSON with \"Content-Type: application/json\"";
             let message = lowercase(&rejection.body_text());

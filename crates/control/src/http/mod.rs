@@ -4,6 +4,8 @@
 //! go through the service's handle. Keeps A-9, A-10 (bodies, pages and log pieces have limits) and A-11.
 
 mod auth;
+mod body;
+mod crowd;
 mod error;
 mod jobs;
 mod logs;
@@ -12,8 +14,12 @@ mod once;
 mod openapi;
 mod page;
 mod segment;
+mod server;
+mod socket;
 mod supervisors;
 mod sweeps;
+mod token;
+mod visits;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,17 +29,17 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::Listener;
 use axum::{Json, Router};
 use gangline_base::Submitter;
-use tokio::net::TcpListener;
 
 pub use openapi::document as openapi_document;
+pub use server::{Doors, serve};
+pub use socket::Socket;
+pub use visits::{LINK_TIME_MAX, Visits};
 
 use crate::db::Reader;
 use crate::secret::Secrets;
 use crate::service::Handle;
-use crate::tls::Tls;
 use crate::wire;
 use error::ApiError;
 
@@ -44,8 +50,6 @@ pub const REPORT_BODY_BYTES_MAX: usize = 4 << 20;
 
 /// The longest a request may take, its body included.
 const REQUEST_MAX: Duration = Duration::from_secs(60);
-/// The longest wait for requests under way at the end.
-const GOODBYE_MAX: Duration = Duration::from_secs(5);
 
 /// What handlers work with.
 #[derive(Clone, Debug)]
@@ -56,6 +60,8 @@ pub struct App {
     pub reader: Reader,
     /// What bearers are checked against.
     pub secrets: Secrets,
+    /// Who may look at the page.
+    pub visits: Visits,
     /// Who the users' token stands for.
     pub user: Submitter,
     /// The data folder, for logs and for where jobs save.
@@ -80,12 +86,13 @@ pub fn router(app: App) -> Router {
         .route("/nodes/{node}/drain", post(nodes::drain))
         .route("/nodes/{node}/undrain", post(nodes::undrain))
         .route("/queues", get(nodes::queues))
+        .route("/links", post(token::link))
+        .route("/token/rotate", post(token::rotate))
         .layer(from_fn_with_state(app.clone(), once::answer_once))
-        .layer(from_fn_with_state(app.clone(), auth::require_user))
-        .layer(DefaultBodyLimit::max(USER_BODY_BYTES_MAX));
+        .layer(from_fn_with_state(app.clone(), auth::require_user));
     let supervisors = Router::new()
         .route("/supervisors/report", post(supervisors::report))
-        .layer(DefaultBodyLimit::max(REPORT_BODY_BYTES_MAX));
+        .layer(from_fn_with_state(app.clone(), auth::require_attempt));
     let open = Router::new()
         .route("/health", get(nodes::health))
         .route("/openapi.json", get(|| async { Json(openapi::document()) }));
@@ -94,52 +101,11 @@ pub fn router(app: App) -> Router {
         .route("/", get(page::show))
         .fallback(|| async { ApiError::no_such_path() })
         .method_not_allowed_fallback(|| async { ApiError::wrong_method() })
+        // Bodies have been read by then, each within its own limit.
+        .layer(DefaultBodyLimit::disable())
         .layer(from_fn(limit_time))
         .layer(from_fn_with_state(app.clone(), auth::require_own_host))
         .with_state(app)
-}
-
-/// Serves until `stop` is ready, then finishes the requests under way, but waits no longer than five seconds for them.
-///
-/// # Errors
-/// If the listener isn't a loopback one and there is no TLS, or it fails.
-pub async fn serve(
-    listener: TcpListener,
-    tls: Option<Tls>,
-    app: App,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let address = listener.local_addr()?;
-    match tls {
-        Some(tls) => serve_on(tls.listen(listener), app, stop).await,
-        None if address.ip().is_loopback() => serve_on(listener, app, stop).await,
-        None => {
-            let message = format!("refused to serve {address}: beyond loopback TLS is needed");
-            Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, message))
-        }
-    }
-}
-
-async fn serve_on<L>(listener: L, app: App, stop: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()>
-where
-    L: Listener,
-    L::Addr: std::fmt::Debug,
-{
-    let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
-    let stop = async move {
-        stop.await;
-        // Fails only if nobody serves any more.
-        let _ = stopping.send(());
-    };
-    let goodbye = async move {
-        // An error means that serving has ended.
-        let _ = stopped.await;
-        tokio::time::sleep(GOODBYE_MAX).await;
-    };
-    tokio::select! {
-        served = axum::serve(listener, router(app)).with_graceful_shutdown(stop).into_future() => served,
-        () = goodbye => Ok(()),
-    }
 }
 
 /// A request that takes longer is given up, so that a slow sender holds nothing for ever.

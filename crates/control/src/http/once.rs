@@ -59,7 +59,7 @@ enum Recalled {
 async fn recall(app: &Arc<App>, request: Request) -> Result<Recalled, ApiError> {
     let text = key_of(request.headers())?.to_owned();
     let (mut parts, body) = request.into_parts();
-    let body = to_bytes(body, USER_BODY_BYTES_MAX).await.map_err(|_| ApiError::too_large())?;
+    let body = to_bytes(body, USER_BODY_BYTES_MAX).await.map_err(|_| ApiError::body_too_large(USER_BODY_BYTES_MAX))?;
     let key =
         RequestKey { user: app.user.0.clone(), key: text, request: fingerprint(&parts.method, &parts.uri, &body) };
     let (user, text) = (key.user.clone(), key.key.clone());

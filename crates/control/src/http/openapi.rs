@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{jobs, logs, nodes, sweeps};
+use super::{jobs, logs, nodes, sweeps, token};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -36,7 +36,9 @@ use super::{jobs, logs, nodes, sweeps};
         nodes::drain,
         nodes::undrain,
         nodes::queues,
-        nodes::health
+        nodes::health,
+        token::link,
+        token::rotate
     )
 )]
 struct Document;

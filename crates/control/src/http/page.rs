@@ -1,16 +1,19 @@
-//! The page at `/`: rendered here from what the API gives. The link that `gangline up` prints carries the token
-//! once; it becomes a cookie that is good for reading only.
+//! The page at `/`: rendered here from what the API gives. A link has a code that is good
+//! once; it becomes a cookie that is good for reading only, for a day, and until the control plane is restarted.
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde::Deserialize;
 
-use super::auth::{COOKIE, has_cookie};
+use super::auth::{COOKIE, has_cookie, prove};
+use super::crowd::Seat;
 use super::error::ApiError;
+use super::visits::SESSION_TIME_MAX;
 use super::{App, jobs};
 use crate::web::{self, PageData};
 
@@ -21,16 +24,19 @@ const CURVES_SHOWN: usize = 12;
 /// Points of a curve on the page.
 const POINTS_SHOWN: u32 = 200;
 
-/// The link's token.
+/// The link's code.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
+    code: Option<String>,
+    /// What links had before; it is good for nothing.
     token: Option<String>,
 }
 
-/// The page; with a token in the link, a cookie and the same page without it.
+/// The page; with a code in the link, a cookie and the same page without it.
 pub(super) async fn show(
     State(app): State<Arc<App>>,
+    seat: Option<Extension<Arc<Seat>>>,
     headers: HeaderMap,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Response {
@@ -38,17 +44,17 @@ pub(super) async fn show(
         Ok(Query(query)) => query,
         Err(rejection) => return ApiError::from(rejection).into_response(),
     };
-    if let Some(token) = query.token {
-        if !app.secrets.is_user(&token) {
-            return refused();
-        }
-        let secure = if app.hosts.is_empty() { "" } else { "; Secure" };
-        let cookie = format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict{secure}", app.secrets.page_token());
-        return ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response();
+    if let Some(code) = query.code {
+        return match app.visits.open(&code) {
+            Ok(Some(session)) => welcome(&app, &session),
+            Ok(None) => refused(),
+            Err(_) => ApiError::internal("there is no randomness").into_response(),
+        };
     }
-    if !has_cookie(&app, &headers) {
+    if query.token.is_some() || !has_cookie(&app, &headers) {
         return refused();
     }
+    prove(seat.as_ref().map(|Extension(seat)| seat));
     match page_data(&app).await {
         Ok(data) => {
             // Nothing may be loaded or run but what is in the page itself.
@@ -58,6 +64,13 @@ pub(super) async fn show(
         }
         Err(error) => error.into_response(),
     }
+}
+
+fn welcome(app: &App, session: &str) -> Response {
+    let secure = if app.hosts.is_empty() { "" } else { "; Secure" };
+    let age = SESSION_TIME_MAX.as_secs();
+    let cookie = format!("{COOKIE}={session}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}");
+    ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response()
 }
 
 fn refused() -> Response {

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use axum::http::HeaderMap;
 use gangline_base::{AttemptNumber, Epoch, JobId};
 use gangline_execution::protocol::{Orders, PROTOCOL_VERSION, Report, is_understood};
 
 use super::App;
-use super::auth::bearer;
+use super::auth::Reporting;
 use super::error::ApiError;
 
 /// Takes a report and answers with orders. Not in the OpenAPI document: its contract is `execution::protocol`.
 pub(super) async fn report(
     State(app): State<Arc<App>>,
-    headers: HeaderMap,
+    Extension(named): Extension<Reporting>,
     report: Result<Json<Report>, JsonRejection>,
 ) -> Result<Json<Orders>, ApiError> {
-    let token = bearer(&headers).ok_or_else(ApiError::unauthorized)?;
     let Json(report) = report?;
-    if !app.secrets.is_attempt(token, JobId(report.job), AttemptNumber(report.attempt), Epoch(report.epoch)) {
+    let (job, attempt, epoch) = (JobId(report.job), AttemptNumber(report.attempt), Epoch(report.epoch));
+    if named != (Reporting { job, attempt, epoch }) {
         return Err(ApiError::unauthorized());
     }
     if !is_understood(report.version) {

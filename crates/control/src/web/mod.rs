@@ -47,8 +47,8 @@ pub(crate) fn sign_in() -> Markup {
         &html! {
             main class="narrow" {
                 h1 { "Gangline" }
-                p { "This page needs the data folder's token. Open the link that " code { "gangline up" } " printed at its start, or make one yourself:" }
-                pre { "http://127.0.0.1:7878/?token=$(cat DATA/token)" }
+                p { "This page needs a link, which is good once and for some minutes. " code { "gangline up" } " prints one at its start; this prints another:" }
+                pre { "gangline token link" }
             }
         },
     )

@@ -10,6 +10,7 @@ mod node;
 mod submit;
 mod sweep;
 mod time;
+mod token;
 
 pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use explain::{Blocker, Explanation, HistoryLine, Placement};
@@ -23,3 +24,4 @@ pub use sweep::{
     Budget, CancelSweepAnswer, EarlyStop, JobSweep, MetricPoint, Parameter, Sweep, SweepPoint, SweepSubmitted,
 };
 pub use time::Time;
+pub use token::{PageLink, TokenRotated};

@@ -1,6 +1,7 @@
 //! Who may do what.
 
 use gangline_base::{AttemptNumber, Epoch, JobId};
+use gangline_control::http::{Doors, serve};
 use serde_json::Value;
 
 use crate::plane::{Answer, Plane};
@@ -28,7 +29,7 @@ fn closed_paths() -> Vec<(String, String)> {
 fn every_path_needs_the_users_token() {
     let plane = Plane::start();
     plane.submit("a", 1);
-    let page = format!("Bearer {}", plane.secrets.page_token());
+    let page = format!("Bearer {}", plane.cookie().trim_start_matches("gangline_session="));
     let attempt = format!("Bearer {}", plane.secrets.attempt_token(JobId(1), AttemptNumber::FIRST, Epoch::default()));
     let basic = format!("Basic {}", plane.secrets.user_token());
     let short = format!("Bearer {}", &plane.secrets.user_token()[1..]);
@@ -53,12 +54,12 @@ fn health_and_the_document_are_open() {
 fn the_pages_cookie_is_good_for_reading_only() {
     let plane = Plane::start();
     let job = plane.submit("a", 1);
-    let cookie = format!("other=1; gangline_token={}", plane.secrets.page_token());
+    let cookie = format!("other=1; {}", plane.cookie());
     let headers = [("cookie", cookie.as_str())];
     assert_eq!(plane.send("GET", "/api/v1/jobs", &headers, b"").status, 200);
     refused(&plane.send("POST", &format!("/api/v1/jobs/{job}/cancel"), &headers, b""));
     refused(&plane.send("POST", "/api/v1/nodes/n1/drain", &headers, b""));
-    let wrong = format!("gangline_token={}", plane.secrets.user_token());
+    let wrong = format!("gangline_session={}", plane.secrets.user_token());
     refused(&plane.send("GET", "/api/v1/jobs", &[("cookie", &wrong)], b""));
 }
 
@@ -84,7 +85,8 @@ fn a_listener_beyond_loopback_is_refused() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let refused = runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("0.0.0.0:0").await.expect("a free port");
-        gangline_control::http::serve(listener, None, plane.app.clone(), std::future::pending()).await
+        let doors = Doors { tcp: listener, tls: None, socket: None };
+        serve(doors, plane.app.clone(), std::future::pending()).await
     });
     assert!(refused.expect_err("a refusal").to_string().contains("TLS"));
 }

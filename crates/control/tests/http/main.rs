@@ -2,6 +2,7 @@
 
 mod access;
 mod document;
+mod doors;
 mod jobs;
 mod limits;
 mod logs;

@@ -3,7 +3,7 @@
 use crate::plane::{Plane, sample};
 
 fn page(plane: &Plane) -> String {
-    let cookie = format!("gangline_token={}", plane.secrets.page_token());
+    let cookie = plane.cookie();
     let answer = plane.send("GET", "/", &[("cookie", &cookie)], b"");
     assert_eq!(answer.status, 200, "{answer:?}");
     let policy = answer.header("content-security-policy").expect("a policy");
@@ -15,25 +15,28 @@ fn page(plane: &Plane) -> String {
 #[test]
 fn the_link_becomes_a_cookie_that_is_not_the_token() {
     let plane = Plane::start();
-    let answer = plane.send("GET", &format!("/?token={}", plane.secrets.user_token()), &[], b"");
+    let link = plane.app.visits.link().expect("there is randomness");
+    let answer = plane.send("GET", &link, &[], b"");
     assert_eq!((answer.status, answer.header("location")), (303, Some("/")));
     let cookie = answer.header("set-cookie").expect("a cookie").to_owned();
     assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
-    assert!(!cookie.contains(plane.secrets.user_token()), "a cookie goes to every port of this machine");
+    assert!(!cookie.contains(&plane.secrets.user_token()), "a cookie goes to every port of this machine");
     let sent = cookie.split(';').next().expect("a name and a value");
     assert_eq!(plane.send("GET", "/", &[("cookie", sent)], b"").status, 200);
+    assert_eq!(plane.send("GET", &link, &[], b"").status, 401, "a link is good once");
 }
 
 #[test]
 fn without_a_token_there_is_a_page_that_says_how_to_get_in() {
     let plane = Plane::start();
     let secret = plane.submit("secret", 1);
-    for path in ["/", "/?token=", "/?token=wrong"] {
+    let with_token = format!("/?token={}", plane.secrets.user_token());
+    for path in ["/", "/?code=", "/?code=wrong", "/?token=", "/?token=wrong", &with_token] {
         let answer = plane.send("GET", path, &[], b"");
         assert_eq!(answer.status, 401, "{path}");
-        assert!(answer.text.contains("gangline up") && !answer.text.contains(&secret), "{answer:?}");
+        assert!(answer.text.contains("gangline token link") && !answer.text.contains(&secret), "{answer:?}");
     }
-    assert_eq!(plane.send("GET", "/?token=a&token=b", &[], b"").refusal(), (400, "G0306".to_owned()));
+    assert_eq!(plane.send("GET", "/?code=a&code=b", &[], b"").refusal(), (400, "G0306".to_owned()));
     assert_eq!(plane.send("GET", "/?user=a", &[], b"").refusal(), (400, "G0306".to_owned()));
 }
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, Timestamp};
+use gangline_base::{AcceleratorKind, Bytes, Epoch, Money, NodeName, PoolName, Submitter, Timestamp};
 use gangline_control::config::NodeConfig;
-use gangline_control::http::{App, serve};
+use gangline_control::http::{App, Doors, Socket, Visits, serve};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, Timing};
 use gangline_control::{db, wire};
@@ -57,8 +57,10 @@ pub(crate) struct Plane {
     pub(crate) folder: TempDir,
     pub(crate) secrets: Secrets,
     pub(crate) app: App,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     launches: Mutex<Receiver<SupervisorSpec>>,
+    /// Of what was launched last.
+    epoch: Mutex<Epoch>,
     running: Option<(Service, oneshot::Sender<()>, JoinHandle<std::io::Result<()>>)>,
 }
 
@@ -171,6 +173,7 @@ impl Plane {
             handle: service.handle(),
             reader: service.reader(),
             secrets: secrets.clone(),
+            visits: Visits::default(),
             user: Submitter("ada".to_owned()),
             folder: folder.path().to_owned(),
             hosts: Vec::new(),
@@ -185,9 +188,11 @@ impl Plane {
             let _ = stopped.await;
         };
         let served = app.clone();
-        let http = std::thread::spawn(move || runtime.block_on(serve(listener, None, served, stopped)));
-        let launches = Mutex::new(launches);
-        Plane { folder, secrets, app, address, launches, running: Some((service, stop, http)) }
+        let socket = runtime.block_on(async { Socket::bind(folder.path()) }).expect("the folder can hold a socket");
+        let doors = Doors { tcp: listener, tls: None, socket: Some(socket) };
+        let http = std::thread::spawn(move || runtime.block_on(serve(doors, served, stopped)));
+        let (launches, epoch) = (Mutex::new(launches), Mutex::default());
+        Plane { folder, secrets, app, address, launches, epoch, running: Some((service, stop, http)) }
     }
 
     /// Anything, byte by byte, on a connection of its own; the answer to the end of the connection.
@@ -217,6 +222,14 @@ impl Plane {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         self.raw(&[head.as_bytes(), b"\r\n", body].concat())
+    }
+
+    /// A session of the page, as its cookie is sent.
+    pub(crate) fn cookie(&self) -> String {
+        let link = self.app.visits.link().expect("there is randomness");
+        let answer = self.send("GET", &link, &[], b"");
+        let cookie = answer.header("set-cookie").expect("a cookie");
+        cookie.split(';').next().expect("a name and a value").to_owned()
     }
 
     pub(crate) fn bearer(&self) -> String {
@@ -253,17 +266,27 @@ impl Plane {
     /// The next gang's supervisor.
     pub(crate) fn launched(&self) -> SupervisorSpec {
         let launches = self.launches.lock().expect("nobody panicked");
-        launches.recv_timeout(PATIENCE).expect("something is launched")
+        let spec = launches.recv_timeout(PATIENCE).expect("something is launched");
+        *self.epoch.lock().expect("nobody panicked") = Epoch(spec.epoch);
+        spec
     }
 
+    /// A report on job 1's first attempt in the epoch of what was launched last, as its header says.
     pub(crate) fn report_with(&self, token: &str, report: &Value) -> Answer {
         let bearer = format!("Bearer {token}");
-        let headers = [("authorization", bearer.as_str()), ("content-type", "application/json")];
+        let attempt = format!("1/1/{}", self.epoch.lock().expect("nobody panicked"));
+        let headers =
+            [("authorization", bearer.as_str()), ("content-type", "application/json"), ("gangline-attempt", &attempt)];
         self.send("POST", "/api/v1/supervisors/report", &headers, report.to_string().as_bytes())
     }
 
     pub(crate) fn report(&self, spec: &SupervisorSpec, report: &Report) -> Orders {
-        let answer = self.report_with(&spec.token, &serde_json::to_value(report).expect("a report is JSON"));
+        let bearer = format!("Bearer {}", spec.token);
+        let attempt = format!("{}/{}/{}", spec.job, spec.attempt, Epoch(spec.epoch));
+        let headers =
+            [("authorization", bearer.as_str()), ("content-type", "application/json"), ("gangline-attempt", &attempt)];
+        let body = serde_json::to_vec(report).expect("a report is JSON");
+        let answer = self.send("POST", "/api/v1/supervisors/report", &headers, &body);
         assert_eq!(answer.status, 200, "{answer:?}");
         serde_json::from_value(answer.json()).expect("orders")
     }

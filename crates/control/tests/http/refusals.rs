@@ -28,8 +28,9 @@ fn a_body_over_the_limit_is_refused() {
     let big = "x".repeat(1 << 20);
     let answer = plane.submit_text(&format!("run: {big}"), false);
     assert_eq!(answer.refusal(), (413, "G0305".to_owned()));
+    plane.submit("a", 1);
     let report = json!({"filler": "x".repeat(4 << 20)});
-    assert_eq!(plane.report_with("any", &report).refusal(), (413, "G0305".to_owned()));
+    assert_eq!(plane.report_with(&plane.launched().token, &report).refusal(), (413, "G0305".to_owned()));
     assert_eq!(plane.get("/jobs").status, 200, "and the next request is served");
 }
 

@@ -21,9 +21,7 @@ fn only_an_attempts_own_token_reports_on_it() {
     let plane = Plane::start();
     let (spec, report) = report(&plane);
     let of = |job, attempt| plane.secrets.attempt_token(JobId(job), AttemptNumber(attempt), Epoch(spec.epoch));
-    for token in
-        [String::new(), "x".to_owned(), of(1, 2), of(2, 1), plane.bearer(), plane.secrets.user_token().to_owned()]
-    {
+    for token in [String::new(), "x".to_owned(), of(1, 2), of(2, 1), plane.bearer(), plane.secrets.user_token()] {
         assert_eq!(plane.report_with(&token, &report).refusal(), (401, "G0301".to_owned()));
     }
     let without = plane.send("POST", "/api/v1/supervisors/report", &[("content-type", "application/json")], b"{}");

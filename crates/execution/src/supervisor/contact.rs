@@ -7,11 +7,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use gangline_base::Timestamp;
+use gangline_base::{Epoch, Timestamp};
 use tokio::sync::mpsc;
 
-use crate::endpoint::{agent, certificates};
-use crate::files::read_bounded;
+use crate::endpoint::{ATTEMPT_HEADER, Way, WayError};
 use crate::protocol::{Orders, PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
 
 /// A request takes no longer, whatever the network does.
@@ -28,9 +27,9 @@ const REPORT_PATH: &str = "/api/v1/supervisors/report";
 /// Why a report got no orders.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ContactError {
-    /// The file with the URL or the one with the certificates can't be read.
-    #[error("read how the control plane is reached from {path}, or its certificates beside that: {source}")]
-    Endpoint { path: PathBuf, source: io::Error },
+    /// Nobody is there who proves to be the control plane.
+    #[error(transparent)]
+    Way(#[from] WayError),
     /// No answer, or none that makes sense.
     #[error("reach the control plane at {url}: {source}")]
     Unreachable { url: String, source: Box<ureq::Error> },
@@ -60,8 +59,13 @@ impl Contact {
     pub(super) fn start(spec: &Arc<SupervisorSpec>, now: Timestamp) -> io::Result<(Self, mpsc::Receiver<Answer>)> {
         let (reports, waiting) = sync_channel(1);
         let (answer, answers) = mpsc::channel(1);
-        let (endpoint_file, token) = (spec.endpoint_file.clone(), spec.token.clone());
-        let post_all = move || post_all(&waiting, &answer, &endpoint_file, &token);
+        let line = Line {
+            folder: spec.endpoint_file.parent().unwrap_or(Path::new("/")).to_owned(),
+            token: spec.token.clone(),
+            attempt: format!("{}/{}/{}", spec.job, spec.attempt, Epoch(spec.epoch)),
+            open: None,
+        };
+        let post_all = move || post_all(line, &waiting, &answer);
         std::thread::Builder::new().name("contact".to_owned()).spawn(post_all)?;
         let heartbeat = Duration::from_millis(spec.heartbeat_ms);
         Ok((Contact { reports, heartbeat, is_under_way: false, next_at: now, retry_after: None }, answers))
@@ -106,8 +110,7 @@ impl Contact {
     }
 }
 
-fn post_all(waiting: &Receiver<Box<Report>>, answers: &mpsc::Sender<Answer>, endpoint_file: &Path, token: &str) {
-    let mut line = Line { endpoint_file, token, open: None };
+fn post_all(mut line: Line, waiting: &Receiver<Box<Report>>, answers: &mpsc::Sender<Answer>) {
     while let Ok(report) = waiting.recv() {
         let answer = line.post(&report);
         if answers.blocking_send(answer).is_err() {
@@ -117,29 +120,44 @@ fn post_all(waiting: &Receiver<Box<Report>>, answers: &mpsc::Sender<Answer>, end
 }
 
 /// Where reports go, and by which connections.
-struct Line<'a> {
-    endpoint_file: &'a Path,
-    token: &'a str,
-    /// What trusts these certificates.
-    open: Option<(Option<Vec<u8>>, ureq::Agent)>,
+struct Line {
+    /// The control plane's data folder.
+    folder: PathBuf,
+    token: String,
+    attempt: String,
+    /// The way that the last report went.
+    open: Option<Way>,
 }
 
-impl Line<'_> {
-    /// One report. The endpoint is read each time: a control plane that was restarted may be elsewhere, with other
-    /// certificates.
+impl Line {
+    /// One report. The way is looked for again after a failure: a control plane that was restarted may be elsewhere, with
+    /// other certificates. A report is cumulative, so one that is sent twice does no harm.
     fn post(&mut self, report: &Report) -> Answer {
-        let endpoint = |source| ContactError::Endpoint { path: self.endpoint_file.to_owned(), source };
-        let bytes = read_bounded(self.endpoint_file).map_err(endpoint)?;
-        let url = String::from_utf8_lossy(&bytes).trim().trim_end_matches('/').to_owned();
+        if let Some(way) = self.open.take() {
+            let answer = self.post_by(&way, report);
+            match &answer {
+                Err(ContactError::Unreachable { source, .. }) if matches!(**source, ureq::Error::Timeout(_)) => {
+                    return answer;
+                }
+                Err(ContactError::Unreachable { .. }) => {}
+                _ => {
+                    self.open = Some(way);
+                    return answer;
+                }
+            }
+        }
+        let way = Way::find(&self.folder, REQUEST_MAX)?;
+        let answer = self.post_by(&way, report);
+        self.open = Some(way);
+        answer
+    }
+
+    fn post_by(&self, way: &Way, report: &Report) -> Answer {
+        let url = way.to_string();
         let unreachable = |error| ContactError::Unreachable { url: url.clone(), source: Box::new(error) };
-        let certificates = certificates(self.endpoint_file, &url).map_err(endpoint)?;
-        let agent = match self.open.take() {
-            Some((trusted, agent)) if trusted == certificates => agent,
-            _ => agent(REQUEST_MAX, certificates.as_deref()).map_err(unreachable)?,
-        };
-        let agent = &self.open.insert((certificates, agent)).1;
-        let request =
-            agent.post(format!("{url}{REPORT_PATH}")).header("authorization", format!("Bearer {}", self.token));
+        let request = way.agent.post(format!("{}{REPORT_PATH}", way.url));
+        let request = request.header("authorization", format!("Bearer {}", self.token));
+        let request = request.header(ATTEMPT_HEADER, &self.attempt);
         let mut response = request.send_json(report).map_err(unreachable)?;
         let status = response.status();
         if !status.is_success() {

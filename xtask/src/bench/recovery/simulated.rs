@@ -78,10 +78,11 @@ impl Supervisor {
 
     fn post(&mut self, address: &str) -> Result<Value> {
         let body = self.report.to_string();
-        let token = &self.token;
+        let (token, job, attempt) = (&self.token, &self.report["job"], &self.report["attempt"]);
+        let epoch = self.report["epoch"].as_u64().unwrap_or_default();
         let head = format!(
             "POST /api/v1/supervisors/report HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+             gangline-attempt: {job}/{attempt}/{epoch:016x}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         if self.connection.is_none() {
@@ -130,7 +131,7 @@ fn first_report(spec: &Value) -> Value {
         "last_sign_of_life": now, "dropped": 0,
     });
     json!({
-        "version": spec["version"], "job": spec["job"], "attempt": spec["attempt"], "node": spec["node"], "supervisor_pid": NOBODY,
+        "version": spec["version"], "job": spec["job"], "attempt": spec["attempt"], "epoch": spec["epoch"], "node": spec["node"], "supervisor_pid": NOBODY,
         "sent_at": now, "started_at": now, "state": {"is": "running", "since": now}, "ranks": [rank], "usage": {},
         "marks": {"ranks_started": now, "restore_began": null, "restore_ended": null, "first_step": now}, "checkpoint": null,
         "checkpoints": 0, "checkpoint_bytes": 0, "rendezvous": null, "samples": [], "samples_from": 0,

@@ -1,0 +1,326 @@
+//! Who is connected, and who makes room when there are too many. Somebody who has sent no request with a token or a cookie
+//! that is good is a stranger; a crowd of strangers can turn out each other and nobody else, and the one who has kept a
+//! connection waiting for longest goes first. So who connects and asks at once is answered, however many keep silent.
+//!
+//! Keeps A-10: connections have limits in all, of strangers, and by peer; each phase of one has a time.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+/// The longest until a stranger has sent a request's head, its TLS handshake included.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+/// The longest between two requests of somebody known; longer than the slowest heartbeat.
+const IDLE_MAX: Duration = Duration::from_secs(120);
+/// The longest for a request of somebody known, its body and its answer included.
+const BUSY_MAX: Duration = Duration::from_secs(120);
+
+/// How many may be connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) total: usize,
+    pub(super) strangers: usize,
+    pub(super) by_peer: usize,
+}
+
+impl Limits {
+    /// At the TCP port, with so many files that may be open: half of them, and the journal, logs and launches have the rest.
+    pub(super) fn tcp(files_max: u64) -> Limits {
+        let total = bounded(files_max / 2, 8_192);
+        Limits { total, strangers: (total / 2).min(512), by_peer: total / 4 }
+    }
+
+    /// At the socket.
+    pub(super) fn socket(files_max: u64) -> Limits {
+        let total = bounded(files_max / 4, 2_048);
+        Limits { total, strangers: total / 2, by_peer: total }
+    }
+}
+
+fn bounded(count: u64, most: usize) -> usize {
+    usize::try_from(count).unwrap_or(most).clamp(16, most)
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Peer {
+    /// Anybody on this machine.
+    Here,
+    /// Another machine: its address, or the /64 it is free to choose from.
+    Elsewhere(IpAddr),
+}
+
+impl Peer {
+    pub(super) fn of(address: IpAddr) -> Peer {
+        match address.to_canonical() {
+            address if address.is_loopback() => Peer::Here,
+            IpAddr::V6(address) => Peer::Elsewhere(IpAddr::V6((u128::from(address) >> 64 << 64).into())),
+            address => Peer::Elsewhere(address),
+        }
+    }
+}
+
+/// In the order in which they make room; who is busy never does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    Stranger,
+    Idle,
+    Busy,
+}
+
+impl Standing {
+    fn time_max(self) -> Duration {
+        match self {
+            Standing::Stranger => HEAD_MAX,
+            Standing::Idle => IDLE_MAX,
+            Standing::Busy => BUSY_MAX,
+        }
+    }
+}
+
+/// All connections of a door.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    limits: Limits,
+    members: Mutex<Members>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    /// Orders what happened.
+    turn: u64,
+    of: HashMap<u64, Member>,
+    /// Who makes room first: by standing, then since when.
+    order: BTreeSet<(Standing, u64, u64)>,
+    by_peer: HashMap<Peer, usize>,
+    strangers: usize,
+}
+
+#[derive(Debug)]
+struct Member {
+    peer: Peer,
+    standing: Standing,
+    turn: u64,
+    since: Instant,
+    leave: Arc<Notify>,
+}
+
+/// A connection's place. It is free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    crowd: Arc<Crowd>,
+    id: u64,
+    leave: Arc<Notify>,
+}
+
+impl Crowd {
+    pub(super) fn new(limits: Limits) -> Arc<Crowd> {
+        Arc::new(Crowd { limits, members: Mutex::default() })
+    }
+
+    /// A place for a newcomer; somebody else may have to go for it. None if all others are busy.
+    pub(super) fn admit(self: &Arc<Self>, peer: Peer) -> Option<Arc<Seat>> {
+        let mut members = self.members();
+        let of_peer = members.by_peer.get(&peer).copied().unwrap_or(0);
+        let is_in_the_way = |member: &Member| match peer {
+            Peer::Elsewhere(_) if of_peer >= self.limits.by_peer => member.peer == peer,
+            _ => true,
+        };
+        let is_full = members.of.len() >= self.limits.total
+            || members.strangers >= self.limits.strangers
+            || matches!(peer, Peer::Elsewhere(_)) && of_peer >= self.limits.by_peer;
+        if is_full {
+            let weakest = members.weakest(is_in_the_way)?;
+            members.turn_out(weakest);
+        }
+        let leave = Arc::new(Notify::new());
+        let id = members.enter(peer, leave.clone());
+        Some(Arc::new(Seat { crowd: self.clone(), id, leave }))
+    }
+
+    /// Somebody goes, since there is nothing left to accept connections with.
+    pub(super) fn make_room(&self) {
+        let mut members = self.members();
+        if let Some(weakest) = members.weakest(|_| true) {
+            members.turn_out(weakest);
+        }
+    }
+
+    /// What is in there is whole between any two statements that could panic.
+    fn members(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Members {
+    fn enter(&mut self, peer: Peer, leave: Arc<Notify>) -> u64 {
+        self.turn += 1;
+        let (id, turn, standing) = (self.turn, self.turn, Standing::Stranger);
+        self.of.insert(id, Member { peer, standing, turn, since: Instant::now(), leave });
+        self.order.insert((standing, turn, id));
+        *self.by_peer.entry(peer).or_default() += 1;
+        self.strangers += 1;
+        id
+    }
+
+    fn weakest(&self, may_go: impl Fn(&Member) -> bool) -> Option<u64> {
+        let may_go = |id: &u64| self.of.get(id).is_some_and(&may_go);
+        let idle = self.order.iter().take_while(|(standing, ..)| *standing != Standing::Busy);
+        idle.map(|(_, _, id)| *id).find(may_go)
+    }
+
+    fn turn_out(&mut self, id: u64) {
+        if let Some(member) = self.remove(id) {
+            member.leave.notify_one();
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Member> {
+        let member = self.of.remove(&id)?;
+        self.order.remove(&(member.standing, member.turn, id));
+        self.strangers -= usize::from(member.standing == Standing::Stranger);
+        if let Some(count) = self.by_peer.get_mut(&member.peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_peer.remove(&member.peer);
+            }
+        }
+        Some(member)
+    }
+
+    /// From here on it has this standing.
+    fn change(&mut self, id: u64, to: impl Fn(Standing) -> Standing) {
+        self.turn += 1;
+        let Some(member) = self.of.get_mut(&id) else { return };
+        self.order.remove(&(member.standing, member.turn, id));
+        self.strangers -= usize::from(member.standing == Standing::Stranger);
+        member.standing = to(member.standing);
+        (member.turn, member.since) = (self.turn, Instant::now());
+        self.order.insert((member.standing, member.turn, id));
+        self.strangers += usize::from(member.standing == Standing::Stranger);
+    }
+}
+
+impl Seat {
+    /// A request under way has shown a secret that is good.
+    pub(super) fn prove(&self) {
+        self.crowd.members().change(self.id, |_| Standing::Busy);
+    }
+
+    /// A request is answered.
+    pub(super) fn rest(&self) {
+        let to = |standing| if standing == Standing::Busy { Standing::Idle } else { standing };
+        self.crowd.members().change(self.id, to);
+    }
+
+    /// Waits until the connection has to end: somebody else needs its place, or it takes too long.
+    pub(super) async fn outstayed(&self) {
+        let deadline = || {
+            let members = self.crowd.members();
+            members.of.get(&self.id).map(|member| member.since + member.standing.time_max())
+        };
+        while let Some(deadline) = deadline() {
+            if deadline <= Instant::now() {
+                return;
+            }
+            tokio::select! {
+                () = self.leave.notified() => return,
+                () = tokio::time::sleep_until(deadline.into()) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.crowd.members().remove(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FEW: Limits = Limits { total: 4, strangers: 2, by_peer: 3 };
+
+    fn is_out(seat: &Seat) -> bool {
+        !seat.crowd.members().of.contains_key(&seat.id)
+    }
+
+    fn known(crowd: &Arc<Crowd>, peer: Peer) -> Arc<Seat> {
+        let seat = crowd.admit(peer).expect("there is room");
+        seat.prove();
+        seat.rest();
+        seat
+    }
+
+    /// Proves A-10 for connections.
+    #[test]
+    fn strangers_turn_out_the_stranger_who_has_waited_longest_and_nobody_else() {
+        let crowd = Crowd::new(FEW);
+        let friend = known(&crowd, Peer::Here);
+        let strangers: Vec<_> = (0..5).map(|_| crowd.admit(Peer::Here).expect("somebody goes")).collect();
+        let out: Vec<bool> = strangers.iter().map(|seat| is_out(seat)).collect();
+        assert_eq!(out, [true, true, true, false, false]);
+        assert!(!is_out(&friend), "and not somebody who had shown a token");
+        drop(strangers);
+        assert_eq!(crowd.members().strangers, 0);
+        assert_eq!(crowd.members().by_peer.get(&Peer::Here), Some(&1));
+    }
+
+    #[test]
+    fn the_idle_make_room_and_the_busy_never() {
+        let crowd = Crowd::new(FEW);
+        let idle: Vec<_> = (0..4).map(|_| known(&crowd, Peer::Here)).collect();
+        idle[0].prove();
+        let newcomer = crowd.admit(Peer::Here).expect("an idle one goes");
+        assert_eq!(idle.iter().map(|seat| is_out(seat)).collect::<Vec<_>>(), [false, true, false, false]);
+        newcomer.prove();
+        [&idle[2], &idle[3]].iter().for_each(|seat| seat.prove());
+        assert!(crowd.admit(Peer::Here).is_none(), "all are busy");
+        drop(newcomer);
+        assert!(crowd.admit(Peer::Here).is_some());
+    }
+
+    #[test]
+    fn a_peer_with_too_many_turns_out_its_own() {
+        let crowd = Crowd::new(Limits { total: 10, strangers: 10, by_peer: 2 });
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| Peer::of(text.parse().expect("an address")));
+        let kept = crowd.admit(other).expect("there is room");
+        let first = crowd.admit(one).expect("there is room");
+        let more: Vec<_> = (0..2).map(|_| crowd.admit(one).expect("its own goes")).collect();
+        assert!(is_out(&first) && !is_out(&kept) && more.iter().all(|seat| !is_out(seat)));
+        let here: Vec<_> = (0..5).map(|_| crowd.admit(Peer::Here).expect("many share this machine")).collect();
+        assert!(here.iter().all(|seat| !is_out(seat)));
+    }
+
+    #[test]
+    fn an_address_counts_as_the_network_that_it_may_choose_from() {
+        let of = |text: &str| Peer::of(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:10.0.0.1"), of("10.0.0.1"));
+        for here in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(of(here), Peer::Here);
+        }
+    }
+
+    #[test]
+    fn limits_follow_from_the_files_that_may_be_open() {
+        assert_eq!(Limits::tcp(1_024), Limits { total: 512, strangers: 256, by_peer: 128 });
+        assert_eq!(Limits::socket(1_024).total, 256);
+        assert_eq!(Limits::tcp(u64::MAX).total, 8_192);
+        assert_eq!(Limits::tcp(10).total, 16);
+    }
+
+    #[tokio::test]
+    async fn who_is_turned_out_is_told() {
+        let crowd = Crowd::new(Limits { total: 1, strangers: 1, by_peer: 1 });
+        let first = crowd.admit(Peer::Here).expect("there is room");
+        let _second = crowd.admit(Peer::Here).expect("the first goes");
+        tokio::time::timeout(Duration::from_secs(5), first.outstayed()).await.expect("it is told at once");
+    }
+}

@@ -1,0 +1,195 @@
+//! Accepts connections at the TCP port and at the socket, each with limits of its own: a crowd at the port doesn't keep the
+//! command line and this machine's supervisors from the socket.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, getrlimit};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use super::crowd::{Crowd, Limits, Peer, Seat};
+use super::socket::Socket;
+use super::{App, router};
+use crate::tls::Tls;
+
+/// The longest wait for requests under way at the end.
+const GOODBYE_MAX: Duration = Duration::from_secs(5);
+/// After a connection couldn't be accepted for want of something.
+const ACCEPT_RETRY: Duration = Duration::from_millis(20);
+/// The largest head of a request, and the most of a body that is read ahead, in bytes.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+
+/// Where a control plane listens.
+#[derive(Debug)]
+pub struct Doors {
+    /// For browsers, and for who names the URL.
+    pub tcp: TcpListener,
+    /// What is shown there; needed beyond loopback.
+    pub tls: Option<Tls>,
+    /// For the command line and for supervisors on this machine; none where the data folder can hold none.
+    pub socket: Option<Socket>,
+}
+
+/// Serves until `stop` is ready, then finishes the requests under way, but waits no longer than five seconds for them.
+///
+/// # Errors
+/// If the listener isn't a loopback one and there is no TLS.
+pub async fn serve(doors: Doors, app: App, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+    let address = doors.tcp.local_addr()?;
+    if doors.tls.is_none() && !address.ip().is_loopback() {
+        let message = format!("refused to serve {address}: beyond loopback TLS is needed");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let files_max = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let router = TowerToHyperService::new(router(app));
+    let (closing, closed) = watch::channel(false);
+    let reception = |limits| Reception { router: router.clone(), closed: closed.clone(), crowd: Crowd::new(limits) };
+    let tcp = reception(Limits::tcp(files_max)).receive(Door::Tcp(doors.tcp, doors.tls.as_ref().map(Tls::acceptor)));
+    let local = reception(Limits::socket(files_max));
+    let local = async {
+        if let Some(socket) = doors.socket {
+            local.receive(Door::Socket(socket)).await;
+        }
+    };
+    let close = async {
+        stop.await;
+        // Fails only if nobody serves any more.
+        let _ = closing.send(true);
+    };
+    tokio::join!(tcp, local, close);
+    Ok(())
+}
+
+enum Door {
+    Tcp(TcpListener, Option<TlsAcceptor>),
+    Socket(Socket),
+}
+
+enum Stream {
+    Tcp(TcpStream, Option<TlsAcceptor>),
+    Socket(UnixStream),
+}
+
+impl Door {
+    /// The next connection; none if it was turned away.
+    async fn accept(&self) -> io::Result<Option<(Stream, Peer)>> {
+        match self {
+            Door::Tcp(listener, tls) => {
+                let (stream, address) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Some((Stream::Tcp(stream, tls.clone()), Peer::of(address.ip()))))
+            }
+            Door::Socket(socket) => Ok(socket.accept().await?.map(|stream| (Stream::Socket(stream), Peer::Here))),
+        }
+    }
+}
+
+/// What receives those who come through a door.
+struct Reception {
+    router: TowerToHyperService<Router>,
+    closed: watch::Receiver<bool>,
+    crowd: Arc<Crowd>,
+}
+
+impl Reception {
+    async fn receive(mut self, door: Door) {
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                accepted = door.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+                _ = self.closed.changed() => break,
+            };
+            match accepted {
+                Ok(Some((stream, peer))) => {
+                    if let Some(seat) = self.crowd.admit(peer) {
+                        connections.spawn(attend(stream, seat, self.router.clone(), self.closed.clone()));
+                    }
+                }
+                Ok(None) => {}
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    self.crowd.make_room();
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+        drop(door);
+        let goodbye = async { while connections.join_next().await.is_some() {} };
+        // What takes longer is cut off with the set.
+        let _ = tokio::time::timeout(GOODBYE_MAX, goodbye).await;
+    }
+}
+
+/// The others aren't concerned.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected,
+    };
+    let kinds = [BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected];
+    kinds.contains(&error.kind())
+}
+
+/// One connection, to its end or until it has to go.
+async fn attend(stream: Stream, seat: Arc<Seat>, router: TowerToHyperService<Router>, closed: watch::Receiver<bool>) {
+    match stream {
+        Stream::Tcp(stream, None) => attend_http(stream, seat, router, closed).await,
+        Stream::Socket(stream) => attend_http(stream, seat, router, closed).await,
+        Stream::Tcp(stream, Some(tls)) => {
+            let shaken = tokio::select! {
+                shaken = tls.accept(stream) => shaken,
+                () = seat.outstayed() => return,
+            };
+            if let Ok(stream) = shaken {
+                attend_http(stream, seat, router, closed).await;
+            }
+        }
+    }
+}
+
+async fn attend_http<S>(
+    stream: S,
+    seat: Arc<Seat>,
+    router: TowerToHyperService<Router>,
+    mut closed: watch::Receiver<bool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(seat.clone());
+        let (answer, seat) = (router.call(request), seat.clone());
+        async move {
+            let answer: Result<Response, Infallible> = answer.await;
+            seat.rest();
+            answer
+        }
+    });
+    let mut http = http1::Builder::new();
+    // The seat's times hold for all phases.
+    http.max_buf_size(HEAD_BYTES_MAX).header_read_timeout(None);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    loop {
+        tokio::select! {
+            // An error is the client's, and ends this connection only.
+            _ = connection.as_mut() => return,
+            () = seat.outstayed() => return,
+            _ = closed.changed() => connection.as_mut().graceful_shutdown(),
+        }
+    }
+}
