@@ -6,6 +6,7 @@ mod data_folder;
 mod demo;
 mod disk;
 mod doors;
+mod environment;
 mod equivalence;
 mod faults;
 mod flood;

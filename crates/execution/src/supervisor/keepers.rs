@@ -10,14 +10,12 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc::Sender;
 
+use super::clearing::left_behind;
 use super::environment::Environment;
 use super::input::{Input, Kept};
-use crate::keeper::{KEEPER_LINE_BYTES_MAX, KeeperCommand, KeeperEvent, RankEnd, THIS_PROGRAM};
-use crate::process::{descendants, kill_all, own_pid};
+use crate::keeper::{KEEPER_LINE_BYTES_MAX, KeeperCommand, KeeperEvent, RankEnd, THIS_PROGRAM, exit_record};
+use crate::process::kill_all;
 use crate::protocol::SupervisorSpec;
-
-/// How often orphans are looked for after a keeper's death: a process that forks just then shows up the next time.
-const ORPHAN_LOOKS: u32 = 5;
 
 /// The running keepers.
 pub(super) struct Keepers {
@@ -40,17 +38,19 @@ impl Keepers {
 
     /// Starts a keeper that runs the shell command with exactly this environment in the job's folder.
     pub(super) fn start(&mut self, kept: Kept, shell_command: &str, environment: &Environment) -> io::Result<()> {
-        let name = match kept {
-            Kept::Setup => "setup".to_owned(),
-            Kept::Rank(local) => format!("rank-{}", self.spec.node_rank * self.spec.ranks_per_node + local),
+        let (log, record) = match kept {
+            Kept::Setup => ("setup.log".to_owned(), "setup.exit".to_owned()),
+            Kept::Rank(local) => {
+                let rank = self.spec.node_rank * self.spec.ranks_per_node + local;
+                (format!("rank-{rank}.log"), exit_record(rank))
+            }
         };
-        let (log, record) =
-            (self.log_folder().join(format!("{name}.log")), self.spec.folder.join(format!("{name}.exit")));
+        let (log, record) = (self.log_folder().join(log), self.spec.folder.join(record));
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("gangline").arg("keep-rank").arg("--log").arg(log).arg("--record").arg(record);
         command.arg("--log-bytes-max").arg(self.spec.log_bytes_max.to_string());
         command.arg("--").args(["sh", "-c", shell_command]);
-        command.env_clear().envs(environment).current_dir(&self.spec.workdir).process_group(0);
+        command.env_clear().envs(environment).current_dir(&self.spec.workdir);
         // What a keeper has to say about itself goes where the supervisor's own log goes.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn()?;
@@ -78,16 +78,10 @@ impl Keepers {
         self.lifelines.remove(&kept);
     }
 
-    /// Kills what dead keepers left behind; the supervisor has adopted it.
+    /// Kills what dead keepers left behind; the supervisor has adopted it. That it is gone is waited for at the end.
     pub(super) fn kill_orphans(&self) {
         let living: Vec<u32> = self.lifelines.values().map(|lifeline| lifeline.pid).collect();
-        for _ in 0..ORPHAN_LOOKS {
-            let orphans = descendants(own_pid(), &living);
-            if orphans.is_empty() {
-                return;
-            }
-            kill_all(&orphans);
-        }
+        kill_all(&left_behind(&living));
     }
 }
 
