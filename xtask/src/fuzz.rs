@@ -34,6 +34,8 @@ const TARGETS: [(&str, &[&str]); 13] = [
     ("shard_header", &["crates/storage/tests/fixtures/version-1/step-0000000007"]),
     ("staged_note", &[]),
 ];
+/// What a snapshot's body has and an entry's hasn't: both are in the same fixtures.
+const OF_SNAPSHOTS: &[u8] = b"\"next_job\"";
 /// What makes LLVM count which edges of the code an input reaches, and which numbers it compares.
 const INSTRUMENTATION: [&str; 6] = [
     "-Cpasses=sancov-module",
@@ -52,6 +54,10 @@ const INPUT_BYTES_MAX: &str = "-max_len=16384";
 const INPUT_SECONDS_MAX: &str = "-timeout=10";
 /// The most memory of a fuzzer, in MiB: nothing makes room for more than a small multiple of its input.
 const MEMORY_MAX: &str = "-rss_limit_mb=1024";
+/// The most seeds of a target: all are run before the time begins that it was given.
+const SEEDS_MAX: usize = 256;
+/// A corpus of more inputs is begun anew, for the same reason.
+const CORPUS_INPUTS_MAX: usize = 2_000;
 /// The most bytes shown of what a fuzzer that failed said last.
 const SHOWN_BYTES_MAX: usize = 8 << 10;
 
@@ -103,7 +109,6 @@ pub(crate) fn fuzz(options: &Options) -> anyhow::Result<bool> {
     let mut running = Vec::new();
     for (target, sources) in chosen {
         let corpus = folder.join(target);
-        fs::create_dir_all(&corpus).with_context(|| format!("make {}", corpus.display()))?;
         sow(target, sources, &corpus)?;
         running.push((target, start((&program, target), &corpus, options.seconds)?));
     }
@@ -143,15 +148,30 @@ fn build(profile: &str) -> anyhow::Result<PathBuf> {
     Ok(program.context("find what cargo built")?.into_std_path_buf())
 }
 
-/// Puts the seeds into a target's corpus.
+/// Puts the seeds into a target's corpus, beside what earlier runs have found.
 fn sow(target: &str, sources: &[&str], corpus: &Path) -> anyhow::Result<()> {
+    if fs::read_dir(corpus).is_ok_and(|inputs| inputs.count() > CORPUS_INPUTS_MAX) {
+        fs::remove_dir_all(corpus).with_context(|| format!("clear {}", corpus.display()))?;
+    }
+    fs::create_dir_all(corpus).with_context(|| format!("make {}", corpus.display()))?;
+    let mut seeds = seeds(sources)?;
+    let is_snapshot = |seed: &[u8]| seed.windows(OF_SNAPSHOTS.len()).any(|part| part == OF_SNAPSHOTS);
+    seeds.retain(|seed| target != "journal_snapshot" || is_snapshot(seed));
+    let every = seeds.len().div_ceil(SEEDS_MAX).max(1);
+    for (number, seed) in seeds.iter().step_by(every).enumerate() {
+        fs::write(corpus.join(format!("seed-{number}")), seed).with_context(|| format!("seed {target}"))?;
+    }
+    Ok(())
+}
+
+/// The seeds in these folders, in the order of their names.
+fn seeds(sources: &[&str]) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut seeds: Vec<Vec<u8>> = Vec::new();
     for source in sources {
-        for entry in fs::read_dir(source).with_context(|| format!("read {source}"))? {
-            let path = entry.with_context(|| format!("read {source}"))?.path();
-            if !path.is_file() {
-                continue;
-            }
+        let entries = fs::read_dir(source).with_context(|| format!("read {source}"))?;
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths.into_iter().filter(|path| path.is_file()) {
             let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
             if path.extension().is_some_and(|extension| extension == "txt") {
                 seeds.extend(bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
@@ -160,10 +180,8 @@ fn sow(target: &str, sources: &[&str], corpus: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    for (number, seed) in seeds.iter().filter(|seed| !seed.is_empty()).enumerate() {
-        fs::write(corpus.join(format!("seed-{number}")), seed).with_context(|| format!("seed {target}"))?;
-    }
-    Ok(())
+    seeds.retain(|seed| !seed.is_empty());
+    Ok(seeds)
 }
 
 fn start((program, target): (&Path, &str), corpus: &Path, seconds: u32) -> anyhow::Result<Child> {
@@ -222,6 +240,36 @@ mod tests {
             assert!(sources.iter().all(|folder| root.join(folder).is_dir()), "{sources:?}");
         }
         assert_eq!(source.matches("\n    (\"").count(), TARGETS.len());
+    }
+
+    #[test]
+    fn seeds_are_limited_and_a_corpus_that_has_grown_large_is_begun_anew() {
+        let corpus = std::env::temp_dir().join(format!("gangline-fuzz-{}", std::process::id()));
+        let root = command::root().unwrap();
+        let source = root.join("crates/diagnosis/tests/corpus");
+        let sow = || sow("diagnosis", &[source.to_str().unwrap()], &corpus).unwrap();
+        let count = || fs::read_dir(&corpus).unwrap().count();
+        sow();
+        assert!((SEEDS_MAX / 2..=SEEDS_MAX).contains(&count()), "{}", count());
+        fs::write(corpus.join("found"), "it").unwrap();
+        sow();
+        assert!(corpus.join("found").exists(), "what was found stays");
+        (0..CORPUS_INPUTS_MAX).for_each(|number| fs::write(corpus.join(format!("{number}")), "").unwrap());
+        sow();
+        assert!(count() <= SEEDS_MAX);
+        fs::remove_dir_all(&corpus).unwrap();
+    }
+
+    #[test]
+    fn each_target_that_has_sources_has_seeds() {
+        let corpus = std::env::temp_dir().join(format!("gangline-seeds-{}", std::process::id()));
+        let root = command::root().unwrap();
+        for (target, sources) in TARGETS.into_iter().filter(|(_, sources)| !sources.is_empty()) {
+            let sources: Vec<String> = sources.iter().map(|source| root.join(source).display().to_string()).collect();
+            sow(target, &sources.iter().map(String::as_str).collect::<Vec<_>>(), &corpus).unwrap();
+            assert!(fs::read_dir(&corpus).unwrap().count() > 1, "{target}");
+            fs::remove_dir_all(&corpus).unwrap();
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod assertions;
 mod attributes;
+mod claims;
 mod edges;
 mod errors;
 mod invariants;
@@ -49,8 +50,9 @@ type WorkspaceRule = fn(&Workspace) -> Vec<Breach>;
 const SOURCE_RULES: [SourceRule; 6] =
     [shape::check, assertions::check, attributes::check, module_docs::check, layers::check, words::check];
 
-const WORKSPACE_RULES: [WorkspaceRule; 7] = [
+const WORKSPACE_RULES: [WorkspaceRule; 8] = [
     edges::check,
+    claims::check,
     pure::check,
     assertions::check_tests,
     invariants::check,
