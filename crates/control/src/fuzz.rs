@@ -9,7 +9,7 @@ use gangline_orchestration::{Entry, Event};
 
 use crate::codec::{decode_entry, decode_snapshot, encode_entry, encode_snapshot};
 use crate::jobfile::{Context, Problem, Submission, parse};
-use crate::model::{AttemptRecord, JobRecord, ShareRecord, Texts, outcome_as_end, to_wire};
+use crate::model::{AttemptRecord, JobRecord, ShareRecord, Texts, bound, outcome_as_end, to_wire};
 
 /// The job that reports are of.
 const JOB_FILE: &str = "name: fuzzed\nresources: {accelerators: \"cpu:2\"}\nrun: \"true\"\n";
@@ -59,7 +59,8 @@ pub fn journal_snapshot(body: &[u8]) {
 /// A supervisor's report on the attempt that its token is for. Repeating it changes nothing, and what is kept of it can be stored,
 /// read again and shown.
 pub fn report(body: &[u8]) {
-    let Ok(report) = serde_json::from_slice::<Report>(body) else { return };
+    let Ok(mut report) = serde_json::from_slice::<Report>(body) else { return };
+    bound(&mut report);
     if let NodeState::Ended { outcome, .. } = &report.state {
         let _ = outcome_as_end(outcome);
     }
