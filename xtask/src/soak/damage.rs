@@ -1,0 +1,174 @@
+//! The journal is damaged while the control plane is down. What was acknowledged is there at the next start, or the product says what isn't:
+//! a silent loss is never right.
+
+use anyhow::{Context as _, Result, bail};
+use rand_chacha::rand_core::Rng as _;
+use serde_json::json;
+
+use super::chaos::Chaos;
+use super::journal::{self, Head};
+use super::oracle::Lost;
+use super::verdict::Scenario;
+use super::world::Start;
+use super::{jobs, watch};
+
+/// The option by which a person takes a loss upon herself.
+const ACCEPT: &str = "--accept-loss-after";
+/// Jobs that are looked at after each start, besides those that the loss may be about.
+const SAMPLE: usize = 40;
+
+/// Kills the control plane, damages the journal, and starts it again; how that went.
+///
+/// # Errors
+/// When the product can't be brought up any more, not even on the undamaged journal.
+pub(super) fn run(chaos: &mut Chaos<'_>, scenario: Scenario) -> Result<String> {
+    let soak = chaos.soak;
+    let _closed = soak.close();
+    let world = &soak.world;
+    let (data, intact, look, older) = (world.data(), world.path("intact"), world.path("look"), world.path("older"));
+    world.kill()?;
+    journal::copy(&data, &intact)?;
+    // Reading a copy changes its files.
+    journal::copy(&intact, &look)?;
+    let head = journal::head(&look)?;
+    let what = match scenario {
+        Scenario::Cut => journal::cut_log(&data, &mut chaos.random)?,
+        Scenario::FlipLog => journal::flip_log(&data, &mut chaos.random)?,
+        Scenario::FlipDatabase => journal::flip_database(&data, &mut chaos.random)?,
+        _ if older.exists() => {
+            journal::copy(&older, &data)?;
+            Some("an older copy put back".to_owned())
+        }
+        _ => None,
+    };
+    let is_kept = !older.exists() || chaos.random.next_u64().is_multiple_of(2);
+    soak.oracle().record.note("damage", &json!({"scenario": scenario.name(), "what": what, "head": head.sequence}))?;
+    let outcome = match (what, world.start(&[])?) {
+        (None, Start::Up(_)) => "nothing to damage".to_owned(),
+        (None, Start::Refused(log)) => bail!("the control plane doesn't start on an undamaged journal: {log}"),
+        (Some(_), Start::Up(log)) => started(chaos, scenario, &head, &log)?,
+        (Some(_), Start::Refused(log)) => refused(chaos, scenario, &head, &log)?,
+    };
+    if is_kept && world.path("intact").exists() {
+        journal::copy(&intact, &older)?;
+    }
+    Ok(outcome)
+}
+
+/// The control plane took the damaged journal: whole, or it has said what is missing.
+fn started(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) -> Result<String> {
+    let world = &chaos.soak.world;
+    if journal::has(&world.data(), head)? {
+        check(chaos, None)?;
+        return Ok("started, nothing lost".to_owned());
+    }
+    let (last_sound, outcome) = match told(log) {
+        Some(sequence) => (sequence, "started, told what is lost"),
+        None => {
+            let common = journal::common(&world.path("look"), &world.data())?;
+            let (lost, last) = (head.sequence - common, head.sequence);
+            let text = format!("{lost} acknowledged records of {last} were lost without a word; the log: {log}");
+            chaos.fail(scenario, &text);
+            (common, "started, SILENT LOSS")
+        }
+    };
+    accept(chaos, last_sound)?;
+    Ok(outcome.to_owned())
+}
+
+/// The control plane refused the damaged journal: it says how to go on without what is lost, or that a backup is needed.
+fn refused(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) -> Result<String> {
+    let world = &chaos.soak.world;
+    if let Some(sequence) = after(log, ACCEPT) {
+        match world.start(&[ACCEPT, &sequence.to_string()])? {
+            Start::Up(_) if sequence > head.sequence => {
+                chaos.fail(
+                    scenario,
+                    &format!("told to accept a loss after {sequence}, and {} was the last", head.sequence),
+                );
+                return Ok("refused with a wrong number".to_owned());
+            }
+            Start::Up(_) => {
+                accept(chaos, sequence)?;
+                return Ok("refused, started without what it named".to_owned());
+            }
+            Start::Refused(again) => {
+                let text = format!("refused with {ACCEPT} {sequence}, as it had asked: {again}; at first: {log}");
+                chaos.fail(scenario, &text);
+            }
+        }
+    } else if !log.contains("error[G0") {
+        chaos.fail(scenario, &format!("refused without a code: {log}"));
+    }
+    journal::copy(&world.path("intact"), &world.data())?;
+    chaos.start().context("start with the journal as it was before the damage")?;
+    check(chaos, None)?;
+    Ok("refused, put back from a copy".to_owned())
+}
+
+/// From here on what the records after `sequence` were about is excused, and nothing else.
+fn accept(chaos: &mut Chaos<'_>, sequence: u64) -> Result<()> {
+    let world = &chaos.soak.world;
+    let lost = journal::after(&world.path("look"), sequence)?;
+    chaos.soak.oracle().told(&lost)?;
+    // Copies from before it are of another past.
+    let _ = std::fs::remove_dir_all(world.path("older"));
+    let _ = std::fs::remove_dir_all(world.path("intact"));
+    check(chaos, Some(&lost))
+}
+
+/// Looks whether jobs are there as they were: all that the loss may be about, some others, and the newest.
+fn check(chaos: &mut Chaos<'_>, lost: Option<&Lost>) -> Result<()> {
+    let soak = chaos.soak;
+    let known: Vec<(String, String, bool)> = {
+        let oracle = soak.oracle();
+        let there = oracle.jobs.iter().filter(|(_, known)| !known.is_lost);
+        there
+            .filter_map(|(name, known)| {
+                let id = known.id.clone()?;
+                let is_affected = lost.is_some_and(|lost| known.may_be_lost(lost) || lost.jobs.contains(&id));
+                Some((name.clone(), id, is_affected))
+            })
+            .collect()
+    };
+    for (name, id, _) in known.iter().filter(|(_, _, is_affected)| *is_affected) {
+        watch::show(soak, name, id, lost)?;
+    }
+    for _ in 0..SAMPLE.min(known.len()) {
+        let (name, id, is_affected) = &known[jobs::pick(&mut chaos.random, known.len())];
+        if !is_affected && !watch::show(soak, name, id, lost)? {
+            let text = format!("{id} can't be shown after a start that told of no trouble");
+            soak.oracle().breach(super::verdict::Check::Told, text);
+        }
+    }
+    watch::look(soak)
+}
+
+/// The last sound record, if a control plane that started says that it put some aside.
+pub(super) fn told(log: &str) -> Option<u64> {
+    let last = after(log, "put aside the last record").map(|sequence| sequence.saturating_sub(1));
+    let records = log.find("put aside ").and_then(|place| after(&log[place..], "records after"));
+    last.or(records)
+}
+
+/// The number that follows these words.
+fn after(text: &str, words: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(words)?;
+    let rest = rest.trim_start();
+    let digits = rest.find(|letter: char| !letter.is_ascii_digit()).map_or(rest, |end| &rest[..end]);
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_control_plane_says_of_a_loss_is_understood() {
+        assert_eq!(told("WARN put aside the last record 12: its checksum does not match"), Some(11));
+        assert_eq!(told("WARN put aside 3 records after 40, as asked"), Some(40));
+        assert_eq!(told("INFO replayed the journal entries=12"), None);
+        assert_eq!(after("start with --accept-loss-after 17 to put", ACCEPT), Some(17));
+        assert_eq!(after("start with --accept-loss-after", ACCEPT), None);
+    }
+}
