@@ -15,7 +15,7 @@ use super::world::Answer;
 /// Jobs that haven't ended, at most: none of them waits for long.
 const OUTSTANDING_MAX: usize = 20;
 /// Of so many turns, one asks for a job's end.
-const CANCEL_ONE_IN: u64 = 12;
+const CANCEL_ONE_IN: u64 = 25;
 /// The longest pause between two turns, in milliseconds.
 const PAUSE_MAX: u64 = 600;
 

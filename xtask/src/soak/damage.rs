@@ -59,7 +59,7 @@ pub(super) fn run(chaos: &mut Chaos<'_>, scenario: Scenario) -> Result<String> {
 fn started(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) -> Result<String> {
     let world = &chaos.soak.world;
     if journal::has(&world.data(), head)? {
-        check(chaos, None)?;
+        check(chaos, scenario, None)?;
         return Ok("started, nothing lost".to_owned());
     }
     let (last_sound, outcome) = match told(log) {
@@ -72,7 +72,7 @@ fn started(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) ->
             (common, "started, SILENT LOSS")
         }
     };
-    accept(chaos, last_sound)?;
+    accept(chaos, scenario, last_sound)?;
     Ok(outcome.to_owned())
 }
 
@@ -89,7 +89,7 @@ fn refused(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) ->
                 return Ok("refused with a wrong number".to_owned());
             }
             Start::Up(_) => {
-                accept(chaos, sequence)?;
+                accept(chaos, scenario, sequence)?;
                 return Ok("refused, started without what it named".to_owned());
             }
             Start::Refused(again) => {
@@ -102,23 +102,26 @@ fn refused(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) ->
     }
     journal::copy(&world.path("intact"), &world.data())?;
     chaos.start().context("start with the journal as it was before the damage")?;
-    check(chaos, None)?;
+    check(chaos, scenario, None)?;
     Ok("refused, put back from a copy".to_owned())
 }
 
 /// From here on what the records after `sequence` were about is excused, and nothing else.
-fn accept(chaos: &mut Chaos<'_>, sequence: u64) -> Result<()> {
+fn accept(chaos: &mut Chaos<'_>, scenario: Scenario, sequence: u64) -> Result<()> {
     let world = &chaos.soak.world;
     let lost = journal::after(&world.path("look"), sequence)?;
     chaos.soak.oracle().told(&lost)?;
     // Copies from before it are of another past.
     let _ = std::fs::remove_dir_all(world.path("older"));
     let _ = std::fs::remove_dir_all(world.path("intact"));
-    check(chaos, Some(&lost))
+    check(chaos, scenario, Some(&lost))
 }
 
 /// Looks whether jobs are there as they were: all that the loss may be about, some others, and the newest.
-fn check(chaos: &mut Chaos<'_>, lost: Option<&Lost>) -> Result<()> {
+///
+/// # Errors
+/// When some can't be shown: then nothing more can be judged.
+fn check(chaos: &mut Chaos<'_>, scenario: Scenario, lost: Option<&Lost>) -> Result<()> {
     let soak = chaos.soak;
     let known: Vec<(String, String, bool)> = {
         let oracle = soak.oracle();
@@ -137,11 +140,20 @@ fn check(chaos: &mut Chaos<'_>, lost: Option<&Lost>) -> Result<()> {
     for _ in 0..SAMPLE.min(known.len()) {
         let (name, id, is_affected) = &known[jobs::pick(&mut chaos.random, known.len())];
         if !is_affected && !watch::show(soak, name, id, lost)? {
-            let text = format!("{id} can't be shown after a start that told of no trouble");
-            soak.oracle().breach(super::verdict::Check::Told, text);
+            return hidden(chaos, scenario, &["show", id]);
         }
     }
-    watch::look(soak)
+    if watch::look(soak)? { Ok(()) } else { hidden(chaos, scenario, &["ps"]) }
+}
+
+/// What was there can't be shown any more.
+fn hidden(chaos: &Chaos<'_>, scenario: Scenario, request: &[&str]) -> Result<()> {
+    let text = format!(
+        "after a start that told of no trouble, {request:?} is answered with {:?}",
+        chaos.soak.world.ask(request)
+    );
+    chaos.fail(scenario, &text);
+    bail!("what the product shows is damaged, so nothing more can be judged")
 }
 
 /// The last sound record, if a control plane that started says that it put some aside.

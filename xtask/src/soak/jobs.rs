@@ -10,12 +10,25 @@ use rand_chacha::rand_core::Rng as _;
 /// the order of the lines is the order in which things happened.
 pub(super) const SCRIPT: &str = r#"
 witness=$1$POINT kind=$2 tenths=$3
-say() { printf '%s %s %s %s %s %s\n' "$1" "$GANGLINE_JOB_ID" "$GANGLINE_ATTEMPT" "$RANK" "$$" "$EPOCHREALTIME" >> "$witness"; }
+say() { printf '%s %s %s %s %s %s %s\n' "$1" "$GANGLINE_JOB_ID" "$GANGLINE_ATTEMPT" "$RANK" "$$" "$EPOCHREALTIME" "$2" >> "$witness"; }
+# When a process began that isn't only waiting to be reaped; with its number, that names it.
+began() {
+  local line
+  { read -r line < "/proc/$1/stat"; } 2> /dev/null || return 1
+  line=(${line##*) })
+  [[ ${line[0]} != [ZX] ]] && began=${line[19]}
+}
 exec 9<> <(:)
-say start
+if [ -e "$witness" ]; then
+  while read -r what _ attempt _ pid _ since; do
+    [ "$what" = start ] && ((attempt < GANGLINE_ATTEMPT)) && began "$pid" && [ "$began" = "$since" ] && say beside "$attempt"
+  done < "$witness"
+fi
+began $$
+say start "$began"
 case $kind in
   stubborn) trap '' TERM; setsid sleep 1000 & ;;
-  fat) head -c 256M /dev/zero | tail -c 256M | sleep 1000 & ;;
+  fat) printf -v memory '%*s' 60000000 '' ;;
   chatty) echo "rank $RANK of $WORLD_SIZE speaks"; echo "and complains" >&2 ;;
 esac
 for ((turn = 0; turn < tenths; turn++)); do
@@ -51,7 +64,7 @@ pub(super) enum Kind {
     Faulty,
     /// Ignores SIGTERM and leaves a process behind in a session of its own.
     Stubborn,
-    /// Takes a quarter of a gigabyte, which a process needs a while to give back.
+    /// Takes memory, which a process needs a moment to give back.
     Fat,
     /// One of a sweep's.
     Point,
@@ -59,7 +72,7 @@ pub(super) enum Kind {
 
 /// How often each kind comes, of a hundred.
 const SHARES: [(Kind, u64); 10] = [
-    (Kind::Plain, 34),
+    (Kind::Plain, 32),
     (Kind::Gang, 12),
     (Kind::Wide, 12),
     (Kind::Chatty, 8),
@@ -67,11 +80,11 @@ const SHARES: [(Kind, u64); 10] = [
     (Kind::Again, 6),
     (Kind::Faulty, 6),
     (Kind::Stubborn, 8),
-    (Kind::Fat, 2),
+    (Kind::Fat, 4),
     (Kind::Point, 8),
 ];
 /// The longest time that a job's loop takes, in tenths of a second.
-const TENTHS_MAX: u64 = 120;
+const TENTHS_MAX: u64 = 100;
 /// The values of a sweep's one parameter.
 pub(super) const POINTS: [&str; 3] = ["a", "b", "c"];
 

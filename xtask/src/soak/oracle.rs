@@ -265,7 +265,7 @@ impl Oracle {
                 self.breach(Check::Lost, format!("{name} ran ({:?}) and no job is shown for it", witness.ids));
             }
             if !is_excused && let Some(attempt) = witness.beside.first() {
-                self.breach(Check::Beside, format!("{name}: attempt {attempt} wrote after a later one had begun"));
+                self.breach(Check::Beside, format!("{name}: attempt {attempt} was there beside a later one"));
             }
         }
         let mut reused = Vec::new();
@@ -348,7 +348,7 @@ impl Oracle {
             self.breach(Check::Reused, format!("{name} is {id} and ran as {:?}", witness.ids));
         }
         if let Some(attempt) = witness.beside.first() {
-            self.breach(Check::Beside, format!("{id}: attempt {attempt} wrote after a later one had begun"));
+            self.breach(Check::Beside, format!("{id}: attempt {attempt} was there beside a later one"));
         }
         self.judge_success(&Case { id, kind, state, witness: &witness, held: &held });
         self.judge_capacity(id, &witness, &held);

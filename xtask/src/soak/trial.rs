@@ -246,7 +246,9 @@ fn drain(soak: &Soak, chaos: &Chaos<'_>) -> Result<()> {
 /// Prints the figures and the verdicts; whether all hold.
 fn report(soak: &Soak, ended: Result<()>) -> bool {
     let mut oracle = soak.oracle();
-    oracle.close();
+    if ended.is_ok() {
+        oracle.close();
+    }
     let memory = soak.memory.lock().unwrap_or_else(PoisonError::into_inner);
     let settled: Vec<(Duration, u64)> = memory.iter().copied().filter(|(at, _)| *at >= SETTLED_AFTER).collect();
     let is_judged = settled.len() > 1 && settled[settled.len() - 1].0 - settled[0].0 >= JUDGED_FROM;

@@ -37,12 +37,12 @@ pub(super) fn shown(soak: &Soak) -> Result<()> {
     Ok(())
 }
 
-/// One look at the newest jobs, and at those that should come to an end and aren't among them.
+/// One look at the newest jobs, and at those that should come to an end and aren't among them; whether there was an answer.
 ///
 /// # Errors
 /// When the record can't be written.
-pub(super) fn look(soak: &Soak) -> Result<()> {
-    let Answer::Done(list) = soak.world.ask(&["ps", "--all", "--limit", LISTED]) else { return Ok(()) };
+pub(super) fn look(soak: &Soak) -> Result<bool> {
+    let Answer::Done(list) = soak.world.ask(&["ps", "--all", "--limit", LISTED]) else { return Ok(false) };
     let jobs = list["jobs"].as_array().cloned().unwrap_or_default();
     for job in &jobs {
         soak.oracle().sees(job)?;
@@ -52,10 +52,10 @@ pub(super) fn look(soak: &Soak) -> Result<()> {
     for (name, id) in outstanding.iter().filter(|(_, id)| !listed(id)) {
         show(soak, name, id, None)?;
     }
-    Ok(())
+    Ok(true)
 }
 
-/// Looks at one job; that it isn't there is a breach unless a loss was told.
+/// Looks at one job; that it isn't there is a breach unless a loss was told. Whether there was an answer.
 ///
 /// # Errors
 /// When the record can't be written.

@@ -22,7 +22,7 @@ pub(super) struct Run {
 pub(super) struct Witness {
     /// By attempt.
     pub(super) runs: BTreeMap<u32, Run>,
-    /// Attempts that wrote after a later one had: they ran beside it.
+    /// Attempts that were there beside a later one: they wrote after it had, or it saw their processes when it began.
     pub(super) beside: BTreeSet<u32>,
     /// The ids that the runs had of the product; one, if all is well.
     pub(super) ids: BTreeSet<String>,
@@ -38,9 +38,13 @@ impl Witness {
         let mut witness = Witness::default();
         for line in text.lines() {
             let words: Vec<&str> = line.split(' ').collect();
-            let [what, id, attempt, rank, _, at] = words[..] else { continue };
+            let [what, id, attempt, rank, _, at, of] = words[..] else { continue };
             let (Ok(attempt), Ok(rank), Some(at)) = (attempt.parse(), rank.parse(), moment(at)) else { continue };
-            witness.add(what, attempt, rank, at);
+            match what {
+                // A rank saw a process of an older attempt when it began.
+                "beside" => witness.beside.extend(of.parse::<u32>()),
+                _ => witness.add(what, attempt, rank, at),
+            }
             witness.ids.insert(id.to_owned());
         }
         witness
@@ -80,8 +84,8 @@ mod tests {
 
     #[test]
     fn runs_are_told_apart_and_one_beside_a_later_one_shows() {
-        let text = "start job-1 1 0 70 5.000001\nstart job-1 1 1 71 5.2\nend job-1 1 0 70 6.0\nstart job-1 2 0 80 7.0\n\
-                    beat job-1 1 1 71 7.1\nend job-1 2 0 80 8.0\nend job-1 2 1 81 8.0\nhalf a li";
+        let text = "start job-1 1 0 70 5.000001 9\nstart job-1 1 1 71 5.2 9\nend job-1 1 0 70 6.0 \nstart job-1 2 0 80 7.0 9\n\
+                    beat job-1 1 1 71 7.1 \nend job-1 2 0 80 8.0 \nend job-1 2 1 81 8.0 \nhalf a li";
         let witness = Witness::of(text);
         assert_eq!(witness.runs.keys().copied().collect::<Vec<_>>(), [1, 2]);
         assert_eq!(witness.beside, [1].into());
@@ -89,6 +93,12 @@ mod tests {
         assert_eq!(witness.runs[&1].began, [0, 1].into());
         assert_eq!(witness.runs[&2].first, SystemTime::UNIX_EPOCH + Duration::from_secs(7));
         assert_eq!(witness.ids, ["job-1".to_owned()].into());
+    }
+
+    #[test]
+    fn what_a_rank_saw_when_it_began_counts() {
+        let witness = Witness::of("start job-1 1 0 70 5.0 9\nbeside job-1 2 0 80 6.0 1\nstart job-1 2 0 80 6.0 9\n");
+        assert_eq!(witness.beside, [1].into());
     }
 
     #[test]
