@@ -18,16 +18,18 @@ use crate::processes::{self, Signal};
 /// The stream of the seed that is chaos's; clients have the lower ones.
 const STREAM: u64 = 1_000;
 /// How often each comes, relative to the others.
-const WEIGHTS: [(Scenario, u64); 9] = [
+const WEIGHTS: [(Scenario, u64); 11] = [
     (Scenario::Plane, 16),
     (Scenario::Supervisors, 16),
     (Scenario::Keepers, 12),
     (Scenario::Ranks, 16),
     (Scenario::Disk, 6),
-    (Scenario::Cut, 4),
-    (Scenario::FlipLog, 4),
-    (Scenario::FlipDatabase, 4),
-    (Scenario::Rollback, 4),
+    (Scenario::Cut, 2),
+    (Scenario::FlipLog, 2),
+    (Scenario::FlipDatabase, 2),
+    (Scenario::FlipAnchor, 2),
+    (Scenario::Rollback, 2),
+    (Scenario::PutBack, 2),
 ];
 /// The longest pause between two, and how often and how long there is a calm one, in which jobs end.
 const PAUSE_MAX: Duration = Duration::from_millis(2_500);
@@ -77,9 +79,7 @@ impl<'a> Chaos<'a> {
                 Scenario::Keepers => self.hit(Role::Keeper)?,
                 Scenario::Ranks => self.hit(Role::Rank)?,
                 Scenario::Disk | Scenario::Heal => self.disk(heals)?,
-                Scenario::Cut | Scenario::FlipLog | Scenario::FlipDatabase | Scenario::Rollback => {
-                    damage::run(self, scenario)?
-                }
+                damage => damage::run(self, damage)?,
             };
             let mut oracle = self.soak.oracle();
             oracle.record.note("did", &json!({"scenario": scenario.name(), "outcome": outcome}))?;
@@ -159,6 +159,7 @@ impl<'a> Chaos<'a> {
         match turn {
             0 | 1 => {
                 world.kill()?;
+                damage::keep(world)?;
                 std::thread::sleep(away);
                 self.start()?;
                 Ok("killed".to_owned())

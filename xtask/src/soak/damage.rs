@@ -2,14 +2,13 @@
 //! a silent loss is never right.
 
 use anyhow::{Context as _, Result, bail};
-use rand_chacha::rand_core::Rng as _;
 use serde_json::json;
 
 use super::chaos::Chaos;
 use super::journal::{self, Head};
 use super::oracle::Lost;
 use super::verdict::Scenario;
-use super::world::Start;
+use super::world::{Start, World};
 use super::{jobs, watch};
 
 /// The option by which a person takes a loss upon herself.
@@ -31,28 +30,51 @@ pub(super) fn run(chaos: &mut Chaos<'_>, scenario: Scenario) -> Result<String> {
     // Reading a copy changes its files.
     journal::copy(&intact, &look)?;
     let head = journal::head(&look)?;
+    if !matches!(scenario, Scenario::Rollback | Scenario::PutBack) {
+        keep(world)?;
+    }
     let what = match scenario {
         Scenario::Cut => journal::cut_log(&data, &mut chaos.random)?,
         Scenario::FlipLog => journal::flip_log(&data, &mut chaos.random)?,
         Scenario::FlipDatabase => journal::flip_database(&data, &mut chaos.random)?,
-        _ if older.exists() => {
+        Scenario::FlipAnchor => journal::flip_anchor(&data, &mut chaos.random)?,
+        _ if !older.exists() => None,
+        Scenario::PutBack => {
+            journal::copy_anchor(&older, &data)?;
+            journal::copy(&older, &data)?;
+            Some("an older copy and its anchor put back".to_owned())
+        }
+        _ => {
             journal::copy(&older, &data)?;
             Some("an older copy put back".to_owned())
         }
-        _ => None,
     };
-    let is_kept = !older.exists() || chaos.random.next_u64().is_multiple_of(2);
     soak.oracle().record.note("damage", &json!({"scenario": scenario.name(), "what": what, "head": head.sequence}))?;
     let outcome = match (what, world.start(&[])?) {
         (None, Start::Up(_)) => "nothing to damage".to_owned(),
         (None, Start::Refused(log)) => bail!("the control plane doesn't start on an undamaged journal: {log}"),
+        (Some(_), Start::Up(_)) if scenario == Scenario::PutBack => {
+            let common = journal::common(&look, &data)?;
+            accept(chaos, scenario, common)?;
+            "started with what was put back".to_owned()
+        }
         (Some(_), Start::Up(log)) => started(chaos, scenario, &head, &log)?,
         (Some(_), Start::Refused(log)) => refused(chaos, scenario, &head, &log)?,
     };
-    if is_kept && world.path("intact").exists() {
-        journal::copy(&intact, &older)?;
-    }
     Ok(outcome)
+}
+
+/// Keeps a copy of the journal of a control plane that is down, to be put back later, unless there is one.
+///
+/// # Errors
+/// When it can't be copied.
+pub(super) fn keep(world: &World) -> Result<()> {
+    let (data, older) = (world.data(), world.path("older"));
+    if older.exists() {
+        return Ok(());
+    }
+    journal::copy(&data, &older)?;
+    journal::copy_anchor(&data, &older)
 }
 
 /// The control plane took the damaged journal: whole, or it has said what is missing.
@@ -111,9 +133,8 @@ fn accept(chaos: &mut Chaos<'_>, scenario: Scenario, sequence: u64) -> Result<()
     let world = &chaos.soak.world;
     let lost = journal::after(&world.path("look"), sequence)?;
     chaos.soak.oracle().told(&lost)?;
-    // Copies from before it are of another past.
+    // A copy from before it is of another past.
     let _ = std::fs::remove_dir_all(world.path("older"));
-    let _ = std::fs::remove_dir_all(world.path("intact"));
     check(chaos, scenario, Some(&lost))
 }
 
@@ -125,7 +146,7 @@ fn check(chaos: &mut Chaos<'_>, scenario: Scenario, lost: Option<&Lost>) -> Resu
     let soak = chaos.soak;
     let known: Vec<(String, String, bool)> = {
         let oracle = soak.oracle();
-        let there = oracle.jobs.iter().filter(|(_, known)| !known.is_lost);
+        let there = oracle.jobs.iter().filter(|(_, known)| !known.is_lost());
         there
             .filter_map(|(name, known)| {
                 let id = known.id.clone()?;

@@ -19,6 +19,9 @@ const LOG: &str = "journal.sqlite-wal";
 /// The files that are the journal; SQLite makes the index of the log anew.
 const FILES: [&str; 3] = [DATABASE, LOG, "journal.sqlite-shm"];
 
+/// What says beside the database how far the journal had come.
+const ANCHOR: &str = "journal.anchor";
+
 /// The end of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
@@ -26,13 +29,25 @@ pub(super) struct Head {
     checksum: Vec<u8>,
 }
 
-/// Copies the journal from one folder to another, over what is there.
+/// Copies the journal's database from one folder to another, over what is there.
 ///
 /// # Errors
 /// When that fails.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
+    copy_files(from, to, &FILES)
+}
+
+/// Copies its anchor.
+///
+/// # Errors
+/// When that fails.
+pub(super) fn copy_anchor(from: &Path, to: &Path) -> Result<()> {
+    copy_files(from, to, &[ANCHOR])
+}
+
+fn copy_files(from: &Path, to: &Path, names: &[&str]) -> Result<()> {
     std::fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
-    for name in FILES {
+    for name in names {
         let target = to.join(name);
         if target.exists() {
             std::fs::remove_file(&target).with_context(|| format!("remove {}", target.display()))?;
@@ -72,6 +87,14 @@ pub(super) fn flip_database(data: &Path, random: &mut ChaCha8Rng) -> Result<Opti
     let all = connect(data)?.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, i64>(0));
     all.context("bring the write-ahead log into the database")?;
     flip(&data.join(DATABASE), random)
+}
+
+/// Flips a bit of the anchor; what was done, or none if there is no anchor.
+///
+/// # Errors
+/// When that fails.
+pub(super) fn flip_anchor(data: &Path, random: &mut ChaCha8Rng) -> Result<Option<String>> {
+    flip(&data.join(ANCHOR), random)
 }
 
 fn flip(path: &Path, random: &mut ChaCha8Rng) -> Result<Option<String>> {

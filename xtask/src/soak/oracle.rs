@@ -33,8 +33,8 @@ pub(super) struct Known {
     acknowledged: Option<SystemTime>,
     /// Whether somebody asked for its end.
     may_be_cancelled: bool,
-    /// Told to be lost.
-    pub(super) is_lost: bool,
+    /// Since when it is known to be lost.
+    lost: Option<Instant>,
     /// Something about it was told to be lost.
     is_touched: bool,
     /// Its end as told.
@@ -42,6 +42,11 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Whether it is known to be lost.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.is_some()
+    }
+
     /// Whether its submission may be among the records that were lost.
     pub(super) fn may_be_lost(&self, lost: &Lost) -> bool {
         self.acknowledged.is_none_or(|at| at + CLOCK_TOLERANCE >= lost.since)
@@ -122,7 +127,7 @@ impl Oracle {
                 id: None,
                 acknowledged: None,
                 may_be_cancelled: false,
-                is_lost: false,
+                lost: None,
                 is_touched: false,
                 end: None,
             };
@@ -182,7 +187,7 @@ impl Oracle {
 
     /// Jobs that must come to an end and haven't, with their ids.
     pub(super) fn outstanding(&self) -> Vec<(String, String)> {
-        let open = self.jobs.iter().filter(|(_, known)| known.end.is_none() && !known.is_lost);
+        let open = self.jobs.iter().filter(|(_, known)| known.end.is_none() && known.lost.is_none());
         open.filter_map(|(name, known)| Some((name.clone(), known.id.clone()?))).collect()
     }
 
@@ -224,7 +229,7 @@ impl Oracle {
     pub(super) fn misses(&mut self, name: &str, lost: Option<&Lost>) -> Result<()> {
         let Some(known) = self.jobs.get_mut(name) else { return Ok(()) };
         let is_told = lost.is_some_and(|lost| known.may_be_lost(lost));
-        known.is_lost = true;
+        known.lost = Some(Instant::now());
         let id = known.id.clone().unwrap_or_default();
         self.record.note("missed", &json!({"name": name, "id": id, "is_told": is_told}))?;
         if is_told {
@@ -253,7 +258,7 @@ impl Oracle {
             .jobs
             .iter()
             .map(|(name, known)| {
-                (name.clone(), known.witness.clone(), known.end.clone(), known.is_touched || known.is_lost)
+                (name.clone(), known.witness.clone(), known.end.clone(), known.is_touched || known.lost.is_some())
             })
             .collect();
         for (name, witness, end, is_excused) in jobs {
@@ -300,9 +305,12 @@ impl Oracle {
         }
     }
 
-    /// Since when the job with this id is known to have ended, if its records were never lost.
+    /// Since when the job with this id is known to have ended, or to be lost.
     pub(super) fn ended_for(&self, id: &str) -> Option<Duration> {
-        let known = self.jobs.get(self.ids.get(id)?).filter(|known| !known.is_touched)?;
+        let known = self.jobs.get(self.ids.get(id)?)?;
+        if let Some(lost) = known.lost {
+            return Some(lost.elapsed());
+        }
         known.end.as_ref().map(|end| end.seen.elapsed())
     }
 

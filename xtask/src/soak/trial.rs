@@ -223,7 +223,7 @@ fn drain(soak: &Soak, chaos: &Chaos<'_>) -> Result<()> {
         .oracle()
         .jobs
         .iter()
-        .filter_map(|(name, job)| Some((name.clone(), job.id.clone().filter(|_| !job.is_lost)?)))
+        .filter_map(|(name, job)| Some((name.clone(), job.id.clone().filter(|_| !job.is_lost())?)))
         .collect::<Vec<_>>();
     for (name, id) in known {
         if !watch::show(soak, &name, &id, None)? {

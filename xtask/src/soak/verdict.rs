@@ -84,8 +84,12 @@ pub(super) enum Scenario {
     FlipLog,
     /// A bit of the journal's database is flipped between two starts.
     FlipDatabase,
-    /// The journal is put back to what it was some starts ago.
+    /// A bit of the journal's anchor is flipped between two starts.
+    FlipAnchor,
+    /// The database is put back to what it was some starts ago.
     Rollback,
+    /// The database and its anchor are put back: whoever does that knows of the loss, but nothing may be used twice.
+    PutBack,
 }
 
 impl Scenario {

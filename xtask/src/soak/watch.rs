@@ -116,8 +116,9 @@ fn after_the_end(soak: &Soak, known: &BTreeMap<(u32, u64), Found>) {
         if process.is_alive() {
             let (job, pid, attempt, role) = (&process.job, process.pid, process.attempt, process.role);
             let since = since.as_secs_f64();
-            let text =
-                format!("{job} ended {since:.1} s ago and process {pid} of attempt {attempt} ({role:?}) is there");
+            let text = format!(
+                "{job} ended (or was lost) {since:.1} s ago and process {pid} of attempt {attempt} ({role:?}) is there"
+            );
             oracle.breach_once(Check::Orphan, format!("{job} {pid}"), text);
         }
     }
