@@ -252,7 +252,7 @@ impl<'a> Chaos<'a> {
             return Ok("full and refused, started with room".to_owned());
         }
         if heals {
-            return self.healed();
+            return self.healed(left);
         }
         if !self.soak.world.has_ended() {
             self.soak.world.kill()?;
@@ -262,8 +262,8 @@ impl<'a> Chaos<'a> {
     }
 
     /// Whether a job is taken again, within a while.
-    fn healed(&mut self) -> Result<String> {
-        let since = Instant::now();
+    fn healed(&mut self, seed: u64) -> Result<String> {
+        let (since, mut random) = (Instant::now(), ChaCha8Rng::seed_from_u64(seed));
         while since.elapsed() < HEALED_WITHIN {
             if self.soak.world.has_ended() {
                 self.start()?;
@@ -271,7 +271,7 @@ impl<'a> Chaos<'a> {
             }
             self.probes += 1;
             let name = format!("probe-{}", self.probes);
-            if client::submit(self.soak, &name, Kind::Plain, &mut self.random)? {
+            if client::submit(self.soak, &name, Kind::Plain, &mut random)? {
                 self.soak.oracle().verdicts.ran(Scenario::Heal, "takes jobs again by itself");
                 return Ok("full, healed with room".to_owned());
             }

@@ -2,6 +2,8 @@
 //! a silent loss is never right.
 
 use anyhow::{Context as _, Result, bail};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 use serde_json::json;
 
 use super::chaos::Chaos;
@@ -22,6 +24,8 @@ const SAMPLE: usize = 40;
 /// When the product can't be brought up any more, not even on the undamaged journal.
 pub(super) fn run(chaos: &mut Chaos<'_>, scenario: Scenario) -> Result<String> {
     let soak = chaos.soak;
+    // Drawn anew, so that what is drawn here doesn't change what comes next.
+    let mut random = ChaCha8Rng::seed_from_u64(chaos.random.next_u64());
     let _closed = soak.close();
     let world = &soak.world;
     let (data, intact, look, older) = (world.data(), world.path("intact"), world.path("look"), world.path("older"));
@@ -34,10 +38,10 @@ pub(super) fn run(chaos: &mut Chaos<'_>, scenario: Scenario) -> Result<String> {
         keep(world)?;
     }
     let what = match scenario {
-        Scenario::Cut => journal::cut_log(&data, &mut chaos.random)?,
-        Scenario::FlipLog => journal::flip_log(&data, &mut chaos.random)?,
-        Scenario::FlipDatabase => journal::flip_database(&data, &mut chaos.random)?,
-        Scenario::FlipAnchor => journal::flip_anchor(&data, &mut chaos.random)?,
+        Scenario::Cut => journal::cut_log(&data, &mut random)?,
+        Scenario::FlipLog => journal::flip_log(&data, &mut random)?,
+        Scenario::FlipDatabase => journal::flip_database(&data, &mut random)?,
+        Scenario::FlipAnchor => journal::flip_anchor(&data, &mut random)?,
         _ if !older.exists() => None,
         Scenario::PutBack => {
             journal::copy_anchor(&older, &data)?;
@@ -158,8 +162,9 @@ fn check(chaos: &mut Chaos<'_>, scenario: Scenario, lost: Option<&Lost>) -> Resu
     for (name, id, _) in known.iter().filter(|(_, _, is_affected)| *is_affected) {
         watch::show(soak, name, id, lost)?;
     }
+    let mut random = ChaCha8Rng::seed_from_u64(soak.seed.wrapping_add(u64::try_from(known.len()).unwrap_or(0)));
     for _ in 0..SAMPLE.min(known.len()) {
-        let (name, id, is_affected) = &known[jobs::pick(&mut chaos.random, known.len())];
+        let (name, id, is_affected) = &known[jobs::pick(&mut random, known.len())];
         if !is_affected && !watch::show(soak, name, id, lost)? {
             return hidden(chaos, scenario, &["show", id]);
         }
