@@ -15,6 +15,8 @@ use super::{jobs, watch};
 
 /// The option by which a person takes a loss upon herself.
 const ACCEPT: &str = "--accept-loss-after";
+/// How a control plane refuses a database that isn't one any more.
+const DAMAGED: &str = "error[G0203]";
 /// Jobs that are looked at after each start, besides those that the loss may be about.
 const SAMPLE: usize = 40;
 
@@ -118,6 +120,11 @@ fn refused(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) ->
                 accept(chaos, scenario, sequence)?;
                 return Ok("refused, started without what it named".to_owned());
             }
+            // What is left of the database is damaged as well: it needs a backup, and nothing was forgotten without a word.
+            Start::Refused(again) if again.contains(DAMAGED) => {
+                put_back(chaos, scenario)?;
+                return Ok("refused, and damaged beyond what it named, put back from a copy".to_owned());
+            }
             Start::Refused(again) => {
                 let text = format!("refused with {ACCEPT} {sequence}, as it had asked: {again}; at first: {log}");
                 chaos.fail(scenario, &text);
@@ -126,10 +133,16 @@ fn refused(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) ->
     } else if !log.contains("error[G0") {
         chaos.fail(scenario, &format!("refused without a code: {log}"));
     }
+    put_back(chaos, scenario)?;
+    Ok("refused, put back from a copy".to_owned())
+}
+
+/// Puts the journal back as it was before the damage: nothing is lost then.
+fn put_back(chaos: &mut Chaos<'_>, scenario: Scenario) -> Result<()> {
+    let world = &chaos.soak.world;
     journal::copy(&world.path("intact"), &world.data())?;
     chaos.start().context("start with the journal as it was before the damage")?;
-    check(chaos, scenario, None)?;
-    Ok("refused, put back from a copy".to_owned())
+    check(chaos, scenario, None)
 }
 
 /// From here on what the records after `sequence` were about is excused, and nothing else.

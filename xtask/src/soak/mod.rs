@@ -39,11 +39,9 @@ mod world;
 #[cfg(feature = "soak")]
 use trial::Soak;
 
-/// The options of the gate's run. It leaves out what the product doesn't stand yet: a read model with a flipped bit is shown as it is, or
-/// hides all jobs; put back with its anchor, the journal gives ids of jobs that never ran once more; a disk that has room again
-/// needs a restart.
-pub(crate) const IN_CI: [&str; 8] =
-    ["--minutes", "2", "--without", "flip-database", "--without", "put-back", "--without", "heal"];
+/// The options of the gate's run. It leaves out what the product doesn't stand yet: a flipped bit in a read model may hide all jobs, and
+/// put back with its anchor, the journal gives ids of jobs that never ran once more.
+pub(crate) const IN_CI: [&str; 6] = ["--minutes", "2", "--without", "flip-database", "--without", "put-back"];
 
 /// Runs the soak; whether all held. What goes wrong, the inner command has said.
 ///
