@@ -9,6 +9,7 @@ use crate::command::{cargo, output, succeeds};
 use crate::deny;
 use crate::fuzz;
 use crate::python;
+use crate::soak;
 use crate::steps::Steps;
 use crate::test_command;
 use crate::tools;
@@ -64,6 +65,7 @@ pub(crate) fn ci(may_install: bool) -> anyhow::Result<bool> {
         drop(packages.join());
         python::python(false, &[])
     });
+    steps.run("soak", || soak::soak(&soak::IN_CI.map(str::to_owned)));
     steps.run("docs", docs);
     steps.run("without the demo", without_demo);
     match before {

@@ -1,5 +1,5 @@
 //! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | deny |
-//! fuzz | python | bench`.
+//! fuzz | python | soak | bench`.
 //!
 //! Everything runs in the release profile, so that dependencies are compiled once for building, linting and testing.
 //! Nothing here writes into the tree; cargo's target folder holds all results.
@@ -11,7 +11,12 @@ mod command;
 mod deny;
 mod environment;
 mod fuzz;
+#[cfg(any(feature = "recovery", feature = "soak"))]
+mod moment;
+#[cfg(any(feature = "recovery", feature = "soak"))]
+mod processes;
 mod python;
+mod soak;
 mod steps;
 mod test_command;
 mod test_report;
@@ -61,6 +66,12 @@ enum Command {
         #[arg(last = true)]
         filters: Vec<String>,
     },
+    /// Kills, stops, fills and damages the product at random, and holds it to what it has answered (--help).
+    Soak {
+        /// How long, what, and from which seed.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
     /// Runs a benchmark; without a name, lists them.
     Bench {
         /// Which one.
@@ -93,6 +104,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Deny => deny::deny(),
         Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Python { wheel, filters } => python::python(wheel, &filters),
+        Command::Soak { options } => soak::soak(&options),
         Command::Bench { name, options } => bench::bench(name.as_deref(), &options),
     }
 }

@@ -8,8 +8,8 @@ use anyhow::Context as _;
 use crate::command::{self, cargo, run};
 use crate::test_report::TestReport;
 
-/// What judges the plans is tested with everything else; it is light, as the other benchmarks aren't.
-const JUDGES: &str = "xtask/planning";
+/// What judges the plans, and the soak's judgement, are tested with everything else; they are light, as the other benchmarks aren't.
+const JUDGES: &str = "xtask/planning,xtask/soak";
 
 /// Builds the binary that the end-to-end tests run, then runs all tests that the filters let through.
 ///

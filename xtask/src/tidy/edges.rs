@@ -47,7 +47,7 @@ const SYNCHRONOUS: &str = "crates/storage";
 /// Where what others wrote may be used, by the beginning of its name.
 const KEPT_IN: [(&str, &[&str]); 13] = [
     ("tokio", &["crates/execution", "crates/telemetry", "crates/control", "crates/cli", "tests"]),
-    ("rusqlite", &["crates/control", "tests"]),
+    ("rusqlite", &["crates/control", "tests", "xtask"]),
     ("axum", &["crates/control", "tests"]),
     ("maud", &["crates/control", "tests"]),
     ("rcgen", &["crates/control"]),
@@ -217,6 +217,7 @@ mod tests {
             ("crates/control", "tokio"),
             ("tests", "tokio"),
             ("tests", "rusqlite"),
+            ("xtask", "rusqlite"),
             ("xtask", "clap"),
             ("examples/tinygpt", "candle-core"),
             ("crates/cli", "jiff"),

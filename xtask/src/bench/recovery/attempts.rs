@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::processes::{self, Signal};
 use super::product::{Product, kill, rank_pid, supervisor_pid};
-use super::{Bench, HEARTBEAT, moment, product};
+use super::{Bench, HEARTBEAT, product};
+use crate::moment;
+use crate::processes::{self, Signal};
 
 const RANKS: u32 = 4;
 /// Faults of one job: `show` has its last fifty attempts.

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use super::processes::{self, Signal};
 use super::product::{PATIENCE, Product};
 use super::spawned::Folder;
 use super::{Bench, python_programs};
+use crate::processes::{self, Signal};
 
 pub(super) const RANKS: u64 = 4;
 /// Without it, ranks that torchrun starts again find the addresses of their dead predecessors in the store that it shares with them,

@@ -17,8 +17,9 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::product::{PATIENCE, Product};
 use super::simulated::Supervisor;
-use super::{Bench, HEARTBEAT, processes};
+use super::{Bench, HEARTBEAT};
 use crate::bench::report::{Bar, percentile};
+use crate::processes;
 
 /// Of one core, in percent, for a thousand supervisors; for fewer, less.
 const CORE_PERCENT_MOST: f64 = 10.0;

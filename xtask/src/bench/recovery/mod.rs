@@ -7,9 +7,7 @@
 mod attempts;
 mod ddp;
 mod heartbeats;
-mod moment;
 mod plane;
-mod processes;
 mod product;
 mod saving;
 mod simulated;

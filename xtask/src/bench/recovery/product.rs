@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::processes::{self, Signal};
 use super::spawned::Folder;
+use crate::processes::{self, Signal};
 
 /// What is waited for comes in this time, on a busy machine too.
 pub(super) const PATIENCE: Duration = Duration::from_secs(180);

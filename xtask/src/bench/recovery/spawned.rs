@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
-use super::processes;
 use crate::command;
+use crate::processes;
 
 /// A temporary folder whose path all processes of an experiment have in their arguments.
 #[derive(Debug)]

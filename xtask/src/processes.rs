@@ -5,24 +5,25 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-pub(super) use rustix::process::Signal;
+pub(crate) use rustix::process::Signal;
 
 /// A process and how it was called.
 #[derive(Clone, Debug)]
-pub(super) struct Process {
-    pub(super) pid: u32,
-    pub(super) arguments: Vec<String>,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) arguments: Vec<String>,
 }
 
+#[cfg(feature = "recovery")]
 impl Process {
     /// Whether it runs a program of this name, or one that begins with it, such as `python3.11`.
-    pub(super) fn runs(&self, program: &str) -> bool {
+    pub(crate) fn runs(&self, program: &str) -> bool {
         let name = self.arguments.first().and_then(|path| path.rsplit('/').next());
         name.is_some_and(|name| name.starts_with(program))
     }
 
     /// Whether its environment says `name=value`.
-    pub(super) fn has_variable(&self, name: &str, value: &str) -> bool {
+    pub(crate) fn has_variable(&self, name: &str, value: &str) -> bool {
         let wanted = format!("{name}={value}");
         let environment = std::fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
@@ -30,13 +31,13 @@ impl Process {
 }
 
 /// The ids of all processes.
-pub(super) fn all() -> BTreeSet<u32> {
+pub(crate) fn all() -> BTreeSet<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Processes that aren't among `known` and have an argument that contains `marker`. What ends meanwhile isn't there.
-pub(super) fn naming(marker: &Path, known: &BTreeSet<u32>) -> Vec<Process> {
+pub(crate) fn naming(marker: &Path, known: &BTreeSet<u32>) -> Vec<Process> {
     let marker = marker.to_string_lossy();
     let others = all().into_iter().filter(|pid| !known.contains(pid));
     let processes = others.filter_map(|pid| {
@@ -51,13 +52,13 @@ pub(super) fn naming(marker: &Path, known: &BTreeSet<u32>) -> Vec<Process> {
 ///
 /// # Errors
 /// When there is no such process.
-pub(super) fn signal(pid: u32, signal: Signal) -> Result<()> {
+pub(crate) fn signal(pid: u32, signal: Signal) -> Result<()> {
     let id = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).context("a process id is positive")?;
     rustix::process::kill_process(id, signal).with_context(|| format!("signal process {pid}"))
 }
 
 /// Kills what still names the folder, which only processes do that were started for it.
-pub(super) fn sweep(folder: &Path) {
+pub(crate) fn sweep(folder: &Path) {
     let own = BTreeSet::from([std::process::id()]);
     for _ in 0..100 {
         let left = naming(folder, &own);
@@ -76,7 +77,8 @@ pub(super) fn sweep(folder: &Path) {
 ///
 /// # Errors
 /// When there is no such process.
-pub(super) fn processor_time(pid: u32) -> Result<Duration> {
+#[cfg(feature = "recovery")]
+pub(crate) fn processor_time(pid: u32) -> Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     // Fields 14 and 15, user and system time in ticks; the second field may hold spaces and ends at the last bracket.
@@ -87,7 +89,7 @@ pub(super) fn processor_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis((ticks.0 + ticks.1) * 1_000 / a_second))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "recovery"))]
 mod tests {
     use super::*;
 

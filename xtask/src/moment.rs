@@ -8,13 +8,13 @@ use anyhow::{Context as _, Result};
 ///
 /// # Errors
 /// When it is none, or before 1970.
-pub(super) fn parse(text: &str) -> Result<SystemTime> {
+pub(crate) fn parse(text: &str) -> Result<SystemTime> {
     let nanos = since_1970(text).with_context(|| format!("understand {text:?} as a time in UTC"))?;
     Ok(SystemTime::UNIX_EPOCH + nanos)
 }
 
 /// From `from` to `to`; zero if it is the other way round by a clock's whim.
-pub(super) fn between(from: SystemTime, to: SystemTime) -> Duration {
+pub(crate) fn between(from: SystemTime, to: SystemTime) -> Duration {
     to.duration_since(from).unwrap_or_default()
 }
 
