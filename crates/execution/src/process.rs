@@ -8,9 +8,14 @@ use rustix::process::{Pid, Signal, kill_process};
 /// What `/proc/PID/stat` says of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
+    /// D, S, R and so on, as ps shows it.
+    pub(crate) state: char,
     /// Its parent.
     pub(crate) parent: u32,
-    /// Ended, and not yet reaped by its parent.
+    /// Its session: what a process starts is in the same one, unless it makes one of its own.
+    pub(crate) session: u32,
+    /// Ended with all its threads, and not yet reaped by its parent. While a thread is left, the memory and the devices of the
+    /// process are too, though its first thread shows as a zombie already.
     pub(crate) is_zombie: bool,
     /// When it started, in clock ticks since the boot: tells it from a later process with its number.
     pub(crate) start_ticks: u64,
@@ -28,14 +33,29 @@ pub(crate) fn stat(pid: u32) -> Option<Stat> {
 fn parse_stat(line: &str) -> Option<Stat> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next()?;
+    let state = fields.next()?.chars().next()?;
     let parent = fields.next()?.parse().ok()?;
-    // The start time is field 22 of the line: the 20th after the name.
-    let start_ticks = fields.nth(17)?.parse().ok()?;
+    // Field 5 is the process group; then come the session, the number of threads (20) and the start time (22).
+    let session = fields.nth(1)?.parse().ok()?;
+    let threads: u32 = fields.nth(13)?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.parse().ok()?;
     // Fields 23, the size of its memory, which kernel threads and zombies have none of, and 51, where its environment ends.
     let (has_memory, environment_end) = (fields.next()? != "0", fields.nth(27));
     let is_loading = has_memory && environment_end == Some("0");
-    Some(Stat { parent, is_zombie: state == "Z" || state == "X", start_ticks, is_loading })
+    let is_zombie = matches!(state, 'Z' | 'X') && threads <= 1;
+    Some(Stat { state, parent, session, is_zombie, start_ticks, is_loading })
+}
+
+/// What a process is called: the first 15 bytes of its program's name, unless it calls itself otherwise.
+pub(crate) fn name(pid: u32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
+}
+
+/// A process for a person: `4711 (python3, state D)`.
+pub(crate) fn described(pid: u32) -> String {
+    let name = name(pid).unwrap_or_default();
+    let state = stat(pid).map_or("gone".to_owned(), |stat| format!("state {}", stat.state));
+    format!("{pid} ({name}, {state})")
 }
 
 /// The id of this boot: a process number and start time mean nothing after another.
@@ -97,8 +117,9 @@ mod tests {
 
     #[test]
     fn a_stat_line_is_read_even_if_the_name_is_hostile() {
-        let line = "42 (a) Z 1 (b c) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1";
-        let read = Stat { parent: 7, is_zombie: false, start_ticks: 98_765, is_loading: false };
+        let line = "42 (a) Z 1 (b c) S 7 42 43 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 98765 1 1";
+        let read =
+            Stat { state: 'S', parent: 7, session: 43, is_zombie: false, start_ticks: 98_765, is_loading: false };
         assert_eq!(parse_stat(line), Some(read));
         let ends_at =
             |size: u64, end: u64| format!("{} {size} {} {end} 0", &line[..line.len() - 4], ["9"; 27].join(" "));
@@ -107,6 +128,11 @@ mod tests {
             (is_loading(4_096, 0), is_loading(4_096, 77), is_loading(0, 0)),
             (Some(true), Some(false), Some(false))
         );
+        let is_zombie = |threads: &str| {
+            let ended = line.replace(" S 7 ", " Z 7 ").replace(" 20 0 1 0 ", &format!(" 20 0 {threads} 0 "));
+            parse_stat(&ended).map(|stat| stat.is_zombie)
+        };
+        assert_eq!((is_zombie("1"), is_zombie("2")), (Some(true), Some(false)), "its last thread counts");
         assert_eq!(parse_stat("42 (x) S"), None);
         assert_eq!(parse_stat(""), None);
     }

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gangline_execution::launcher::Launcher;
 use gangline_execution::protocol::{Fault, FaultCause, NodeState, Outcome};
 
 use crate::fixtures::attempt::Attempt;
@@ -95,12 +96,46 @@ fn a_killed_rank_is_reported_within_200_ms() {
 fn a_killed_keeper_takes_its_rank_and_its_runaways_with_it() {
     let attempt = Attempt::of(WITH_RUNAWAY).launch();
     let (main, runaway) = (attempt.wait_for_pid("main"), attempt.wait_for_pid("runaway"));
-    let status = std::fs::read_to_string(format!("/proc/{main}/status")).expect("the rank runs");
-    let keeper = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("it has a parent");
-    kill(keeper.trim().parse().expect("a process id"));
+    kill(parent_of(main));
     let fault = fault_of(&attempt);
     assert_eq!(fault.cause, FaultCause::Signal { signal: 9 });
     wait_until_dead(&[main, runaway]);
+}
+
+/// A rank so large that the kernel takes long to take it apart.
+const LARGE: &str = "exec python3 -c \"import os, threading, time
+kept = b'x' * (2500 << 20)
+threading.Thread(target=time.sleep, args=(1000,)).start()
+print(os.getpid(), file=open(os.environ['OUT'] + '/main', 'w'), flush=True)
+time.sleep(1000)\"";
+
+/// Proves A-5 where the end takes long: the devices are free only once the process that had them is gone.
+#[test]
+fn an_attempt_whose_keeper_was_killed_ends_when_its_rank_is_gone() {
+    let attempt = Attempt::of(LARGE).launch();
+    let main = attempt.wait_for_pid("main");
+    kill(parent_of(main));
+    let fault = fault_of(&attempt);
+    assert!(!is_running(main), "its memory and devices weren't free yet");
+    assert_eq!(fault.cause, FaultCause::Signal { signal: 9 });
+}
+
+/// Proves A-5 where nobody is left to wait for the rank: one that is going has no environment any more.
+#[test]
+fn a_rank_that_is_going_is_found_though_supervisor_and_keeper_are_dead() {
+    let attempt = Attempt::of(LARGE).launch();
+    let main = attempt.wait_for_pid("main");
+    kill(attempt.supervisor());
+    kill(parent_of(main));
+    attempt.wait_until_gone();
+    wait_for("the attempt to be fenced", || attempt.launcher.kill(&attempt.spec.folder).ok());
+    assert!(!is_running(main), "its memory and devices weren't free yet");
+}
+
+fn parent_of(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("it has a parent");
+    parent.trim().parse().expect("a process id")
 }
 
 #[test]

@@ -13,11 +13,11 @@ mod output;
 
 use std::io::{self, BufRead, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 
-use rustix::process::{getpid, set_child_subreaper};
+use rustix::process::{getpid, set_child_subreaper, setsid};
 use serde::{Deserialize, Serialize};
 
 use gangline_base::Timestamp;
@@ -25,11 +25,15 @@ use gangline_base::Timestamp;
 use crate::clock::Clock;
 use crate::files::write_durably;
 use crate::protocol::UnixNanos;
+use crate::supervisor::Identity;
 
 pub(crate) use command::THIS_PROGRAM;
 pub use command::{ExecError, exec_rank};
 use group::Group;
 use output::Output;
+
+/// How the files end, in the attempt's folder, that say who keeps a rank.
+pub(crate) const KEEPER_EXTENSION: &str = "keeper";
 
 /// What a keeper is to keep.
 #[derive(Clone, Debug)]
@@ -128,8 +132,12 @@ pub(crate) const KEEPER_LINE_BYTES_MAX: usize = 256 << 10;
 /// If the keeper itself can't do its work; a rank that can't be started is an event and no error.
 pub fn keep_rank(options: &KeeperOptions) -> io::Result<()> {
     let clock = Clock::start();
+    // A session of its own: by it the processes of ranks are told from those that their supervisor starts itself, even when they are
+    // about to go and show nothing else any more. One that leads a group already is somebody's who doesn't count on that.
+    let _ = setsid();
     set_child_subreaper(Some(getpid()))?;
-    let mut child = match command::spawn(&options.command) {
+    let started = sign(&options.record).and_then(|()| command::spawn(&options.command));
+    let mut child = match started {
         Ok(child) => child,
         Err(error) => {
             let event = KeeperEvent::NotStarted { at: nanos(clock.now()), message: error.to_string() };
@@ -149,6 +157,12 @@ pub fn keep_rank(options: &KeeperOptions) -> io::Result<()> {
     let drained = output.finish();
     let event = KeeperEvent::Ended { at: nanos(at), end, last_lines: drained.last_lines, dropped: drained.dropped };
     conclude(options, &event)
+}
+
+/// Lets others know in which session this rank's processes are, before there are any: what is about to go shows nothing else.
+fn sign(record: &Path) -> io::Result<()> {
+    let identity = serde_json::to_vec(&Identity::own()?).expect("numbers and text are always JSON");
+    std::fs::write(record.with_extension(KEEPER_EXTENSION), identity)
 }
 
 /// Records how it ended and says so.

@@ -1,12 +1,12 @@
 //! Fencing: kills whatever an attempt left on this machine, whoever its parent is by now. Supervisor and keeper kill what
-//! descends from a rank; when both die at once, only the environment that a process inherited tells whose it is.
+//! descends from a rank; when both die at once, only its session and the environment that it inherited tell whose a process is.
 //!
 //! Keeps A-5 (devices aren't given away under a living process) and A-10 (bounded sweeps and reads).
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -14,8 +14,10 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::LaunchError;
-use crate::process::{as_pid, numbers, own_pid, stat};
-use crate::supervisor::ATTEMPT_FOLDER_VARIABLE;
+use crate::files::read_bounded;
+use crate::keeper::KEEPER_EXTENSION;
+use crate::process::{as_pid, described, numbers, own_pid, stat};
+use crate::supervisor::{ATTEMPT_FOLDER_VARIABLE, Identity};
 
 /// Sweeps in one call. They are few, as the control plane waits for them; it calls again.
 const SWEEPS_MAX: u32 = 20;
@@ -26,6 +28,10 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 const LOADING_SWEEPS_MAX: u32 = 200;
 /// Linux lets the arguments and the environment of a process be 6 MiB together.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+/// Keepers of an attempt on a node: as many as a node may have ranks, and one for its setup.
+const KEEPERS_MAX: usize = 1_025;
+/// Processes that are told.
+const TOLD_MAX: usize = 8;
 
 /// A process that was sent SIGKILL. One that is going has no environment any more while it still holds its devices, so it
 /// is remembered until it is gone.
@@ -41,13 +47,51 @@ impl Killed {
     }
 }
 
+/// By what processes are found.
+#[derive(Default)]
+struct Mark {
+    /// All of these `NAME=value` are in its environment.
+    entries: Vec<Vec<u8>>,
+    /// Or it is in the session of one of these.
+    keepers: Vec<Identity>,
+}
+
+impl Mark {
+    /// Of what has all these variables.
+    fn of(variables: &[(&str, &str)]) -> Mark {
+        let entries = variables.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
+        Mark { entries: entries.collect(), keepers: Vec::new() }
+    }
+
+    /// Of the attempt in this folder. One of its processes that is going has no environment any more; by its session it is found
+    /// unless it made one of its own.
+    fn of_attempt(folder: &Path) -> Mark {
+        let entry = [ATTEMPT_FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
+        let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let signed = files.filter(|path| path.extension().is_some_and(|extension| extension == KEEPER_EXTENSION));
+        // One that can't be read was being written when its keeper was killed, before there was a rank.
+        let read = |path: PathBuf| serde_json::from_slice::<Identity>(&read_bounded(&path).ok()?).ok();
+        let keepers = signed.take(KEEPERS_MAX).filter_map(read).filter(Identity::is_of_this_boot);
+        Mark { entries: vec![entry], keepers: keepers.collect() }
+    }
+
+    fn is_on(&self, pid: u32) -> bool {
+        self.is_by_session(pid) || environment(pid).is_some_and(|environment| are_in(&environment, &self.entries))
+    }
+
+    fn is_by_session(&self, pid: u32) -> bool {
+        let process = || stat(pid).filter(|stat| !stat.is_zombie);
+        !self.keepers.is_empty()
+            && process().is_some_and(|process| self.keepers.iter().any(|keeper| keeper.has_in_session(&process)))
+    }
+}
+
 /// Kills every process of the attempt in `folder` until none is found and none of the `killed`, to which it adds, is left.
 pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<(), LaunchError> {
-    let entry = [ATTEMPT_FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
-    let entry = [entry];
+    let mark = Mark::of_attempt(folder);
     let mut found = Vec::new();
     for turn in 1..=LOADING_SWEEPS_MAX {
-        let swept = sweep(&entry, killed)?;
+        let swept = sweep(&mark, killed)?;
         killed.retain(Killed::is_left);
         found = swept.found;
         let are_gone = found.is_empty() && killed.is_empty();
@@ -62,15 +106,16 @@ pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<()
     found.extend(killed.iter().map(|killed| killed.pid));
     found.sort_unstable();
     found.dedup();
-    Err(LaunchError::Fence { pids: found })
+    found.truncate(TOLD_MAX);
+    Err(LaunchError::Fence { left: found.into_iter().map(described).collect() })
 }
 
 /// Kills every process, but for this one, that has all these variables in its environment; as far as that is possible now.
 pub(super) fn kill_all_with(variables: &[(&str, &str)]) {
-    let entries = entries_of(variables);
+    let mark = Mark::of(variables);
     let mut killed = Vec::new();
     for _ in 0..SWEEPS_MAX {
-        let is_clean = sweep(&entries, &mut killed).is_ok_and(|swept| swept.found.is_empty());
+        let is_clean = sweep(&mark, &mut killed).is_ok_and(|swept| swept.found.is_empty());
         killed.retain(Killed::is_left);
         if is_clean && killed.is_empty() {
             return;
@@ -81,14 +126,8 @@ pub(super) fn kill_all_with(variables: &[(&str, &str)]) {
 
 /// Every process, but for this one, that has all these variables in its environment.
 pub(super) fn all_with(variables: &[(&str, &str)]) -> Vec<u32> {
-    let entries = entries_of(variables);
-    let has =
-        |pid: &u32| *pid != own_pid() && environment(*pid).is_some_and(|environment| are_in(&environment, &entries));
-    numbers().filter(has).collect()
-}
-
-fn entries_of(variables: &[(&str, &str)]) -> Vec<Vec<u8>> {
-    variables.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect()
+    let mark = Mark::of(variables);
+    numbers().filter(|pid| *pid != own_pid() && mark.is_on(*pid)).collect()
 }
 
 /// What a sweep met.
@@ -100,8 +139,8 @@ struct Swept {
     is_one_loading: bool,
 }
 
-/// Sends SIGKILL to every process that has the entries, but for this one.
-fn sweep(entries: &[Vec<u8>], killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
+/// Sends SIGKILL to every process that has the mark, but for this one.
+fn sweep(mark: &Mark, killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
     let unreadable = |source| LaunchError::Folder { doing: "list the processes in", path: "/proc".into(), source };
     let mut swept = Swept::default();
     for process in fs::read_dir("/proc").map_err(unreadable)? {
@@ -110,11 +149,13 @@ fn sweep(entries: &[Vec<u8>], killed: &mut Vec<Killed>) -> Result<Swept, LaunchE
         let environment = environment(pid);
         swept.is_one_loading |=
             environment.as_ref().is_some_and(Vec::is_empty) && stat(pid).is_some_and(|stat| stat.is_loading);
-        if pid == own_pid() || !environment.is_some_and(|environment| are_in(&environment, entries)) {
+        let is_found =
+            environment.is_some_and(|environment| are_in(&environment, &mark.entries)) || mark.is_by_session(pid);
+        if pid == own_pid() || !is_found {
             continue;
         }
         let started = stat(pid);
-        match kill_if_it_has(pid, entries) {
+        match kill_if_marked(pid, mark) {
             Ok(false) => continue,
             Ok(true) => {
                 let new = started.map(|stat| Killed { pid, start_ticks: stat.start_ticks });
@@ -127,15 +168,15 @@ fn sweep(entries: &[Vec<u8>], killed: &mut Vec<Killed>) -> Result<Swept, LaunchE
     Ok(swept)
 }
 
-/// The descriptor is taken before the environment is read again, so a later process with the number is never hit.
-fn kill_if_it_has(pid: u32, entries: &[Vec<u8>]) -> io::Result<bool> {
+/// The descriptor is taken before the mark is looked for again, so a later process with the number is never hit.
+fn kill_if_marked(pid: u32, mark: &Mark) -> io::Result<bool> {
     let Some(number) = as_pid(pid) else { return Ok(false) };
     let descriptor = match pidfd_open(number, PidfdFlags::empty()) {
         Ok(descriptor) => descriptor,
         Err(Errno::SRCH) => return Ok(false),
         Err(error) => return Err(error.into()),
     };
-    if !environment(pid).is_some_and(|environment| are_in(&environment, entries)) {
+    if !mark.is_on(pid) {
         return Ok(false);
     }
     match pidfd_send_signal(&descriptor, Signal::KILL) {
@@ -217,7 +258,7 @@ mod tests {
         let start_ticks = stat(own_pid()).expect("this process runs").start_ticks;
         let mut killed = vec![Killed { pid: own_pid(), start_ticks }];
         let failure = kill_attempt(folder.path(), &mut killed);
-        assert!(matches!(failure, Err(LaunchError::Fence { pids }) if pids == [own_pid()]));
+        assert!(matches!(failure, Err(LaunchError::Fence { left }) if left[0].starts_with(&own_pid().to_string())));
         assert_eq!(killed.len(), 1, "it is remembered for the next try");
         killed[0].start_ticks += 1;
         assert!(kill_attempt(folder.path(), &mut killed).is_ok());

@@ -84,10 +84,13 @@ impl Launcher for LocalLauncher {
         if let Some(supervisor) = signed(folder)? {
             kill_exactly(&supervisor).map_err(|source| LaunchError::Kill { pid: supervisor.pid, source })?;
         }
-        let mut fenced = self.fenced.lock().expect("no thread panics while it holds what was killed");
-        kill_attempt(folder, fenced.entry(folder.to_owned()).or_default())?;
-        fenced.remove(folder);
-        Ok(())
+        let fenced = || self.fenced.lock().expect("no thread panics while it holds what was killed");
+        let mut killed = fenced().remove(folder).unwrap_or_default();
+        let fence = kill_attempt(folder, &mut killed);
+        if fence.is_err() {
+            fenced().insert(folder.to_owned(), killed);
+        }
+        fence
     }
 }
 

@@ -136,10 +136,10 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// Processes of the attempt are left although they were killed: they hang in the kernel, or are another user's.
-    #[error("kill what an attempt left behind: processes {pids:?} still run")]
+    #[error("kill what an attempt left behind: {} can't be killed yet", left.join(", "))]
     Fence {
-        /// Their process ids.
-        pids: Vec<u32>,
+        /// Their process ids, names and states.
+        left: Vec<String>,
     },
     /// What is left of it is in the hands of the launcher's own system, which isn't done yet.
     #[error("kill what an attempt left behind: {what}")]

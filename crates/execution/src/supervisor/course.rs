@@ -11,7 +11,7 @@ use gangline_base::{Phase, Step, Timestamp};
 use gangline_telemetry::Outbox;
 
 use super::input::{Action, Input, Kept};
-use super::outcome::{self, Stop};
+use super::outcome::Stop;
 use super::rank::{self, EndCause, Ending, Life, Rank};
 use super::standstill::Standstill;
 use crate::keeper::{KeeperEvent, RankEnd};
@@ -40,7 +40,9 @@ pub(super) enum Stage {
     Meeting(Timestamp),
     /// The ranks run, since then.
     Running(Timestamp),
-    /// The ranks, which ran from then, have ended at that time, and what they had begun to save is finished.
+    /// The ranks, if they ran from then, have ended, and their last processes go.
+    Clearing(Option<Timestamp>),
+    /// The ranks, which ran from then, were gone at that time, and what they had begun to save is finished.
     Finishing(Timestamp, Timestamp),
     /// All is over, since then.
     Ended(Timestamp, Outcome),
@@ -142,6 +144,8 @@ impl Course {
                 self.is_terminated = true;
                 self.stop_in_order(now, UNORDERED_GRACE, "the supervisor was told to terminate")
             }
+            Input::Cleared => self.cleared(now),
+            Input::Remaining(pids) => self.remaining(&pids),
             Input::Tick => self.passed(now),
         }
     }
@@ -151,7 +155,7 @@ impl Course {
         let at = now.unix_nanos();
         self.node_fault =
             Some(Fault { rank: None, cause, noticed_at: at, last_sign_of_life: at, last_lines, diagnosis: None });
-        self.conclude(now);
+        self.conclude();
     }
 
     /// When time alone will change something.
@@ -160,6 +164,8 @@ impl Course {
         match (&self.stage, &self.stop) {
             (Stage::Ended(..), _) => orphaned_at,
             (Stage::Finishing(_, ended), _) => *ended + FINISHING_MAX,
+            // It ends by itself, however long that takes.
+            (Stage::Clearing(..), _) => Timestamp::from_unix_nanos(u64::MAX),
             (_, Some(stop)) => stop.deadline(),
             (Stage::Meeting(until), None) => orphaned_at.min(*until),
             (Stage::Running(_), None) => self.standstill_due().map_or(orphaned_at, |at| orphaned_at.min(at)),
@@ -249,7 +255,7 @@ impl Course {
             RankEnd::Signal(signal) => 128 + signal,
         };
         if self.stop.is_some() {
-            self.conclude(now);
+            self.conclude();
         } else if code == 0 {
             return self.meet(now);
         } else {
@@ -309,7 +315,8 @@ impl Course {
         }
         self.has_news = true;
         if self.ranks.iter().all(|rank| !rank.is_kept()) {
-            return self.ranks_ended(now);
+            self.conclude();
+            return Vec::new();
         }
         if is_success {
             return Vec::new();
@@ -318,23 +325,10 @@ impl Course {
         self.merge_stop(now, stop)
     }
 
-    fn ranks_ended(&mut self, now: Timestamp) -> Vec<Action> {
-        match self.stage {
-            Stage::Running(since) if self.has_staging => {
-                self.stage = Stage::Finishing(since, now);
-                vec![Action::FinishStaged]
-            }
-            _ => {
-                self.conclude(now);
-                Vec::new()
-            }
-        }
-    }
-
     fn finished(&mut self, now: Timestamp, saved: Option<CheckpointSaved>) -> Vec<Action> {
         if matches!(self.stage, Stage::Finishing(..)) {
             saved.into_iter().for_each(|saved| self.saved(now, saved));
-            self.conclude(now);
+            self.end(now);
         }
         Vec::new()
     }
@@ -422,10 +416,10 @@ impl Course {
     /// Save and stop: the ranks are told at once, SIGTERM and SIGKILL follow as [`Stop::in_order`] says.
     fn stop_in_order(&mut self, now: Timestamp, grace: Duration, reason: &str) -> Vec<Action> {
         match self.stage {
-            Stage::Ended(..) | Stage::Finishing(..) => return Vec::new(),
+            Stage::Ended(..) | Stage::Clearing(..) | Stage::Finishing(..) => return Vec::new(),
             Stage::Meeting(_) => {
                 self.stop = Some(Stop::in_order(now, grace, false));
-                self.conclude(now);
+                self.conclude();
                 return Vec::new();
             }
             Stage::Setup | Stage::Running(_) => {}
@@ -452,10 +446,10 @@ impl Course {
 
     fn passed(&mut self, now: Timestamp) -> Vec<Action> {
         match self.stage {
-            Stage::Ended(..) => return Vec::new(),
+            Stage::Ended(..) | Stage::Clearing(..) => return Vec::new(),
             Stage::Finishing(_, ended) => {
                 if now >= ended + FINISHING_MAX {
-                    self.conclude(now);
+                    self.end(now);
                 }
                 return Vec::new();
             }
@@ -486,15 +480,5 @@ impl Course {
                 running.map(|(local, _)| Kept::Rank(local)).collect()
             }
         }
-    }
-
-    fn conclude(&mut self, now: Timestamp) {
-        let outcome = match self.node_fault.take() {
-            Some(fault) => Outcome::Fault { fault },
-            None => outcome::of_ranks(&self.ranks, self.stop.as_ref()),
-        };
-        tracing::info!(?outcome, "ended");
-        self.stage = Stage::Ended(now, outcome);
-        self.has_news = true;
     }
 }

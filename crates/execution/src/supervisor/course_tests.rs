@@ -1,92 +1,24 @@
 //! The course of an attempt without processes: what each input leads to, at times that no test waits for.
 //! Proves A-13 (waits and grace are bounded, an orphan stops) and A-8 (device time in reports).
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{Buckets, Bytes, GpuSeconds, Step, Timestamp, Tokens};
 
-use super::course::{Course, RENDEZVOUS_WAIT_MAX, STAY_MAX, Stage};
+use super::course::{RENDEZVOUS_WAIT_MAX, STAY_MAX, Stage};
 use super::input::{Action, Input, Kept};
 use super::stacks::Stacks;
 use crate::checks::{Finding, Verdict};
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
-use crate::protocol::{
-    FaultCause, Orders, Outcome, PROTOCOL_VERSION, Rendezvous, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder,
-    SupervisorSpec,
-};
+use crate::protocol::{FaultCause, Orders, Outcome, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 
+mod tested;
+
+pub(super) use tested::{Tested, running};
+use tested::{at, meeting_point, orders, spec};
+
 const ORPHAN_AFTER: Duration = Duration::from_secs(120);
-
-fn spec(ranks: u32, nodes: u32) -> SupervisorSpec {
-    SupervisorSpec {
-        version: PROTOCOL_VERSION,
-        job: 1,
-        job_name: "test".to_owned(),
-        attempt: 1,
-        epoch: 7,
-        node: "here".to_owned(),
-        node_rank: 0,
-        node_count: nodes,
-        ranks_per_node: ranks,
-        devices: (0..ranks).collect(),
-        device_kind: "cpu".to_owned(),
-        keeps_visible_devices: false,
-        cpus: 0,
-        memory_bytes: 0,
-        time_limit_ms: None,
-        workdir: PathBuf::from("/"),
-        envs: BTreeMap::new(),
-        setup: None,
-        run: "true".to_owned(),
-        checkpoint_dir: None,
-        faults: 0,
-        max_faults: 0,
-        metric: Some("accuracy".to_owned()),
-        high_water_step: 0,
-        restore_below: None,
-        skip_data_through: None,
-        notice_source: None,
-        token: String::new(),
-        endpoint_file: PathBuf::from("/"),
-        folder: PathBuf::from("/"),
-        address: "here".to_owned(),
-        heartbeat_ms: 1_000,
-        orphan_after_ms: 120_000,
-        hang_timeout_ms: None,
-        log_bytes_max: 1,
-    }
-}
-
-fn meeting_point() -> Rendezvous {
-    Rendezvous { address: "here".to_owned(), port: 29_500 }
-}
-
-fn orders() -> Orders {
-    Orders {
-        version: PROTOCOL_VERSION,
-        stop: None,
-        rendezvous: None,
-        samples_stored: 0,
-        end_acknowledged: false,
-        stay: false,
-        report_within_ms: None,
-    }
-}
-
-fn at(millis: u64) -> Timestamp {
-    Timestamp::EPOCH + Duration::from_millis(millis)
-}
-
-/// A course whose ranks run since time 0.
-fn running(ranks: u32) -> Course {
-    let mut course = Course::new(Arc::new(spec(ranks, 1)), Some(meeting_point()), at(0));
-    assert_eq!(course.begin(at(0)), [Action::StartRanks(meeting_point())]);
-    course
-}
 
 fn ended(local: u32, ended_at: u64, end: RankEnd) -> Input {
     let at = at(ended_at).unix_nanos();
@@ -102,14 +34,14 @@ fn to_rank(local: u32, command: KeeperCommand) -> Action {
     Action::Command(Kept::Rank(local), command)
 }
 
-fn outcome(course: &Course) -> &Outcome {
+fn outcome(course: &Tested) -> &Outcome {
     match &course.stage {
         Stage::Ended(_, outcome) => outcome,
         other => panic!("it stands at {other:?}"),
     }
 }
 
-fn faulty_rank(course: &Course) -> Option<u32> {
+fn faulty_rank(course: &Tested) -> Option<u32> {
     match outcome(course) {
         Outcome::Fault { fault } | Outcome::DoNotRestart { fault } => fault.rank,
         other => panic!("{other:?} has no fault"),
@@ -308,7 +240,7 @@ fn the_last_samples_are_delivered_before_the_end() {
 
 #[test]
 fn a_gang_whose_nodes_do_not_meet_in_time_fails_as_such() {
-    let mut course = Course::new(Arc::new(spec(1, 2)), Some(meeting_point()), at(0));
+    let mut course = Tested::new(spec(1, 2), Some(meeting_point()));
     assert_eq!(course.begin(at(0)), []);
     assert_eq!(course.report(at(0)).rendezvous, Some(meeting_point()));
     let until = at(0) + RENDEZVOUS_WAIT_MAX;
@@ -323,7 +255,7 @@ fn a_gang_whose_nodes_do_not_meet_in_time_fails_as_such() {
 
 #[test]
 fn a_gang_starts_once_all_know_where_to_meet() {
-    let mut course = Course::new(Arc::new(spec(2, 2)), None, at(0));
+    let mut course = Tested::new(spec(2, 2), None);
     assert_eq!(course.begin(at(0)), []);
     let meet = || Input::Orders(Orders { rendezvous: Some(meeting_point()), ..orders() });
     assert_eq!(course.apply(at(5), meet()), [Action::StartRanks(meeting_point())]);
@@ -343,7 +275,7 @@ fn a_keeper_that_vanishes_is_cleaned_up_after() {
 #[test]
 fn reported_device_time_sums_to_wall_time_times_devices() {
     let mut course = running(3);
-    let total = |course: &mut Course, millis: u64| Buckets::from(&course.report(at(millis)).usage).total();
+    let total = |course: &mut Tested, millis: u64| Buckets::from(&course.report(at(millis)).usage).total();
     assert_eq!(total(&mut course, 500), GpuSeconds::of(3, Duration::from_millis(500)));
     course.apply(at(900), ended(0, 800, RankEnd::Exit(0)));
     course.apply(at(1_000), ended(1, 950, RankEnd::Exit(0)));
@@ -385,7 +317,7 @@ fn finishing_saves_has_a_limit() {
 }
 
 /// Steps of all ranks, 100 ms each, from 0 on.
-fn stepping(course: &mut Course, steps: u64) {
+fn stepping(course: &mut Tested, steps: u64) {
     for step in 1..=steps {
         for local in 0..course.spec.ranks_per_node {
             let message = RankMessage { step: Some(Step(step)), ..RankMessage::default() };
@@ -394,7 +326,7 @@ fn stepping(course: &mut Course, steps: u64) {
     }
 }
 
-fn started(course: &mut Course) {
+fn started(course: &mut Tested) {
     for local in 0..course.spec.ranks_per_node {
         let event = KeeperEvent::Started { pid: 1_000 + local, at: at(0).unix_nanos() };
         course.apply(at(0), Input::Keeper(Kept::Rank(local), event));
@@ -452,7 +384,7 @@ fn a_rank_that_has_made_its_last_step_is_not_judged() {
 }
 
 /// Time passes as the supervisor sees it: a look at least each heartbeat. What the last one leads to.
-fn pass(course: &mut Course, from: u64, to: u64) -> Vec<Action> {
+fn pass(course: &mut Tested, from: u64, to: u64) -> Vec<Action> {
     let mut actions = Vec::new();
     for time in (from..to).step_by(1_000).chain([to]) {
         assert_eq!(actions, [], "before {time}");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{read_bounded, write_durably};
-use crate::process::{boot_id, own_pid, stat};
+use crate::process::{Stat, boot_id, own_pid, stat};
 
 /// The lock, held by the living supervisor of a folder.
 const LOCK_FILE: &str = "supervisor.lock";
@@ -33,6 +33,19 @@ impl Identity {
         Ok(Identity { pid, start_ticks: stat.start_ticks, boot: boot_id()? })
     }
 
+    /// Whether a process is in the session that this one made, be this one gone by now or not.
+    ///
+    /// While a process is left in a session the number of the one that made it isn't given to another. So if somebody else has it,
+    /// nothing is left.
+    pub(crate) fn has_in_session(&self, process: &Stat) -> bool {
+        process.session == self.pid && stat(self.pid).is_none_or(|leader| leader.start_ticks == self.start_ticks)
+    }
+
+    /// Whether it is of this boot.
+    pub(crate) fn is_of_this_boot(&self) -> bool {
+        boot_id().is_ok_and(|boot| boot == self.boot)
+    }
+
     /// The supervisor that signed for `folder`, alive or not.
     pub(crate) fn of_supervisor(folder: &Path) -> io::Result<Option<Self>> {
         match read_bounded(&folder.join(IDENTITY_FILE)) {
@@ -45,7 +58,7 @@ impl Identity {
     /// Whether that very process still runs. A zombie doesn't.
     pub(crate) fn is_alive(&self) -> bool {
         let is_same = stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_zombie);
-        is_same && boot_id().is_ok_and(|boot| boot == self.boot)
+        is_same && self.is_of_this_boot()
     }
 }
 

@@ -44,6 +44,10 @@ pub(super) enum Input {
     Notice(String),
     /// Checks of the node found this.
     Checked(Vec<Finding>),
+    /// After the end of the ranks no process of them is left.
+    Cleared,
+    /// These processes of the ranks are still there long after they were killed.
+    Remaining(Vec<u32>),
     /// The supervisor got a signal to end.
     Terminated,
     /// Time has passed.

@@ -10,14 +10,12 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::mpsc::Sender;
 
+use super::clearing::left_behind;
 use super::environment::Environment;
 use super::input::{Input, Kept};
 use crate::keeper::{KEEPER_LINE_BYTES_MAX, KeeperCommand, KeeperEvent, RankEnd, THIS_PROGRAM};
-use crate::process::{descendants, kill_all, own_pid};
+use crate::process::kill_all;
 use crate::protocol::SupervisorSpec;
-
-/// How often orphans are looked for after a keeper's death: a process that forks just then shows up the next time.
-const ORPHAN_LOOKS: u32 = 5;
 
 /// The running keepers.
 pub(super) struct Keepers {
@@ -50,7 +48,7 @@ impl Keepers {
         command.arg0("gangline").arg("keep-rank").arg("--log").arg(log).arg("--record").arg(record);
         command.arg("--log-bytes-max").arg(self.spec.log_bytes_max.to_string());
         command.arg("--").args(["sh", "-c", shell_command]);
-        command.env_clear().envs(environment).current_dir(&self.spec.workdir).process_group(0);
+        command.env_clear().envs(environment).current_dir(&self.spec.workdir);
         // What a keeper has to say about itself goes where the supervisor's own log goes.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn()?;
@@ -78,16 +76,10 @@ impl Keepers {
         self.lifelines.remove(&kept);
     }
 
-    /// Kills what dead keepers left behind; the supervisor has adopted it.
+    /// Kills what dead keepers left behind; the supervisor has adopted it. That it is gone is waited for at the end.
     pub(super) fn kill_orphans(&self) {
         let living: Vec<u32> = self.lifelines.values().map(|lifeline| lifeline.pid).collect();
-        for _ in 0..ORPHAN_LOOKS {
-            let orphans = descendants(own_pid(), &living);
-            if orphans.is_empty() {
-                return;
-            }
-            kill_all(&orphans);
-        }
+        kill_all(&left_behind(&living));
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod checkup;
 mod claims;
+mod clearing;
 mod contact;
 mod course;
 #[cfg(test)]

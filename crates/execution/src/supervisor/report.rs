@@ -41,8 +41,10 @@ impl Course {
 
     fn state(&self) -> NodeState {
         match &self.stage {
-            Stage::Setup | Stage::Meeting(_) => NodeState::Preparing,
-            Stage::Running(since) | Stage::Finishing(since, _) => NodeState::Running { since: since.unix_nanos() },
+            Stage::Setup | Stage::Meeting(_) | Stage::Clearing(None) => NodeState::Preparing,
+            Stage::Running(since) | Stage::Clearing(Some(since)) | Stage::Finishing(since, _) => {
+                NodeState::Running { since: since.unix_nanos() }
+            }
             Stage::Ended(at, outcome) => NodeState::Ended { at: at.unix_nanos(), outcome: outcome.clone() },
         }
     }

@@ -16,6 +16,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::sleep_until;
 
 use super::checkup::Checkup;
+use super::clearing;
 use super::contact::{Answer, Contact};
 use super::course::{Course, Stage};
 use super::environment::{self, RankPlace};
@@ -65,6 +66,8 @@ struct Shell {
     checkup: Checkup,
     /// Keeps the offered port from others until the ranks start.
     reserved_port: Option<TcpListener>,
+    /// What is left of the ranks is being killed.
+    is_clearing: bool,
     is_end_recorded: bool,
     /// The supervisor has got a signal to end.
     is_terminated: Arc<AtomicBool>,
@@ -92,6 +95,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         checkup: Checkup::new(&spec.folder, &options),
         inputs: inputs.clone(),
         reserved_port,
+        is_clearing: false,
         is_end_recorded: false,
         is_blow_awaited: false,
         is_terminated: Arc::default(),
@@ -151,6 +155,7 @@ impl Shell {
     async fn follow(mut self, mut waiting: Receiver<Input>, mut answers: Receiver<Answer>) -> Supervised {
         loop {
             let now = self.clock.now();
+            self.clear();
             self.record_end(now);
             if self.course.is_over(now) {
                 break;
@@ -312,6 +317,15 @@ impl Shell {
                 let _ = inputs.blocking_send(Input::Worked(local, stacks::processor_time(pid)));
             }
         });
+    }
+
+    /// After the ranks' end, on a thread of its own: some processes take long to go. Without a thread it is tried again at the next tick.
+    fn clear(&mut self) {
+        if !self.is_clearing && matches!(self.course.stage, Stage::Clearing(..)) {
+            let started = clearing::start(self.inputs.clone());
+            self.is_clearing =
+                started.inspect_err(|error| tracing::warn!(%error, "what is left of the ranks waits")).is_ok();
+        }
     }
 
     /// After the end: the last report goes to the disk first, so that it outlives this process.

@@ -1,0 +1,170 @@
+//! The end of a node's share of an attempt waits until every process of the ranks is gone: a process that was killed holds its memory
+//! and its devices until the kernel has taken it apart, which takes seconds for a large one and for ever for one that hangs in a driver.
+//!
+//! Keeps A-5: until then the share hasn't ended, so its devices aren't given away.
+
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use gangline_base::Timestamp;
+use tokio::sync::mpsc::Sender;
+
+use super::course::{Course, Stage};
+use super::input::{Action, Input};
+use super::outcome;
+use crate::process::{descendants, described, kill_all, own_pid, stat};
+use crate::protocol::{NodeFinding, Outcome};
+
+/// Between two looks at what is left. No event tells that a process which isn't a child has gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The same once it takes long.
+const LOOK_AGAIN_LATER: Duration = Duration::from_millis(200);
+/// What is left for so long after it was killed is told.
+const TOLD_AFTER: Duration = Duration::from_secs(30);
+/// Processes that are told.
+const TOLD_MAX: usize = 8;
+
+/// Starts to kill what is left of ranks and setup, and says [`Input::Cleared`] once all of it is gone.
+///
+/// # Errors
+/// If there can be no thread for that now.
+pub(super) fn start(inputs: Sender<Input>) -> std::io::Result<()> {
+    thread::Builder::new().name("clearing".to_owned()).spawn(move || clear(&inputs)).map(drop)
+}
+
+fn clear(inputs: &Sender<Input>) {
+    let began = Instant::now();
+    let mut told = false;
+    loop {
+        let left = left_behind(&[]);
+        if left.is_empty() {
+            // Nobody listens if the supervisor has been told to end.
+            let _ = inputs.blocking_send(Input::Cleared);
+            return;
+        }
+        kill_all(&left);
+        if !told && began.elapsed() >= TOLD_AFTER {
+            told = true;
+            let _ = inputs.blocking_send(Input::Remaining(left.into_iter().take(TOLD_MAX).collect()));
+        }
+        let pause = if began.elapsed() < Duration::from_secs(1) { LOOK_AGAIN } else { LOOK_AGAIN_LATER };
+        sleep(pause);
+    }
+}
+
+/// Living processes of ranks and setup, but for those of keepers that are spared. Keepers, and so what they start, have sessions of
+/// their own; what the supervisor itself starts to look at the node is in its own.
+pub(super) fn left_behind(spared: &[u32]) -> Vec<u32> {
+    let own = stat(own_pid()).map(|stat| stat.session);
+    let is_foreign = |pid: &u32| stat(*pid).is_some_and(|stat| Some(stat.session) != own);
+    descendants(own_pid(), spared).into_iter().filter(is_foreign).collect()
+}
+
+impl Course {
+    /// All has been done that was to be: the end comes once nothing of it is left.
+    pub(super) fn conclude(&mut self) {
+        let since = match self.stage {
+            Stage::Running(since) => Some(since),
+            _ => None,
+        };
+        self.stage = Stage::Clearing(since);
+        self.has_news = true;
+    }
+
+    /// No process is left. What the ranks had begun to save is finished first, if they ran.
+    pub(super) fn cleared(&mut self, now: Timestamp) -> Vec<Action> {
+        match self.stage {
+            Stage::Clearing(Some(since)) if self.has_staging => {
+                self.stage = Stage::Finishing(since, now);
+                vec![Action::FinishStaged]
+            }
+            Stage::Clearing(..) => {
+                self.end(now);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Processes that don't die: the node has a fault, and keeps the job's devices.
+    pub(super) fn remaining(&mut self, pids: &[u32]) -> Vec<Action> {
+        let left: Vec<String> = pids.iter().map(|pid| described(*pid)).collect();
+        let measured = format!(
+            "{} can't be killed: still there {} s after SIGKILL; the devices of job-{} stay held until it is gone",
+            left.join(", "),
+            TOLD_AFTER.as_secs(),
+            self.spec.job
+        );
+        tracing::error!(measured, "processes of the ranks are left");
+        self.findings.push(NodeFinding { place: "processes of a job that has ended".to_owned(), measured });
+        self.has_news = true;
+        Vec::new()
+    }
+
+    pub(super) fn end(&mut self, now: Timestamp) {
+        let outcome = match self.node_fault.take() {
+            Some(fault) => Outcome::Fault { fault },
+            None => outcome::of_ranks(&self.ranks, self.stop.as_ref()),
+        };
+        tracing::info!(?outcome, "ended");
+        self.stage = Stage::Ended(now, outcome);
+        self.has_news = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::course_tests::{Tested, running};
+    use super::*;
+    use crate::keeper::{KeeperEvent, RankEnd};
+    use crate::protocol::NodeState;
+    use crate::supervisor::input::Kept;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::EPOCH + Duration::from_millis(millis)
+    }
+
+    fn ended(course: &mut Tested, millis: u64) {
+        let event = KeeperEvent::Ended {
+            at: at(millis).unix_nanos(),
+            end: RankEnd::Exit(1),
+            last_lines: Vec::new(),
+            dropped: 0,
+        };
+        let actions = Course::apply(course, at(millis), Input::Keeper(Kept::Rank(0), event));
+        assert_eq!(actions, []);
+    }
+
+    /// Proves A-5 where a process doesn't die: the share goes on holding its devices, and says why.
+    #[test]
+    fn an_end_waits_for_the_last_process_and_one_that_stays_is_told() {
+        let mut course = running(1);
+        ended(&mut course, 5);
+        let is_running = |course: &mut Tested, millis| {
+            matches!(course.report(at(millis)).state, NodeState::Running { since: 0 }) && !course.is_over(at(millis))
+        };
+        assert!(is_running(&mut course, 6));
+        assert!(course.deadline() > at(10_000_000), "nothing ends that wait but the end of the process");
+        assert_eq!(Course::apply(&mut course, at(200_000), Input::Tick), [], "an orphan has nothing to stop any more");
+        Course::apply(&mut course, at(200_001), Input::Remaining(vec![own_pid()]));
+        let finding = course.report(at(200_001)).findings.remove(0);
+        assert!(finding.measured.contains(&own_pid().to_string()) && finding.measured.contains("can't be killed"));
+        assert!(is_running(&mut course, 900_000));
+        Course::apply(&mut course, at(900_001), Input::Cleared);
+        assert!(matches!(course.report(at(900_002)).state, NodeState::Ended { at, .. } if at == 900_001_000_000));
+    }
+
+    #[test]
+    fn what_the_supervisor_starts_itself_is_not_left_behind_by_a_rank() {
+        let mut helper = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let mut rank = std::process::Command::new("setsid").args(["sleep", "60"]).spawn().expect("setsid starts");
+        while !left_behind(&[]).contains(&rank.id()) {
+            thread::yield_now();
+        }
+        assert!(!left_behind(&[]).contains(&helper.id()) && !left_behind(&[rank.id()]).contains(&rank.id()));
+        for child in [&mut helper, &mut rank] {
+            child.kill().expect("it runs");
+            child.wait().expect("it can be reaped");
+        }
+    }
+}
