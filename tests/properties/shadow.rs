@@ -222,8 +222,9 @@ impl Shadow {
                         job.faults_in_a_row = job.faults_in_a_row_with_this();
                         job.faults += 1;
                     }
-                    RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
-                    RequeueReason::Preempted { .. }
+                    RequeueReason::Asked | RequeueReason::Orphaned | RequeueReason::Terminated => job.requeues += 1,
+                    RequeueReason::Unable
+                    | RequeueReason::Preempted { .. }
                     | RequeueReason::Resized { .. }
                     | RequeueReason::Straggler { .. }
                     | RequeueReason::NodeLeft { .. } => {}

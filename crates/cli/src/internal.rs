@@ -11,7 +11,7 @@ use clap::Subcommand;
 use gangline_base::with_causes;
 use gangline_execution::checks;
 use gangline_execution::keeper::{KeeperOptions, exec_rank, keep_rank};
-use gangline_execution::supervisor::{SuperviseOptions, Supervised, supervise};
+use gangline_execution::supervisor::{SuperviseOptions, Supervised, UNABLE_CODE, supervise};
 
 use crate::output::{say, tell};
 
@@ -129,7 +129,11 @@ fn run_supervisor(spec: PathBuf) -> ExitCode {
     match supervise(options) {
         Ok(Supervised::Delivered | Supervised::Elsewhere) => ExitCode::SUCCESS,
         Ok(Supervised::Undelivered) => ExitCode::from(UNDELIVERED),
-        Err(error) => failed("supervise", &error),
+        Ok(Supervised::Unable) => ExitCode::from(UNABLE_CODE),
+        Err(error) => {
+            let code = failed("supervise", &error);
+            if error.is_platforms() { ExitCode::from(UNABLE_CODE) } else { code }
+        }
     }
 }
 

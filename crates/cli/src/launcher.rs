@@ -14,7 +14,9 @@ use gangline_control::config::Config;
 use gangline_execution::launcher::slurm::SlurmOptions;
 use gangline_execution::launcher::slurm::private::CONF_VARIABLE;
 use gangline_execution::launcher::slurm::{Allocation, JobOptions};
-use gangline_execution::launcher::{LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, SurveyedNode};
+use gangline_execution::launcher::{
+    Inherited, LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, SurveyedNode,
+};
 use serde::Deserialize;
 
 use crate::configuration;
@@ -112,6 +114,7 @@ pub(crate) fn choose(
     let refused = |message: String| Failure::coded("G0505", message, "docs/configuration.md describes [launcher]");
     let file = config.launcher.clone().map(LauncherFile::deserialize).transpose();
     let file = file.map_err(|error| refused(format!("[launcher]: {}", error.message())))?.unwrap_or_default();
+    let inherited = Inherited::with(config.inherit.clone()).map_err(|error| refused(format!("inherit: {error}")))?;
     let program = std::env::current_exe()?;
     if args.launcher.or(file.kind).unwrap_or(Kind::Local) == Kind::Local {
         let is_slurm_asked = args.partition.is_some() || args.account.is_some() || args.qos.is_some();
@@ -121,7 +124,10 @@ pub(crate) fn choose(
                 "--partition, --account, --qos, --allocation, --pool-nodes and --sbatch are for --launcher slurm";
             return Err(refused(options.to_owned()));
         }
-        return Ok(Chosen { launcher: Arc::new(LocalLauncher::new(program)), has_nodes: false });
+        return Ok(Chosen {
+            launcher: Arc::new(LocalLauncher::new(program, inherited.of(std::env::vars_os()))),
+            has_nodes: false,
+        });
     }
     let nodes = args.pool_nodes.or(file.pool_nodes).map(NonZeroU32::get);
     let allocation = match args.allocation.or(file.allocation) {
@@ -137,7 +143,7 @@ pub(crate) fn choose(
     let options = SlurmOptions {
         program,
         folder: folder.to_owned(),
-        environment: std::env::vars_os().chain(conf).collect(),
+        environment: inherited.of_slurm(std::env::vars_os().chain(conf)),
         job: JobOptions {
             partition: args.partition.clone().or(file.partition),
             account: args.account.clone().or(file.account),

@@ -93,6 +93,8 @@ pub struct Config {
     pub journal: Option<PathBuf>,
     /// The nodes.
     pub nodes: Vec<NodeConfig>,
+    /// Environment variables that ranks inherit beside the usual ones: names, or beginnings of names with a star.
+    pub inherit: Vec<String>,
     /// What gangs are started through, if not this machine: a launcher's own table.
     pub launcher: Option<toml::Table>,
     /// How the cluster is shared.
@@ -174,6 +176,8 @@ struct FileV1 {
     tls: Option<TlsFiles>,
     topology_file: Option<String>,
     journal: Option<PathBuf>,
+    #[serde(default)]
+    inherit: Vec<String>,
     launcher: Option<toml::Table>,
     #[serde(default)]
     node: Vec<NodeV1>,
@@ -249,8 +253,8 @@ impl Config {
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
         sharing.check()?;
-        let FileV1 { listen, advertise, tls, topology_file, journal, launcher, .. } = file;
-        Ok(Config { listen, advertise, tls, topology_file, journal, nodes, launcher, sharing, limits })
+        let FileV1 { listen, advertise, tls, topology_file, journal, inherit, launcher, .. } = file;
+        Ok(Config { listen, advertise, tls, topology_file, journal, inherit, nodes, launcher, sharing, limits })
     }
 }
 

@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::shared_place::open_regular;
+
 /// The largest small file that is read: specs, records, the endpoint.
 const SMALL_FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -24,13 +26,13 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Reads a small file.
+/// Reads a small file. What isn't a file, such as a FIFO, is not waited for.
 ///
 /// # Errors
-/// If it can't be read, or has more than 4 MiB.
+/// If it can't be read, is no regular file, or has more than 4 MiB.
 pub fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(SMALL_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    open_regular(path)?.take(SMALL_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if u64::try_from(bytes.len()).is_ok_and(|length| length > SMALL_FILE_BYTES_MAX) {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 4 MiB"));
     }

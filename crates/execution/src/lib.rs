@@ -20,5 +20,7 @@ mod program;
 pub mod protocol;
 mod rank_log;
 pub mod rank_protocol;
+mod shared_place;
 pub mod supervisor;
 pub mod timeouts;
+mod trouble;

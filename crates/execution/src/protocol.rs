@@ -228,6 +228,14 @@ pub enum Outcome {
     },
     /// Stopped on orders, or as an orphan, before anything failed.
     Stopped,
+    /// Stopped because somebody else told the supervisor to end, before anything failed.
+    Terminated,
+    /// The ranks could not be started for a reason that isn't the job's: this node has no processes, memory, file descriptors or disk
+    /// space left for them, say.
+    Unable {
+        /// The operating system's reason.
+        message: String,
+    },
 }
 
 /// The root cause of a node's failure, as far as the supervisor can see.

@@ -11,6 +11,9 @@ use crate::health::RootFault;
 use crate::job::{Attempt, Job, ShareState};
 use crate::{Decision, Fate, RequeueReason, ShareEnd, StopReason};
 
+/// Before a job that could not be started is tried again: what the platform lacks may be there by then.
+const UNABLE_PAUSE: Duration = Duration::from_secs(15);
+
 impl Engine {
     pub(crate) fn settle(&mut self, now: Timestamp) -> Vec<Decision> {
         while let Some((at, job)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
@@ -115,10 +118,14 @@ impl Engine {
             self.recover(now, job, attempt, fault)
         } else if let Some(reason) = making_room {
             requeue(now, reason)
+        } else if ends().any(|e| *e == ShareEnd::Unable) {
+            requeue(now + UNABLE_PAUSE, RequeueReason::Unable)
         } else if job.requeues >= self.limits.requeues_max {
             end(Fate::RequeuesExhausted { requeues: job.requeues })
         } else if ends().any(|e| *e == ShareEnd::Requeue) {
             requeue(now + self.requeue_pause(job), RequeueReason::Asked)
+        } else if ends().any(|e| *e == ShareEnd::Terminated) {
+            requeue(now, RequeueReason::Terminated)
         } else {
             requeue(now, RequeueReason::Orphaned)
         }

@@ -178,6 +178,10 @@ pub enum RequeueReason {
     Asked,
     /// Its supervisors stopped it because they lost the control plane.
     Orphaned,
+    /// Somebody else told its supervisors to end.
+    Terminated,
+    /// It could not be started, which is the platform's fault and counts for nothing.
+    Unable,
     /// It made room for another job. Counted apart from faults, and without a limit: the job did nothing wrong.
     Preempted {
         /// That job.
@@ -208,6 +212,10 @@ impl fmt::Display for RequeueReason {
             }
             RequeueReason::Asked => f.write_str("it saved and asked to be queued again (exit code 94)"),
             RequeueReason::Orphaned => f.write_str("its supervisors had lost the control plane"),
+            RequeueReason::Terminated => {
+                f.write_str("its supervisors were told to end (SIGTERM), not by this control plane")
+            }
+            RequeueReason::Unable => f.write_str("it could not be started, through no fault of its own"),
             RequeueReason::Preempted { by } => write!(f, "it made room for {by}"),
             RequeueReason::Resized { to } => write!(f, "it goes on with {to} node(s)"),
             RequeueReason::Straggler { node } => write!(f, "it left {node}, where a rank was slow"),

@@ -153,6 +153,10 @@ pub enum ShareEnd {
     },
     /// Stopped on orders, or as an orphan.
     Stopped,
+    /// Somebody else told the supervisor to end: a system that shuts down, `scancel`.
+    Terminated,
+    /// Its ranks could not be started, which is the platform's fault: no processes, memory or disk space, say.
+    Unable,
 }
 
 impl ShareEnd {

@@ -286,7 +286,8 @@ impl Engine {
                     job.rollback = Some(Rollback { below: job.checkpoint, skips_data: job.rollback.is_some() });
                 }
             }
-            RequeueReason::Asked | RequeueReason::Orphaned => job.requeues += 1,
+            RequeueReason::Asked | RequeueReason::Orphaned | RequeueReason::Terminated => job.requeues += 1,
+            RequeueReason::Unable => {}
             RequeueReason::Preempted { .. } | RequeueReason::NodeLeft { .. } | RequeueReason::Straggler { .. } => {
                 job.preemptions += 1;
             }

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use gangline_base::{Bytes, Step};
+use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -400,9 +401,10 @@ pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path, magic: &str) -> Resu
     unseal(&text, magic, FORMAT_VERSION).map_err(|flaw| Error::corrupt(path, flaw))
 }
 
-/// Opens a file that has to be there.
+/// Opens a file that has to be there. One that is a FIFO isn't waited for.
 pub(crate) fn open_present(path: &Path) -> Result<File, Error> {
-    File::open(path).map_err(|source| match source.kind() {
+    let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    opened.map(File::from).map_err(io::Error::from).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => Error::corrupt(path, Flaw::Missing),
         _ => Error::io("open", path, source),
     })

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use memmap2::{Advice, MmapMut, MmapOptions};
+use rustix::fs::{Mode, OFlags};
 
 /// What direct I/O is aligned to, in memory and in the file: a page, and at least a sector of every disk.
 pub(crate) const PAGE: usize = 4_096;
@@ -40,9 +41,13 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The file at `path`, as whoever made it left it.
+    /// The file at `path`, as whoever made it left it. A link isn't followed, and what is no file isn't waited for.
     pub(crate) fn found_file(path: PathBuf) -> io::Result<Memory> {
-        let file = File::options().read(true).write(true).open(&path)?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        }
         Ok(Memory { map: map(&file)?, file: Some(path) })
     }
 

@@ -19,9 +19,13 @@ struct SmallDisk {
 impl SmallDisk {
     /// None if mounting isn't permitted here.
     fn mount(path: &Path, size: &str) -> Option<SmallDisk> {
+        SmallDisk::mount_with(path, &format!("size={size}"))
+    }
+
+    fn mount_with(path: &Path, options: &str) -> Option<SmallDisk> {
         std::fs::create_dir_all(path).expect("a folder");
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size},mode=700"), "tmpfs"])
+            .args(["-t", "tmpfs", "-o", &format!("{options},mode=700"), "tmpfs"])
             .arg(path)
             .output();
         mounted.is_ok_and(|output| output.status.success()).then(|| SmallDisk { path: path.to_owned() })
@@ -196,6 +200,40 @@ fn a_torn_last_record_is_dropped_with_a_warning() {
     assert!(log.contains("WARN") && log.contains("put aside the last record"), "{log}");
     let next = product.submit("name: next\nrun: exit 0\n");
     product.wait_state(&next, "succeeded");
+}
+
+/// Proves A-13 for jobs that wait to be started: a data folder without room for another file costs them time and nothing else.
+#[test]
+fn a_data_folder_without_inodes_makes_jobs_wait_and_is_told() {
+    let mut product = Product::down(&["a=cpu:1"]);
+    let Some(disk) = SmallDisk::mount_with(&product.data(), "size=64m,nr_inodes=400") else {
+        println!("skipped: mounting a tmpfs is not permitted here");
+        return;
+    };
+    product.start();
+    let fillers = disk.path.join("fillers");
+    std::fs::create_dir(&fillers).expect("a folder");
+    let made = (0..).map_while(|number| std::fs::write(fillers.join(number.to_string()), "").ok()).count();
+    assert!(made > 10, "the disk has room for files at first");
+    let ids: Vec<String> = (0..3).map(|_| product.submit("name: waits\nrun: exit 0\n")).collect();
+    let health = || {
+        let mut answer = ureq::get(format!("{}/api/v1/health", product.url())).call().expect("it answers");
+        answer.body_mut().read_json::<serde_json::Value>().expect("JSON")
+    };
+    let unwell = wait_for("the control plane to say what is wrong", || {
+        let health = health();
+        (health["status"] == "unwell").then_some(health)
+    });
+    assert!(unwell["reason"].as_str().is_some_and(|reason| reason.contains("No space left on device")), "{unwell}");
+    let first = product.job(&ids[0]);
+    let because = first["because"].as_str().unwrap_or_default();
+    assert!(because.contains("waits to be started") && because.contains("No space left on device"), "{first:#}");
+    std::fs::remove_dir_all(&fillers).expect("it is ours");
+    for id in &ids {
+        let job = product.wait_state(id, "succeeded");
+        assert_eq!((job["faults"].as_u64(), job["attempts"].as_array().map(Vec::len)), (Some(0), Some(1)), "{job:#}");
+    }
+    assert_eq!(health()["status"], "ok");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use crate::fixtures::product::{Product, assert_booked_exactly, rank_pid};
-use crate::fixtures::{is_running, kill, wait_for};
+use crate::fixtures::{is_running, kill, signal, wait_for};
 
 const STEPS: &str = "--steps 150 --checkpoint-every 25 --step-time-min 20";
 
@@ -83,6 +83,28 @@ fn a_job_recovers_from_a_killed_supervisor() {
     assert_eq!(job["faults"].as_u64(), Some(1));
     let cause = job["attempts"][0]["ended_because"].as_str().expect("a reason");
     assert!(cause.contains("the supervisor was lost"), "{cause}");
+    assert_booked_exactly(&job);
+}
+
+#[test]
+fn work_that_was_done_when_its_supervisor_was_killed_is_not_done_again() {
+    let product = Product::up(&["a=cpu:2"]);
+    let (mark, go) = (product.path("runs"), product.path("go"));
+    let run = format!("while [ ! -e {} ]; do sleep 0.02; done; echo x >> {}", go.display(), mark.display());
+    let id = product.submit(&format!("name: done\nresources: {{accelerators: \"cpu:2\"}}\nrun: '{run}'\n"));
+    let job = product.wait_state(&id, "running");
+    let supervisor = job["attempts"][0]["shares"][0]["supervisor_pid"].as_u64().expect("a supervisor");
+    let supervisor = u32::try_from(supervisor).expect("process ids are small");
+    signal(supervisor, rustix::process::Signal::STOP);
+    std::fs::write(&go, "").expect("a file");
+    let folder = product.data().join("jobs").join(&id).join("attempt-1").join("a");
+    wait_for("the records of the ranks' ends", || {
+        (0..2).all(|rank| folder.join(format!("rank-{rank}.exit")).exists()).then_some(())
+    });
+    kill(supervisor);
+    let job = product.wait_state(&id, "succeeded");
+    assert_eq!(std::fs::read_to_string(&mark).expect("a mark"), "x\nx\n", "each rank ran once");
+    assert_eq!(job["attempts"].as_array().map(Vec::len), Some(1), "{job:#}");
     assert_booked_exactly(&job);
 }
 

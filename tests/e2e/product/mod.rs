@@ -5,6 +5,7 @@ mod commands;
 mod data_folder;
 mod demo;
 mod disk;
+mod environment;
 mod equivalence;
 mod faults;
 mod kills;

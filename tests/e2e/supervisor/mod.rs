@@ -4,6 +4,7 @@ mod contact;
 mod ends;
 mod hangs;
 mod kills;
+mod platform;
 mod ranks;
 mod staging;
 mod stops;

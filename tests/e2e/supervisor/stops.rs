@@ -103,6 +103,15 @@ fn setup_can_be_stopped_and_no_rank_runs_then() {
 }
 
 #[test]
+fn sigterm_to_the_supervisor_is_told_as_such() {
+    let attempt = Attempt::of("echo > $OUT/ready; sleep 1000").launch();
+    attempt.wait_for_file("ready");
+    let running = attempt.plane.wait_for("running ranks", |report| matches!(report.state, NodeState::Running { .. }));
+    crate::fixtures::signal(running.supervisor_pid, rustix::process::Signal::TERM);
+    assert_eq!(attempt.plane.wait_for_end(), Outcome::Terminated);
+}
+
+#[test]
 fn sigterm_to_the_supervisor_stops_its_ranks_in_order() {
     let attempt = Attempt::of("trap 'exit 94' TERM; echo > $OUT/ready; while :; do sleep 0.01; done").launch();
     attempt.wait_for_file("ready");

@@ -159,6 +159,8 @@ pub(super) enum EndV1 {
         at: Timestamp,
     },
     Stopped,
+    Terminated,
+    Unable,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -203,6 +205,8 @@ enum RequeueV1 {
     },
     Asked,
     Orphaned,
+    Terminated,
+    Unable,
     Preempted {
         by: JobId,
     },
@@ -406,9 +410,9 @@ mirror!(CauseV1, FaultCause {
     Exit(code), Signal(signal), Setup(code), Start, Rendezvous, Hang, NotFinite, SupervisorLost, NodeLost,
 });
 mirror!(RequeueV1, RequeueReason {
-    Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Preempted { by }, NodeLeft { node }, Straggler { node }, Resized { to },
+    Fault { cause, category, faults, max_faults, remedy }, Asked, Orphaned, Terminated, Unable, Preempted { by }, NodeLeft { node }, Straggler { node }, Resized { to },
 });
-mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, is_consequence, at }, Stopped });
+mirror!(EndV1, ShareEnd { Succeeded, DoNotRestart, Requeue, Fault { cause, category, is_consequence, at }, Stopped, Terminated, Unable });
 mirror!(FateV1, Fate {
     Succeeded, Cancelled, TimedOut, DoNotRestart,
     FaultsExhausted { cause, faults }, NoProgress { cause, faults }, NotRetried { cause, category }, RequeuesExhausted { requeues },

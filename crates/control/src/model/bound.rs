@@ -90,7 +90,11 @@ fn bound_state(state: &mut NodeState) {
     match state {
         NodeState::Preparing
         | NodeState::Running { since: _ }
-        | NodeState::Ended { at: _, outcome: Outcome::Succeeded | Outcome::Requeue | Outcome::Stopped } => {}
+        | NodeState::Ended {
+            at: _,
+            outcome: Outcome::Succeeded | Outcome::Requeue | Outcome::Stopped | Outcome::Terminated,
+        } => {}
+        NodeState::Ended { at: _, outcome: Outcome::Unable { message } } => shorten(message),
         NodeState::Ended { at: _, outcome: Outcome::DoNotRestart { fault } | Outcome::Fault { fault } } => {
             bound_fault(fault);
         }

@@ -102,6 +102,8 @@ pub(crate) fn outcome_as_end(outcome: &Outcome) -> ShareEnd {
         Outcome::DoNotRestart { .. } => ShareEnd::DoNotRestart,
         Outcome::Requeue => ShareEnd::Requeue,
         Outcome::Stopped => ShareEnd::Stopped,
+        Outcome::Terminated => ShareEnd::Terminated,
+        Outcome::Unable { .. } => ShareEnd::Unable,
         Outcome::Fault { fault } => {
             let at = Timestamp::from_unix_nanos(fault.noticed_at);
             let (category, is_consequence) = (category_of(fault), is_consequence(fault));

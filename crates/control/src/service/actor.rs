@@ -14,7 +14,9 @@ use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
 use super::handle::{Reply, Request};
 use super::heal::Healing;
+use super::looks::{Look, Looking, ShareKey};
 use super::survey::Surveyed;
+use super::troubles::Troubles;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
 use crate::db::{self, Journal, Reader, Sequence};
@@ -56,6 +58,14 @@ pub(super) struct Actor {
     pub(super) found: BTreeMap<NodeId, String>,
     /// What gangs wait for that aren't started yet.
     pub(super) waits: BTreeMap<(JobId, AttemptNumber), String>,
+    /// How often gangs couldn't be started.
+    pub(super) retries: BTreeMap<(JobId, AttemptNumber), u32>,
+    /// What is to be done that may block, and for which shares that is under way.
+    pub(super) looks: SyncSender<Look>,
+    pub(super) looking: Looking,
+    /// Since when what lost supervisors left can't be killed, and whether that was told.
+    pub(super) remains: BTreeMap<ShareKey, (Timestamp, bool)>,
+    pub(super) troubles: Troubles,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
     pub(super) watched_at: Timestamp,
@@ -126,6 +136,7 @@ impl Actor {
             }
             Request::Report { report, reply } => self.answer_report(now, *report, reply, batch),
             Request::Launched { gang } => self.launched(now, gang, batch),
+            Request::Looked { share, found } => self.looked(now, &share, found, batch),
             Request::Surveyed { survey } => self.surveyed(now, survey, batch),
             Request::DryRun { spec, reply } => Self::answer_query(batch, reply, self.dry_run(now, &spec)),
             Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),
@@ -157,7 +168,7 @@ impl Actor {
             self.anchor_synced_at = now;
         }
         self.relaunch(now, batch);
-        self.watch(now, batch);
+        self.watch(now);
         self.evict_stragglers(now, batch);
         if self.engine.next_deadline().is_some_and(|at| at <= now)
             && let Err(refusal) = self.apply(now, Event::TimePassed, batch)
@@ -195,6 +206,8 @@ impl Actor {
             self.rates.remove(&id);
             self.stretches.remove(&id);
             self.waits.retain(|(job, _), _| *job != id);
+            self.retries.retain(|(job, _), _| *job != id);
+            self.remains.retain(|(job, ..), _| *job != id);
         }
         record.summarise();
         record.follow(now, decision, &self.engine);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::launch::LaunchOutcome;
+use super::looks::{Found, ShareKey};
 use crate::model::RequestKey;
 use crate::wire;
 
@@ -136,6 +137,10 @@ pub(super) enum Request {
     },
     Launched {
         gang: Vec<(SupervisorSpec, LaunchOutcome)>,
+    },
+    Looked {
+        share: ShareKey,
+        found: Found,
     },
     Surveyed {
         survey: Result<Vec<SurveyedNode>, String>,

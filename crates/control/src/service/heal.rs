@@ -11,6 +11,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use tracing::{debug, error, info};
 
 use super::actor::Actor;
+use super::looks::{Look, Looking};
 
 /// From a failure to the first look whether its cause is gone; each further one comes after twice the time.
 const LOOK_AFTER_MIN: Duration = Duration::from_secs(1);
@@ -46,17 +47,19 @@ impl Healing {
     }
 }
 
-/// What outlives the engine's state: gangs that the launching thread has, which must not be launched twice.
+/// What outlives the engine's state: gangs that the launching thread has, which must not be launched twice, and looks under way.
 pub(super) struct UnderWay {
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
+    pub(super) looks: SyncSender<Look>,
+    pub(super) looking: Looking,
 }
 
 impl UnderWay {
     /// A start, by which nothing has been launched yet.
-    pub(super) fn nothing(launches: SyncSender<Vec<SupervisorSpec>>) -> UnderWay {
-        UnderWay { launches, launching: BTreeSet::new(), relaunches: Vec::new() }
+    pub(super) fn nothing((launches, looks): (SyncSender<Vec<SupervisorSpec>>, SyncSender<Look>)) -> UnderWay {
+        UnderWay { launches, launching: BTreeSet::new(), relaunches: Vec::new(), looks, looking: Looking::default() }
     }
 }
 
@@ -86,8 +89,8 @@ impl Actor {
             }
         };
         info!("the journal can be written again: what is durable is replayed");
-        let Actor { journal, options, launches, launching, relaunches, .. } = self;
-        let under_way = UnderWay { launches, launching, relaunches };
+        let Actor { journal, options, launches, launching, relaunches, looks, looking, .. } = self;
+        let under_way = UnderWay { launches, launching, relaunches, looks, looking };
         Actor::resume(journal, recovered, options, under_way, now).map_err(|failure| {
             let failure = with_causes(&failure);
             error!(failure, "what is durable can't be gone on with");

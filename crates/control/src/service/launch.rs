@@ -16,6 +16,8 @@ use tracing::{debug, error, info, warn};
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Request;
+use super::looks::ShareKey;
+use super::troubles::Kind;
 use crate::codec::hang_timeout_ms;
 use crate::model::{cause_as_fault, checkpoint_folder};
 
@@ -24,8 +26,14 @@ pub(super) const LAUNCHES_MAX: usize = 65_536;
 /// A rank's log is rotated at this size, so twice this is kept of each.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// Between two tries to start a gang through what doesn't answer.
+/// From the first try to start a gang to the second, while what it is started through lacks something or doesn't answer; doubled each
+/// time.
 const RELAUNCH_PAUSE: Duration = Duration::from_secs(2);
+/// Up to this.
+const RELAUNCH_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// After so many tries, about a minute, those of a gang that were started don't wait for the others any longer: all of it is placed
+/// again, before their own patience is over, which would count as the job's fault.
+const TRIES_BESIDE_PEERS: u32 = 6;
 
 /// What became of the start of a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +48,7 @@ impl From<Result<(), LaunchError>> for LaunchOutcome {
     fn from(launched: Result<(), LaunchError>) -> Self {
         match launched {
             Ok(()) => LaunchOutcome::Started,
-            Err(failure @ LaunchError::Unavailable { .. }) => LaunchOutcome::Later(with_causes(&failure)),
+            Err(failure) if failure.is_platforms() => LaunchOutcome::Later(with_causes(&failure)),
             Err(failure) => LaunchOutcome::Failed(with_causes(&failure)),
         }
     }
@@ -151,6 +159,7 @@ impl Actor {
             let (job, attempt, node) = share.clone();
             match outcome {
                 LaunchOutcome::Later(message) => {
+                    self.troubles.note(now, &node, Kind::Launch, format!("supervisors can't be started: {message}"));
                     self.note_wait(now, (job, attempt), &message);
                     later.push(spec);
                     continue;
@@ -160,13 +169,31 @@ impl Actor {
                     let lost = LostShare { job, attempt, node, cause: FaultCause::Start { message }, text };
                     self.share_failed(now, &lost, batch);
                 }
-                LaunchOutcome::Started | LaunchOutcome::Failed(_) => {}
+                LaunchOutcome::Started => self.troubles.clear(&share.2, Kind::Launch),
+                LaunchOutcome::Failed(_) => {}
             }
             self.launching.remove(&share);
             self.contacts.hear(share.0, share.2, now, &self.options.timing);
         }
-        if !later.is_empty() {
-            self.relaunches.push((now + RELAUNCH_PAUSE, later));
+        self.launch_later(now, later, batch);
+    }
+
+    /// Some of a gang could not be started now, through no fault of its own.
+    fn launch_later(&mut self, now: Timestamp, later: Vec<SupervisorSpec>, batch: &mut Batch) {
+        let Some((job, attempt, _)) = later.first().and_then(share_of) else { return };
+        let tries = self.retries.entry((job, attempt)).or_default();
+        *tries += 1;
+        let pause = RELAUNCH_PAUSE.saturating_mul(1 << (*tries - 1).min(16)).min(RELAUNCH_PAUSE_MAX);
+        let is_last = *tries >= TRIES_BESIDE_PEERS;
+        let peers = self.engine.job(job).and_then(|job| job.attempt()).map_or(0, |current| current.shares.len());
+        if !is_last || peers <= later.len() {
+            self.relaunches.push((now + pause, later));
+            return;
+        }
+        for share in later.iter().filter_map(share_of) {
+            self.launching.remove(&share);
+            let text = format!("could not be started on {} in time, through no fault of its own", share.2);
+            self.share_not_started(now, &share, (ShareEnd::Unable, text), batch);
         }
     }
 
@@ -210,11 +237,18 @@ impl Actor {
         }
     }
 
+    /// A share was taken out of the queue of the launcher's system.
+    pub(super) fn share_withdrawn(&mut self, now: Timestamp, share: &ShareKey, batch: &mut Batch) {
+        let text = format!("could not be started on {} in time, and waits again", share.2);
+        self.share_not_started(now, share, (ShareEnd::Requeue, text), batch);
+    }
+
     /// A share was never started and won't be: nobody's fault. Its job waits again, unless it was to stop anyway.
-    pub(super) fn share_withdrawn(
+    pub(super) fn share_not_started(
         &mut self,
         now: Timestamp,
-        (job, attempt, node): &(JobId, AttemptNumber, NodeName),
+        (job, attempt, node): &ShareKey,
+        (end, text): (ShareEnd, String),
         batch: &mut Batch,
     ) {
         let Some(current) = self.engine.job(*job).and_then(|job| job.attempt()) else { return };
@@ -223,14 +257,14 @@ impl Actor {
         if !is_live {
             return;
         }
-        let end = if current.stop.is_some() { ShareEnd::Stopped } else { ShareEnd::Requeue };
+        let end = if current.stop.is_some() { ShareEnd::Stopped } else { end };
         let event = Event::ShareEnded { job: *job, attempt: *attempt, node: id, end };
         if let Err(refusal) = self.apply(now, event, batch) {
             error!(%job, %refusal, "a share that was never started could not end");
         }
         // After what was decided, so that this is the reason that is shown.
         if let Some(record) = self.records.get_mut(job).filter(|record| !record.state.is_final()) {
-            record.note(now, format!("could not be started on {node} in time, and waits again"));
+            record.note(now, text);
             self.rows.jobs.insert(*job);
         }
     }

@@ -16,6 +16,7 @@ mod findings;
 mod handle;
 mod heal;
 mod launch;
+mod looks;
 mod nodes;
 mod once;
 mod queries;
@@ -27,6 +28,7 @@ mod survey;
 mod sweeps;
 #[cfg(test)]
 mod tests;
+mod troubles;
 mod watch;
 
 use std::fmt;

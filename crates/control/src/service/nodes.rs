@@ -52,7 +52,8 @@ impl Actor {
                 let pool = is_spare.then(|| self.engine.spare_pool(now, &node.spec.capacity.lane()));
                 let spare = pool.map(|pool| format!("kept for jobs that lose a node: {pool}"));
                 let held = self.outside_of_node(node);
-                self.engine.reservation_on(now, &node.spec.name).map(reserved).or(spare).or(held)
+                let trouble = self.troubles.of_node(&node.spec.name).map(str::to_owned);
+                trouble.or_else(|| self.engine.reservation_on(now, &node.spec.name).map(reserved)).or(spare).or(held)
             }
             NodeStatus::Suspect => {
                 let until =
@@ -83,6 +84,7 @@ impl Actor {
 
     fn status(&self, now: Timestamp, node: &Node, is_spare: bool) -> &'static str {
         match node.status {
+            NodeStatus::Ready if self.troubles.of_node(&node.spec.name).is_some() => "unwell",
             NodeStatus::Ready if self.engine.reservation_on(now, &node.spec.name).is_some() => "reserved",
             NodeStatus::Ready if is_spare => "spare",
             NodeStatus::Ready => "ready",

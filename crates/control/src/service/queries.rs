@@ -72,9 +72,14 @@ impl Actor {
 
     pub(super) fn health(&self) -> wire::Health {
         let poison = self.journal.poison();
+        let (status, reason) = match (poison, self.troubles.summary()) {
+            (Some(poison), _) => (wire::Health::POISONED, Some(poison.to_owned())),
+            (None, Some(trouble)) => ("unwell", Some(trouble)),
+            (None, None) => ("ok", None),
+        };
         wire::Health {
-            status: if poison.is_some() { wire::Health::POISONED } else { "ok" }.to_owned(),
-            reason: poison.map(str::to_owned),
+            status: status.to_owned(),
+            reason,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             journal_entries: self.journal.last().0,
             pid: std::process::id(),

@@ -2,16 +2,20 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Step, Timestamp};
-use gangline_execution::protocol::{CheckpointReport, NodeState, Notice, Orders, Rendezvous, Report, StopOrder};
+use gangline_execution::protocol::{
+    CheckpointReport, NodeState, Notice, Orders, Outcome, Rendezvous, Report, StopOrder,
+};
 use gangline_orchestration::{Attempt, Event, Job, ShareState};
 use tracing::{debug, warn};
 
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Reply;
+use super::troubles::Kind;
 use crate::model::{bound, outcome_as_end};
 use crate::notice::leaves_at;
 
@@ -78,10 +82,13 @@ impl Actor {
         let share = (JobId(report.job), AttemptNumber(report.attempt), NodeName::new(&report.node).ok());
         let is_ended = matches!(report.state, NodeState::Ended { .. });
         let orders = self.take_report(now, report, batch);
-        let orders = Orders { stay: is_ended && self.stays(share), ..orders };
-        batch.answers.push(Box::new(move |committed| {
+        let staying = share.2.clone().filter(|_| is_ended).map(|node| self.staying((share.0, share.1, node)));
+        let looks = self.looks.clone();
+        batch.answers.push(Box::new(move |committed| match (committed, staying) {
+            (Ok(()), Some(staying)) => Actor::answer_end(&looks, staying, orders, reply),
             // The supervisor may have given up.
-            let _ = reply.send(Ok(if committed.is_ok() { orders } else { without_promise }));
+            (Ok(()), None) => drop(reply.send(Ok(orders))),
+            (Err(_), _) => drop(reply.send(Ok(without_promise))),
         }));
     }
 
@@ -184,6 +191,7 @@ impl Actor {
         if let Err(refusal) = self.apply(now, event, batch) {
             warn!(%job, %refusal, "a supervisor's report doesn't fit");
         }
+        self.follow_trouble(now, (job, node), state);
         // What it waited for is no reason any more.
         let has_waited = self.waits.remove(&(job, attempt)).is_some();
         let runs = has_waited && matches!(state, NodeState::Running { .. });
@@ -192,13 +200,26 @@ impl Actor {
         }
     }
 
-    /// Whether a supervisor is to stay for now although its ranks have ended.
-    fn stays(&self, (job, attempt, node): (JobId, AttemptNumber, Option<NodeName>)) -> bool {
-        let Some(node) = node else { return false };
+    /// What its launcher has to know to say whether a supervisor is to stay for now although its ranks have ended.
+    fn staying(&self, (job, attempt, node): (JobId, AttemptNumber, NodeName)) -> (PathBuf, bool) {
         let current = self.engine.job(job).and_then(|job| job.attempt()).filter(|current| current.number == attempt);
         let is_live = |state: &ShareState| !matches!(state, ShareState::Ended(_));
         let is_gang_over = !current.is_some_and(|current| current.states.iter().any(is_live));
-        self.options.launcher.stays(&self.share_folder(job, attempt, node.as_str()), is_gang_over)
+        (self.share_folder(job, attempt, node.as_str()), is_gang_over)
+    }
+
+    /// A node on which ranks can't be started is unwell, until some are.
+    fn follow_trouble(&mut self, now: Timestamp, (job, node): (JobId, NodeId), state: &NodeState) {
+        let Ok(name) = NodeName::new(&self.node_name(node)) else { return };
+        match state {
+            NodeState::Running { .. } => self.troubles.clear(&name, Kind::Ranks),
+            NodeState::Ended { outcome: Outcome::Unable { message }, .. } => {
+                self.troubles.note(now, &name, Kind::Ranks, format!("ranks can't be started: {message}"));
+                let text = format!("could not be started on {name}, through no fault of its own: {message}");
+                self.records.get_mut(&job).into_iter().for_each(|record| record.note(now, text.clone()));
+            }
+            _ => {}
+        }
     }
 
     /// What a supervisor is to do next, by the state after its report.

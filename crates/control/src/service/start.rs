@@ -17,7 +17,9 @@ use super::batch::{Batch, Rows};
 use super::contacts::Contacts;
 use super::handle::{Handle, Request};
 use super::heal::UnderWay;
+use super::looks::{self, Look};
 use super::survey::{self, Surveyed};
+use super::troubles::Troubles;
 use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::config::{self, ConfigError};
@@ -78,10 +80,11 @@ impl Service {
     pub fn start(options: Options) -> Result<Service, StartError> {
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
         let (launches, gangs) = sync_channel(launch::LAUNCHES_MAX);
+        let (looks, to_look) = sync_channel(looks::LOOKS_MAX);
         let launcher = options.launcher.clone();
         let surveys = options.survey.is_some();
         let now = (options.clock)();
-        let actor = Actor::open(options, launches, now)?;
+        let actor = Actor::open(options, (launches, looks), now)?;
         let reader = actor.journal.reader();
         let surveyed = (launcher.clone(), requests.clone());
         let survey = |(launcher, service): (Arc<dyn Launcher>, SyncSender<Request>)| {
@@ -90,6 +93,7 @@ impl Service {
             thread.spawn(move || survey::run(&launcher, &stop, &service)).map(|_| stopper)
         };
         let surveying = surveys.then(|| survey(surveyed)).transpose().map_err(StartError::Thread)?;
+        looks::start(&launcher, to_look, &requests).map_err(StartError::Thread)?;
         let service = requests.clone();
         let launch = move || launch::run(&launcher, &gangs, &service);
         let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
@@ -186,16 +190,17 @@ fn replay(recovered: &Recovered, limits: Limits) -> Result<Engine, StartError> {
 }
 
 impl Actor {
-    /// Opens the data folder and brings everything in line with its journal. Gangs that are to be started go to `launches`.
+    /// Opens the data folder and brings everything in line with its journal. Gangs that are to be started, and what may block,
+    /// go to the `outlets`.
     pub(super) fn open(
         options: Options,
-        launches: SyncSender<Vec<SupervisorSpec>>,
+        outlets: (SyncSender<Vec<SupervisorSpec>>, SyncSender<Look>),
         now: Timestamp,
     ) -> Result<Actor, StartError> {
         config::check(&options.nodes)?;
         let journal_folder = db::place_journal(&options.folder, &options.journal_folder)?;
         let (journal, recovered) = Journal::open(&journal_folder, options.journal)?;
-        Actor::resume(journal, recovered, options, UnderWay::nothing(launches), now)
+        Actor::resume(journal, recovered, options, UnderWay::nothing(outlets), now)
     }
 
     /// Goes on with what a journal holds, and with what is under way besides.
@@ -229,6 +234,11 @@ impl Actor {
             surveyed: Surveyed::default(),
             found: BTreeMap::new(),
             waits: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            looks: under_way.looks,
+            looking: under_way.looking,
+            remains: BTreeMap::new(),
+            troubles: Troubles::default(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
             watched_at: now,

@@ -2,20 +2,19 @@
 //! that doesn't live any more is given up. One that lives but stays silent long after it should have stopped as an
 //! orphan is killed first, and so is what a lost one left behind, so that its devices are never used twice.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
-use gangline_execution::launcher::{FINAL_REPORT_FILE, Presence};
-use gangline_execution::protocol::{FaultCause, NodeState, Report, is_understood};
-use gangline_orchestration::{Event, ShareState};
+use gangline_execution::launcher::Presence;
+use gangline_execution::protocol::{FaultCause, NodeFinding};
+use gangline_orchestration::{Event, Share, ShareEnd, ShareState};
 use tracing::{debug, warn};
 
 use super::actor::Actor;
 use super::batch::Batch;
 use super::launch::LostShare;
+use super::looks::{Found, Look, ShareKey};
+use super::troubles::Kind;
 
 /// Between two looks.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -23,19 +22,21 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 const AWAY_AFTER: Duration = Duration::from_secs(5);
 /// A supervisor that lives but has been silent for this many orphan times is killed.
 const ORPHAN_TIMES_MAX: u32 = 2;
-/// The largest final report that is read.
-const FINAL_REPORT_BYTES_MAX: u64 = 4 << 20;
+/// What a lost supervisor left and can't be killed for so long is told.
+const REMAINS_TOLD_AFTER: Duration = Duration::from_secs(30);
 
 /// A share that may be lost.
 struct Silent {
     job: JobId,
     attempt: AttemptNumber,
+    /// Of its node in the gang, from 0.
+    place: u32,
     name: NodeName,
     silence: Duration,
 }
 
 impl Actor {
-    pub(super) fn watch(&mut self, now: Timestamp, batch: &mut Batch) {
+    pub(super) fn watch(&mut self, now: Timestamp) {
         let went_back = now < self.watched_at;
         let asleep = now.since(self.watched_at);
         if !went_back && asleep < WATCH_INTERVAL {
@@ -48,48 +49,96 @@ impl Actor {
             self.contacts.renew(now);
         }
         for silent in self.silent_shares(now) {
-            self.look_after(now, &silent, batch);
+            self.look_after(now, &silent);
         }
+        for (node, overdue) in self.looking.overdue(now) {
+            let text = format!(
+                "it isn't known whether supervisors live: a look has taken {} s (a file system that hangs?)",
+                overdue.as_secs()
+            );
+            self.troubles.note(now, &node, Kind::Look, text);
+        }
+        self.troubles.forget_old(now);
     }
 
     fn silent_shares(&self, now: Timestamp) -> Vec<Silent> {
-        let mut silent = Vec::new();
-        for job in self.engine.jobs() {
-            let Some(attempt) = job.attempt() else { continue };
-            let live = attempt.shares.iter().zip(&attempt.states).filter(|(_, s)| !matches!(s, ShareState::Ended(_)));
-            for (share, _) in live {
-                let Ok(name) = NodeName::new(&self.node_name(share.node)) else { continue };
-                if self.launching.contains(&(job.id, attempt.number, name.clone())) {
-                    continue;
-                }
-                let share = (job.id, name);
-                if let Some(silence) = self.contacts.silence(&share, now, attempt.placed_at, &self.options.timing) {
-                    silent.push(Silent { job: job.id, attempt: attempt.number, name: share.1, silence });
-                }
-            }
-        }
-        silent
+        let attempts = self.engine.jobs().filter_map(|job| Some((job.id, job.attempt()?)));
+        let names = |share: &Share| NodeName::new(&self.node_name(share.node)).ok();
+        let shares = attempts.flat_map(|(job, attempt)| {
+            attempt.shares.iter().filter_map(move |share| Some((job, attempt.number, names(share)?)))
+        });
+        shares.filter_map(|share| self.silent_share(now, &share)).collect()
     }
 
-    fn look_after(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
+    /// A share, if it is live and its supervisor is silent for longer than it should be.
+    fn silent_share(&self, now: Timestamp, share: &ShareKey) -> Option<Silent> {
+        let (job, attempt, name) = share;
+        let current = self.engine.job(*job)?.attempt().filter(|current| current.number == *attempt)?;
+        let place = current.share_index(self.engine.node_id(name)?)?;
+        if matches!(current.states[place], ShareState::Ended(_)) || self.launching.contains(share) {
+            return None;
+        }
+        let silence = self.contacts.silence(&(*job, name.clone()), now, current.placed_at, &self.options.timing)?;
+        let place = u32::try_from(place).ok()?;
+        Some(Silent { job: *job, attempt: *attempt, place, name: name.clone(), silence })
+    }
+
+    fn look_after(&mut self, now: Timestamp, silent: &Silent) {
+        let share = (silent.job, silent.attempt, silent.name.clone());
+        if self.looking.is_at(&share) {
+            return;
+        }
         let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
+        let Some(job) = self.engine.job(silent.job) else { return };
+        let epoch = job.attempt().map_or(0, |attempt| attempt.epoch.0);
+        let per_node = job.spec.gang.ranks_per_node();
+        let ranks = silent.place * per_node..(silent.place + 1) * per_node;
+        self.look(now, &share, Look::After { share: share.clone(), epoch, folder, ranks });
+    }
+
+    /// What a look found is acted on if the supervisor is silent still: it may have been heard since.
+    pub(super) fn looked(&mut self, now: Timestamp, share: &ShareKey, found: Found, batch: &mut Batch) {
+        self.looking.is_done(share);
+        self.troubles.clear(&share.2, Kind::Look);
+        if self.journal.poison().is_some() {
+            return;
+        }
+        if let Found::Killed(killed) = found {
+            if let Err(failure) = killed {
+                debug!(job = %share.0, node = %share.2, failure, "what is to be killed isn't gone yet");
+            }
+            return;
+        }
+        let Some(silent) = self.silent_share(now, share) else { return };
+        match found {
+            Found::Present(presence) => self.found_present(now, &silent, presence, batch),
+            Found::Ended(report) => drop(self.take_report(now, *report, batch)),
+            Found::Succeeded => self.found_succeeded(now, &silent, batch),
+            Found::Gone => self.give_up(now, &silent, batch),
+            Found::Remains(what) => self.found_remains(now, &silent, &what, batch),
+            Found::Unknown(failure) => warn!(job = %silent.job, failure, "whether a supervisor lives isn't known"),
+            Found::Killed(_) => {}
+        }
+    }
+
+    fn found_present(&mut self, now: Timestamp, silent: &Silent, presence: Presence, batch: &mut Batch) {
         let is_stuck = silent.silence > self.options.timing.orphan_after * ORPHAN_TIMES_MAX;
-        match self.options.launcher.presence(&folder) {
-            Ok(Presence::Running) if is_stuck => {
+        let share = (silent.job, silent.attempt, silent.name.clone());
+        match presence {
+            Presence::Running if is_stuck => {
                 warn!(job = %silent.job, node = %silent.name, "a supervisor is stuck and is killed");
-                if let Err(failure) = self.options.launcher.kill(&folder) {
-                    warn!(job = %silent.job, %failure, "it can't be killed; its devices stay fenced");
-                }
+                self.order_kill(now, &share);
             }
-            Ok(Presence::Running) => debug!(job = %silent.job, node = %silent.name, "a supervisor is silent but lives"),
-            Ok(Presence::Waiting { why, is_overdue, .. }) => self.keep_waiting(now, silent, &why, is_overdue),
-            Ok(Presence::Gone) => self.give_up(now, silent, batch),
-            Ok(Presence::Withdrawn) => {
-                let share = (silent.job, silent.attempt, silent.name.clone());
-                self.share_withdrawn(now, &share, batch);
+            Presence::Running => debug!(job = %silent.job, node = %silent.name, "a supervisor is silent but lives"),
+            Presence::Waiting { why, is_overdue, .. } => self.keep_waiting(now, silent, &why, is_overdue),
+            Presence::Gone => self.give_up(now, silent, batch),
+            Presence::Unable { why } => {
+                self.troubles.note(now, &silent.name, Kind::Ranks, format!("ranks can't be started: {why}"));
+                let text = format!("could not be started on {}, through no fault of its own: {why}", silent.name);
+                self.share_not_started(now, &share, (ShareEnd::Unable, text), batch);
             }
-            Ok(Presence::Unreachable) => self.lose_silent_node(now, silent, batch),
-            Err(failure) => warn!(job = %silent.job, %failure, "whether a supervisor lives isn't known"),
+            Presence::Withdrawn => self.share_withdrawn(now, &share, batch),
+            Presence::Unreachable => self.lose_silent_node(now, silent, batch),
         }
     }
 
@@ -101,10 +150,7 @@ impl Actor {
         let attempt = self.engine.job(silent.job).and_then(|job| job.attempt());
         let is_stopping = attempt.is_some_and(|attempt| attempt.stop.is_some());
         if is_stopping || is_overdue {
-            let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
-            if let Err(failure) = self.options.launcher.kill(&folder) {
-                debug!(job = %silent.job, %failure, "a gang that waits to be started is being taken back");
-            }
+            self.order_kill(now, &(silent.job, silent.attempt, silent.name.clone()));
         } else {
             // What isn't started yet is silent, and no sign of anything.
             self.contacts.hear(silent.job, silent.name.clone(), now, &self.options.timing);
@@ -119,10 +165,7 @@ impl Actor {
             warn!(job = %silent.job, node = %silent.name, "a supervisor is silent on a node from which others are heard");
             return;
         }
-        let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
-        if let Err(failure) = self.options.launcher.kill(&folder) {
-            debug!(job = %silent.job, %failure, "what runs on a lost node is being killed");
-        }
+        self.order_kill(now, &(silent.job, silent.attempt, silent.name.clone()));
         warn!(job = %silent.job, node = %silent.name, "nobody on a node answers: it is taken for lost");
         if let Some(record) = self.records.get_mut(&silent.job) {
             record.note(now, format!("nobody on {} answers: it is taken for lost", silent.name));
@@ -133,35 +176,40 @@ impl Actor {
         }
     }
 
-    /// The supervisor is gone. If it left its final report behind, that counts; otherwise it was lost with its ranks.
+    /// The supervisor was lost with its ranks, and nothing of it is left.
     fn give_up(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
-        let folder = self.share_folder(silent.job, silent.attempt, silent.name.as_str());
-        if let Some(report) = final_report(&folder) {
-            let epoch = self.engine.job(silent.job).and_then(|job| job.attempt()).map(|attempt| attempt.epoch.0);
-            let is_its = report.job == silent.job.0 && report.attempt == silent.attempt.0;
-            let belongs = is_its && epoch == Some(report.epoch);
-            if belongs && report.node == silent.name.as_str() {
-                self.take_report(now, report, batch);
-                return;
-            }
-        }
-        if let Err(failure) = self.options.launcher.kill(&folder) {
-            warn!(job = %silent.job, node = %silent.name, %failure, "what a lost supervisor left can't be killed; its devices stay fenced");
-            return;
-        }
         let (job, attempt, node) = (silent.job, silent.attempt, silent.name.clone());
+        self.troubles.clear(&node, Kind::Remains);
         let text = format!("the supervisor on {node} is gone");
         let lost = LostShare { job, attempt, node, cause: FaultCause::SupervisorLost, text };
         self.share_failed(now, &lost, batch);
     }
-}
 
-/// The report a supervisor leaves behind if it can't deliver it. Damaged, too large, not final or absent: none.
-fn final_report(folder: &Path) -> Option<Report> {
-    let mut bytes = Vec::new();
-    let file = File::open(folder.join(FINAL_REPORT_FILE)).ok()?;
-    file.take(FINAL_REPORT_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    let report: Report = serde_json::from_slice(&bytes).ok()?;
-    let is_final = matches!(report.state, NodeState::Ended { .. }) && is_understood(report.version);
-    is_final.then_some(report)
+    /// The supervisor was killed after its ranks had done their work and before it could say so: they aren't to do it again.
+    fn found_succeeded(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
+        let Some(node) = self.engine.node_id(&silent.name) else { return };
+        let text = format!("the supervisor on {} is gone, but all its ranks had ended with 0", silent.name);
+        self.records.get_mut(&silent.job).into_iter().for_each(|record| record.note(now, text.clone()));
+        self.rows.jobs.insert(silent.job);
+        let (job, attempt, end) = (silent.job, silent.attempt, ShareEnd::Succeeded);
+        if let Err(refusal) = self.apply(now, Event::ShareEnded { job, attempt, node, end }, batch) {
+            warn!(%job, %refusal, "a share that has done its work could not end");
+        }
+    }
+
+    /// What the supervisor left doesn't die: its devices stay held, which is told once it takes long.
+    fn found_remains(&mut self, now: Timestamp, silent: &Silent, what: &str, batch: &mut Batch) {
+        let share = (silent.job, silent.attempt, silent.name.clone());
+        let (since, is_told) = self.remains.entry(share).or_insert((now, false));
+        if now.since(*since) < REMAINS_TOLD_AFTER {
+            return;
+        }
+        let is_new = !std::mem::replace(is_told, true);
+        let text = format!("the supervisor is gone and its devices stay held: failed to {what}");
+        self.troubles.note(now, &silent.name, Kind::Remains, text.clone());
+        if is_new && let Some(node) = self.engine.node_id(&silent.name) {
+            let finding = NodeFinding { place: "processes of a job that has ended".to_owned(), measured: text };
+            self.take_findings(now, (silent.job, node), &[finding], batch);
+        }
+    }
 }

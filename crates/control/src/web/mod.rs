@@ -64,7 +64,11 @@ pub(crate) fn page(data: &PageData) -> Markup {
                 h1 { "Gangline" }
                 p class="muted" { (summary(data)) }
             }
-            @if let Some(reason) = &data.health.reason {
+            @if let Some(reason) = data.health.reason.as_ref().filter(|_| data.health.status != Health::POISONED) {
+                p class="alarm" role="alert" {
+                    strong { "Jobs can't be started" } ": " (reason) ". They wait, which costs them nothing."
+                }
+            } @else if let Some(reason) = &data.health.reason {
                 p class="alarm" role="alert" {
                     strong { "The journal can't be written" } ": " (reason) ". Changes are refused; running jobs go on. Free the disk or repair it, then restart the control plane."
                 }
@@ -229,6 +233,8 @@ mod tests {
     fn a_failed_journal_is_shown_on_top() {
         let mut data = empty();
         data.health.reason = Some("disk <full>".to_owned());
+        assert!(page(&data).into_string().contains("Jobs can't be started"), "one that starts nothing says so");
+        data.health.status = Health::POISONED.to_owned();
         let page = page(&data).into_string();
         assert!(page.contains("disk &lt;full&gt;"), "text is escaped: {page}");
         assert!(page.contains("role=\"alert\""));

@@ -19,7 +19,8 @@ pub struct NodeList {
 pub struct Node {
     /// Its name.
     pub name: String,
-    /// `ready`, `spare` (kept for jobs that lose a node), `reserved` (for some queues, or nobody), `suspect`, `draining` or `lost`.
+    /// `ready`, `spare` (kept for jobs that lose a node), `reserved` (for some queues, or nobody), `suspect`, `draining`, `lost`, or `unwell`: jobs
+    /// can't be started there now, and wait.
     pub status: String,
     /// Why, unless it is ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,7 +107,9 @@ pub struct Queue {
 /// How the control plane is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`, or `poisoned`: the journal can't be written; running jobs go on, changes are refused. The API answers 503 then.
+    /// `ok`; `unwell`: something that jobs need to start is lacking (processes, memory, disk space), so they wait, which costs them
+    /// nothing; or `poisoned`: the journal can't be written; running jobs go on, changes are refused. The API answers 503
+    /// then.
     pub status: String,
     /// Why, if not ok.
     pub reason: Option<String>,

@@ -26,6 +26,7 @@ use crate::clock::Clock;
 use crate::files::write_durably;
 use crate::protocol::UnixNanos;
 use crate::supervisor::Identity;
+use crate::trouble::is_platforms;
 
 pub(crate) use command::THIS_PROGRAM;
 pub use command::{ExecError, exec_rank};
@@ -34,6 +35,11 @@ use output::Output;
 
 /// How the files end, in the attempt's folder, that say who keeps a rank.
 pub(crate) const KEEPER_EXTENSION: &str = "keeper";
+
+/// The record of a rank's end, in the attempt's folder.
+pub(crate) fn exit_record(rank: u32) -> String {
+    format!("rank-{rank}.exit")
+}
 
 /// What a keeper is to keep.
 #[derive(Clone, Debug)]
@@ -81,6 +87,9 @@ pub enum KeeperEvent {
         at: UnixNanos,
         /// The operating system's reason.
         message: String,
+        /// It is the platform's own: it lacks processes, memory or disk space, say.
+        #[serde(default)]
+        is_platforms: bool,
     },
 }
 
@@ -136,27 +145,41 @@ pub fn keep_rank(options: &KeeperOptions) -> io::Result<()> {
     // about to go and show nothing else any more. One that leads a group already is somebody's who doesn't count on that.
     let _ = setsid();
     set_child_subreaper(Some(getpid()))?;
-    let started = sign(&options.record).and_then(|()| command::spawn(&options.command));
-    let mut child = match started {
-        Ok(child) => child,
+    let (group, output) = match start(options, clock) {
+        Ok(started) => started,
         Err(error) => {
-            let event = KeeperEvent::NotStarted { at: nanos(clock.now()), message: error.to_string() };
-            return conclude(options, &event);
+            let (message, is_platforms) = (error.to_string(), is_platforms(&error));
+            return conclude(options, &KeeperEvent::NotStarted { at: nanos(clock.now()), message, is_platforms });
         }
     };
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let group = Arc::new(Group::new(child.id()));
-    say(&KeeperEvent::Started { pid: child.id(), at: nanos(clock.now()) });
-    let lifeline = Arc::clone(&group);
-    std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || follow_orders(&lifeline))?;
-    let output = Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr))?;
-
     let end = group.wait_for_main();
     let at = clock.now();
     let end = group.clean_up(end);
     let drained = output.finish();
     let event = KeeperEvent::Ended { at: nanos(at), end, last_lines: drained.last_lines, dropped: drained.dropped };
     conclude(options, &event)
+}
+
+/// Starts the rank and what looks after it: all of that, or nothing.
+fn start(options: &KeeperOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)> {
+    sign(&options.record)?;
+    let mut child = command::spawn(&options.command)?;
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let group = Arc::new(Group::new(child.id()));
+    let lifeline = Arc::clone(&group);
+    let follow = std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || follow_orders(&lifeline));
+    match follow.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr))) {
+        Ok(output) => {
+            say(&KeeperEvent::Started { pid: child.id(), at: nanos(clock.now()) });
+            Ok((group, output))
+        }
+        Err(error) => {
+            group.kill();
+            let end = group.wait_for_main();
+            group.clean_up(end);
+            Err(error)
+        }
+    }
 }
 
 /// Lets others know in which session this rank's processes are, before there are any: what is about to go shows nothing else.

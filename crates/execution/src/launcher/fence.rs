@@ -28,6 +28,8 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(10);
 const LOADING_SWEEPS_MAX: u32 = 200;
 /// Linux lets the arguments and the environment of a process be 6 MiB together.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
+/// One whose environment is empty so often in a row, and which isn't being loaded, has none.
+const EMPTY_READS: u32 = 3;
 /// Keepers of an attempt on a node: as many as a node may have ranks, and one for its setup.
 const KEEPERS_MAX: usize = 1_025;
 /// Processes that are told.
@@ -146,9 +148,8 @@ fn sweep(mark: &Mark, killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
     for process in fs::read_dir("/proc").map_err(unreadable)? {
         let name = process.map_err(unreadable)?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-        let environment = environment(pid);
-        swept.is_one_loading |=
-            environment.as_ref().is_some_and(Vec::is_empty) && stat(pid).is_some_and(|stat| stat.is_loading);
+        let (environment, is_loading) = settled_environment(pid);
+        swept.is_one_loading |= is_loading;
         let is_found =
             environment.is_some_and(|environment| are_in(&environment, &mark.entries)) || mark.is_by_session(pid);
         if pid == own_pid() || !is_found {
@@ -192,6 +193,21 @@ fn environment(pid: u32) -> Option<Vec<u8>> {
     let file = File::open(format!("/proc/{pid}/environ")).ok()?;
     file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment).ok()?;
     Some(environment)
+}
+
+/// What a process began with, and whether it is being loaded, so that this isn't known yet. Loading may end between two reads: one
+/// that seems to have begun with nothing is read again.
+fn settled_environment(pid: u32) -> (Option<Vec<u8>>, bool) {
+    for _ in 0..EMPTY_READS {
+        let environment = environment(pid);
+        if !environment.as_ref().is_some_and(Vec::is_empty) {
+            return (environment, false);
+        }
+        if stat(pid).is_some_and(|stat| stat.is_loading) {
+            return (environment, true);
+        }
+    }
+    (Some(Vec::new()), false)
 }
 
 /// Whether exactly these `NAME=value` are in an environment.

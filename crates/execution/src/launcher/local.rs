@@ -1,6 +1,7 @@
 //! Supervisors on this machine, as processes of their own session that survive the control plane.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,33 +13,64 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::fence::{Killed, kill_attempt};
-use super::spec::{LOG_FILE, SPEC_FILE, write_spec};
+use super::spec::{LOG_FILE, SPEC_FILE, has_started_any, last_words, write_spec};
 use super::{LaunchError, Launcher, Presence};
 use crate::process::as_pid;
 use crate::protocol::SupervisorSpec;
-use crate::supervisor::Identity;
+use crate::supervisor::{Identity, UNABLE_CODE};
+
+/// How a Rust program ends that panics.
+const PANIC_CODE: i32 = 101;
 
 /// Launches on this machine. Supervisors that this very process started are its children: they are reaped at each call.
 #[derive(Debug)]
 pub struct LocalLauncher {
     program: PathBuf,
+    environment: BTreeMap<OsString, OsString>,
     children: Mutex<BTreeMap<PathBuf, Child>>,
+    /// Attempts, by their folders, whose supervisors could begin nothing for the platform's own want.
+    unable: Mutex<BTreeSet<PathBuf>>,
     /// What was killed of the attempts in these folders and isn't gone yet.
     fenced: Mutex<BTreeMap<PathBuf, Vec<Killed>>>,
 }
 
 impl LocalLauncher {
-    /// A launcher that starts `program supervise SPEC`. The path is absolute: supervisors start in their attempt's folder.
+    /// A launcher that starts `program supervise SPEC` in this environment ([`super::Inherited`]). The path is absolute: supervisors
+    /// start in their attempt's folder.
     #[must_use]
-    pub fn new(program: PathBuf) -> Self {
-        LocalLauncher { program, children: Mutex::default(), fenced: Mutex::default() }
+    pub fn new(program: PathBuf, environment: BTreeMap<OsString, OsString>) -> Self {
+        LocalLauncher {
+            program,
+            environment,
+            children: Mutex::default(),
+            unable: Mutex::default(),
+            fenced: Mutex::default(),
+        }
     }
 
     /// The children that still run, after reaping the others.
     fn children(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Child>> {
         let mut children = self.children.lock().expect("no thread panics while it holds the children");
-        children.retain(|_, child| matches!(child.try_wait(), Ok(None)));
+        children.retain(|folder, child| match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                // One that panics before it has started anything wants something, too: the runtime does so without file descriptors.
+                let is_want = match status.code() {
+                    Some(PANIC_CODE) => !has_started_any(folder),
+                    code => code == Some(i32::from(UNABLE_CODE)),
+                };
+                if is_want {
+                    self.unable().insert(folder.clone());
+                }
+                false
+            }
+            Err(_) => false,
+        });
         children
+    }
+
+    fn unable(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.unable.lock().expect("no thread panics while it holds who could begin nothing")
     }
 
     fn start(&self, folder: &Path) -> Result<Child, LaunchError> {
@@ -47,6 +79,7 @@ impl LocalLauncher {
         let output = OpenOptions::new().create(true).append(true).mode(0o600).open(&log).map_err(log_error)?;
         let errors = output.try_clone().map_err(log_error)?;
         let mut command = Command::new(&self.program);
+        command.env_clear().envs(&self.environment);
         command.arg("supervise").arg(folder.join(SPEC_FILE)).current_dir(folder);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         // The supervisor makes a session of its own; until then, a Ctrl-C meant for the control plane mustn't hit it.
@@ -72,7 +105,10 @@ impl Launcher for LocalLauncher {
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError> {
         let is_child = self.children().contains_key(folder);
         let is_alive = is_child || signed(folder)?.is_some_and(|supervisor| supervisor.is_alive());
-        Ok(if is_alive { Presence::Running } else { Presence::Gone })
+        if is_alive {
+            return Ok(Presence::Running);
+        }
+        Ok(if self.unable().remove(folder) { Presence::Unable { why: last_words(folder) } } else { Presence::Gone })
     }
 
     fn kill(&self, folder: &Path) -> Result<(), LaunchError> {

@@ -2,6 +2,7 @@
 //! belong in here and nowhere else.
 
 mod fence;
+mod inherited;
 mod local;
 pub mod slurm;
 mod spec;
@@ -11,9 +12,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use inherited::Inherited;
 pub use local::LocalLauncher;
 pub use slurm::{InvalidTopology, Places, SlurmLauncher, read_topology};
-pub use spec::spec_epoch;
+pub use spec::{have_all_succeeded, spec_epoch};
 pub use survey::{Openness, SurveyedNode, Taken};
 
 use crate::protocol::SupervisorSpec;
@@ -80,6 +82,27 @@ pub enum Presence {
     Withdrawn,
     /// Nobody on its node answers.
     Unreachable,
+    /// It ended before it could start anything, for the platform's own want of processes, memory, file descriptors or disk space.
+    Unable {
+        /// Its last words, if there was room for them.
+        why: String,
+    },
+}
+
+impl LaunchError {
+    /// Whether the platform is at fault rather than the job that was to be started: the same may succeed later.
+    #[must_use]
+    pub fn is_platforms(&self) -> bool {
+        match self {
+            // A supervisor is the platform's own program, in a folder of the platform's own.
+            LaunchError::Folder { .. } | LaunchError::Start { .. } | LaunchError::Unavailable { .. } => true,
+            LaunchError::Refused { .. }
+            | LaunchError::NotUnderstood { .. }
+            | LaunchError::Kill { .. }
+            | LaunchError::Fence { .. }
+            | LaunchError::Leaving { .. } => false,
+        }
+    }
 }
 
 /// Why a launcher couldn't do it.

@@ -1,7 +1,8 @@
 //! What every launcher leaves in a share's folder for the supervisor: its spec.
 
 use std::fs::DirBuilder;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
@@ -10,12 +11,17 @@ use serde::Deserialize;
 
 use super::LaunchError;
 use crate::files::{read_bounded, write_durably};
+use crate::keeper::{KEEPER_EXTENSION, KeeperEvent, RankEnd, exit_record};
 use crate::protocol::SupervisorSpec;
+use crate::shared_place::open_regular;
 
 /// The spec's name in the share's folder.
 pub(super) const SPEC_FILE: &str = "spec.json";
 /// Where the supervisor logs.
 pub(super) const LOG_FILE: &str = "supervisor.log";
+
+/// The most that is read of a supervisor's last words.
+const LAST_WORDS_BYTES_MAX: u64 = 4 << 10;
 
 /// Makes the share's folder and writes the spec.
 pub(super) fn write_spec(spec: &SupervisorSpec) -> Result<(), LaunchError> {
@@ -36,6 +42,37 @@ pub fn spec_epoch(folder: &Path) -> Option<Epoch> {
     }
     let bytes = read_bounded(&folder.join(SPEC_FILE)).ok()?;
     serde_json::from_slice::<OnlyEpoch>(&bytes).ok().map(|spec| Epoch(spec.epoch))
+}
+
+/// Whether all of these ranks of the attempt in a folder have ended with 0, by the records that their keepers left.
+#[must_use]
+pub fn have_all_succeeded(folder: &Path, mut ranks: Range<u32>) -> bool {
+    let has_succeeded = |rank: u32| {
+        let record = read_bounded(&folder.join(exit_record(rank))).ok();
+        let event = record.and_then(|record| serde_json::from_slice::<KeeperEvent>(&record).ok());
+        matches!(event, Some(KeeperEvent::Ended { end: RankEnd::Exit(0), .. }))
+    };
+    !ranks.is_empty() && ranks.all(has_succeeded)
+}
+
+/// Whether the supervisor of the attempt in a folder has started a keeper.
+pub(super) fn has_started_any(folder: &Path) -> bool {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    files.into_iter().any(|path| path.extension().is_some_and(|extension| extension == KEEPER_EXTENSION))
+}
+
+/// The last words of the supervisor of the attempt in a folder.
+pub(super) fn last_words(folder: &Path) -> String {
+    let read = || {
+        let mut log = open_regular(&folder.join(LOG_FILE)).ok()?;
+        let length = log.metadata().ok()?.len();
+        log.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS_BYTES_MAX))).ok()?;
+        let mut bytes = Vec::new();
+        log.take(LAST_WORDS_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+        text.lines().last().map(str::to_owned)
+    };
+    read().unwrap_or_else(|| "its supervisor had no room for a word".to_owned())
 }
 
 pub(super) fn failed(doing: &'static str, path: &Path, source: io::Error) -> LaunchError {

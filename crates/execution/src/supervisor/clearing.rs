@@ -3,7 +3,7 @@
 //!
 //! Keeps A-5: until then the share hasn't ended, so its devices aren't given away.
 
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gangline_base::Timestamp;
@@ -13,7 +13,8 @@ use super::course::{Course, Stage};
 use super::input::{Action, Input};
 use super::outcome;
 use crate::process::{descendants, described, kill_all, own_pid, stat};
-use crate::protocol::{NodeFinding, Outcome};
+use crate::protocol::{FaultCause, NodeFinding, Outcome};
+use crate::trouble::Problem;
 
 /// Between two looks at what is left. No event tells that a process which isn't a child has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
@@ -24,15 +25,8 @@ const TOLD_AFTER: Duration = Duration::from_secs(30);
 /// Processes that are told.
 const TOLD_MAX: usize = 8;
 
-/// Starts to kill what is left of ranks and setup, and says [`Input::Cleared`] once all of it is gone.
-///
-/// # Errors
-/// If there can be no thread for that now.
-pub(super) fn start(inputs: Sender<Input>) -> std::io::Result<()> {
-    thread::Builder::new().name("clearing".to_owned()).spawn(move || clear(&inputs)).map(drop)
-}
-
-fn clear(inputs: &Sender<Input>) {
+/// Kills what is left of ranks and setup, and says [`Input::Cleared`] once all of it is gone.
+pub(super) fn clear(inputs: &Sender<Input>) {
     let began = Instant::now();
     let mut told = false;
     loop {
@@ -101,11 +95,25 @@ impl Course {
         Vec::new()
     }
 
+    /// Before any rank ran something could not be started: a fault of the node, or nobody's.
+    pub(super) fn not_started(&mut self, now: Timestamp, problem: Problem) {
+        let Problem { message, is_platforms } = problem;
+        if is_platforms {
+            tracing::error!(message, "this node can't start anything now");
+            self.unable = Some(message);
+            self.conclude();
+        } else {
+            self.node_failed(now, FaultCause::Start { message }, Vec::new());
+        }
+    }
+
     pub(super) fn end(&mut self, now: Timestamp) {
-        let outcome = match self.node_fault.take() {
-            Some(fault) => Outcome::Fault { fault },
-            None => outcome::of_ranks(&self.ranks, self.stop.as_ref()),
+        let outcome = match (self.node_fault.take(), self.unable.take()) {
+            (Some(fault), _) => Outcome::Fault { fault },
+            (None, Some(message)) => Outcome::Unable { message },
+            (None, None) => outcome::of_ranks(&self.ranks, self.stop.as_ref()),
         };
+        let outcome = if outcome == Outcome::Stopped && self.is_terminated { Outcome::Terminated } else { outcome };
         tracing::info!(?outcome, "ended");
         self.stage = Stage::Ended(now, outcome);
         self.has_news = true;
@@ -155,11 +163,37 @@ mod tests {
     }
 
     #[test]
+    fn what_the_platform_lacks_at_the_start_is_told_apart_from_what_the_job_asked_for() {
+        let end = |is_platforms| {
+            let mut course = running(1);
+            course.not_started(at(1), Problem { message: "no room".to_owned(), is_platforms });
+            Course::apply(&mut course, at(2), Input::Cleared);
+            course.report(at(3)).state
+        };
+        let unable = Outcome::Unable { message: "no room".to_owned() };
+        assert!(matches!(end(true), NodeState::Ended { outcome, .. } if outcome == unable));
+        assert!(matches!(end(false), NodeState::Ended { outcome: Outcome::Fault { .. }, .. }));
+    }
+
+    #[test]
+    fn a_rank_that_could_not_be_started_for_want_of_processes_is_not_to_blame() {
+        let end = |is_platforms| {
+            let mut course = running(1);
+            let event = KeeperEvent::NotStarted { at: 1, message: "os error 11".to_owned(), is_platforms };
+            Course::apply(&mut course, at(1), Input::Keeper(Kept::Rank(0), event));
+            Course::apply(&mut course, at(2), Input::Cleared);
+            course.report(at(3)).state
+        };
+        assert!(matches!(end(true), NodeState::Ended { outcome: Outcome::Unable { .. }, .. }));
+        assert!(matches!(end(false), NodeState::Ended { outcome: Outcome::Fault { .. }, .. }));
+    }
+
+    #[test]
     fn what_the_supervisor_starts_itself_is_not_left_behind_by_a_rank() {
         let mut helper = std::process::Command::new("sleep").arg("60").spawn().expect("sleep starts");
         let mut rank = std::process::Command::new("setsid").args(["sleep", "60"]).spawn().expect("setsid starts");
         while !left_behind(&[]).contains(&rank.id()) {
-            thread::yield_now();
+            std::thread::yield_now();
         }
         assert!(!left_behind(&[]).contains(&helper.id()) && !left_behind(&[rank.id()]).contains(&rank.id()));
         for child in [&mut helper, &mut rank] {

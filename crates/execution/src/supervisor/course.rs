@@ -21,6 +21,7 @@ use crate::protocol::{
 };
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 use crate::timeouts::Timeouts;
+use crate::trouble::Problem;
 
 /// How long the gang's nodes wait for each other: setup on another node may take its time.
 pub(super) const RENDEZVOUS_WAIT_MAX: Duration = Timeouts::DEFAULT.rendezvous;
@@ -56,6 +57,8 @@ pub(super) struct Course {
     pub(super) ranks: Vec<Rank>,
     pub(super) stop: Option<Stop>,
     pub(super) node_fault: Option<Fault>,
+    /// Why the platform can't run anything here now.
+    pub(super) unable: Option<String>,
     pub(super) standstill: Standstill,
     pub(super) marks: Marks,
     pub(super) checkpoint: Option<CheckpointReport>,
@@ -74,7 +77,7 @@ pub(super) struct Course {
     /// After the end the supervisor stays for now.
     is_to_stay: bool,
     /// Somebody ended what it runs in.
-    is_terminated: bool,
+    pub(super) is_terminated: bool,
     /// Something has happened that the control plane should know at once.
     pub(super) notice: Option<Notice>,
     /// What checks found wrong with the node itself.
@@ -97,6 +100,7 @@ impl Course {
             ranks: (0..count).map(new_rank).collect(),
             stop: None,
             node_fault: None,
+            unable: None,
             standstill: Standstill::default(),
             marks: Marks::default(),
             checkpoint: None,
@@ -239,8 +243,8 @@ impl Course {
         match event {
             KeeperEvent::Started { .. } | KeeperEvent::Alive { .. } => Vec::new(),
             KeeperEvent::Ended { end, last_lines, .. } => self.setup_ended(now, end, last_lines),
-            KeeperEvent::NotStarted { message, .. } => {
-                self.node_failed(now, FaultCause::Start { message }, Vec::new());
+            KeeperEvent::NotStarted { message, is_platforms, .. } => {
+                self.not_started(now, Problem { message, is_platforms });
                 Vec::new()
             }
         }
@@ -286,8 +290,8 @@ impl Course {
                 let cause = EndCause::Process(end);
                 self.rank_ended(now, local, Ending { at: time(at), noticed_at: now, cause, last_lines })
             }
-            KeeperEvent::NotStarted { at, message } => {
-                let cause = EndCause::NotStarted(message);
+            KeeperEvent::NotStarted { at, message, is_platforms } => {
+                let cause = EndCause::NotStarted(Problem { message, is_platforms });
                 self.rank_ended(now, local, Ending { at: time(at), noticed_at: now, cause, last_lines: Vec::new() })
             }
         }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::Sender;
 use super::clearing::left_behind;
 use super::environment::Environment;
 use super::input::{Input, Kept};
-use crate::keeper::{KEEPER_LINE_BYTES_MAX, KeeperCommand, KeeperEvent, RankEnd, THIS_PROGRAM};
+use crate::keeper::{KEEPER_LINE_BYTES_MAX, KeeperCommand, KeeperEvent, RankEnd, THIS_PROGRAM, exit_record};
 use crate::process::kill_all;
 use crate::protocol::SupervisorSpec;
 
@@ -38,12 +38,14 @@ impl Keepers {
 
     /// Starts a keeper that runs the shell command with exactly this environment in the job's folder.
     pub(super) fn start(&mut self, kept: Kept, shell_command: &str, environment: &Environment) -> io::Result<()> {
-        let name = match kept {
-            Kept::Setup => "setup".to_owned(),
-            Kept::Rank(local) => format!("rank-{}", self.spec.node_rank * self.spec.ranks_per_node + local),
+        let (log, record) = match kept {
+            Kept::Setup => ("setup.log".to_owned(), "setup.exit".to_owned()),
+            Kept::Rank(local) => {
+                let rank = self.spec.node_rank * self.spec.ranks_per_node + local;
+                (format!("rank-{rank}.log"), exit_record(rank))
+            }
         };
-        let (log, record) =
-            (self.log_folder().join(format!("{name}.log")), self.spec.folder.join(format!("{name}.exit")));
+        let (log, record) = (self.log_folder().join(log), self.spec.folder.join(record));
         let mut command = Command::new(THIS_PROGRAM);
         command.arg0("gangline").arg("keep-rank").arg("--log").arg(log).arg("--record").arg(record);
         command.arg("--log-bytes-max").arg(self.spec.log_bytes_max.to_string());

@@ -43,6 +43,7 @@ use rustix::process::{getpid, set_child_subreaper, setsid};
 
 use crate::files::read_bounded;
 use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
+use crate::trouble::is_platforms;
 
 use identity::Claim;
 pub use identity::{IDENTITY_FILE, Identity};
@@ -72,6 +73,8 @@ pub enum Supervised {
     Delivered,
     /// The attempt ended, and the control plane was away for too long; `end.json` tells.
     Undelivered,
+    /// The ranks could not be started for the platform's own want, and the control plane was away for too long.
+    Unable,
     /// Another supervisor is at it.
     Elsewhere,
 }
@@ -114,6 +117,20 @@ pub enum SuperviseError {
         source: io::Error,
     },
 }
+
+impl SuperviseError {
+    /// Whether it is the platform's own: it lacks processes, memory or disk space, say, and the attempt may be tried again.
+    #[must_use]
+    pub fn is_platforms(&self) -> bool {
+        match self {
+            SuperviseError::Spec { source, .. } | SuperviseError::Io { source, .. } => is_platforms(source),
+            SuperviseError::Version { .. } | SuperviseError::Range { .. } | SuperviseError::Abandoned { .. } => false,
+        }
+    }
+}
+
+/// The exit code of a supervisor that could not begin for the platform's own want, as sysexits.h has it: a temporary failure.
+pub const UNABLE_CODE: u8 = 75;
 
 /// The file in an attempt's folder that holds the last report, once the attempt has ended.
 pub const END_FILE: &str = "end.json";

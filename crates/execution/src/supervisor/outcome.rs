@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use gangline_base::Timestamp;
 
-use super::rank::{DO_NOT_RESTART, Ending, REQUEUE, Rank};
+use super::rank::{DO_NOT_RESTART, EndCause, Ending, REQUEUE, Rank};
 use crate::keeper::KeeperCommand;
 use crate::protocol::Outcome;
+use crate::trouble::Problem;
 
 /// How long ranks may take to end after SIGTERM when a peer has failed.
 const FAULT_GRACE: Duration = Duration::from_secs(10);
@@ -124,6 +125,9 @@ pub(super) fn of_ranks(ranks: &[Rank], stop: Option<&Stop>) -> Outcome {
 }
 
 fn by_code(rank: &Rank, ending: &Ending) -> Outcome {
+    if let EndCause::NotStarted(Problem { message, is_platforms: true }) = &ending.cause {
+        return Outcome::Unable { message: message.clone() };
+    }
     match ending.exit_code() {
         Some(REQUEUE) => Outcome::Requeue,
         Some(DO_NOT_RESTART) => Outcome::DoNotRestart { fault: rank.fault(ending) },

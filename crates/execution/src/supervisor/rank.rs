@@ -9,6 +9,7 @@ use super::hang::{Hang, Progress};
 use crate::keeper::RankEnd;
 use crate::protocol::{Fault, FaultCause, RankReport, SupervisorSpec, Work};
 use crate::rank_protocol::RankMessage;
+use crate::trouble::Problem;
 
 /// One rank of this node.
 pub(super) struct Rank {
@@ -56,7 +57,7 @@ pub(super) enum EndCause {
     /// Its process ended.
     Process(RankEnd),
     /// It never started.
-    NotStarted(String),
+    NotStarted(Problem),
 }
 
 /// The exit code that asks not to be restarted.
@@ -224,7 +225,7 @@ impl Rank {
             cause: match &ending.cause {
                 EndCause::Process(RankEnd::Exit(code)) => FaultCause::Exit { code: *code },
                 EndCause::Process(RankEnd::Signal(signal)) => FaultCause::Signal { signal: *signal },
-                EndCause::NotStarted(message) => FaultCause::Start { message: message.clone() },
+                EndCause::NotStarted(problem) => FaultCause::Start { message: problem.message.clone() },
             },
             noticed_at: ending.noticed_at.unix_nanos(),
             last_sign_of_life: lived_until.max(self.last_sign_of_life).min(ending.noticed_at).unix_nanos(),

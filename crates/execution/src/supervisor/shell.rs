@@ -31,7 +31,8 @@ use super::{END_FILE, SuperviseOptions, Supervised};
 use crate::clock::Clock;
 use crate::files::write_durably;
 use crate::keeper::{KeeperEvent, RankEnd};
-use crate::protocol::{FaultCause, Rendezvous, Report, SupervisorSpec};
+use crate::protocol::{Outcome, Rendezvous, Report, SupervisorSpec};
+use crate::trouble::Problem;
 
 /// Inputs that may wait; ranks that send faster are slowed down by their full sockets.
 const INPUTS_MAX: usize = 1_024;
@@ -68,6 +69,7 @@ struct Shell {
     reserved_port: Option<TcpListener>,
     /// What is left of the ranks is being killed.
     is_clearing: bool,
+    is_end_diagnosed: bool,
     is_end_recorded: bool,
     /// The supervisor has got a signal to end.
     is_terminated: Arc<AtomicBool>,
@@ -82,7 +84,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
     let offer = if spec.node_rank == 0 { Some(reserve_port(&spec.address)) } else { None };
     let (offer, problem) = match offer.transpose() {
         Ok(offer) => (offer, None),
-        Err(error) => (None, Some(format!("find a free port on {}: {error}", spec.address))),
+        Err(error) => (None, Some(Problem::of(format!("find a free port on {}", spec.address), &error))),
     };
     let (reserved_port, rendezvous) = offer.unzip();
     let (contact, answers) = Contact::start(&spec, clock.now())?;
@@ -96,6 +98,7 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         inputs: inputs.clone(),
         reserved_port,
         is_clearing: false,
+        is_end_diagnosed: false,
         is_end_recorded: false,
         is_blow_awaited: false,
         is_terminated: Arc::default(),
@@ -103,25 +106,25 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
         options,
         clock,
     };
-    std::fs::create_dir_all(shell.keepers.log_folder())?;
-    if let Some(source) = &shell.spec.notice_source {
-        notice::watch(source, inputs.clone())?;
-    }
-    shell.checkup.after_start(inputs.clone())?;
     tokio::spawn(pass_on_signals(inputs, Arc::clone(&shell.is_terminated)));
-    let invisible = || environment::check_visible(&shell.spec, &shell.options.environment);
-    match problem.or_else(invisible).or_else(|| make_checkpoint_folder(&shell.spec)) {
-        Some(message) => shell.course.node_failed(clock.now(), FaultCause::Start { message }, Vec::new()),
-        None => shell.begin().await,
+    let problem = problem.map_or_else(|| shell.prepare(), Err);
+    match problem {
+        Err(problem) => shell.course.not_started(clock.now(), problem),
+        Ok(()) => shell.begin().await,
     }
     Ok(shell.follow(waiting, answers).await)
 }
 
-/// Makes the job's checkpoint folder, so that a trainer may simply write into it. Why it can't, if so.
-fn make_checkpoint_folder(spec: &SupervisorSpec) -> Option<String> {
-    let folder = spec.checkpoint_dir.as_ref()?;
-    let error = std::fs::create_dir_all(folder).err()?;
-    Some(format!("make the checkpoint folder {}: {error}", folder.display()))
+/// Makes the job's checkpoint folder, so that a trainer may simply write into it.
+fn make_checkpoint_folder(spec: &SupervisorSpec) -> Result<(), Problem> {
+    let Some(folder) = &spec.checkpoint_dir else { return Ok(()) };
+    let doing = || format!("make the checkpoint folder {}", folder.display());
+    let made = std::fs::create_dir_all(folder).map_err(|error| (error.kind(), Problem::of(doing(), &error)));
+    match made {
+        // It was asked for in a place that nobody may write to.
+        Err((io::ErrorKind::ReadOnlyFilesystem, problem)) => Err(Problem::asked(problem.message)),
+        made => made.map_err(|(_, problem)| problem),
+    }
 }
 
 /// Delivers an end that an earlier supervisor recorded.
@@ -146,6 +149,20 @@ pub(super) async fn deliver(spec: &Arc<SupervisorSpec>, end: Report) -> io::Resu
 }
 
 impl Shell {
+    /// What has to be there before anything is started.
+    fn prepare(&mut self) -> Result<(), Problem> {
+        let of = |doing: &'static str| move |error: io::Error| Problem::of(doing, &error);
+        std::fs::create_dir_all(self.keepers.log_folder()).map_err(of("make the folder of the logs"))?;
+        if let Some(source) = &self.spec.notice_source {
+            notice::watch(source, self.inputs.clone()).map_err(of("look for a notice that this machine goes"))?;
+        }
+        self.checkup.after_start(self.inputs.clone()).map_err(of("look at this node"))?;
+        if let Some(message) = environment::check_visible(&self.spec, &self.options.environment) {
+            return Err(Problem::asked(message));
+        }
+        make_checkpoint_folder(&self.spec)
+    }
+
     async fn begin(&mut self) {
         let actions = self.course.begin(self.clock.now());
         self.perform(actions).await;
@@ -177,7 +194,11 @@ impl Shell {
             };
             self.take(input).await;
         }
-        if self.course.is_acknowledged() { Supervised::Delivered } else { Supervised::Undelivered }
+        match &self.course.stage {
+            _ if self.course.is_acknowledged() => Supervised::Delivered,
+            Stage::Ended(_, Outcome::Unable { .. }) => Supervised::Unable,
+            _ => Supervised::Undelivered,
+        }
     }
 
     async fn take(&mut self, input: Input) {
@@ -238,8 +259,8 @@ impl Shell {
         let environment = environment::of_node(&self.spec, &self.options.environment);
         let command = self.spec.setup.clone().unwrap_or_default();
         if let Err(error) = self.keepers.start(Kept::Setup, &command, &environment) {
-            let message = format!("start the setup in {}: {error}", self.spec.workdir.display());
-            self.course.node_failed(self.clock.now(), FaultCause::Start { message }, Vec::new());
+            let problem = Problem::of(format!("start the setup in {}", self.spec.workdir.display()), &error);
+            self.course.not_started(self.clock.now(), problem);
         }
     }
 
@@ -247,10 +268,10 @@ impl Shell {
     async fn start_ranks(&mut self, rendezvous: &Rendezvous) {
         // From here to rank 0's own listening the port is free for others; torchrun's static rendezvous is no better.
         self.reserved_port = None;
-        self.staging = StagingFolder::make(&self.spec.folder);
+        self.staging = StagingFolder::make();
         self.course.has_staging = self.staging.is_some();
         let sockets = Sockets::prepare(&self.spec, &self.options.temporary_folder);
-        let mut problem = sockets.as_ref().err().map(|error| format!("make the ranks' sockets: {error}"));
+        let mut problem = sockets.as_ref().err().map(|error| Problem::of("make the ranks' sockets", error));
         self.sockets = sockets.ok();
         let is_first_node = self.spec.node_rank == 0;
         for local in 0..self.spec.ranks_per_node {
@@ -259,11 +280,11 @@ impl Shell {
                     tokio::time::sleep(HEAD_START).await;
                 }
                 let started = self.start_rank(local, rendezvous);
-                let folder = self.spec.workdir.display();
-                problem = started.err().map(|error| format!("start in {folder}: {error}"));
+                let doing = format!("start in {}", self.spec.workdir.display());
+                problem = started.err().map(|error| Problem::of(doing, &error));
             }
-            if let Some(message) = problem.clone() {
-                let event = KeeperEvent::NotStarted { at: self.clock.now().unix_nanos(), message };
+            if let Some(Problem { message, is_platforms }) = problem.clone() {
+                let event = KeeperEvent::NotStarted { at: self.clock.now().unix_nanos(), message, is_platforms };
                 Box::pin(self.take(Input::Keeper(Kept::Rank(local), event))).await;
             }
         }
@@ -287,8 +308,8 @@ impl Shell {
     fn finish_staged(&self) {
         let folder = self.staging.as_ref().map(|staging| staging.path().to_owned());
         let inputs = self.inputs.clone();
-        tokio::task::spawn_blocking(move || {
-            let saved = folder.and_then(|folder| staging::finish(&folder));
+        on_thread("finishing", move || {
+            let saved = folder.as_deref().and_then(staging::finish);
             // Nobody listens if it took longer than may be.
             let _ = inputs.blocking_send(Input::StagedFinished(saved));
         });
@@ -297,8 +318,8 @@ impl Shell {
     /// On a thread of its own: tools and processes may answer late. What is found also goes to a file beside the logs.
     fn look_at_stacks(&self, ranks: Vec<(u32, u32)>) {
         let (inputs, path) = (self.inputs.clone(), self.spec.folder.join(STACKS_FILE));
-        tokio::task::spawn_blocking(move || {
-            let stacks: Vec<Stacks> = ranks.into_iter().map(|(rank, pid)| stacks::of_rank(rank, pid)).collect();
+        on_thread("stacks", move || {
+            let stacks: Vec<Stacks> = ranks.iter().map(|(rank, pid)| stacks::of_rank(*rank, *pid)).collect();
             let text: String = stacks.iter().map(|stacks| stacks.text.as_str()).collect();
             if let Err(error) = std::fs::write(&path, text) {
                 tracing::warn!(%error, path = %path.display(), "the stacks can't be kept");
@@ -311,20 +332,20 @@ impl Shell {
     /// On a thread of its own: a look at all processes of the machine may take a while.
     fn measure_work(&self, ranks: Vec<(u32, u32)>) {
         let inputs = self.inputs.clone();
-        tokio::task::spawn_blocking(move || {
-            for (local, pid) in ranks {
+        on_thread("work", move || {
+            for (local, pid) in &ranks {
                 // Nobody listens if the ranks have ended.
-                let _ = inputs.blocking_send(Input::Worked(local, stacks::processor_time(pid)));
+                let _ = inputs.blocking_send(Input::Worked(*local, stacks::processor_time(*pid)));
             }
         });
     }
 
-    /// After the ranks' end, on a thread of its own: some processes take long to go. Without a thread it is tried again at the next tick.
+    /// After the ranks' end, on a thread of its own: some processes take long to go.
     fn clear(&mut self) {
         if !self.is_clearing && matches!(self.course.stage, Stage::Clearing(..)) {
-            let started = clearing::start(self.inputs.clone());
-            self.is_clearing =
-                started.inspect_err(|error| tracing::warn!(%error, "what is left of the ranks waits")).is_ok();
+            self.is_clearing = true;
+            let inputs = self.inputs.clone();
+            on_thread("clearing", move || clearing::clear(&inputs));
         }
     }
 
@@ -333,20 +354,40 @@ impl Shell {
         if self.is_end_recorded || !matches!(self.course.stage, Stage::Ended(..)) {
             return;
         }
-        self.is_end_recorded = true;
-        self.sockets = None;
-        self.staging = None;
-        let seen = self.checkup.seen();
-        self.course.diagnose(&self.keepers.log_folder(), &seen);
-        self.course.checked(seen.findings);
+        let is_first_try = !std::mem::replace(&mut self.is_end_diagnosed, true);
+        if is_first_try {
+            self.sockets = None;
+            self.staging = None;
+            let seen = self.checkup.seen();
+            self.course.diagnose(&self.keepers.log_folder(), &seen);
+            self.course.checked(seen.findings);
+        }
         let report = self.course.report(now);
         let recorded = serde_json::to_vec(&report)
             .map_err(io::Error::from)
             .and_then(|bytes| write_durably(&self.spec.folder.join(END_FILE), &bytes));
-        if let Err(error) = recorded {
-            tracing::error!(%error, "the end can't be recorded, it is only reported");
+        match recorded {
+            Ok(()) => self.is_end_recorded = true,
+            // What it lacks may be there at the next tick.
+            Err(error) if is_first_try => tracing::error!(%error, "the end can't be recorded yet, it is only reported"),
+            Err(_) => {}
         }
     }
+}
+
+/// Does what may block on a thread of its own, as soon as the system has one to give.
+fn on_thread(name: &'static str, work: impl Fn() + Send + Sync + 'static) {
+    let work = Arc::new(work);
+    tokio::spawn(async move {
+        loop {
+            let work = Arc::clone(&work);
+            match std::thread::Builder::new().name(name.to_owned()).spawn(move || work()) {
+                Ok(_) => return,
+                Err(error) => tracing::warn!(name, %error, "there is no thread, it is tried again"),
+            }
+            tokio::time::sleep(AWAKE_EVERY).await;
+        }
+    });
 }
 
 /// Whether a rank was ended by SIGTERM, or its keeper before it could wait for that.

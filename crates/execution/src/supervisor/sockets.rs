@@ -1,9 +1,7 @@
 //! The ranks' sockets: one for each rank in a folder that only this user may enter, so a rank can't speak for another.
 //! Keeps A-10: connections, lines and what waits are bounded.
 
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,9 +13,9 @@ use tokio::sync::{Semaphore, watch};
 
 use super::claims::Claims;
 use super::input::Input;
-use crate::process::own_pid;
 use crate::protocol::SupervisorSpec;
 use crate::rank_protocol::{LineCutter, RankMessage, RankOrder};
+use crate::shared_place::{make_folder, make_folder_at};
 
 /// The system's limit for a socket's path, without the ending zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -39,13 +37,16 @@ impl Sockets {
         let preferred = spec.folder.join("sockets");
         let last_rank = spec.node_rank * spec.ranks_per_node + spec.ranks_per_node;
         let fits = |folder: &Path| socket_path(folder, last_rank).as_os_str().len() <= SOCKET_PATH_BYTES_MAX;
-        let own = format!("gangline-{}-{}-{}", spec.job, spec.attempt, own_pid());
-        let folder = if fits(&preferred) { preferred } else { temporary_folder.join(own) };
-        if !fits(&folder) {
+        let orders = watch::Sender::new(None);
+        if fits(&preferred) {
+            make_folder_at(&preferred)?;
+            return Ok(Sockets { folder: preferred, orders, claims: Claims::of(spec) });
+        }
+        let made = Sockets { folder: make_folder(temporary_folder, "gangline-")?, orders, claims: Claims::of(spec) };
+        if !fits(&made.folder) {
             return Err(io::Error::new(io::ErrorKind::InvalidFilename, "the temporary folder's path is too long"));
         }
-        DirBuilder::new().mode(0o700).create(&folder)?;
-        Ok(Sockets { folder, orders: watch::Sender::new(None), claims: Claims::of(spec) })
+        Ok(made)
     }
 
     /// Starts to listen for the rank in place `local`, whose global number is `rank`. Returns the socket's path.

@@ -4,25 +4,23 @@
 //! It is in `/dev/shm`, belongs to this user alone, and goes with the supervisor; what one leaves that was killed goes with the
 //! next supervisor on the node, whichever job's.
 
-use std::fs::{DirBuilder, File, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gangline_storage::{Digest, Finished, finish_staged};
+use gangline_storage::{Finished, finish_staged};
 use rustix::fs::{FlockOperation, flock, statfs};
 
 use crate::rank_protocol::CheckpointSaved;
+use crate::shared_place::{make_folder, open_own};
 
 /// Where Linux has a file system in memory.
 const MEMORY_FOLDER: &str = "/dev/shm";
 /// What statfs(2) calls such a file system.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// How the folders are called: this, and what tells attempts apart.
+/// How the folders are called: this, and what nobody guesses.
 const NAME_PREFIX: &str = "gangline-";
-/// Hexadecimal digits of a name.
-const NAME_DIGITS: usize = 16;
 /// The file in a folder that its supervisor holds locked.
 const LOCK: &str = "lock";
 /// How long this node waits for the others' parts of a save; their ranks may need some time to end.
@@ -39,18 +37,16 @@ pub(super) struct StagingFolder {
 }
 
 impl StagingFolder {
-    /// Makes the one for the attempt in this folder. None where there is no file system in memory: then saves that are under way
+    /// Makes one. None where there is no file system in memory: then saves that are under way
     /// are lost with their ranks, which is what most systems do.
-    pub(super) fn make(attempt: &Path) -> Option<StagingFolder> {
+    pub(super) fn make() -> Option<StagingFolder> {
         let is_in_memory = statfs(MEMORY_FOLDER).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS_MAGIC));
         if !is_in_memory {
             tracing::info!("{MEMORY_FOLDER} is no file system in memory: saves under way are lost with their ranks");
             return None;
         }
         remove_abandoned(Path::new(MEMORY_FOLDER));
-        let digest = Digest::of(attempt.as_os_str().as_encoded_bytes()).to_string();
-        let path = Path::new(MEMORY_FOLDER).join(format!("{NAME_PREFIX}{}", &digest[..NAME_DIGITS]));
-        match StagingFolder::make_at(path) {
+        match make_folder(Path::new(MEMORY_FOLDER), NAME_PREFIX).and_then(StagingFolder::take) {
             Ok(folder) => Some(folder),
             Err(error) => {
                 tracing::warn!(%error, "no staging folder: saves under way are lost with their ranks");
@@ -59,10 +55,8 @@ impl StagingFolder {
         }
     }
 
-    fn make_at(path: PathBuf) -> io::Result<StagingFolder> {
-        DirBuilder::new().mode(0o700).create(&path)?;
-        // The umask may have taken something away.
-        std::fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+    /// A folder that was just made.
+    fn take(path: PathBuf) -> io::Result<StagingFolder> {
         let lock = File::create_new(path.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         Ok(StagingFolder { path, _lock: lock })
@@ -81,13 +75,13 @@ impl Drop for StagingFolder {
     }
 }
 
-/// Removes the folders of supervisors that are gone: memory that nobody uses. Others' users' can't be looked into and stay.
+/// Removes the folders of supervisors that are gone: memory that nobody uses. What is another user's is left alone, whatever it is.
 fn remove_abandoned(parent: &Path) {
     let Ok(entries) = std::fs::read_dir(parent) else { return };
     let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(NAME_PREFIX));
     for folder in ours.take(FOLDERS_MAX).map(|entry| entry.path()) {
         // One without a lock is being made right now.
-        let Ok(lock) = File::open(folder.join(LOCK)) else { continue };
+        let Ok(lock) = open_own(&folder, LOCK) else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let removed = std::fs::remove_dir_all(&folder);
             tracing::info!(folder = %folder.display(), ?removed, "an abandoned staging folder");
@@ -119,23 +113,36 @@ fn told(Finished { step, rank, outcome }: &Finished) -> Option<CheckpointSaved> 
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+    use crate::shared_place::make_folder_at;
+
+    fn make_at(path: PathBuf) -> StagingFolder {
+        make_folder_at(&path).and_then(|()| StagingFolder::take(path)).expect("a folder")
+    }
 
     #[test]
     fn abandoned_folders_go_and_those_of_the_living_and_of_strangers_stay() {
         let parent = tempfile::tempdir().expect("a folder");
         let path = |name: &str| parent.path().join(name);
-        let living = StagingFolder::make_at(path("gangline-living")).expect("a folder");
-        let dead = StagingFolder::make_at(path("gangline-dead")).expect("a folder");
+        let living = make_at(path("gangline-living"));
+        let dead = make_at(path("gangline-dead"));
         // A process that is killed lets go of its locks and removes nothing.
         let StagingFolder { path: left, _lock: lock } = &dead;
         flock(lock, FlockOperation::Unlock).expect("its lock");
         std::fs::write(left.join("rank-00000-0"), "a copy").expect("a file");
         std::fs::create_dir(path("somebody")).expect("a folder");
         std::fs::create_dir(path("gangline-new")).expect("a folder");
+        std::fs::create_dir(path("gangline-trap")).expect("a folder");
+        let trap = std::process::Command::new("mkfifo").arg(path("gangline-trap/lock")).status();
+        assert!(trap.is_ok_and(|status| status.success()));
         remove_abandoned(parent.path());
         let stays = |name: &str| path(name).exists();
-        assert_eq!(["living", "dead", "new"].map(|name| stays(&format!("gangline-{name}"))), [true, false, true]);
+        assert_eq!(
+            ["living", "dead", "new", "trap"].map(|name| stays(&format!("gangline-{name}"))),
+            [true, false, true, true]
+        );
         assert!(stays("somebody"));
         let mode = living.path().metadata().expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);

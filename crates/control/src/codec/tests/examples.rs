@@ -356,6 +356,8 @@ impl Examples {
             RequeueReason::Fault { cause, category, faults, max_faults, remedy },
             RequeueReason::Asked,
             RequeueReason::Orphaned,
+            RequeueReason::Terminated,
+            RequeueReason::Unable,
             RequeueReason::Preempted { by },
             RequeueReason::NodeLeft { node },
             RequeueReason::Straggler { node },

@@ -69,6 +69,8 @@ fn kind(entry: &Entry) -> &'static str {
                 ShareEnd::Requeue => "requeue",
                 ShareEnd::Fault { cause, .. } => cause_kind(*cause),
                 ShareEnd::Stopped => "stopped",
+                ShareEnd::Terminated => "terminated",
+                ShareEnd::Unable => "unable",
             },
             Event::CheckpointCommitted { .. } => "checkpoint committed",
             Event::IdsSkipped { .. } => "ids skipped",
@@ -89,15 +91,7 @@ fn kind(entry: &Entry) -> &'static str {
                 StopReason::Straggler { .. } => "stop: straggler",
                 StopReason::Resized { .. } => "stop: resized",
             },
-            Decision::Requeue { reason, .. } => match reason {
-                RequeueReason::Fault { .. } => "requeue: fault",
-                RequeueReason::Asked => "requeue: asked",
-                RequeueReason::Orphaned => "requeue: orphaned",
-                RequeueReason::Preempted { .. } => "requeue: preempted",
-                RequeueReason::NodeLeft { .. } => "requeue: node left",
-                RequeueReason::Straggler { .. } => "requeue: straggler",
-                RequeueReason::Resized { .. } => "requeue: resized",
-            },
+            Decision::Requeue { reason, .. } => requeue_kind(*reason),
             Decision::End { fate, .. } => match fate {
                 Fate::Succeeded => "end: succeeded",
                 Fate::Cancelled => "end: cancelled",
@@ -128,8 +122,24 @@ fn cause_kind(cause: FaultCause) -> &'static str {
     }
 }
 
+fn requeue_kind(reason: RequeueReason) -> &'static str {
+    match reason {
+        RequeueReason::Fault { .. } => "requeue: fault",
+        RequeueReason::Asked => "requeue: asked",
+        RequeueReason::Orphaned => "requeue: orphaned",
+        RequeueReason::Terminated => "requeue: terminated",
+        RequeueReason::Unable => "requeue: unable",
+        RequeueReason::Preempted { .. } => "requeue: preempted",
+        RequeueReason::NodeLeft { .. } => "requeue: node left",
+        RequeueReason::Straggler { .. } => "requeue: straggler",
+        RequeueReason::Resized { .. } => "requeue: resized",
+    }
+}
+
 /// How many names [`kind`] has.
-const KINDS: usize = 59;
+const KINDS: usize = 63;
+/// How many of them there were before what could not be started was told apart.
+const KINDS_BEFORE_UNABLE: usize = 59;
 /// How many of them there were before epochs were recorded.
 const KINDS_BEFORE_EPOCHS: usize = 58;
 /// How many of them there were before stragglers were evicted.
@@ -218,7 +228,7 @@ fn bodies_from_before_epochs_stay_readable() {
 #[test]
 fn bodies_from_before_grids_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_GRIDS);
-    assert_eq!(kinds, KINDS);
+    assert_eq!(kinds, KINDS_BEFORE_UNABLE);
     assert!(!snapshot.sweeps.is_empty() && snapshot.sweeps.iter().all(|sweep| sweep.spec.is_none()));
     let entries = FIXTURE_BEFORE_GRIDS.lines().filter_map(|body| decode_entry(body.as_bytes()).ok());
     let sweep = entries.into_iter().find_map(|entry| match entry {

@@ -21,18 +21,22 @@ use crate::secret::Secrets;
 /// Far beyond what any machine needs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Telling(Mutex<Sender<SupervisorSpec>>);
+struct Telling {
+    launches: Mutex<Sender<SupervisorSpec>>,
+    /// Whether supervisors are gone, or nobody ever says.
+    presence: fn() -> Presence,
+}
 
 impl Launcher for Telling {
     fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>> {
-        let told = self.0.lock().expect("nobody panicked");
+        let told = self.launches.lock().expect("nobody panicked");
         // The test may be over.
         gang.iter().for_each(|spec| drop(told.send(spec.clone())));
         gang.iter().map(|_| Ok(())).collect()
     }
 
     fn presence(&self, _folder: &Path) -> Result<Presence, LaunchError> {
-        Ok(Presence::Running)
+        Ok((self.presence)())
     }
 
     fn kill(&self, _folder: &Path) -> Result<(), LaunchError> {
@@ -53,7 +57,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
         limits: gangline_orchestration::Limits::default(),
-        launcher: Arc::new(Telling(Mutex::new(launches))),
+        launcher: Arc::new(Telling { launches: Mutex::new(launches), presence: || Presence::Running }),
         clock: now,
         user: Submitter("ada".to_owned()),
         secrets: Secrets::open(folder).expect("the folder is writable"),
@@ -118,5 +122,40 @@ fn a_time_limit_is_as_long_as_it_says_however_the_clock_is_set() {
         assert!(begun.elapsed() < PATIENCE, "time goes on");
     }
     assert!(begun.elapsed() > limit * 9 / 10, "it had its time");
+    service.stop();
+}
+
+/// Says nothing for longer than any test waits.
+fn hang() -> Presence {
+    std::thread::sleep(10 * PATIENCE);
+    Presence::Running
+}
+
+/// Proves A-13 where a shared file system hangs: whoever looks after supervisors hangs with it, and nobody else.
+#[test]
+fn a_launcher_that_hangs_stops_nobody_but_who_looks_after_supervisors() {
+    let folder = tempfile::tempdir().expect("the temporary folder is writable");
+    let (launches, launched) = channel();
+    let launcher = Arc::new(Telling { launches: Mutex::new(launches.clone()), presence: hang });
+    let lease = Duration::from_millis(1);
+    let timing = Timing { heartbeat: lease, lease, ..Timing::default() };
+    let options = Options { launcher, timing, ..options(folder.path(), launches) };
+    let service = Service::start(options).expect("a new folder opens");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let handle = service.handle();
+    runtime.block_on(handle.submit(spec("a", 1, 1))).expect("a sound job");
+    launched.recv_timeout(PATIENCE).expect("the gang is launched");
+    let began = std::time::Instant::now();
+    let unwell = loop {
+        // Its lease is over by now, so it is being looked after.
+        runtime.block_on(handle.submit(spec("b", 1, 1))).expect("a sound job");
+        let health = runtime.block_on(handle.health()).expect("it answers");
+        if health.status == "unwell" {
+            break health.reason.unwrap_or_default();
+        }
+        assert!(began.elapsed() < PATIENCE, "it is never told");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(unwell.contains("a look has taken"), "{unwell}");
     service.stop();
 }

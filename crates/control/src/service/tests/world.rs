@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::super::actor::Actor;
 use super::super::handle::{DrainWish, Reply, Request};
 use super::super::launch::{LAUNCHES_MAX, LaunchOutcome};
+use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
 use crate::config::NodeConfig;
 use crate::db;
@@ -32,6 +33,8 @@ use crate::wire;
 pub(super) struct Machines {
     pub(super) dead: Mutex<BTreeSet<PathBuf>>,
     pub(super) killed: Mutex<Vec<PathBuf>>,
+    /// What can't be killed.
+    pub(super) undying: Mutex<BTreeSet<PathBuf>>,
     /// What else there is to say of a supervisor.
     pub(super) told: Mutex<BTreeMap<PathBuf, Presence>>,
 }
@@ -50,6 +53,9 @@ impl Launcher for Machines {
     }
 
     fn kill(&self, folder: &Path) -> Result<(), LaunchError> {
+        if self.undying.lock().expect("no test panics while it holds this").contains(folder) {
+            return Err(LaunchError::Fence { left: vec!["4711 (python3, state D)".to_owned()] });
+        }
         self.killed.lock().expect("no test panics while it holds this").push(folder.to_owned());
         self.dead.lock().expect("no test panics while it holds this").insert(folder.to_owned());
         Ok(())
@@ -73,6 +79,7 @@ pub(super) struct World {
     /// None while the control plane is down.
     actor: Option<Actor>,
     gangs: Receiver<Vec<SupervisorSpec>>,
+    looks: Receiver<Look>,
 }
 
 /// A node with CPU slots at 3.60 dollars an hour: a thousandth of a dollar for each second of a slot.
@@ -140,6 +147,7 @@ impl World {
 
     pub(super) fn with_journal(nodes: &[(&str, u32)], journal: db::Options) -> World {
         let (_, gangs) = sync_channel(1);
+        let (_, looks) = sync_channel(1);
         let mut world = World {
             folder: tempfile::tempdir().expect("the temporary folder is writable"),
             machines: Arc::default(),
@@ -150,6 +158,7 @@ impl World {
             now: Timestamp::from_unix_nanos(1_700_000_000_000_000_000),
             actor: None,
             gangs,
+            looks,
         };
         world.open().expect("a new folder opens");
         world
@@ -176,9 +185,22 @@ impl World {
 
     pub(super) fn open(&mut self) -> Result<(), StartError> {
         let (launches, gangs) = sync_channel(LAUNCHES_MAX);
-        let actor = Actor::open(self.options(), launches, self.now)?;
-        (self.actor, self.gangs) = (Some(actor), gangs);
+        let (looking, looks) = sync_channel(LOOKS_MAX);
+        let actor = Actor::open(self.options(), (launches, looking), self.now)?;
+        (self.actor, self.gangs, self.looks) = (Some(actor), gangs, looks);
         Ok(())
+    }
+
+    /// One turn, and then one for each look that it leads to.
+    fn turn(&mut self, requests: impl Iterator<Item = Request>) {
+        let now = self.now;
+        self.actor().turn(now, requests);
+        while let Ok(look) = self.looks.try_recv() {
+            let machines = Arc::clone(&self.machines);
+            if let Some(found) = carry_out(machines.as_ref(), look) {
+                self.actor().turn(now, [found].into_iter());
+            }
+        }
     }
 
     pub(super) fn actor(&mut self) -> &mut Actor {
@@ -216,8 +238,7 @@ impl World {
     /// One turn with nothing asked, this much later.
     pub(super) fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
-        let now = self.now;
-        self.actor().turn(now, std::iter::empty());
+        self.turn(std::iter::empty());
     }
 
     /// So much time in steps in which nothing looks as if the machine had slept.
@@ -231,15 +252,13 @@ impl World {
     /// One turn with one request.
     pub(super) fn ask<T>(&mut self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Error> {
         let (reply, mut answer) = oneshot::channel();
-        let now = self.now;
-        self.actor().turn(now, [request(reply)].into_iter());
+        self.turn([request(reply)].into_iter());
         answer.try_recv().expect("every request is answered in its turn")
     }
 
     /// One turn with a request that nobody waits for an answer to.
     pub(super) fn request(&mut self, request: Request) {
-        let now = self.now;
-        self.actor().turn(now, [request].into_iter());
+        self.turn([request].into_iter());
     }
 
     /// The nodes as they are shown.

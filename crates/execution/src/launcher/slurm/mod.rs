@@ -33,10 +33,11 @@ pub use pool::Allocation;
 pub use script::JobOptions;
 pub use topology::{InvalidTopology, Places, read_topology};
 
-use super::spec::write_spec;
+use super::spec::{last_words, write_spec};
 use super::{FINAL_REPORT_FILE, LaunchError, Launcher, Presence, SurveyedNode};
+use crate::files::read_bounded;
 use crate::protocol::SupervisorSpec;
-use crate::supervisor::IDENTITY_FILE;
+use crate::supervisor::{IDENTITY_FILE, UNABLE_CODE};
 use command::{Programs, SLURM};
 use jobs::{SlurmJob, Stage};
 use probes::{Probes, Verdict};
@@ -310,9 +311,13 @@ impl Launcher for SlurmLauncher {
         let (job, is_over) = match self.seen(folder)? {
             Seen::TooNew => (None, false),
             Seen::Job { job, is_over } => (Some(job), is_over),
+            Seen::Nothing if was_unable(folder) => return Ok(Presence::Unable { why: last_words(folder) }),
             Seen::Nothing if has_ended(folder) || folder.join(IDENTITY_FILE).exists() => return Ok(Presence::Gone),
             Seen::Nothing => return Ok(Presence::Withdrawn),
         };
+        if is_over && was_unable(folder) {
+            return Ok(Presence::Unable { why: last_words(folder) });
+        }
         let mut state = self.state();
         if job.as_ref().is_none_or(is_waiting) {
             let since = state.waiting_since.entry(job_folder(folder)).or_insert_with(Instant::now).elapsed();
@@ -407,6 +412,12 @@ fn is_waiting(job: &SlurmJob) -> bool {
 /// Whether a share's step is over: all of its processes are gone, by Slurm.
 fn has_ended(share: &Path) -> bool {
     share.join(STEP_END_FILE).exists()
+}
+
+/// Whether a share's step could begin nothing for the platform's own want.
+fn was_unable(share: &Path) -> bool {
+    let code = read_bounded(&share.join(STEP_END_FILE)).unwrap_or_default();
+    String::from_utf8_lossy(&code).trim() == UNABLE_CODE.to_string()
 }
 
 /// Whether the supervisor of a share had started before a look at Slurm.

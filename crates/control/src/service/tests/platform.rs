@@ -1,0 +1,204 @@
+//! What is wrong on the platform's own side: no job's fault.
+
+use std::io;
+use std::time::Duration;
+
+use gangline_execution::launcher::{LaunchError, Presence};
+use gangline_execution::protocol::Outcome;
+use gangline_orchestration::HealthPolicy;
+
+use super::{Supervisor, World, spec};
+use crate::service::handle::Request;
+use crate::service::launch::LaunchOutcome;
+use crate::wire::{Health, JobState};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn health(world: &mut World) -> Health {
+    world.ask(|reply| Request::Health { reply }).expect("it is a question")
+}
+
+fn running(world: &mut World) -> (gangline_base::JobId, Supervisor) {
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).tell(world);
+    (job, supervisor)
+}
+
+fn out_of_files() -> LaunchOutcome {
+    let source = io::Error::from_raw_os_error(24);
+    Err(LaunchError::Start { program: "gangline".into(), source }).into()
+}
+
+/// Proves A-13 for jobs that wait to be started: the control plane's own want costs them nothing.
+#[test]
+fn a_launch_that_the_platform_has_no_means_for_is_tried_again_later_and_later() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("a", 1, 1));
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        let mut waited = 0;
+        let gang = loop {
+            let gang = world.launches();
+            if !gang.is_empty() {
+                break gang;
+            }
+            waited += 1;
+            world.pass(SECOND);
+        };
+        pauses.push(waited);
+        let gang = gang.into_iter().map(|spec| (spec, out_of_files())).collect();
+        world.request(Request::Launched { gang });
+    }
+    assert_eq!(pauses, [0, 2, 4, 8, 16, 30, 30]);
+    let shown = world.show(job);
+    assert_eq!((shown.state, shown.faults, shown.attempts.len()), (JobState::Starting, 0, 1));
+    assert!(shown.because.contains("waits to be started: start the supervisor gangline: Too many open files"));
+    let unwell = health(&mut world);
+    assert_eq!(unwell.status, "unwell");
+    assert!(unwell.reason.is_some_and(|reason| reason.starts_with("on n1 supervisors can't be started: ")));
+    assert_eq!(world.nodes()[0].status, "unwell");
+    world.pass(30 * SECOND);
+    assert_eq!(world.launch().len(), 1);
+    assert_eq!((health(&mut world).status, world.nodes()[0].status.clone()), ("ok".to_owned(), "ready".to_owned()));
+}
+
+#[test]
+fn nodes_of_a_gang_do_not_wait_for_one_that_cannot_be_started_until_that_is_a_fault() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1)]);
+    let job = world.submit(spec("a", 2, 1));
+    let gang = world.launches();
+    let (mut first, second) = (Supervisor::new(&gang[0], world.now), gang[1].clone());
+    let outcomes = vec![(gang[0].clone(), LaunchOutcome::Started), (gang[1].clone(), out_of_files())];
+    world.request(Request::Launched { gang: outcomes });
+    while world.show(job).attempts[0].shares.len() == 2 && world.show(job).state == JobState::Starting {
+        first.tell(&mut world);
+        world.pass(SECOND);
+        let again = world.launches();
+        if !again.is_empty() {
+            assert_eq!(again[0].node, second.node);
+            let gang = again.into_iter().map(|spec| (spec, out_of_files())).collect();
+            world.request(Request::Launched { gang });
+        }
+    }
+    assert_eq!((world.show(job).state, world.show(job).faults), (JobState::Stopping, 0));
+    let now = world.now;
+    first.ends(now, Outcome::Stopped).tell(&mut world);
+    assert_eq!((world.show(job).state, world.show(job).faults), (JobState::Waiting, 0));
+}
+
+#[test]
+fn a_node_that_can_start_no_ranks_is_unwell_and_its_job_waits_without_a_fault() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, mut supervisor) = running(&mut world);
+    let now = world.now;
+    let message = "start in /work: Resource temporarily unavailable (os error 11)".to_owned();
+    supervisor.ends(now, Outcome::Unable { message }).tell(&mut world);
+    let shown = world.show(job);
+    assert_eq!((shown.state, shown.faults), (JobState::Waiting, 0));
+    assert!(shown.because.contains("could not be started on n1, through no fault of its own"), "{}", shown.because);
+    assert_eq!(world.nodes()[0].status, "unwell");
+    world.pass(15 * SECOND);
+    let (now, again) = (world.now, world.launch());
+    Supervisor::new(&again[0], now).runs(now).tell(&mut world);
+    assert_eq!((world.nodes()[0].status.clone(), health(&mut world).status), ("ready".to_owned(), "ok".to_owned()));
+}
+
+#[test]
+fn a_supervisor_that_could_begin_nothing_is_no_fault() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("a", 1, 1));
+    let folder = world.launch()[0].folder.clone();
+    let unable = Presence::Unable { why: "no space left on device".to_owned() };
+    world.machines.told.lock().expect("nobody panicked").insert(folder, unable);
+    world.pass_slowly(3 * SECOND);
+    let shown = world.show(job);
+    assert_eq!((shown.state, shown.faults), (JobState::Waiting, 0));
+    assert!(shown.because.ends_with("no space left on device"), "{}", shown.because);
+}
+
+#[test]
+fn somebody_elses_order_to_end_is_told_as_such() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, mut supervisor) = running(&mut world);
+    let now = world.now;
+    supervisor.ends(now, Outcome::Terminated).tell(&mut world);
+    let shown = world.show(job);
+    assert_eq!((shown.faults, shown.attempts.len()), (0, 2));
+    let ended = shown.attempts[0].ended_because.clone().unwrap_or_default();
+    assert_eq!(ended, "queued again: its supervisors were told to end (SIGTERM), not by this control plane");
+}
+
+fn record(supervisor: &Supervisor, rank: u32, end: &str) {
+    std::fs::create_dir_all(&supervisor.spec.folder).expect("the folder is writable");
+    let text = format!(r#"{{"event":"ended","at":1,"end":{{{end}}},"last_lines":[],"dropped":0}}"#);
+    std::fs::write(supervisor.spec.folder.join(format!("rank-{rank}.exit")), text).expect("the folder is writable");
+}
+
+#[test]
+fn work_that_was_done_when_its_supervisor_was_killed_is_not_done_again() {
+    let mut world = World::new(&[("n1", 2)]);
+    let job = world.submit(spec("a", 1, 2));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).tell(&mut world);
+    record(&supervisor, 0, r#""exit":0"#);
+    record(&supervisor, 1, r#""exit":0"#);
+    world.dies(&supervisor.spec);
+    world.pass_slowly(4 * SECOND);
+    let shown = world.show(job);
+    assert_eq!((shown.state, shown.attempts.len()), (JobState::Succeeded, 1));
+    assert!(shown.history.iter().any(|line| line.text.contains("all its ranks had ended with 0")));
+}
+
+#[test]
+fn work_of_which_a_rank_failed_or_has_no_record_is_done_again() {
+    for last in [Some(r#""exit":1"#), Some(r#""signal":9"#), None] {
+        let mut world = World::new(&[("n1", 2)]);
+        let job = world.submit(spec("a", 1, 2));
+        let now = world.now;
+        let mut supervisor = Supervisor::new(&world.launch()[0], now);
+        supervisor.runs(now).tell(&mut world);
+        record(&supervisor, 0, r#""exit":0"#);
+        last.into_iter().for_each(|end| record(&supervisor, 1, end));
+        world.dies(&supervisor.spec);
+        world.pass_slowly(4 * SECOND);
+        assert_eq!(world.show(job).attempts.len(), 2, "{last:?}");
+    }
+}
+
+/// Proves A-5 for what doesn't die: its devices are held, and everybody is told why.
+#[test]
+fn what_a_lost_supervisor_left_and_cannot_be_killed_keeps_its_devices_and_is_told() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1), ("n3", 1), ("n4", 1)]);
+    world.sharing.health = Some(HealthPolicy::DEFAULT);
+    world.crash_and_restart();
+    let (job, supervisor) = running(&mut world);
+    world.dies(&supervisor.spec);
+    let folder = supervisor.spec.folder.clone();
+    world.machines.undying.lock().expect("nobody panicked").insert(folder.clone());
+    world.pass_slowly(60 * SECOND);
+    let shown = world.show(job);
+    assert_eq!((shown.state, shown.attempts.len(), shown.faults), (JobState::Running, 1, 0));
+    assert!(shown.because.contains("its devices stay held") && shown.because.contains("4711 (python3, state D)"));
+    let node = world.nodes().into_iter().find(|node| node.name == supervisor.spec.node).expect("it is there");
+    assert_eq!(node.status, "suspect");
+    assert!(node.status_reason.is_some_and(|reason| reason.contains("4711")));
+    world.machines.undying.lock().expect("nobody panicked").clear();
+    world.pass_slowly(SECOND);
+    assert_eq!((world.show(job).attempts.len(), world.show(job).faults), (2, 1));
+}
+
+/// Proves A-13 where a file system hangs, or somebody made a trap: what stands in the way of a final report isn't waited for.
+#[test]
+fn a_fifo_in_place_of_the_final_report_is_not_waited_for() {
+    let mut world = World::new(&[("n1", 1)]);
+    let (job, supervisor) = running(&mut world);
+    std::fs::create_dir_all(&supervisor.spec.folder).expect("the folder is writable");
+    let fifo = supervisor.spec.folder.join(gangline_execution::launcher::FINAL_REPORT_FILE);
+    assert!(std::process::Command::new("mkfifo").arg(fifo).status().is_ok_and(|status| status.success()));
+    world.dies(&supervisor.spec);
+    world.pass_slowly(4 * SECOND);
+    assert_eq!(world.show(job).faults, 1);
+}

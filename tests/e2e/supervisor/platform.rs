@@ -1,0 +1,87 @@
+//! A node that lacks what supervisors and ranks need, and traps that others set in places that all may write to.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gangline_execution::launcher::{Launcher, LocalLauncher, Presence, have_all_succeeded};
+use gangline_execution::protocol::{NodeState, Outcome};
+
+use crate::fixtures::attempt::{Attempt, environment};
+use crate::fixtures::{gangline, wait_for};
+
+/// A program that turns into gangline with so many file descriptors.
+fn with_files(folder: &Path, files: u32) -> PathBuf {
+    let path = folder.join("gangline-with-few-files");
+    let script = format!("#!/bin/sh\nulimit -n {files}\nexec {} \"$@\"\n", gangline().display());
+    std::fs::write(&path, script).expect("a script");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    path
+}
+
+/// How an attempt ended, by its report or by what its launcher sees; none if it isn't over.
+fn end_of(attempt: &Attempt) -> Option<Outcome> {
+    let ended = attempt.plane.reports().into_iter().find_map(|report| match report.state {
+        NodeState::Ended { outcome, .. } => Some(outcome),
+        _ => None,
+    });
+    ended.or_else(|| match attempt.launcher.presence(&attempt.spec.folder).expect("the folder can be read") {
+        Presence::Unable { why } => Some(Outcome::Unable { message: why }),
+        Presence::Gone if have_all_succeeded(&attempt.spec.folder, 0..1) => Some(Outcome::Succeeded),
+        Presence::Gone => {
+            let log = std::fs::read_to_string(attempt.spec.folder.join("supervisor.log")).unwrap_or_default();
+            panic!("the supervisor has gone without a word that counts: {log}")
+        }
+        _ => None,
+    })
+}
+
+/// Proves A-13 where file descriptors run out, be it at the start of the supervisor, of a keeper or of a rank: it is no fault of the job.
+#[test]
+fn want_of_file_descriptors_is_never_the_jobs_fault() {
+    let (mut unable, mut succeeded) = (0, 0);
+    for files in 5..32 {
+        let mut attempt = Attempt::of("exit 0").with(|spec| spec.orphan_after_ms = 2_000);
+        attempt.launcher = LocalLauncher::new(with_files(attempt.spec.workdir.as_path(), files), environment());
+        attempt.start_supervisor();
+        match wait_for("the attempt to end", || end_of(&attempt)) {
+            Outcome::Unable { .. } => unable += 1,
+            Outcome::Succeeded => succeeded += 1,
+            other => panic!("with {files} file descriptors it ended as {other:?}"),
+        }
+    }
+    assert!(unable > 3 && succeeded > 3, "{unable} could not be started, {succeeded} could");
+}
+
+/// A folder in memory that looks like a dead supervisor's, with a FIFO for its lock; it goes at the end.
+struct Trap(PathBuf);
+
+impl Trap {
+    fn set() -> Trap {
+        let path = PathBuf::from(format!("/dev/shm/gangline-0000-trap-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a folder");
+        let lock = path.join("lock");
+        assert!(Command::new("mkfifo").arg(&lock).status().is_ok_and(|status| status.success()));
+        // Another user's if that is permitted here, otherwise this one's: either is waited for by who opens it simply.
+        let open = |mode| std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&lock, open(0o666)).expect("it is ours");
+        std::fs::set_permissions(&path, open(0o777)).expect("it is ours");
+        let _ = std::os::unix::fs::chown(&lock, Some(65_534), None);
+        let _ = std::os::unix::fs::chown(&path, Some(65_534), None);
+        Trap(path)
+    }
+}
+
+impl Drop for Trap {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_fifo_where_staging_folders_are_hangs_no_start() {
+    let trap = Trap::set();
+    let attempt = Attempt::of("exit 0").launch();
+    assert_eq!(attempt.plane.wait_for_end(), Outcome::Succeeded);
+    assert!(trap.0.exists(), "what is another's is left alone");
+}
