@@ -22,7 +22,8 @@ const VERSION: u32 = 1;
 const OTHERS: [&str; 3] = [secret::TOKEN_FILE, secret::KEY_FILE, "gangline.toml"];
 const JOURNAL: [&str; 2] = ["journal.sqlite", "journal.anchor"];
 /// What of a journal is put aside when another takes its place.
-const REPLACED: [&str; 4] = ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.anchor"];
+const REPLACED: [&str; 5] =
+    ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.anchor", "high-water"];
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 

@@ -198,7 +198,9 @@ fn a_torn_last_record_is_dropped_with_a_warning() {
     let refused = product.start_refused();
     assert!(refused.stderr.contains("G0204"), "it was acknowledged: {}", refused.stderr);
     // As after a power cut, when the disk holds neither that record nor the anchor written after it.
-    std::fs::remove_file(product.data().join("journal.anchor")).expect("there is an anchor");
+    for name in ["journal.anchor", "high-water"] {
+        std::fs::remove_file(product.data().join(name)).expect("there is an anchor");
+    }
     product.start();
     let log = std::fs::read_to_string(product.path("up.log")).expect("a log");
     assert!(log.contains("WARN") && log.contains("put aside the last record"), "{log}");

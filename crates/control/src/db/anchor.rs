@@ -6,6 +6,9 @@
 //! of it; [`Anchor::sync`] makes it durable against a power cut, once a second. It is never ahead of a sound journal,
 //! because the journal is durable before the anchor is written. Two slots are written in turn, each with a checksum, so a
 //! torn write leaves the other one.
+//!
+//! The same is in two files. Somebody who puts back an older copy of `journal.*` by hand puts back the anchor of that name with it;
+//! `high-water` stays and tells.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,7 +20,8 @@ use gangline_base::JobId;
 use super::record::{Checksum, Head};
 use super::{Error, Sequence};
 
-const FILE: &str = "journal.anchor";
+/// The anchor's files, alike.
+const FILES: [&str; 2] = ["journal.anchor", "high-water"];
 /// Slots are on pages of their own, so that a torn page never takes both.
 const SLOT_DISTANCE: u64 = 4_096;
 const SLOT_BYTES: usize = 192;
@@ -34,34 +38,45 @@ pub(super) struct Anchored {
     pub(super) given_out: JobId,
 }
 
-/// The anchor's file, held by the journal's writer.
+/// The anchor's files, held by the journal's writer.
 #[derive(Debug)]
 pub(super) struct Anchor {
-    file: File,
+    files: Vec<File>,
     turn: u64,
     is_synced: bool,
 }
 
 impl Anchor {
-    /// What the anchor in `folder` says; none if there is no anchor, or none that can be read.
+    /// What the anchor in `folder` says, by the file that knows more; none if there is no anchor, or none that can be read.
     pub(super) fn read(folder: &Path) -> Result<Option<Anchored>, Error> {
-        let path = folder.join(FILE);
-        match OpenOptions::new().read(true).open(&path) {
-            Ok(file) => Ok(newest(&file).map(|(_, anchored)| anchored)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::Folder { path, source }),
+        let mut known: Option<Anchored> = None;
+        for name in FILES {
+            let path = folder.join(name);
+            let found = match OpenOptions::new().read(true).open(&path) {
+                Ok(file) => newest(&file).map(|(_, anchored)| anchored),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(source) => return Err(Error::Folder { path, source }),
+            };
+            known = match (known, found) {
+                (Some(known), Some(found)) => Some(known.or_later(found)),
+                (known, found) => known.or(found),
+            };
         }
+        Ok(known)
     }
 
     /// Opens the anchor of `folder`, or makes it, and writes to it durably what holds now.
     pub(super) fn open(folder: &Path, anchored: Anchored) -> Result<Anchor, Error> {
-        let path: PathBuf = folder.join(FILE);
-        let refused = |source| Error::Folder { path: path.clone(), source };
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(&path);
-        let file = file.map_err(refused)?;
-        let turn = newest(&file).map_or(0, |(turn, _)| turn);
-        let mut anchor = Anchor { file, turn, is_synced: true };
+        let open = |name| {
+            let path: PathBuf = folder.join(name);
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+            options.open(&path).map_err(|source| Error::Folder { path, source })
+        };
+        let files = FILES.into_iter().map(open).collect::<Result<Vec<File>, Error>>()?;
+        let turn = files.iter().filter_map(newest).map(|(turn, _)| turn).max().unwrap_or(0);
+        let refused = |source| Error::Folder { path: folder.to_owned(), source };
+        let mut anchor = Anchor { files, turn, is_synced: true };
         anchor.note(anchored).map_err(refused)?;
         anchor.sync().map_err(refused)?;
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(refused)?;
@@ -72,16 +87,25 @@ impl Anchor {
     pub(super) fn note(&mut self, anchored: Anchored) -> io::Result<()> {
         self.turn += 1;
         self.is_synced = false;
-        self.file.write_all_at(&encode(self.turn, anchored), (self.turn % SLOTS) * SLOT_DISTANCE)
+        let (slot, at) = (encode(self.turn, anchored), (self.turn % SLOTS) * SLOT_DISTANCE);
+        self.files.iter().try_for_each(|file| file.write_all_at(&slot, at))
     }
 
     /// Makes what was written durable.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if !self.is_synced {
-            self.file.sync_data()?;
+            self.files.iter().try_for_each(File::sync_data)?;
             self.is_synced = true;
         }
         Ok(())
+    }
+}
+
+impl Anchored {
+    /// Of two files' words the one of the longer journal, with the higher id of both.
+    fn or_later(self, other: Anchored) -> Anchored {
+        let later = if other.head.sequence > self.head.sequence { other } else { self };
+        Anchored { given_out: self.given_out.max(other.given_out), ..later }
     }
 }
 
@@ -156,7 +180,10 @@ mod tests {
         anchor.sync().expect("the disk takes it");
         assert_eq!(Anchor::read(folder.path()).expect("it is there"), Some(at(9)));
         let slot = (anchor.turn % SLOTS) * SLOT_DISTANCE;
-        anchor.file.write_all_at(b"x", slot + 30).expect("the file is ours");
+        let tear = |file: &File| file.write_all_at(b"x", slot + 30).expect("the file is ours");
+        tear(&anchor.files[0]);
+        assert_eq!(Anchor::read(folder.path()).expect("it is there"), Some(at(9)), "the other file has it");
+        tear(&anchor.files[1]);
         assert_eq!(Anchor::read(folder.path()).expect("it is there"), Some(at(8)));
         drop(anchor);
         Anchor::open(folder.path(), at(1 << 60)).expect("it opens again");

@@ -164,8 +164,8 @@ impl Error {
                     .to_owned()
             }
             Error::JournalElsewhere { data, found, wanted } => format!(
-                "leave --journal out; or stop the control plane, move journal.sqlite, journal.sqlite-wal (if it is there) and \
-                 journal.anchor from {} to {}, and remove {}/journal.location if it is there",
+                "leave --journal out; or stop the control plane, move journal.sqlite, journal.sqlite-wal (if it is there), \
+                 journal.anchor and high-water from {} to {}, and remove {}/journal.location if it is there",
                 found.display(),
                 wanted.display(),
                 data.display()

@@ -138,6 +138,8 @@ pub(super) fn recover(
         Some(Anchored { head: Head { sequence: anchored, .. }, given_out }) if !is_whole => {
             let last = head.sequence;
             if accept_loss_after != Some(last) {
+                // A way out is offered only where it leads on.
+                refuse_malformed(&transaction, path)?;
                 return Err(Error::TailLost { path: path.to_owned(), last, anchored, given_out });
             }
             recovered.warnings.push(Warning::TailGivenUp { last, anchored, given_out });
@@ -148,6 +150,15 @@ pub(super) fn recover(
     }
     transaction.commit().map_err(failed)?;
     Ok((recovered, head))
+}
+
+/// A log that was cut between two of its copies into the database leaves pages there that don't fit together.
+fn refuse_malformed(transaction: &Transaction<'_>, path: &Path) -> Result<(), Error> {
+    let verdict: rusqlite::Result<String> = transaction.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
+    match verdict.map_err(|error| Error::from_sqlite(path, error))?.as_str() {
+        "ok" => Ok(()),
+        what => Err(Error::Damaged { path: path.to_owned(), what: what.to_owned() }),
+    }
 }
 
 /// Whether a journal that ends at `head` has the record that its anchor names.

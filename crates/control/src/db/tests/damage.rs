@@ -29,12 +29,14 @@ fn a_bad_last_record_is_put_aside_with_a_warning() {
         check(sql, refused);
         let folder = folder();
         written(folder.path(), 4);
-        let anchor = fs::read(folder.path().join(ANCHOR)).expect("there is an anchor");
+        let anchor = ANCHOR.map(|name| fs::read(folder.path().join(name)).expect("there is an anchor"));
         let (mut journal, _) = open(folder.path()).expect("it is sound");
         commit(&mut journal, &["5"]).expect("there is room");
         drop(journal);
         // As after a power cut: the anchor's last word hadn't reached the disk.
-        fs::write(folder.path().join(ANCHOR), anchor).expect("the file is ours");
+        for (name, bytes) in ANCHOR.iter().zip(anchor) {
+            fs::write(folder.path().join(name), bytes).expect("the file is ours");
+        }
         tamper(folder.path(), sql);
         assert_eq!(start(folder.path(), Options::default()), put_aside, "after {sql}");
     }
@@ -102,11 +104,28 @@ fn a_copy_that_was_put_back_is_told_from_the_journal_that_it_replaced() {
     assert!(start(folder.path(), afresh).starts_with("records ; went on after record 0 "));
 }
 
+/// Proves A-14 for an anchor that went back with the journal, as it does with `cp backup/journal.* .`.
+#[test]
+fn an_anchor_that_was_put_back_with_its_journal_is_told() {
+    let folder = folder();
+    written(folder.path(), 3);
+    let copy = crashed_copy_of_closed(folder.path());
+    fs::copy(folder.path().join(ANCHOR[0]), copy.path().join(ANCHOR[0])).expect("there is an anchor");
+    let (mut journal, _) = open(folder.path()).expect("it is sound");
+    commit(&mut journal, &["4"]).expect("there is room");
+    drop(journal);
+    for name in ["journal.sqlite", ANCHOR[0]] {
+        fs::copy(copy.path().join(name), folder.path().join(name)).expect("the file is ours");
+    }
+    let said = start(folder.path(), Options::default());
+    assert!(said.contains("it ends at record 3, but record 4 had been committed"), "{said}");
+}
+
 #[test]
 fn a_journal_without_an_anchor_starts_and_gets_one() {
     let folder = folder();
     written(folder.path(), 2);
-    fs::remove_file(folder.path().join(ANCHOR)).expect("there is an anchor");
+    remove_anchor(folder.path());
     assert!(start(folder.path(), Options::default()).starts_with("records 1 2; there is no readable anchor"));
     assert_eq!(start(folder.path(), Options::default()), "records 1 2");
 }
@@ -147,7 +166,7 @@ fn a_record_put_aside_is_kept_and_the_journal_goes_on_in_its_place() {
     let folder = folder();
     written(folder.path(), 3);
     tamper(folder.path(), "UPDATE records SET body = x'00' WHERE sequence = 3");
-    fs::remove_file(folder.path().join(ANCHOR)).expect("there is an anchor");
+    remove_anchor(folder.path());
     let (mut journal, recovered) = open(folder.path()).expect("only the last record is bad");
     assert!(recovered.are_read_models_ahead());
     let kept: Vec<u8> = journal
@@ -262,7 +281,7 @@ fn a_log_cut_anywhere_leaves_whole_batches() {
         let log = OpenOptions::new().write(true).open(copy.path().join("journal.sqlite-wal")).expect("it was copied");
         log.set_len(length * cut / 50).expect("the file is ours");
         // With the anchor, the loss would be told and refused.
-        fs::remove_file(copy.path().join(ANCHOR)).expect("it was copied");
+        remove_anchor(copy.path());
         let (_, recovered) = open(copy.path()).expect("a torn log is no damage");
         assert_eq!(recovered.records.len() % 3, 0, "a batch came back in part");
         counts.push(recovered.records.len());

@@ -12,7 +12,8 @@ use tempfile::TempDir;
 
 use super::{Batch, Entry, Error, Journal, Options, Recovered, Sequence};
 
-const ANCHOR: &str = "journal.anchor";
+/// The two files of the anchor.
+const ANCHOR: [&str; 2] = ["journal.anchor", "high-water"];
 
 fn folder() -> TempDir {
     tempfile::tempdir().expect("the temporary folder is writable")
@@ -64,6 +65,10 @@ fn tamper(folder: &Path, sql: &str) {
     connection.execute_batch(sql).expect("the statement is sound");
 }
 
+fn remove_anchor(folder: &Path) {
+    ANCHOR.iter().for_each(|name| fs::remove_file(folder.join(name)).expect("there is an anchor"));
+}
+
 /// The database of a journal that nobody holds.
 fn crashed_copy_of_closed(from: &Path) -> TempDir {
     let copy = folder();
@@ -74,7 +79,7 @@ fn crashed_copy_of_closed(from: &Path) -> TempDir {
 /// What a crash leaves behind: the files as they are while the writer lives.
 fn crashed_copy(from: &Path) -> TempDir {
     let copy = folder();
-    for name in ["journal.sqlite", "journal.sqlite-wal", ANCHOR] {
+    for name in ["journal.sqlite", "journal.sqlite-wal", ANCHOR[0], ANCHOR[1]] {
         fs::copy(from.join(name), copy.path().join(name)).expect("the file is there");
     }
     copy

@@ -196,7 +196,9 @@ fn a_torn_last_record_of_any_kind_is_survived() {
 
 /// As a disk does that holds neither the last record nor the anchor written after it.
 pub(super) fn tear(world: &World) {
-    std::fs::remove_file(world.folder.path().join("journal.anchor")).expect("there is an anchor");
+    for name in ["journal.anchor", "high-water"] {
+        std::fs::remove_file(world.folder.path().join(name)).expect("there is an anchor");
+    }
     let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
     let sql = "UPDATE records SET checksum = zeroblob(32) WHERE sequence = (SELECT max(sequence) FROM records)";
     assert_eq!(connection.execute(sql, []).expect("the statement is sound"), 1);
