@@ -32,6 +32,9 @@ pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), 
         return sweeps::show(client, sweep, is_json);
     }
     let mut list: wire::JobList = client.get(&format!("/jobs?limit={}", args.limit))?;
+    for job in &list.damaged {
+        output::tell(&format!("{job} can't be shown: what is kept of it is damaged on disk (docs/errors/G0213.md)"));
+    }
     if !args.all {
         list.jobs.retain(|job| !job.state.is_final());
     }

@@ -7,7 +7,8 @@ use gangline_base::{Bytes, JobId};
 use rusqlite::ErrorCode;
 use rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
 
-use super::Sequence;
+use super::row::damaged_row;
+use super::{DamagedRow, Sequence};
 
 /// Why the journal could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +85,9 @@ pub enum Error {
         /// The newest this program can read.
         known: u32,
     },
+    /// A row of a read model isn't what was written; the others are.
+    #[error(transparent)]
+    Row(DamagedRow),
     /// There is no room left, on the disk or under the journal's own limit.
     #[error("no space left for journal {}", path.display())]
     DiskFull {
@@ -145,6 +149,7 @@ impl Error {
             Error::Poisoned { .. } => "G0207",
             Error::Storage { .. } => "G0208",
             Error::TooLarge { .. } => "G0209",
+            Error::Row(_) => "G0213",
             Error::TailLost { .. } => "G0210",
             Error::NetworkFolder { .. } | Error::JournalElsewhere { .. } => "G0212",
         }
@@ -192,12 +197,18 @@ impl Error {
                     .to_owned()
             }
             Error::Storage { .. } => "look at the disk (dmesg, smartctl), then restart the control plane".to_owned(),
+            Error::Row(_) => {
+                "look at the disk (dmesg, smartctl); other jobs are shown as ever, and a backup has the row".to_owned()
+            }
             Error::TooLarge { .. } => "make it smaller: split the request".to_owned(),
         }
     }
 
     /// Sorts SQLite's errors by what a caller can do about them.
     pub(super) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Error {
+        if let Some(row) = damaged_row(&source) {
+            return Error::Row(row.clone());
+        }
         let path = path.to_owned();
         match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {

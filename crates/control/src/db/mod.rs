@@ -20,6 +20,7 @@ mod network;
 mod reader;
 mod record;
 mod recovery;
+mod row;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -31,3 +32,4 @@ pub use journal::{Batch, CommitInfo, Entry, Journal, Limits, Options};
 pub use reader::Reader;
 pub use record::{Record, Sequence};
 pub use recovery::{Recovered, Snapshot, Warning};
+pub use row::{DamagedRow, check_row, damaged, damaged_row, row_sum};

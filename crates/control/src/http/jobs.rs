@@ -15,7 +15,9 @@ use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
 use crate::jobfile::{self, Submission};
-use crate::model::{JOBS_PER_PAGE_MAX, JobRecord, Texts, history_to_wire, read_job, read_jobs, read_series, to_wire};
+use crate::model::{
+    JOBS_PER_PAGE_MAX, JobRecord, Listing, Texts, history_to_wire, read_job, read_jobs, read_series, to_wire,
+};
 use crate::service;
 use crate::wire;
 
@@ -65,7 +67,8 @@ pub(super) async fn list(
 
 /// The list as the API and the page show it.
 pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<wire::JobList, ApiError> {
-    let records = read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
+    let Listing { jobs: records, damaged, last } =
+        read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
     let waiting = records.iter().map(|(record, _)| record).filter(|record| record.state == wire::JobState::Waiting);
     let mut reasons = app.handle.wait_reasons(waiting.map(|record| record.id).collect()).await?;
     let mut jobs: Vec<wire::Job> = Vec::with_capacity(records.len());
@@ -76,9 +79,9 @@ pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32)
         }
         jobs.push(job);
     }
-    let is_full = u32::try_from(records.len()).is_ok_and(|count| count >= limit);
-    let next = jobs.last().filter(|_| is_full).map(|job| job.id.clone());
-    Ok(wire::JobList { jobs, next })
+    let is_full = u32::try_from(records.len() + damaged.len()).is_ok_and(|count| count >= limit);
+    let next = last.filter(|_| is_full).map(|job| job.to_string());
+    Ok(wire::JobList { jobs, damaged: damaged.iter().map(JobId::to_string).collect(), next })
 }
 
 /// Takes a job in, or says what would become of it. When a submission is answered it is on disk.

@@ -6,6 +6,7 @@
 mod answers;
 mod booking;
 mod bound;
+mod ledger;
 mod record;
 mod recovery;
 mod report;
@@ -17,14 +18,15 @@ mod view;
 pub(crate) use answers::{KeptAnswer, RequestKey, keep_answers, read_answer};
 pub(crate) use booking::book_attempt;
 pub(crate) use bound::bound;
+pub(crate) use ledger::write_ledger;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use record::AttemptRecord;
 pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use series::read_series;
 pub(crate) use store::{
-    JOBS_PER_PAGE_MAX, Repair, last_job, live_jobs, read_job, read_jobs, read_records, repair, write_job, write_ledger,
-    write_sample, write_sweep,
+    JOBS_PER_PAGE_MAX, Listing, Repair, last_job, live_jobs, read_job, read_jobs, read_records, repair, unless_damaged,
+    write_job, write_sample, write_sweep,
 };
 pub(crate) use sweep::{SweepRecord, sweep_to_wire};
 #[cfg(test)]

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use gangline_accounting::LedgerEntry;
-use gangline_base::{Bucket, JobId, Money, SweepId, Timestamp};
-use rusqlite::types::Type;
-use rusqlite::{OptionalExtension, Transaction, params};
+use gangline_base::{JobId, SweepId};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::de::DeserializeOwned;
+use tracing::warn;
 
 use super::answers::forget_answers;
+use super::ledger::read_ledger;
 use super::record::JobRecord;
 use super::report::SampleRow;
 use super::sweep::SweepRecord;
 use super::view::Booked;
-use crate::db::Sequence;
+use crate::db::{Sequence, check_row, damaged, damaged_row, row_sum};
 
 /// Jobs in one listing at most.
 pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
@@ -79,43 +79,19 @@ pub(super) fn from_sql(value: i64) -> u64 {
 /// Writes a job's record over what was there.
 pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
     let doc = serde_json::to_string(record).expect("a record has string keys only");
-    let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc) VALUES (?1, ?2, ?3)";
-    transaction.prepare_cached(sql)?.execute(params![to_sql(record.id.0), !record.state.is_final(), doc])?;
+    let is_live = !record.state.is_final();
+    let sum = row_sum(&[&record.id.0.to_le_bytes(), &[u8::from(is_live)], doc.as_bytes()]);
+    let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc, sum) VALUES (?1, ?2, ?3, ?4)";
+    transaction.prepare_cached(sql)?.execute(params![to_sql(record.id.0), is_live, doc, sum])?;
     Ok(())
 }
 
 /// Writes what the jobs of a sweep share.
 pub(crate) fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) -> rusqlite::Result<()> {
     let doc = serde_json::to_string(sweep).expect("a record has string keys only");
-    let sql = "INSERT OR REPLACE INTO sweeps (sweep, doc) VALUES (?1, ?2)";
-    transaction.prepare_cached(sql)?.execute(params![to_sql(sweep.id.0.0), doc])?;
-    Ok(())
-}
-
-/// Books an entry. A second booking of the same share fails the transaction (A-8).
-pub(crate) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
-    let allocation = &entry.allocation;
-    let nanos = |bucket| i64::try_from(entry.buckets[bucket].nanos()).unwrap_or(i64::MAX);
-    let sql = "INSERT INTO ledger VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17)";
-    transaction.prepare_cached(sql)?.execute(params![
-        to_sql(allocation.job.0),
-        allocation.attempt.0,
-        allocation.node.as_str(),
-        queue,
-        allocation.devices,
-        to_sql(allocation.from.unix_nanos()),
-        to_sql(allocation.to.unix_nanos()),
-        allocation.price.nano_dollars(),
-        entry.cost.nano_dollars(),
-        nanos(Bucket::Compute),
-        nanos(Bucket::DataStall),
-        nanos(Bucket::CheckpointStall),
-        nanos(Bucket::Communication),
-        nanos(Bucket::StragglerWait),
-        nanos(Bucket::Restart),
-        nanos(Bucket::LostWork),
-        nanos(Bucket::Idle),
-    ])?;
+    let sum = row_sum(&[&sweep.id.0.0.to_le_bytes(), doc.as_bytes()]);
+    let sql = "INSERT OR REPLACE INTO sweeps (sweep, doc, sum) VALUES (?1, ?2, ?3)";
+    transaction.prepare_cached(sql)?.execute(params![to_sql(sweep.id.0.0), doc, sum])?;
     Ok(())
 }
 
@@ -138,8 +114,15 @@ pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> ru
     Ok(())
 }
 
-fn document<T: DeserializeOwned>(doc: &str) -> rusqlite::Result<T> {
-    serde_json::from_str(doc).map_err(|e| rusqlite::Error::FromSqlConversionFailure(2, Type::Text, Box::new(e)))
+fn document<T: DeserializeOwned>(doc: &[u8], what: impl FnOnce() -> String) -> rusqlite::Result<T> {
+    serde_json::from_slice(doc).map_err(|_| damaged(what()))
+}
+
+/// Columns of a row of `jobs`, which [`Records::read`] reads.
+const JOB_COLUMNS: &str = "job, is_live, doc, sum";
+
+fn job_of(row: &Row<'_>) -> rusqlite::Result<JobId> {
+    row.get(0).map(|job| JobId(from_sql(job)))
 }
 
 /// Reads records, each with what it shares with the other jobs of its sweep: that is read once for all of them.
@@ -149,21 +132,34 @@ struct Records {
 }
 
 impl Records {
-    fn read(&mut self, transaction: &Transaction<'_>, doc: &str) -> rusqlite::Result<JobRecord> {
-        let mut record: JobRecord = document(doc)?;
-        let Some(id) = record.sweep.as_ref().map(|point| point.id) else { return Ok(record) };
-        record.shared = match self.sweeps.get(&id) {
-            Some(known) => known.clone(),
-            None => {
-                let sql = "SELECT doc FROM sweeps WHERE sweep = ?1";
-                let doc: Option<String> =
-                    transaction.prepare_cached(sql)?.query_row([to_sql(id.0.0)], |row| row.get(0)).optional()?;
-                let shared = doc.map(|doc| document(&doc)).transpose()?.map(Arc::new);
-                self.sweeps.insert(id, shared.clone());
-                shared
-            }
-        };
+    /// The record in a row of [`JOB_COLUMNS`], if it is what was written.
+    fn read(&mut self, transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<JobRecord> {
+        let id = job_of(row)?;
+        let what = || format!("the record of {id}");
+        let is_live: u8 = row.get(1).map_err(|_| damaged(what()))?;
+        let doc = row.get_ref(2)?.as_bytes()?;
+        check_row(row.get_ref(3)?, &[&id.0.to_le_bytes(), &[is_live], doc], what)?;
+        let mut record: JobRecord = document(doc, what)?;
+        if let Some(id) = record.sweep.as_ref().map(|point| point.id) {
+            record.shared = self.shared(transaction, id)?;
+        }
         Ok(record)
+    }
+
+    fn shared(&mut self, transaction: &Transaction<'_>, id: SweepId) -> rusqlite::Result<Option<Arc<SweepRecord>>> {
+        if let Some(known) = self.sweeps.get(&id) {
+            return Ok(known.clone());
+        }
+        let what = || format!("what the jobs of {id} share");
+        let mut statement = transaction.prepare_cached("SELECT doc, sum FROM sweeps WHERE sweep = ?1")?;
+        let read = |row: &Row<'_>| {
+            let doc = row.get_ref(0)?.as_bytes()?;
+            check_row(row.get_ref(1)?, &[&id.0.0.to_le_bytes(), doc], what)?;
+            document(doc, what)
+        };
+        let shared = statement.query_row([to_sql(id.0.0)], read).optional()?.map(Arc::new);
+        self.sweeps.insert(id, shared.clone());
+        Ok(shared)
     }
 }
 
@@ -173,12 +169,16 @@ pub(crate) fn last_job(transaction: &Transaction<'_>) -> rusqlite::Result<Option
     Ok(last.map(|job| JobId(from_sql(job))))
 }
 
-/// Every job that hasn't ended.
+/// Every job that hasn't ended, but for those whose row is damaged.
 pub(crate) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
-    let mut statement = transaction.prepare("SELECT doc FROM jobs WHERE is_live = 1 ORDER BY job")?;
-    let docs = statement.query_map([], |row| row.get::<_, String>(0))?;
-    let mut records = Records::default();
-    docs.map(|doc| records.read(transaction, &doc?)).collect()
+    let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE is_live = 1 ORDER BY job");
+    let mut statement = transaction.prepare(&sql)?;
+    let (mut records, mut live) = (Records::default(), Vec::new());
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        live.extend(unless_damaged(records.read(transaction, row))?);
+    }
+    Ok(live)
 }
 
 /// One job and its ledger rows.
@@ -186,58 +186,61 @@ pub(crate) fn read_job(
     transaction: &Transaction<'_>,
     job: JobId,
 ) -> rusqlite::Result<Option<(JobRecord, Vec<Booked>)>> {
-    let doc: Option<String> =
-        transaction.query_row("SELECT doc FROM jobs WHERE job = ?1", [to_sql(job.0)], |row| row.get(0)).optional()?;
-    doc.map(|doc| Ok((Records::default().read(transaction, &doc)?, read_ledger(transaction, job)?))).transpose()
+    let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
+    let record = statement.query_row([to_sql(job.0)], |row| Records::default().read(transaction, row)).optional()?;
+    record.map(|record| Ok((record, read_ledger(transaction, job)?))).transpose()
+}
+
+/// What a query found; none if it ended with a damaged row, which is logged.
+pub(crate) fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) => match damaged_row(&error) {
+            Some(row) => {
+                warn!("{row}");
+                Ok(None)
+            }
+            None => Err(error),
+        },
+    }
 }
 
 /// The records of these jobs, by id, without their ledger rows.
 pub(crate) fn read_records(transaction: &Transaction<'_>, jobs: Range<JobId>) -> rusqlite::Result<Vec<JobRecord>> {
-    let mut statement = transaction.prepare_cached("SELECT doc FROM jobs WHERE job >= ?1 AND job < ?2 ORDER BY job")?;
-    let docs = statement.query_map([to_sql(jobs.start.0), to_sql(jobs.end.0)], |row| row.get::<_, String>(0))?;
+    let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job >= ?1 AND job < ?2 ORDER BY job");
+    let mut statement = transaction.prepare_cached(&sql)?;
     let mut records = Records::default();
-    docs.map(|doc| records.read(transaction, &doc?)).collect()
+    let range = [to_sql(jobs.start.0), to_sql(jobs.end.0)];
+    statement.query_map(range, |row| records.read(transaction, row))?.collect()
 }
 
-/// Jobs before `before`, newest first, with their ledger rows.
-pub(crate) fn read_jobs(
-    transaction: &Transaction<'_>,
-    before: Option<JobId>,
-    count: u32,
-) -> rusqlite::Result<Vec<(JobRecord, Vec<Booked>)>> {
+/// A part of the list of jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// Newest first, each with its ledger rows.
+    pub(crate) jobs: Vec<(JobRecord, Vec<Booked>)>,
+    /// Jobs of which a row is damaged.
+    pub(crate) damaged: Vec<JobId>,
+    /// The last job that was looked at.
+    pub(crate) last: Option<JobId>,
+}
+
+/// Jobs before `before`, newest first; a damaged row hides no other.
+pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u32) -> rusqlite::Result<Listing> {
     let before = before.map_or(i64::MAX, |job| to_sql(job.0));
     let count = count.min(JOBS_PER_PAGE_MAX);
-    let mut statement = transaction.prepare("SELECT doc FROM jobs WHERE job < ?1 ORDER BY job DESC LIMIT ?2")?;
-    let docs = statement.query_map(params![before, count], |row| row.get::<_, String>(0))?;
-    let (mut records, mut jobs) = (Records::default(), Vec::new());
-    for doc in docs {
-        let record = records.read(transaction, &doc?)?;
-        let booked = read_ledger(transaction, record.id)?;
-        jobs.push((record, booked));
-    }
-    Ok(jobs)
-}
-
-fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
-    let sql = "SELECT node, devices, from_unix_nanos, to_unix_nanos, price_nano_dollars_per_hour,
-                      compute, data_stall, checkpoint_stall, communication, straggler_wait, restart, lost_work, idle,
-                      attempt
-               FROM ledger WHERE job = ?1 ORDER BY attempt, node";
-    let mut statement = transaction.prepare_cached(sql)?;
-    let rows = statement.query_map([to_sql(job.0)], |row| {
-        let mut nanos = [0; Bucket::ALL.len()];
-        for (index, nano) in nanos.iter_mut().enumerate() {
-            *nano = from_sql(row.get(5 + index)?);
+    let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job < ?1 ORDER BY job DESC LIMIT ?2");
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let (mut records, mut listing) = (Records::default(), Listing::default());
+    let mut rows = statement.query(params![before, count])?;
+    while let Some(row) = rows.next()? {
+        let id = job_of(row)?;
+        listing.last = Some(id);
+        let whole = records.read(transaction, row).and_then(|record| Ok((record, read_ledger(transaction, id)?)));
+        match unless_damaged(whole)? {
+            Some(job) => listing.jobs.push(job),
+            None => listing.damaged.push(id),
         }
-        Ok(Booked {
-            node: row.get(0)?,
-            devices: row.get(1)?,
-            from: Timestamp::from_unix_nanos(from_sql(row.get(2)?)),
-            to: Timestamp::from_unix_nanos(from_sql(row.get(3)?)),
-            price: Money::from_nano_dollars(row.get(4)?),
-            nanos,
-            attempt: row.get(13)?,
-        })
-    })?;
-    rows.collect()
+    }
+    Ok(listing)
 }

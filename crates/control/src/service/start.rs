@@ -24,7 +24,7 @@ use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::config::{self, ConfigError};
 use crate::db::{self, Journal, Reader, Recovered, Sequence};
-use crate::model::{JobRecord, Repair, SweepRecord, live_jobs, read_job};
+use crate::model::{JobRecord, Repair, SweepRecord, live_jobs, read_job, unless_damaged};
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]
@@ -155,8 +155,9 @@ fn read_records(reader: &Reader, engine: &Engine) -> Result<Vec<JobRecord>, db::
         records.retain(|record| engine.job(record.id).is_some());
         let known: BTreeSet<JobId> = records.iter().map(|record| record.id).collect();
         for job in engine.jobs().filter(|job| !known.contains(&job.id)) {
-            // It had ended in an entry that was put aside.
-            records.extend(read_job(transaction, job.id)?.map(|(record, _)| record));
+            // It had ended in an entry that was put aside, or its row is damaged: then it is made anew.
+            let found = unless_damaged(read_job(transaction, job.id))?.flatten();
+            records.extend(found.map(|(record, _)| record));
         }
         Ok(records)
     })

@@ -11,6 +11,9 @@ use super::{HistoryLine, Time};
 pub struct JobList {
     /// The jobs.
     pub jobs: Vec<Job>,
+    /// Jobs of this part of the list that can't be shown, because what is kept of them is damaged on disk (G0213).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
     /// Give this as `before` to see older ones; absent at the end.
     pub next: Option<String>,
 }

@@ -1,0 +1,95 @@
+//! Rows of read models that a disk has changed: each is told alone, and none is shown as what it isn't.
+
+use gangline_base::JobId;
+use gangline_execution::protocol::Outcome;
+use rusqlite::Connection;
+
+use super::{Supervisor, World, spec};
+use crate::db;
+use crate::model::{Listing, read_job, read_jobs};
+use crate::wire::JobState;
+
+fn listing(world: &mut World) -> Listing {
+    let reader = world.actor().journal.reader();
+    reader.read(|transaction| read_jobs(transaction, None, 100)).expect("one bad row hides no other")
+}
+
+/// Two jobs that have ended, and one that waits.
+fn world() -> World {
+    let mut world = World::new(&[("n1", 1)]);
+    for name in ["first", "second"] {
+        world.submit(spec(name, 1, 1));
+        let now = world.now;
+        let launched = world.launch().remove(0);
+        Supervisor::new(&launched, now).runs(now).steps(now, 3).ends(now, Outcome::Succeeded).tell(&mut world);
+    }
+    world.drain("n1", super::super::DrainWish::WhenFree).expect("the node is there");
+    world.submit(spec("waits", 1, 1));
+    world
+}
+
+fn tamper(world: &World, sql: &str) {
+    let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
+    assert_eq!(connection.execute(sql, []).expect("the statement is sound"), 1, "{sql}");
+}
+
+#[test]
+fn every_flipped_bit_of_a_jobs_row_is_told_and_hides_no_other_job() {
+    let mut world = world();
+    let reader = world.actor().journal.reader();
+    let read = |sql: &str| reader.read(|transaction| transaction.query_row(sql, [], |row| row.get::<_, String>(0)));
+    let doc = read("SELECT doc FROM jobs WHERE job = 2").expect("it is there");
+    let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
+    for bit in (0..doc.len() * 8).step_by(97) {
+        let mut flipped = doc.clone().into_bytes();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        let sql = "UPDATE jobs SET doc = CAST(?1 AS TEXT) WHERE job = 2";
+        assert_eq!(connection.execute(sql, [&flipped]).expect("the statement is sound"), 1);
+        let found = listing(&mut world);
+        assert_eq!(found.damaged, [JobId(2)], "bit {bit}");
+        assert_eq!(found.jobs.iter().map(|(job, _)| job.id).collect::<Vec<_>>(), [JobId(3), JobId(1)]);
+        let alone = reader.read(|transaction| read_job(transaction, JobId(2)));
+        assert!(matches!(alone, Err(db::Error::Row(_))), "bit {bit}");
+    }
+}
+
+#[test]
+fn every_changed_column_of_the_ledger_is_told() {
+    let columns = [
+        "queue",
+        "devices",
+        "from_unix_nanos",
+        "to_unix_nanos",
+        "price_nano_dollars_per_hour",
+        "cost_nano_dollars",
+        "compute",
+        "data_stall",
+        "checkpoint_stall",
+        "communication",
+        "straggler_wait",
+        "restart",
+        "lost_work",
+        "idle",
+    ];
+    for column in columns {
+        let mut world = world();
+        let value = if column == "queue" { "'other'".to_owned() } else { format!("{column} + 1") };
+        tamper(&world, &format!("UPDATE ledger SET {column} = {value} WHERE job = 1"));
+        assert_eq!(listing(&mut world).damaged, [JobId(1)], "{column}");
+    }
+}
+
+#[test]
+fn the_row_of_a_job_that_has_not_ended_is_made_anew_at_the_start() {
+    let mut world = world();
+    world.crash();
+    tamper(&world, "UPDATE jobs SET doc = replace(doc, 'waits', 'wants') WHERE job = 3");
+    world.open().expect("the folder opens again");
+    let shown = world.show(JobId(3));
+    assert_eq!((shown.name.as_str(), shown.state), ("waits", JobState::Waiting));
+    assert!(listing(&mut world).damaged.is_empty());
+    world.crash();
+    tamper(&world, "UPDATE jobs SET is_live = 0 WHERE job = 3");
+    world.open().expect("the folder opens again");
+    assert_eq!(world.show(JobId(3)).state, JobState::Waiting);
+}
