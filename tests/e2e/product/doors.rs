@@ -149,9 +149,7 @@ fn the_socket_is_for_the_owner_of_the_data_folder() {
 #[test]
 fn a_folder_that_can_hold_no_socket_has_tls_instead() {
     let mut product = Product::down(&["a=cpu:1"]);
-    // What is in the way can't be replaced by a file.
-    std::fs::create_dir_all(product.data().join("control.sock/x")).expect("a folder");
-    open_to_all(&product.data(), 0o700);
+    product.without_socket();
     product.start();
     assert!(product.url().starts_with("https://127.0.0.1:"), "{}", product.url());
     let id = product.submit("name: short\nrun: echo said\n");

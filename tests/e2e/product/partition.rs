@@ -1,5 +1,5 @@
 //! The network between supervisors and the control plane is cut, in a network namespace that the whole product runs in:
-//! its loopback goes down, and comes up again.
+//! its loopback goes down, and comes up again. They use the network because their data folder holds no socket.
 
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ fn jobs_go_on_while_the_network_is_away() {
     let Some(network) = Namespace::new("a") else { return };
     let mut product = Product::down(&["a=cpu:1"]);
     product.started_by(&["ip", "netns", "exec", network.name()]);
+    product.without_socket();
     product.start();
     let id = product.submit(&holding(&product, 60));
     wait_for("the job to begin", || (!marks(&product).is_empty()).then_some(()));
@@ -47,6 +48,7 @@ fn devices_of_a_job_behind_a_partition_are_never_used_twice() {
     let Some(network) = Namespace::new("b") else { return };
     let mut product = Product::down(&["a=cpu:1"]);
     product.started_by(&["ip", "netns", "exec", network.name()]);
+    product.without_socket();
     product.option("--orphan-after", "2");
     product.start();
     let id = product.submit(&holding(&product, 50));

@@ -23,7 +23,7 @@ pub(crate) struct SampleRow {
 }
 
 impl JobRecord {
-    /// Takes in a report on the current attempt and returns the samples in it that are new. Repeating a report changes
+    /// Takes in a report on the current attempt and returns the samples in it that are new and kept. Repeating a report changes
     /// nothing. `None` if this share of the attempt isn't the node's. [`JobRecord::summarise`] is due then.
     pub(crate) fn take_report(&mut self, node_rank: usize, mut report: Report) -> Option<Vec<SampleRow>> {
         let (job, number) = (self.id.0, report.attempt);
@@ -63,7 +63,8 @@ impl JobRecord {
         {
             self.progress.loss = Some(loss);
         }
-        Some(new)
+        // Curves are those of the first node; the others' samples say the same.
+        Some(if node_rank == 0 { new } else { Vec::new() })
     }
 
     /// Whether there is an attempt, and one of its nodes has reported.

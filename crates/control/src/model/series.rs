@@ -4,8 +4,11 @@
 use gangline_base::{JobId, Timestamp};
 use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::store::{SPARSE_EVERY, from_sql, to_sql};
+use super::store::{from_sql, stride, to_sql};
 use crate::wire::{Point, Series, Time};
+
+/// Samples that are looked through for one with a loss, at least.
+const LOOK_AHEAD_MIN: u64 = 64;
 
 /// The numbers of the samples of one attempt.
 struct Span {
@@ -37,7 +40,8 @@ pub(crate) fn read_series(transaction: &Transaction<'_>, job: JobId, points_max:
         let until = if index + 1 == count { total } else { spread(index + 1, count - 1, total - 1) };
         let number = spans[at].first + (position - before);
         let last = spans[at].last.min(number + (until - position) - 1);
-        points.extend(point(transaction, job, spans[at].attempt, (number, last.min(number + SPARSE_EVERY - 1)))?);
+        let ahead = LOOK_AHEAD_MIN.max(2 * stride(number)) - 1;
+        points.extend(point(transaction, job, spans[at].attempt, (number, last.min(number + ahead)))?);
     }
     Ok(Series { job: job.to_string(), points })
 }

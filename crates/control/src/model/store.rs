@@ -19,10 +19,14 @@ use crate::db::{Sequence, check_row, damaged, damaged_row, row_sum};
 
 /// Jobs in one listing at most.
 pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
-/// Samples of an attempt that are all kept.
-const DENSE_SAMPLES_MAX: u64 = 1_000_000;
-/// Beyond them one in so many is.
-pub(super) const SPARSE_EVERY: u64 = 64;
+/// Samples of an attempt that are all kept.
+const DENSE_SAMPLES: u64 = 16_384;
+
+/// Beyond the first samples of an attempt one in so many is kept: each time the attempt gets twice as long, half as many. So a
+/// month-long run keeps some hundred thousand samples, and a curve of any part of it has points enough.
+pub(super) const fn stride(number: u64) -> u64 {
+    if number < DENSE_SAMPLES { 1 } else { 2 << (number.ilog2() - DENSE_SAMPLES.ilog2()) }
+}
 
 /// Read-model rows to take out because damaged journal entries, which they followed from, were put aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +99,9 @@ pub(crate) fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) ->
     Ok(())
 }
 
-/// Stores a sample unless it is there. Of a very long attempt only every [`SPARSE_EVERY`]th is kept.
+/// Stores a sample unless it is there, or is one of those that aren't kept ([`stride`]).
 pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
-    if row.number >= DENSE_SAMPLES_MAX && !row.number.is_multiple_of(SPARSE_EVERY) {
+    if !row.number.is_multiple_of(stride(row.number)) {
         return Ok(());
     }
     let sql = "INSERT OR IGNORE INTO samples VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -243,4 +247,19 @@ pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, co
         }
     }
     Ok(listing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_attempt_keeps_fewer_and_fewer_samples_and_none_is_far_from_the_next() {
+        let kept = |until: u64| (0..until).filter(|number| number.is_multiple_of(stride(*number))).count();
+        assert_eq!(kept(DENSE_SAMPLES), 16_384);
+        assert_eq!(kept(2 * DENSE_SAMPLES), 16_384 + 8_192);
+        assert_eq!(kept(64 * DENSE_SAMPLES), 16_384 + 6 * 8_192);
+        let numbers: Vec<u64> = (0..1_u64 << 20).filter(|number| number.is_multiple_of(stride(*number))).collect();
+        assert!(numbers.windows(2).all(|pair| pair[1] - pair[0] <= stride(pair[1])));
+    }
 }

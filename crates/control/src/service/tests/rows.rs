@@ -1,5 +1,7 @@
 //! Rows of read models that a disk has changed: each is told alone, and none is shown as what it isn't.
 
+use std::time::Duration;
+
 use gangline_base::JobId;
 use gangline_execution::protocol::Outcome;
 use rusqlite::Connection;
@@ -92,4 +94,23 @@ fn the_row_of_a_job_that_has_not_ended_is_made_anew_at_the_start() {
     tamper(&world, "UPDATE jobs SET is_live = 0 WHERE job = 3");
     world.open().expect("the folder opens again");
     assert_eq!(world.show(JobId(3)).state, JobState::Waiting);
+}
+
+#[test]
+fn samples_of_the_first_node_are_kept_and_those_of_all_are_acknowledged() {
+    let mut world = World::new(&[("n1", 1), ("n2", 1)]);
+    world.submit(spec("gang", 2, 1));
+    let now = world.now;
+    let mut supervisors: Vec<Supervisor> = world.launch().iter().map(|spec| Supervisor::new(spec, now)).collect();
+    for supervisor in &mut supervisors {
+        supervisor.runs(now).steps(now, 3).tell(&mut world);
+    }
+    world.pass(Duration::from_secs(1));
+    for supervisor in &mut supervisors {
+        assert_eq!(supervisor.tell(&mut world).samples_stored, 1, "{}", supervisor.spec.node);
+    }
+    let reader = world.actor().journal.reader();
+    let sql = "SELECT count(*), max(node_rank) FROM samples";
+    let kept = reader.read(|transaction| transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))));
+    assert_eq!(kept.expect("it is there"), (1, 0));
 }
