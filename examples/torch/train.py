@@ -83,6 +83,8 @@ def main() -> None:
             save(args.checkpoint, step, inner, args.fsdp)
     if rank == 0:
         print("done", flush=True)
+    # Gloo may abort a rank that is still in its last collective when another one closes its connections.
+    dist.barrier()
     dist.destroy_process_group()
 
 
