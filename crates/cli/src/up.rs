@@ -96,7 +96,6 @@ impl From<OnFailure> for OnJournalFailure {
 /// A control plane that runs in this process.
 pub(crate) struct Running {
     pub(crate) url: String,
-    pub(crate) secrets: Secrets,
     visits: Visits,
     service: Service,
     stop_http: oneshot::Sender<()>,
@@ -187,7 +186,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let (handle, reader) = (service.handle(), service.reader());
-    let app = App { handle, reader, secrets: secrets.clone(), visits: visits.clone(), user, folder, hosts };
+    let app = App { handle, reader, secrets, visits: visits.clone(), user, folder, hosts };
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
@@ -197,7 +196,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         runtime.block_on(http::serve(doors, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    Ok(Running { url, secrets, visits, service, stop_http, http })
+    Ok(Running { url, visits, service, stop_http, http })
 }
 
 /// The ladder of time-outs above the heartbeat, with what was set apart.

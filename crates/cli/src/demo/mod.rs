@@ -10,6 +10,7 @@ mod watch;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use gangline_control::secret::Secrets;
 use gangline_control::wire;
 use gangline_execution::inventory::this_machine;
 use gangline_execution::launcher::slurm::private::PrivateSlurm;
@@ -65,7 +66,7 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
     };
     let kind = if slurm.is_some() { "cpu".to_owned() } else { accelerator_kind() };
     let running = up::start(&folder, &up_args(args, &kind, slurm.as_ref()))?;
-    let client = Client::of_folder(&folder, running.secrets.user_token())?;
+    let client = Client::of_folder(&folder, Secrets::open(&folder)?.user_token())?;
     output::tell(&format!("control plane at {} (data folder {})", running.url, folder.display()));
     running.tell_page()?;
     let seen = if slurm.is_some() { slurm::wait_for_nodes(&client) } else { Ok(()) };
