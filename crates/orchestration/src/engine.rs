@@ -145,7 +145,8 @@ impl Engine {
         match entry {
             Entry::Event(event) => {
                 match self.admit(event) {
-                    // It held when it was accepted. The administrator's file says anew at the start what is to hold.
+                    // The configuration was valid when it was accepted, and the start applies the administrator's file
+                    // again in any case.
                     Err(Refusal::Configuration(_)) => return Ok(()),
                     Err(refusal) if !refusal.is_by_rule() => return Err(refusal),
                     _ => self.evolve_event(at, event),

@@ -112,8 +112,8 @@ impl HeldFolder {
     }
 }
 
-/// Takes the lock. A process that its last holder had only just started has the holder's files until it has loaded its program,
-/// and so the lock.
+/// Takes the lock, and tries for a moment: a process that the last holder has just started still shares the holder's files, and
+/// with them the lock, until it executes its own program.
 fn patiently(lock: &File) -> Result<(), TryLockError> {
     for _ in 1..LOCK_TRIES {
         match lock.try_lock() {

@@ -1,4 +1,4 @@
-//! The journal and the read models: one SQLite file in the data folder.
+//! The journal and the read models: one SQLite file, in the data folder or in a folder of its own on a local disk.
 //!
 //! One thread owns the [`Journal`] and commits batches: the records and the read-model rows of a batch become durable
 //! together, with one fsync (group commit). HTTP handlers read through a [`Reader`], which sees only what is durable.

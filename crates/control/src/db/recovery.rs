@@ -138,7 +138,7 @@ pub(super) fn recover(
         Some(Anchored { head: Head { sequence: anchored, .. }, given_out }) if !is_whole => {
             let last = head.sequence;
             if accept_loss_after != Some(last) {
-                // A way out is offered only where it leads on.
+                // --accept-loss-after is offered only if a start with it would succeed.
                 refuse_malformed(&transaction, path)?;
                 return Err(Error::TailLost { path: path.to_owned(), last, anchored, given_out });
             }
@@ -152,7 +152,8 @@ pub(super) fn recover(
     Ok((recovered, head))
 }
 
-/// A log that was cut between two of its copies into the database leaves pages there that don't fit together.
+/// Refuses a database whose pages don't fit together, as after a loss of the log when only part of it had been copied into the
+/// database.
 fn refuse_malformed(transaction: &Transaction<'_>, path: &Path) -> Result<(), Error> {
     let verdict: rusqlite::Result<String> = transaction.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
     match verdict.map_err(|error| Error::from_sqlite(path, error))?.as_str() {

@@ -11,7 +11,7 @@ pub struct DamagedRow {
     pub what: String,
 }
 
-/// Half of it would do against decay; it costs little beside a row.
+/// Eight bytes are enough against bit rot, and cost little beside a row.
 const SUM_BYTES: usize = 8;
 
 /// The checksum of a row: of its columns' bytes, each with its length.

@@ -33,8 +33,7 @@ fn copied(from: &Path, to: &Path) {
     }
 }
 
-/// Proves A-14: the journal is put back to an earlier state, as somebody does who takes the advice to restore a backup for the
-/// advice to copy files.
+/// Proves A-14: somebody copies an older database over the newer one by hand.
 #[test]
 fn after_the_journal_went_back_nothing_is_used_twice() {
     let mut world = World::new(&[("n1", 1)]);
