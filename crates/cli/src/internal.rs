@@ -29,6 +29,9 @@ pub(crate) enum Internal {
     Supervise {
         /// The spec file.
         spec: PathBuf,
+        /// Give its processes a control group of their own, where that is possible.
+        #[arg(long)]
+        own_group: bool,
     },
     /// Keep one rank: its processes, its log, the record of its end.
     #[command(hide = true)]
@@ -70,7 +73,7 @@ pub(crate) enum Internal {
 /// Runs one to its end.
 pub(crate) fn run(internal: Internal) -> ExitCode {
     match internal {
-        Internal::Supervise { spec } => run_supervisor(spec),
+        Internal::Supervise { spec, own_group } => run_supervisor(spec, own_group),
         Internal::KeepRank { log, log_bytes_max, record, command } => {
             match keep_rank(&KeeperOptions { log, log_bytes_max, record, command }) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -119,13 +122,14 @@ fn watch_gpus() -> Result<(), String> {
     checks::watch_gpus(|line| say(line).map_err(|_| std::io::ErrorKind::BrokenPipe.into()))
 }
 
-fn run_supervisor(spec: PathBuf) -> ExitCode {
+fn run_supervisor(spec: PathBuf, has_own_group: bool) -> ExitCode {
     log_to_stderr();
     // What this command line was told, the token above all, is none of the ranks' business.
     let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("GANGLINE_"));
     let environment = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
     let kernel_log = std::env::var_os("GANGLINE_KERNEL_LOG").map(PathBuf::from);
-    let options = SuperviseOptions { spec, temporary_folder: std::env::temp_dir(), environment, kernel_log };
+    let temporary_folder = std::env::temp_dir();
+    let options = SuperviseOptions { spec, temporary_folder, environment, kernel_log, has_own_group };
     match supervise(options) {
         Ok(Supervised::Delivered | Supervised::Elsewhere) => ExitCode::SUCCESS,
         Ok(Supervised::Undelivered) => ExitCode::from(UNDELIVERED),

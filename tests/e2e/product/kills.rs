@@ -111,10 +111,26 @@ fn work_that_was_done_when_its_supervisor_was_killed_is_not_done_again() {
 /// Proves A-5: when nobody is left to clean up, what the attempt started is found and killed before its slots are given on.
 #[test]
 fn nothing_outlives_a_supervisor_and_a_keeper_killed_together() {
+    killed_together("setsid sleep 1000");
+}
+
+/// The same for a process that shows neither its session nor its environment: only the control group knows whose it is.
+#[test]
+fn a_daemon_with_a_clean_environment_does_not_outlive_its_attempt() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the mounts");
+    if !mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2")) {
+        println!("skipped: there are no control groups of version 2 here");
+        return;
+    }
+    killed_together("env -i setsid /bin/sleep 1000");
+}
+
+/// The first attempt starts this in the background and something in the foreground; then its supervisor and its keeper are killed.
+fn killed_together(background: &str) {
     let product = Product::up(&["a=cpu:1"]);
     let mark = product.path("pids");
     let run = format!(
-        "name: leaves\nrun: |\n  [ $GANGLINE_ATTEMPT = 1 ] || exit 0\n  setsid sleep 1000 &\n  echo $! > {0}.new\n  \
+        "name: leaves\nrun: |\n  [ $GANGLINE_ATTEMPT = 1 ] || exit 0\n  {background} &\n  echo $! > {0}.new\n  \
          sh -c 'echo $$ >> {0}.new; mv {0}.new {0}; exec sleep 1000'\n  echo over\n",
         mark.display()
     );

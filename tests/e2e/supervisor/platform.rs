@@ -10,13 +10,43 @@ use gangline_execution::protocol::{NodeState, Outcome};
 use crate::fixtures::attempt::{Attempt, environment};
 use crate::fixtures::{gangline, wait_for};
 
-/// A program that turns into gangline with so many file descriptors.
-fn with_files(folder: &Path, files: u32) -> PathBuf {
-    let path = folder.join("gangline-with-few-files");
-    let script = format!("#!/bin/sh\nulimit -n {files}\nexec {} \"$@\"\n", gangline().display());
+/// A program that does something to itself and then turns into gangline.
+fn program_that(folder: &Path, first: &str) -> PathBuf {
+    let path = folder.join("gangline-in-want");
+    let script = format!("#!/bin/sh\n{first}\nexec {} \"$@\"\n", gangline().display());
     std::fs::write(&path, script).expect("a script");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("it is ours");
     path
+}
+
+/// A control group that bounds the processes and threads in it; it goes at the end.
+struct ProcessLimit(PathBuf);
+
+impl ProcessLimit {
+    /// None if this user may not make one here.
+    fn new(processes: u32) -> Option<ProcessLimit> {
+        let roots = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(Path::new);
+        let root = roots.into_iter().find(|root| root.join("cgroup.procs").exists())?;
+        let _ = std::fs::write(root.join("cgroup.subtree_control"), "+pids");
+        let limit = ProcessLimit(root.join(format!("gangline-test-{}", std::process::id())));
+        std::fs::create_dir_all(&limit.0).ok()?;
+        std::fs::write(limit.0.join("pids.max"), processes.to_string()).ok()?;
+        Some(limit)
+    }
+
+    /// A program that turns into gangline in the group.
+    fn program(&self, folder: &Path) -> PathBuf {
+        let enter = format!("echo $$ > {}", self.0.join("cgroup.procs").display());
+        program_that(folder, &enter)
+    }
+}
+
+impl Drop for ProcessLimit {
+    fn drop(&mut self) {
+        let is_empty = || std::fs::read_to_string(self.0.join("cgroup.procs")).is_ok_and(|text| text.is_empty());
+        wait_for("the group to be empty", || is_empty().then_some(()));
+        let _ = std::fs::remove_dir(&self.0);
+    }
 }
 
 /// How an attempt ended, by its report or by what its launcher sees; none if it isn't over.
@@ -42,12 +72,34 @@ fn want_of_file_descriptors_is_never_the_jobs_fault() {
     let (mut unable, mut succeeded) = (0, 0);
     for files in 5..32 {
         let mut attempt = Attempt::of("exit 0").with(|spec| spec.orphan_after_ms = 2_000);
-        attempt.launcher = LocalLauncher::new(with_files(attempt.spec.workdir.as_path(), files), environment());
+        attempt.launcher =
+            LocalLauncher::new(program_that(&attempt.spec.workdir, &format!("ulimit -n {files}")), environment());
         attempt.start_supervisor();
         match wait_for("the attempt to end", || end_of(&attempt)) {
             Outcome::Unable { .. } => unable += 1,
             Outcome::Succeeded => succeeded += 1,
             other => panic!("with {files} file descriptors it ended as {other:?}"),
+        }
+    }
+    assert!(unable > 3 && succeeded > 3, "{unable} could not be started, {succeeded} could");
+}
+
+/// Proves A-13 where processes and threads run out, wherever that happens.
+#[test]
+fn want_of_processes_is_never_the_jobs_fault() {
+    let (mut unable, mut succeeded) = (0, 0);
+    for processes in 1..24 {
+        let Some(limit) = ProcessLimit::new(processes) else {
+            println!("skipped: making a control group is not permitted here");
+            return;
+        };
+        let mut attempt = Attempt::of("exit 0").with(|spec| spec.orphan_after_ms = 2_000);
+        attempt.launcher = LocalLauncher::new(limit.program(&attempt.spec.workdir), environment());
+        attempt.start_supervisor();
+        match wait_for("the attempt to end", || end_of(&attempt)) {
+            Outcome::Unable { .. } => unable += 1,
+            Outcome::Succeeded => succeeded += 1,
+            other => panic!("with {processes} processes it ended as {other:?}"),
         }
     }
     assert!(unable > 3 && succeeded > 3, "{unable} could not be started, {succeeded} could");

@@ -1,5 +1,6 @@
 //! Fencing: kills whatever an attempt left on this machine, whoever its parent is by now. Supervisor and keeper kill what
-//! descends from a rank; when both die at once, only its session and the environment that it inherited tell whose a process is.
+//! descends from a rank; when both die at once, only its control group, its session and the environment that it inherited tell whose
+//! a process is.
 //!
 //! Keeps A-5 (devices aren't given away under a living process) and A-10 (bounded sweeps and reads).
 
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::LaunchError;
+use crate::cgroup::AttemptGroup;
 use crate::files::read_bounded;
 use crate::keeper::KEEPER_EXTENSION;
 use crate::process::{as_pid, described, numbers, own_pid, stat};
@@ -23,6 +25,8 @@ use crate::supervisor::{ATTEMPT_FOLDER_VARIABLE, Identity};
 const SWEEPS_MAX: u32 = 20;
 /// Between two sweeps: what was killed needs a moment to go.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
+/// The same for what is in the attempt's control group.
+const GROUP_KILLED_WITHIN: Duration = Duration::from_millis(200);
 /// Sweeps in one call while a process is being loaded: until then it shows no environment, though who started it goes on
 /// already. One that takes two seconds for that hangs, and is taken for another's.
 const LOADING_SWEEPS_MAX: u32 = 200;
@@ -88,8 +92,13 @@ impl Mark {
     }
 }
 
-/// Kills every process of the attempt in `folder` until none is found and none of the `killed`, to which it adds, is left.
+/// Kills every process of the attempt in `folder` until none is found and none of the `killed`, to which it adds, is left. What has left
+/// the attempt's control group is found by its session and its environment, as everything is where there is no group.
 pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<(), LaunchError> {
+    let in_group = AttemptGroup::of(folder).map_or_else(Vec::new, |group| group.kill(GROUP_KILLED_WITHIN));
+    if !in_group.is_empty() {
+        return Err(left(in_group));
+    }
     let mark = Mark::of_attempt(folder);
     let mut found = Vec::new();
     for turn in 1..=LOADING_SWEEPS_MAX {
@@ -106,10 +115,14 @@ pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<()
         sleep(SWEEP_PAUSE);
     }
     found.extend(killed.iter().map(|killed| killed.pid));
+    Err(left(found))
+}
+
+fn left(mut found: Vec<u32>) -> LaunchError {
     found.sort_unstable();
     found.dedup();
     found.truncate(TOLD_MAX);
-    Err(LaunchError::Fence { left: found.into_iter().map(described).collect() })
+    LaunchError::Fence { left: found.into_iter().map(described).collect() }
 }
 
 /// Kills every process, but for this one, that has all these variables in its environment; as far as that is possible now.

@@ -35,8 +35,8 @@ pub struct LocalLauncher {
 }
 
 impl LocalLauncher {
-    /// A launcher that starts `program supervise SPEC` in this environment ([`super::Inherited`]). The path is absolute: supervisors
-    /// start in their attempt's folder.
+    /// A launcher that starts `program supervise SPEC --own-group` in this environment ([`super::Inherited`]). The path is absolute:
+    /// supervisors start in their attempt's folder.
     #[must_use]
     pub fn new(program: PathBuf, environment: BTreeMap<OsString, OsString>) -> Self {
         LocalLauncher {
@@ -80,7 +80,7 @@ impl LocalLauncher {
         let errors = output.try_clone().map_err(log_error)?;
         let mut command = Command::new(&self.program);
         command.env_clear().envs(&self.environment);
-        command.arg("supervise").arg(folder.join(SPEC_FILE)).current_dir(folder);
+        command.arg("supervise").arg(folder.join(SPEC_FILE)).arg("--own-group").current_dir(folder);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         // The supervisor makes a session of its own; until then, a Ctrl-C meant for the control plane mustn't hit it.
         command.process_group(0);

@@ -41,6 +41,7 @@ use std::sync::Arc;
 
 use rustix::process::{getpid, set_child_subreaper, setsid};
 
+use crate::cgroup::AttemptGroup;
 use crate::files::read_bounded;
 use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
 use crate::trouble::is_platforms;
@@ -64,6 +65,9 @@ pub struct SuperviseOptions {
     pub environment: BTreeMap<OsString, OsString>,
     /// Where the kernel's log is, if it isn't `/dev/kmsg`: a container may have the host's elsewhere.
     pub kernel_log: Option<PathBuf>,
+    /// Whether its processes get a control group of their own, where this user may make one. A workload manager that has put them in
+    /// one already fences by that.
+    pub has_own_group: bool,
 }
 
 /// How supervising ended.
@@ -154,6 +158,7 @@ pub fn supervise(options: SuperviseOptions) -> Result<Supervised, SuperviseError
     }
     claim.sign().map_err(io_error("write supervisor.json"))?;
     set_child_subreaper(Some(getpid())).map_err(|error| io_error("adopt orphans")(error.into()))?;
+    let _membership = options.has_own_group.then(|| AttemptGroup::enter(&folder)).flatten();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(io_error("start the runtime"))?;
     let supervised = match end {

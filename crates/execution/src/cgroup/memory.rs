@@ -47,12 +47,10 @@ pub(crate) fn limit() -> Option<Limit> {
     groups().find_map(|(version, path)| version.tightest(Path::new(version.root), &path))
 }
 
-/// How many processes of this process's group the kernel has killed for memory, ever. None if it doesn't count them.
+/// How many processes of this process's group, or of the nearest one above it that is counted for, the kernel has killed for memory,
+/// ever. None if it doesn't count them.
 pub(crate) fn oom_kills() -> Option<u64> {
-    groups().find_map(|(version, path)| {
-        let events = Path::new(version.root).join(path).join(version.events);
-        counted(&fs::read_to_string(events).ok()?)
-    })
+    groups().find_map(|(version, path)| version.oom_kills(Path::new(version.root), &path))
 }
 
 /// This process's group in each version, relative to its root; version 2 first.
@@ -64,6 +62,13 @@ fn groups() -> impl Iterator<Item = (&'static Version, String)> {
 impl Version {
     fn group_in(&self, own: &str) -> Option<String> {
         own.lines().find_map(|line| Some(line.split_once(self.mark)?.1.trim_start_matches('/').to_owned()))
+    }
+
+    /// A group that was made within another, as an attempt's is, has no file of its own unless memory is handed out below the other.
+    fn oom_kills(&self, root: &Path, path: &str) -> Option<u64> {
+        let leaf = root.join(path);
+        let mut groups = leaf.ancestors().take_while(|group| group.starts_with(root));
+        groups.find_map(|group| counted(&fs::read_to_string(group.join(self.events)).ok()?))
     }
 
     /// "max", and version 1's huge number, are no limits.
@@ -108,6 +113,17 @@ mod tests {
         let limit = VERSIONS[0].tightest(folder.path(), "a/b").expect("there is a limit");
         assert_eq!((limit.path.file_name(), limit.limit, limit.used), (Some("a".as_ref()), Bytes(1_000), Bytes(950)));
         assert!(VERSIONS[1].tightest(folder.path(), "a/b").is_none());
+    }
+
+    #[test]
+    fn kills_of_a_group_without_a_count_are_those_of_the_one_above() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        fs::create_dir_all(folder.path().join("a/b")).expect("it can be made");
+        assert_eq!(VERSIONS[0].oom_kills(folder.path(), "a/b"), None);
+        fs::write(folder.path().join("a/memory.events"), "oom 3\noom_kill 2\n").expect("it can be written");
+        assert_eq!(VERSIONS[0].oom_kills(folder.path(), "a/b"), Some(2));
+        fs::write(folder.path().join("a/b/memory.events"), "oom_kill 1\n").expect("it can be written");
+        assert_eq!(VERSIONS[0].oom_kills(folder.path(), "a/b"), Some(1));
     }
 
     #[test]

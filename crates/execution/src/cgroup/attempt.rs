@@ -1,0 +1,242 @@
+//! The control group of an attempt's processes on this node. A process that leaves its session and clears its environment is still in
+//! its group, and the kernel kills a whole group at once, so that nothing can be started behind a sweep. Version 2 only: the kernel's
+//! Documentation/admin-guide/cgroup-v2.rst, `cgroup.kill` (Linux 5.14) and `cgroup.events`.
+//!
+//! The group is made where this user may: as root, in a container of its own, or in a unit with `Delegate=yes`. Elsewhere, processes are
+//! found by their session and environment alone.
+//!
+//! Keeps A-5: a group is empty only once its processes have let go of their memory and devices.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::fs::statfs;
+
+use crate::files::{read_bounded, write_durably};
+use crate::process::{as_pid, kill_all};
+
+/// The file in the attempt's folder that names its group.
+const FILE: &str = "cgroup";
+/// What `statfs` says of a file system of control groups, version 2 (linux/magic.h).
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
+/// Between two looks whether a group is empty.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The names of all attempts' groups begin with this.
+const PREFIX: &str = "gangline-";
+/// A group that has been empty for so long, since it was made, is nobody's: its supervisor enters it at once.
+const ABANDONED_AFTER: Duration = Duration::from_mins(1);
+/// Groups below an attempt's own, which a rank may make for itself, are removed down to this depth (A-10).
+const DEPTH_MAX: usize = 8;
+
+/// The group of an attempt's processes on this node.
+#[derive(Debug)]
+pub(crate) struct AttemptGroup {
+    path: PathBuf,
+}
+
+impl AttemptGroup {
+    /// Makes the group of the attempt in `folder` below the group of this process, and moves this process there: all that it starts
+    /// from now on is in it. None if there are no such groups here, or this user may not make one.
+    pub(crate) fn enter(folder: &Path) -> Option<Membership> {
+        let parent = own_group()?;
+        remove_abandoned(&parent, ABANDONED_AFTER);
+        let group = AttemptGroup { path: parent.join(name(folder)) };
+        match group.make(folder) {
+            Ok(()) => Some(Membership { group }),
+            Err(error) => {
+                tracing::info!(path = %group.path.display(), %error, "the ranks have no control group of their own");
+                let _ = fs::remove_dir(&group.path);
+                None
+            }
+        }
+    }
+
+    /// The group is named durably before it is entered, so that whoever looks for what is left finds it.
+    fn make(&self, folder: &Path) -> io::Result<()> {
+        fs::create_dir(&self.path).or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        })?;
+        write_durably(&folder.join(FILE), self.path.as_os_str().as_bytes())?;
+        move_to(&self.path)
+    }
+
+    /// The group of the attempt in `folder`, if it was given one that is still there. Whatever the attempt's processes may have written
+    /// to the file, no other attempt's group is found by it.
+    pub(crate) fn of(folder: &Path) -> Option<AttemptGroup> {
+        let written = read_bounded(&folder.join(FILE)).ok()?;
+        let path = PathBuf::from(std::ffi::OsStr::from_bytes(&written));
+        let is_its_own = path.is_absolute() && path.file_name() == Some(name(folder).as_ref()) && is_cgroup(&path);
+        is_its_own.then_some(AttemptGroup { path })
+    }
+
+    /// Kills all in the group, and those below it, and waits until it is empty, for `at_most` so long; then it is removed. What is left is
+    /// returned.
+    pub(crate) fn kill(&self, at_most: Duration) -> Vec<u32> {
+        let deadline = Instant::now() + at_most;
+        loop {
+            if !self.is_populated() {
+                if let Err(error) = self.remove() {
+                    tracing::debug!(path = %self.path.display(), %error, "an empty control group can't be removed");
+                }
+                return Vec::new();
+            }
+            let left = processes(&self.path, 0);
+            if fs::write(self.path.join("cgroup.kill"), "1").is_err() {
+                // A kernel before 5.14. What is started meanwhile is met by the next look.
+                kill_all(&left);
+            }
+            if Instant::now() >= deadline {
+                return left;
+            }
+            sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Whether a process lives in it or below. A zombie does not.
+    fn is_populated(&self) -> bool {
+        let events = fs::read_to_string(self.path.join("cgroup.events"));
+        events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+    }
+
+    fn remove(&self) -> io::Result<()> {
+        remove_tree(&self.path, 0)
+    }
+}
+
+/// This process is in a group that it made. Dropped, it leaves the group, whose other processes are gone by then, and removes it.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    group: AttemptGroup,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let Some(parent) = self.group.path.parent() else { return };
+        if let Err(error) = move_to(parent).and_then(|()| self.group.remove()) {
+            tracing::warn!(path = %self.group.path.display(), %error, "the attempt's control group can't be removed");
+        }
+    }
+}
+
+/// Where this process is, in version 2.
+fn own_group() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(mounted(&mounts)?.join(own.trim_start_matches('/')))
+}
+
+/// Where version 2 is mounted, by /proc/self/mounts.
+fn mounted(mounts: &str) -> Option<PathBuf> {
+    let fields = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    mounts.lines().map(fields).find(|fields| fields.get(2).is_some_and(|kind| kind == "cgroup2")).map(|fields| {
+        // A space in a path is written as \040; nobody mounts this there.
+        PathBuf::from(fields[1].replace("\\040", " "))
+    })
+}
+
+/// Told from the groups of all other attempts, also of other data folders.
+fn name(folder: &Path) -> String {
+    let hash = blake3::hash(folder.as_os_str().as_bytes()).to_hex();
+    format!("{PREFIX}{}", &hash[..32])
+}
+
+/// Removes empty groups of supervisors that were killed when their attempts were over already, so that nobody fenced them.
+fn remove_abandoned(parent: &Path, after: Duration) {
+    let is_old =
+        |path: &Path| path.metadata().and_then(|found| found.modified()).is_ok_and(|made| has_passed(made, after));
+    for path in below(parent, 0) {
+        let is_ours = path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()));
+        if is_ours && is_old(&path) {
+            // Refused if anything lives in it.
+            let _ = fs::remove_dir(path);
+        }
+    }
+}
+
+fn has_passed(since: SystemTime, time: Duration) -> bool {
+    since.elapsed().is_ok_and(|elapsed| elapsed >= time)
+}
+
+fn is_cgroup(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| u64::try_from(found.f_type) == Ok(CGROUP2_MAGIC))
+}
+
+/// Moves this process, with all its threads.
+fn move_to(group: &Path) -> io::Result<()> {
+    fs::write(group.join("cgroup.procs"), "0")
+}
+
+/// The processes in a group and those below it.
+fn processes(group: &Path, depth: usize) -> Vec<u32> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let own = text.lines().filter_map(|line| line.parse().ok()).filter(|pid| as_pid(*pid).is_some());
+    let below = below(group, depth).into_iter().flat_map(|group| processes(&group, depth + 1));
+    own.chain(below).collect()
+}
+
+fn remove_tree(group: &Path, depth: usize) -> io::Result<()> {
+    below(group, depth).iter().try_for_each(|group| remove_tree(group, depth + 1))?;
+    fs::remove_dir(group)
+}
+
+fn below(group: &Path, depth: usize) -> Vec<PathBuf> {
+    if depth == DEPTH_MAX {
+        return Vec::new();
+    }
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_version_2_is_mounted_is_found_beside_version_1() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
+        assert_eq!(mounted(mounts), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(mounted("tmpfs /tmp tmpfs rw 0 0\n"), None);
+    }
+
+    #[test]
+    fn only_old_and_empty_groups_of_attempts_are_removed() {
+        let parent = tempfile::tempdir().expect("a temporary folder");
+        for name in ["gangline-empty", "gangline-used/rank", "other"] {
+            fs::create_dir_all(parent.path().join(name)).expect("it can be made");
+        }
+        let left = |after: Duration| {
+            remove_abandoned(parent.path(), after);
+            let mut names: Vec<_> = below(parent.path(), 0)
+                .into_iter()
+                .filter_map(|path| path.file_name().map(ToOwned::to_owned))
+                .collect();
+            names.sort();
+            names
+        };
+        assert_eq!(left(ABANDONED_AFTER), ["gangline-empty", "gangline-used", "other"]);
+        assert_eq!(left(Duration::ZERO), ["gangline-used", "other"]);
+    }
+
+    #[test]
+    fn a_file_names_no_group_but_the_attempts_own() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let named = |path: &str| {
+            fs::write(folder.path().join(FILE), path).expect("it can be written");
+            AttemptGroup::of(folder.path()).is_some()
+        };
+        assert!(AttemptGroup::of(folder.path()).is_none(), "there is no file");
+        assert!(!named("/") && !named("/sys/fs/cgroup/unified") && !named(""));
+        let own = name(folder.path());
+        let plain = folder.path().join(&own);
+        fs::create_dir(&plain).expect("it can be made");
+        assert!(!named(&plain.display().to_string()), "a folder of another file system");
+        assert!(!named(&own), "a relative path");
+    }
+}
