@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gangline_execution::launcher::{Launcher, LocalLauncher, Presence, have_all_succeeded};
-use gangline_execution::protocol::{NodeState, Outcome};
+use gangline_execution::protocol::{FaultCause, NodeState, Outcome};
 
 use crate::fixtures::attempt::{Attempt, environment};
 use crate::fixtures::{gangline, wait_for};
@@ -103,6 +103,26 @@ fn want_of_processes_is_never_the_jobs_fault() {
         }
     }
     assert!(unable > 3 && succeeded > 3, "{unable} could not be started, {succeeded} could");
+}
+
+/// Proves A-13 where the shell can't be read from its disk, and that a shell that isn't there is told as what was asked for.
+#[test]
+fn a_shell_that_cannot_be_run_is_no_end_of_the_rank() {
+    let tools = tempfile::tempdir().expect("a temporary folder");
+    let path = tools.path().display().to_string();
+    let end = || {
+        let attempt = Attempt::of("exit 0").with(|spec| drop(spec.envs.insert("PATH".to_owned(), path.clone())));
+        attempt.launch().plane.wait_for_end()
+    };
+    let Outcome::Fault { fault } = end() else { panic!("there is no shell") };
+    assert!(matches!(&fault.cause, FaultCause::Start { message } if message.contains("No such file")), "{fault:?}");
+
+    // The file ends within the name of its interpreter, which comes after 56 bytes for each part of it: execve says EIO, as on a bad disk.
+    let whole = std::fs::read("/bin/sh").expect("there is a shell");
+    std::fs::write(tools.path().join("sh"), &whole[..64 + 56 * usize::from(whole[56]) + 8]).expect("it can be written");
+    std::fs::set_permissions(tools.path().join("sh"), std::fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let Outcome::Unable { message } = end() else { panic!("a disk's error was taken for the job's") };
+    assert!(message.contains("Input/output error"), "{message}");
 }
 
 /// A folder in memory that looks like a dead supervisor's, with a FIFO for its lock; it goes at the end.

@@ -1,10 +1,13 @@
 //! Starting a rank's main process: the leader of a process group of its own, that dies with its keeper.
 
 use std::convert::Infallible;
-use std::io;
+use std::fs::File;
+use std::io::{self, PipeReader, Read, Write, pipe};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use rustix::io::Errno;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::process::{as_pid, own_pid};
@@ -26,25 +29,59 @@ pub enum ExecError {
     Io(#[from] io::Error),
 }
 
-/// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes. Call this on the keeper's main thread: the
-/// rank dies with the thread that started it.
-pub(super) fn spawn(command: &[String]) -> io::Result<Child> {
-    let mut exec = Command::new(THIS_PROGRAM);
-    exec.arg0("gangline").arg("exec-rank").arg("--keeper").arg(own_pid().to_string()).arg("--").args(command);
-    exec.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    exec.process_group(0).spawn()
+/// A rank's main process, and what it says if it can't become the rank's command.
+pub(super) struct Spawned {
+    pub(super) child: Child,
+    complaint: PipeReader,
 }
 
-/// Turns this process into the rank: ties its life to the keeper's and executes the command.
+impl Spawned {
+    /// Waits until the process runs its command, or has ended.
+    ///
+    /// # Errors
+    /// Why the system refused to run the command.
+    pub(super) fn wait_for_command(&mut self) -> io::Result<()> {
+        let mut said = [0; size_of::<i32>()];
+        match self.complaint.read_exact(&mut said) {
+            Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(said))),
+            // The pipe was closed by what runs now.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes. Call this on the keeper's main thread: the
+/// rank dies with the thread that started it.
+pub(super) fn spawn(command: &[String]) -> io::Result<Spawned> {
+    let (complaint, complains) = pipe()?;
+    let mut exec = Command::new(THIS_PROGRAM);
+    exec.arg0("gangline").arg("exec-rank").arg("--keeper").arg(own_pid().to_string()).arg("--").args(command);
+    exec.stdin(complains).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(Spawned { child: exec.process_group(0).spawn()?, complaint })
+}
+
+/// Turns this process into the rank: ties its life to the keeper's and executes the command, which reads nothing. Standard input is the
+/// keeper's pipe: what the system says when it refuses goes there, as the number of its error.
 ///
 /// # Errors
 /// [`ExecError`]; it never returns otherwise.
 pub fn exec_rank(keeper: u32, command: &[String]) -> Result<Infallible, ExecError> {
+    let complaint = io::stdin().as_fd().try_clone_to_owned()?;
+    let outcome = become_rank(keeper, command);
+    if let Err(ExecError::Io(error)) = &outcome {
+        let number = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+        // If the keeper is gone, nobody has to know.
+        let _ = File::from(complaint).write_all(&number.to_ne_bytes());
+    }
+    outcome
+}
+
+fn become_rank(keeper: u32, command: &[String]) -> Result<Infallible, ExecError> {
     let (program, arguments) = command.split_first().ok_or(ExecError::Empty)?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     // If the keeper died before that call, no signal will come: then its number is no longer the parent's.
     if getppid() != as_pid(keeper) {
         return Err(ExecError::KeeperGone);
     }
-    Err(ExecError::Io(Command::new(program).args(arguments).exec()))
+    Err(ExecError::Io(Command::new(program).args(arguments).stdin(Stdio::null()).exec()))
 }

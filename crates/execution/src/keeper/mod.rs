@@ -163,14 +163,16 @@ pub fn keep_rank(options: &KeeperOptions) -> io::Result<()> {
 /// Starts the rank and what looks after it: all of that, or nothing.
 fn start(options: &KeeperOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)> {
     sign(&options.record)?;
-    let mut child = command::spawn(&options.command)?;
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let group = Arc::new(Group::new(child.id()));
+    let mut spawned = command::spawn(&options.command)?;
+    let pid = spawned.child.id();
+    let (stdout, stderr) = (spawned.child.stdout.take(), spawned.child.stderr.take());
+    let group = Arc::new(Group::new(pid));
     let lifeline = Arc::clone(&group);
     let follow = std::thread::Builder::new().name("lifeline".to_owned()).spawn(move || follow_orders(&lifeline));
-    match follow.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr))) {
+    let output = follow.and_then(|_| Output::start(&options.log, options.log_bytes_max, clock, (stdout, stderr)));
+    match output.and_then(|output| spawned.wait_for_command().map(|()| output)) {
         Ok(output) => {
-            say(&KeeperEvent::Started { pid: child.id(), at: nanos(clock.now()) });
+            say(&KeeperEvent::Started { pid, at: nanos(clock.now()) });
             Ok((group, output))
         }
         Err(error) => {
