@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use gangline_execution::files::write_durably;
 use rusqlite::Connection;
@@ -77,6 +77,20 @@ impl HeldFolder {
     /// The database file.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
+    }
+
+    /// Copies the write-ahead log, if it holds anything, before it is opened for a start that may give up a loss: frames after a damaged
+    /// one are overwritten by the next commits, and may be all that is left of the lost records. Returns the copy.
+    pub(super) fn keep_log_aside(&self) -> Result<Option<PathBuf>, Error> {
+        let log = self.path.join(WRITE_AHEAD_LOG);
+        if fs::metadata(&log).map_or(true, |found| found.len() == 0) {
+            return Ok(None);
+        }
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let aside = self.path.join(format!("{WRITE_AHEAD_LOG}.lost-{}", since.as_nanos()));
+        let copied = fs::copy(&log, &aside).and_then(|_| File::open(&aside)?.sync_all());
+        copied.map_err(|source| Error::Folder { path: aside.clone(), source })?;
+        Ok(Some(aside))
     }
 
     /// Makes sure that there is a database. A new one is written aside and renamed, so that an empty or half-made file is

@@ -13,7 +13,7 @@ use super::folder::HeldFolder;
 use super::identity::Identity;
 use super::reader::{BUSY_TIMEOUT, head_at};
 use super::record::{Checksum, Head};
-use super::recovery::{SNAPSHOTS_KEPT, recover};
+use super::recovery::{SNAPSHOTS_KEPT, Warning, recover};
 use super::{Error, Reader, Recovered, Sequence, schema};
 
 /// How to open a journal.
@@ -124,7 +124,15 @@ impl Journal {
         let anchored = Anchor::read(folder.path())?;
         folder.ensure_database(anchored, options.accept_loss_after)?;
         let database = folder.database();
-        let (connection, recovered, head) = open_sound(&database, anchored, options)?;
+        let log = options.accept_loss_after.map(|_| folder.keep_log_aside()).transpose()?.flatten();
+        let opened = open_sound(&database, anchored, options);
+        let has_lost = opened.as_ref().is_ok_and(|(_, recovered, _)| recovered.has_given_up());
+        if let Some(unused) = log.as_ref().filter(|_| !has_lost) {
+            // A copy that stays does no harm.
+            let _ = std::fs::remove_file(unused);
+        }
+        let (connection, mut recovered, head) = opened?;
+        recovered.warnings.extend(log.filter(|_| has_lost).map(|path| Warning::LogKept { path }));
         let given_out = recovered.given_out.unwrap_or(JobId(0));
         let anchor = Anchor::open(folder.path(), Anchored { head, given_out })?;
         checkpoint_on_close(&connection, true).map_err(|error| Error::from_sqlite(&database, error))?;

@@ -2,7 +2,7 @@
 //! before it, or a tail that was committed and is missing, refuses to start until somebody accepts the loss by name (A-3, A-14).
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gangline_base::{JobId, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
@@ -36,6 +36,12 @@ impl Recovered {
         self.warnings
             .iter()
             .any(|warning| matches!(warning, Warning::LastRecordDropped { .. } | Warning::LossAccepted { .. }))
+    }
+
+    /// Whether committed records were given up, as asked.
+    pub(super) fn has_given_up(&self) -> bool {
+        let is_loss = |warning: &Warning| matches!(warning, Warning::LossAccepted { .. } | Warning::TailGivenUp { .. });
+        self.warnings.iter().any(is_loss)
     }
 }
 
@@ -74,6 +80,11 @@ pub enum Warning {
         /// The last job id that had been given out.
         given_out: JobId,
     },
+    /// The write-ahead log as it was before a loss was given up: what can be rescued of the lost records is in there.
+    LogKept {
+        /// The copy.
+        path: PathBuf,
+    },
     /// There is no anchor that can be read beside a journal with records: whether its tail is missing can't be told.
     NoAnchor,
     /// A snapshot failed its checksum; an older one, or the whole journal, was read instead.
@@ -99,6 +110,7 @@ impl fmt::Display for Warning {
                 "went on after record {last} without those up to {anchored}, as asked; job ids up to {given_out} are not \
                  given out again"
             ),
+            Warning::LogKept { path } => write!(f, "the write-ahead log as it was is kept as {}", path.display()),
             Warning::NoAnchor => f.write_str(
                 "there is no readable anchor beside the journal, so a loss of its last records can't be told; one is made now",
             ),

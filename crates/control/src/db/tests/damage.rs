@@ -69,7 +69,9 @@ fn a_journal_that_lost_its_tail_refuses_to_start_and_says_what_is_lost() {
         assert!(fs::read(copy.path().join("journal.sqlite-wal")).expect("it is there") == log, "{what}: unchanged");
         let accepting = Options { accept_loss_after: Some(last), ..Options::default() };
         let said = start(copy.path(), accepting);
+        let (said, kept) = said.split_once("; the write-ahead log as it was is kept as ").expect("it says where");
         assert!(said.ends_with("as asked; job ids up to job-10 are not given out again"), "{what}: {said}");
+        assert!(fs::read(kept).expect("it is there") == log, "{what}: what may be rescued is kept");
         let (_, recovered) = open(copy.path()).expect("the loss was accepted");
         assert_eq!((recovered.given_out, recovered.warnings.len()), (Some(JobId(10)), 0), "{what}");
     }
