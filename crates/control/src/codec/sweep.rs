@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use super::spec::SpecV1;
 
+/// Points of a sweep that are read at most: far more than any release has accepted.
+const POINTS_MAX: usize = 1 << 20;
+
 #[derive(Serialize, Deserialize)]
 pub(super) struct SweepSpecV1 {
     job: SpecV1,
@@ -87,11 +90,8 @@ impl TryFrom<SweepSpecV1> for SweepSpec {
 
     fn try_from(sweep: SweepSpecV1) -> Result<Self, Error> {
         let grid = if sweep.points.is_empty() { Some(Grid::new(sweep.grid)) } else { Grid::from_points(&sweep.points) };
-        Ok(SweepSpec {
-            job: Arc::new(sweep.job.try_into()?),
-            grid: grid.ok_or(Error::Impossible("sweep"))?,
-            rules: sweep.rules.try_into()?,
-        })
+        let grid = grid.filter(|grid| grid.points() <= POINTS_MAX).ok_or(Error::Impossible("sweep"))?;
+        Ok(SweepSpec { job: Arc::new(sweep.job.try_into()?), grid, rules: sweep.rules.try_into()? })
     }
 }
 

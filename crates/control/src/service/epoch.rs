@@ -27,11 +27,20 @@ const COPY: &str = "a copy's start";
 impl Actor {
     /// The last job id that was ever given out: by the anchor, the read models and the jobs' folders. A lost job's supervisors,
     /// final reports and checkpoints may still be there, and must not be taken for a new job's.
-    pub(super) fn given_out(&self, anchored: Option<JobId>) -> Result<JobId, db::Error> {
+    pub(super) fn given_out(
+        &self,
+        anchored: Option<JobId>,
+        with_folders: &BTreeSet<JobId>,
+    ) -> Result<JobId, db::Error> {
         let stored = self.journal.reader().read(last_job)?;
-        let on_disk = [JOBS, CHECKPOINTS].map(|folder| jobs_in(&self.options.folder.join(folder)));
-        let last_on_disk = on_disk.iter().filter_map(BTreeSet::last).copied().max();
-        Ok([anchored, stored, last_on_disk].into_iter().flatten().max().unwrap_or(JobId(0)))
+        let with_checkpoints = jobs_in(&self.options.folder.join(CHECKPOINTS));
+        let on_disk = [with_folders, &with_checkpoints].map(|jobs| jobs.last().copied());
+        Ok([anchored, stored].into_iter().chain(on_disk).flatten().max().unwrap_or(JobId(0)))
+    }
+
+    /// The jobs whose attempts have folders.
+    pub(super) fn jobs_with_folders(&self) -> BTreeSet<JobId> {
+        jobs_in(&self.options.folder.join(JOBS))
     }
 
     /// What is placed from now on belongs to an epoch that no other start has, and has ids that were never given out.
@@ -60,9 +69,9 @@ impl Actor {
 
     /// Attempts whose folders are there although the journal doesn't know them were placed in records that are lost. What may
     /// still run of them is killed, and the folders of live jobs' attempts are renamed, because their numbers come again.
-    pub(super) fn put_aside_lost_attempts(&mut self, now: Timestamp) {
+    pub(super) fn put_aside_lost_attempts(&mut self, now: Timestamp, with_folders: BTreeSet<JobId>) {
         let root = self.options.folder.join(JOBS);
-        for job in jobs_in(&root) {
+        for job in with_folders {
             let folder = root.join(job.to_string());
             let Some(live) = self.engine.job(job) else {
                 if job >= self.engine.next_job_id() {

@@ -252,20 +252,26 @@ impl Actor {
         if recovered.are_read_models_ahead() {
             actor.rows.repairs = repairs(&actor.engine, actor.journal.last());
         }
-        let given_out = actor.given_out(recovered.given_out)?;
-        actor.reconcile(stored, given_out, now)?;
+        let with_folders = actor.jobs_with_folders();
+        let given_out = actor.given_out(recovered.given_out, &with_folders)?;
+        actor.reconcile(stored, (given_out, with_folders), now)?;
         Ok(actor)
     }
 
     /// Brings everything in line with the replayed engine: records, nodes, supervisors, and decisions a crash cut off.
-    fn reconcile(&mut self, stored: Vec<JobRecord>, given_out: JobId, now: Timestamp) -> Result<(), StartError> {
+    fn reconcile(
+        &mut self,
+        stored: Vec<JobRecord>,
+        (given_out, with_folders): (JobId, BTreeSet<JobId>),
+        now: Timestamp,
+    ) -> Result<(), StartError> {
         let mut batch = Batch::default();
         batch.must_commit = true;
         self.reconcile_records(stored, now);
         if let Some(original) = self.journal.original().map(Path::to_owned) {
             self.leave_jobs_to(&original, &mut batch);
         } else {
-            self.put_aside_lost_attempts(now);
+            self.put_aside_lost_attempts(now, with_folders);
         }
         self.begin_epoch(now, given_out, &mut batch)?;
         if self.options.survey.is_none() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 /// Names, and beginnings of names with a star.
-const PASSED: [&str; 42] = [
+const PASSED: [&str; 44] = [
     "PATH",
     "HOME",
     "USER",
@@ -45,6 +45,8 @@ const PASSED: [&str; 42] = [
     "TORCH*",
     "PYTORCH_*",
     "TRITON_*",
+    "JAX_*",
+    "XLA_*",
     "HF_HOME",
     "SSL_CERT_*",
     "RUST_BACKTRACE",

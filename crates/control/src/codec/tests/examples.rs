@@ -263,7 +263,7 @@ impl Examples {
         SweepRules { max_parallel: self.maybe(Self::positive), early_stop }
     }
 
-    fn sweep_spec(&mut self) -> SweepSpec {
+    pub(super) fn sweep_spec(&mut self) -> SweepSpec {
         let values = |random: &mut Self| (0..random.below(4)).map(|_| random.text()).collect();
         let grid = Grid::new(vec![(self.text(), values(self)), ("B".to_owned(), values(self))]);
         SweepSpec { job: Arc::new(self.spec()), grid, rules: self.rules() }

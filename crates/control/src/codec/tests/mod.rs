@@ -371,6 +371,18 @@ fn what_cannot_be_understood_is_refused_with_its_reason() {
     assert!(matches!(newer, Err(Error::Newer { found: 3 })));
 }
 
+#[test]
+fn a_sweep_of_more_points_than_anybody_could_submit_is_refused() {
+    let mut sweep = Examples::new(1).sweep_spec();
+    let values = |count: usize| (0..count).map(|value| value.to_string()).collect::<Vec<_>>();
+    let mut of = |first: usize| {
+        sweep.grid = Grid::new(vec![("A".to_owned(), values(first)), ("B".to_owned(), values(1 << 10))]);
+        decode_entry(&encode_entry(&Entry::Event(Event::SweepSubmitted(Arc::new(sweep.clone())))))
+    };
+    assert!(of(1 << 10).is_ok());
+    assert_eq!(of((1 << 10) + 1).expect_err("a refusal").to_string(), "a journal body holds an impossible sweep");
+}
+
 /// Proves A-10 for what one request may add: cut or changed bodies are refused, and never panic.
 #[test]
 fn damaged_bodies_are_refused_without_a_panic() {
