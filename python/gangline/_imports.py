@@ -18,6 +18,7 @@ from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 
 from ._info import Saved
+from ._numbers import renumber
 from ._store import Store
 from .errors import Corrupt, IoFailed, Refused
 
@@ -72,7 +73,11 @@ def _from_folder(source):
     except dcp.CheckpointException as error:
         [cause] = error.failures.values()
         raise _told(source, cause[0] if isinstance(cause, tuple) else cause) from None
-    return unflatten_state_dict(state, described.planner_data) if described.planner_data else state
+    if not described.planner_data:
+        return state
+    state = unflatten_state_dict(state, described.planner_data)
+    renumber(state)
+    return state
 
 
 def _room(described):
@@ -133,4 +138,9 @@ def _said(error):
     asked = re.search(r"GLOBAL (\S+)", str(error))
     if asked:
         return f"its pickle asks for {asked[1]}, which is no tensor and no plain value"
+    unpickler = re.search(r"WeightsUnpickler error: (.*)", str(error))
+    if unpickler:
+        return f"its pickle can't be read: {unpickler[1].strip()}"
+    if "weights_only" in str(error):
+        return "its pickle holds more than tensors and plain values"
     return (str(error).splitlines() or [repr(error)])[0].strip()

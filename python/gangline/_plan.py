@@ -7,6 +7,7 @@ by one, each as bytes under a reserved name.
 import json
 
 from . import _values
+from ._numbers import renumber
 from ._state import RESERVED, array_of
 from ._values import TAG
 from .errors import Corrupt
@@ -17,6 +18,10 @@ PLAN = RESERVED + "plan"
 
 class _Branch(dict):
     """Children by key: of a dict if the keys are text, of a list if they are numbers."""
+
+
+class _Numbered(_Branch):
+    """Children of a dict, also by numbers."""
 
 
 def keys(snapshot):
@@ -35,6 +40,7 @@ def tree(snapshot):
     root, there = _Branch(), set(names)
     for name in [*(name for name in paths if name in there), *(name for name in names if name not in paths)]:
         _put(root, paths.get(name, (name,)), _leaf(snapshot, name), snapshot.where)
+    renumber(root, _Numbered)
     return json.dumps({"version": _values.VERSION, "value": _written(root, snapshot.where)}).encode()
 
 
@@ -59,6 +65,8 @@ def _written(branch, where):
     if not isinstance(branch, _Branch):
         return branch
     children = {key: _written(child, where) for key, child in branch.items()}
+    if isinstance(branch, _Numbered):
+        return {TAG: "dict", "pairs": [[key, child] for key, child in children.items()]}
     if any(type(key) is int for key in children):
         if set(children) != set(range(len(children))):
             raise Corrupt(f"read {PLAN!r} of {where}: a list has the items {sorted(map(str, children))[:9]}")

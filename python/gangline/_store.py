@@ -4,6 +4,7 @@ import atexit
 import dataclasses
 import json
 import logging
+import operator
 import os
 import sys
 import traceback
@@ -68,6 +69,17 @@ class Save:
         return f"<gangline.Save of step {self.step}>"
 
 
+def check_step(step):
+    """A step as the store counts it."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise Refused(f"take {step!r} as a step: it is a {type(step).__qualname__}, not an integer") from None
+    if not 0 <= number < 1 << 64:
+        raise Refused(f"take {step!r} as a step: steps are from 0 to 2^64 - 1")
+    return number
+
+
 def check_process(opened_by):
     """A forked child has no writing thread, and would wait for ever."""
     if opened_by != os.getpid():
@@ -79,7 +91,7 @@ class Snapshot:
 
     def __init__(self, native, step):
         self.where = f"the checkpoint of step {step}"
-        self._native = native.open_step(step)
+        self._native = native.open_step(check_step(step))
         told = json.loads(self._native.info())
         self.tensors = {tensor["name"]: (tensor["data_type"], tuple(tensor["shape"])) for tensor in told["tensors"]}
 
@@ -153,6 +165,7 @@ class Reader:
 
     def verify(self, step: int) -> _info.VerifyReport:
         """Reads every byte of a checkpoint and names what is wrong: a VerifyReport. Raises NotFound."""
+        step = check_step(step)
         self._fetch(step)
         return _info.verify_report(self._native.verify(step))
 
@@ -187,6 +200,7 @@ class Reader:
             if newest is None:
                 raise NotFound(f"find a good checkpoint in {self.path}: there is none")
             step = newest.step
+        step = check_step(step)
         return _info.pushed(self._native.push(step, _place(archive, bytes_per_second_max, key_file)))
 
     def pull(
@@ -202,6 +216,7 @@ class Reader:
         It has its name only once every byte has been checked. Raises as `push`; NoSpace; Refused if there is another good one of
         that step, which is never replaced.
         """
+        step = None if step is None else check_step(step)
         return _info.pulled(self._native.pull(step, _place(archive, bytes_per_second_max, key_file)))
 
     def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
@@ -215,6 +230,7 @@ class Reader:
         Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or type; nothing
         was read into it), Corrupt (naming file and tensor; tensors of `into` may then hold some of its bytes).
         """
+        step = None if step is None else check_step(step)
         self._fetch(step)
         if step is not None:
             return self._load(step, into)
@@ -274,6 +290,7 @@ class Writer(Reader):
 
     def send(self, step, pieces, metadata):
         """Copies pieces and lets them be written: a Save."""
+        step = check_step(step)
         given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
         save = Save(step, self._native.save(step, given, dict(metadata or {})))
         self._saves.append(save)

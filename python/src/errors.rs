@@ -9,7 +9,19 @@ const MODULE: &str = "gangline.errors";
 
 /// The exception for an error of the store.
 pub(crate) fn exception(error: &Error) -> PyErr {
-    raise(class(error), &with_causes(error))
+    numbered(raise(class(error), &with_causes(error)), error)
+}
+
+/// With the operating system's number, where it is to blame, in Python's `errno`.
+fn numbered(raised: PyErr, error: &Error) -> PyErr {
+    let number = match error {
+        Error::NoSpace { source, .. } | Error::Io { source, .. } | Error::Memory { source, .. } => {
+            source.raw_os_error()
+        }
+        _ => None,
+    };
+    let noted = Python::attach(|py| number.map_or(Ok(()), |number| raised.value(py).setattr("errno", number)));
+    noted.map_or_else(|failed| failed, |()| raised)
 }
 
 /// The exception for an error of an archive.
@@ -23,7 +35,8 @@ pub(crate) fn archive_exception(error: &archive::Error) -> PyErr {
         // The rest is for the caller to put right: nothing was changed.
         _ => "Refused",
     };
-    raise(class, &with_causes(error))
+    let raised = raise(class, &with_causes(error));
+    if let archive::Error::Store(error) = error { numbered(raised, error) } else { raised }
 }
 
 /// A refusal of arguments that the store never saw.

@@ -225,3 +225,45 @@ def test_the_gil_is_free_while_a_save_copies_and_waits(tmp_path):
         stop.set()
     thread.join()
     assert during_copy > 1000 and during_wait > 1000, (during_copy, during_wait)
+
+
+def test_a_disk_error_is_passed_over_like_a_flipped_bit(tmp_path):
+    save(tmp_path, 1, 2)
+    manifest = tmp_path / "step-0000000002" / "manifest.json"
+    manifest.unlink()
+    # Linux answers every read of it at 0 with EIO.
+    manifest.symlink_to("/proc/self/mem")
+    with pytest.raises(OSError, match="Input/output error"):
+        manifest.read_bytes()
+    store = gangline.Store(tmp_path)
+    with pytest.warns(gangline.SkippedWarning, match="step 2"):
+        assert store.load()["step"] == 1
+    with pytest.warns(gangline.SkippedWarning, match="step 2"):
+        assert store.latest().step == 1
+    with pytest.raises(gangline.Corrupt, match="can't be read to its end"):
+        store.load(2)
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_a_store_like_any_other(tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    save(folder, 1, 2)
+    flip(folder, 2, torch.full((1000,), 2.0).numpy().tobytes())
+    store = gangline.Store(folder)
+    [problem] = store.verify(2).problems
+    assert problem.tensor == "model.w" and "caf" in problem.file
+    with pytest.warns(gangline.SkippedWarning, match="step 2"):
+        assert store.load()["step"] == 1
+
+
+def test_what_the_system_refuses_has_its_number(tmp_path):
+    code = """
+        import errno, resource
+        store = gangline.Store(path)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        try:
+            store.save(1, {"w": numpy.zeros(1 << 20)}).durable()
+        except gangline.IoFailed as failed:
+            print(failed.errno == errno.EFBIG, "File too large" in str(failed))
+    """
+    ran = run(tmp_path, code)
+    assert ran.stdout == "True True\n", ran.stdout + ran.stderr

@@ -76,12 +76,13 @@ def test_what_is_no_checkpoint_is_told_as_such(tmp_path, store):
     (tmp_path / ".metadata").write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(gangline.Corrupt, match="describes no checkpoint"):
         import_checkpoint(tmp_path, store, 1)
-    for torn in (b"", b"\x80\x04", pickle.dumps(STATE["notes"])[:-3]):
+    for torn in (b"", b"\x80\x04", pickle.dumps(STATE["notes"])[:-3], pickle.dumps({"a": frozenset({1})}, protocol=4)):
         (tmp_path / "torn.pt").write_bytes(torn)
         (tmp_path / ".metadata").write_bytes(torn)
         for source in (tmp_path, tmp_path / "torn.pt"):
-            with pytest.raises(gangline.Error, match=str(source)):
+            with pytest.raises(gangline.Error, match=str(source)) as refused:
                 import_checkpoint(source, store, 1)
+            assert "weights_only" not in str(refused.value), "no advice to run it"
     dcp.save(STATE, checkpoint_id=tmp_path / "torn", no_dist=True)
     [file] = (tmp_path / "torn").glob("*.distcp")
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

@@ -115,8 +115,10 @@ def test_a_state_dict_that_does_not_fit_is_refused_and_nothing_is_read_into_it(t
 
 @pytest.mark.parametrize("step", [-1, 2**64, "1", 1.5])
 def test_a_step_is_a_count(tmp_path, step):
-    with gangline.Store(tmp_path) as store, pytest.raises((TypeError, OverflowError)):
-        store.save(step, {})
+    with gangline.Store(tmp_path) as store:
+        for ask in (lambda: store.save(step, {}), lambda: store.load(step), lambda: store.verify(step)):
+            with pytest.raises(gangline.Refused, match="as a step"):
+                ask()
 
 
 def test_options_and_calls_that_make_no_sense_are_refused(tmp_path):

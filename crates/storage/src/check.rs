@@ -27,13 +27,18 @@ pub struct VerifyReport {
 /// Something wrong with a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The file it is in.
+    /// The file it is in; as text, what isn't UTF-8 in its name is replaced.
+    #[serde(serialize_with = "as_path_text")]
     pub file: PathBuf,
     /// The tensor it is in, if it is in one.
     pub tensor: Option<String>,
     /// What it is.
     #[serde(serialize_with = "as_text")]
     pub flaw: Flaw,
+}
+
+fn as_path_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 fn as_text<S: serde::Serializer>(flaw: &Flaw, serializer: S) -> Result<S::Ok, S::Error> {
@@ -109,15 +114,6 @@ fn check_tensors(shard: Shard<'_>, report: &mut VerifyReport) -> Result<(), Erro
 fn problem_of(error: Error) -> Result<Problem, Error> {
     match error {
         Error::Corrupt { path, tensor, flaw } => Ok(Problem { file: path, tensor, flaw }),
-        Error::Io { path, ref source, .. } if is_damage(source) => {
-            Ok(Problem { file: path.clone(), tensor: None, flaw: Flaw::Unreadable })
-        }
         other => Err(other),
     }
-}
-
-/// Whether reading failed because of what is on the disk.
-fn is_damage(error: &std::io::Error) -> bool {
-    let is_io_error = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
-    is_io_error || error.kind() == std::io::ErrorKind::UnexpectedEof || error.kind() == std::io::ErrorKind::IsADirectory
 }

@@ -136,7 +136,7 @@ fn has(shard: &Shard<'_>, mut start: u64, bytes: &[u8]) -> Result<(), Option<Err
     for bytes in bytes.chunks(COMPARED_BYTES) {
         let found = &mut buffer[..bytes.len()];
         let read = shard.files().1.read_exact_at(found, start);
-        read.map_err(|source| Some(Error::io("read", shard.path(), source)))?;
+        read.map_err(|source| Some(Error::reading(shard.path(), source)))?;
         if found != bytes {
             return Err(None);
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gangline_base::Step;
+use rustix::io::Errno;
 
 /// Why the store refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -187,13 +188,52 @@ impl Error {
         }
     }
 
+    /// An error of the operating system while a file was read. One that tells of damage on the disk is a fault of the file: an older
+    /// checkpoint may be whole.
+    pub(crate) fn reading(path: &Path, source: io::Error) -> Error {
+        if is_damage(&source) { Error::corrupt(path, Flaw::Unreadable) } else { Error::io("read", path, source) }
+    }
+
+    /// The same, if it is a fault of a file: in this tensor of it.
+    pub(crate) fn in_tensor(self, name: &str) -> Error {
+        match self {
+            Error::Corrupt { path, flaw, .. } => Error::Corrupt { path, tensor: Some(name.to_owned()), flaw },
+            error => error,
+        }
+    }
+
     /// A file that isn't what was saved.
     pub(crate) fn corrupt(path: &Path, flaw: Flaw) -> Error {
         Error::Corrupt { path: path.to_owned(), tensor: None, flaw }
     }
 }
 
+/// Whether reading failed because of what is on the disk: a bad sector, metadata or checksums of the file system that don't fit (ext4 and
+/// XFS say EUCLEAN and EBADMSG, a bad block of an array ENODATA), a file that ends early. That there are too many open files, or that
+/// a server is away, says nothing about the file.
+fn is_damage(error: &io::Error) -> bool {
+    const DAMAGE: [Errno; 4] = [Errno::IO, Errno::UCLEAN, Errno::BADMSG, Errno::NODATA];
+    Errno::from_io_error(error).is_some_and(|errno| DAMAGE.contains(&errno))
+        || matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::IsADirectory)
+}
+
 /// `Ok` while `value` is at most `max`.
 pub(crate) fn within(what: &'static str, value: usize, max: usize) -> Result<(), Error> {
     if value <= max { Ok(()) } else { Err(Error::Limit { what, value: value as u64, max: max as u64 }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_of_the_disk_is_a_fault_of_the_file_and_want_of_the_system_is_not() {
+        let reading = |errno: Errno| Error::reading(Path::new("x"), errno.into());
+        for errno in [Errno::IO, Errno::UCLEAN, Errno::BADMSG, Errno::NODATA] {
+            assert!(matches!(reading(errno), Error::Corrupt { flaw: Flaw::Unreadable, .. }), "{errno}");
+        }
+        for errno in [Errno::MFILE, Errno::ACCESS, Errno::STALE, Errno::NOMEM] {
+            assert!(matches!(reading(errno), Error::Io { .. }), "{errno}");
+        }
+    }
 }

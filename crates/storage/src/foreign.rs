@@ -82,7 +82,7 @@ fn open_indexed(path: &Path) -> Result<Vec<ForeignFile>, Error> {
     check_is_file(path)?;
     let mut text = Vec::new();
     let file = open_present(path)?;
-    file.take(INDEX_BYTES_MAX + 1).read_to_end(&mut text).map_err(|source| Error::io("read", path, source))?;
+    file.take(INDEX_BYTES_MAX + 1).read_to_end(&mut text).map_err(|source| Error::reading(path, source))?;
     let index = parse_index(&text).map_err(|what| Error::corrupt(path, Flaw::Malformed { what }))?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let mut files = Vec::with_capacity(index.len());
@@ -129,7 +129,7 @@ fn is_plain(file: &str) -> bool {
 fn check_is_file(path: &Path) -> Result<u64, Error> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::corrupt(path, Flaw::Missing)),
-        metadata => metadata.map_err(|source| Error::io("read", path, source))?,
+        metadata => metadata.map_err(|source| Error::reading(path, source))?,
     };
     if metadata.is_file() {
         Ok(metadata.len())

@@ -7,7 +7,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -159,11 +158,7 @@ fn copy(
     while at < tensor.bytes {
         let length = usize::try_from(tensor.bytes - at).expect("64-bit Linux only").min(BLOCK_BYTES);
         let block = &mut block.bytes_mut()[..length];
-        source.read_exact_at(block, tensor.start + at).map_err(|error| match error.kind() {
-            // It has been cut short since its length was looked at.
-            io::ErrorKind::UnexpectedEof => Error::corrupt(path, Flaw::Unreadable),
-            _ => Error::io("read", path, error),
-        })?;
+        source.read_exact_at(block, tensor.start + at).map_err(|error| Error::reading(path, error))?;
         hasher.update(block);
         write(at, block)?;
         at += length as u64;

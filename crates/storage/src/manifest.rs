@@ -394,7 +394,7 @@ pub(crate) fn unseal<T: DeserializeOwned>(text: &[u8], magic: &str, known: u32) 
 pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path, magic: &str) -> Result<T, Error> {
     let file = open_present(path)?;
     let mut text = Vec::new();
-    file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(|source| Error::io("read", path, source))?;
+    file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(|source| Error::reading(path, source))?;
     if text.len() as u64 > MANIFEST_BYTES_MAX {
         return Err(Error::corrupt(path, Flaw::Malformed { what: "it is larger than 512 MiB" }));
     }

@@ -140,13 +140,13 @@ fn judge(
     }
     let outcome = |(piece, hashes): (&Piece, io::Result<Vec<SegmentHash>>)| {
         let shard = &shards[piece.shard];
-        let hashes = hashes.map_err(|source| Error::io("read", shard.path(), source))?;
         let place = shard.place(piece.tensor);
-        if join_segments(&hashes, place.bytes) == place.record.blake3 {
-            return Ok(());
-        }
-        let tensor = Some(place.record.name.clone());
-        Err(Error::Corrupt { path: shard.path().to_owned(), tensor, flaw: Flaw::Hash })
+        let error = match hashes {
+            Ok(hashes) if join_segments(&hashes, place.bytes) == place.record.blake3 => return Ok(()),
+            Ok(_) => Error::corrupt(shard.path(), Flaw::Hash),
+            Err(source) => Error::reading(shard.path(), source),
+        };
+        Err(error.in_tensor(&place.record.name))
     };
     pieces.iter().zip(hashes).map(outcome).collect()
 }

@@ -145,7 +145,7 @@ impl<'a> Shard<'a> {
     /// Opens a shard; its length, header and declarations must be those of `record`.
     pub(crate) fn open(path: &'a Path, record: &'a ShardRecord) -> Result<Self, Error> {
         let mut file = open_present(path)?;
-        let found = file.metadata().map_err(|source| Error::io("read", path, source))?.len();
+        let found = file.metadata().map_err(|source| Error::reading(path, source))?.len();
         if found != record.bytes {
             return Err(Error::corrupt(path, Flaw::Length { expected: record.bytes, found }));
         }
@@ -189,7 +189,7 @@ pub(crate) fn read_header(file: &mut impl Read, path: &Path, file_bytes: u64) ->
     if file_bytes < LENGTH_BYTES {
         return Err(malformed("it is too short for a header"));
     }
-    file.read_exact(&mut prefix).map_err(|source| Error::io("read", path, source))?;
+    file.read_exact(&mut prefix).map_err(|source| Error::reading(path, source))?;
     let length = u64::from_le_bytes(prefix);
     if length > HEADER_BYTES_MAX {
         return Err(malformed("its header is longer than 100 MB"));
@@ -198,7 +198,7 @@ pub(crate) fn read_header(file: &mut impl Read, path: &Path, file_bytes: u64) ->
         return Err(malformed("its header is longer than the file"));
     }
     let mut header = prefix.to_vec();
-    file.take(length).read_to_end(&mut header).map_err(|source| Error::io("read", path, source))?;
+    file.take(length).read_to_end(&mut header).map_err(|source| Error::reading(path, source))?;
     if header.len() as u64 != LENGTH_BYTES + length {
         return Err(malformed("it ends within its header"));
     }

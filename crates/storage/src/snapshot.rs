@@ -52,7 +52,7 @@ impl Snapshot {
         // Whoever makes room for the tensors goes by the manifest, so it must not promise more than is there.
         for shard in &manifest.shards {
             let path = folder.join(layout::shard_file(shard.rank, manifest.world_size));
-            let file = open_present(&path)?.metadata().map_err(|source| Error::io("read", &path, source))?;
+            let file = open_present(&path)?.metadata().map_err(|source| Error::reading(&path, source))?;
             if file.len() != shard.bytes {
                 return Err(Error::corrupt(&path, Flaw::Length { expected: shard.bytes, found: file.len() }));
             }

@@ -105,6 +105,13 @@ impl Remote for Folder {
         }
     }
 
+    fn size(&self, key: &str) -> Result<Option<u64>, Fault> {
+        match fs::metadata(self.root.join(key)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            found => Ok(Some(found.map_err(fault)?.len())),
+        }
+    }
+
     fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault> {
         let _lock = self.lock()?;
         if self.state(key)?.map(|state| state.tag).as_ref() != tag {

@@ -35,6 +35,10 @@ pub(crate) trait Remote: Send + Sync {
     fn delete(&self, key: &str) -> Result<(), Fault>;
     /// The state that an object is in; none if there is no such object.
     fn state(&self, key: &str) -> Result<Option<State>, Fault>;
+    /// How long an object is; none if there is no such object.
+    fn size(&self, key: &str) -> Result<Option<u64>, Fault> {
+        Ok(self.state(key)?.map(|state| state.bytes))
+    }
     /// Puts an object there if its state is still the one that this tag tells (without a tag: if it isn't there), as one act that
     /// nothing comes between; the new state's tag, or none if the state is another. [`Fault::Unable`] if it can't.
     fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault>;
@@ -107,15 +111,14 @@ impl Link {
         self.persist("put", key, || self.remote.put(key, bytes))
     }
 
-    /// Exactly these bytes. A shorter answer may have been cut off on its way; one that stays short is a damaged object.
+    /// Exactly these bytes. A shorter answer may have been cut off on its way; an object that is itself too short is damaged.
     pub(crate) fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let wanted = range.end - range.start;
         self.pay(wanted);
-        let got = self.persist("get", key, || {
-            let bytes = self.remote.get(key, range.clone())?;
-            let found = bytes.len() as u64;
-            let flaw = Flaw::Length { expected: wanted, found };
-            if found == wanted { Ok(bytes) } else { Err(Fault::Passing(flaw.into())) }
+        let got = self.persist("get", key, || match self.remote.get(key, range.clone()) {
+            Ok(bytes) if bytes.len() as u64 == wanted => Ok(bytes),
+            Err(Fault::Missing) => Err(Fault::Missing),
+            failed => Err(self.why_not(key, &range, failed)),
         });
         got.map_err(|error| match error {
             Error::Remote { act, key, tries, source } => match source.downcast::<Flaw>() {
@@ -124,6 +127,20 @@ impl Link {
             },
             error => error,
         })
+    }
+
+    /// Why a range wasn't got. Asking again doesn't make an object longer.
+    fn why_not(&self, key: &str, range: &Range<u64>, failed: Result<Vec<u8>, Fault>) -> Fault {
+        let expected = range.end - range.start;
+        match self.remote.size(key) {
+            Ok(Some(there)) if there < range.end => {
+                Fault::Lasting(Flaw::Length { expected, found: there.saturating_sub(range.start) }.into())
+            }
+            _ => match failed {
+                Ok(bytes) => Fault::Passing(Flaw::Length { expected, found: bytes.len() as u64 }.into()),
+                Err(fault) => fault,
+            },
+        }
     }
 
     pub(crate) fn list(&self, prefix: &str) -> Result<Vec<Object>, Error> {

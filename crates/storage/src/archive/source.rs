@@ -2,7 +2,6 @@
 //! read in chunks and checked by the hashes of the manifest.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -53,7 +52,7 @@ impl Source {
         }
         let path = folder.join(layout::MANIFEST);
         let manifest = read_manifest(&path, step.0)?;
-        let failed = |source| Error::io("read", &path, source);
+        let failed = |source| Error::reading(&path, source);
         let saved_at = modified(&std::fs::metadata(&path).map_err(failed)?);
         let text = std::fs::read(&path).map_err(failed)?;
         let manifest_origin = Origin::of_bytes(&path, text.len() as u64, Digest::of(&text));
@@ -130,10 +129,7 @@ impl Origin {
         let mut bytes = vec![0; usize::try_from(length).expect("64-bit Linux only")];
         match file.read_exact_at(&mut bytes, self.start + from) {
             Ok(()) => Ok(bytes),
-            Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(Error::corrupt(&self.path, Flaw::Unreadable))
-            }
-            Err(source) => Err(Error::io("read", &self.path, source)),
+            Err(source) => Err(Error::reading(&self.path, source)),
         }
     }
 

@@ -72,6 +72,23 @@ fn what_does_not_pass_is_not_tried_again() {
     assert!(matches!(failed, Error::Remote { tries: 1, .. }), "{failed:?}");
 }
 
+#[test]
+fn an_object_that_is_too_short_is_not_asked_for_again() {
+    let place = Shelved::with_steps(1);
+    place.archive.push(&place.store, Step(1)).unwrap();
+    let mut objects = place.shelf.objects();
+    let packs: Vec<&mut Vec<u8>> =
+        objects.iter_mut().filter(|(key, _)| key.starts_with("packs/")).map(|(_, bytes)| bytes).collect();
+    packs.into_iter().for_each(|pack| pack.truncate(pack.len() / 2));
+    place.shelf.set(objects);
+    place.shelf.acts();
+    let report = place.archive.verify(Step(1)).unwrap();
+    assert!(!report.is_good());
+    let asked = place.shelf.acts().iter().filter(|(act, key)| *act == Act::Get && key.starts_with("packs/")).count();
+    let answered = report.tensors_good + report.problems.len();
+    assert!(asked <= answered, "{asked} requests for {answered} answers");
+}
+
 /// Proves A-6 for the archive: a checkpoint is there whole or not at all, whenever the pushing process dies.
 #[test]
 fn a_push_killed_between_any_two_objects_leaves_nothing_visible_and_the_next_goes_on_where_it_was() {

@@ -168,6 +168,10 @@ impl Remote for Shelf {
         self.act(Act::Get, key, |inner, _| Ok(inner.objects.get(key).map(|bytes| state_of(bytes))))
     }
 
+    fn size(&self, key: &str) -> Result<Option<u64>, Fault> {
+        Ok(self.objects().get(key).map(|bytes| bytes.len() as u64))
+    }
+
     fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault> {
         if !self.0.lock().unwrap().keeps_conditions {
             return Err(Fault::Unable("501 Not Implemented".into()));
