@@ -287,3 +287,29 @@ fn a_killed_pushs_catalog_that_arrives_late_is_refused_by_the_server() {
     assert_eq!(steps(), [2, 3]);
     assert!(server.say(&["verify", archive]).contains("none found"));
 }
+
+#[test]
+fn a_folder_of_checkpoints_is_pruned_and_never_mixed_with_an_archive() {
+    let server = Server::start();
+    let (store, other) = (server.path("store"), server.path("other"));
+    (1..=3).for_each(|step| save(&store, step));
+    save(&other, 1);
+    let [store_text, other_text] = [&store, &other].map(|path| path.to_str().expect("text"));
+    server.refuses(&["push", store_text, store_text], "is a folder of checkpoints");
+    server.refuses(&["push", store_text, other_text], "is a folder of checkpoints");
+    server.refuses(&["prune", store_text, "--keep-every-steps", "2"], "which only --keep-last N prunes");
+    server.refuses(&["prune", store_text, "--keep-last", "0"], "with N from 1 on");
+    server.refuses(
+        &["prune", server.folder.path().to_str().expect("text"), "--keep-last", "1"],
+        "holds no complete checkpoint",
+    );
+    let before = files(&store.join("step-0000000001"));
+    let dry = server.say(&["prune", store_text, "--keep-last", "2", "--dry-run"]);
+    assert!(dry.contains("1  would be removed") && dry.matches("kept").count() == 2, "{dry}");
+    assert_eq!(files(&store.join("step-0000000001")), before, "nothing was changed");
+    assert!(!store.join("catalogs").exists() && !other.join("catalogs").exists());
+    server.say(&["prune", store_text, "--keep-last", "2"]);
+    let listed = server.say(&["list", store_text]);
+    assert!(listed.lines().count() == 3 && listed.matches("not verified").count() == 2, "{listed}");
+    assert_eq!(server.say(&["verify", store_text]).matches("none found").count(), 2);
+}

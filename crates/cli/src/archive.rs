@@ -8,7 +8,7 @@ use clap::Args;
 use gangline_base::{Step, with_causes};
 use gangline_control::wire::Time;
 use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pruned, Pushed, Rule, WrappingKey};
-use gangline_storage::{CheckpointInfo, Latest, Store};
+use gangline_storage::{CheckpointInfo, Latest, PrunePolicy, Store};
 
 use crate::checkpoint::{Row, failed, open};
 use crate::failure::Failure;
@@ -87,10 +87,10 @@ pub(crate) struct PullArgs {
     reach: Reach,
 }
 
-/// What of an archive stays. What any of the options names is kept, and the newest always.
+/// What of an archive, or of a folder of checkpoints, stays. What any of the options names is kept, and the newest always.
 #[derive(Args, Debug)]
 pub(crate) struct PruneArgs {
-    /// The archive
+    /// The archive, or the folder of checkpoints
     #[arg(value_name = "ARCHIVE")]
     archive: String,
     /// Keep so many of the newest
@@ -254,6 +254,9 @@ pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
             "name it, as in --keep-last 3 --keep-every-steps 10000",
         ));
     }
+    if !is_archive(&args.archive) {
+        return prune_folder(global, args);
+    }
     let archive = reach(&args.archive, &Reach::from(&args.key))?;
     let pruned = archive.prune(&rules, output::now(), args.dry_run).map_err(|error| refused(&error))?;
     tell_unfenced(&archive);
@@ -261,6 +264,31 @@ pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
         return output::json(&pruned);
     }
     output::print(&decided(&pruned, args.dry_run))
+}
+
+/// A folder of checkpoints as they were saved is pruned by their number alone.
+fn prune_folder(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
+    let store = open(Path::new(&args.archive))?;
+    let steps = store.list().map_err(failed)?;
+    if steps.is_empty() {
+        let text = format!("{} is no archive and holds no complete checkpoint", args.archive);
+        return Err(Failure::local(text, "name the folder that holds step-..., or the archive's own"));
+    }
+    let keep = args.keep_last.and_then(|keep| NonZeroUsize::new(keep as usize));
+    let Some(keep) = keep.filter(|_| args.rules().len() == 1) else {
+        let text =
+            format!("{} is a folder of checkpoints, which only --keep-last N prunes, with N from 1 on", args.archive);
+        return Err(Failure::local(text, "push them to an archive to keep them by other rules"));
+    };
+    let pruned = store.prune(PrunePolicy { keep }, args.dry_run).map_err(failed)?;
+    if global.json {
+        return output::json(&pruned);
+    }
+    let verdict = if args.dry_run { "would be removed" } else { "removed" };
+    let removed = pruned.removed.iter().map(|step| (*step, verdict));
+    let rows: BTreeMap<Step, &str> = removed.chain(pruned.kept.iter().map(|step| (*step, "kept"))).collect();
+    let rows = rows.into_iter().map(|(step, verdict)| vec![step.to_string(), verdict.to_owned()]).collect();
+    output::print(&output::table(&[">STEP", ""], rows))
 }
 
 fn decided(pruned: &Pruned, is_dry_run: bool) -> String {
@@ -307,6 +335,7 @@ fn row(Listed { step, catalog }: Listed) -> Row {
             content_hash: Some(archived.content_hash.to_string()),
             milestone: archived.milestone,
             problems: Vec::new(),
+            is_verified: false,
         },
         Err(error) => Row::broken(step.0, error.to_string()),
     }
@@ -323,6 +352,7 @@ pub(crate) fn verify(address: &str, key: &KeyFile, rows: &mut [Row]) -> Result<(
     for row in rows.iter_mut().filter(|row| row.problems.is_empty()) {
         let report = archive.verify(Step(row.step)).map_err(|error| refused(&error))?;
         row.problems.extend(report.problems.iter().map(ToString::to_string));
+        row.is_verified = true;
     }
     Ok(())
 }

@@ -57,7 +57,7 @@ pub(crate) enum CheckpointCommand {
     Pull(PullArgs),
     /// Measure this disk and memory, and say what checkpoints of a model will take here
     Bench(bench::BenchArgs),
-    /// Remove checkpoints from an archive but for those that an option names
+    /// Remove checkpoints from an archive, or a folder, but for those that an option names
     Prune(PruneArgs),
     /// Make, replace and show the keys of an encrypted archive
     #[command(subcommand)]
@@ -74,12 +74,22 @@ pub(crate) struct Row {
     /// What is left of it in an archive, if that isn't all.
     pub(crate) milestone: Option<Milestone>,
     pub(crate) problems: Vec<String>,
+    /// Every byte was read to look for problems.
+    pub(crate) is_verified: bool,
 }
 
 impl Row {
     /// One of which nothing can be said but what is wrong with it.
     pub(crate) fn broken(step: u64, problem: String) -> Row {
-        Row { step, bytes: None, tensors: None, content_hash: None, milestone: None, problems: vec![problem] }
+        Row {
+            step,
+            bytes: None,
+            tensors: None,
+            content_hash: None,
+            milestone: None,
+            problems: vec![problem],
+            is_verified: false,
+        }
     }
 }
 
@@ -133,6 +143,7 @@ fn list(place: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
             content_hash: Some(info.content_hash.to_string()),
             milestone: None,
             problems: Vec::new(),
+            is_verified: false,
         },
         Err(error) => Row::broken(listed.step.0, error.to_string()),
     };
@@ -158,16 +169,18 @@ fn verify(place: &str, step: Option<u64>, key: &KeyFile) -> Result<Vec<Row>, Fai
     for row in rows.iter_mut().filter(|row| row.problems.is_empty()) {
         let report = store.verify(Step(row.step)).map_err(failed)?;
         row.problems.extend(report.problems.iter().map(ToString::to_string));
+        row.is_verified = true;
     }
     Ok(rows)
 }
 
 fn remarks(row: &Row) -> String {
+    let found = if row.is_verified { "none found" } else { "not verified" };
     match &row.milestone {
         _ if !row.problems.is_empty() => row.problems.join("; "),
-        None => "none found".to_owned(),
+        None => found.to_owned(),
         Some(Milestone { kept, tensors_lacking, .. }) => {
-            format!("none found; a milestone: {} are left, {tensors_lacking} tensors are not", kept.join(", "))
+            format!("{found}; a milestone: {} are left, {tensors_lacking} tensors are not", kept.join(", "))
         }
     }
 }

@@ -47,6 +47,7 @@ use std::time::{Duration, SystemTime};
 use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
+use crate::prune::list_steps;
 use crate::{CheckpointInfo, Digest, Problem, Store, VerifyReport};
 use access::{Access, Change};
 use fetch::Fetcher;
@@ -159,14 +160,22 @@ pub struct Listed {
     pub catalog: Result<Archived, Error>,
 }
 
+/// Refuses a folder that holds checkpoints as they were saved: an archive in it would be mixed with them.
+fn refuse_store(path: PathBuf) -> Result<PathBuf, Error> {
+    let has_catalogs = path.join("catalogs").is_dir();
+    // One that can't be listed is told of by the first act on it.
+    let is_store = list_steps(&path).is_ok_and(|steps| !steps.is_empty());
+    if is_store && !has_catalogs { Err(Error::IsStore { path }) } else { Ok(path) }
+}
+
 impl Archive {
     /// Opens the archive at `s3://bucket/prefix`, `file:///folder` or a path. Nothing is made before the first push.
     ///
     /// # Errors
-    /// [`Error::Address`].
+    /// [`Error::Address`]; [`Error::IsStore`].
     pub fn open(url: &str, options: &Options) -> Result<Archive, Error> {
         let remote: Box<dyn Remote> = match folder::folder_of(url) {
-            Some(path) => Box::new(folder::Folder::new(PathBuf::from(path))),
+            Some(path) => Box::new(folder::Folder::new(refuse_store(PathBuf::from(path))?)),
             None => other_remote(url, options)?,
         };
         Ok(Archive::over(remote, options))

@@ -1,5 +1,6 @@
 //! What can go wrong between a store and its archive, as decisions a caller can make.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use gangline_base::{Bytes, Step, Timestamp};
@@ -26,6 +27,12 @@ pub enum Error {
         url: String,
         /// What is wrong with it, and what to write instead.
         why: String,
+    },
+    /// The folder holds checkpoints as they were saved, which are no archive.
+    #[error("take {} for an archive: it is a folder of checkpoints", path.display())]
+    IsStore {
+        /// The folder.
+        path: PathBuf,
     },
     /// The remote didn't do what it was asked, also after all tries that make sense. What was there before still is; do the
     /// same again later, and it goes on where it was.
