@@ -186,8 +186,8 @@ class Reader:
     ) -> _info.Pushed:
         """Puts a checkpoint into an archive, coded without loss and without what is there already: a Pushed.
 
-        archive: s3://bucket/prefix, with the address and keys in the environment as for AWS's own tools (AWS_REGION,
-            AWS_ENDPOINT, AWS_ACCESS_KEY_ID, ...), or a folder.
+        archive: s3://bucket/prefix, with the address and keys in the environment or ~/.aws as for AWS's own tools
+            (AWS_REGION, AWS_ENDPOINT_URL, AWS_PROFILE, ...), or a folder.
         step: which one; None for the newest that is good.
         bytes_per_second_max: how much of the network it may take; None for all.
         key_file: the file of an encrypted archive's key; None for what GANGLINE_ARCHIVE_KEY_FILE in the environment says.

@@ -75,7 +75,7 @@ impl Server {
     fn command(&self, secret: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(gangline());
         command.arg("checkpoint").args(arguments).env_clear();
-        command.env("AWS_ENDPOINT", &self.address).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "us-east-1");
+        command.env("AWS_ENDPOINT_URL", &self.address).env("AWS_REGION", "us-east-1");
         command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", secret);
         command
     }
@@ -249,7 +249,7 @@ fn a_wrong_key_and_a_missing_bucket_are_told_by_name() {
     assert_eq!(denied.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&denied.stderr).contains("in the archive"), "{denied:?}");
     let missing = server.run("secret", &["push", store, "s3://nobody/x"]);
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("in the archive"), "{missing:?}");
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("there is no such bucket"), "{missing:?}");
     let senseless = server.run("secret", &["push", store, "gopher://x"]);
     assert!(String::from_utf8_lossy(&senseless.stderr).contains("s3://bucket/prefix"), "{senseless:?}");
 }
@@ -312,4 +312,27 @@ fn a_folder_of_checkpoints_is_pruned_and_never_mixed_with_an_archive() {
     let listed = server.say(&["list", store_text]);
     assert!(listed.lines().count() == 3 && listed.matches("not verified").count() == 2, "{listed}");
     assert_eq!(server.say(&["verify", store_text]).matches("none found").count(), 2);
+}
+
+#[test]
+fn a_bucket_is_reached_by_a_profile_of_awss_tools() {
+    let server = Server::start();
+    let store = server.path("store");
+    save(&store, 1);
+    let aws = server.path(".aws");
+    std::fs::create_dir(&aws).expect("a folder");
+    let config = format!("[profile lab]\nregion = us-east-1\nendpoint_url = {}\n", server.address);
+    std::fs::write(aws.join("config"), config).expect("a file");
+    let keys = "[lab]\naws_access_key_id = key\naws_secret_access_key = secret\n";
+    std::fs::write(aws.join("credentials"), keys).expect("a file");
+    let push = |profile: &str| {
+        let mut command = Command::new(gangline());
+        command.args(["checkpoint", "push"]).arg(&store).arg("s3://bucket/by-profile").env_clear();
+        command.env("HOME", server.folder.path()).env("AWS_PROFILE", profile).output().expect("gangline runs")
+    };
+    let pushed = push("lab");
+    assert!(pushed.status.success(), "{}", String::from_utf8_lossy(&pushed.stderr));
+    let refused = push("labb");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && said.contains("there is no profile labb"), "{said}");
 }

@@ -59,7 +59,7 @@ impl From<&KeyFile> for Reach {
 pub(crate) struct PushArgs {
     /// The folder of checkpoints
     folder: PathBuf,
-    /// The archive: s3://bucket/prefix (with AWS_REGION, AWS_ENDPOINT, AWS_ACCESS_KEY_ID, ... as AWS's tools have them), or a folder
+    /// The archive: s3://bucket/prefix (with AWS_REGION, AWS_ENDPOINT_URL, AWS_PROFILE, ... and ~/.aws as AWS's tools have them), or a folder
     #[arg(value_name = "ARCHIVE")]
     archive: String,
     /// The step [default: the newest good one]

@@ -15,6 +15,8 @@
 //! may read it. What is read while it is pruned may be gone, and that is said.
 
 mod access;
+#[cfg(feature = "s3")]
+mod aws;
 mod catalog;
 mod compaction;
 mod contents;
@@ -79,7 +81,7 @@ pub struct Options {
     pub first_pause: Duration,
     /// Chunks that a push codes at once, at most eight. More changes nothing but the time and the memory that it takes.
     pub threads: NonZeroUsize,
-    /// Settings for S3, named as in the environment of AWS's own tools: `AWS_REGION`, `AWS_ENDPOINT`, `AWS_ACCESS_KEY_ID`, ...
+    /// Settings for S3, named as in the environment of AWS's own tools: `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_PROFILE`, ...
     pub s3: BTreeMap<String, String>,
     /// What opens an encrypted archive. An archive that has nothing yet is encrypted from its first push on if this is given.
     pub key: Option<WrappingKey>,

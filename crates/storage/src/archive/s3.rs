@@ -21,6 +21,7 @@ use reqwest::Method;
 use tokio::runtime::Runtime;
 
 use super::Error;
+use super::aws;
 use super::error::Source;
 use super::remote::{Fault, OBJECTS_MAX, Object, Remote, State, Tag};
 
@@ -43,7 +44,7 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     /// Opens the place that `s3://bucket/prefix` names, without a look at it. Settings are named as in the environment of AWS's
-    /// own tools (`AWS_REGION`, `AWS_ENDPOINT`, ...); those that aren't known are passed over.
+    /// own tools (`AWS_REGION`, `AWS_ENDPOINT_URL`, ...), and completed by the files of these; those that aren't known are passed over.
     pub(crate) fn open(url: &str, settings: &BTreeMap<String, String>) -> Result<Bucket, Error> {
         let refused = |why: String| Error::Address { url: url.to_owned(), why };
         let place = url.strip_prefix("s3://").ok_or_else(|| refused("write s3://bucket/prefix".to_owned()))?;
@@ -51,6 +52,7 @@ impl Bucket {
         if bucket.is_empty() {
             return Err(refused("write s3://bucket/prefix: the bucket is missing".to_owned()));
         }
+        let settings = &aws::completed(settings).map_err(refused)?;
         // Another part of the program may have chosen already, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         // The link above has the patience: whatever fails is told at once.
@@ -84,6 +86,8 @@ fn fault(error: object_store::Error) -> Fault {
     use object_store::Error as E;
     let text = error.to_string();
     match error {
+        // Of listings the crate tells no more than the server's own text.
+        _ if text.contains("NoSuchBucket") => no_bucket(&text),
         E::NotFound { .. } => Fault::Missing,
         E::Generic { .. } | E::JoinError { .. } if !is_refusal(&text) => Fault::Passing(text.into()),
         _ => Fault::Lasting(text.into()),
@@ -100,9 +104,13 @@ fn is_refusal(text: &str) -> bool {
 /// What isn't found by those that make or list objects is the bucket.
 fn bucket_fault(error: object_store::Error) -> Fault {
     match error {
-        object_store::Error::NotFound { .. } => Fault::Lasting(error.to_string().into()),
+        object_store::Error::NotFound { .. } => no_bucket(&error.to_string()),
         error => fault(error),
     }
+}
+
+fn no_bucket(text: &str) -> Fault {
+    Fault::Lasting(format!("there is no such bucket: {text}").into())
 }
 
 impl Remote for Bucket {
