@@ -24,8 +24,13 @@ class _Numbered(_Branch):
     """Children of a dict, also by numbers."""
 
 
-def keys(snapshot):
-    """{name: its keys} as the planners of all ranks had them; what isn't in it has its name for its only key."""
+def keys(snapshot, into=None):
+    """{name: its keys} as the planners of all ranks had them; what isn't in it has its name for its only key.
+
+    Weights that were imported, or saved by a program that isn't Python, have no keys but those of `into`, joined by dots.
+    """
+    if PLAN not in snapshot.tensors:
+        return dict(_places((), into))
     found = _values.decode(snapshot.bytes(PLAN), no_leaf, snapshot.where)
     is_path = lambda path: type(path) is tuple and path and all(type(key) in (str, int) for key in path)  # noqa: E731
     if not isinstance(found, dict) or not all(map(is_path, found.values())):
@@ -33,9 +38,17 @@ def keys(snapshot):
     return found
 
 
-def tree(snapshot):
+def _places(path, into):
+    if isinstance(into, dict) and all(type(key) is str for key in into):
+        for key, child in into.items():
+            yield from _places((*path, key), child)
+    elif path:
+        yield ".".join(path), path
+
+
+def tree(snapshot, into=None):
     """The text of a tree of values, as `_values.encode` writes it."""
-    paths = keys(snapshot)
+    paths = keys(snapshot, into)
     names = [name.removeprefix(OBJECT) for name in snapshot.tensors if name.startswith(OBJECT) or not name.startswith(RESERVED)]
     root, there = _Branch(), set(names)
     for name in [*(name for name in paths if name in there), *(name for name in names if name not in paths)]:

@@ -160,7 +160,7 @@ class Scattering:
     """
 
     def __init__(self, snapshot, into, sharded):
-        self.text, self.tensors, self.where = snapshot.values(), snapshot.tensors, snapshot.where
+        self.text, self.tensors, self.where = snapshot.values(into), snapshot.tensors, snapshot.where
         self.into, self.sharded = into, sharded
         self.wanted = []
         self.finals = {}  # path -> what makes the value, after reading

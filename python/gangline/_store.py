@@ -95,13 +95,9 @@ class Snapshot:
         told = json.loads(self._native.info())
         self.tensors = {tensor["name"]: (tensor["data_type"], tuple(tensor["shape"])) for tensor in told["tensors"]}
 
-    def values(self):
-        """The text of the tree of values."""
-        if VALUES in self.tensors:
-            return self.bytes(VALUES)
-        if _plan.PLAN in self.tensors:
-            return _plan.tree(self)
-        raise Corrupt(f"read {self.where}: it was not saved from Python: it has no {VALUES!r}")
+    def values(self, into=None):
+        """The text of the tree of values. If none was saved, it is made of the tensors' names, and of where they are in `into`."""
+        return self.bytes(VALUES) if VALUES in self.tensors else _plan.tree(self, into)
 
     def bytes(self, name):
         """All bytes of a tensor."""
@@ -221,7 +217,8 @@ class Reader:
 
     def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
         """Reads a checkpoint, checking every byte, and returns the state dict: what Store, DistributedStore or a callback saved, or
-        gangline.torch.StorageWriter, whose dicts have text for keys, as torch's planners make it.
+        gangline.torch.StorageWriter, whose dicts have text for keys, as torch's planners make it (but for optimizers' states). Of
+        weights that were imported, or saved by another program, a flat dict by name.
 
         step: which one; None for the newest that is good (warning about newer ones that aren't: SkippedWarning).
         into: a state dict whose tensors are read into where they lie, on whatever device; everything else in it is
@@ -400,7 +397,8 @@ class Store(Writer):
 
 def _place(address, rate, key_file=None):
     """An archive and how it is reached."""
-    settings = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    is_setting = lambda name, value: (name.startswith("AWS_") or name == "HOME") and value.isascii()  # noqa: E731
+    settings = {name: value for name, value in os.environ.items() if is_setting(name, value)}
     key_file = key_file or os.environ.get("GANGLINE_ARCHIVE_KEY_FILE") or None
     return os.fspath(address), settings, rate, None if key_file is None else os.fspath(key_file)
 

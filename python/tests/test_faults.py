@@ -64,16 +64,6 @@ def test_flipped_values_are_found_too(tmp_path):
         gangline.Store(tmp_path).load(1)
 
 
-def test_a_checkpoint_that_was_not_saved_from_python_says_so(tmp_path):
-    from gangline import _native
-
-    native = _native.Store(str(tmp_path), writer=(0, 1, 0))
-    native.save(1, [], {}).wait()
-    native.close()
-    with pytest.raises(gangline.Corrupt, match="not saved from Python"):
-        gangline.Store(tmp_path).load(1)
-
-
 def test_a_writer_killed_in_a_save_leaves_the_one_before(tmp_path):
     save(tmp_path, 1)
     code = """

@@ -104,7 +104,8 @@ def test_the_plug_in_loads_all_that_a_store_wrote(tmp_path):
 ])  # fmt: skip
 def test_keys_that_no_planner_writes_are_corrupt(tmp_path, plan):
     text = _values.encode(plan, lambda path, value: _values.NOT_MINE)
-    snapshot = types.SimpleNamespace(bytes=lambda name: text, tensors={"w": ("F32", (1,)), "v": ("F32", (1,))}, where="the file")
+    tensors = {"w": ("F32", (1,)), "v": ("F32", (1,)), _plan.PLAN: ("U8", (len(text),))}
+    snapshot = types.SimpleNamespace(bytes=lambda name: text, tensors=tensors, where="the file")
     with pytest.raises(gangline.Corrupt, match="of the file"):
         _plan.tree(snapshot)
 

@@ -2,9 +2,11 @@
 
 import os
 import pickle
+import subprocess
 
 import gangline
 import pytest
+import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from gang import play, whole
@@ -89,3 +91,21 @@ def test_what_is_no_checkpoint_is_told_as_such(tmp_path, store):
     with pytest.raises(gangline.Error, match="import .*torn"):
         import_checkpoint(tmp_path / "torn", store, 1)
     assert store.list() == []
+
+
+def test_weights_that_the_command_line_imported_are_a_flat_dict_and_go_into_a_nested_one(tmp_path):
+    weights = {"head.weight": torch.rand(3, 2), "head.bias": torch.rand(3).bfloat16(), "scale": torch.tensor(2.0)}
+    safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
+    run = [os.environ["GANGLINE_BINARY"], "checkpoint", "import", tmp_path / "model.safetensors", tmp_path / "store", "--step", "5"]
+    subprocess.run([*run, "--prefix", "model."], check=True, stdout=subprocess.DEVNULL)
+    with gangline.Store(tmp_path / "store") as store:
+        found = store.load()
+        assert {name.removeprefix("model.") for name in found} == set(weights)
+        assert all(torch.equal(found["model." + name], weights[name]) for name in weights)
+        model = {name: torch.zeros_like(tensor) for name, tensor in weights.items()}
+        assert store.load(5, into={"model": model})["model"] is model
+        assert all(torch.equal(model[name], weights[name]) for name in weights)
+        with pytest.raises(gangline.Refused, match="no such key"):
+            store.load(5, into={"model": {**model, "tail": torch.zeros(1)}})
+        store.save(6, {"model": model, "step": 6}).durable()
+        assert store.load()["step"] == 6

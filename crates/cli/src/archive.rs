@@ -156,8 +156,10 @@ pub(crate) fn is_archive(place: &str) -> bool {
 
 pub(crate) fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
     let rate = reach.limit_mbps.and_then(|limit| NonZeroU64::new(limit.get().saturating_mul(MEGABIT)));
-    let settings = std::env::vars().filter(|(name, _)| name.starts_with("AWS_"));
-    let s3: BTreeMap<String, String> = settings.collect();
+    // Others may hold what isn't text.
+    let texts =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let s3: BTreeMap<String, String> = texts.filter(|(name, _)| name.starts_with("AWS_") || name == "HOME").collect();
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let key = reach.key.read()?;
     let options = Options { bytes_per_second_max: rate, s3, threads, key, ..Options::default() };

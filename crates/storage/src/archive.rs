@@ -81,7 +81,8 @@ pub struct Options {
     pub first_pause: Duration,
     /// Chunks that a push codes at once, at most eight. More changes nothing but the time and the memory that it takes.
     pub threads: NonZeroUsize,
-    /// Settings for S3, named as in the environment of AWS's own tools: `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_PROFILE`, ...
+    /// Settings for S3, named as in the environment of AWS's own tools (`AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_PROFILE`, ...), and
+    /// `HOME`, below which the files of these tools are.
     pub s3: BTreeMap<String, String>,
     /// What opens an encrypted archive. An archive that has nothing yet is encrypted from its first push on if this is given.
     pub key: Option<WrappingKey>,

@@ -85,7 +85,7 @@ fn said(environment: &BTreeMap<String, String>, name: &str) -> bool {
 /// What both files say of a profile; the credentials file counts before the other.
 fn profile(environment: &BTreeMap<String, String>, name: &str) -> Result<Profile, String> {
     let file = |variable: &str, standard: &str| {
-        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".aws").join(standard));
+        let home = || Some(Path::new(environment.get("HOME")?).join(".aws").join(standard));
         environment.get(variable).map(PathBuf::from).or_else(home)
     };
     let in_config = if name == "default" { "default".to_owned() } else { format!("profile {name}") };
