@@ -8,6 +8,7 @@ use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Rung, Share, StopReason};
 use serde::{Deserialize, Serialize};
 
+use super::retention::RemovedRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::config::NodeConfig;
 use crate::wire::{Checkpoints, Gang, JobState, Progress};
@@ -56,6 +57,9 @@ pub(crate) struct JobRecord {
     pub(crate) budget: Option<BudgetRecord>,
     #[serde(default)]
     pub(crate) sweep: Option<PointRecord>,
+    /// What was removed of it since it ended.
+    #[serde(default, skip_serializing_if = "RemovedRecord::is_nothing")]
+    pub(crate) removed: RemovedRecord,
     /// What it shares with the other jobs of its sweep, in a row of its own.
     #[serde(skip)]
     pub(crate) shared: Option<Arc<SweepRecord>>,
@@ -160,6 +164,7 @@ impl JobRecord {
             history: vec![(now, format!("submitted by {}", spec.submitter))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
             sweep: None,
+            removed: RemovedRecord::default(),
             shared: None,
         }
     }

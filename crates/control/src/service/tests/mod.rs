@@ -10,6 +10,7 @@ mod once;
 mod platform;
 mod random;
 mod restart;
+mod retention;
 mod rows;
 mod started;
 mod supervisor;
