@@ -33,6 +33,10 @@ pub(crate) struct Plan {
     pub(crate) unknown: Vec<JobId>,
     /// Marks in the folders of jobs that are known again.
     pub(crate) marks: Vec<(JobId, CString)>,
+    /// Jobs that aren't live whose folder has nothing of ours.
+    pub(crate) bare: Vec<JobId>,
+    /// The last job with a folder, which stays: it says which ids were given out.
+    pub(crate) last_folder: Option<JobId>,
     /// Curves to be thinned, with their jobs' ends.
     pub(crate) curves: Vec<(JobId, Timestamp)>,
     /// Records, of single jobs and of whole sweeps, with the last end.
@@ -70,6 +74,12 @@ pub(crate) struct JobFolder {
     pub(crate) attempts: BTreeSet<u32>,
     lost: Vec<(Timestamp, CString)>,
     pub(crate) marks: Vec<(Timestamp, CString)>,
+}
+
+impl JobFolder {
+    fn is_bare(&self) -> bool {
+        self.attempts.is_empty() && self.lost.is_empty()
+    }
 }
 
 /// What a plan is made of.
@@ -120,7 +130,7 @@ fn number<T: std::str::FromStr + ToString>(name: &CString, prefix: &str) -> Opti
 }
 
 /// The jobs that have a folder.
-pub(crate) fn jobs_in(jobs: &OwnedFd) -> io::Result<BTreeSet<JobId>> {
+fn jobs_in(jobs: &OwnedFd) -> io::Result<BTreeSet<JobId>> {
     let named = names(jobs)?;
     Ok(named
         .iter()
@@ -163,6 +173,8 @@ impl Planning<'_> {
             lost: Vec::new(),
             unknown: Vec::new(),
             marks: Vec::new(),
+            bare: Vec::new(),
+            last_folder: None,
             curves: Vec::new(),
             jobs: Vec::new(),
             curves_from: self.curves_from,
@@ -170,9 +182,13 @@ impl Planning<'_> {
         };
         let failed = |source| Error::Folder { path: self.folder.join(JOBS).display().to_string(), source };
         let jobs = open_jobs(self.folder).map_err(failed)?;
-        let with_files = jobs.as_ref().map_or(Ok(BTreeSet::new()), jobs_in).map_err(failed)?;
+        let mut with_files = jobs.as_ref().map_or(Ok(BTreeSet::new()), jobs_in).map_err(failed)?;
+        plan.last_folder = with_files.last().copied();
         if let Some(jobs) = &jobs {
             self.plan_files(jobs, &with_files, &mut plan)?;
+        }
+        for job in &plan.bare {
+            with_files.remove(job);
         }
         self.plan_curves(&mut plan)?;
         self.plan_jobs(&with_files, &mut plan)?;
@@ -208,6 +224,7 @@ impl Planning<'_> {
                             since: *since,
                         };
                         plan.lost.extend(lost.map(due));
+                        plan.bare.extend(folder.is_bare().then_some(*job));
                         ended.push(Ended { kept, ended_at, folder });
                     }
                 },
@@ -223,7 +240,8 @@ impl Planning<'_> {
     /// Its folder was there before this start, or its record was lost: what is in it goes a while after that was first seen.
     fn plan_unknown(&self, job: JobId, folder: JobFolder, plan: &mut Plan) {
         let Some(since) = folder.marks.iter().map(|(since, _)| *since).min() else {
-            plan.unknown.push(job);
+            let plan = if folder.is_bare() { &mut plan.bare } else { &mut plan.unknown };
+            plan.push(job);
             return;
         };
         if self.is_old(since, self.policy.lost) {

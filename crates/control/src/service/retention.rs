@@ -217,10 +217,12 @@ impl Sweeper {
             }
             for due in slice {
                 self.remove_attempts(&jobs, due, service, outcome)?;
+                tidy_job(&jobs, due.job, plan.last_folder);
             }
         }
         for due in &plan.lost {
             self.remove_lost(&jobs, due, service, outcome)?;
+            tidy_job(&jobs, due.job, plan.last_folder);
         }
         for job in &plan.unknown {
             mark_unknown(&jobs, *job, now, outcome);
@@ -228,6 +230,7 @@ impl Sweeper {
         for (job, mark) in &plan.marks {
             remove_tree(&jobs, *job, mark, service, outcome)?;
         }
+        plan.bare.iter().for_each(|job| tidy_job(&jobs, *job, plan.last_folder));
         Ok(())
     }
 
@@ -246,7 +249,6 @@ impl Sweeper {
         for attempt in found.attempts.range(..=noted.min(due.through)) {
             self.remove_attempt(jobs, (due.job, AttemptNumber(*attempt)), service, outcome)?;
         }
-        tidy_job(jobs, due.job);
         Ok(())
     }
 
@@ -305,8 +307,13 @@ impl Sweeper {
             Some(attempt) => self.remove_attempt(jobs, (due.job, attempt), service, outcome)?,
             None => remove_tree(jobs, due.job, &due.name, service, outcome)?,
         }
-        tidy_job(jobs, due.job);
         Ok(())
+    }
+
+    /// What is durable says so.
+    fn has_ended(&self, job: JobId) -> Result<bool, Ended> {
+        let kept = self.reader.read(|transaction| read_kept(transaction, job))?;
+        Ok(kept.is_some_and(|kept| kept.ended_at.is_some()))
     }
 
     /// Takes out the points of a job's curve that needn't stay.
@@ -314,7 +321,7 @@ impl Sweeper {
         let mut points = 0;
         for (attempt, has_others) in self.reader.read(|transaction| sampled_attempts(transaction, job))? {
             let mut has_others = has_others;
-            while has_others {
+            while has_others && self.has_ended(job)? {
                 service.remove(vec![Removal::OtherNodes { job, attempt }])?;
                 let attempts = self.reader.read(|transaction| sampled_attempts(transaction, job))?;
                 has_others = attempts.iter().any(|(number, others)| *number == attempt && *others);
@@ -349,7 +356,8 @@ impl Sweeper {
         {
             service.remove(vec![Removal::Curve { job }])?;
             let left = self.reader.read(|transaction| sampled_attempts(transaction, job))?;
-            after = if left.is_empty() { job } else { after };
+            // Without a record nothing of a job is removed.
+            after = if left.is_empty() || !self.has_ended(job)? { job } else { after };
         }
         outcome.records += jobs.end.0 - jobs.start.0;
         service.remove(vec![Removal::Jobs { jobs }])
@@ -416,8 +424,8 @@ fn remove_tree(
     ended.map_or(Ok(()), Err)
 }
 
-/// A job's folder goes when nothing is in it, but for that of the last job: it says which ids were given out.
-fn tidy_job(jobs: &OwnedFd, job: JobId) {
+/// A job's folder goes when nothing is in it, but for that of the last job.
+fn tidy_job(jobs: &OwnedFd, job: JobId, last_folder: Option<JobId>) {
     let Ok(found) = read_job_folder(jobs, job) else { return };
     if found.attempts.is_empty()
         && let Ok(folder) = open_folder(jobs, &name_of(job))
@@ -427,8 +435,7 @@ fn tidy_job(jobs: &OwnedFd, job: JobId) {
             let _ = unlinkat(&folder, mark, AtFlags::empty());
         }
     }
-    let is_last = crate::retention::jobs_in(jobs).map_or(true, |all| all.last() == Some(&job));
-    if !is_last {
+    if last_folder != Some(job) {
         // One that isn't empty stays.
         let _ = unlinkat(jobs, name_of(job), AtFlags::REMOVEDIR);
     }

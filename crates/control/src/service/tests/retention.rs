@@ -124,6 +124,9 @@ fn logs_go_when_they_are_old_and_the_job_says_so_and_why() {
     assert!(history(&mut world, job).contains("logs of attempt 1 were removed because retention.logs is 30d"));
     assert_eq!((world.show(job).because, world.ledger(job)), (because, booked));
     assert_eq!(clean(&mut world, Retention::DEFAULT), Swept::default(), "and only once");
+    succeed(&mut world, "next");
+    clean(&mut world, Retention::DEFAULT);
+    assert!(!last.parent().expect("the job's").exists(), "it isn't the last any more");
 }
 
 #[test]
