@@ -6,6 +6,7 @@
 mod answers;
 mod booking;
 mod bound;
+mod last_words;
 mod ledger;
 mod record;
 mod recovery;

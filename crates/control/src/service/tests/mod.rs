@@ -5,6 +5,7 @@ mod disk;
 mod ends;
 mod epoch;
 mod flow;
+mod kept;
 mod lost;
 mod once;
 mod platform;
