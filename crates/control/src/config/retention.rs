@@ -42,7 +42,7 @@ impl Retention {
         logs: Some(days(30)),
         failed_logs: Some(days(90)),
         attempts: 5,
-        older_attempts: Some(days(7)),
+        older_attempts: Some(days(14)),
         logs_max: None,
         samples: Some(days(30)),
         jobs: Some(days(400)),

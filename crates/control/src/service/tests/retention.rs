@@ -143,12 +143,12 @@ fn failed_jobs_keep_theirs_for_longer_and_older_attempts_go_sooner() {
     assert_eq!((world.show(job).state, folders.len()), (JobState::Failed, 4));
     let policy = Retention { attempts: 2, ..Retention::DEFAULT };
     let left = |folders: &[PathBuf]| folders.iter().filter(|folder| folder.exists()).count();
-    later(&mut world, 7);
+    later(&mut world, 14);
     clean(&mut world, policy);
     assert_eq!((left(&folders), left(&folders[2..])), (2, 2), "the newest two stay");
-    let said = "attempts up to 2 were removed because retention.older_attempts is 7d, for all but the newest 2";
+    let said = "attempts up to 2 were removed because retention.older_attempts is 14d, for all but the newest 2";
     assert!(history(&mut world, job).contains(said));
-    later(&mut world, 24);
+    later(&mut world, 17);
     clean(&mut world, policy);
     assert_eq!(left(&folders), 2, "those of a job that failed stay for longer");
     later(&mut world, 60);
