@@ -56,7 +56,7 @@ impl Failure {
     fn exit_code(&self) -> u8 {
         match self {
             Failure::Api { status, .. } => match status {
-                404 => 3,
+                404 | 410 => 3,
                 401 | 403 | 422 | 429 => 4,
                 _ => 1,
             },

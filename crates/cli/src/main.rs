@@ -22,6 +22,7 @@ mod logs;
 mod output;
 mod plan;
 mod report;
+mod retention;
 mod retry;
 mod sbatch;
 mod show;
@@ -114,6 +115,8 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Put a backup into the data folder of a control plane that isn't running
     Restore(backup::RestoreArgs),
+    /// Say what of ended jobs the control plane would remove now, and by which rule; changes nothing
+    Retention(retention::RetentionArgs),
     /// Make a link to the page, or replace the users' token
     Token {
         #[command(subcommand)]
@@ -153,6 +156,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Checkpoint { command } => return checkpoint::run(&global, &command),
         Command::Backup(args) => backup::backup(&global, &args)?,
         Command::Restore(args) => backup::restore(&global, &args)?,
+        Command::Retention(args) => retention::run(&global, &args)?,
         Command::Doctor(args) => return doctor::run(&global, &args),
         Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,

@@ -134,7 +134,7 @@ pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
 pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let folder = absolute(folder)?;
     make_private(&folder)?;
-    let path = config_path(&folder, args);
+    let path = config_path(&folder, args.config.as_ref());
     let config = path.as_deref().map_or_else(|| Ok(Config::default()), configuration::read)?;
     let listening = Listening::choose(&folder, &config, path.as_deref(), &args.listen)?;
     let address = listening.address;
@@ -154,6 +154,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         nodes,
         sharing,
         limits: config.limits,
+        retention: config.retention,
         survey,
         launcher,
         clock: output::now,
@@ -269,9 +270,9 @@ fn make_private(folder: &Path) -> Result<(), Failure> {
 }
 
 /// The configuration file, if there is one.
-fn config_path(folder: &Path, args: &UpArgs) -> Option<PathBuf> {
+pub(crate) fn config_path(folder: &Path, named: Option<&PathBuf>) -> Option<PathBuf> {
     let own = folder.join(CONFIG_FILE);
-    args.config.clone().or_else(|| own.exists().then_some(own))
+    named.cloned().or_else(|| own.exists().then_some(own))
 }
 
 /// The launcher has nodes of its own: no others may be named.

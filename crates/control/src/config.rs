@@ -36,11 +36,13 @@ mod preemption;
 mod prices;
 mod queues;
 mod reservations;
+mod retention;
 mod spares;
 mod suspicion;
 mod tls;
 
 pub use prices::{Prices, agree_on_prices};
+pub use retention::Retention;
 pub use tls::TlsFiles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,6 +103,8 @@ pub struct Config {
     pub sharing: Configuration,
     /// What users may submit.
     pub limits: Limits,
+    /// What is removed when.
+    pub retention: Retention,
 }
 
 /// Why the configuration was refused.
@@ -151,6 +155,12 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
+    /// What is to be removed when makes no sense.
+    #[error("retention: {message}")]
+    Retention {
+        /// What is wrong.
+        message: String,
+    },
     /// The queues contradict each other.
     #[error(transparent)]
     Sharing(#[from] InvalidConfiguration),
@@ -197,6 +207,8 @@ struct FileV1 {
     spares: spares::SparesV1,
     #[serde(default)]
     limits: limits::LimitsV1,
+    #[serde(default)]
+    retention: retention::RetentionV1,
 }
 
 #[derive(Deserialize)]
@@ -252,9 +264,22 @@ impl Config {
         sharing.preemption = rules.read().map_err(|message| ConfigError::Preemption { message })?;
         sharing.spares = file.spares.read().map_err(|message| ConfigError::Spares { message })?;
         let limits = file.limits.read().map_err(|message| ConfigError::Limits { message })?;
+        let retention = file.retention.read().map_err(|message| ConfigError::Retention { message })?;
         sharing.check()?;
         let FileV1 { listen, advertise, tls, topology_file, journal, inherit, launcher, .. } = file;
-        Ok(Config { listen, advertise, tls, topology_file, journal, inherit, nodes, launcher, sharing, limits })
+        Ok(Config {
+            listen,
+            advertise,
+            tls,
+            topology_file,
+            journal,
+            inherit,
+            nodes,
+            launcher,
+            sharing,
+            limits,
+            retention,
+        })
     }
 }
 

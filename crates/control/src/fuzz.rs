@@ -83,8 +83,14 @@ pub fn report(body: &[u8]) {
 fn running_job() -> JobRecord {
     let Ok(Submission::Job(spec)) = read(JOB_FILE) else { unreachable!("the job file is right") };
     let mut record = JobRecord::new(JobId(1), &spec, Timestamp::EPOCH);
-    let share =
-        ShareRecord { node: NODE.to_owned(), devices: vec![0, 1], report: None, samples_stored: 0, price: None };
+    let share = ShareRecord {
+        node: NODE.to_owned(),
+        devices: vec![0, 1],
+        report: None,
+        last: None,
+        samples_stored: 0,
+        price: None,
+    };
     record.attempts.push(AttemptRecord {
         number: 1,
         placed_at: Timestamp::EPOCH,

@@ -16,6 +16,7 @@ mod once;
 mod page;
 mod partition;
 mod preemption;
+mod retention;
 mod sweeps;
 mod tls;
 mod upgrade;

@@ -79,6 +79,17 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "G0311", message, hint)
     }
 
+    pub(super) fn removed_log(message: impl Into<String>) -> Self {
+        let hint = "[retention] in the control plane's configuration says how long logs are kept";
+        ApiError::new(StatusCode::GONE, "G0318", message, hint)
+    }
+
+    pub(super) fn removed_job(id: impl std::fmt::Display) -> Self {
+        let message = format!("{id} ended long ago, and its record was removed");
+        let hint = "[retention] in the control plane's configuration says how long records are kept; the ledger keeps what the job cost";
+        ApiError::new(StatusCode::GONE, "G0318", message, hint)
+    }
+
     pub(super) fn body_too_large(bytes_max: usize) -> Self {
         let hint = format!("send less: a request may have {}", gangline_base::Bytes(bytes_max as u64));
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "G0305", "the request's body is too large", hint)

@@ -52,6 +52,14 @@ pub(super) fn parse_job(text: &str) -> Result<JobId, ApiError> {
     text.parse().map_err(|_| ApiError::no_job(text))
 }
 
+/// Why there is no record of a job: it never was, or it is long gone.
+pub(super) async fn missing(app: &App, id: JobId) -> ApiError {
+    match app.handle.explain(id).await {
+        Err(service::Error::JobEnded(_)) => ApiError::removed_job(id),
+        _ => ApiError::no_job(&id.to_string()),
+    }
+}
+
 /// Jobs, newest first.
 #[utoipa::path(get, path = "/api/v1/jobs", params(ListQuery), tag = "jobs", responses(
     (status = 200, body = wire::JobList), (status = 404, body = ErrorBody)))]
@@ -125,7 +133,7 @@ fn read_job_file(request: &wire::SubmitRequest, user: Submitter) -> Result<Submi
 async fn record_of(app: &Arc<App>, text: &str) -> Result<wire::Job, ApiError> {
     let id = parse_job(text)?;
     let found = read(app, move |transaction| read_job(transaction, id)).await?;
-    let (record, booked) = found.ok_or_else(|| ApiError::no_job(text))?;
+    let Some((record, booked)) = found else { return Err(missing(app, id).await) };
     let mut job = to_wire(&app.folder, &record, &booked, Texts::Whole);
     if job.state == wire::JobState::Waiting
         && let Ok(explanation) = app.handle.explain(id).await
@@ -137,7 +145,7 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<wire::Job, ApiError> {
 
 /// One job.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path, description = "its id")), tag = "jobs",
-    responses((status = 200, body = wire::Job), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = wire::Job), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> Result<Json<wire::Job>, ApiError> {
     record_of(&app, &job).await.map(Json)
 }
@@ -157,7 +165,8 @@ pub(super) async fn cancel(
 
 /// Why a job waits, runs where it runs, or ended.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/explain", params(("job" = String, Path, description = "its id")),
-    tag = "jobs", responses((status = 200, body = wire::Explanation), (status = 404, body = ErrorBody)))]
+    tag = "jobs", responses((status = 200, body = wire::Explanation), (status = 404, body = ErrorBody),
+    (status = 410, body = ErrorBody)))]
 pub(super) async fn explain(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
@@ -167,7 +176,7 @@ pub(super) async fn explain(
         Ok(explanation) => Ok(Json(explanation)),
         Err(service::Error::JobEnded(_)) => {
             let found = read(&app, move |transaction| read_job(transaction, id)).await?;
-            let (record, _) = found.ok_or_else(|| ApiError::no_job(&job))?;
+            let (record, _) = found.ok_or_else(|| ApiError::removed_job(id))?;
             Ok(Json(explain_ended(&record)))
         }
         Err(error) => Err(error.into()),
@@ -189,7 +198,7 @@ fn explain_ended(record: &JobRecord) -> wire::Explanation {
 
 /// A job's training curve, by its first node's ranks.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/series", params(("job" = String, Path, description = "its id"), SeriesQuery),
-    tag = "jobs", responses((status = 200, body = wire::Series), (status = 404, body = ErrorBody)))]
+    tag = "jobs", responses((status = 200, body = wire::Series), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub(super) async fn series(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
@@ -203,9 +212,7 @@ pub(super) async fn series(
 /// A curve as the API and the page show it.
 pub(super) async fn series_of(app: &Arc<App>, id: JobId, points: u32) -> Result<wire::Series, ApiError> {
     let points = points.clamp(2, POINTS_MAX);
-    let is_known = read(app, move |transaction| read_job(transaction, id)).await?.is_some();
-    if !is_known {
-        return Err(ApiError::no_job(&id.to_string()));
-    }
-    read(app, move |transaction| read_series(transaction, id, points)).await
+    let found = read(app, move |transaction| read_job(transaction, id)).await?;
+    let Some((record, _)) = found else { return Err(missing(app, id).await) };
+    read(app, move |transaction| read_series(transaction, id, points, record.removed.thinned_at)).await
 }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::jobs::parse_job;
+use super::jobs::{missing, parse_job};
 use super::segment::Segment;
 use super::{App, ErrorBody, read as read_model};
 use crate::model::{JobRecord, read_job};
@@ -43,7 +43,8 @@ pub(super) struct LogQuery {
 
 /// A piece of a rank's log.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/logs", params(("job" = String, Path, description = "its id"), LogQuery),
-    tag = "jobs", responses((status = 200, body = wire::LogChunk), (status = 404, body = ErrorBody)))]
+    tag = "jobs", responses((status = 200, body = wire::LogChunk), (status = 404, body = ErrorBody),
+    (status = 410, body = ErrorBody)))]
 pub(super) async fn read(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
@@ -52,7 +53,7 @@ pub(super) async fn read(
     let Query(query) = query?;
     let id = parse_job(&job)?;
     let found = read_model(&app, move |transaction| read_job(transaction, id)).await?;
-    let (record, _) = found.ok_or_else(|| ApiError::no_job(&job))?;
+    let Some((record, _)) = found else { return Err(missing(&app, id).await) };
     let cursor = query.cursor.as_deref().map(Cursor::parse).transpose()?;
     let log = find_log(&app.folder, &record, query.attempt, query.rank.unwrap_or(0))?;
     let piece = tokio::task::spawn_blocking(move || log.read(cursor)).await;
@@ -118,6 +119,12 @@ fn find_log(data: &FsPath, record: &JobRecord, attempt: Option<u32>, rank: u32) 
     let node = usize::try_from(rank / record.gang.ranks_per_node.max(1)).unwrap_or(usize::MAX);
     let share =
         attempt.shares.get(node).ok_or_else(|| ApiError::no_log(format!("{} has no rank {rank}", record.id)))?;
+    if let Some(removed) = record.removed.logs_of(attempt.number) {
+        let (id, number, at, because) = (record.id, attempt.number, wire::Time(removed.at), &removed.because);
+        return Err(ApiError::removed_log(format!(
+            "the logs of attempt {number} of {id} were removed at {at}: {because}"
+        )));
+    }
     let folder = share_folder(data, record.id, AttemptNumber(attempt.number), &share.node);
     let path = folder.join("logs").join(format!("rank-{rank}.log"));
     Ok(RankLog { attempt: attempt.number, rank, path, has_ended: attempt.ended_at.is_some() })

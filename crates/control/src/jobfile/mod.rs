@@ -39,13 +39,24 @@ pub const OVERRIDES_MAX: usize = 64;
 
 /// The longest time that is read: longer ones are mistakes.
 const DURATION_MAX: Duration = Duration::from_hours(24 * 365);
+/// The longest that something is kept, unless it is kept for ever.
+const AGE_MAX: Duration = Duration::from_hours(24 * 365 * 100);
 
 /// A time as job files write it, `90s`, `10m`, `24h` or `7d`, for the command line and the configuration file.
 ///
 /// # Errors
 /// A sentence that says what is wrong with it, to be put after its name.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    values::duration(text, DURATION_MAX).map_err(|refusal| match refusal.hint {
+    read_duration(text, DURATION_MAX)
+}
+
+/// As [`parse_duration`], up to a hundred years: how long something is kept.
+pub(crate) fn parse_age(text: &str) -> Result<Duration, String> {
+    read_duration(text, AGE_MAX)
+}
+
+fn read_duration(text: &str, max: Duration) -> Result<Duration, String> {
+    values::duration(text, max).map_err(|refusal| match refusal.hint {
         Some(hint) => format!("{}: {hint}", refusal.message),
         None => refusal.message,
     })

@@ -19,10 +19,7 @@ pub(crate) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -
             from: attempt.placed_at,
             to,
         };
-        let reported = share
-            .report
-            .as_ref()
-            .map(|report| (Timestamp::from_unix_nanos(report.started_at), Buckets::from(&report.usage)));
+        let reported = share.usage().map(|(since, usage)| (Timestamp::from_unix_nanos(since), Buckets::from(usage)));
         Some(book(allocation, reported))
     };
     attempt.shares.iter().filter_map(book_share).collect()

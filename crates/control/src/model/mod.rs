@@ -6,10 +6,12 @@
 mod answers;
 mod booking;
 mod bound;
+mod last_words;
 mod ledger;
 mod record;
 mod recovery;
 mod report;
+mod retention;
 mod series;
 mod store;
 mod sweep;
@@ -18,11 +20,17 @@ mod view;
 pub(crate) use answers::{KeptAnswer, RequestKey, keep_answers, read_answer};
 pub(crate) use booking::book_attempt;
 pub(crate) use bound::bound;
+#[cfg(test)]
+pub(crate) use ledger::read_ledger;
 pub(crate) use ledger::write_ledger;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use record::AttemptRecord;
 pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
+pub(crate) use retention::{
+    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, next_curve, next_job, read_clock, read_kept, read_losses, remove,
+    sample_edges, sampled_attempts,
+};
 pub(crate) use series::read_series;
 pub(crate) use store::{
     JOBS_PER_PAGE_MAX, Listing, Repair, last_job, live_jobs, read_job, read_jobs, read_records, repair, unless_damaged,

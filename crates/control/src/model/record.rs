@@ -8,6 +8,8 @@ use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Rung, Share, StopReason};
 use serde::{Deserialize, Serialize};
 
+use super::last_words::LastWords;
+use super::retention::RemovedRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::config::NodeConfig;
 use crate::wire::{Checkpoints, Gang, JobState, Progress};
@@ -56,6 +58,9 @@ pub(crate) struct JobRecord {
     pub(crate) budget: Option<BudgetRecord>,
     #[serde(default)]
     pub(crate) sweep: Option<PointRecord>,
+    /// What was removed of it since it ended.
+    #[serde(default, skip_serializing_if = "RemovedRecord::is_nothing")]
+    pub(crate) removed: RemovedRecord,
     /// What it shares with the other jobs of its sweep, in a row of its own.
     #[serde(skip)]
     pub(crate) shared: Option<Arc<SweepRecord>>,
@@ -107,8 +112,10 @@ impl StragglerRecord {
 pub(crate) struct ShareRecord {
     pub(crate) node: String,
     pub(crate) devices: Vec<u32>,
-    /// The last report, without its samples.
+    /// The last report, without its samples; of an attempt that is over `last` has what is still asked for.
     pub(crate) report: Option<Report>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last: Option<LastWords>,
     /// Samples below this number have been taken in.
     pub(crate) samples_stored: u64,
     /// What an accelerator-hour cost when it was placed; a price that changes later changes nothing that runs.
@@ -160,6 +167,7 @@ impl JobRecord {
             history: vec![(now, format!("submitted by {}", spec.submitter))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
             sweep: None,
+            removed: RemovedRecord::default(),
             shared: None,
         }
     }
@@ -216,11 +224,13 @@ impl JobRecord {
                     }
                     _ => reason.to_string(),
                 };
+                self.close_attempts();
                 let keeps = matches!(reason, RequeueReason::Fault { remedy, .. } if remedy.rung == Rung::InPlace);
                 self.end_attempt(now, if keeps { why } else { format!("queued again{when}: {why}") });
                 self.state = JobState::Waiting;
             }
             Decision::End { fate, .. } => {
+                self.close_attempts();
                 self.end_attempt(now, fate.to_string());
                 self.ended_at = Some(now);
                 self.state = match fate {
@@ -272,6 +282,11 @@ impl JobRecord {
         let has_changed = !(found.is_empty() && before.is_empty());
         lines.into_iter().for_each(|line| self.history.push((now, line)));
         has_changed
+    }
+
+    /// What was reported of the attempts there were is known and booked: what is asked for later is kept, in few bytes.
+    fn close_attempts(&mut self) {
+        self.attempts.iter_mut().flat_map(|attempt| &mut attempt.shares).for_each(ShareRecord::close);
     }
 
     fn end_attempt(&mut self, now: Timestamp, text: String) {
@@ -357,10 +372,10 @@ impl JobRecord {
     /// What the attempt that goes on after all has saved is counted with it again.
     fn reopen_checkpoints(&mut self) {
         let Some(attempt) = self.attempts.last() else { return };
-        let reports = || attempt.shares.iter().filter_map(|share| share.report.as_ref());
+        let saved = || attempt.shares.iter().map(ShareRecord::saved);
         let before = &mut self.checkpoints_before;
-        before.count = reports().fold(before.count, |count, report| count.saturating_sub(report.checkpoints));
-        before.bytes = reports().fold(before.bytes, |bytes, report| bytes.saturating_sub(report.checkpoint_bytes));
+        before.count = saved().fold(before.count, |count, (saved, _)| count.saturating_sub(saved));
+        before.bytes = saved().fold(before.bytes, |bytes, (_, saved)| bytes.saturating_sub(saved));
     }
 }
 
@@ -373,6 +388,7 @@ fn share_records(shares: &[Share], engine: &Engine) -> Vec<ShareRecord> {
         node: node_name(share.node, engine),
         devices: share.devices.clone(),
         report: None,
+        last: None,
         samples_stored: 0,
         price: None,
     };

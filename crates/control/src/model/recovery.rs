@@ -1,7 +1,7 @@
 //! A recovery in its six phases, from the last words of the attempt that failed and the first ones of the next.
 
 use gangline_base::{RecoveryPhase, Timestamp};
-use gangline_execution::protocol::{Marks, NodeState};
+use gangline_execution::protocol::Marks;
 
 use super::record::{AttemptRecord, JobRecord};
 use crate::wire::{Recovery, RecoveryLine};
@@ -48,16 +48,12 @@ fn recovery(failed: &AttemptRecord, next: &AttemptRecord) -> Option<Recovery> {
 }
 
 fn last_end(attempt: &AttemptRecord) -> Option<Timestamp> {
-    let ends = attempt.shares.iter().filter_map(|share| match share.report.as_ref()?.state {
-        NodeState::Ended { at, .. } => Some(Timestamp::from_unix_nanos(at)),
-        NodeState::Preparing | NodeState::Running { .. } => None,
-    });
-    ends.max()
+    attempt.shares.iter().filter_map(|share| share.ended_at().map(Timestamp::from_unix_nanos)).max()
 }
 
 /// The gang's marks: it has started, restored and stepped when its last node has.
 fn marks_of(attempt: &AttemptRecord) -> Marks {
-    let marks = || attempt.shares.iter().filter_map(|share| share.report.as_ref()).map(|report| report.marks);
+    let marks = || attempt.shares.iter().filter_map(super::ShareRecord::marks);
     Marks {
         ranks_started: marks().filter_map(|m| m.ranks_started).max(),
         restore_began: marks().filter_map(|m| m.restore_began).min(),

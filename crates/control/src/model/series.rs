@@ -2,13 +2,18 @@
 //! points asked for, not the length of the training.
 
 use gangline_base::{JobId, Timestamp};
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::store::{from_sql, stride, to_sql};
 use crate::wire::{Point, Series, Time};
 
 /// Samples that are looked through for one with a loss, at least.
 const LOOK_AHEAD_MIN: u64 = 64;
+
+/// What of a sample is shown.
+const POINT_COLUMNS: &str = "at_unix_nanos, step, loss, tokens";
+/// Points of a thinned attempt that are read at most.
+const LEFT_POINTS_MAX: u32 = 1_000;
 
 /// The numbers of the samples of one attempt.
 struct Span {
@@ -25,8 +30,18 @@ impl Span {
 
 /// The curve of a job's first node: evenly spread samples, the first and the last among them, at most `points_max`.
 /// Where samples without a loss lie between, the next one with a loss is taken.
-pub(crate) fn read_series(transaction: &Transaction<'_>, job: JobId, points_max: u32) -> rusqlite::Result<Series> {
+/// `thinned_at`: since when only points are left that stand out, which then are all of them, or evenly many.
+pub(crate) fn read_series(
+    transaction: &Transaction<'_>,
+    job: JobId,
+    points_max: u32,
+    thinned_at: Option<Timestamp>,
+) -> rusqlite::Result<Series> {
     let spans = spans(transaction, job)?;
+    if thinned_at.is_some() {
+        let points = left_points(transaction, job, (&spans, points_max))?;
+        return Ok(Series { job: job.to_string(), points, thinned_at: thinned_at.map(Time) });
+    }
     let total: u64 = spans.iter().map(Span::length).sum();
     let count = total.min(u64::from(points_max.max(2)));
     let mut points = Vec::new();
@@ -43,7 +58,32 @@ pub(crate) fn read_series(transaction: &Transaction<'_>, job: JobId, points_max:
         let ahead = LOOK_AHEAD_MIN.max(2 * stride(number)) - 1;
         points.extend(point(transaction, job, spans[at].attempt, (number, last.min(number + ahead)))?);
     }
-    Ok(Series { job: job.to_string(), points })
+    Ok(Series { job: job.to_string(), points, thinned_at: None })
+}
+
+/// What a thinning has left lies unevenly, so that seeking would miss it; there are few enough to read all.
+fn left_points(
+    transaction: &Transaction<'_>,
+    job: JobId,
+    (spans, points_max): (&[Span], u32),
+) -> rusqlite::Result<Vec<Point>> {
+    let sql = format!(
+        "SELECT {POINT_COLUMNS} FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 ORDER BY number LIMIT ?3"
+    );
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let mut points = Vec::new();
+    for span in spans {
+        let read = |row: &Row<'_>| read_point(row, span.attempt);
+        for point in statement.query_map(params![to_sql(job.0), span.attempt, LEFT_POINTS_MAX], read)? {
+            points.push(point?);
+        }
+    }
+    let (total, count) = (points.len() as u64, u64::from(points_max.max(2)));
+    if total <= count {
+        return Ok(points);
+    }
+    let chosen = (0..count).map(|index| spread(index, count - 1, total - 1));
+    Ok(chosen.filter_map(|place| points.get(usize::try_from(place).ok()?).copied()).collect())
 }
 
 /// `index` of `steps` as a place from 0 to `last`.
@@ -83,18 +123,23 @@ fn point(
     attempt: u32,
     (from, to): (u64, u64),
 ) -> rusqlite::Result<Option<Point>> {
-    let sql = "SELECT at_unix_nanos, step, loss, tokens FROM samples
-               WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number BETWEEN ?3 AND ?4
-               ORDER BY loss IS NULL, number LIMIT 1";
-    let mut statement = transaction.prepare_cached(sql)?;
-    let found = statement.query_row(params![to_sql(job.0), attempt, to_sql(from), to_sql(to)], |row| {
-        Ok(Point {
-            attempt,
-            at: Time(Timestamp::from_unix_nanos(from_sql(row.get(0)?))),
-            step: from_sql(row.get(1)?),
-            loss: row.get(2)?,
-            tokens: from_sql(row.get(3)?),
-        })
-    });
-    found.optional()
+    let sql = format!(
+        "SELECT {POINT_COLUMNS} FROM samples
+         WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number BETWEEN ?3 AND ?4
+         ORDER BY loss IS NULL, number LIMIT 1"
+    );
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let range = params![to_sql(job.0), attempt, to_sql(from), to_sql(to)];
+    statement.query_row(range, |row| read_point(row, attempt)).optional()
+}
+
+/// From a row of [`POINT_COLUMNS`].
+fn read_point(row: &Row<'_>, attempt: u32) -> rusqlite::Result<Point> {
+    Ok(Point {
+        attempt,
+        at: Time(Timestamp::from_unix_nanos(from_sql(row.get(0)?))),
+        step: from_sql(row.get(1)?),
+        loss: row.get(2)?,
+        tokens: from_sql(row.get(3)?),
+    })
 }

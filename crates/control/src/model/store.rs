@@ -190,9 +190,14 @@ pub(crate) fn read_job(
     transaction: &Transaction<'_>,
     job: JobId,
 ) -> rusqlite::Result<Option<(JobRecord, Vec<Booked>)>> {
-    let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
-    let record = statement.query_row([to_sql(job.0)], |row| Records::default().read(transaction, row)).optional()?;
+    let record = read_record(transaction, job)?;
     record.map(|record| Ok((record, read_ledger(transaction, job)?))).transpose()
+}
+
+/// One job's record.
+pub(super) fn read_record(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
+    let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
+    statement.query_row([to_sql(job.0)], |row| Records::default().read(transaction, row)).optional()
 }
 
 /// What a query found; none if it ended with a damaged row, which is logged.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use gangline_accounting::{Allocation, LedgerEntry};
 use gangline_base::{AttemptNumber, JobId, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
-use gangline_execution::protocol::{FaultCause, NodeState};
+use gangline_execution::protocol::FaultCause;
 
 use super::bound::cut;
 use super::record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
@@ -141,28 +141,16 @@ fn describe(cause: &FaultCause) -> String {
 }
 
 fn share_to_wire(share: &ShareRecord) -> Share {
-    let report = share.report.as_ref();
-    let state = match report.map(|report| &report.state) {
-        None => "launching",
-        Some(NodeState::Preparing) => "preparing",
-        Some(NodeState::Running { .. }) => "running",
-        Some(NodeState::Ended { .. }) => "ended",
-    };
     let phase_name = |phase| serde_json::to_value(phase).ok().and_then(|value| value.as_str().map(str::to_owned));
-    let ranks = report.map(|report| report.ranks.as_slice()).unwrap_or_default();
     Share {
         node: share.node.clone(),
         devices: share.devices.clone(),
-        state: state.to_owned(),
-        supervisor_pid: report.map(|report| report.supervisor_pid),
-        ranks: ranks
-            .iter()
-            .map(|rank| Rank {
-                rank: rank.rank,
-                pid: rank.pid,
-                phase: rank.phase.and_then(phase_name),
-                step: rank.step,
-            })
+        state: share.state().to_owned(),
+        supervisor_pid: share.supervisor_pid(),
+        ranks: share
+            .ranks()
+            .into_iter()
+            .map(|(rank, pid, phase, step)| Rank { rank, pid, phase: phase.and_then(phase_name), step })
             .collect(),
     }
 }

@@ -20,7 +20,9 @@ use super::troubles::Troubles;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
 use crate::db::{self, Journal, Reader, Sequence};
-use crate::model::{JobRecord, book_attempt, keep_answers, repair, write_job, write_ledger, write_sample, write_sweep};
+use crate::model::{
+    JobRecord, book_attempt, keep_answers, remove, repair, write_job, write_ledger, write_sample, write_sweep,
+};
 use crate::wire;
 
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
@@ -68,6 +70,8 @@ pub(super) struct Actor {
     pub(super) troubles: Troubles,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
+    /// The last time that the journal had before this start.
+    pub(super) last_seen: Timestamp,
     pub(super) watched_at: Timestamp,
     pub(super) anchor_synced_at: Timestamp,
 }
@@ -138,6 +142,7 @@ impl Actor {
             Request::Launched { gang } => self.launched(now, gang, batch),
             Request::Looked { share, found } => self.looked(now, &share, found, batch),
             Request::Surveyed { survey } => self.surveyed(now, survey, batch),
+            Request::Remove { removals, reply } => self.remove(removals, reply, batch),
             Request::DryRun { spec, reply } => Self::answer_query(batch, reply, self.dry_run(now, &spec)),
             Request::Explain { job, reply } => Self::answer_query(batch, reply, self.explain(now, job)),
             Request::WaitReasons { jobs, reply } => {
@@ -232,7 +237,8 @@ impl Actor {
         if !self.rows.is_empty() && self.rows_since.is_none() {
             self.rows_since = Some(now);
         }
-        let must_commit = batch.must_commit && !self.rows.is_empty() || !self.rows.answers.is_empty();
+        let is_waited_for = !self.rows.answers.is_empty() || !self.rows.removals.is_empty();
+        let must_commit = batch.must_commit && !self.rows.is_empty() || is_waited_for;
         let needs_commit = !batch.entries.is_empty() || is_due || must_commit;
         let outcome = match poison {
             Some(poison) => Err(poison),
@@ -269,6 +275,7 @@ impl Actor {
                 write_ledger(transaction, queue, entry)?;
             }
             keep_answers(transaction, &rows.answers, now, last)?;
+            rows.removals.iter().try_for_each(|removal| remove(transaction, now, removal))?;
             rows.samples.iter().try_for_each(|sample| write_sample(transaction, sample))
         };
         let committed = self.journal.commit(db::Batch { records: entries, given_out, read_models: &mut read_models });

@@ -11,7 +11,7 @@ use gangline_orchestration::Entry;
 use super::Error;
 use crate::codec::encode_entry;
 use crate::db;
-use crate::model::{KeptAnswer, Repair, RequestKey, SampleRow, SweepRecord};
+use crate::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
 
 /// Requests taken into one group commit at most.
 pub(super) const REQUESTS_PER_BATCH_MAX: usize = 512;
@@ -62,6 +62,8 @@ pub(super) struct Rows {
     pub(super) answers: Vec<(RequestKey, KeptAnswer)>,
     /// What a damaged journal doesn't know any more.
     pub(super) repairs: Vec<Repair>,
+    /// What is old.
+    pub(super) removals: Vec<Removal>,
 }
 
 impl Rows {
@@ -72,6 +74,7 @@ impl Rows {
             && self.ledger.is_empty()
             && self.answers.is_empty()
             && self.repairs.is_empty()
+            && self.removals.is_empty()
     }
 
     /// Adds samples of one share, in order.

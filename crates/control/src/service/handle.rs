@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::launch::LaunchOutcome;
 use super::looks::{Found, ShareKey};
-use crate::model::RequestKey;
+use crate::model::{Removal, RequestKey};
 use crate::wire;
 
 /// The longest a caller waits for an answer.
@@ -144,6 +144,11 @@ pub(super) enum Request {
     },
     Surveyed {
         survey: Result<Vec<SurveyedNode>, String>,
+    },
+    /// Take out what is old; the answer says whether that is durable.
+    Remove {
+        removals: Vec<Removal>,
+        reply: SyncSender<bool>,
     },
     Stop,
 }

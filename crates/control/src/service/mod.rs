@@ -22,6 +22,7 @@ mod once;
 mod queries;
 mod queues;
 mod reports;
+mod retention;
 mod slowness;
 mod start;
 mod survey;
@@ -47,7 +48,7 @@ pub(crate) use launch::share_folder;
 pub use start::{Service, StartError};
 pub use survey::SurveyOptions;
 
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, Retention};
 use crate::secret::Secrets;
 
 /// Requests that may wait for the service's thread; senders wait beyond.
@@ -68,6 +69,8 @@ pub struct Options {
     pub sharing: Configuration,
     /// What users may submit.
     pub limits: Limits,
+    /// What is removed when.
+    pub retention: Retention,
     /// What starts supervisors.
     pub launcher: Arc<dyn Launcher>,
     /// The clock, in nanoseconds since 1970.

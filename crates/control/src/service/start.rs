@@ -18,6 +18,7 @@ use super::contacts::Contacts;
 use super::handle::{Handle, Request};
 use super::heal::UnderWay;
 use super::looks::{self, Look};
+use super::retention::{self, Sweeper};
 use super::survey::{self, Surveyed};
 use super::troubles::Troubles;
 use super::{Options, REQUESTS_MAX, launch};
@@ -70,6 +71,8 @@ pub struct Service {
     launching: JoinHandle<()>,
     /// Dropped, it stops the surveying thread.
     surveying: Option<Sender<()>>,
+    /// Dropped, it stops the thread that removes what is old.
+    sweeping: Sender<()>,
 }
 
 impl Service {
@@ -94,6 +97,7 @@ impl Service {
         };
         let surveying = surveys.then(|| survey(surveyed)).transpose().map_err(StartError::Thread)?;
         looks::start(&launcher, to_look, &requests).map_err(StartError::Thread)?;
+        let sweeping = sweep(&actor, &requests).map_err(StartError::Thread)?;
         let service = requests.clone();
         let launch = move || launch::run(&launcher, &gangs, &service);
         let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
@@ -106,7 +110,7 @@ impl Service {
             }
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        Ok(Service { handle: Handle { requests, key: None }, reader, thread, failure, launching, surveying })
+        Ok(Service { handle: Handle { requests, key: None }, reader, thread, failure, launching, surveying, sweeping })
     }
 
     /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
@@ -137,8 +141,8 @@ impl Service {
     pub fn stop(self) {
         // Fails only if the thread has ended already.
         let _ = self.handle.requests.send(Request::Stop);
-        // It may be asking what doesn't answer, and has nothing to finish: it is told to stop and not waited for.
-        drop(self.surveying);
+        // They may be asking what doesn't answer, and have nothing to finish: they are told to stop and not waited for.
+        drop((self.surveying, self.sweeping));
         if self.thread.join().is_err() {
             warn!("the control plane's thread had panicked");
         }
@@ -146,6 +150,24 @@ impl Service {
             warn!("the launching thread had panicked");
         }
     }
+}
+
+/// The thread that removes what is old, until what is returned is dropped.
+fn sweep(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sender<()>> {
+    let Options { folder, retention, launcher, clock, .. } = &actor.options;
+    let sweeper = Sweeper {
+        folder: folder.clone(),
+        policy: *retention,
+        launcher: Arc::clone(launcher),
+        reader: actor.journal.reader(),
+        curves_from: JobId(0),
+        told: None,
+        told_end: None,
+    };
+    let (stopper, stop) = channel();
+    let (times, requests) = ((*clock, actor.last_seen), requests.clone());
+    let run = move || retention::run(sweeper, times, requests, stop);
+    Builder::new().name("retention".to_owned()).spawn(run).map(|_| stopper)
 }
 
 /// The records of all live jobs. One that the journal knows as live has one, but for damage.
@@ -216,8 +238,9 @@ impl Actor {
             warn!("{warning}");
         }
         let engine = replay(&recovered, options.limits)?;
+        let last_seen = engine.now();
         // The system's clock may have been set back since.
-        let now = now.max(engine.now());
+        let now = now.max(last_seen);
         let stored = read_records(&journal.reader(), &engine)?;
         let mut actor = Actor {
             engine,
@@ -242,6 +265,7 @@ impl Actor {
             troubles: Troubles::default(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
+            last_seen,
             watched_at: now,
             anchor_synced_at: now,
             options,

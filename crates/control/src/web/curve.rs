@@ -37,7 +37,7 @@ pub(super) fn loss(series: &Series) -> Markup {
                     polyline class={ "attempt" (attempt % 4) } points=(line.join(" ")) {}
                 }
             }
-            figcaption class="muted" { "loss between " (format!("{low:.2}")) " and " (format!("{high:.2}")) ", steps " (first) " to " (last) ", a colour an attempt" }
+            figcaption class="muted" { "loss between " (format!("{low:.2}")) " and " (format!("{high:.2}")) ", steps " (first) " to " (last) ", a colour an attempt" @if series.thinned_at.is_some() { "; old, so only what stands out is kept" } }
         }
     }
 }
@@ -65,7 +65,7 @@ mod tests {
             loss: *loss,
             tokens: 0,
         };
-        Series { job: "job-1".to_owned(), points: points.iter().map(point).collect() }
+        Series { job: "job-1".to_owned(), points: points.iter().map(point).collect(), thinned_at: None }
     }
 
     #[test]

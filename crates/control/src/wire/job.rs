@@ -325,6 +325,9 @@ pub struct Series {
     pub job: String,
     /// Points by attempt and step; thinned out evenly if there are more than asked for.
     pub points: Vec<Point>,
+    /// Since when only points are kept that stand out, a few hundred an attempt: the job ended long before.
+    #[serde(default)]
+    pub thinned_at: Option<Time>,
 }
 
 /// A point of a training curve.

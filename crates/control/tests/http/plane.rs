@@ -130,6 +130,7 @@ fn options(
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
         limits,
+        retention: gangline_control::config::Retention::DEFAULT,
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),

@@ -57,6 +57,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
         limits: gangline_orchestration::Limits::default(),
+        retention: crate::config::Retention::DEFAULT,
         launcher: Arc::new(Telling { launches: Mutex::new(launches), presence: || Presence::Running }),
         clock: now,
         user: Submitter("ada".to_owned()),

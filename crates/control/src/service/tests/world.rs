@@ -172,6 +172,7 @@ impl World {
             survey: self.survey,
             sharing: self.sharing.clone(),
             limits: gangline_orchestration::Limits::default(),
+            retention: crate::config::Retention::DEFAULT,
             launcher: self.machines.clone(),
             clock: || unreachable!("the tests say what time it is"),
             user: Submitter("ada".to_owned()),
@@ -327,7 +328,7 @@ impl World {
     /// Points of the job's curve that are durable.
     pub(super) fn curve(&mut self, job: JobId) -> Vec<u64> {
         let reader = self.actor().journal.reader();
-        let series = reader.read(|transaction| crate::model::read_series(transaction, job, 1_000));
+        let series = reader.read(|transaction| crate::model::read_series(transaction, job, 1_000, None));
         series.expect("the read models are readable").points.iter().map(|point| point.step).collect()
     }
 }

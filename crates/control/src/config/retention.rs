@@ -1,0 +1,170 @@
+//! What is removed when, in the configuration file. A file that says nothing gets the defaults, which keep what anybody is still
+//! likely to ask for.
+
+use std::time::Duration;
+
+use gangline_base::{Bytes, InvalidBytes};
+use serde::Deserialize;
+
+use crate::jobfile::parse_age;
+
+/// What is written for "it is kept".
+const NEVER: &str = "never";
+/// The longest pause between two passes: what is due shouldn't wait for weeks.
+const EVERY_MAX: Duration = Duration::from_hours(7 * 24);
+
+/// What is removed when. Ages count from a job's end; without one it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Logs and other files of the attempts of jobs that succeeded, were cancelled or were stopped by their own rules.
+    pub logs: Option<Duration>,
+    /// The same of jobs that failed: somebody is still to look at them.
+    pub failed_logs: Option<Duration>,
+    /// So many of a job's newest attempts have those ages,
+    pub attempts: u32,
+    /// and those before them this one.
+    pub older_attempts: Option<Duration>,
+    /// All jobs' files together; the job that ended first loses its own first.
+    pub logs_max: Option<Bytes>,
+    /// Points of curves beyond a few hundred an attempt.
+    pub samples: Option<Duration>,
+    /// Jobs' records: what is shown of them.
+    pub jobs: Option<Duration>,
+    /// Files that no job claims: put aside by a start, or of jobs that aren't known any more. Counted from when they came to be so.
+    pub lost: Option<Duration>,
+    /// Between two passes.
+    pub every: Duration,
+}
+
+impl Retention {
+    /// What counts where nothing is said.
+    pub const DEFAULT: Retention = Retention {
+        logs: Some(days(30)),
+        failed_logs: Some(days(90)),
+        attempts: 5,
+        older_attempts: Some(days(14)),
+        logs_max: None,
+        samples: Some(days(30)),
+        jobs: Some(days(400)),
+        lost: Some(days(30)),
+        every: Duration::from_hours(1),
+    };
+}
+
+const fn days(count: u64) -> Duration {
+    Duration::from_hours(24 * count)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RetentionV1 {
+    logs: Option<String>,
+    failed_logs: Option<String>,
+    attempts: Option<u32>,
+    older_attempts: Option<String>,
+    logs_max: Option<String>,
+    samples: Option<String>,
+    jobs: Option<String>,
+    lost: Option<String>,
+    every: Option<String>,
+}
+
+impl RetentionV1 {
+    /// The rules; an error says which makes no sense.
+    pub(super) fn read(self) -> Result<Retention, String> {
+        let default = Retention::DEFAULT;
+        let logs = age("logs", self.logs, default.logs)?;
+        // Whoever keeps logs for longer than the failed ones' default means those as well.
+        let failed_default = default.failed_logs.zip(logs).map(|(failed, logs)| failed.max(logs));
+        let read = Retention {
+            logs,
+            failed_logs: age("failed_logs", self.failed_logs, failed_default)?,
+            attempts: self.attempts.unwrap_or(default.attempts),
+            older_attempts: age("older_attempts", self.older_attempts, default.older_attempts)?,
+            logs_max: self.logs_max.map_or(Ok(default.logs_max), |text| size(&text))?,
+            samples: age("samples", self.samples, default.samples)?,
+            jobs: age("jobs", self.jobs, default.jobs)?,
+            lost: age("lost", self.lost, default.lost)?,
+            every: age("every", self.every, Some(default.every))?.unwrap_or(Duration::MAX),
+        };
+        read.check()?;
+        Ok(read)
+    }
+}
+
+impl Retention {
+    fn check(&self) -> Result<(), String> {
+        if self.attempts == 0 {
+            return Err("attempts is 0, at least the newest is kept for the time that logs says".to_owned());
+        }
+        if self.every.is_zero() || self.every > EVERY_MAX {
+            return Err("every has to be from 1s to 7d".to_owned());
+        }
+        let Some(jobs) = self.jobs else { return Ok(()) };
+        for (key, kept) in [("logs", self.logs), ("failed_logs", self.failed_logs), ("samples", self.samples)] {
+            if kept.is_none_or(|kept| kept > jobs) {
+                return Err(format!("{key} are kept for longer than jobs, and nobody could find them then"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn age(key: &str, written: Option<String>, default: Option<Duration>) -> Result<Option<Duration>, String> {
+    match written.as_deref() {
+        None => Ok(default),
+        Some(NEVER) => Ok(None),
+        Some(text) => parse_age(text).map(Some).map_err(|message| format!("{key} {message}, or write \"{NEVER}\"")),
+    }
+}
+
+fn size(text: &str) -> Result<Option<Bytes>, String> {
+    let read = |error: InvalidBytes| format!("logs_max: {error}, or write \"{NEVER}\"");
+    if text == NEVER { Ok(None) } else { text.parse().map(Some).map_err(read) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn read(text: &str) -> Result<Retention, String> {
+        Config::parse(text).map(|config| config.retention).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_kept_has_defaults_and_each_can_be_said_or_kept_for_ever() {
+        assert_eq!(read(""), Ok(Retention::DEFAULT));
+        let own = "[retention]\nlogs='120d'\nattempts=2\nolder_attempts='1d'\nlogs_max='2TiB'\nsamples='never'\njobs='never'\n\
+                   lost='1h'\nevery='10m'";
+        let own = read(own).expect("sound");
+        assert_eq!((own.logs, own.failed_logs), (Some(days(120)), Some(days(120))), "failed ones no shorter");
+        assert_eq!((own.attempts, own.older_attempts), (2, Some(days(1))));
+        assert_eq!((own.logs_max, own.samples, own.jobs), (Some(Bytes(2 << 40)), None, None));
+        assert_eq!((own.lost, own.every), (Some(Duration::from_hours(1)), Duration::from_mins(10)));
+        let none = read("[retention]\nlogs='never'\njobs='never'\nlogs_max='never'").expect("sound");
+        assert_eq!((none.logs, none.failed_logs, none.logs_max), (None, None, None), "failed ones no shorter");
+        let longest = read("[retention]\njobs='3650d'").expect("ten years are accounted for somewhere").jobs;
+        assert_eq!(longest, Some(days(3_650)));
+    }
+
+    #[test]
+    fn rules_that_make_no_sense_are_refused_by_name() {
+        let check = |text: &str, part: &str| {
+            let message = read(&format!("[retention]\n{text}")).expect_err("a refusal");
+            assert!(message.starts_with("retention: ") && message.contains(part), "{message:?} does not name {part:?}");
+        };
+        check("logs = '30'", "logs has no unit in \"30\"");
+        check("logs = 'always'", "or write \"never\"");
+        check("logs_max = 'much'", "logs_max");
+        check("attempts = 0", "attempts is 0");
+        check("every = '0s'", "every has to be from 1s to 7d");
+        check("every = '8d'", "every has to be from 1s to 7d");
+        check("every = 'never'", "every has to be from 1s to 7d");
+        check("jobs = '60d'", "failed_logs are kept for longer than jobs");
+        check("jobs = '100d'\nsamples = 'never'", "samples are kept for longer than jobs");
+        check("logs = 'never'", "logs are kept for longer than jobs");
+        let unknown = read("[retention]\ncheckpoints = '30d'").expect_err("a refusal");
+        assert!(unknown.contains("checkpoints"), "{unknown}");
+    }
+}

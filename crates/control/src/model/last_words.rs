@@ -1,0 +1,105 @@
+//! What is kept of a share's last report once its attempt is over: what the API still shows, and what a booking or a recovery asks for.
+//! A whole report has much more of each rank, and a job keeps many attempts.
+
+use gangline_base::Phase;
+use gangline_execution::protocol::{Marks, NodeState, Report, UnixNanos, UsageReport};
+use serde::{Deserialize, Serialize};
+
+use super::record::ShareRecord;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LastWords {
+    supervisor_pid: u32,
+    started_at: UnixNanos,
+    has_run: bool,
+    ended_at: Option<UnixNanos>,
+    /// Each rank's number, process, phase and step.
+    ranks: Vec<RankWords>,
+    usage: UsageReport,
+    marks: Marks,
+    checkpoints: u32,
+    checkpoint_bytes: u64,
+}
+
+/// A rank's number, process, phase and step.
+pub(crate) type RankWords = (u32, Option<u32>, Option<Phase>, Option<u64>);
+
+impl From<Report> for LastWords {
+    fn from(report: Report) -> LastWords {
+        let (has_run, ended_at) = match report.state {
+            NodeState::Preparing => (false, None),
+            NodeState::Running { .. } => (true, None),
+            NodeState::Ended { at, .. } => (true, Some(at)),
+        };
+        LastWords {
+            supervisor_pid: report.supervisor_pid,
+            started_at: report.started_at,
+            has_run,
+            ended_at,
+            ranks: report.ranks.iter().map(|rank| (rank.rank, rank.pid, rank.phase, rank.step)).collect(),
+            usage: report.usage,
+            marks: report.marks,
+            checkpoints: report.checkpoints,
+            checkpoint_bytes: report.checkpoint_bytes,
+        }
+    }
+}
+
+impl ShareRecord {
+    /// Its attempt is over.
+    pub(super) fn close(&mut self) {
+        self.last = self.report.take().map(LastWords::from).or(self.last.take());
+    }
+
+    /// Where it stands, in a word.
+    pub(super) fn state(&self) -> &'static str {
+        let state = self.report.as_ref().map(|report| &report.state);
+        match (state, &self.last) {
+            (Some(NodeState::Preparing), _) => "preparing",
+            (Some(NodeState::Running { .. }), _) => "running",
+            (Some(NodeState::Ended { .. }), _) => "ended",
+            (None, Some(last)) if last.ended_at.is_some() => "ended",
+            (None, Some(last)) if last.has_run => "running",
+            (None, Some(_)) => "preparing",
+            (None, None) => "launching",
+        }
+    }
+
+    pub(super) fn supervisor_pid(&self) -> Option<u32> {
+        let last = self.last.as_ref().map(|last| last.supervisor_pid);
+        self.report.as_ref().map(|report| report.supervisor_pid).or(last)
+    }
+
+    pub(super) fn ranks(&self) -> Vec<RankWords> {
+        let reported = self.report.as_ref().map(|report| &report.ranks);
+        match reported {
+            Some(ranks) => ranks.iter().map(|rank| (rank.rank, rank.pid, rank.phase, rank.step)).collect(),
+            None => self.last.as_ref().map(|last| last.ranks.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Since when what it reported its device time of runs, and that time.
+    pub(super) fn usage(&self) -> Option<(UnixNanos, &UsageReport)> {
+        let last = self.last.as_ref().map(|last| (last.started_at, &last.usage));
+        self.report.as_ref().map(|report| (report.started_at, &report.usage)).or(last)
+    }
+
+    pub(super) fn marks(&self) -> Option<Marks> {
+        self.report.as_ref().map(|report| report.marks).or(self.last.as_ref().map(|last| last.marks))
+    }
+
+    pub(super) fn ended_at(&self) -> Option<UnixNanos> {
+        match self.report.as_ref().map(|report| &report.state) {
+            Some(NodeState::Ended { at, .. }) => Some(*at),
+            Some(NodeState::Preparing | NodeState::Running { .. }) => None,
+            None => self.last.as_ref().and_then(|last| last.ended_at),
+        }
+    }
+
+    /// What it has saved: how often, and how much.
+    pub(super) fn saved(&self) -> (u32, u64) {
+        let last = self.last.as_ref().map(|last| (last.checkpoints, last.checkpoint_bytes));
+        self.report.as_ref().map(|report| (report.checkpoints, report.checkpoint_bytes)).or(last).unwrap_or_default()
+    }
+}

@@ -1,0 +1,312 @@
+//! What is removed from the read models, and what a job's record says of what was removed. Each removal asks in its own
+//! transaction whether its job has ended: of a live job nothing is removed, whatever somebody had read before.
+
+use std::ops::{Range, RangeInclusive};
+
+use gangline_base::{JobId, Timestamp};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use super::record::JobRecord;
+use super::store::{from_sql, read_record, to_sql, unless_damaged, write_job};
+use crate::db::damaged;
+use crate::wire::JobState;
+
+/// What is said at most of logs that were removed in several passes, each with its rule.
+const NOTES_MAX: usize = 8;
+/// Rows of samples that one removal takes at most: the control thread isn't held up for long (A-10).
+pub(crate) const SAMPLES_PER_REMOVAL_MAX: u32 = 2_000;
+/// Where the time is kept by which things are old.
+const CLOCK_KEY: &str = "retention_unix_nanos";
+
+/// What of an ended job was removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RemovedRecord {
+    /// Ascending in `through`.
+    #[serde(default)]
+    logs: Vec<RemovedLogs>,
+    /// Since when its curve has fewer points.
+    #[serde(default)]
+    pub(crate) thinned_at: Option<Timestamp>,
+}
+
+/// Attempts' files that were removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RemovedLogs {
+    /// Those of all attempts up to this one.
+    pub(crate) through: u32,
+    pub(crate) at: Timestamp,
+    /// By which rule, to be put after "because".
+    pub(crate) because: String,
+}
+
+impl RemovedRecord {
+    pub(super) fn is_nothing(&self) -> bool {
+        *self == RemovedRecord::default()
+    }
+
+    /// When and why an attempt's files were removed.
+    pub(crate) fn logs_of(&self, attempt: u32) -> Option<&RemovedLogs> {
+        self.logs.iter().find(|logs| logs.through >= attempt)
+    }
+
+    /// Up to which attempt they are gone; 0 if none is.
+    pub(crate) fn logs_through(&self) -> u32 {
+        self.logs.last().map_or(0, |logs| logs.through)
+    }
+}
+
+/// Something to take out of the read models, or to note there first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Notes that the files of a job's attempts up to `through` are removed, before they are.
+    Logs {
+        /// The job.
+        job: JobId,
+        /// The last of the attempts.
+        through: u32,
+        /// The rule, after "because".
+        because: String,
+    },
+    /// Samples of an attempt's first node with a number in one of these ranges.
+    Samples {
+        /// The job.
+        job: JobId,
+        /// The attempt.
+        attempt: u32,
+        /// Their numbers.
+        numbers: Vec<RangeInclusive<u64>>,
+    },
+    /// Some of the samples of an attempt's nodes but the first: releases before this one kept them.
+    OtherNodes {
+        /// The job.
+        job: JobId,
+        /// The attempt.
+        attempt: u32,
+    },
+    /// Notes that the samples of a job that are left aren't all there were.
+    Thinned {
+        /// The job.
+        job: JobId,
+    },
+    /// Some of the samples of a job.
+    Curve {
+        /// The job.
+        job: JobId,
+    },
+    /// The records of jobs: of one, or of all of a sweep. The ledger keeps what they cost.
+    Jobs {
+        /// Their ids.
+        jobs: Range<JobId>,
+    },
+    /// Notes the time by which things are old.
+    Clock {
+        /// The time.
+        at: Timestamp,
+    },
+}
+
+/// Carries out a removal, unless a job that it is about hasn't ended.
+pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Removal) -> rusqlite::Result<()> {
+    match removal {
+        Removal::Logs { job, through, because } => change_ended(transaction, *job, |record| {
+            record.note_removed_logs(now, *through, because.clone());
+        }),
+        Removal::Thinned { job } => change_ended(transaction, *job, |record| {
+            record.removed.thinned_at.get_or_insert(now);
+        }),
+        Removal::Samples { job, attempt, numbers } => {
+            let sql =
+                "DELETE FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number BETWEEN ?3 AND ?4";
+            let mut statement = transaction.prepare_cached(sql)?;
+            let is_over = is_over(transaction, *job)?;
+            for range in numbers.iter().filter(|_| is_over) {
+                statement.execute(params![to_sql(job.0), attempt, to_sql(*range.start()), to_sql(*range.end())])?;
+            }
+            Ok(())
+        }
+        Removal::OtherNodes { job, attempt } => {
+            remove_samples(transaction, *job, "attempt = ?2 AND node_rank > 0", *attempt)
+        }
+        Removal::Curve { job } => remove_samples(transaction, *job, "attempt >= ?2", 0),
+        Removal::Jobs { jobs } => remove_jobs(transaction, jobs),
+        Removal::Clock { at } => {
+            let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
+            transaction.execute(sql, params![CLOCK_KEY, to_sql(at.unix_nanos())]).map(drop)
+        }
+    }
+}
+
+/// The time that was noted last.
+pub(crate) fn read_clock(transaction: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
+    let sql = "SELECT value FROM meta WHERE key = ?1";
+    let found = transaction.query_row(sql, [CLOCK_KEY], |row| row.get(0)).optional()?;
+    Ok(found.map(|nanos| Timestamp::from_unix_nanos(from_sql(nanos))))
+}
+
+/// A job with a row has ended.
+fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
+    let sql = "SELECT is_live FROM jobs WHERE job = ?1";
+    let found: Option<i64> =
+        transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0)).optional()?;
+    Ok(found == Some(0))
+}
+
+fn change_ended(
+    transaction: &Transaction<'_>,
+    job: JobId,
+    change: impl FnOnce(&mut JobRecord),
+) -> rusqlite::Result<()> {
+    match unless_damaged(read_record(transaction, job))?.flatten() {
+        Some(mut record) if record.state.is_final() => {
+            change(&mut record);
+            write_job(transaction, &record)
+        }
+        _ => {
+            warn!(%job, "what is left of a job stays: it hasn't ended, or its record can't be read");
+            Ok(())
+        }
+    }
+}
+
+fn remove_samples(transaction: &Transaction<'_>, job: JobId, which: &str, attempt: u32) -> rusqlite::Result<()> {
+    if !is_over(transaction, job)? {
+        return Ok(());
+    }
+    let key = "job, attempt, node_rank, number";
+    let sql = format!(
+        "DELETE FROM samples WHERE ({key}) IN (SELECT {key} FROM samples WHERE job = ?1 AND {which} LIMIT {SAMPLES_PER_REMOVAL_MAX})"
+    );
+    transaction.prepare_cached(&sql)?.execute(params![to_sql(job.0), attempt]).map(drop)
+}
+
+/// All of them or, if one is live or the newest of all, none: its row says which ids were given out (A-14).
+fn remove_jobs(transaction: &Transaction<'_>, jobs: &Range<JobId>) -> rusqlite::Result<()> {
+    let range = [to_sql(jobs.start.0), to_sql(jobs.end.0)];
+    let sql = "SELECT EXISTS (SELECT 1 FROM jobs WHERE job >= ?1 AND job < ?2
+               AND (is_live <> 0 OR job = (SELECT max(job) FROM jobs)))";
+    if transaction.query_row(sql, range, |row| row.get(0))? {
+        return Ok(());
+    }
+    transaction.execute("DELETE FROM jobs WHERE job >= ?1 AND job < ?2", range)?;
+    // A sweep has the number of its first job.
+    transaction.execute("DELETE FROM sweeps WHERE sweep >= ?1 AND sweep < ?2", range).map(drop)
+}
+
+/// What of an ended or a live job is asked for when it is decided what goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) id: JobId,
+    pub(crate) submitted_at: Timestamp,
+    /// None while it is live.
+    pub(crate) ended_at: Option<Timestamp>,
+    pub(crate) has_failed: bool,
+    /// The last attempt's number; 0 if there was none.
+    pub(crate) attempts: u32,
+    pub(crate) removed: RemovedRecord,
+    /// All jobs of its sweep, or itself.
+    pub(crate) siblings: Range<JobId>,
+}
+
+impl From<JobRecord> for Kept {
+    fn from(record: JobRecord) -> Kept {
+        let id = record.id;
+        let sweep = record.sweep.as_ref().map(|point| point.id.0).filter(|_| record.sweep_jobs() > 0);
+        let first = sweep.unwrap_or(id);
+        let count = sweep.map_or(1, |_| u64::from(record.sweep_jobs()));
+        Kept {
+            id,
+            submitted_at: record.submitted_at,
+            ended_at: record.ended_at.filter(|_| record.state.is_final()),
+            has_failed: record.state == JobState::Failed,
+            attempts: record.last_attempt().map_or(0, |attempt| attempt.number),
+            removed: record.removed,
+            siblings: first..JobId(first.0.saturating_add(count)),
+        }
+    }
+}
+
+/// What is known of a job; none if it has no row.
+///
+/// # Errors
+/// As the database's, a damaged row's too: of such a job nothing is known.
+pub(crate) fn read_kept(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<Kept>> {
+    read_record(transaction, job).map(|record| record.map(Kept::from))
+}
+
+/// The next job with a row after this one, damaged ones included.
+pub(crate) fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+    next(transaction, "SELECT min(job) FROM jobs WHERE job > ?1", after)
+}
+
+/// The next job with samples after this one.
+pub(crate) fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+    next(transaction, "SELECT min(job) FROM samples WHERE job > ?1", after)
+}
+
+fn next(transaction: &Transaction<'_>, sql: &str, after: JobId) -> rusqlite::Result<Option<JobId>> {
+    let found: Option<i64> = transaction.prepare_cached(sql)?.query_row([to_sql(after.0)], |row| row.get(0))?;
+    Ok(found.map(|job| JobId(from_sql(job))))
+}
+
+/// A sample's number and loss.
+pub(crate) type Loss = (u64, Option<f64>);
+
+/// The samples of an attempt's first node after number `after`, at most so many.
+pub(crate) fn read_losses(
+    transaction: &Transaction<'_>,
+    (job, attempt): (JobId, u32),
+    after: Option<u64>,
+    count_max: u32,
+) -> rusqlite::Result<Vec<Loss>> {
+    let sql = "SELECT number, loss FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number > ?3
+               ORDER BY number LIMIT ?4";
+    let after = after.map_or(-1, to_sql);
+    let read = |row: &Row<'_>| Ok((from_sql(row.get(0)?), row.get(1)?));
+    transaction.prepare_cached(sql)?.query_map(params![to_sql(job.0), attempt, after, count_max], read)?.collect()
+}
+
+/// The numbers of the first and the last sample of an attempt's first node.
+pub(crate) fn sample_edges(
+    transaction: &Transaction<'_>,
+    (job, attempt): (JobId, u32),
+) -> rusqlite::Result<Option<(u64, u64)>> {
+    let read = |edge| -> rusqlite::Result<Option<i64>> {
+        let sql = format!("SELECT {edge}(number) FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0");
+        transaction.prepare_cached(&sql)?.query_row(params![to_sql(job.0), attempt], |row| row.get(0))
+    };
+    Ok(read("min")?.zip(read("max")?).map(|(first, last)| (from_sql(first), from_sql(last))))
+}
+
+/// The attempts of a job that have samples, and whether they have some of other nodes than the first.
+pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
+    let mut next = transaction.prepare_cached("SELECT min(attempt) FROM samples WHERE job = ?1 AND attempt > ?2")?;
+    let mut others = transaction
+        .prepare_cached("SELECT EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank > 0)")?;
+    let (job, mut after, mut attempts) = (to_sql(job.0), -1_i64, Vec::new());
+    while let Some(attempt) = next.query_row(params![job, after], |row| row.get::<_, Option<i64>>(0))? {
+        let number = u32::try_from(attempt).map_err(|_| damaged("the number of an attempt".to_owned()))?;
+        attempts.push((number, others.query_row(params![job, attempt], |row| row.get(0))?));
+        after = attempt;
+    }
+    Ok(attempts)
+}
+
+impl JobRecord {
+    fn note_removed_logs(&mut self, now: Timestamp, through: u32, because: String) {
+        let before = self.removed.logs_through();
+        if through <= before {
+            return;
+        }
+        let which =
+            if before + 1 == through { format!("attempt {through}") } else { format!("attempts up to {through}") };
+        let reason = std::mem::take(&mut self.because);
+        self.note(now, format!("logs of {which} were removed because {because}"));
+        // Why it ended stays what is said of it.
+        self.because = reason;
+        self.removed.logs.push(RemovedLogs { through, at: now, because });
+        let excess = self.removed.logs.len().saturating_sub(NOTES_MAX);
+        self.removed.logs.drain(..excess);
+    }
+}

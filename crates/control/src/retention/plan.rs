@@ -1,0 +1,404 @@
+//! What is due, by the policy and by what is durable. Nothing here changes anything, so the sweeper and `gangline retention` go by
+//! the same rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use gangline_base::{AttemptNumber, Bytes, JobId, Timestamp};
+
+use super::tree::{Walk, names, open_folder, open_root};
+use crate::config::Retention;
+use crate::db::{self, Reader};
+use crate::model::{Kept, last_job, next_curve, next_job, read_kept, unless_damaged};
+
+/// Where attempts have their folders, below the data folder.
+const JOBS: &str = "jobs";
+/// What a start calls the folders of attempts that it puts aside; the time follows, and their name.
+const LOST: &str = "lost-";
+/// The mark in the folder of a job that isn't known, with the time at which that was first seen.
+pub(crate) const UNKNOWN_SINCE: &str = "unknown-since-";
+
+/// What is due.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) logs: Vec<DueLogs>,
+    /// Folders that no job claims.
+    pub(crate) lost: Vec<DueLost>,
+    /// Folders of jobs that aren't known, which nobody has noticed so far.
+    pub(crate) unknown: Vec<JobId>,
+    /// Marks in the folders of jobs that are known again.
+    pub(crate) marks: Vec<(JobId, CString)>,
+    /// Jobs that aren't live whose folder has nothing of ours.
+    pub(crate) bare: Vec<JobId>,
+    /// The last job with a folder, which stays: it says which ids were given out.
+    pub(crate) last_folder: Option<JobId>,
+    /// Curves to be thinned, with their jobs' ends.
+    pub(crate) curves: Vec<(JobId, Timestamp)>,
+    /// Records, of single jobs and of whole sweeps, with the last end.
+    pub(crate) jobs: Vec<(Range<JobId>, Timestamp)>,
+    /// Before this one no curve is due, now or later, but for those above.
+    pub(crate) curves_from: JobId,
+    /// Bytes above the limit that only live jobs have.
+    pub(crate) beyond_max: Option<Bytes>,
+}
+
+/// The files of an ended job's attempts up to one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DueLogs {
+    pub(crate) job: JobId,
+    pub(crate) ended_at: Timestamp,
+    pub(crate) through: u32,
+    /// The rule's name, and what it says.
+    pub(crate) rule: &'static str,
+    pub(crate) because: String,
+    /// The record says so already: a pass was cut short.
+    pub(crate) is_noted: bool,
+}
+
+/// A folder in a job's folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DueLost {
+    pub(crate) job: JobId,
+    pub(crate) name: CString,
+    pub(crate) since: Timestamp,
+}
+
+/// A job's folder, by the names in it.
+#[derive(Debug, Default)]
+pub(crate) struct JobFolder {
+    pub(crate) attempts: BTreeSet<u32>,
+    lost: Vec<(Timestamp, CString)>,
+    pub(crate) marks: Vec<(Timestamp, CString)>,
+}
+
+impl JobFolder {
+    fn is_bare(&self) -> bool {
+        self.attempts.is_empty() && self.lost.is_empty()
+    }
+}
+
+/// What a plan is made of.
+pub(crate) struct Planning<'a> {
+    pub(crate) reader: &'a Reader,
+    /// The data folder.
+    pub(crate) folder: &'a Path,
+    pub(crate) policy: &'a Retention,
+    pub(crate) now: Timestamp,
+    /// No curve before this job's is looked at.
+    pub(crate) curves_from: JobId,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The read models can't be read.
+    #[error(transparent)]
+    Database(#[from] db::Error),
+    /// The folder of the jobs can't be read.
+    #[error("{path} can't be read")]
+    Folder {
+        /// Which.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The folder of all jobs' folders; none if there is none yet.
+pub(crate) fn open_jobs(data: &Path) -> io::Result<Option<OwnedFd>> {
+    match open_root(&data.join(JOBS)) {
+        Ok(folder) => Ok(Some(folder)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A job's or an attempt's folder's name.
+pub(crate) fn name_of(id: impl ToString) -> CString {
+    CString::new(id.to_string()).expect("ids have no null")
+}
+
+/// The number in a name that is written as we write it.
+fn number<T: std::str::FromStr + ToString>(name: &CString, prefix: &str) -> Option<T> {
+    let digits = name.to_str().ok()?.strip_prefix(prefix)?;
+    digits.parse::<T>().ok().filter(|number| number.to_string() == digits)
+}
+
+/// The jobs that have a folder.
+fn jobs_in(jobs: &OwnedFd) -> io::Result<BTreeSet<JobId>> {
+    let named = names(jobs)?;
+    Ok(named
+        .iter()
+        .filter(|(_, is_folder)| *is_folder)
+        .filter_map(|(name, _)| number(name, "job-").map(JobId))
+        .collect())
+}
+
+/// What is in a job's folder.
+pub(crate) fn read_job_folder(jobs: &OwnedFd, job: JobId) -> io::Result<JobFolder> {
+    let mut found = JobFolder::default();
+    for (name, is_folder) in names(open_folder(jobs, &name_of(job))?)? {
+        let text = name.to_str().unwrap_or_default();
+        if let Some(attempt) = number(&name, "attempt-").filter(|_| is_folder) {
+            found.attempts.insert(attempt);
+        } else if let Some(nanos) = text.strip_prefix(LOST).and_then(|rest| rest.split('-').next()?.parse().ok()) {
+            found.lost.push((Timestamp::from_unix_nanos(nanos), name));
+        } else if let Some(nanos) = number(&name, UNKNOWN_SINCE) {
+            found.marks.push((Timestamp::from_unix_nanos(nanos), name));
+        }
+    }
+    Ok(found)
+}
+
+/// An ended job with files.
+struct Ended {
+    kept: Kept,
+    ended_at: Timestamp,
+    folder: JobFolder,
+}
+
+impl Planning<'_> {
+    /// All that is due now.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub(crate) fn plan(&self) -> Result<Plan, Error> {
+        let mut plan = Plan {
+            logs: Vec::new(),
+            lost: Vec::new(),
+            unknown: Vec::new(),
+            marks: Vec::new(),
+            bare: Vec::new(),
+            last_folder: None,
+            curves: Vec::new(),
+            jobs: Vec::new(),
+            curves_from: self.curves_from,
+            beyond_max: None,
+        };
+        let failed = |source| Error::Folder { path: self.folder.join(JOBS).display().to_string(), source };
+        let jobs = open_jobs(self.folder).map_err(failed)?;
+        let mut with_files = jobs.as_ref().map_or(Ok(BTreeSet::new()), jobs_in).map_err(failed)?;
+        plan.last_folder = with_files.last().copied();
+        if let Some(jobs) = &jobs {
+            self.plan_files(jobs, &with_files, &mut plan)?;
+        }
+        for job in &plan.bare {
+            with_files.remove(job);
+        }
+        self.plan_curves(&mut plan)?;
+        self.plan_jobs(&with_files, &mut plan)?;
+        Ok(plan)
+    }
+
+    /// What is durable of a job: none if its row is damaged, or it has none within.
+    fn kept(&self, job: JobId) -> Result<Option<Option<Kept>>, db::Error> {
+        self.reader.read(|transaction| unless_damaged(read_kept(transaction, job)))
+    }
+
+    fn is_old(&self, since: Timestamp, age: Option<Duration>) -> bool {
+        age.is_some_and(|age| self.now.since(since) >= age)
+    }
+
+    fn plan_files(&self, jobs: &OwnedFd, with_files: &BTreeSet<JobId>, plan: &mut Plan) -> Result<(), Error> {
+        let (mut ended, mut live) = (Vec::new(), Vec::new());
+        for job in with_files {
+            // It may just have been removed by hand; and what can't be read is told when it is due.
+            let Ok(folder) = read_job_folder(jobs, *job) else { continue };
+            match self.kept(*job)? {
+                // Of what can't be read nothing is known: it stays.
+                None => {}
+                Some(None) => self.plan_unknown(*job, folder, plan),
+                Some(Some(kept)) => match kept.ended_at {
+                    None => live.push(*job),
+                    Some(ended_at) => {
+                        plan.marks.extend(folder.marks.iter().map(|(_, mark)| (*job, mark.clone())));
+                        let lost = folder.lost.iter().filter(|(since, _)| self.is_old(*since, self.policy.lost));
+                        let due = |(since, name): &(Timestamp, CString)| DueLost {
+                            job: *job,
+                            name: name.clone(),
+                            since: *since,
+                        };
+                        plan.lost.extend(lost.map(due));
+                        plan.bare.extend(folder.is_bare().then_some(*job));
+                        ended.push(Ended { kept, ended_at, folder });
+                    }
+                },
+            }
+        }
+        plan.logs.extend(ended.iter().filter_map(|job| self.due_logs(job)));
+        if let Some(max) = self.policy.logs_max {
+            self.plan_beyond_max(jobs, (max, &ended, &live), plan);
+        }
+        Ok(())
+    }
+
+    /// Its folder was there before this start, or its record was lost: what is in it goes a while after that was first seen.
+    fn plan_unknown(&self, job: JobId, folder: JobFolder, plan: &mut Plan) {
+        let Some(since) = folder.marks.iter().map(|(since, _)| *since).min() else {
+            let plan = if folder.is_bare() { &mut plan.bare } else { &mut plan.unknown };
+            plan.push(job);
+            return;
+        };
+        if self.is_old(since, self.policy.lost) {
+            let attempts = folder.attempts.into_iter().map(|attempt| name_of(AttemptNumber(attempt)));
+            let names = attempts.chain(folder.lost.into_iter().map(|(_, name)| name));
+            plan.lost.extend(names.map(|name| DueLost { job, name, since }));
+        }
+    }
+
+    fn due_logs(&self, job: &Ended) -> Option<DueLogs> {
+        let Ended { kept, ended_at, folder } = job;
+        let policy = self.policy;
+        let newest = folder.attempts.last().copied().unwrap_or(0).max(kept.attempts);
+        let (rule, age) = if kept.has_failed { ("failed_logs", policy.failed_logs) } else { ("logs", policy.logs) };
+        let says =
+            |rule: &str, age: Option<Duration>| format!("retention.{rule} is {}", shown(age.unwrap_or_default()));
+        let (through, rule, because) = if self.is_old(*ended_at, age) {
+            (newest, rule, says(rule, age))
+        } else if self.is_old(*ended_at, policy.older_attempts) {
+            let rule = "older_attempts";
+            let because = format!("{}, for all but the newest {}", says(rule, policy.older_attempts), policy.attempts);
+            (newest.saturating_sub(policy.attempts), rule, because)
+        } else {
+            (0, "", String::new())
+        };
+        let noted = kept.removed.logs_through();
+        let is_noted = noted >= through;
+        let through = through.max(noted);
+        let has_some = folder.attempts.first().is_some_and(|first| *first <= through);
+        has_some.then_some(DueLogs { job: kept.id, ended_at: *ended_at, through, rule, because, is_noted })
+    }
+
+    /// Beyond the limit the job that ended first loses its files first; live jobs' count, and stay.
+    fn plan_beyond_max(&self, jobs: &OwnedFd, (max, ended, live): (Bytes, &[Ended], &[JobId]), plan: &mut Plan) {
+        let due: BTreeMap<JobId, u32> = plan.logs.iter().map(|due| (due.job, due.through)).collect();
+        let mut total: u64 = live.iter().map(|job| measure(jobs, *job, None)).sum();
+        let mut oldest_first: Vec<(&Ended, u64)> = Vec::new();
+        for job in ended {
+            let through = due.get(&job.kept.id).copied().unwrap_or(0);
+            let staying = job.folder.attempts.range(through.saturating_add(1)..);
+            let bytes = staying.map(|attempt| measure(jobs, job.kept.id, Some(*attempt))).sum();
+            total += bytes;
+            if bytes > 0 {
+                oldest_first.push((job, bytes));
+            }
+        }
+        oldest_first.sort_by_key(|(job, _)| job.ended_at);
+        for (job, bytes) in oldest_first {
+            if total <= max.0 {
+                break;
+            }
+            total -= bytes;
+            plan.logs.retain(|due| due.job != job.kept.id);
+            let through = job.folder.attempts.last().copied().unwrap_or(0).max(job.kept.attempts);
+            let because = format!("retention.logs_max is {max}, and of all jobs with files it ended first");
+            let is_noted = job.kept.removed.logs_through() >= through;
+            let (job, ended_at) = (job.kept.id, job.ended_at);
+            plan.logs.push(DueLogs { job, ended_at, through, rule: "logs_max", because, is_noted });
+        }
+        plan.beyond_max = total.checked_sub(max.0).filter(|beyond| *beyond > 0).map(Bytes);
+    }
+
+    fn plan_curves(&self, plan: &mut Plan) -> Result<(), Error> {
+        let (mut after, mut is_contiguous) = (JobId(self.curves_from.0.saturating_sub(1)), true);
+        while let Some(job) = self.reader.read(|transaction| next_curve(transaction, after))? {
+            after = job;
+            let kept = self.kept(job)?.flatten();
+            let is_young = kept.as_ref().is_some_and(|kept| !self.is_old(kept.submitted_at, self.policy.samples));
+            if is_young {
+                // Ids are given in the order of time: all that follow are younger.
+                break;
+            }
+            let is_thinned = kept.as_ref().is_some_and(|kept| kept.removed.thinned_at.is_some());
+            let ended_at = kept.and_then(|kept| kept.ended_at);
+            let is_due = ended_at.is_some_and(|at| self.is_old(at, self.policy.samples)) && !is_thinned;
+            plan.curves.extend(ended_at.filter(|_| is_due).map(|at| (job, at)));
+            is_contiguous &= is_due || is_thinned;
+            if is_contiguous {
+                plan.curves_from = JobId(job.0 + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// The newest stays: its row says which ids were given out.
+    fn plan_jobs(&self, with_files: &BTreeSet<JobId>, plan: &mut Plan) -> Result<(), Error> {
+        let Some(newest) = self.reader.read(last_job)? else { return Ok(()) };
+        let mut after = JobId(0);
+        while let Some(job) = self.reader.read(|transaction| next_job(transaction, after))? {
+            after = job;
+            let Some(kept) = self.kept(job)?.flatten() else { continue };
+            if !self.is_old(kept.submitted_at, self.policy.jobs) {
+                break;
+            }
+            let siblings = kept.siblings;
+            if job == siblings.start && siblings.end <= newest && with_files.range(siblings.clone()).next().is_none() {
+                plan.jobs.extend(self.last_end(&siblings)?.map(|at| (siblings, at)));
+            }
+        }
+        Ok(())
+    }
+
+    /// When the last of these jobs ended, if all of them have, long enough ago.
+    fn last_end(&self, jobs: &Range<JobId>) -> Result<Option<Timestamp>, Error> {
+        let mut last = None;
+        let mut after = JobId(jobs.start.0.saturating_sub(1));
+        while let Some(job) =
+            self.reader.read(|transaction| next_job(transaction, after))?.filter(|job| *job < jobs.end)
+        {
+            after = job;
+            let ended_at = self.kept(job)?.flatten().and_then(|kept| kept.ended_at);
+            match ended_at.filter(|at| self.is_old(*at, self.policy.jobs)) {
+                Some(at) => last = last.max(Some(at)),
+                None => return Ok(None),
+            }
+        }
+        Ok(last)
+    }
+}
+
+/// The bytes of a job's files, or of one of its attempts. What can't be looked at counts nothing.
+pub(crate) fn measure(jobs: &OwnedFd, job: JobId, attempt: Option<u32>) -> u64 {
+    let mut walk = Walk::counting();
+    let whole = match attempt {
+        None => walk.tree(jobs.as_fd(), &name_of(job)),
+        Some(attempt) => open_folder(jobs, &name_of(job))
+            .and_then(|folder| walk.tree(folder.as_fd(), &name_of(AttemptNumber(attempt)))),
+    };
+    // A folder that has just gone has no bytes.
+    whole.map_or(0, |_| walk.removed.bytes)
+}
+
+/// A time as the configuration writes it.
+fn shown(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
+    let (length, unit) =
+        units.into_iter().find(|(length, _)| seconds >= *length && seconds.is_multiple_of(*length)).unwrap_or((1, "s"));
+    format!("{}{unit}", seconds / length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_they_are_written() {
+        let shown = [0, 1, 90, 120, 7_200, 86_400, 30 * 86_400].map(|seconds| shown(Duration::from_secs(seconds)));
+        assert_eq!(shown, ["0s", "1s", "90s", "2m", "2h", "1d", "30d"]);
+    }
+
+    #[test]
+    fn only_names_as_we_write_them_are_ours() {
+        let parse = |name: &str| number::<u64>(&CString::new(name).expect("no null"), "job-");
+        assert_eq!(
+            ["job-7", "job-07", "job-", "job-+7", "Job-7", "job-7x", "job-7-old"].map(parse),
+            [Some(7), None, None, None, None, None, None]
+        );
+    }
+}

@@ -1,0 +1,158 @@
+//! Which points of an old curve stay: the first, the last, and of each of so many equal parts the lowest and the highest, so that
+//! what was striking is still seen. A choice from what a choice has left is the same, so a thinning that was cut short goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use gangline_base::JobId;
+
+use crate::db::{self, Reader};
+use crate::model::{Loss, SAMPLES_PER_REMOVAL_MAX, read_losses, sample_edges};
+
+/// Parts of a curve; twice as many points stay, and two.
+const PARTS: u64 = 150;
+
+/// The points of an attempt's curve that go, in ranges of their numbers; each time at most as many as one removal takes.
+///
+/// # Errors
+/// As the reader's.
+pub(crate) fn points_to_remove(
+    reader: &Reader,
+    attempt: (JobId, u32),
+    mut each: impl FnMut(Vec<RangeInclusive<u64>>, u64) -> Result<(), db::Error>,
+) -> Result<(), db::Error> {
+    let Some(edges) = reader.read(|transaction| sample_edges(transaction, attempt))? else { return Ok(()) };
+    let pages = |take: &mut dyn FnMut(Vec<Loss>) -> Result<(), db::Error>| {
+        let mut after = None;
+        loop {
+            let page = reader.read(|transaction| read_losses(transaction, attempt, after, SAMPLES_PER_REMOVAL_MAX))?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            after = Some(*last);
+            take(page)?;
+        }
+    };
+    let mut choice = Choice::new(edges);
+    pages(&mut |page| {
+        page.into_iter().for_each(|point| choice.add(point));
+        Ok(())
+    })?;
+    let staying = choice.numbers();
+    pages(&mut |page| {
+        let numbers: Vec<u64> = page.into_iter().map(|(number, _)| number).collect();
+        let (ranges, count) = ranges_between(&numbers, &staying);
+        if count == 0 { Ok(()) } else { each(ranges, count) }
+    })
+}
+
+/// The points of an attempt that stay, in the making.
+#[derive(Debug)]
+struct Choice {
+    first: u64,
+    last: u64,
+    parts: BTreeMap<u64, Part>,
+}
+
+/// What stands out in a part, each with its number.
+#[derive(Debug)]
+struct Part {
+    any: u64,
+    lowest: Option<(f64, u64)>,
+    highest: Option<(f64, u64)>,
+}
+
+impl Choice {
+    /// Of a curve from one number to another.
+    fn new((first, last): (u64, u64)) -> Choice {
+        Choice { first, last, parts: BTreeMap::new() }
+    }
+
+    /// Takes in the next point.
+    fn add(&mut self, (number, loss): Loss) {
+        let length = u128::from(self.last.saturating_sub(self.first)) + 1;
+        let place = u128::from(number.saturating_sub(self.first)) * u128::from(PARTS) / length;
+        let place = u64::try_from(place).unwrap_or(PARTS);
+        let part = self.parts.entry(place).or_insert(Part { any: number, lowest: None, highest: None });
+        let Some(loss) = loss else { return };
+        if part.lowest.is_none_or(|(lowest, _)| loss < lowest) {
+            part.lowest = Some((loss, number));
+        }
+        if part.highest.is_none_or(|(highest, _)| loss > highest) {
+            part.highest = Some((loss, number));
+        }
+    }
+
+    /// The numbers of the points that stay.
+    fn numbers(&self) -> BTreeSet<u64> {
+        let of_part = |part: &Part| match part.lowest.zip(part.highest) {
+            Some(((_, lowest), (_, highest))) => [lowest, highest],
+            None => [part.any; 2],
+        };
+        self.parts.values().flat_map(of_part).chain([self.first, self.last]).collect()
+    }
+}
+
+/// The ranges of these ascending numbers that don't stay, and how many numbers that is.
+fn ranges_between(numbers: &[u64], staying: &BTreeSet<u64>) -> (Vec<RangeInclusive<u64>>, u64) {
+    let (mut ranges, mut count): (Vec<RangeInclusive<u64>>, u64) = (Vec::new(), 0);
+    let mut is_open = false;
+    for number in numbers {
+        if staying.contains(number) {
+            is_open = false;
+            continue;
+        }
+        count += 1;
+        match ranges.last_mut().filter(|_| is_open) {
+            Some(range) => *range = *range.start()..=*number,
+            None => ranges.push(*number..=*number),
+        }
+        is_open = true;
+    }
+    (ranges, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(points: &[Loss]) -> BTreeSet<u64> {
+        let mut choice = Choice::new((points[0].0, points[points.len() - 1].0));
+        points.iter().for_each(|point| choice.add(*point));
+        choice.numbers()
+    }
+
+    #[test]
+    fn what_stands_out_stays_and_choosing_again_changes_nothing() {
+        let loss = |number: u64| {
+            if number == 7_778 { 99.0 } else { 5.0 - f64::from(u32::try_from(number).expect("few")) / 1e5 }
+        };
+        let points: Vec<Loss> = (0..100_000).map(|number| (number, (number % 3 != 1).then(|| loss(number)))).collect();
+        let staying = chosen(&points);
+        assert!(staying.len() <= 302 && staying.len() > 290, "{}", staying.len());
+        assert!([0, 7_778, 99_999].iter().all(|number| staying.contains(number)), "{staying:?}");
+        // Cut short anywhere: what is left chooses the same.
+        for kept in [1, 2, 17] {
+            let left: Vec<Loss> =
+                points.iter().filter(|(number, _)| staying.contains(number) || number % kept == 0).copied().collect();
+            assert_eq!(chosen(&left), staying);
+        }
+    }
+
+    #[test]
+    fn a_curve_without_losses_and_a_short_one_stay_drawable() {
+        let bare: Vec<Loss> = (10..10_010).map(|number| (number, None)).collect();
+        assert_eq!(chosen(&bare).len(), 151, "one a part, and the last");
+        assert_eq!(chosen(&[(3, Some(1.0))]), [3].into());
+        assert_eq!(chosen(&[(0, None), (u64::MAX, Some(f64::INFINITY))]), [0, u64::MAX].into());
+    }
+
+    #[test]
+    fn ranges_are_what_lies_between() {
+        let check = |numbers: &[u64], staying: &[u64], expected: &[RangeInclusive<u64>], count| {
+            let staying = staying.iter().copied().collect();
+            assert_eq!(ranges_between(numbers, &staying), (expected.to_vec(), count));
+        };
+        check(&[1, 2, 3, 9, 10, 20], &[3, 10], &[1..=2, 9..=9, 20..=20], 4);
+        check(&[1, 2], &[1, 2], &[], 0);
+        check(&[5, 8, 9], &[], &[5..=9], 3);
+    }
+}
