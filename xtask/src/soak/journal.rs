@@ -140,8 +140,14 @@ pub(super) fn has(folder: &Path, head: &Head) -> Result<bool> {
     }
     let select = "SELECT checksum FROM records WHERE sequence = ?1";
     let sequence = head.sequence.cast_signed();
+    let connection = connect(folder)?;
     let found: Option<Vec<u8>> =
-        connect(folder)?.query_row(select, [sequence], |row| row.get(0)).optional().context("read a record")?;
+        connection.query_row(select, [sequence], |row| row.get(0)).optional().context("read a record")?;
+    // What has left the database for the archive was read back there first.
+    let oldest: Option<i64> = connection.query_row("SELECT min(sequence) FROM records", [], |row| row.get(0))?;
+    if oldest.is_some_and(|oldest| sequence < oldest) {
+        return Ok(true);
+    }
     Ok(found.is_some_and(|checksum| checksum == head.checksum))
 }
 
@@ -150,7 +156,6 @@ pub(super) fn has(folder: &Path, head: &Head) -> Result<bool> {
 /// # Errors
 /// When they can't be read.
 pub(super) fn common(one: &Path, other: &Path) -> Result<u64> {
-    let mut last = 0;
     let select = "SELECT sequence, checksum FROM records ORDER BY sequence";
     let read = |folder: &Path| -> Result<Vec<Head>> {
         let connection = connect(folder)?;
@@ -159,7 +164,13 @@ pub(super) fn common(one: &Path, other: &Path) -> Result<u64> {
             .query_map([], |row| Ok(Head { sequence: row.get::<_, i64>(0)?.cast_unsigned(), checksum: row.get(1)? }));
         heads.context("read records")?.collect::<Result<_, _>>().context("read a record")
     };
-    for (one, other) in read(one)?.into_iter().zip(read(other)?) {
+    // Either may have archived more of its oldest records than the other.
+    let (one, other) = (read(one)?, read(other)?);
+    let first = |heads: &[Head]| heads.first().map_or(1, |head| head.sequence);
+    let from = first(&one).max(first(&other));
+    let mut last = from - 1;
+    let later = |heads: Vec<Head>| heads.into_iter().filter(move |head| head.sequence >= from);
+    for (one, other) in later(one).zip(later(other)) {
         if one != other {
             break;
         }
