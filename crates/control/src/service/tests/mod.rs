@@ -10,6 +10,7 @@ mod once;
 mod platform;
 mod random;
 mod restart;
+mod room;
 mod rows;
 mod started;
 mod supervisor;
