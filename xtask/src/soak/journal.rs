@@ -18,6 +18,8 @@ const DATABASE: &str = "journal.sqlite";
 const LOG: &str = "journal.sqlite-wal";
 /// The files that are the journal; SQLite makes the index of the log anew.
 const FILES: [&str; 3] = [DATABASE, LOG, "journal.sqlite-shm"];
+/// Older records and snapshots.
+const FOLDERS: [&str; 2] = ["history", "snapshots"];
 
 /// What says beside the database how far the journal had come.
 const ANCHOR: &str = "journal.anchor";
@@ -29,12 +31,28 @@ pub(super) struct Head {
     checksum: Vec<u8>,
 }
 
-/// Copies the journal's database from one folder to another, over what is there.
+/// Copies the journal's database from one folder to another, over what is there, with what belongs to it: a start that accepts a
+/// loss puts aside what lies beyond it.
 ///
 /// # Errors
 /// When that fails.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
-    copy_files(from, to, &FILES)
+    copy_files(from, to, &FILES)?;
+    FOLDERS.iter().try_for_each(|name| copy_folder(&from.join(name), &to.join(name)))
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        std::fs::remove_dir_all(to).with_context(|| format!("remove {}", to.display()))?;
+    }
+    if !from.exists() {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(from).with_context(|| format!("look into {}", from.display()))?;
+    let names: Vec<String> = entries
+        .map(|entry| Ok(entry.context("look at a file")?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    copy_files(from, to, &names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Copies its anchor.
