@@ -143,7 +143,7 @@ impl ArchiveOrder {
         // A crash may have come between the writing of a segment and the end of its records in the database.
         let segments = self.archive.segments()?;
         if let Some(range) = segments.into_iter().rev().find(|range| range.has(self.before.sequence.next())) {
-            match self.archive.verified(range, self.before) {
+            match self.archive.verified(range, self.before).and_then(|end| self.is_own(end)) {
                 Ok(end) => return Ok(Archived(end)),
                 // Nothing that has left the database is in it.
                 Err(_) if range.first == self.before.sequence.next() => self.archive.put_aside(range)?,
@@ -155,6 +155,12 @@ impl ArchiveOrder {
             return Ok(Archived(self.before));
         }
         self.archive.put(self.before, &records).map(Archived)
+    }
+
+    /// Any journal begins alike: that a segment is this one's shows where it ends.
+    fn is_own(&self, end: Head) -> Result<Head, Error> {
+        let found = self.reader.read(|transaction| head_at(transaction, end.sequence))?;
+        if found == Some(end) { Ok(end) } else { Err(self.archive.out_of_chain(end.sequence)) }
     }
 
     fn records(&self) -> Result<Vec<super::Record>, Error> {

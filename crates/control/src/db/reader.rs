@@ -92,6 +92,10 @@ impl Reader {
                 last_sound: head.sequence,
                 what,
             })?;
+            if head.sequence == base.sequence {
+                // The archive may be another journal's.
+                Archive::of(&self.pool.database).linked(base, head)?;
+            }
             records.push(row.record);
         }
         Ok(records)

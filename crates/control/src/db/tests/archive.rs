@@ -284,3 +284,34 @@ fn a_snapshot_of_an_earlier_release_is_read_from_its_table() {
     drop(journal);
     assert_eq!(start(folder.path(), pressed()), "snapshot 7; records 8");
 }
+
+/// A folder `history` that was left behind, or put there by hand.
+#[test]
+fn a_segment_of_another_journal_is_put_aside_and_never_read_as_this_ones() {
+    let (folder, other) = (folder(), folder());
+    drop(archived(other.path(), 10));
+    let (mut journal, _) = open(folder.path()).expect("a new journal opens");
+    (1..=10).for_each(|number: u64| drop(commit(&mut journal, &[&format!("own {number}")])));
+    journal.write_snapshot(b"state").expect("there is room");
+    let name = "history/000000000001-000000000010.segment";
+    fs::create_dir(folder.path().join("history")).expect("the folder is ours");
+    fs::copy(other.path().join(name), folder.path().join(name)).expect("it is there");
+    assert_eq!(history(&journal, 0, 1), ["own 1"]);
+    archive(&mut journal);
+    assert_eq!(in_database(&journal), [0; 0]);
+    let own: Vec<String> = (1..=10).map(|number| format!("own {number}")).collect();
+    assert_eq!(history(&journal, 0, 100), own);
+    // Put over the journal's own, it is told from it.
+    fs::copy(other.path().join(name), folder.path().join(name)).expect("it is there");
+    for error in [
+        journal.order_examination().carry_out().expect_err("it is another's"),
+        journal
+            .reader()
+            .history(Sequence(10), 1)
+            .map(|_| ())
+            .and(journal.reader().history(Sequence::ZERO, 100).map(|_| ()))
+            .expect_err("it is another's"),
+    ] {
+        assert!(error.to_string().ends_with("its chain isn't the journal's"), "{error}");
+    }
+}
