@@ -53,6 +53,9 @@ fn report(global: &Global, manifest: &Manifest, what: &str) -> Result<(), Failur
     if global.json {
         return output::json(manifest);
     }
+    if let Some(damage) = &manifest.damage {
+        output::tell(&format!("warning: {damage}; all else is in the backup"));
+    }
     let bytes = Bytes(manifest.files.iter().map(|file| file.bytes).sum());
     let taken = output::time(gangline_control::wire::Time(manifest.taken_at));
     output::say(&format!(

@@ -2,7 +2,8 @@
 //! folders and checkpoints aren't in them.
 //!
 //! A backup is a folder with the journal, its anchor, the secrets and the configuration, and a manifest that says what they
-//! are and how their bytes hash (BLAKE3). The manifest is written last, so a backup without one was cut off.
+//! are and how their bytes hash (BLAKE3). The history archive and the snapshots are in it; segments of the archive never change, so they
+//! are linked where that can be. The manifest is written last, so a backup without one was cut off.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -22,8 +23,15 @@ const VERSION: u32 = 1;
 const OTHERS: [&str; 3] = [secret::TOKEN_FILE, secret::KEY_FILE, "gangline.toml"];
 const JOURNAL: [&str; 2] = ["journal.sqlite", "journal.anchor"];
 /// What of a journal is put aside when another takes its place.
-const REPLACED: [&str; 5] =
-    ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.anchor", "high-water"];
+const REPLACED: [&str; 7] = [
+    "journal.sqlite",
+    "journal.sqlite-wal",
+    "journal.sqlite-shm",
+    "journal.anchor",
+    "high-water",
+    db::HISTORY,
+    db::SNAPSHOTS,
+];
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
@@ -42,6 +50,9 @@ pub struct Manifest {
     pub last_record: Sequence,
     /// The last job id that had been given out.
     pub last_job: JobId,
+    /// What of the history couldn't be read when it was made, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
     /// The files.
     pub files: Vec<BackupFile>,
 }
@@ -127,7 +138,7 @@ impl Error {
 /// An [`Error`]; what is in `to` by then has no manifest and is no backup.
 pub fn backup(data: &Path, to: &Path, now: Timestamp) -> Result<Manifest, Error> {
     make_empty(to)?;
-    let CopyInfo { last, given_out } = db::copy(&db::journal_folder(data), to)?;
+    let CopyInfo { last, given_out, files: beside, damage } = db::copy(&db::journal_folder(data), to)?;
     for name in OTHERS {
         let from = data.join(name);
         match fs::read(&from) {
@@ -136,7 +147,8 @@ pub fn backup(data: &Path, to: &Path, now: Timestamp) -> Result<Manifest, Error>
             Err(source) => return Err(Error::File { path: from, source }),
         }
     }
-    let names = JOURNAL.iter().chain(&OTHERS).filter(|name| to.join(name).exists());
+    let names = JOURNAL.into_iter().chain(OTHERS).filter(|name| to.join(name).exists());
+    let names = names.chain(beside.iter().map(String::as_str));
     let manifest = Manifest {
         v: VERSION,
         gangline: env!("CARGO_PKG_VERSION").to_owned(),
@@ -144,6 +156,7 @@ pub fn backup(data: &Path, to: &Path, now: Timestamp) -> Result<Manifest, Error>
         data_folder: data.to_owned(),
         last_record: last,
         last_job: given_out,
+        damage,
         files: names.map(|name| describe(to, name)).collect::<Result<_, _>>()?,
     };
     let text = serde_json::to_vec_pretty(&manifest).expect("a manifest has string keys only");
@@ -166,13 +179,15 @@ pub fn verify(backup: &Path) -> Result<Manifest, Error> {
         return Err(unusable(format!("it has version {}, this gangline knows {VERSION}", manifest.v)));
     }
     for file in &manifest.files {
-        let is_plain = JOURNAL.iter().chain(&OTHERS).any(|name| *name == file.name);
+        let is_plain = JOURNAL.iter().chain(&OTHERS).any(|name| *name == file.name) || db::is_beside(&file.name);
         if !is_plain || describe(backup, &file.name)? != *file {
             return Err(unusable(format!("{} isn't what the manifest says", file.name)));
         }
     }
     let found = db::verify(backup)?;
-    if (found.last, found.given_out) != (manifest.last_record, manifest.last_job) {
+    let is_damaged = |damage: &Option<String>| damage.is_some();
+    let known = (manifest.last_record, manifest.last_job, is_damaged(&manifest.damage));
+    if (found.last, found.given_out, is_damaged(&found.damage)) != known {
         return Err(unusable("its journal isn't the one that the manifest describes".to_owned()));
     }
     Ok(manifest)
@@ -204,6 +219,9 @@ pub fn restore(backup: &Path, data: &Path, is_replacing: bool, now: Timestamp) -
         if is_other && to.exists() {
             continue;
         }
+        if let Some(parent) = to.parent().filter(|parent| !parent.exists()) {
+            make_empty(parent)?;
+        }
         let aside = folder.join(format!("{}.restoring", file.name));
         let bytes = fs::read(&from).map_err(|source| Error::File { path: from, source })?;
         write(&aside, &bytes)?;
@@ -212,6 +230,8 @@ pub fn restore(backup: &Path, data: &Path, is_replacing: bool, now: Timestamp) -
     if let Some(given_out) = given_out {
         db::raise_given_out(&journal, given_out)?;
     }
+    let beside = [db::HISTORY, db::SNAPSHOTS].map(|name| journal.join(name));
+    beside.iter().filter(|folder| folder.exists()).try_for_each(|folder| sync_folder(folder))?;
     sync_folder(data)?;
     sync_folder(&journal)?;
     Ok(manifest)
@@ -289,6 +309,69 @@ mod tests {
                 assert!(restored.join(secret::TOKEN_FILE).exists());
             });
         }
+    }
+
+    /// A data folder whose oldest records are in the archive.
+    fn archived(data: &Path) -> Journal {
+        let (mut journal, _) = Journal::open(data, Options::default()).expect("a new journal opens");
+        (1..=20).for_each(|number| commit(&mut journal, number));
+        journal.write_snapshot(b"state").expect("there is room");
+        (21..=25).for_each(|number| commit(&mut journal, number));
+        journal.press();
+        journal.sync_anchor();
+        let order = journal.order_archive().expect("there is something to archive");
+        journal.archived(order.carry_out().expect("there is room"));
+        journal.tidy().expect("there is room");
+        journal
+    }
+
+    #[test]
+    fn the_history_archive_and_the_snapshots_are_in_a_backup() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let [data, to, restored] = ["data", "backup", "restored"].map(|name| parent.path().join(name));
+        let journal = archived(&data);
+        let manifest = backup(&data, &to, NOW).expect("it is whole");
+        assert_eq!(manifest.damage, None);
+        let names: Vec<&str> = manifest.files.iter().map(|file| file.name.as_str()).collect();
+        let beside = ["history/000000000001-000000000020.segment", "snapshots/000000000020.snapshot"];
+        assert!(beside.iter().all(|name| names.contains(name)), "{names:?}");
+        drop(journal);
+        restore(&to, &restored, false, NOW).expect("there is room");
+        let (journal, recovered) = Journal::open(&restored, Options::default()).expect("it opens");
+        assert_eq!((recovered.snapshot.map(|found| found.sequence), recovered.records.len()), (Some(Sequence(20)), 5));
+        let history = journal.reader().history(Sequence::ZERO, 100).expect("it is whole");
+        assert_eq!(history.len(), 25);
+        drop(journal);
+        // What is put back takes the place of all that was there.
+        restore(&to, &data, true, NOW).expect("there is room");
+        assert!(data.join("replaced-0-history").join(names_of(beside[0])).exists());
+        assert!(Journal::open(&data, Options::default()).is_ok());
+    }
+
+    fn names_of(path: &str) -> &str {
+        path.rsplit('/').next().unwrap_or(path)
+    }
+
+    #[test]
+    fn a_damaged_segment_is_told_in_its_backup_and_a_changed_one_is_refused() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let [data, whole, lacking] = ["data", "whole", "lacking"].map(|name| parent.path().join(name));
+        drop(archived(&data));
+        backup(&data, &whole, NOW).expect("it is whole");
+        let segment = "history/000000000001-000000000020.segment";
+        let mut bytes = fs::read(data.join(segment)).expect("it is there");
+        bytes[30] ^= 1;
+        // Another file: the one in the first backup may be the same as the original.
+        fs::remove_file(data.join(segment)).expect("it is ours");
+        fs::write(data.join(segment), &bytes).expect("it is ours");
+        verify(&whole).expect("the first isn't touched");
+        let manifest = backup(&data, &lacking, NOW).expect("the rest is worth a backup");
+        assert!(manifest.damage.as_ref().is_some_and(|damage| damage.contains(segment)), "{:?}", manifest.damage);
+        assert_eq!(verify(&lacking).expect("it is what its manifest says"), manifest);
+        fs::remove_file(whole.join(segment)).expect("it is ours");
+        assert!(matches!(verify(&whole), Err(Error::File { .. })));
+        fs::write(whole.join(segment), &bytes).expect("it is ours");
+        assert!(matches!(verify(&whole), Err(Error::Unusable { .. })));
     }
 
     #[test]

@@ -18,6 +18,8 @@ const DATABASE: &str = "journal.sqlite";
 const LOG: &str = "journal.sqlite-wal";
 /// The files that are the journal; SQLite makes the index of the log anew.
 const FILES: [&str; 3] = [DATABASE, LOG, "journal.sqlite-shm"];
+/// Older records and snapshots.
+const FOLDERS: [&str; 2] = ["history", "snapshots"];
 
 /// What says beside the database how far the journal had come.
 const ANCHOR: &str = "journal.anchor";
@@ -29,12 +31,28 @@ pub(super) struct Head {
     checksum: Vec<u8>,
 }
 
-/// Copies the journal's database from one folder to another, over what is there.
+/// Copies the journal's database from one folder to another, over what is there, with what belongs to it: a start that accepts a
+/// loss puts aside what lies beyond it.
 ///
 /// # Errors
 /// When that fails.
 pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
-    copy_files(from, to, &FILES)
+    copy_files(from, to, &FILES)?;
+    FOLDERS.iter().try_for_each(|name| copy_folder(&from.join(name), &to.join(name)))
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        std::fs::remove_dir_all(to).with_context(|| format!("remove {}", to.display()))?;
+    }
+    if !from.exists() {
+        return Ok(());
+    }
+    let entries = std::fs::read_dir(from).with_context(|| format!("look into {}", from.display()))?;
+    let names: Vec<String> = entries
+        .map(|entry| Ok(entry.context("look at a file")?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    copy_files(from, to, &names.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Copies its anchor.
@@ -140,8 +158,14 @@ pub(super) fn has(folder: &Path, head: &Head) -> Result<bool> {
     }
     let select = "SELECT checksum FROM records WHERE sequence = ?1";
     let sequence = head.sequence.cast_signed();
+    let connection = connect(folder)?;
     let found: Option<Vec<u8>> =
-        connect(folder)?.query_row(select, [sequence], |row| row.get(0)).optional().context("read a record")?;
+        connection.query_row(select, [sequence], |row| row.get(0)).optional().context("read a record")?;
+    // What has left the database for the archive was read back there first.
+    let oldest: Option<i64> = connection.query_row("SELECT min(sequence) FROM records", [], |row| row.get(0))?;
+    if oldest.is_some_and(|oldest| sequence < oldest) {
+        return Ok(true);
+    }
     Ok(found.is_some_and(|checksum| checksum == head.checksum))
 }
 
@@ -150,7 +174,6 @@ pub(super) fn has(folder: &Path, head: &Head) -> Result<bool> {
 /// # Errors
 /// When they can't be read.
 pub(super) fn common(one: &Path, other: &Path) -> Result<u64> {
-    let mut last = 0;
     let select = "SELECT sequence, checksum FROM records ORDER BY sequence";
     let read = |folder: &Path| -> Result<Vec<Head>> {
         let connection = connect(folder)?;
@@ -159,7 +182,13 @@ pub(super) fn common(one: &Path, other: &Path) -> Result<u64> {
             .query_map([], |row| Ok(Head { sequence: row.get::<_, i64>(0)?.cast_unsigned(), checksum: row.get(1)? }));
         heads.context("read records")?.collect::<Result<_, _>>().context("read a record")
     };
-    for (one, other) in read(one)?.into_iter().zip(read(other)?) {
+    // Either may have archived more of its oldest records than the other.
+    let (one, other) = (read(one)?, read(other)?);
+    let first = |heads: &[Head]| heads.first().map_or(1, |head| head.sequence);
+    let from = first(&one).max(first(&other));
+    let mut last = from - 1;
+    let later = |heads: Vec<Head>| heads.into_iter().filter(move |head| head.sequence >= from);
+    for (one, other) in later(one).zip(later(other)) {
         if one != other {
             break;
         }

@@ -77,6 +77,18 @@ pub enum Error {
         /// The last job id that was given out by then.
         given_out: JobId,
     },
+    /// A segment of the history archive is missing or damaged. Only who reads the whole history needs it.
+    #[error("the history of records {first} to {last} can't be read from {}: {what}", path.display())]
+    History {
+        /// The segment's file.
+        path: PathBuf,
+        /// The first record that it has, or should have.
+        first: Sequence,
+        /// The last.
+        last: Sequence,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// A newer Gangline wrote this data folder.
     #[error("data folder has schema {found}, this gangline knows up to {known}")]
     NewerSchema {
@@ -151,6 +163,7 @@ impl Error {
             Error::TooLarge { .. } => "G0209",
             Error::Row(_) => "G0213",
             Error::TailLost { .. } => "G0210",
+            Error::History { .. } => "G0215",
             Error::NetworkFolder { .. } | Error::JournalElsewhere { .. } => "G0212",
         }
     }
@@ -170,7 +183,7 @@ impl Error {
             }
             Error::JournalElsewhere { data, found, wanted } => format!(
                 "leave --journal out; or stop the control plane, move journal.sqlite, journal.sqlite-wal (if it is there), \
-                 journal.anchor and high-water from {} to {}, and remove {}/journal.location if it is there",
+                 journal.anchor, high-water, history and snapshots from {} to {}, and remove {}/journal.location if it is there",
                 found.display(),
                 wanted.display(),
                 data.display()
@@ -188,10 +201,17 @@ impl Error {
                  go on without them: what was acknowledged in them is lost, and no id of theirs is given out again",
                 last.0
             ),
+            Error::History { first, .. } => format!(
+                "put the file back from a backup, whose folder history has it under the same name; a control plane starts and \
+                 runs without it, unless it has no sound snapshot: then --accept-loss-after {} goes on with what is before",
+                first.0 - 1
+            ),
             Error::NewerSchema { .. } => {
                 "start the gangline that wrote it, or a newer one; going back is not possible".to_owned()
             }
-            Error::DiskFull { .. } => "make room on the disk, then restart the control plane; jobs go on".to_owned(),
+            Error::DiskFull { .. } => {
+                "make room on the disk, or restart the control plane with a higher --journal-max; jobs go on".to_owned()
+            }
             Error::Poisoned { .. } => {
                 "repair the cause: the control plane then replays what is durable and goes on; jobs go on meanwhile"
                     .to_owned()

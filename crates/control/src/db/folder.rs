@@ -28,8 +28,8 @@ const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Only the owner may look: the folder holds tokens and environment variables.
-const FOLDER_MODE: u32 = 0o700;
-const FILE_MODE: u32 = 0o600;
+pub(super) const FOLDER_MODE: u32 = 0o700;
+pub(super) const FILE_MODE: u32 = 0o600;
 
 /// A data folder held by this process. Dropping it, or dying, lets go.
 #[derive(Debug)]
@@ -164,6 +164,35 @@ pub fn place_journal(data: &Path, wanted: &Path) -> Result<PathBuf, Error> {
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(data).map_err(refused)?;
     write_durably(&path, format!("{}\n", wanted.display()).as_bytes()).map_err(refused)?;
     Ok(wanted.to_owned())
+}
+
+/// Makes the names in a folder durable, and the folder's own.
+pub(super) fn sync_with_parent(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()?;
+    File::open(folder.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// The names in a folder; none if there is no such folder.
+pub(super) fn names(folder: &Path) -> Result<Vec<String>, Error> {
+    let refused = |source| Error::Folder { path: folder.to_owned(), source };
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(refused)?,
+    };
+    let name = |entry: io::Result<fs::DirEntry>| Ok(entry.map_err(refused)?.file_name().to_string_lossy().into_owned());
+    entries.map(name).collect()
+}
+
+/// What a file in the making ends in; a crash may leave one.
+pub(super) const UNFINISHED: &str = "writing";
+
+/// Removes what crashes left in a folder.
+pub(super) fn remove_unfinished(folder: &Path) -> Result<(), Error> {
+    let is_unfinished = |path: &PathBuf| path.extension().is_some_and(|extension| extension == UNFINISHED);
+    for path in names(folder)?.into_iter().map(|name| folder.join(name)).filter(is_unfinished) {
+        remove_if_there(&path).map_err(|source| Error::Folder { path, source })?;
+    }
+    Ok(())
 }
 
 fn holder(lock: &mut File) -> Option<u32> {

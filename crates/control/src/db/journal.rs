@@ -9,11 +9,14 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use tracing::warn;
 
 use super::anchor::{Anchor, Anchored};
+use super::archive::Archive;
+use super::compaction::{Kept, Room, all_until, make_room};
 use super::folder::HeldFolder;
 use super::identity::Identity;
-use super::reader::{BUSY_TIMEOUT, head_at};
-use super::record::{Checksum, Head};
-use super::recovery::{SNAPSHOTS_KEPT, Warning, recover};
+use super::reader::BUSY_TIMEOUT;
+use super::record::Head;
+use super::recovery::{Found, Warning, recover};
+use super::snapshots::Snapshots;
 use super::{Error, Reader, Recovered, Sequence, schema};
 
 /// How to open a journal.
@@ -43,7 +46,7 @@ impl Limits {
     /// The largest sum of record bodies in one batch: far above what a turn of the service adds, also where all that waits is
     /// placed at once.
     pub const BATCH: Bytes = Bytes(256 << 20);
-    /// The largest snapshot (SQLite stops at 1 GB).
+    /// The largest snapshot, before it is compressed.
     pub const SNAPSHOT: Bytes = Bytes(512 << 20);
 }
 
@@ -59,7 +62,7 @@ const LOG_BYTES_KEPT: u64 = 64 << 20;
 const ROOM_PROVED: Bytes = Bytes(1 << 20);
 
 /// SQLite's page size.
-const PAGE_BYTES: u64 = 4_096;
+pub(super) const PAGE_BYTES: u64 = 4_096;
 
 /// One thing that happened, not yet numbered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +103,7 @@ pub struct Journal {
     poison: Option<String>,
     commits_since_checkpoint: u32,
     bytes_since_checkpoint: u64,
+    pub(super) kept: Kept,
     identity: Identity,
     /// Last, so that the folder is let go of after the connection is closed.
     folder: HeldFolder,
@@ -124,18 +128,21 @@ impl Journal {
         let anchored = Anchor::read(folder.path())?;
         folder.ensure_database(anchored, options.accept_loss_after)?;
         let database = folder.database();
+        let failed = |error| Error::from_sqlite(&database, error);
         let log = options.accept_loss_after.map(|_| folder.keep_log_aside()).transpose()?.flatten();
         let opened = open_sound(&database, anchored, options);
-        let has_lost = opened.as_ref().is_ok_and(|(_, recovered, _)| recovered.has_given_up());
+        let has_lost = opened.as_ref().is_ok_and(|(_, found)| found.recovered.has_given_up());
         if let Some(unused) = log.as_ref().filter(|_| !has_lost) {
             // A copy that stays does no harm.
             let _ = std::fs::remove_file(unused);
         }
-        let (connection, mut recovered, head) = opened?;
-        recovered.warnings.extend(log.filter(|_| has_lost).map(|path| Warning::LogKept { path }));
+        let (connection, mut found) = opened?;
+        found.recovered.warnings.extend(log.filter(|_| has_lost).map(|path| Warning::LogKept { path }));
+        let (recovered, head) = (&found.recovered, found.head);
         let given_out = recovered.given_out.unwrap_or(JobId(0));
         let anchor = Anchor::open(folder.path(), Anchored { head, given_out })?;
-        checkpoint_on_close(&connection, true).map_err(|error| Error::from_sqlite(&database, error))?;
+        checkpoint_on_close(&connection, true).map_err(failed)?;
+        let kept = Kept::of(&found, Room::of(&connection, options.bytes_max).map_err(failed)?);
         let journal = Journal {
             connection,
             database,
@@ -145,36 +152,72 @@ impl Journal {
             poison: None,
             commits_since_checkpoint: 0,
             bytes_since_checkpoint: 0,
+            kept,
             identity,
             folder,
         };
-        Ok((journal, recovered))
+        Ok((journal, found.recovered))
     }
 
     /// Opens the database of a poisoned journal again, if it can be read and written now, and returns what is durable. The folder
     /// stays held. Nothing that was answered with a failure may be assumed: the writer starts from what is returned.
     ///
+    /// If it is full, the records that a start doesn't need make room: `state_of` says what a snapshot of what was recovered is,
+    /// after which it needs none.
+    ///
     /// # Errors
     /// Those of [`Journal::open`], and what the disk said when it was written to; the journal stays poisoned then.
-    pub fn reopen(&mut self, options: Options) -> Result<Recovered, Error> {
+    pub fn reopen(
+        &mut self,
+        options: Options,
+        state_of: &dyn Fn(&Recovered) -> Option<Vec<u8>>,
+    ) -> Result<Recovered, Error> {
         let failed = |error| Error::from_sqlite(&self.database, error);
         // Closes the connection that failed: it may hold locks, and what it remembers of the file is worth nothing.
         self.connection = Connection::open_in_memory().map_err(failed)?;
         let anchored = Anchor::read(self.folder.path())?;
-        let (mut connection, recovered, head) = open_sound(&self.database, anchored, options)?;
-        prove_writable(&mut connection).map_err(failed)?;
-        self.given_out = self.given_out.max(recovered.given_out.unwrap_or(JobId(0)));
+        let (mut connection, mut found) = open_sound(&self.database, anchored, options)?;
+        match prove_writable(&mut connection).map_err(failed) {
+            Err(full @ Error::DiskFull { .. }) => {
+                let Some(state) = state_of(&found.recovered) else { return Err(full) };
+                found.base = self.make_room(&mut connection, found.head, &state)?;
+                found.begin.kept = [found.head.sequence, found.begin.kept[0]];
+                prove_writable(&mut connection).map_err(failed)?;
+            }
+            proved => proved?,
+        }
+        let head = found.head;
+        self.given_out = self.given_out.max(found.recovered.given_out.unwrap_or(JobId(0)));
         self.anchor = Anchor::open(self.folder.path(), Anchored { head, given_out: self.given_out })?;
         checkpoint_on_close(&connection, true).map_err(failed)?;
+        self.kept = Kept::of(&found, Room::of(&connection, options.bytes_max).map_err(failed)?);
         (self.connection, self.head, self.poison) = (connection, head, None);
         (self.commits_since_checkpoint, self.bytes_since_checkpoint) = (0, 0);
-        Ok(recovered)
+        Ok(found.recovered)
+    }
+
+    /// Writes a snapshot of all that is durable, archives what it covers, and returns where the database's records begin then.
+    fn make_room(&self, connection: &mut Connection, head: Head, state: &[u8]) -> Result<Head, Error> {
+        Snapshots::of(&self.database).write(head, state)?;
+        let archive = Archive::of(&self.database);
+        let order = all_until(connection, self.reader(), archive, head.sequence)?;
+        make_room(connection, order)
     }
 
     /// The last record.
     #[must_use]
     pub fn last(&self) -> Sequence {
         self.head.sequence
+    }
+
+    /// The end of the chain.
+    pub(super) fn head(&self) -> Head {
+        self.head
+    }
+
+    /// The database file.
+    pub(super) fn database(&self) -> &Path {
+        &self.database
     }
 
     /// Why nothing is written any more, if so.
@@ -213,46 +256,71 @@ impl Journal {
         self.refuse_if_poisoned()?;
         let given_out = self.given_out.max(batch.given_out);
         let appended = within_limits(batch.records).map_err(|error| self.poisoned_by(error))?;
-        self.head = append(&mut self.connection, self.head, batch)
+        (self.head, self.kept) = append(&mut self.connection, (self.head, self.kept), batch)
             .map_err(|error| Error::from_sqlite(&self.database, error))
             .map_err(|error| self.poisoned_by(error))?;
         self.given_out = given_out;
         self.note_anchor();
+        self.kept.bytes_since_snapshot += appended.0;
         self.commits_since_checkpoint += 1;
         self.bytes_since_checkpoint += appended.0;
         self.checkpoint_if_due();
         Ok(CommitInfo { last: self.head.sequence, appended })
     }
 
-    /// Saves the writer's state after record `sequence`, and forgets all but the last two snapshots. Records stay.
+    /// Removes some of what the archive has, or what newer snapshots make useless, without a batch: for when there is none.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] and [`Error::DiskFull`] leave the journal as it was; anything else poisons it.
-    ///
-    /// # Panics
-    /// If `sequence` is after [`Journal::last`]: a state cannot contain what was not committed.
-    pub fn write_snapshot(&mut self, sequence: Sequence, body: &[u8]) -> Result<(), Error> {
-        assert!(sequence <= self.head.sequence, "a snapshot covers only what was committed");
-        self.refuse_if_poisoned()?;
-        refuse_over("snapshot", body.len(), Limits::SNAPSHOT)?;
-        let written = save_snapshot(&mut self.connection, self.head, sequence, body);
-        match written.map_err(|error| Error::from_sqlite(&self.database, error)) {
-            // Rolled back, and no memory is ahead of the disk: the records of the next commits may still fit.
-            Err(full @ Error::DiskFull { .. }) => Err(full),
-            Err(error) => Err(self.poisoned_by(error)),
-            Ok(()) => {
-                self.checkpoint();
-                Ok(())
-            }
+    /// As [`Journal::commit`].
+    pub fn tidy(&mut self) -> Result<(), Error> {
+        if !self.is_tidying() {
+            return Ok(());
         }
+        self.commit(Batch { records: &[], given_out: self.given_out, read_models: &mut |_| Ok(()) }).map(|_| ())
+    }
+
+    /// Saves the writer's state after the last record, and forgets all but the last two snapshots. Records stay.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], [`Error::Folder`]; the journal goes on without it.
+    pub fn write_snapshot(&mut self, body: &[u8]) -> Result<(), Error> {
+        self.refuse_if_poisoned()?;
+        let sequence = self.order_snapshot().write(body)?;
+        self.snapshot_written(sequence);
+        Ok(())
     }
 
     /// Makes the anchor durable against a power cut. To be called once a second or so; after a kill of the process alone the
     /// anchor is exact anyway.
     pub fn sync_anchor(&mut self) {
-        if let Err(error) = self.anchor.sync() {
-            warn!(%error, "the journal's anchor can't be synced; a loss of the last records might not show");
+        match self.anchor.sync() {
+            Ok(()) => self.kept.anchored = self.head.sequence,
+            Err(error) => {
+                warn!(%error, "the journal's anchor can't be synced; a loss of the last records might not show");
+            }
         }
+    }
+
+    /// From now on the journal counts as nearly full.
+    #[cfg(test)]
+    pub(crate) fn press(&mut self) {
+        self.kept.room.max = self.kept.room.used;
+    }
+
+    /// Keeps a snapshot as earlier releases did.
+    #[cfg(test)]
+    pub(super) fn keep_in_table(&mut self, body: &[u8]) {
+        let Head { sequence, checksum } = self.head;
+        let sum = super::record::Checksum::of_snapshot(sequence, checksum, body).0;
+        let insert = "INSERT INTO snapshots (sequence, body, record_checksum, checksum) VALUES (?1, ?2, ?3, ?4)";
+        self.connection.execute(insert, params![sequence.to_sql(), body, checksum.0, sum]).expect("there is room");
+    }
+
+    /// From now on the database can't grow, as on a disk that is full.
+    #[cfg(test)]
+    pub(crate) fn fill_disk(&self) {
+        let pages: i64 = self.connection.query_row("PRAGMA page_count", [], |row| row.get(0)).expect("it is open");
+        self.connection.pragma_update(None, "max_page_count", pages).expect("it is open");
     }
 
     /// A failure to write the anchor takes nothing from what was committed: only a loss of it might not show.
@@ -297,17 +365,13 @@ impl Journal {
 }
 
 /// Opens a database and verifies what is needed to start. Closing the connection still changes nothing.
-fn open_sound(
-    database: &Path,
-    anchored: Option<Anchored>,
-    options: Options,
-) -> Result<(Connection, Recovered, Head), Error> {
+fn open_sound(database: &Path, anchored: Option<Anchored>, options: Options) -> Result<(Connection, Found), Error> {
     let failed = |error| Error::from_sqlite(database, error);
     let mut connection = connect(database).map_err(failed)?;
     schema::update(&mut connection, database)?;
     configure(&connection, options.bytes_max).map_err(failed)?;
-    let (recovered, head) = recover(&mut connection, database, anchored, options.accept_loss_after)?;
-    Ok((connection, recovered, head))
+    let found = recover(&mut connection, database, anchored, options.accept_loss_after)?;
+    Ok((connection, found))
 }
 
 /// Writes through to the disk after a failure. What the write-ahead log holds is copied into the database and synced: after a
@@ -354,12 +418,16 @@ fn within_limits(records: &[Entry]) -> Result<Bytes, Error> {
     refuse_over("batch", records.iter().map(|entry| entry.body.len()).sum(), Limits::BATCH)
 }
 
-fn refuse_over(what: &'static str, size: usize, limit: Bytes) -> Result<Bytes, Error> {
+pub(super) fn refuse_over(what: &'static str, size: usize, limit: Bytes) -> Result<Bytes, Error> {
     let size = Bytes(u64::try_from(size).expect("u64 holds a usize on Linux"));
     if size > limit { Err(Error::TooLarge { what, size, limit }) } else { Ok(size) }
 }
 
-fn append(connection: &mut Connection, mut head: Head, batch: Batch<'_>) -> rusqlite::Result<Head> {
+fn append(
+    connection: &mut Connection,
+    (mut head, kept): (Head, Kept),
+    batch: Batch<'_>,
+) -> rusqlite::Result<(Head, Kept)> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut insert = transaction
@@ -371,22 +439,8 @@ fn append(connection: &mut Connection, mut head: Head, batch: Batch<'_>) -> rusq
         }
     }
     (batch.read_models)(&transaction)?;
+    let mut kept = kept.forget(&transaction, batch.records.len())?;
+    kept.room = Room::of(&transaction, kept.room.max)?;
     transaction.commit()?;
-    Ok(head)
-}
-
-fn save_snapshot(connection: &mut Connection, last: Head, sequence: Sequence, body: &[u8]) -> rusqlite::Result<()> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let head = if sequence == last.sequence { Some(last) } else { head_at(&transaction, sequence)? };
-    let record = head.ok_or(rusqlite::Error::QueryReturnedNoRows)?.checksum;
-    let checksum = Checksum::of_snapshot(sequence, record, body);
-    transaction.execute(
-        "INSERT OR REPLACE INTO snapshots (sequence, body, record_checksum, checksum) VALUES (?1, ?2, ?3, ?4)",
-        params![sequence.to_sql(), body, record.0, checksum.0],
-    )?;
-    transaction.execute(
-        "DELETE FROM snapshots WHERE sequence NOT IN (SELECT sequence FROM snapshots ORDER BY sequence DESC LIMIT ?1)",
-        [SNAPSHOTS_KEPT],
-    )?;
-    transaction.commit()
+    Ok((head, kept))
 }

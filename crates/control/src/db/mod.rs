@@ -11,6 +11,9 @@
 //! What a start does about damage: see [`Journal::open`].
 
 mod anchor;
+mod archive;
+mod begin;
+mod compaction;
 mod copy;
 mod error;
 mod folder;
@@ -22,10 +25,14 @@ mod record;
 mod recovery;
 mod row;
 mod schema;
+mod segment;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
-pub use copy::{CopyInfo, copy, given_out, raise_given_out, verify};
+pub use archive::HISTORY;
+pub use compaction::{ArchiveOrder, Archived, Examination, Room, SnapshotOrder};
+pub use copy::{CopyInfo, copy, given_out, is_beside, raise_given_out, verify};
 pub use error::Error;
 pub use folder::{HeldFolder, journal_folder, place_journal};
 pub use journal::{Batch, CommitInfo, Entry, Journal, Limits, Options};
@@ -33,3 +40,4 @@ pub use reader::Reader;
 pub use record::{Record, Sequence};
 pub use recovery::{Recovered, Snapshot, Warning};
 pub use row::{DamagedRow, check_row, damaged, damaged_row, row_sum};
+pub use snapshots::SNAPSHOTS;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
 
+use super::archive::Archive;
 use super::folder::DATABASE;
-use super::record::{Checksum, Head};
+use super::record::{Checksum, Head, StoredRecord};
 use super::recovery::stored_record;
 use super::{Error, Record, Sequence};
 
@@ -61,20 +62,29 @@ impl Reader {
     }
 
     /// Up to `count_max` records after `after`, in order, each checked against the one before; for audits and simulations.
+    /// Those that have left the database are read from the archive.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the chain breaks, besides those of [`Reader::read`].
+    /// [`Error::Corrupt`] where the chain breaks, [`Error::History`] where the archive isn't whole, besides those of [`Reader::read`].
     pub fn history(&self, after: Sequence, count_max: u32) -> Result<Vec<Record>, Error> {
-        let (base, stored) = self.read(|transaction| {
-            let mut statement = transaction.prepare(
-                "SELECT sequence, at_unix_nanos, body, checksum FROM records
-                 WHERE sequence > ?1 ORDER BY sequence LIMIT ?2",
-            )?;
-            let stored: Result<Vec<_>, _> = statement.query_map((after.to_sql(), count_max), stored_record)?.collect();
-            Ok((head_at(transaction, after)?, stored?))
-        })?;
+        let count_max = usize::try_from(count_max).expect("usize holds a u32 on Linux");
+        let read = |transaction: &Transaction<'_>| {
+            let base = base_of(transaction)?;
+            let from = after.max(base.sequence);
+            let archived = usize::try_from(from.0 - after.0).unwrap_or(usize::MAX);
+            let stored = records_after(transaction, from, count_max.saturating_sub(archived))?;
+            Ok((base, head_at(transaction, from)?, stored))
+        };
+        // The database first: what has left it by then is in the archive.
+        let (base, mut head, mut stored) = self.read(read)?;
+        if after < base.sequence {
+            let archive = Archive::of(&self.pool.database);
+            let (found, mut older) = archive.after(after, base.sequence, count_max)?;
+            older.append(&mut stored);
+            (head, stored) = (Some(found), older);
+        }
         let missing = Error::Corrupt { at: after, last_sound: Sequence::ZERO, what: "it is missing" };
-        let mut head = base.ok_or(missing)?;
+        let mut head = head.ok_or(missing)?;
         let mut records = Vec::with_capacity(stored.len());
         for row in stored {
             head = head.checked(&row).map_err(|what| Error::Corrupt {
@@ -82,6 +92,10 @@ impl Reader {
                 last_sound: head.sequence,
                 what,
             })?;
+            if head.sequence == base.sequence {
+                // The archive may be another journal's.
+                Archive::of(&self.pool.database).linked(base, head)?;
+            }
             records.push(row.record);
         }
         Ok(records)
@@ -115,14 +129,43 @@ impl Pool {
     }
 }
 
-/// The chain's state at a record, or none if there is no such record or its checksum is not one.
+/// The chain's state at a record, or none if the database has no such record or its checksum is not one.
 pub(super) fn head_at(transaction: &Transaction<'_>, sequence: Sequence) -> rusqlite::Result<Option<Head>> {
-    if sequence == Sequence::ZERO {
-        return Ok(Some(Head::empty()));
+    let base = base_of(transaction)?;
+    if sequence == base.sequence {
+        return Ok(Some(base));
     }
     let checksum: Option<Vec<u8>> = transaction
         .query_row("SELECT checksum FROM records WHERE sequence = ?1", [sequence.to_sql()], |row| row.get(0))
         .optional()?;
     let checksum = checksum.and_then(|bytes| bytes.try_into().ok()).map(Checksum);
     Ok(checksum.map(|checksum| Head { sequence, checksum }))
+}
+
+/// Up to `count_max` records of the database after `after`, as they are stored.
+pub(super) fn records_after(
+    transaction: &Transaction<'_>,
+    after: Sequence,
+    count_max: usize,
+) -> rusqlite::Result<Vec<StoredRecord>> {
+    let mut statement = transaction.prepare(
+        "SELECT sequence, at_unix_nanos, body, checksum FROM records WHERE sequence > ?1 ORDER BY sequence LIMIT ?2",
+    )?;
+    let count_max = i64::try_from(count_max).unwrap_or(i64::MAX);
+    statement.query_map((after.to_sql(), count_max), stored_record)?.collect()
+}
+
+/// The chain where the database's records begin: what is before has left it for the archive.
+pub(super) fn base_of(transaction: &Connection) -> rusqlite::Result<Head> {
+    // A database that no control plane of this release has opened yet has no such table.
+    let is_there = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'archived'";
+    if transaction.query_row(is_there, [], |_| Ok(())).optional()?.is_none() {
+        return Ok(Head::empty());
+    }
+    let base = transaction.query_row("SELECT sequence, checksum FROM archived", [], |row| {
+        let checksum = row.get::<_, Vec<u8>>(1)?.try_into();
+        let checksum = checksum.map_err(|_| rusqlite::Error::IntegralValueOutOfRange(1, 0))?;
+        Ok(Head { sequence: Sequence::from_sql(row.get(0)?), checksum: Checksum(checksum) })
+    });
+    Ok(base.optional()?.unwrap_or(Head::empty()))
 }

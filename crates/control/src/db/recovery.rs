@@ -5,11 +5,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use gangline_base::{JobId, Timestamp};
-use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+use rusqlite::{Connection, Row, Transaction, params};
 
 use super::anchor::Anchored;
-use super::reader::head_at;
-use super::record::{Checksum, Head, StoredRecord};
+use super::archive::{Archive, Range};
+use super::begin::{Begin, begin};
+use super::compaction::set_base;
+use super::reader::{base_of, head_at};
+use super::record::{Head, StoredRecord};
+use super::snapshots::Snapshots;
 use super::{Error, Record, Sequence};
 
 /// How many snapshots are kept: the newest, and one to fall back to.
@@ -122,19 +126,33 @@ impl fmt::Display for Warning {
     }
 }
 
+/// What a start found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) recovered: Recovered,
+    /// The end of the chain.
+    pub(super) head: Head,
+    /// Where the database's records begin.
+    pub(super) base: Head,
+    pub(super) begin: Begin,
+}
+
 /// Reads and verifies what is needed to start, and puts damage aside where that is allowed.
 pub(super) fn recover(
     connection: &mut Connection,
     path: &Path,
     anchored: Option<Anchored>,
     accept_loss_after: Option<Sequence>,
-) -> Result<(Recovered, Head), Error> {
+) -> Result<Found, Error> {
     let failed = |error| Error::from_sqlite(path, error);
+    let (snapshots, archive) = (Snapshots::of(path), Archive::of(path));
     let given_out = anchored.map(|anchored| anchored.given_out);
     let mut recovered = Recovered { given_out, ..Recovered::default() };
     let transaction = connection.transaction().map_err(failed)?;
-    let base = newest_sound_snapshot(&transaction, &mut recovered).map_err(failed)?;
-    let (head, damage) = read_records(&transaction, base, &mut recovered.records).map_err(failed)?;
+    let begin = begin(&transaction, (&snapshots, &archive), &mut recovered)?;
+    let start = begin.head.unwrap_or(Head::empty());
+    let start = read_archive(&transaction, &archive, start, (&mut recovered, accept_loss_after))?;
+    let (head, damage) = read_records(&transaction, start, &mut recovered.records).map_err(failed)?;
     if let Some(damage) = &damage {
         let was_committed = anchored.is_some_and(|anchored| anchored.head.sequence > head.sequence);
         let warning = put_right(&transaction, damage, (head.sequence, was_committed), accept_loss_after)
@@ -142,12 +160,12 @@ pub(super) fn recover(
             .ok_or(Error::Corrupt { at: head.sequence.next(), last_sound: head.sequence, what: damage.what })?;
         recovered.warnings.push(warning);
     }
-    let is_whole = match anchored {
-        Some(anchored) => reaches(&transaction, head, anchored.head).map_err(failed)?,
-        None => true,
-    };
-    match anchored {
-        Some(Anchored { head: Head { sequence: anchored, .. }, given_out }) if !is_whole => {
+    let furthest = archive.segments()?.iter().map(|range| range.last).max().unwrap_or(Sequence::ZERO);
+    let furthest = furthest.max(begin.furthest);
+    let lost = lost(&transaction, &archive, (head, anchored, furthest)).map_err(failed)?;
+    let is_giving_up = lost.is_some() || accept_loss_after == Some(head.sequence);
+    match lost {
+        Some((anchored, given_out)) => {
             let last = head.sequence;
             if accept_loss_after != Some(last) {
                 // --accept-loss-after is offered only if a start with it would succeed.
@@ -156,12 +174,102 @@ pub(super) fn recover(
             }
             recovered.warnings.push(Warning::TailGivenUp { last, anchored, given_out });
         }
-        None if head.sequence != Sequence::ZERO => recovered.warnings.push(Warning::NoAnchor),
-        _ if damage.is_none() && accept_loss_after.is_some() => recovered.warnings.push(Warning::NothingToAccept),
-        _ => {}
+        None if anchored.is_none() && head.sequence != Sequence::ZERO => recovered.warnings.push(Warning::NoAnchor),
+        None if accept_loss_after.is_some() && !recovered.are_read_models_ahead() => {
+            recovered.warnings.push(Warning::NothingToAccept);
+        }
+        None => {}
     }
+    if is_giving_up {
+        take_back(&transaction, &archive, head)?;
+    }
+    let base = base_of(&transaction).map_err(failed)?;
     transaction.commit().map_err(failed)?;
-    Ok((recovered, head))
+    let aside = if is_giving_up { Some(head.sequence) } else { None };
+    tidy(&snapshots, &archive, (&begin, aside))?;
+    Ok(Found { recovered, head, base, begin })
+}
+
+/// Reads the records from `start` on that have left the database, if a start needs them because no newer snapshot is sound, and
+/// returns the chain where the database's records follow.
+fn read_archive(
+    transaction: &Transaction<'_>,
+    archive: &Archive,
+    start: Head,
+    (recovered, accept_loss_after): (&mut Recovered, Option<Sequence>),
+) -> Result<Head, Error> {
+    let failed = |error| archive.failed(error);
+    let base = base_of(transaction).map_err(failed)?;
+    let mut head = start;
+    while head.sequence < base.sequence {
+        let contents = archive.with(head.sequence.next(), base.sequence);
+        let linked = contents.and_then(|contents| {
+            let found = contents.head_at(head.sequence).unwrap_or(contents.before);
+            archive.linked(found, head).map(|()| contents.records)
+        });
+        let stored = match linked {
+            Ok(stored) => stored,
+            Err(_) if accept_loss_after == Some(head.sequence) => {
+                let records = put_aside(transaction, head.sequence, "what is before can't be read").map_err(failed)?;
+                set_base(transaction, head).map_err(failed)?;
+                recovered.warnings.push(Warning::LossAccepted { last_sound: head.sequence, records });
+                return Ok(head);
+            }
+            Err(error) => return Err(error),
+        };
+        let is_wanted =
+            |stored: &StoredRecord| (start.sequence.next()..=base.sequence).contains(&stored.record.sequence);
+        for stored in stored.into_iter().filter(is_wanted) {
+            head = head.checked(&stored).map_err(|_| archive.out_of_chain(head.sequence.next()))?;
+            recovered.records.push(stored.record);
+        }
+    }
+    if start.sequence <= base.sequence { archive.linked(base, head).map(|()| base) } else { Ok(start) }
+}
+
+/// What is missing after `head`, and the last job id of it: by the anchor, or by a segment or snapshot that has come further.
+fn lost(
+    transaction: &Transaction<'_>,
+    archive: &Archive,
+    (head, anchored, furthest): (Head, Option<Anchored>, Sequence),
+) -> rusqlite::Result<Option<(Sequence, JobId)>> {
+    let given_out = anchored.map_or(JobId(0), |anchored| anchored.given_out);
+    if let Some(anchored) = anchored
+        && !reaches(transaction, archive, (head, anchored.head))?
+    {
+        return Ok(Some((anchored.head.sequence, given_out)));
+    }
+    Ok((furthest > head.sequence).then_some((furthest, given_out)))
+}
+
+/// The journal goes on after `head`, and the archive has more: what the database needs of the segment that `head` is in comes back
+/// into it, so that the segment can be put aside.
+fn take_back(transaction: &Transaction<'_>, archive: &Archive, head: Head) -> Result<(), Error> {
+    let failed = |error| archive.failed(error);
+    let base = base_of(transaction).map_err(failed)?;
+    let is_needed = |range: &Range| range.last > head.sequence && range.has(base.sequence);
+    let Some(range) = archive.segments()?.into_iter().find(is_needed) else { return Ok(()) };
+    // One that can't be read has nothing to give.
+    let Ok(contents) = archive.read(range) else { return Ok(()) };
+    for StoredRecord { record, checksum } in &contents.records {
+        if record.sequence <= base.sequence {
+            let (at, body) = (record.at.unix_nanos().cast_signed(), &record.body);
+            let insert =
+                "INSERT OR REPLACE INTO records (sequence, at_unix_nanos, body, checksum) VALUES (?1, ?2, ?3, ?4)";
+            transaction.execute(insert, params![record.sequence.to_sql(), at, body, checksum]).map_err(failed)?;
+        }
+    }
+    set_base(transaction, contents.before).map_err(failed)
+}
+
+/// Removes what crashes left and what isn't sound, and puts aside what lies beyond a loss that was accepted.
+fn tidy(snapshots: &Snapshots, archive: &Archive, (begin, accepted): (&Begin, Option<Sequence>)) -> Result<(), Error> {
+    snapshots.tidy()?;
+    archive.tidy()?;
+    begin.unsound.iter().try_for_each(|unsound| snapshots.remove(*unsound))?;
+    let Some(last) = accepted else { return Ok(()) };
+    snapshots.list()?.into_iter().filter(|at| *at > last).try_for_each(|at| snapshots.put_aside(at))?;
+    archive.segments()?.into_iter().filter(|range| range.last > last).try_for_each(|range| archive.put_aside(range))
 }
 
 /// Refuses a database whose pages don't fit together, as after a loss of the log when only part of it had been copied into the
@@ -175,9 +283,14 @@ fn refuse_malformed(transaction: &Transaction<'_>, path: &Path) -> Result<(), Er
 }
 
 /// Whether a journal that ends at `head` has the record that its anchor names.
-fn reaches(transaction: &Transaction<'_>, head: Head, anchored: Head) -> rusqlite::Result<bool> {
+fn reaches(transaction: &Transaction<'_>, archive: &Archive, (head, anchored): (Head, Head)) -> rusqlite::Result<bool> {
     if anchored.sequence >= head.sequence {
         return Ok(anchored == head);
+    }
+    let base = base_of(transaction)?;
+    if anchored.sequence < base.sequence {
+        // A segment that can't be read says nothing against it.
+        return Ok(archive.head_at(anchored.sequence, base.sequence).map_or(true, |found| found == Some(anchored)));
     }
     Ok(head_at(transaction, anchored.sequence)? == Some(anchored))
 }
@@ -187,42 +300,6 @@ struct Damage {
     what: &'static str,
     /// It is there, and nothing comes after it: torn, rather than corrupted history.
     is_last: bool,
-}
-
-/// The head to read on from. Snapshots that fail their checksum are deleted: they hold nothing the records do not.
-fn newest_sound_snapshot(transaction: &Transaction<'_>, recovered: &mut Recovered) -> rusqlite::Result<Head> {
-    for _ in 0..SNAPSHOTS_KEPT {
-        let newest = transaction
-            .query_row(
-                "SELECT sequence, body, record_checksum, checksum FROM snapshots ORDER BY sequence DESC LIMIT 1",
-                [],
-                checked_snapshot,
-            )
-            .optional()?;
-        match newest {
-            None => break,
-            Some((snapshot, Some(checksum))) => {
-                let head = Head { sequence: snapshot.sequence, checksum };
-                recovered.snapshot = Some(snapshot);
-                return Ok(head);
-            }
-            Some((Snapshot { sequence, .. }, None)) => {
-                transaction.execute("DELETE FROM snapshots WHERE sequence = ?1", [sequence.to_sql()])?;
-                recovered.warnings.push(Warning::SnapshotDropped { sequence });
-            }
-        }
-    }
-    Ok(Head::empty())
-}
-
-/// The snapshot and, if it is sound, the checksum of the record it ends at.
-fn checked_snapshot(row: &Row<'_>) -> rusqlite::Result<(Snapshot, Option<Checksum>)> {
-    let snapshot = Snapshot { sequence: Sequence::from_sql(row.get(0)?), body: row.get(1)? };
-    let record_checksum: Option<Checksum> = row.get::<_, Vec<u8>>(2)?.try_into().ok().map(Checksum);
-    let checksum: Vec<u8> = row.get(3)?;
-    let sound = record_checksum
-        .filter(|record| Checksum::of_snapshot(snapshot.sequence, *record, &snapshot.body).0 == *checksum);
-    Ok((snapshot, sound))
 }
 
 fn read_records(
@@ -268,15 +345,20 @@ fn put_right(
     if (!damage.is_last || was_committed) && accept_loss_after != Some(last_sound) {
         return Ok(None);
     }
-    transaction.execute(
-        "INSERT INTO dropped (sequence, at_unix_nanos, body, checksum, reason)
-         SELECT sequence, at_unix_nanos, body, checksum, ?2 FROM records WHERE sequence > ?1 ORDER BY sequence",
-        params![last_sound.to_sql(), damage.what],
-    )?;
-    let records = transaction.execute("DELETE FROM records WHERE sequence > ?1", [last_sound.to_sql()])?;
+    let records = put_aside(transaction, last_sound, damage.what)?;
     Ok(Some(if damage.is_last {
         Warning::LastRecordDropped { sequence: last_sound.next(), what: damage.what }
     } else {
         Warning::LossAccepted { last_sound, records }
     }))
+}
+
+/// Puts the database's records after one aside, and counts them.
+fn put_aside(transaction: &Transaction<'_>, last_sound: Sequence, reason: &str) -> rusqlite::Result<usize> {
+    transaction.execute(
+        "INSERT INTO dropped (sequence, at_unix_nanos, body, checksum, reason)
+         SELECT sequence, at_unix_nanos, body, checksum, ?2 FROM records WHERE sequence > ?1 ORDER BY sequence",
+        params![last_sound.to_sql(), reason],
+    )?;
+    transaction.execute("DELETE FROM records WHERE sequence > ?1", [last_sound.to_sql()])
 }

@@ -125,6 +125,10 @@ impl From<service::Error> for ApiError {
                 let hint = "free the disk or repair it: the control plane then goes on by itself; running jobs go on meanwhile";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0207", message, hint)
             }
+            service::Error::JournalFull { .. } => {
+                let hint = "send it again later, or restart the control plane with a higher --journal-max; jobs that are there go on";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0214", message, hint)
+            }
             service::Error::NotConfigured(_) => {
                 let hint = "add it to the configuration again and restart the control plane";
                 ApiError::new(StatusCode::CONFLICT, "G0313", message, hint)

@@ -14,6 +14,7 @@ use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
 use super::handle::{Reply, Request};
 use super::heal::Healing;
+use super::keeper::Keeping;
 use super::looks::{Look, Looking, ShareKey};
 use super::survey::Surveyed;
 use super::troubles::Troubles;
@@ -32,7 +33,7 @@ const ANCHOR_SYNC_EVERY: Duration = Duration::from_secs(1);
 /// The longest read-model rows wait for a commit that is due anyway.
 const ROWS_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Entries between two snapshots: what a start replays at most, about.
-const ENTRIES_PER_SNAPSHOT: u64 = 10_000;
+pub(super) const ENTRIES_PER_SNAPSHOT: u64 = 10_000;
 
 /// The service's state. One thread owns it.
 pub(super) struct Actor {
@@ -72,6 +73,8 @@ pub(super) struct Actor {
     pub(super) entries_since_snapshot: u64,
     /// The last time that the journal had before this start.
     pub(super) last_seen: Timestamp,
+    /// The thread that writes snapshots and archives records.
+    pub(super) keeping: Keeping,
     pub(super) watched_at: Timestamp,
     pub(super) anchor_synced_at: Timestamp,
 }
@@ -150,6 +153,7 @@ impl Actor {
             }
             Request::Nodes { reply } => Self::answer_query(batch, reply, Ok(self.node_list(now))),
             Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list(now))),
+            Request::Kept { kept } => self.kept(*kept),
             Request::Health { reply } => Self::answer_query(batch, reply, Ok(self.health())),
             // A key within a key is nobody's request.
             Request::Keyed { .. } | Request::Stop => {}
@@ -253,9 +257,10 @@ impl Actor {
                 self.start_launch(gang);
             }
         }
-        if self.entries_since_snapshot >= ENTRIES_PER_SNAPSHOT {
-            self.snapshot();
+        if outcome.is_ok() && !needs_commit {
+            self.tidy_journal();
         }
+        self.keep();
     }
 
     fn commit(&mut self, now: Timestamp, entries: &[db::Entry]) -> Result<(), Error> {
@@ -295,17 +300,22 @@ impl Actor {
         }
     }
 
+    /// What archived records and old snapshots take of the database is given back while there is nothing else to do.
+    fn tidy_journal(&mut self) {
+        if let Err(failure) = self.journal.tidy() {
+            let cause = self.journal.poison().unwrap_or_default().to_owned();
+            error!(code = failure.code(), cause, "the journal failed: changes are refused, running jobs go on");
+        }
+    }
+
+    /// Writes the state at once, before the end.
     pub(super) fn snapshot(&mut self) {
         if self.entries_since_snapshot == 0 || self.journal.poison().is_some() {
             return;
         }
-        let body = encode_snapshot(&self.engine.snapshot());
-        match self.journal.write_snapshot(self.journal.last(), &body) {
-            Ok(()) => self.entries_since_snapshot = 0,
-            Err(failure) => {
-                warn!(%failure, "no snapshot was written; the next start replays more");
-                self.entries_since_snapshot = 0;
-            }
+        if let Err(failure) = self.journal.write_snapshot(&encode_snapshot(&self.engine.snapshot())) {
+            warn!(%failure, "no snapshot was written; the next start replays more");
         }
+        self.entries_since_snapshot = 0;
     }
 }

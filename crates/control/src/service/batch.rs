@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gangline_accounting::LedgerEntry;
-use gangline_base::{JobId, Timestamp};
+use gangline_base::{Bytes, JobId, Timestamp};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::Entry;
 
@@ -40,6 +40,11 @@ impl Batch {
         let body = encode_entry(entry);
         self.bytes += body.len();
         self.entries.push(db::Entry { at, body });
+    }
+
+    /// What its entries take.
+    pub(super) fn bytes(&self) -> Bytes {
+        Bytes(u64::try_from(self.bytes).unwrap_or(u64::MAX))
     }
 
     /// Whether it is to be committed before more is taken in.

@@ -19,6 +19,7 @@ impl Actor {
         spec: JobSpec,
         batch: &mut Batch,
     ) -> Result<wire::Submitted, Error> {
+        self.refuse_if_full(spec.stored_bytes(), batch)?;
         let id = self.engine.next_job_id();
         let submitted = wire::Submitted { job: id.to_string(), name: spec.name.clone(), queue: spec.queue.to_string() };
         self.records.insert(id, JobRecord::new(id, &spec, now));

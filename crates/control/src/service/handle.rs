@@ -1,6 +1,6 @@
 //! How the rest of the control plane talks to the service's thread.
 
-use gangline_base::{JobId, JobSpec, NodeName, Submitter, SweepId, SweepSpec};
+use gangline_base::{Bytes, JobId, JobSpec, NodeName, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
 use gangline_orchestration::Refusal;
@@ -9,6 +9,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
+use super::keeper::Kept;
 use super::launch::LaunchOutcome;
 use super::looks::{Found, ShareKey};
 use crate::model::{Removal, RequestKey};
@@ -37,6 +38,14 @@ pub enum Error {
     Poisoned {
         /// The first failure.
         cause: String,
+    },
+    /// What room the journal has left is for the jobs that are there.
+    #[error("the journal has {used} of at most {max}, and what is left is kept for the jobs that are there")]
+    JournalFull {
+        /// What it has.
+        used: Bytes,
+        /// What it may have.
+        max: Bytes,
     },
     /// More requests are waiting than the limit.
     #[error("the control plane is overloaded")]
@@ -134,6 +143,9 @@ pub(super) enum Request {
     Report {
         report: Box<Report>,
         reply: Reply<Orders>,
+    },
+    Kept {
+        kept: Box<Kept>,
     },
     Launched {
         gang: Vec<(SupervisorSpec, LaunchOutcome)>,

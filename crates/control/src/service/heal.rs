@@ -11,7 +11,11 @@ use gangline_execution::protocol::SupervisorSpec;
 use tracing::{debug, error, info};
 
 use super::actor::Actor;
+use super::keeper::{Chore, Keeping};
 use super::looks::{Look, Looking};
+use super::start::replay;
+use crate::codec::encode_snapshot;
+use crate::db::Recovered;
 
 /// From a failure to the first look whether its cause is gone; each further one comes after twice the time.
 const LOOK_AFTER_MIN: Duration = Duration::from_secs(1);
@@ -54,12 +58,17 @@ pub(super) struct UnderWay {
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
     pub(super) looks: SyncSender<Look>,
     pub(super) looking: Looking,
+    pub(super) keeping: Keeping,
 }
+
+/// Where a service hands over what may block: gangs to start, looks, and the journal's chores.
+pub(super) type Outlets = (SyncSender<Vec<SupervisorSpec>>, SyncSender<Look>, SyncSender<Chore>);
 
 impl UnderWay {
     /// A start, by which nothing has been launched yet.
-    pub(super) fn nothing((launches, looks): (SyncSender<Vec<SupervisorSpec>>, SyncSender<Look>)) -> UnderWay {
-        UnderWay { launches, launching: BTreeSet::new(), relaunches: Vec::new(), looks, looking: Looking::default() }
+    pub(super) fn nothing((launches, looks, chores): Outlets) -> UnderWay {
+        let (launching, looking) = (BTreeSet::new(), Looking::default());
+        UnderWay { launches, launching, relaunches: Vec::new(), looks, looking, keeping: Keeping::new(chores) }
     }
 }
 
@@ -81,7 +90,9 @@ impl Actor {
 
     /// Goes on with what is durable if the journal can be written again, and otherwise as before.
     pub(super) fn heal(mut self, now: Timestamp) -> Result<Actor, String> {
-        let recovered = match self.journal.reopen(self.options.journal) {
+        let limits = self.options.limits;
+        let state_of = |recovered: &Recovered| Some(encode_snapshot(&replay(recovered, limits).ok()?.snapshot()));
+        let recovered = match self.journal.reopen(self.options.journal, &state_of) {
             Ok(recovered) => recovered,
             Err(failure) => {
                 debug!(failure = with_causes(&failure), "the journal still can't be written");
@@ -89,8 +100,8 @@ impl Actor {
             }
         };
         info!("the journal can be written again: what is durable is replayed");
-        let Actor { journal, options, launches, launching, relaunches, looks, looking, .. } = self;
-        let under_way = UnderWay { launches, launching, relaunches, looks, looking };
+        let Actor { journal, options, launches, launching, relaunches, looks, looking, keeping, .. } = self;
+        let under_way = UnderWay { launches, launching, relaunches, looks, looking, keeping };
         Actor::resume(journal, recovered, options, under_way, now).map_err(|failure| {
             let failure = with_causes(&failure);
             error!(failure, "what is durable can't be gone on with");

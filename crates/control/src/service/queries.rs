@@ -72,7 +72,9 @@ impl Actor {
 
     pub(super) fn health(&self) -> wire::Health {
         let poison = self.journal.poison();
-        let (status, reason) = match (poison, self.troubles.summary()) {
+        let trouble = self.troubles.summary().or_else(|| self.journal_trouble());
+        let room = self.journal.room();
+        let (status, reason) = match (poison, trouble) {
             (Some(poison), _) => (wire::Health::POISONED, Some(poison.to_owned())),
             (None, Some(trouble)) => ("unwell", Some(trouble)),
             (None, None) => ("ok", None),
@@ -82,6 +84,8 @@ impl Actor {
             reason,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             journal_entries: self.journal.last().0,
+            journal_bytes: room.used.0,
+            journal_bytes_max: room.max.0,
             pid: std::process::id(),
         }
     }

@@ -8,7 +8,6 @@ use std::thread::{Builder, JoinHandle};
 
 use gangline_base::{JobId, NodeName, SweepId, Timestamp};
 use gangline_execution::launcher::{IDENTITY_FILE, Launcher};
-use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Engine, Event, Limits, Location, NodeSpec, NodeStatus, Refusal, ShareState};
 use tracing::{info, warn};
 
@@ -16,8 +15,9 @@ use super::actor::Actor;
 use super::batch::{Batch, Rows};
 use super::contacts::Contacts;
 use super::handle::{Handle, Request};
-use super::heal::UnderWay;
-use super::looks::{self, Look};
+use super::heal::{Outlets, UnderWay};
+use super::keeper;
+use super::looks;
 use super::retention::{self, Sweeper};
 use super::survey::{self, Surveyed};
 use super::troubles::Troubles;
@@ -69,6 +69,7 @@ pub struct Service {
     /// Why the thread has ended, unless it was asked to.
     failure: Arc<OnceLock<String>>,
     launching: JoinHandle<()>,
+    keeping: JoinHandle<()>,
     /// Dropped, it stops the surveying thread.
     surveying: Option<Sender<()>>,
     /// Dropped, it stops the thread that removes what is old.
@@ -84,10 +85,11 @@ impl Service {
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
         let (launches, gangs) = sync_channel(launch::LAUNCHES_MAX);
         let (looks, to_look) = sync_channel(looks::LOOKS_MAX);
+        let (chores, to_do) = sync_channel(keeper::CHORES_MAX);
         let launcher = options.launcher.clone();
         let surveys = options.survey.is_some();
         let now = (options.clock)();
-        let actor = Actor::open(options, (launches, looks), now)?;
+        let actor = Actor::open(options, (launches, looks, chores), now)?;
         let reader = actor.journal.reader();
         let surveyed = (launcher.clone(), requests.clone());
         let survey = |(launcher, service): (Arc<dyn Launcher>, SyncSender<Request>)| {
@@ -101,6 +103,9 @@ impl Service {
         let service = requests.clone();
         let launch = move || launch::run(&launcher, &gangs, &service);
         let launching = Builder::new().name("launch".to_owned()).spawn(launch).map_err(StartError::Thread)?;
+        let service = requests.clone();
+        let keep = move || keeper::run(&to_do, &service);
+        let keeping = Builder::new().name("keep".to_owned()).spawn(keep).map_err(StartError::Thread)?;
         let failure = Arc::new(OnceLock::new());
         let ended = Arc::clone(&failure);
         let run = move || {
@@ -110,7 +115,8 @@ impl Service {
             }
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        Ok(Service { handle: Handle { requests, key: None }, reader, thread, failure, launching, surveying, sweeping })
+        let handle = Handle { requests, key: None };
+        Ok(Service { handle, reader, thread, failure, launching, keeping, surveying, sweeping })
     }
 
     /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
@@ -148,6 +154,9 @@ impl Service {
         }
         if self.launching.join().is_err() {
             warn!("the launching thread had panicked");
+        }
+        if self.keeping.join().is_err() {
+            warn!("the journal's keeper had panicked");
         }
     }
 }
@@ -194,7 +203,7 @@ fn repairs(engine: &Engine, last: Sequence) -> Vec<Repair> {
     live.chain([Repair::Forget { from: engine.next_job_id() }, Repair::ForgetAnswers { after: last }]).collect()
 }
 
-fn replay(recovered: &Recovered, limits: Limits) -> Result<Engine, StartError> {
+pub(super) fn replay(recovered: &Recovered, limits: Limits) -> Result<Engine, StartError> {
     let mut engine = match &recovered.snapshot {
         None => Engine::new(limits),
         Some(snapshot) => {
@@ -215,11 +224,7 @@ fn replay(recovered: &Recovered, limits: Limits) -> Result<Engine, StartError> {
 impl Actor {
     /// Opens the data folder and brings everything in line with its journal. Gangs that are to be started, and what may block,
     /// go to the `outlets`.
-    pub(super) fn open(
-        options: Options,
-        outlets: (SyncSender<Vec<SupervisorSpec>>, SyncSender<Look>),
-        now: Timestamp,
-    ) -> Result<Actor, StartError> {
+    pub(super) fn open(options: Options, outlets: Outlets, now: Timestamp) -> Result<Actor, StartError> {
         config::check(&options.nodes)?;
         let journal_folder = db::place_journal(&options.folder, &options.journal_folder)?;
         let (journal, recovered) = Journal::open(&journal_folder, options.journal)?;
@@ -261,6 +266,7 @@ impl Actor {
             retries: BTreeMap::new(),
             looks: under_way.looks,
             looking: under_way.looking,
+            keeping: under_way.keeping,
             remains: BTreeMap::new(),
             troubles: Troubles::default(),
             rows_since: None,

@@ -20,6 +20,7 @@ impl Actor {
         sweep: SweepSpec,
         batch: &mut Batch,
     ) -> Result<wire::SweepSubmitted, Error> {
+        self.refuse_if_full(sweep.stored_bytes(), batch)?;
         let id = SweepId(self.engine.next_job_id());
         let shared = Arc::new(SweepRecord::new(id, &sweep));
         let jobs: Vec<JobId> = (id.0.0..).map(JobId).take(sweep.grid.points()).collect();

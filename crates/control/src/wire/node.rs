@@ -117,6 +117,12 @@ pub struct Health {
     pub version: String,
     /// Entries in the journal.
     pub journal_entries: u64,
+    /// Bytes that the journal's database has in use.
+    #[serde(default)]
+    pub journal_bytes: u64,
+    /// The most that it may have; from 95 % of that on, new jobs are refused.
+    #[serde(default)]
+    pub journal_bytes_max: u64,
     /// Its process id.
     pub pid: u32,
 }

@@ -103,7 +103,7 @@ fn check(document: &Value, method: &str, path: &str, answer: &Answer, status: u1
 /// For each class of error: what the routes answer with is what the document says.
 #[test]
 fn each_class_of_errors_is_described_where_it_is_met() {
-    let plane = Plane::with_journal(db::Options { bytes_max: Bytes(1 << 20), ..db::Options::default() });
+    let plane = Plane::with_journal(db::Options { bytes_max: Bytes(384 << 10), ..db::Options::default() });
     let document = document();
     let bearer = plane.bearer();
     let send = |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
@@ -151,9 +151,12 @@ fn each_class_of_errors_is_described_where_it_is_met() {
     for path in ["/api/v1/nodes/{node}/drain", "/api/v1/nodes/{node}/undrain"] {
         check(&document, "POST", path, &send("POST", &path.replace("{node}", "n9"), &json_type, "{}"), 404);
     }
-    let bulky = format!("run: 'true # {}'\n", "x".repeat(100_000));
-    let full = (0..100).map(|_| plane.submit_text(&bulky, false)).find(|answer| answer.status != 200);
-    check(&document, "POST", "/api/v1/jobs", &full.expect("the journal has a limit"), 503);
+    let bulky = format!("run: 'true # {}'\n", "x".repeat(120_000));
+    let full = plane.submit_text(&bulky, false);
+    check(&document, "POST", "/api/v1/jobs", &full, 503);
+    assert_eq!(full.refusal_code().as_deref(), Some("G0214"), "what is left is kept for the jobs that are there");
+    plane.break_journal();
+    check(&document, "POST", "/api/v1/jobs", &plane.submit_text("run: train\n", false), 503);
     check(&document, "GET", "/api/v1/health", &send("GET", "/api/v1/health", &[], ""), 503);
     check(
         &document,

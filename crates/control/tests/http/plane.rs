@@ -165,6 +165,13 @@ impl Plane {
         Plane::open(folder, db::Options::default(), Limits::default())
     }
 
+    /// From now on no record can be written.
+    pub(crate) fn break_journal(&self) {
+        let database = rusqlite::Connection::open(self.folder.path().join("journal.sqlite")).expect("it is there");
+        let fails = "CREATE TRIGGER fails BEFORE INSERT ON records BEGIN SELECT RAISE(FAIL, 'the disk is broken'); END";
+        database.execute_batch(fails).expect("it is a test's");
+    }
+
     fn open(folder: TempDir, journal: db::Options, limits: Limits) -> Plane {
         let secrets = Secrets::open(folder.path()).expect("the folder is writable");
         let (sender, launches) = channel();

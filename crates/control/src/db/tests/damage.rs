@@ -204,17 +204,17 @@ fn a_corrupt_snapshot_falls_back_to_the_one_before_and_then_to_the_whole_journal
     for number in 1..=6_u64 {
         commit(&mut journal, &[&number.to_string()]).expect("there is room");
         if number % 2 == 0 {
-            journal.write_snapshot(Sequence(number), b"state").expect("there is room");
+            journal.write_snapshot(b"state").expect("there is room");
         }
     }
     drop(journal);
     assert_eq!(start(folder.path(), Options::default()), "snapshot 6; records ");
-    tamper(folder.path(), "UPDATE snapshots SET body = x'00' WHERE sequence = 6");
+    damage(folder.path(), "snapshots/000000000006.snapshot");
     assert_eq!(
         start(folder.path(), Options::default()),
         "snapshot 4; records 5 6; snapshot at record 6 failed its checksum and was not used"
     );
-    tamper(folder.path(), "UPDATE snapshots SET record_checksum = zeroblob(16)");
+    damage(folder.path(), "snapshots/000000000004.snapshot");
     assert_eq!(
         start(folder.path(), Options::default()),
         "records 1 2 3 4 5 6; snapshot at record 4 failed its checksum and was not used"
@@ -224,9 +224,10 @@ fn a_corrupt_snapshot_falls_back_to_the_one_before_and_then_to_the_whole_journal
 #[test]
 fn damage_that_a_snapshot_covers_does_not_keep_the_journal_from_starting_but_an_audit_finds_it() {
     let folder = folder();
-    written(folder.path(), 5);
+    written(folder.path(), 4);
     let (mut journal, _) = open(folder.path()).expect("it is sound");
-    journal.write_snapshot(Sequence(4), b"state").expect("there is room");
+    journal.write_snapshot(b"state").expect("there is room");
+    commit(&mut journal, &["5"]).expect("there is room");
     drop(journal);
     tamper(folder.path(), "UPDATE records SET body = x'00' WHERE sequence = 2");
     let (journal, recovered) = open(folder.path()).expect("the damage is before the snapshot");

@@ -1,5 +1,6 @@
 //! The journal's promises, tried on real files: what was committed comes back, and damage is found, named and survived.
 
+mod archive;
 mod damage;
 mod writing;
 
@@ -63,6 +64,15 @@ fn start(folder: &Path, options: Options) -> String {
 fn tamper(folder: &Path, sql: &str) {
     let connection = Connection::open(folder.join("journal.sqlite")).expect("the database opens");
     connection.execute_batch(sql).expect("the statement is sound");
+}
+
+/// Flips a bit in the middle of a file.
+fn damage(folder: &Path, name: &str) {
+    let path = folder.join(name);
+    let mut bytes = fs::read(&path).expect("the file is there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(path, bytes).expect("the file is ours");
 }
 
 fn remove_anchor(folder: &Path) {

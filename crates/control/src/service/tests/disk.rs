@@ -10,7 +10,6 @@ use tokio::sync::oneshot;
 
 use super::super::Error;
 use super::super::handle::{DrainWish, Request};
-use super::world::submitted;
 use super::{Supervisor, World, fault, spec};
 use crate::db;
 use crate::wire::JobState;
@@ -26,21 +25,15 @@ fn bulky() -> JobSpec {
 
 /// Proves: a full disk stops changes, says so, and hurts no running job.
 #[test]
-fn a_full_journal_refuses_changes_and_hurts_no_running_job() {
-    let options = db::Options { bytes_max: Bytes(512 << 10), ..db::Options::default() };
-    let mut world = World::with_journal(&[("n1", 1)], options);
+fn a_full_disk_stops_changes_and_hurts_no_running_job() {
+    let mut world = World::new(&[("n1", 1)]);
     let job = world.submit(spec("a", 1, 1));
     let now = world.now;
     let mut supervisor = Supervisor::new(&world.launch()[0], now);
     supervisor.runs(now).steps(now, 1).tell(&mut world);
-    let mut taken = Vec::new();
-    let failure = loop {
-        match world.ask(|reply| Request::Submit { spec: Box::new(bulky()), reply }) {
-            Ok(answer) => taken.push(submitted(answer).job),
-            Err(failure) => break failure,
-        }
-        assert!(taken.len() < 100, "the journal has a limit");
-    };
+    let taken: Vec<JobId> = (0..5).map(|_| world.submit(bulky())).collect();
+    world.actor().journal.fill_disk();
+    let failure = world.ask(|reply| Request::Submit { spec: Box::new(bulky()), reply }).expect_err("there is no room");
     assert!(matches!(failure, Error::Poisoned { .. }), "{failure:?}");
     let refused = world.ask(|reply| Request::Submit { spec: Box::new(spec("small", 1, 1)), reply });
     assert!(matches!(refused, Err(Error::Poisoned { .. })));
@@ -56,13 +49,12 @@ fn a_full_journal_refuses_changes_and_hurts_no_running_job() {
         assert_eq!((orders.stop, orders.end_acknowledged), (None, false), "nothing is promised");
     }
     world.pass_slowly(30 * SECOND);
-    world.journal = db::Options::default();
     world.crash_and_restart();
     assert!(supervisor.tell(&mut world).end_acknowledged);
     assert_eq!(world.show(job).state, JobState::Succeeded);
     assert_eq!(world.curve(job), [1, 2]);
     for job in taken {
-        assert!(!world.show(job.parse().expect("a job's id")).state.is_final(), "{job} was promised");
+        assert!(!world.show(job).state.is_final(), "{job} was promised");
     }
 }
 
@@ -70,20 +62,22 @@ fn a_full_journal_refuses_changes_and_hurts_no_running_job() {
 /// launching thread still had is launched once.
 #[test]
 fn a_journal_that_can_be_written_again_goes_on_with_what_is_durable() {
-    let options = db::Options { bytes_max: Bytes(512 << 10), ..db::Options::default() };
-    let mut world = World::with_journal(&[("n1", 2)], options);
+    let mut world = World::new(&[("n1", 2)]);
     let job = world.submit(spec("a", 1, 1));
     let now = world.now;
     let mut supervisor = Supervisor::new(&world.launch()[0], now);
     supervisor.runs(now).steps(now, 1).tell(&mut world);
     let launching = world.submit(spec("launching", 1, 1));
-    let mut last = launching;
-    while let Ok(answer) = world.ask(|reply| Request::Submit { spec: Box::new(bulky()), reply }) {
-        last = submitted(answer).job.parse().expect("a job's id");
-    }
+    let last = world.submit(bulky());
+    world.actor().journal.fill_disk();
+    world.ask(|reply| Request::Submit { spec: Box::new(bulky()), reply }).expect_err("there is no room");
     supervisor.steps(now, 2).tell(&mut world);
+    world.actor().options.journal.bytes_max = Bytes(64 << 10);
     world.heal();
-    assert!(world.actor().journal.poison().is_some(), "the limit is as it was");
+    assert!(
+        world.actor().journal.poison().is_some(),
+        "there is no room, and what can be archived makes none to speak of"
+    );
     assert!(matches!(world.cancel(job), Err(Error::Poisoned { .. })));
     world.actor().options.journal = db::Options::default();
     world.heal();
@@ -124,13 +118,13 @@ fn the_report_in_the_failing_commit_is_answered_without_a_promise() {
 /// Proves A-7: an end that didn't become durable is not acknowledged, or its supervisor would leave and it would be lost.
 #[test]
 fn an_end_in_the_failing_commit_is_not_acknowledged() {
-    let options = db::Options { bytes_max: Bytes(512 << 10), ..db::Options::default() };
-    let mut world = World::with_journal(&[("n1", 1)], options);
+    let mut world = World::new(&[("n1", 1)]);
     let job = world.submit(spec("a", 1, 1));
     let now = world.now;
     let mut supervisor = Supervisor::new(&world.launch()[0], now);
     supervisor.runs(now).tell(&mut world);
     supervisor.ends(now, Outcome::Succeeded);
+    world.actor().journal.fill_disk();
     let (reply, mut answer) = oneshot::channel();
     let mut requests: Vec<Request> =
         (0..20).map(|_| Request::Submit { spec: Box::new(bulky()), reply: oneshot::channel().0 }).collect();
@@ -138,7 +132,6 @@ fn an_end_in_the_failing_commit_is_not_acknowledged() {
     world.actor().turn(now, requests.into_iter());
     let orders = answer.try_recv().expect("it is answered").expect("with orders");
     assert_eq!((orders.end_acknowledged, orders.stop), (false, None));
-    world.journal = db::Options::default();
     world.crash_and_restart();
     assert_eq!(world.show(job).state, JobState::Running);
     assert!(supervisor.tell(&mut world).end_acknowledged);

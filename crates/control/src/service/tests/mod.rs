@@ -12,6 +12,7 @@ mod platform;
 mod random;
 mod restart;
 mod retention;
+mod room;
 mod rows;
 mod started;
 mod supervisor;

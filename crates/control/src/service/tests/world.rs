@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 
 use super::super::actor::Actor;
 use super::super::handle::{DrainWish, Reply, Request};
+use super::super::keeper::{self, CHORES_MAX, Chore};
 use super::super::launch::{LAUNCHES_MAX, LaunchOutcome};
 use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
@@ -76,10 +77,13 @@ pub(super) struct World {
     pub(super) sharing: Configuration,
     pub(super) journal: db::Options,
     pub(super) now: Timestamp,
+    /// The journal's keeper does nothing for now.
+    pub(super) is_keeper_away: bool,
     /// None while the control plane is down.
     actor: Option<Actor>,
     gangs: Receiver<Vec<SupervisorSpec>>,
     looks: Receiver<Look>,
+    chores: Receiver<Chore>,
 }
 
 /// A node with CPU slots at 3.60 dollars an hour: a thousandth of a dollar for each second of a slot.
@@ -148,6 +152,7 @@ impl World {
     pub(super) fn with_journal(nodes: &[(&str, u32)], journal: db::Options) -> World {
         let (_, gangs) = sync_channel(1);
         let (_, looks) = sync_channel(1);
+        let (_, chores) = sync_channel(1);
         let mut world = World {
             folder: tempfile::tempdir().expect("the temporary folder is writable"),
             machines: Arc::default(),
@@ -156,9 +161,11 @@ impl World {
             sharing: Configuration::default(),
             journal,
             now: Timestamp::from_unix_nanos(1_700_000_000_000_000_000),
+            is_keeper_away: false,
             actor: None,
             gangs,
             looks,
+            chores,
         };
         world.open().expect("a new folder opens");
         world
@@ -187,12 +194,13 @@ impl World {
     pub(super) fn open(&mut self) -> Result<(), StartError> {
         let (launches, gangs) = sync_channel(LAUNCHES_MAX);
         let (looking, looks) = sync_channel(LOOKS_MAX);
-        let actor = Actor::open(self.options(), (launches, looking), self.now)?;
-        (self.actor, self.gangs, self.looks) = (Some(actor), gangs, looks);
+        let (keeping, chores) = sync_channel(CHORES_MAX);
+        let actor = Actor::open(self.options(), (launches, looking, keeping), self.now)?;
+        (self.actor, self.gangs, self.looks, self.chores) = (Some(actor), gangs, looks, chores);
         Ok(())
     }
 
-    /// One turn, and then one for each look that it leads to.
+    /// One turn, and then one for each look and chore that it leads to.
     fn turn(&mut self, requests: impl Iterator<Item = Request>) {
         let now = self.now;
         self.actor().turn(now, requests);
@@ -201,6 +209,9 @@ impl World {
             if let Some(found) = carry_out(machines.as_ref(), look) {
                 self.actor().turn(now, [found].into_iter());
             }
+        }
+        while let Some(chore) = (!self.is_keeper_away).then(|| self.chores.try_recv().ok()).flatten() {
+            self.actor().turn(now, [keeper::carry_out(chore)].into_iter());
         }
     }
 

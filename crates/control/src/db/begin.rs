@@ -1,0 +1,114 @@
+//! Where a start begins to read: at the newest snapshot that is sound and belongs to the journal's records, from the files beside
+//! the database or from the table in which earlier releases kept them.
+
+use rusqlite::{OptionalExtension, Row, Transaction};
+
+use super::archive::Archive;
+use super::reader::{base_of, head_at};
+use super::record::{Checksum, Head};
+use super::snapshots::{Snapshots, Sound};
+use super::{Error, Recovered, Sequence, Snapshot, Warning};
+
+/// Where a snapshot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Table,
+    File,
+}
+
+/// What there is of snapshots.
+#[derive(Debug, Default)]
+pub(super) struct Begin {
+    /// The chain at the snapshot that is used; the journal's beginning if there is none.
+    pub(super) head: Option<Head>,
+    /// What the newest that can be used covers, and the one before.
+    pub(super) kept: [Sequence; 2],
+    /// What the newest in the table covers.
+    pub(super) newest_row: Sequence,
+    /// Files that are not sound.
+    pub(super) unsound: Vec<Sequence>,
+    /// The most that any covers.
+    pub(super) furthest: Sequence,
+}
+
+/// Reads the newest sound snapshot into `recovered`. Those that fail their checksum are forgotten: they hold nothing the records
+/// do not.
+pub(super) fn begin(
+    transaction: &Transaction<'_>,
+    (snapshots, archive): (&Snapshots, &Archive),
+    recovered: &mut Recovered,
+) -> Result<Begin, Error> {
+    let mut all: Vec<(Sequence, Place)> = snapshots.list()?.into_iter().map(|at| (at, Place::File)).collect();
+    let rows = rows(transaction).map_err(|error| snapshots.failed(error))?;
+    let newest_row = rows.iter().max().copied().unwrap_or(Sequence::ZERO);
+    all.extend(rows.into_iter().map(|at| (at, Place::Table)));
+    all.sort_unstable_by(|one, other| other.cmp(one));
+    let furthest = all.first().map_or(Sequence::ZERO, |(at, _)| *at);
+    let mut found = Begin { newest_row, furthest, ..Begin::default() };
+    for (index, (sequence, place)) in all.iter().copied().enumerate() {
+        let read = match place {
+            // What can't be read is as good as damaged.
+            Place::File => snapshots.read(sequence).unwrap_or_default(),
+            Place::Table => row(transaction, sequence).map_err(|error| snapshots.failed(error))?,
+        };
+        let Some(Sound { snapshot, head }) = read else {
+            match place {
+                Place::File => found.unsound.push(sequence),
+                Place::Table => forget(transaction, sequence).map_err(|error| snapshots.failed(error))?,
+            }
+            recovered.warnings.push(Warning::SnapshotDropped { sequence });
+            continue;
+        };
+        if belongs(transaction, archive, head).map_err(|error| snapshots.failed(error))? {
+            let older = all[index + 1..].iter().map(|(at, _)| *at).find(|at| *at < sequence);
+            found.kept = [sequence, older.unwrap_or(Sequence::ZERO)];
+            found.head = Some(head);
+            recovered.snapshot = Some(snapshot);
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the records have come as far as a snapshot, and are those that it follows from. The database may have been put back
+/// without the snapshots beside it.
+fn belongs(transaction: &Transaction<'_>, archive: &Archive, head: Head) -> rusqlite::Result<bool> {
+    let base = base_of(transaction)?;
+    if head.sequence < base.sequence {
+        // If that can't be read, reading on from there will tell.
+        return Ok(archive.head_at(head.sequence, base.sequence).is_ok_and(|found| found == Some(head)));
+    }
+    if let Some(found) = head_at(transaction, head.sequence)? {
+        return Ok(found == head);
+    }
+    let is_behind = "SELECT 1 FROM records WHERE sequence > ?1 LIMIT 1";
+    Ok(transaction.query_row(is_behind, [head.sequence.to_sql()], |_| Ok(())).optional()?.is_some())
+}
+
+fn rows(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<Sequence>> {
+    let mut statement = transaction.prepare("SELECT sequence FROM snapshots")?;
+    statement.query_map([], |row| row.get(0).map(Sequence::from_sql))?.collect()
+}
+
+fn row(transaction: &Transaction<'_>, sequence: Sequence) -> rusqlite::Result<Option<Sound>> {
+    transaction.query_row(
+        "SELECT sequence, body, record_checksum, checksum FROM snapshots WHERE sequence = ?1",
+        [sequence.to_sql()],
+        checked,
+    )
+}
+
+/// Forgets a snapshot of the table.
+pub(super) fn forget(transaction: &Transaction<'_>, sequence: Sequence) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM snapshots WHERE sequence = ?1", [sequence.to_sql()]).map(|_| ())
+}
+
+fn checked(row: &Row<'_>) -> rusqlite::Result<Option<Sound>> {
+    let snapshot = Snapshot { sequence: Sequence::from_sql(row.get(0)?), body: row.get(1)? };
+    let record: Option<Checksum> = row.get::<_, Vec<u8>>(2)?.try_into().ok().map(Checksum);
+    let checksum: Vec<u8> = row.get(3)?;
+    let is_sound = |record: &Checksum| Checksum::of_snapshot(snapshot.sequence, *record, &snapshot.body).0 == *checksum;
+    let Some(record) = record.filter(is_sound) else { return Ok(None) };
+    let head = Head { sequence: snapshot.sequence, checksum: record };
+    Ok(Some(Sound { snapshot, head }))
+}

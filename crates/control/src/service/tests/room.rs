@@ -1,0 +1,176 @@
+//! A journal that may not become large: it is compacted behind snapshots, and full before it fails.
+
+use std::time::Duration;
+
+use gangline_base::{Bytes, JobId};
+use gangline_execution::protocol::Outcome;
+
+use super::super::Error;
+use super::super::handle::Request;
+use super::world::submitted;
+use super::{Supervisor, World, spec};
+use crate::db::{self, Record, Sequence};
+use crate::wire::{self, JobState};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn small() -> World {
+    World::with_journal(&[("n1", 1)], db::Options { bytes_max: Bytes(4 << 20), ..db::Options::default() })
+}
+
+fn submit(world: &mut World) -> Result<JobId, Error> {
+    let mut job = spec("bulky", 1, 1);
+    job.program.envs.insert("DATA".to_owned(), "x".repeat(50_000));
+    let answer = world.ask(|reply| Request::Submit { spec: Box::new(job), reply })?;
+    Ok(submitted(answer).job.parse().expect("a job's id"))
+}
+
+/// Submits until a job is refused.
+fn fill(world: &mut World) -> (Vec<JobId>, Error) {
+    let mut taken = Vec::new();
+    loop {
+        match submit(world) {
+            Ok(job) => taken.push(job),
+            Err(refusal) => return (taken, refusal),
+        }
+        assert!(taken.len() < 200, "the journal has a limit");
+    }
+}
+
+fn health(world: &mut World) -> wire::Health {
+    world.ask(|reply| Request::Health { reply }).expect("questions are answered")
+}
+
+fn history(world: &mut World) -> Vec<Record> {
+    let reader = world.actor().journal.reader();
+    reader.history(Sequence::ZERO, 10_000).expect("it is whole")
+}
+
+/// Proves A-10 for the journal: what is reserved is for the jobs that are there, and old records make room by themselves.
+#[test]
+fn a_journal_that_is_nearly_full_refuses_new_jobs_only_until_it_is_compacted() {
+    let mut world = small();
+    world.is_keeper_away = true;
+    let (taken, refusal) = fill(&mut world);
+    assert!(matches!(refusal, Error::JournalFull { max: Bytes(0x0040_0000), .. }), "{refusal:?}");
+    let unwell = health(&mut world);
+    assert_eq!(unwell.status, "unwell");
+    assert!(unwell.reason.is_some_and(|reason| reason.contains("--journal-max")));
+    assert!(unwell.journal_bytes * 100 > unwell.journal_bytes_max * 80, "{} bytes", unwell.journal_bytes);
+    assert_eq!(world.cancel(taken[1]).map(|answer| answer.state), Ok(JobState::Cancelled), "that has its room");
+    let before = history(&mut world);
+    world.is_keeper_away = false;
+    world.pass_slowly(5 * SECOND);
+    assert_eq!((health(&mut world).status.as_str(), world.actor().journal.poison()), ("ok", None));
+    let next = submit(&mut world).expect("there is room again");
+    assert_eq!(next, JobId(taken.last().expect("some were taken").0 + 1));
+    assert_eq!(history(&mut world)[..before.len()], before, "read from the archive");
+    for restart in [false, true] {
+        if restart {
+            world.crash_and_restart();
+        }
+        for job in taken.iter().chain([&next]).filter(|job| **job != taken[1]) {
+            assert!(!world.show(*job).state.is_final(), "{job} was promised");
+        }
+    }
+}
+
+#[test]
+fn what_is_reserved_is_there_for_reports_ends_and_cancels() {
+    let mut world = small();
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).tell(&mut world);
+    world.is_keeper_away = true;
+    let (taken, refusal) = fill(&mut world);
+    assert!(matches!(refusal, Error::JournalFull { .. }), "{refusal:?}");
+    let now = world.now;
+    supervisor.ends(now, Outcome::Succeeded);
+    assert!(supervisor.tell(&mut world).end_acknowledged);
+    assert_eq!(world.show(job).state, JobState::Succeeded);
+    for job in taken {
+        world.cancel(job).expect("it is there");
+    }
+    assert_eq!(world.actor().journal.poison(), None);
+}
+
+/// Proves A-7 for a journal that is full: it makes room for itself and goes on.
+#[test]
+fn a_journal_that_failed_because_it_is_full_is_compacted_and_heals() {
+    let mut world = small();
+    world.is_keeper_away = true;
+    let job = world.submit(spec("a", 1, 1));
+    let now = world.now;
+    let mut supervisor = Supervisor::new(&world.launch()[0], now);
+    supervisor.runs(now).tell(&mut world);
+    let (taken, _) = fill(&mut world);
+    while world.actor().journal.poison().is_none() {
+        supervisor.report.samples_from += u64::try_from(supervisor.report.samples.len()).expect("a few");
+        supervisor.report.samples.clear();
+        (0..900).for_each(|_| {
+            supervisor.steps(now, 1);
+        });
+        world.report(&supervisor.report);
+        world.pass(SECOND);
+        assert!(supervisor.report.samples_from < 1_000_000, "the journal has a limit");
+    }
+    let before = history(&mut world);
+    world.heal();
+    assert_eq!(world.actor().journal.poison(), None, "the limit is as it was");
+    assert_eq!(history(&mut world)[..before.len()], before);
+    supervisor.report.samples.clear();
+    supervisor.ends(now, Outcome::Succeeded);
+    assert!(supervisor.tell(&mut world).end_acknowledged);
+    assert_eq!(world.show(job).state, JobState::Succeeded);
+    submit(&mut world).expect("there is room again");
+    world.crash_and_restart();
+    for job in taken.into_iter().skip(1) {
+        assert!(!world.show(job).state.is_final(), "{job} was promised");
+    }
+}
+
+/// The names in a folder beside the journal.
+fn names(world: &World, folder: &str) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(world.folder.path().join(folder)) else { return Vec::new() };
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("it is there").file_name();
+    entries.map(name).map(|name| name.to_string_lossy().into_owned()).collect()
+}
+
+/// However long a snapshot takes, the service goes on meanwhile, and the snapshot is of the instant when it was taken.
+#[test]
+fn a_snapshot_is_written_while_requests_are_answered() {
+    let mut world = small();
+    world.is_keeper_away = true;
+    for _ in 0..10 {
+        submit(&mut world).expect("there is room");
+    }
+    assert_eq!(names(&world, "snapshots"), [""; 0], "it is on its way");
+    let taken = submit(&mut world).expect("and nobody waits for it");
+    let state = world.state();
+    world.is_keeper_away = false;
+    world.pass(SECOND);
+    assert!(!names(&world, "snapshots").is_empty());
+    world.crash_and_restart();
+    assert_eq!(world.state(), state);
+    assert!(!world.show(taken).state.is_final());
+}
+
+#[test]
+fn a_damaged_archive_is_told_and_stops_nothing() {
+    let mut world = small();
+    fill(&mut world);
+    world.pass_slowly(5 * SECOND);
+    let archived = names(&world, "history");
+    let first = archived.iter().min().expect("there was something to archive");
+    let path = world.folder.path().join("history").join(first);
+    let mut bytes = std::fs::read(&path).expect("it is there");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).expect("it is ours");
+    world.crash_and_restart();
+    world.pass(SECOND);
+    let reason = health(&mut world).reason.expect("it is told");
+    assert!(reason.starts_with("the history of records 1 to ") && reason.contains(first), "{reason}");
+    submit(&mut world).expect("and stops nothing");
+}
