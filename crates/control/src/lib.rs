@@ -14,6 +14,7 @@ pub mod http;
 pub mod jobfile;
 mod model;
 mod notice;
+pub mod rebuild;
 pub mod secret;
 pub mod service;
 pub mod tls;

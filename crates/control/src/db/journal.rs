@@ -318,7 +318,7 @@ fn prove_writable(connection: &mut Connection) -> rusqlite::Result<()> {
 }
 
 /// Until the journal has proved sound, closing it changes nothing.
-fn connect(database: &Path) -> rusqlite::Result<Connection> {
+pub(super) fn connect(database: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(database, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -367,7 +367,12 @@ fn append(connection: &mut Connection, mut head: Head, batch: Batch<'_>) -> rusq
     Ok(head)
 }
 
-fn save_snapshot(connection: &mut Connection, last: Head, sequence: Sequence, body: &[u8]) -> rusqlite::Result<()> {
+pub(super) fn save_snapshot(
+    connection: &mut Connection,
+    last: Head,
+    sequence: Sequence,
+    body: &[u8],
+) -> rusqlite::Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let head = if sequence == last.sequence { Some(last) } else { head_at(&transaction, sequence)? };
     let record = head.ok_or(rusqlite::Error::QueryReturnedNoRows)?.checksum;

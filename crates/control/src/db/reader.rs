@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
 
 use super::folder::DATABASE;
 use super::record::{Checksum, Head};
-use super::recovery::stored_record;
+use super::recovery::{checked_snapshot, stored_record};
 use super::{Error, Record, Sequence};
 
 /// How many idle connections are kept open.
@@ -85,6 +85,20 @@ impl Reader {
             records.push(row.record);
         }
         Ok(records)
+    }
+
+    /// The oldest state of the writer that is stored, if it is sound, and the last record that it covers.
+    ///
+    /// # Errors
+    /// Those of [`Reader::read`].
+    pub fn oldest_snapshot(&self) -> Result<Option<(Sequence, Vec<u8>)>, Error> {
+        self.read(|transaction| {
+            let sql = "SELECT sequence, body, record_checksum, checksum FROM snapshots ORDER BY sequence";
+            let mut statement = transaction.prepare(sql)?;
+            let mut found = statement.query_map([], checked_snapshot)?;
+            let sound = found.find_map(|row| row.ok().and_then(|(snapshot, checksum)| checksum.map(|_| snapshot)));
+            Ok(sound.map(|snapshot| (snapshot.sequence, snapshot.body)))
+        })
     }
 }
 

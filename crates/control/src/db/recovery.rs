@@ -204,7 +204,7 @@ fn newest_sound_snapshot(transaction: &Transaction<'_>, recovered: &mut Recovere
 }
 
 /// The snapshot and, if it is sound, the checksum of the record it ends at.
-fn checked_snapshot(row: &Row<'_>) -> rusqlite::Result<(Snapshot, Option<Checksum>)> {
+pub(super) fn checked_snapshot(row: &Row<'_>) -> rusqlite::Result<(Snapshot, Option<Checksum>)> {
     let snapshot = Snapshot { sequence: Sequence::from_sql(row.get(0)?), body: row.get(1)? };
     let record_checksum: Option<Checksum> = row.get::<_, Vec<u8>>(2)?.try_into().ok().map(Checksum);
     let checksum: Vec<u8> = row.get(3)?;

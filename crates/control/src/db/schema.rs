@@ -13,6 +13,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0003_answers.sql"),
     include_str!("migrations/0004_sweeps.sql"),
     include_str!("migrations/0005_row_sums.sql"),
+    include_str!("migrations/0007_more_row_sums.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

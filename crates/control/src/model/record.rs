@@ -354,6 +354,21 @@ impl JobRecord {
         true
     }
 
+    /// Where it stands by the engine: what its last reports said isn't known.
+    pub(crate) fn stand_as(&mut self, job: &Job) {
+        self.state = match job.attempt() {
+            None => JobState::Waiting,
+            Some(attempt) if attempt.stop.is_some() => JobState::Stopping,
+            Some(attempt) if attempt.is_running() => JobState::Running,
+            Some(_) => JobState::Starting,
+        };
+    }
+
+    /// Whether an accepted loss of journal entries has changed it: then the journal doesn't know all of it.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.history.iter().any(|(_, text)| text == LOST)
+    }
+
     /// What the attempt that goes on after all has saved is counted with it again.
     fn reopen_checkpoints(&mut self) {
         let Some(attempt) = self.attempts.last() else { return };

@@ -4,7 +4,8 @@
 use gangline_base::{JobId, Timestamp};
 use rusqlite::{OptionalExtension, Transaction, params};
 
-use super::store::{from_sql, stride, to_sql};
+use super::store::{from_sql, sample_sum, stride, to_sql, unless_damaged};
+use crate::db::damaged;
 use crate::wire::{Point, Series, Time};
 
 /// Samples that are looked through for one with a loss, at least.
@@ -29,7 +30,7 @@ pub(crate) fn read_series(transaction: &Transaction<'_>, job: JobId, points_max:
     let spans = spans(transaction, job)?;
     let total: u64 = spans.iter().map(Span::length).sum();
     let count = total.min(u64::from(points_max.max(2)));
-    let mut points = Vec::new();
+    let mut series = Series { job: job.to_string(), points: Vec::new(), damaged: 0 };
     let (mut at, mut before) = (0, 0);
     for index in 0..count {
         let position = if count == 1 { 0 } else { spread(index, count - 1, total - 1) };
@@ -41,9 +42,12 @@ pub(crate) fn read_series(transaction: &Transaction<'_>, job: JobId, points_max:
         let number = spans[at].first + (position - before);
         let last = spans[at].last.min(number + (until - position) - 1);
         let ahead = LOOK_AHEAD_MIN.max(2 * stride(number)) - 1;
-        points.extend(point(transaction, job, spans[at].attempt, (number, last.min(number + ahead)))?);
+        match unless_damaged(point(transaction, job, spans[at].attempt, (number, last.min(number + ahead))))? {
+            Some(point) => series.points.extend(point),
+            None => series.damaged += 1,
+        }
     }
-    Ok(Series { job: job.to_string(), points })
+    Ok(series)
 }
 
 /// `index` of `steps` as a place from 0 to `last`.
@@ -83,18 +87,19 @@ fn point(
     attempt: u32,
     (from, to): (u64, u64),
 ) -> rusqlite::Result<Option<Point>> {
-    let sql = "SELECT at_unix_nanos, step, loss, tokens FROM samples
+    let sql = "SELECT at_unix_nanos, step, loss, tokens, sum, number FROM samples
                WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number BETWEEN ?3 AND ?4
                ORDER BY loss IS NULL, number LIMIT 1";
     let mut statement = transaction.prepare_cached(sql)?;
     let found = statement.query_row(params![to_sql(job.0), attempt, to_sql(from), to_sql(to)], |row| {
-        Ok(Point {
-            attempt,
-            at: Time(Timestamp::from_unix_nanos(from_sql(row.get(0)?))),
-            step: from_sql(row.get(1)?),
-            loss: row.get(2)?,
-            tokens: from_sql(row.get(3)?),
-        })
+        let [at, step, tokens, number] = [row.get(0)?, row.get(1)?, row.get(3)?, row.get(5)?];
+        let (loss, sum): (Option<f64>, Option<i64>) = (row.get(2)?, row.get(4)?);
+        let written = sample_sum(&[to_sql(job.0), i64::from(attempt), 0, number, at, step, tokens], loss);
+        if sum.is_some_and(|sum| sum != i64::from(written)) {
+            return Err(damaged(format!("sample {number} of attempt {attempt} of {job}")));
+        }
+        let at = Time(Timestamp::from_unix_nanos(from_sql(at)));
+        Ok(Point { attempt, at, step: from_sql(step), loss, tokens: from_sql(tokens) })
     });
     found.optional()
 }

@@ -104,18 +104,25 @@ pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> ru
     if !row.number.is_multiple_of(stride(row.number)) {
         return Ok(());
     }
-    let sql = "INSERT OR IGNORE INTO samples VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-    transaction.prepare_cached(sql)?.execute(params![
-        to_sql(row.job),
-        row.attempt,
-        i64::try_from(row.node_rank).unwrap_or(i64::MAX),
-        to_sql(row.number),
-        to_sql(row.sample.at),
-        to_sql(row.sample.step),
-        row.sample.loss,
-        to_sql(row.sample.tokens),
-    ])?;
+    let sql = "INSERT OR IGNORE INTO samples (job, attempt, node_rank, number, at_unix_nanos, step, loss, tokens, sum)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let [job, attempt, number] = [to_sql(row.job), i64::from(row.attempt), to_sql(row.number)];
+    let node_rank = i64::try_from(row.node_rank).unwrap_or(i64::MAX);
+    let [at, step, tokens] = [row.sample.at, row.sample.step, row.sample.tokens].map(to_sql);
+    // As SQLite stores it: what isn't a number is nothing, and zero has no sign.
+    let loss = row.sample.loss.filter(|loss| !loss.is_nan()).map(|loss| loss + 0.0);
+    let sum = sample_sum(&[job, attempt, node_rank, number, at, step, tokens], loss);
+    let columns = params![job, attempt, node_rank, number, at, step, loss, tokens, sum];
+    transaction.prepare_cached(sql)?.execute(columns)?;
     Ok(())
+}
+
+/// The checksum of a sample: of its key, when it was, its step, its tokens and its loss.
+pub(super) fn sample_sum(numbers: &[i64; 7], loss: Option<f64>) -> i32 {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let loss = loss.map(|loss| loss.to_bits().to_le_bytes());
+    let [first, second, third, fourth, ..] = row_sum(&[&bytes, loss.as_ref().map_or(&[], |bits| &bits[..])]);
+    i32::from_le_bytes([first, second, third, fourth])
 }
 
 fn document<T: DeserializeOwned>(doc: &[u8], what: impl FnOnce() -> String) -> rusqlite::Result<T> {
@@ -129,6 +136,16 @@ fn job_of(row: &Row<'_>) -> rusqlite::Result<JobId> {
     row.get(0).map(|job| JobId(from_sql(job)))
 }
 
+/// The record in a row of [`JOB_COLUMNS`], if it is what was written.
+fn record_of(row: &Row<'_>) -> rusqlite::Result<JobRecord> {
+    let id = job_of(row)?;
+    let what = || format!("the record of {id}");
+    let is_live: u8 = row.get(1).map_err(|_| damaged(what()))?;
+    let doc = row.get_ref(2)?.as_bytes()?;
+    check_row(row.get_ref(3)?, &[&id.0.to_le_bytes(), &[is_live], doc], what)?;
+    document(doc, what)
+}
+
 /// Reads records, each with what it shares with the other jobs of its sweep: that is read once for all of them.
 #[derive(Default)]
 struct Records {
@@ -136,14 +153,9 @@ struct Records {
 }
 
 impl Records {
-    /// The record in a row of [`JOB_COLUMNS`], if it is what was written.
+    /// The record in a row of [`JOB_COLUMNS`], if it is what was written, with what it shares.
     fn read(&mut self, transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<JobRecord> {
-        let id = job_of(row)?;
-        let what = || format!("the record of {id}");
-        let is_live: u8 = row.get(1).map_err(|_| damaged(what()))?;
-        let doc = row.get_ref(2)?.as_bytes()?;
-        check_row(row.get_ref(3)?, &[&id.0.to_le_bytes(), &[is_live], doc], what)?;
-        let mut record: JobRecord = document(doc, what)?;
+        let mut record = record_of(row)?;
         if let Some(id) = record.sweep.as_ref().map(|point| point.id) {
             record.shared = self.shared(transaction, id)?;
         }
@@ -154,17 +166,33 @@ impl Records {
         if let Some(known) = self.sweeps.get(&id) {
             return Ok(known.clone());
         }
-        let what = || format!("what the jobs of {id} share");
-        let mut statement = transaction.prepare_cached("SELECT doc, sum FROM sweeps WHERE sweep = ?1")?;
-        let read = |row: &Row<'_>| {
-            let doc = row.get_ref(0)?.as_bytes()?;
-            check_row(row.get_ref(1)?, &[&id.0.0.to_le_bytes(), doc], what)?;
-            document(doc, what)
-        };
-        let shared = statement.query_row([to_sql(id.0.0)], read).optional()?.map(Arc::new);
+        let shared = read_sweep(transaction, id)?.map(Arc::new);
         self.sweeps.insert(id, shared.clone());
         Ok(shared)
     }
+}
+
+/// What the jobs of a sweep share.
+pub(crate) fn read_sweep(transaction: &Transaction<'_>, id: SweepId) -> rusqlite::Result<Option<SweepRecord>> {
+    let what = || format!("what the jobs of {id} share");
+    let mut statement = transaction.prepare_cached("SELECT doc, sum FROM sweeps WHERE sweep = ?1")?;
+    let read = |row: &Row<'_>| {
+        let doc = row.get_ref(0)?.as_bytes()?;
+        check_row(row.get_ref(1)?, &[&id.0.0.to_le_bytes(), doc], what)?;
+        document(doc, what)
+    };
+    statement.query_row([to_sql(id.0.0)], read).optional()
+}
+
+/// One job's record alone, without what it shares.
+pub(crate) fn read_stored(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
+    let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
+    statement.query_row([to_sql(job.0)], record_of).optional()
+}
+
+/// Every job that has a row.
+pub(crate) fn known_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobId>> {
+    transaction.prepare("SELECT job FROM jobs ORDER BY job")?.query_map([], job_of)?.collect()
 }
 
 /// The last job there is a record of.

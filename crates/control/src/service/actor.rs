@@ -20,7 +20,7 @@ use super::troubles::Troubles;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
 use crate::db::{self, Journal, Reader, Sequence};
-use crate::model::{JobRecord, book_attempt, keep_answers, repair, write_job, write_ledger, write_sample, write_sweep};
+use crate::model::{JobRecord, keep_answers, repair, write_job, write_ledger, write_sample, write_sweep};
 use crate::wire;
 
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
@@ -197,11 +197,9 @@ impl Actor {
             error!(job = %id, "a decision is about a job without a record");
             return;
         };
-        if matches!(decision, Decision::Requeue { .. } | Decision::End { .. })
-            && let Some(attempt) = record.last_attempt().filter(|attempt| attempt.ended_at.is_none())
-        {
-            let entries = book_attempt(id, attempt, now);
-            self.rows.ledger.extend(entries.into_iter().map(|entry| (record.queue.clone(), entry)));
+        record.summarise();
+        if let Some(closed) = record.closing(decision) {
+            batch.push_closed(now, &closed);
             self.contacts.forget(id);
             self.rates.remove(&id);
             self.stretches.remove(&id);
@@ -209,8 +207,8 @@ impl Actor {
             self.retries.retain(|(job, _), _| *job != id);
             self.remains.retain(|(job, ..), _| *job != id);
         }
-        record.summarise();
-        record.follow(now, decision, &self.engine);
+        let booked = record.follow_and_book(now, decision, &self.engine);
+        self.rows.ledger.extend(booked.into_iter().map(|entry| (record.queue.clone(), entry)));
         record.price_attempt(&self.options.nodes);
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);

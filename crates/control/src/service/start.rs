@@ -184,6 +184,7 @@ fn replay(recovered: &Recovered, limits: Limits) -> Result<Engine, StartError> {
     for record in &recovered.records {
         let sequence = record.sequence.0;
         let entry = decode_entry(&record.body).map_err(|source| StartError::Body { sequence, source })?;
+        let Some(entry) = entry.engine() else { continue };
         engine.replay(record.at, &entry).map_err(|source| StartError::Replay { sequence, source })?;
     }
     info!(entries = recovered.records.len(), jobs = engine.jobs().len(), "replayed the journal");

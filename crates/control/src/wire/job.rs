@@ -325,6 +325,13 @@ pub struct Series {
     pub job: String,
     /// Points by attempt and step; thinned out evenly if there are more than asked for.
     pub points: Vec<Point>,
+    /// Points that are left out because they are damaged on disk.
+    #[serde(default, skip_serializing_if = "is_none_left_out")]
+    pub damaged: u64,
+}
+
+fn is_none_left_out(damaged: &u64) -> bool {
+    *damaged == 0
 }
 
 /// A point of a training curve.

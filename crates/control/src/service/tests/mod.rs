@@ -9,6 +9,7 @@ mod lost;
 mod once;
 mod platform;
 mod random;
+mod rebuilt;
 mod restart;
 mod rows;
 mod started;
