@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gangline_base::Bytes;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
 
 use super::folder::DATABASE;
@@ -52,6 +53,12 @@ impl Reader {
     /// [`Error::Damaged`] or [`Error::Storage`]. A poisoned journal can still be read.
     pub fn read<T>(&self, query: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, Error> {
         self.pool.read(query).map_err(|error| Error::from_sqlite(&self.pool.database, error))
+    }
+
+    /// How large the database file is, if it can be looked at.
+    #[must_use]
+    pub fn size(&self) -> Option<Bytes> {
+        std::fs::metadata(&self.pool.database).ok().map(|metadata| Bytes(metadata.len()))
     }
 
     /// Runs one statement that leaves the database as it is, outside of a transaction.

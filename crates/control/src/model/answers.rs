@@ -83,9 +83,7 @@ pub(crate) fn read_answer(
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum FROM answers WHERE user = ?1 AND key = ?2";
     let read = |row: &Row<'_>| {
         let (request, body) = (row.get_ref(0)?.as_bytes()?, row.get_ref(1)?.as_bytes()?);
-        let numbers = [row.get::<_, i64>(2)?.to_le_bytes(), row.get::<_, i64>(3)?.to_le_bytes()];
-        let columns = [user.as_bytes(), key.as_bytes(), request, &numbers[0], &numbers[1], body];
-        let is_same = check_row(row.get_ref(4)?, &columns, || key.to_owned()).is_ok();
+        let is_same = is_intact(row, (user.as_bytes(), key.as_bytes()))?;
         let body_text = String::from_utf8(body.to_vec());
         let hash: Option<[u8; 32]> = request.try_into().ok();
         let is_whole = is_same && hash.is_some() && body_text.is_ok();
@@ -93,6 +91,14 @@ pub(crate) fn read_answer(
         Ok(KeptAnswer { request, body: body_text.unwrap_or_default(), is_whole })
     };
     transaction.prepare_cached(sql)?.query_row([user, key], read).optional()
+}
+
+/// Whether a row that begins with request, body, time, record and checksum is what was stored for a user's key.
+pub(super) fn is_intact(row: &Row<'_>, (user, key): (&[u8], &[u8])) -> rusqlite::Result<bool> {
+    let (request, body) = (row.get_ref(0)?.as_bytes()?, row.get_ref(1)?.as_bytes()?);
+    let numbers = [row.get::<_, i64>(2)?.to_le_bytes(), row.get::<_, i64>(3)?.to_le_bytes()];
+    let columns = [user, key, request, &numbers[0], &numbers[1], body];
+    Ok(check_row(row.get_ref(4)?, &columns, || "an answer".to_owned()).is_ok())
 }
 
 /// Removes answers to changes after record `last`: a damaged journal doesn't know these any more.

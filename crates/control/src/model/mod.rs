@@ -5,6 +5,7 @@
 
 mod agreement;
 mod answers;
+mod audit;
 mod booking;
 mod bound;
 mod closing;
@@ -19,6 +20,7 @@ mod sweep;
 mod view;
 
 pub(crate) use answers::{KeptAnswer, RequestKey, keep_answers, read_answer};
+pub(crate) use audit::{answers_from, samples_from};
 use booking::book_attempt;
 pub(crate) use bound::bound;
 pub(crate) use ledger::{LedgerRow, stored_ledger, write_ledger};
@@ -29,8 +31,8 @@ pub(crate) use remake::{Made, Remade, Remake};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use series::read_series;
 pub(crate) use store::{
-    JOBS_PER_PAGE_MAX, Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_records,
-    read_stored, read_sweep, repair, unless_damaged, write_job, write_sample, write_sweep,
+    JOBS_PER_PAGE_MAX, Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly,
+    read_records, read_stored, read_sweep, repair, unless_damaged, write_job, write_sample, write_sweep,
 };
 pub(crate) use sweep::{SweepRecord, sweep_to_wire};
 #[cfg(test)]

@@ -15,10 +15,12 @@ use super::record::JobRecord;
 use super::report::SampleRow;
 use super::sweep::SweepRecord;
 use super::view::Booked;
-use crate::db::{Sequence, check_row, damaged, damaged_row, row_sum};
+use crate::db::{Sequence, check_row, damaged, damaged_row, is_malformed, row_sum};
 
 /// Jobs in one listing at most.
 pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
+/// Ids that are looked for one by one for one listing: there may be gaps, of ids that are never given out.
+const IDS_TRIED_MAX: usize = 10_000;
 /// Samples of an attempt that are all kept.
 const DENSE_SAMPLES: u64 = 16_384;
 
@@ -220,7 +222,9 @@ pub(crate) fn read_job(
 ) -> rusqlite::Result<Option<(JobRecord, Vec<Booked>)>> {
     let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
     let record = statement.query_row([to_sql(job.0)], |row| Records::default().read(transaction, row)).optional()?;
-    record.map(|record| Ok((record, read_ledger(transaction, job)?))).transpose()
+    record
+        .map(|record| Ok((read_booked(transaction, &record)?, record)))
+        .map_or(Ok(None), |found| found.map(|(booked, record)| Some((record, booked))))
 }
 
 /// What a query found; none if it ended with a damaged row, which is logged.
@@ -257,7 +261,7 @@ pub(crate) struct Listing {
     pub(crate) last: Option<JobId>,
 }
 
-/// Jobs before `before`, newest first; a damaged row hides no other.
+/// Jobs before `before`, newest first; a damaged row hides no other. A malformed page ends it: see [`read_jobs_singly`].
 pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u32) -> rusqlite::Result<Listing> {
     let before = before.map_or(i64::MAX, |job| to_sql(job.0));
     let count = count.min(JOBS_PER_PAGE_MAX);
@@ -268,13 +272,47 @@ pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, co
     while let Some(row) = rows.next()? {
         let id = job_of(row)?;
         listing.last = Some(id);
-        let whole = records.read(transaction, row).and_then(|record| Ok((record, read_ledger(transaction, id)?)));
+        let record = records.read(transaction, row);
+        let whole = record.and_then(|record| Ok((read_booked(transaction, &record)?, record)));
         match unless_damaged(whole)? {
-            Some(job) => listing.jobs.push(job),
+            Some((booked, record)) => listing.jobs.push((record, booked)),
             None => listing.damaged.push(id),
         }
     }
     Ok(listing)
+}
+
+/// The same, with a seek for each id, so that a malformed page hides only its own rows; those are told as damaged.
+pub(crate) fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, count: u32) -> rusqlite::Result<Listing> {
+    let count = usize::try_from(count.min(JOBS_PER_PAGE_MAX)).unwrap_or(usize::MAX);
+    let mut listing = Listing::default();
+    for id in (1..before.0).rev().take(IDS_TRIED_MAX).map(JobId) {
+        if listing.jobs.len() + listing.damaged.len() >= count {
+            break;
+        }
+        listing.last = Some(id);
+        match read_job(transaction, id) {
+            Ok(found) => listing.jobs.extend(found),
+            Err(error) if is_malformed(&error) || damaged_row(&error).is_some() => {
+                warn!(%error, "{id} can't be read");
+                listing.damaged.push(id);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(listing)
+}
+
+/// What was booked for a job: every share of every attempt that is over, or the job is damaged.
+fn read_booked(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<Vec<Booked>> {
+    let booked = read_ledger(transaction, record.id)?;
+    let has = |attempt: u32, node: &str| booked.iter().any(|row| row.attempt == attempt && row.node == node);
+    let over = record.attempts.iter().filter(|attempt| attempt.ended_at.is_some());
+    let mut shares = over.flat_map(|attempt| attempt.shares.iter().map(move |share| (attempt.number, &share.node)));
+    if !record.has_lost() && !shares.all(|(attempt, node)| has(attempt, node)) {
+        return Err(damaged(format!("what the ledger has of {}", record.id)));
+    }
+    Ok(booked)
 }
 
 #[cfg(test)]

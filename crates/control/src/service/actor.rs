@@ -9,6 +9,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info, warn};
 
+use super::audit::Audit;
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
 use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
@@ -66,6 +67,7 @@ pub(super) struct Actor {
     /// Since when what lost supervisors left can't be killed, and whether that was told.
     pub(super) remains: BTreeMap<ShareKey, (Timestamp, bool)>,
     pub(super) troubles: Troubles,
+    pub(super) audit: Audit,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
     pub(super) watched_at: Timestamp,

@@ -72,16 +72,20 @@ impl Actor {
 
     pub(super) fn health(&self) -> wire::Health {
         let poison = self.journal.poison();
-        let (status, reason) = match (poison, self.troubles.summary()) {
-            (Some(poison), _) => (wire::Health::POISONED, Some(poison.to_owned())),
-            (None, Some(trouble)) => ("unwell", Some(trouble)),
-            (None, None) => ("ok", None),
+        let (damage, checked_at) = self.audit.state();
+        let (status, reason) = match (poison, self.troubles.summary(), damage) {
+            (Some(poison), ..) => (wire::Health::POISONED, Some(poison.to_owned())),
+            (None, Some(trouble), _) => ("unwell", Some(trouble)),
+            (None, None, Some(damage)) => (wire::Health::DEGRADED, Some(damage)),
+            (None, None, None) => ("ok", None),
         };
         wire::Health {
             status: status.to_owned(),
             reason,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             journal_entries: self.journal.last().0,
+            last_job: self.engine.next_job_id().0 - 1,
+            checked_at: checked_at.map(Time),
             pid: std::process::id(),
         }
     }

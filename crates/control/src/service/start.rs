@@ -13,6 +13,7 @@ use gangline_orchestration::{Engine, Event, Limits, Location, NodeSpec, NodeStat
 use tracing::{info, warn};
 
 use super::actor::Actor;
+use super::audit::Audit;
 use super::batch::{Batch, Rows};
 use super::contacts::Contacts;
 use super::handle::{Handle, Request};
@@ -70,6 +71,8 @@ pub struct Service {
     launching: JoinHandle<()>,
     /// Dropped, it stops the surveying thread.
     surveying: Option<Sender<()>>,
+    /// Dropped, it stops the auditing thread.
+    auditing: Sender<()>,
 }
 
 impl Service {
@@ -84,8 +87,13 @@ impl Service {
         let launcher = options.launcher.clone();
         let surveys = options.survey.is_some();
         let now = (options.clock)();
+        let clock = options.clock;
         let actor = Actor::open(options, (launches, looks), now)?;
         let reader = actor.journal.reader();
+        let (auditing, stop) = channel();
+        let (audit, audited) = (actor.audit.clone(), reader.clone());
+        let look_through = move || audit.run(&audited, clock, &stop);
+        Builder::new().name("audit".to_owned()).spawn(look_through).map_err(StartError::Thread)?;
         let surveyed = (launcher.clone(), requests.clone());
         let survey = |(launcher, service): (Arc<dyn Launcher>, SyncSender<Request>)| {
             let (stopper, stop) = channel();
@@ -106,7 +114,7 @@ impl Service {
             }
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        Ok(Service { handle: Handle { requests, key: None }, reader, thread, failure, launching, surveying })
+        Ok(Service { handle: Handle { requests, key: None }, reader, thread, failure, launching, surveying, auditing })
     }
 
     /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
@@ -139,6 +147,7 @@ impl Service {
         let _ = self.handle.requests.send(Request::Stop);
         // It may be asking what doesn't answer, and has nothing to finish: it is told to stop and not waited for.
         drop(self.surveying);
+        drop(self.auditing);
         if self.thread.join().is_err() {
             warn!("the control plane's thread had panicked");
         }
@@ -241,6 +250,7 @@ impl Actor {
             looking: under_way.looking,
             remains: BTreeMap::new(),
             troubles: Troubles::default(),
+            audit: Audit::default(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
             watched_at: now,
@@ -254,6 +264,8 @@ impl Actor {
             actor.rows.repairs = repairs(&actor.engine, actor.journal.last());
         }
         let given_out = actor.given_out(recovered.given_out)?;
+        // Before anything is written: what is damaged is told, and isn't written upon unawares.
+        actor.audit.begin(&actor.reader, given_out);
         actor.reconcile(stored, given_out, now)?;
         Ok(actor)
     }

@@ -218,8 +218,15 @@ mod tests {
     use super::*;
 
     fn empty() -> PageData {
-        let health =
-            Health { status: "ok".to_owned(), reason: None, version: "0".to_owned(), journal_entries: 0, pid: 1 };
+        let health = Health {
+            status: "ok".to_owned(),
+            reason: None,
+            version: "0".to_owned(),
+            journal_entries: 0,
+            last_job: 0,
+            checked_at: None,
+            pid: 1,
+        };
         PageData { jobs: Vec::new(), curves: Vec::new(), nodes: Vec::new(), queues: Vec::new(), health }
     }
 

@@ -7,6 +7,7 @@ mod epoch;
 mod flow;
 mod lost;
 mod once;
+mod pages;
 mod platform;
 mod random;
 mod rebuilt;

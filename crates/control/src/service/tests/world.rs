@@ -235,6 +235,26 @@ impl World {
         self.actor = None;
     }
 
+    /// Another one with a copy of this one's folder, which is down.
+    pub(super) fn copy(&self) -> World {
+        assert!(self.actor.is_none(), "a folder that is written to isn't copied so");
+        let (_, gangs) = sync_channel(1);
+        let (_, looks) = sync_channel(1);
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        for entry in std::fs::read_dir(self.folder.path()).expect("the folder is readable").flatten() {
+            if entry.path().is_file() {
+                std::fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("there is room");
+            }
+        }
+        let (machines, nodes, sharing) = (Arc::clone(&self.machines), self.nodes.clone(), self.sharing.clone());
+        let (survey, journal, now, actor) = (self.survey, self.journal, self.now, None);
+        World { folder, machines, nodes, survey, sharing, journal, now, actor, gangs, looks }
+    }
+
+    pub(super) fn health(&mut self) -> wire::Health {
+        self.ask(|reply| Request::Health { reply }).expect("it is a question")
+    }
+
     /// One turn with nothing asked, this much later.
     pub(super) fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
