@@ -33,5 +33,5 @@ pub use journal::{Batch, CommitInfo, Entry, Journal, Limits, Options};
 pub use reader::Reader;
 pub use record::{Record, Sequence};
 pub use recovery::{Recovered, Snapshot, Warning};
-pub use renew::{NewSnapshot, Offline, is_malformed, salvage};
+pub use renew::{Keys, NewSnapshot, Offline, is_malformed, salvage};
 pub use row::{DamagedRow, check_row, damaged, damaged_row, row_sum};

@@ -94,15 +94,15 @@ impl Reader {
         Ok(records)
     }
 
-    /// The oldest state of the writer that is stored, if it is sound, and the last record that it covers.
+    /// The oldest sound state of the writer that covers a record, and the last record that it covers.
     ///
     /// # Errors
     /// Those of [`Reader::read`].
-    pub fn oldest_snapshot(&self) -> Result<Option<(Sequence, Vec<u8>)>, Error> {
+    pub fn snapshot_of(&self, record: Sequence) -> Result<Option<(Sequence, Vec<u8>)>, Error> {
         self.read(|transaction| {
-            let sql = "SELECT sequence, body, record_checksum, checksum FROM snapshots ORDER BY sequence";
+            let sql = "SELECT sequence, body, record_checksum, checksum FROM snapshots WHERE sequence >= ?1 ORDER BY sequence";
             let mut statement = transaction.prepare(sql)?;
-            let mut found = statement.query_map([], checked_snapshot)?;
+            let mut found = statement.query_map([record.to_sql()], checked_snapshot)?;
             let sound = found.find_map(|row| row.ok().and_then(|(snapshot, checksum)| checksum.map(|_| snapshot)));
             Ok(sound.map(|snapshot| (snapshot.sequence, snapshot.body)))
         })

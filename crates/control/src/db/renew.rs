@@ -19,7 +19,7 @@ const WRITTEN: [&str; 5] = ["jobs", "sweeps", "ledger", "samples", "answers"];
 /// Copied as far as they can be read: nothing follows from what is missing.
 const DISPENSABLE: [&str; 2] = ["dropped", "snapshots"];
 /// Ranges tried until what is left is given up.
-const TRIES_MAX: u32 = 20_000;
+const TRIES_MAX: u32 = 2_000;
 
 /// A journal that no control plane works on.
 #[derive(Debug)]
@@ -200,20 +200,30 @@ pub fn is_malformed(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-/// Runs `sql` for each part of a range of keys, `?1` to `?2`, that can be read, and returns the parts that can't: each is one key, but for
-/// what is given up after [`TRIES_MAX`] tries.
+/// Keys to be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    /// The first.
+    pub from: i64,
+    /// The last.
+    pub to: i64,
+    /// A part of so many keys that can't be read is lost as a whole.
+    pub grain: i64,
+}
+
+/// Runs `sql` for each part of a range of keys, `?1` to `?2`, that can be read, and returns the parts that can't.
 ///
 /// # Errors
 /// What SQLite said, but for malformed pages.
-pub fn salvage(transaction: &Transaction<'_>, sql: &str, (from, to): (i64, i64)) -> rusqlite::Result<Vec<(i64, i64)>> {
-    let (mut left, mut lost, mut tries) = (vec![(from, to)], Vec::new(), 0);
+pub fn salvage(transaction: &Transaction<'_>, sql: &str, keys: Keys) -> rusqlite::Result<Vec<(i64, i64)>> {
+    let (mut left, mut lost, mut tries) = (vec![(keys.from, keys.to)], Vec::new(), 0);
     while let Some((from, to)) = left.pop() {
         tries += 1;
         let copied = tried(transaction, |transaction| transaction.prepare_cached(sql)?.execute(params![from, to]))?;
         if copied.is_ok() {
             continue;
         }
-        if from == to || tries >= TRIES_MAX {
+        if to - from < keys.grain || tries >= TRIES_MAX {
             lost.push((from, to));
             continue;
         }

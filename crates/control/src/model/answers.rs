@@ -82,8 +82,9 @@ pub(crate) fn read_answer(
 ) -> rusqlite::Result<Option<KeptAnswer>> {
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum FROM answers WHERE user = ?1 AND key = ?2";
     let read = |row: &Row<'_>| {
-        let (request, body) = (row.get_ref(0)?.as_bytes()?, row.get_ref(1)?.as_bytes()?);
-        let is_same = is_intact(row, (user.as_bytes(), key.as_bytes()))?;
+        let bytes = |column: usize| row.get_ref(column)?.as_bytes().map_err(rusqlite::Error::from);
+        let (request, body) = (bytes(0).unwrap_or_default(), bytes(1).unwrap_or_default());
+        let is_same = is_intact(row, (user.as_bytes(), key.as_bytes())).unwrap_or(false);
         let body_text = String::from_utf8(body.to_vec());
         let hash: Option<[u8; 32]> = request.try_into().ok();
         let is_whole = is_same && hash.is_some() && body_text.is_ok();

@@ -32,21 +32,25 @@ pub(crate) fn samples_from(
     let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
     while let Some(row) = rows.next()? {
         seen += 1;
-        let (numbers, is_intact) = sample(row)?;
+        let (key, is_intact) = sample(row)?;
         slice.damaged += u64::from(!is_intact);
-        slice.next = numbers[..4].try_into().ok();
+        slice.next = Some(key);
     }
     slice.next = slice.next.filter(|_| seen == count);
     Ok(slice)
 }
 
-fn sample(row: &Row<'_>) -> rusqlite::Result<([i64; 7], bool)> {
-    let mut numbers = [0; 7];
-    for (column, number) in numbers.iter_mut().enumerate() {
-        *number = row.get(column)?;
-    }
-    let sum: Option<i64> = row.get(8)?;
-    Ok((numbers, sum.is_none_or(|sum| row.get(7).is_ok_and(|loss| sum == i64::from(sample_sum(&numbers, loss))))))
+/// Its key comes from the table's tree; whatever else isn't of its type is damage.
+fn sample(row: &Row<'_>) -> rusqlite::Result<(SampleKey, bool)> {
+    let key = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
+    let is_intact = || {
+        let numbers = [row.get(4)?, row.get(5)?, row.get(6)?];
+        let (loss, sum): (Option<f64>, Option<i64>) = (row.get(7)?, row.get(8)?);
+        let ([job, attempt, node_rank, number], [at, step, tokens]) = (key, numbers);
+        let written = sample_sum(&[job, attempt, node_rank, number, at, step, tokens], loss);
+        Ok::<_, rusqlite::Error>(sum.is_none_or(|sum| sum == i64::from(written)))
+    };
+    Ok((key, is_intact().unwrap_or(false)))
 }
 
 /// Looks at `count` answers after a number.
@@ -58,8 +62,8 @@ pub(crate) fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32
     let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
     while let Some(row) = rows.next()? {
         seen += 1;
-        let (user, key) = (row.get_ref(5)?.as_bytes()?, row.get_ref(6)?.as_bytes()?);
-        slice.damaged += u64::from(!is_intact(row, (user, key))?);
+        let intact = || is_intact(row, (row.get_ref(5)?.as_bytes()?, row.get_ref(6)?.as_bytes()?));
+        slice.damaged += u64::from(!intact().unwrap_or(false));
         slice.next = Some(row.get(7)?);
     }
     slice.next = slice.next.filter(|_| seen == count);

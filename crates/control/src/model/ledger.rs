@@ -47,11 +47,6 @@ impl LedgerRow {
         (self.numbers[1], &self.node)
     }
 
-    /// The same, of a row of this job.
-    pub(crate) fn of_job(&self, job: JobId) -> Option<(i64, &str)> {
-        (self.numbers[0] == to_sql(job.0)).then(|| self.share())
-    }
-
     /// The bytes of all numbers.
     fn bytes(&self) -> Vec<u8> {
         self.numbers.iter().chain(&self.buckets).flat_map(|number| number.to_le_bytes()).collect()

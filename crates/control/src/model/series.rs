@@ -92,11 +92,13 @@ fn point(
                ORDER BY loss IS NULL, number LIMIT 1";
     let mut statement = transaction.prepare_cached(sql)?;
     let found = statement.query_row(params![to_sql(job.0), attempt, to_sql(from), to_sql(to)], |row| {
-        let [at, step, tokens, number] = [row.get(0)?, row.get(1)?, row.get(3)?, row.get(5)?];
-        let (loss, sum): (Option<f64>, Option<i64>) = (row.get(2)?, row.get(4)?);
+        let number: i64 = row.get(5)?;
+        let what = || damaged(format!("sample {number} of attempt {attempt} of {job}"));
+        let read = || Ok::<_, rusqlite::Error>(([row.get(0)?, row.get(1)?, row.get(3)?], row.get(2)?, row.get(4)?));
+        let ([at, step, tokens], loss, sum): ([i64; 3], Option<f64>, Option<i64>) = read().map_err(|_| what())?;
         let written = sample_sum(&[to_sql(job.0), i64::from(attempt), 0, number, at, step, tokens], loss);
         if sum.is_some_and(|sum| sum != i64::from(written)) {
-            return Err(damaged(format!("sample {number} of attempt {attempt} of {job}")));
+            return Err(what());
         }
         let at = Time(Timestamp::from_unix_nanos(from_sql(at)));
         Ok(Point { attempt, at, step: from_sql(step), loss, tokens: from_sql(tokens) })

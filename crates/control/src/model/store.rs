@@ -143,7 +143,7 @@ fn record_of(row: &Row<'_>) -> rusqlite::Result<JobRecord> {
     let id = job_of(row)?;
     let what = || format!("the record of {id}");
     let is_live: u8 = row.get(1).map_err(|_| damaged(what()))?;
-    let doc = row.get_ref(2)?.as_bytes()?;
+    let doc = row.get_ref(2)?.as_bytes().map_err(|_| damaged(what()))?;
     check_row(row.get_ref(3)?, &[&id.0.to_le_bytes(), &[is_live], doc], what)?;
     document(doc, what)
 }
@@ -179,7 +179,7 @@ pub(crate) fn read_sweep(transaction: &Transaction<'_>, id: SweepId) -> rusqlite
     let what = || format!("what the jobs of {id} share");
     let mut statement = transaction.prepare_cached("SELECT doc, sum FROM sweeps WHERE sweep = ?1")?;
     let read = |row: &Row<'_>| {
-        let doc = row.get_ref(0)?.as_bytes()?;
+        let doc = row.get_ref(0)?.as_bytes().map_err(|_| damaged(what()))?;
         check_row(row.get_ref(1)?, &[&id.0.0.to_le_bytes(), doc], what)?;
         document(doc, what)
     };
@@ -309,7 +309,7 @@ fn read_booked(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::R
     let has = |attempt: u32, node: &str| booked.iter().any(|row| row.attempt == attempt && row.node == node);
     let over = record.attempts.iter().filter(|attempt| attempt.ended_at.is_some());
     let mut shares = over.flat_map(|attempt| attempt.shares.iter().map(move |share| (attempt.number, &share.node)));
-    if !record.has_lost() && !shares.all(|(attempt, node)| has(attempt, node)) {
+    if !record.has_lost_bookings() && !shares.all(|(attempt, node)| has(attempt, node)) {
         return Err(damaged(format!("what the ledger has of {}", record.id)));
     }
     Ok(booked)

@@ -316,7 +316,7 @@ impl Actor {
         self.rows.sweeps.extend(sweeps.into_values());
         for job in self.engine.jobs() {
             if let Some(record) = self.records.get_mut(&job.id)
-                && record.align(now, job, &self.engine)
+                && (record.lacks_prices() | record.align(now, job, &self.engine))
             {
                 record.price_attempt(&self.options.nodes);
                 self.rows.jobs.insert(job.id);

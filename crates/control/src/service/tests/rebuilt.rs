@@ -145,8 +145,10 @@ fn what_an_earlier_release_ended_is_kept_and_its_loss_is_told() {
         ]
     );
     assert!(journal.exists());
+    assert!(check(&world).is_sound(), "what is lost is told once");
     world.open().expect("the folder opens again");
     assert_eq!(world.ledger(JobId(1)), booked[..1]);
+    assert!(world.show(JobId(1)).history.iter().any(|line| line.text.starts_with("part of what it cost is lost")));
 }
 
 /// Takes out of the journal what this release adds, and chains the rest anew.
@@ -167,6 +169,30 @@ fn without_closed(world: &World) {
     let (mut journal, _) = crate::db::Journal::open(folder, world.journal).expect("it opens");
     let batch = crate::db::Batch { records: &bodies, given_out: JobId(2), read_models: &mut |_| Ok(()) };
     journal.commit(batch).expect("the disk takes it");
+}
+
+/// Where a record is damaged, what follows from a later state on is made again, and the rest stays as it is.
+#[test]
+fn a_damaged_record_is_gone_around_and_told() {
+    let mut world = world();
+    world.stop();
+    world.open().expect("the folder opens again");
+    let later = world.submit(spec("later", 1, 1));
+    world.crash();
+    change(&world, "UPDATE records SET body = x'00' WHERE sequence = 4");
+    let (_, jobs) = rows(&world);
+    change(&world, "UPDATE jobs SET sum = zeroblob(8) WHERE job = 3");
+    let made = rebuild(world.folder.path(), false).expect("there is a state after it");
+    let told = "journal is corrupt at record 4: its checksum does not match; the last sound record is 3";
+    assert_eq!((made.journal.as_deref(), made.known_from), (Some(told), Some(later)));
+    assert_eq!((made.jobs.remade, made.differences.as_slice()), (1, &["the row of job-3 is damaged".to_owned()][..]));
+    assert_eq!(rows(&world).1[..2], jobs[..2], "these are as they were");
+    world.open().expect("the folder opens again");
+    assert_eq!(world.show(later).name, "later");
+    world.crash();
+    change(&world, "DELETE FROM snapshots");
+    let refused = rebuild(world.folder.path(), true).expect_err("nothing covers it");
+    assert!(refused.to_string().starts_with("journal is corrupt at record 4"), "{refused}");
 }
 
 #[test]
