@@ -23,6 +23,8 @@ const FILE_MAX: Bytes = Bytes(512 << 20);
 const FIRST_AFTER: Duration = Duration::from_mins(1);
 /// From the beginning of a pass to the next.
 const PASS_EVERY: Duration = Duration::from_hours(24);
+/// Damaged jobs that the log names.
+const NAMED_MAX: usize = 20;
 /// Between two slices.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Jobs, records, samples and answers in a slice: some milliseconds' reading each.
@@ -56,22 +58,19 @@ struct Found {
     journal: Option<String>,
 }
 
-/// Jobs that are named.
-const NAMED_MAX: usize = 3;
-
 impl Found {
-    /// In a sentence, with what to do.
+    /// In a sentence, with what to do. Anybody may read it, so it names no job.
     fn summary(&self) -> Option<String> {
         if let Some(journal) = &self.journal {
             return Some(format!("{journal}: restore a backup, or keep this one until there is a newer"));
         }
         let mut parts = Vec::new();
-        if !self.jobs.is_empty() {
-            let named: Vec<String> = self.jobs.iter().take(NAMED_MAX).map(JobId::to_string).collect();
-            let more = if self.jobs.len() > NAMED_MAX { ", ..." } else { "" };
-            parts.push(format!("rows of {} jobs of the read models ({}{more})", self.jobs.len(), named.join(", ")));
-        }
-        let counted = [(self.samples, "samples"), (self.answers, "answers to requests with a key")];
+        let jobs = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX);
+        let counted = [
+            (jobs, "of the jobs"),
+            (self.samples, "of the samples"),
+            (self.answers, "of the answers to requests with a key"),
+        ];
         parts.extend(counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
         parts.extend(self.file.as_ref().map(|what| format!("the database file ({what})")));
         (!parts.is_empty()).then(|| format!("damaged on disk: {}; run gangline rebuild", parts.join(", ")))
@@ -87,7 +86,8 @@ impl Audit {
 
     fn tell(&self, found: Found, full_at: Option<Timestamp>) {
         if let Some(summary) = found.summary() {
-            error!(summary, "what is stored isn't what was written");
+            let jobs: Vec<String> = found.jobs.iter().take(NAMED_MAX).map(JobId::to_string).collect();
+            error!(summary, ?jobs, "what is stored isn't what was written");
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.full_at = full_at.or(state.full_at);
@@ -217,7 +217,7 @@ mod tests {
         let check = |found: &Found, expected: Option<&str>| assert_eq!(found.summary().as_deref(), expected);
         check(&Found::default(), None);
         let jobs: Vec<JobId> = (1..=5).map(JobId).collect();
-        let rows = "damaged on disk: rows of 5 jobs of the read models (job-1, job-2, job-3, ...), 2 samples; run gangline rebuild";
+        let rows = "damaged on disk: 5 of the jobs, 2 of the samples; run gangline rebuild";
         check(&Found { jobs, samples: 2, ..Found::default() }, Some(rows));
         let journal = Some("journal is corrupt at record 7".to_owned());
         let told = "journal is corrupt at record 7: restore a backup, or keep this one until there is a newer";

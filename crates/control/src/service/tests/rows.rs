@@ -142,7 +142,7 @@ fn damage_is_said_in_the_health_at_the_next_start_and_a_lost_booking_is_damage()
     world.open().expect("the folder opens again");
     let health = world.health();
     assert_eq!(health.status, "degraded");
-    let told = "damaged on disk: rows of 1 jobs of the read models (job-2); run gangline rebuild";
+    let told = "damaged on disk: 1 of the jobs; run gangline rebuild";
     assert_eq!(health.reason.as_deref(), Some(told));
     assert_eq!(listing(&mut world).damaged, [JobId(2)]);
 }
