@@ -44,7 +44,7 @@ fn report(outcome: &Outcome, is_check: bool) -> String {
         lines.push(format!("and {untold} more"));
     }
     lines.extend(outcome.malformed.as_ref().map(|what| format!("the database file is damaged: {what}")));
-    lines.extend(outcome.journal.as_ref().map(|what| what.clone()));
+    lines.extend(outcome.journal.clone());
     lines.extend(outcome.known_from.map(|job| {
         format!("rows of jobs before {job} are left as they are: not all of the journal that they follow from is there")
     }));

@@ -70,10 +70,10 @@ pub(super) fn run(chaos: &mut Chaos<'_>, scenario: Scenario) -> Result<String> {
         }
         (Some(_), Start::Up(log)) if scenario == Scenario::FlipDatabase => {
             chaos.soak.world.kill()?;
-            made_again(chaos, scenario, Some(&log))?
+            made_again(chaos, scenario, &head, Some(&log))?
         }
         (Some(_), Start::Refused(log)) if scenario == Scenario::FlipDatabase && log.contains(REBUILD) => {
-            made_again(chaos, scenario, None)?
+            made_again(chaos, scenario, &head, None)?
         }
         (Some(_), Start::Up(log)) => started(chaos, scenario, &head, &log)?,
         (Some(_), Start::Refused(log)) => refused(chaos, scenario, &head, &log)?,
@@ -116,14 +116,14 @@ fn started(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) ->
 }
 
 /// What isn't the journal itself is made again from it, and was told by a control plane that started all the same.
-fn made_again(chaos: &mut Chaos<'_>, scenario: Scenario, log: Option<&str>) -> Result<String> {
+fn made_again(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: Option<&str>) -> Result<String> {
     let world = &chaos.soak.world;
     let Answer::Done(made) = world.ask(&["rebuild"]) else {
-        put_back(chaos, scenario)?;
+        go_back(chaos, scenario, head, log.is_some())?;
         return Ok("the journal itself was hit, put back from a copy".to_owned());
     };
     if !made["journal"].is_null() {
-        put_back(chaos, scenario)?;
+        go_back(chaos, scenario, head, log.is_some())?;
         return Ok("a record of the past was hit, put back from a copy".to_owned());
     }
     let differs = made["differences_total"].as_u64().unwrap_or(0) > 0;
@@ -136,6 +136,19 @@ fn made_again(chaos: &mut Chaos<'_>, scenario: Scenario, log: Option<&str>) -> R
     let how = if log.is_some() { "started" } else { "refused" };
     let what = if made["before"].is_null() { "nothing differs" } else { "made again from the journal" };
     Ok(format!("{how}, {what}"))
+}
+
+/// Puts the journal back; what a control plane did that had started on the damaged one is lost, and that is accepted by name.
+fn go_back(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, had_started: bool) -> Result<()> {
+    if !had_started {
+        return put_back(chaos, scenario);
+    }
+    let world = &chaos.soak.world;
+    journal::copy(&world.path("intact"), &world.data())?;
+    match world.start(&[ACCEPT, &head.sequence.to_string()])? {
+        Start::Up(_) => accept(chaos, scenario, head.sequence),
+        Start::Refused(log) => bail!("the control plane doesn't start on a journal that was put back: {log}"),
+    }
 }
 
 /// The control plane refused the damaged journal: it says how to go on without what is lost, or that a backup is needed.
