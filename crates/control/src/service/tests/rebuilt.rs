@@ -71,6 +71,19 @@ fn read_models_made_again_from_random_histories_are_those_that_were_stored() {
     }
 }
 
+/// Times aren't whole milliseconds in life, and the journal has durations in these.
+#[test]
+fn a_wait_that_was_rounded_in_words_is_no_difference() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.drain("n1", super::super::DrainWish::WhenFree).expect("the node is there");
+    world.submit(spec("waits", 1, 1));
+    world.pass(Duration::from_nanos(4_050_500_000));
+    world.drain("n1", super::super::DrainWish::Undo).expect("the node is there");
+    assert_eq!(world.launch().len(), 1);
+    world.stop();
+    assert_eq!(check(&world).differences, Vec::<String>::new());
+}
+
 /// One job that failed once and succeeded then, with a checkpoint and figures; and one that waits.
 fn world() -> World {
     let mut world = World::new(&[("n1", 1)]);
