@@ -21,6 +21,7 @@ mod listen;
 mod logs;
 mod output;
 mod plan;
+mod rebuild;
 mod report;
 mod retention;
 mod retry;
@@ -117,6 +118,11 @@ enum Command {
     Restore(backup::RestoreArgs),
     /// Say what of ended jobs the control plane would remove now, and by which rule; changes nothing
     Retention(retention::RetentionArgs),
+    /// Make jobs, sweeps and ledger again from the journal of a control plane that isn't running, where they aren't what it says
+    #[command(
+        after_help = "Exit codes: 0 done (with --check: nothing differs), 1 something differs or the command failed, 2 usage."
+    )]
+    Rebuild(rebuild::RebuildArgs),
     /// Make a link to the page, or replace the users' token
     Token {
         #[command(subcommand)]
@@ -157,6 +163,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Backup(args) => backup::backup(&global, &args)?,
         Command::Restore(args) => backup::restore(&global, &args)?,
         Command::Retention(args) => retention::run(&global, &args)?,
+        Command::Rebuild(args) => rebuild::rebuild(&global, &args)?,
         Command::Doctor(args) => return doctor::run(&global, &args),
         Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,

@@ -50,6 +50,7 @@ pub fn read(folder: &Path) -> Result<Past, Error> {
         for record in records {
             let at = record.sequence;
             let entry = decode_entry(&record.body).map_err(|source| Error::Record { at, source })?;
+            let Some(entry) = entry.engine() else { continue };
             past.take_in(record.at, &entry).map_err(|source| Error::Sequence { at, source })?;
         }
         after = last;

@@ -14,6 +14,7 @@ pub mod http;
 pub mod jobfile;
 mod model;
 mod notice;
+pub mod rebuild;
 pub mod retention;
 pub mod secret;
 pub mod service;

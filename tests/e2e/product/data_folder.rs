@@ -139,3 +139,30 @@ fn a_backup_of_a_running_control_plane_is_restored_elsewhere_and_over_a_damaged_
     assert_eq!(product.run(&["cancel", &running]).code, 0);
     product.wait_state(&next, "succeeded");
 }
+
+#[test]
+fn read_models_that_a_disk_has_changed_are_told_and_made_again_from_the_journal() {
+    let mut product = Product::up(&["a=cpu:1"]);
+    let done = product.submit("name: done\nrun: \"true\"\n");
+    product.wait_state(&done, "succeeded");
+    let shown = product.job(&done);
+    let held = product.run(&["rebuild"]);
+    assert!(held.code == 1 && held.stderr.contains("G0201"), "{}", held.stderr);
+    product.kill_control_plane();
+    assert_eq!(product.run(&["rebuild", "--check"]).code, 0, "nothing differs");
+    let database = rusqlite::Connection::open(product.data().join("journal.sqlite")).expect("it opens");
+    database.execute("UPDATE ledger SET cost_nano_dollars = 7, idle = idle + 1", []).expect("the statement is sound");
+    database.execute("DELETE FROM jobs", []).expect("the statement is sound");
+    drop(database);
+    let told = product.run(&["rebuild", "--check"]);
+    assert!(told.code == 1 && told.stderr.contains("G0213"), "{}", told.stderr);
+    assert!(told.stdout.contains("the row of job-1 is missing"), "{}", told.stdout);
+    let made = product.json(&["rebuild"]);
+    assert_eq!((made["jobs"]["remade"].as_u64(), made["bookings"]["remade"].as_u64()), (Some(1), Some(1)), "{made:#}");
+    assert_eq!(product.run(&["rebuild", "--check"]).code, 0, "nothing differs any more");
+    product.start();
+    let again = product.job(&done);
+    for key in ["state", "usage", "progress", "submitted_at", "ended_at", "because"] {
+        assert_eq!(again[key], shown[key], "{key}");
+    }
+}

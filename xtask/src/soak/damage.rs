@@ -10,13 +10,17 @@ use super::chaos::Chaos;
 use super::journal::{self, Head};
 use super::oracle::Lost;
 use super::verdict::Scenario;
-use super::world::{Start, World};
+use super::world::{Answer, Start, World};
 use super::{jobs, watch};
 
 /// The option by which a person takes a loss upon herself.
 const ACCEPT: &str = "--accept-loss-after";
 /// How a control plane refuses a database that isn't one any more.
 const DAMAGED: &str = "error[G0203]";
+/// What a refusal says that a rebuild may mend.
+const REBUILD: &str = "gangline rebuild";
+/// What a control plane logs that met damaged rows at its start.
+const TOLD_DAMAGE: &str = "what is stored isn't what was written";
 /// Jobs that are looked at after each start, besides those that the loss may be about.
 const SAMPLE: usize = 40;
 
@@ -64,6 +68,13 @@ pub(super) fn run(chaos: &mut Chaos<'_>, scenario: Scenario) -> Result<String> {
             accept(chaos, scenario, common)?;
             "started with what was put back".to_owned()
         }
+        (Some(_), Start::Up(log)) if scenario == Scenario::FlipDatabase => {
+            chaos.soak.world.kill()?;
+            made_again(chaos, scenario, &head, Some(&log))?
+        }
+        (Some(_), Start::Refused(log)) if scenario == Scenario::FlipDatabase && log.contains(REBUILD) => {
+            made_again(chaos, scenario, &head, None)?
+        }
         (Some(_), Start::Up(log)) => started(chaos, scenario, &head, &log)?,
         (Some(_), Start::Refused(log)) => refused(chaos, scenario, &head, &log)?,
     };
@@ -102,6 +113,42 @@ fn started(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: &str) ->
     };
     accept(chaos, scenario, last_sound)?;
     Ok(outcome.to_owned())
+}
+
+/// What isn't the journal itself is made again from it, and was told by a control plane that started all the same.
+fn made_again(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, log: Option<&str>) -> Result<String> {
+    let world = &chaos.soak.world;
+    let Answer::Done(made) = world.ask(&["rebuild"]) else {
+        go_back(chaos, scenario, head, log.is_some())?;
+        return Ok("the journal itself was hit, put back from a copy".to_owned());
+    };
+    if !made["journal"].is_null() {
+        go_back(chaos, scenario, head, log.is_some())?;
+        return Ok("a record of the past was hit, put back from a copy".to_owned());
+    }
+    let differs = made["differences_total"].as_u64().unwrap_or(0) > 0;
+    if differs && log.is_some_and(|log| !log.contains(TOLD_DAMAGE)) {
+        let text = format!("the control plane started and said nothing, and {}", made["differences"]);
+        chaos.fail(scenario, &text);
+    }
+    chaos.start().context("start with read models that were made again")?;
+    check(chaos, scenario, None)?;
+    let how = if log.is_some() { "started" } else { "refused" };
+    let what = if made["before"].is_null() { "nothing differs" } else { "made again from the journal" };
+    Ok(format!("{how}, {what}"))
+}
+
+/// Puts the journal back; what a control plane did that had started on the damaged one is lost, and that is accepted by name.
+fn go_back(chaos: &mut Chaos<'_>, scenario: Scenario, head: &Head, had_started: bool) -> Result<()> {
+    if !had_started {
+        return put_back(chaos, scenario);
+    }
+    let world = &chaos.soak.world;
+    journal::copy(&world.path("intact"), &world.data())?;
+    match world.start(&[ACCEPT, &head.sequence.to_string()])? {
+        Start::Up(_) => accept(chaos, scenario, head.sequence),
+        Start::Refused(log) => bail!("the control plane doesn't start on a journal that was put back: {log}"),
+    }
 }
 
 /// The control plane refused the damaged journal: it says how to go on without what is lost, or that a backup is needed.

@@ -39,8 +39,8 @@ mod world;
 #[cfg(feature = "soak")]
 use trial::Soak;
 
-/// The options of the gate's run. It leaves out what the product doesn't stand yet: a flipped bit in a read model may hide all jobs.
-pub(crate) const IN_CI: [&str; 4] = ["--minutes", "2", "--without", "flip-database"];
+/// The options of the gate's run.
+pub(crate) const IN_CI: [&str; 2] = ["--minutes", "2"];
 
 /// Runs the soak; whether all held. What goes wrong, the inner command has said.
 ///

@@ -1,4 +1,4 @@
-//! Events and decisions on disk.
+//! Events and decisions on disk, and which of them a record holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use gangline_orchestration::{
 use serde::{Deserialize, Serialize};
 
 use super::claim::ClaimDecisionV1;
+use super::closed::ClosedAttempt;
 use super::remedy::RemedyV1;
 use super::sharing::ConfigurationV1;
 use super::spec::{SpecV1, millis};
@@ -118,6 +119,27 @@ enum EntryV1 {
         job: JobId,
         fate: FateV1,
     },
+    AttemptClosed(Box<ClosedAttempt>),
+}
+
+/// What a journal record holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Recorded {
+    /// What happened, or was decided: the engine's state follows from these alone.
+    Engine(Box<Entry>),
+    /// What an attempt came to, beside the decision that ended it.
+    Closed(Box<ClosedAttempt>),
+}
+
+impl Recorded {
+    /// The engine's entry, if it is one.
+    #[must_use]
+    pub fn engine(self) -> Option<Entry> {
+        match self {
+            Recorded::Engine(entry) => Some(*entry),
+            Recorded::Closed(_) => None,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -251,8 +273,11 @@ pub fn encode_entry(entry: &Entry) -> Vec<u8> {
 ///
 /// # Errors
 /// An [`Error`] for a body that this version can't read.
-pub fn decode_entry(body: &[u8]) -> Result<Entry, Error> {
-    entry_from_disk(decode(body)?)
+pub fn decode_entry(body: &[u8]) -> Result<Recorded, Error> {
+    match decode(body)? {
+        EntryV1::AttemptClosed(closed) => Ok(Recorded::Closed(closed)),
+        entry => Ok(Recorded::Engine(Box::new(entry_from_disk(entry)?))),
+    }
 }
 
 fn event_to_disk(event: &Event) -> EntryV1 {
@@ -344,6 +369,7 @@ fn entry_from_disk(entry: EntryV1) -> Result<Entry, Error> {
             return Ok(Entry::Decision(Decision::Requeue { job, attempt, not_before, reason }));
         }
         EntryV1::End { job, fate } => return Ok(Entry::Decision(Decision::End { job, fate: fate.into() })),
+        EntryV1::AttemptClosed(_) => return Err(Error::Impossible("entry of the engine")),
     };
     Ok(Entry::Event(event))
 }

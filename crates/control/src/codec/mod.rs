@@ -1,10 +1,12 @@
 //! The journal's own language: what the engine's entries and snapshots look like on disk, versions 1 and 2.
 //!
 //! Every body is JSON `{"v":1,...}`. Version 2 is version 1 where a sweep's jobs share one specification: only a body that has
-//! such a sweep says 2, so that a gangline from before says which it can't read, and reads the others. These types mirror the engine's and are free to stay when the engine's change: a new
+//! such a sweep says 2, so that a gangline from before says which it can't read, and reads the others. Version 3 is what an attempt
+//! came to ([`ClosedAttempt`]), which isn't the engine's but the control plane's own. These types mirror the engine's and are free to stay when the engine's change: a new
 //! version adds a type and a conversion, and old records stay readable. Field names are part of the format.
 
 mod claim;
+mod closed;
 mod entry;
 mod history;
 mod pace;
@@ -21,14 +23,17 @@ mod topology;
 
 use serde::{Deserialize, Serialize};
 
-pub use entry::{decode_entry, encode_entry};
+pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
+pub use entry::{Recorded, decode_entry, encode_entry};
 pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
 pub(crate) use spec::hang_timeout_ms;
 
 /// The version written.
 const VERSION: u32 = 1;
-/// The version of a body with a sweep whose jobs share their specification; the newest that is read.
+/// The version of a body with a sweep whose jobs share their specification.
 const VERSION_SHARED: u32 = 2;
+/// The version of what an attempt came to; the newest that is read.
+const VERSION_CLOSED: u32 = 3;
 
 /// A body with its version.
 #[derive(Serialize, Deserialize)]
@@ -44,7 +49,7 @@ pub enum Error {
     #[error("a journal body is not readable")]
     Malformed(#[from] serde_json::Error),
     /// A newer Gangline wrote it.
-    #[error("a journal body has version {found}, this gangline reads up to {VERSION_SHARED}")]
+    #[error("a journal body has version {found}, this gangline reads up to {VERSION_CLOSED}")]
     Newer {
         /// Its version.
         found: u32,
@@ -64,7 +69,7 @@ fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {
         v: u32,
     }
     let found = serde_json::from_slice::<OnlyVersion>(bytes)?.v;
-    if found > VERSION_SHARED {
+    if found > VERSION_CLOSED {
         return Err(Error::Newer { found });
     }
     if found == 0 {

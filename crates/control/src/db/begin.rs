@@ -70,6 +70,31 @@ pub(super) fn begin(
     Ok(found)
 }
 
+/// The oldest sound snapshot of the journal's that covers a record.
+pub(super) fn oldest_sound(
+    transaction: &Transaction<'_>,
+    (snapshots, archive): (&Snapshots, &Archive),
+    record: Sequence,
+) -> Result<Option<Snapshot>, Error> {
+    let failed = |error| snapshots.failed(error);
+    let files = snapshots.list()?.into_iter().map(|at| (at, Place::File));
+    let rows = rows(transaction).map_err(failed)?.into_iter().map(|at| (at, Place::Table));
+    let mut all: Vec<(Sequence, Place)> = files.chain(rows).filter(|(at, _)| *at >= record).collect();
+    all.sort_unstable();
+    for (sequence, place) in all {
+        let read = match place {
+            Place::File => snapshots.read(sequence).unwrap_or_default(),
+            // A malformed page is as good as a damaged row.
+            Place::Table => row(transaction, sequence).unwrap_or_default(),
+        };
+        let Some(Sound { snapshot, head }) = read else { continue };
+        if belongs(transaction, archive, head).map_err(failed)? {
+            return Ok(Some(snapshot));
+        }
+    }
+    Ok(None)
+}
+
 /// Whether the records have come as far as a snapshot, and are those that it follows from. The database may have been put back
 /// without the snapshots beside it.
 fn belongs(transaction: &Transaction<'_>, archive: &Archive, head: Head) -> rusqlite::Result<bool> {

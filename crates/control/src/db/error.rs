@@ -189,7 +189,9 @@ impl Error {
                 data.display()
             ),
             Error::Damaged { .. } => {
-                "restore the data folder from a backup; the damaged files were not changed".to_owned()
+                "run gangline rebuild: what isn't the journal itself is made again from it; if that refuses too, restore the \
+                 data folder from a backup; the damaged files were not changed"
+                    .to_owned()
             }
             Error::Corrupt { last_sound, .. } => format!(
                 "restore the data folder from a backup, or start with --accept-loss-after {} to put the records after \
@@ -218,7 +220,9 @@ impl Error {
             }
             Error::Storage { .. } => "look at the disk (dmesg, smartctl), then restart the control plane".to_owned(),
             Error::Row(_) => {
-                "look at the disk (dmesg, smartctl); other jobs are shown as ever, and a backup has the row".to_owned()
+                "look at the disk (dmesg, smartctl); other jobs are shown as ever; gangline rebuild makes the row again while \
+                 the control plane is down"
+                    .to_owned()
             }
             Error::TooLarge { .. } => "make it smaller: split the request".to_owned(),
         }

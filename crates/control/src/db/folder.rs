@@ -117,12 +117,8 @@ impl HeldFolder {
             let (last, anchored) = (Sequence::ZERO, head.sequence);
             return Err(Error::TailLost { path: database, last, anchored, given_out });
         }
-        let aside = self.path.join(NEW_DATABASE);
-        let refused = |source| Error::Folder { path: aside.clone(), source };
-        remove_if_there(&aside).map_err(refused)?;
-        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&aside).map_err(refused)?;
-        create(&aside).map_err(|error| Error::from_sqlite(&aside, error))?;
-        publish(&aside, &database, &self.path).map_err(refused)
+        let aside = create_aside(&self.path)?;
+        publish(&aside, &database, &self.path).map_err(|source| Error::Folder { path: aside.clone(), source })
     }
 }
 
@@ -201,20 +197,30 @@ fn holder(lock: &mut File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
+/// A new, empty database beside the place of the folder's own.
+pub(super) fn create_aside(folder: &Path) -> Result<PathBuf, Error> {
+    let aside = folder.join(NEW_DATABASE);
+    let refused = |source| Error::Folder { path: aside.clone(), source };
+    remove_if_there(&aside).map_err(refused)?;
+    OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&aside).map_err(refused)?;
+    create(&aside).map_err(|error| Error::from_sqlite(&aside, error))?;
+    Ok(aside)
+}
+
 fn create(path: &Path) -> rusqlite::Result<()> {
     let mut connection = Connection::open(path)?;
     schema::create(&mut connection)?;
     connection.close().map_err(|(_, error)| error)
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
 }
 
-fn publish(aside: &Path, database: &Path, folder: &Path) -> io::Result<()> {
+pub(super) fn publish(aside: &Path, database: &Path, folder: &Path) -> io::Result<()> {
     File::open(aside)?.sync_all()?;
     fs::rename(aside, database)?;
     File::open(folder)?.sync_all()

@@ -390,7 +390,7 @@ fn prove_writable(connection: &mut Connection) -> rusqlite::Result<()> {
 }
 
 /// Until the journal has proved sound, closing it changes nothing.
-fn connect(database: &Path) -> rusqlite::Result<Connection> {
+pub(super) fn connect(database: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(database, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;

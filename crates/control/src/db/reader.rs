@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use gangline_base::Bytes;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Transaction};
 
 use super::archive::Archive;
+use super::begin::oldest_sound;
 use super::folder::DATABASE;
 use super::record::{Checksum, Head, StoredRecord};
 use super::recovery::stored_record;
+use super::snapshots::Snapshots;
 use super::{Error, Record, Sequence};
 
 /// How many idle connections are kept open.
@@ -53,6 +56,12 @@ impl Reader {
     /// [`Error::Damaged`] or [`Error::Storage`]. A poisoned journal can still be read.
     pub fn read<T>(&self, query: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, Error> {
         self.pool.read(query).map_err(|error| Error::from_sqlite(&self.pool.database, error))
+    }
+
+    /// How large the database file is, if it can be looked at.
+    #[must_use]
+    pub fn size(&self) -> Option<Bytes> {
+        std::fs::metadata(&self.pool.database).ok().map(|metadata| Bytes(metadata.len()))
     }
 
     /// Runs one statement that leaves the database as it is, outside of a transaction.
@@ -99,6 +108,16 @@ impl Reader {
             records.push(row.record);
         }
         Ok(records)
+    }
+
+    /// The oldest sound state of the writer that covers a record, and the last record that it covers.
+    ///
+    /// # Errors
+    /// Those of [`Reader::read`].
+    pub fn snapshot_of(&self, record: Sequence) -> Result<Option<(Sequence, Vec<u8>)>, Error> {
+        let (snapshots, archive) = (Snapshots::of(&self.pool.database), Archive::of(&self.pool.database));
+        let found = self.read(|transaction| Ok(oldest_sound(transaction, (&snapshots, &archive), record)))??;
+        Ok(found.map(|snapshot| (snapshot.sequence, snapshot.body)))
     }
 }
 

@@ -14,6 +14,8 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0004_sweeps.sql"),
     include_str!("migrations/0005_row_sums.sql"),
     include_str!("migrations/0006_archive.sql"),
+    include_str!("migrations/0007_more_row_sums.sql"),
+    include_str!("migrations/0008_removed.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

@@ -137,6 +137,11 @@ impl From<service::Error> for ApiError {
                 let hint = "make a new key for each change; send a key again only with the same path and body";
                 ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0320", message, hint)
             }
+            service::Error::AnswerDamaged(_) => {
+                let hint = "the change was made: gangline ps and gangline nodes show what it led to; don't send it again with another \
+                            key before looking";
+                ApiError::new(StatusCode::CONFLICT, "G0321", message, hint)
+            }
             service::Error::Unreadable { code, .. } => {
                 let hint = "look at the control plane's disk and log, then send it again with the same key";
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, code, message, hint)

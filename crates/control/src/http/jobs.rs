@@ -13,10 +13,12 @@ use utoipa::IntoParams;
 use super::error::ApiError;
 use super::once::Keyed;
 use super::segment::Segment;
-use super::{App, ErrorBody, read};
+use super::{App, ErrorBody, read, try_read};
+use crate::db;
 use crate::jobfile::{self, Submission};
 use crate::model::{
-    JOBS_PER_PAGE_MAX, JobRecord, Listing, Texts, history_to_wire, read_job, read_jobs, read_series, to_wire,
+    JOBS_PER_PAGE_MAX, JobRecord, Listing, Texts, history_to_wire, read_job, read_jobs, read_jobs_singly, read_series,
+    to_wire,
 };
 use crate::service;
 use crate::wire;
@@ -75,8 +77,7 @@ pub(super) async fn list(
 
 /// The list as the API and the page show it.
 pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<wire::JobList, ApiError> {
-    let Listing { jobs: records, damaged, last } =
-        read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
+    let Listing { jobs: records, damaged, last } = listing(app, before, limit).await?;
     let waiting = records.iter().map(|(record, _)| record).filter(|record| record.state == wire::JobState::Waiting);
     let mut reasons = app.handle.wait_reasons(waiting.map(|record| record.id).collect()).await?;
     let mut jobs: Vec<wire::Job> = Vec::with_capacity(records.len());
@@ -90,6 +91,21 @@ pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32)
     let is_full = u32::try_from(records.len() + damaged.len()).is_ok_and(|count| count >= limit);
     let next = last.filter(|_| is_full).map(|job| job.to_string());
     Ok(wire::JobList { jobs, damaged: damaged.iter().map(JobId::to_string).collect(), next })
+}
+
+/// A page of the list. Where the disk has a malformed page, it is come around job by job.
+async fn listing(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<Listing, ApiError> {
+    let found = try_read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
+    match found {
+        Err(db::Error::Damaged { .. }) => {
+            let before = match before {
+                Some(before) => before,
+                None => JobId(app.handle.health().await?.last_job + 1),
+            };
+            read(app, move |transaction| read_jobs_singly(transaction, before, limit)).await
+        }
+        found => Ok(found?),
+    }
 }
 
 /// Takes a job in, or says what would become of it. When a submission is answered it is on disk.

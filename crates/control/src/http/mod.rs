@@ -119,9 +119,17 @@ async fn read<T: Send + 'static>(
     app: &Arc<App>,
     query: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
 ) -> Result<T, ApiError> {
+    try_read(app, query).await?.map_err(ApiError::from)
+}
+
+/// The same; what the database says comes back.
+async fn try_read<T: Send + 'static>(
+    app: &Arc<App>,
+    query: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+) -> Result<Result<T, crate::db::Error>, ApiError> {
     let reader = app.reader.clone();
     let outcome = tokio::task::spawn_blocking(move || reader.read(query)).await;
-    outcome.map_err(|_| ApiError::internal("a query panicked"))?.map_err(ApiError::from)
+    outcome.map_err(|_| ApiError::internal("a query panicked"))
 }
 
 /// The body of an error, for handlers' documentation.

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use gangline_base::Timestamp;
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::store::to_sql;
-use crate::db::Sequence;
+use crate::db::{Sequence, check_row, row_sum};
 
 /// How long an answer is kept, unless newer ones need the room.
 const AGE_MAX: Duration = Duration::from_hours(24);
@@ -36,6 +36,8 @@ pub(crate) struct KeptAnswer {
     pub(crate) request: blake3::Hash,
     /// The answer's body, as it was sent.
     pub(crate) body: String,
+    /// Whether it is what was stored. If not, there was a change with its key, and that is all that is known.
+    pub(crate) is_whole: bool,
 }
 
 /// Stores answers with the change that ends with record `last`, and removes old ones.
@@ -51,12 +53,17 @@ pub(crate) fn keep_answers(
     let newest = "SELECT number, bytes_through FROM answers ORDER BY number DESC LIMIT 1";
     let newest = transaction.query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let (mut number, mut bytes): (i64, i64) = newest.unwrap_or((0, 0));
-    let mut insert = transaction.prepare_cached("INSERT INTO answers VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?;
+    let sql = "INSERT INTO answers (number, user, key, request, at_unix_nanos, sequence, bytes_through, body, sum)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let mut insert = transaction.prepare_cached(sql)?;
     for (key, answer) in answers {
         number += 1;
         bytes += i64::try_from(answer.body.len()).unwrap_or(i64::MAX);
-        let (request, at) = (answer.request.as_bytes(), to_sql(now.unix_nanos()));
-        insert.execute(params![number, key.user, key.key, request, at, to_sql(last.0), bytes, answer.body])?;
+        let (request, at, sequence) = (answer.request.as_bytes(), to_sql(now.unix_nanos()), to_sql(last.0));
+        let numbers = [at.to_le_bytes(), sequence.to_le_bytes()];
+        let (user, body) = (key.user.as_bytes(), answer.body.as_bytes());
+        let sum = row_sum(&[user, key.key.as_bytes(), request, &numbers[0], &numbers[1], body]);
+        insert.execute(params![number, key.user, key.key, request, at, sequence, bytes, answer.body, sum])?;
     }
     let looked_at = i64::try_from(LOOKED_AT + answers.len()).unwrap_or(i64::MAX);
     let too_old = now.unix_nanos().saturating_sub(u64::try_from(AGE_MAX.as_nanos()).unwrap_or(u64::MAX));
@@ -73,10 +80,26 @@ pub(crate) fn read_answer(
     user: &str,
     key: &str,
 ) -> rusqlite::Result<Option<KeptAnswer>> {
-    let sql = "SELECT request, body FROM answers WHERE user = ?1 AND key = ?2";
-    let read =
-        |row: &rusqlite::Row<'_>| Ok(KeptAnswer { request: blake3::Hash::from_bytes(row.get(0)?), body: row.get(1)? });
+    let sql = "SELECT request, body, at_unix_nanos, sequence, sum FROM answers WHERE user = ?1 AND key = ?2";
+    let read = |row: &Row<'_>| {
+        let bytes = |column: usize| row.get_ref(column)?.as_bytes().map_err(rusqlite::Error::from);
+        let (request, body) = (bytes(0).unwrap_or_default(), bytes(1).unwrap_or_default());
+        let is_same = is_intact(row, (user.as_bytes(), key.as_bytes())).unwrap_or(false);
+        let body_text = String::from_utf8(body.to_vec());
+        let hash: Option<[u8; 32]> = request.try_into().ok();
+        let is_whole = is_same && hash.is_some() && body_text.is_ok();
+        let request = blake3::Hash::from_bytes(hash.unwrap_or_default());
+        Ok(KeptAnswer { request, body: body_text.unwrap_or_default(), is_whole })
+    };
     transaction.prepare_cached(sql)?.query_row([user, key], read).optional()
+}
+
+/// Whether a row that begins with request, body, time, record and checksum is what was stored for a user's key.
+pub(super) fn is_intact(row: &Row<'_>, (user, key): (&[u8], &[u8])) -> rusqlite::Result<bool> {
+    let (request, body) = (row.get_ref(0)?.as_bytes()?, row.get_ref(1)?.as_bytes()?);
+    let numbers = [row.get::<_, i64>(2)?.to_le_bytes(), row.get::<_, i64>(3)?.to_le_bytes()];
+    let columns = [user, key, request, &numbers[0], &numbers[1], body];
+    Ok(check_row(row.get_ref(4)?, &columns, || "an answer".to_owned()).is_ok())
 }
 
 /// Removes answers to changes after record `last`: a damaged journal doesn't know these any more.
@@ -93,13 +116,14 @@ mod tests {
     fn database() -> Connection {
         let connection = Connection::open_in_memory().expect("memory is there");
         connection.execute_batch(include_str!("../db/migrations/0003_answers.sql")).expect("the table is made");
+        connection.execute_batch("ALTER TABLE answers ADD COLUMN sum BLOB").expect("the column is made");
         connection
     }
 
     fn answer(number: u32, bytes: usize) -> (RequestKey, KeptAnswer) {
         let request = blake3::hash(&number.to_le_bytes());
         let key = RequestKey { user: "ada".to_owned(), key: format!("key-{number}"), request };
-        (key, KeptAnswer { request, body: "x".repeat(bytes) })
+        (key, KeptAnswer { request, body: "x".repeat(bytes), is_whole: true })
     }
 
     fn keep(connection: &mut Connection, answers: &[(RequestKey, KeptAnswer)], seconds: u64) {
@@ -155,5 +179,19 @@ mod tests {
         assert_eq!(read_answer(&transaction, "ada", "key-1").expect("read"), Some(first));
         assert_eq!(read_answer(&transaction, "eve", "key-1").expect("read"), Some(second));
         assert_eq!(read_answer(&transaction, "ada", "key-2").expect("read"), None);
+    }
+
+    #[test]
+    fn a_changed_answer_is_known_as_one_and_an_old_one_is_believed() {
+        for change in ["body = 'y'", "request = x'00'", "sequence = 2", "at_unix_nanos = 7", "body = 7"] {
+            let mut connection = database();
+            keep(&mut connection, &[answer(1, 3)], 1);
+            connection.execute(&format!("UPDATE OR IGNORE answers SET {change}"), []).expect("the statement is sound");
+            let transaction = connection.transaction().expect("one at a time");
+            let found = read_answer(&transaction, "ada", "key-1").expect("read").expect("it is there");
+            assert!(!found.is_whole, "{change}");
+            transaction.execute("UPDATE answers SET sum = NULL, request = zeroblob(32)", []).expect("sound");
+            assert!(read_answer(&transaction, "ada", "key-1").expect("read").expect("it is there").is_whole);
+        }
     }
 }

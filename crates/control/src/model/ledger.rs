@@ -12,7 +12,8 @@ use crate::db::{check_row, damaged, row_sum};
 const COLUMNS: &str = "job, attempt, node, queue, devices, from_unix_nanos, to_unix_nanos, price_nano_dollars_per_hour,
      cost_nano_dollars, compute, data_stall, checkpoint_stall, communication, straggler_wait, restart, lost_work, idle";
 /// A row's columns.
-struct LedgerRow {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LedgerRow {
     node: String,
     queue: String,
     /// Job, attempt, devices, from, to, price and cost.
@@ -21,6 +22,31 @@ struct LedgerRow {
 }
 
 impl LedgerRow {
+    /// An entry's row.
+    pub(crate) fn of(queue: &str, entry: &LedgerEntry) -> LedgerRow {
+        let allocation = &entry.allocation;
+        let nanos = |bucket| i64::try_from(entry.buckets[bucket].nanos()).unwrap_or(i64::MAX);
+        LedgerRow {
+            node: allocation.node.to_string(),
+            queue: queue.to_owned(),
+            numbers: [
+                to_sql(allocation.job.0),
+                i64::from(allocation.attempt.0),
+                i64::from(allocation.devices),
+                to_sql(allocation.from.unix_nanos()),
+                to_sql(allocation.to.unix_nanos()),
+                allocation.price.nano_dollars(),
+                entry.cost.nano_dollars(),
+            ],
+            buckets: Bucket::ALL.map(nanos),
+        }
+    }
+
+    /// Whose share it is: the attempt's number and the node.
+    pub(crate) fn share(&self) -> (i64, &str) {
+        (self.numbers[1], &self.node)
+    }
+
     /// The bytes of all numbers.
     fn bytes(&self) -> Vec<u8> {
         self.numbers.iter().chain(&self.buckets).flat_map(|number| number.to_le_bytes()).collect()
@@ -38,36 +64,48 @@ impl LedgerRow {
         }
         Ok(LedgerRow { node: row.get(2)?, queue: row.get(3)?, numbers, buckets })
     }
+
+    /// Reads [`COLUMNS`] and the sum, if they are what was written.
+    fn read_checked(row: &Row<'_>, job: JobId) -> rusqlite::Result<LedgerRow> {
+        let what = || format!("what the ledger has of {job}");
+        let read = LedgerRow::read(row).map_err(|_| damaged(what()))?;
+        check_row(row.get_ref(17)?, &[&read.bytes(), read.node.as_bytes(), read.queue.as_bytes()], what)?;
+        Ok(read)
+    }
+
+    /// Writes it. A second booking of the same share fails the transaction (A-8).
+    pub(crate) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        let sum = row_sum(&[&self.bytes(), self.node.as_bytes(), self.queue.as_bytes()]);
+        let [job, attempt, devices, from, to, price, cost] = self.numbers;
+        let [b0, b1, b2, b3, b4, b5, b6, b7] = self.buckets;
+        let sql = format!(
+            "INSERT INTO ledger ({COLUMNS}, sum) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)"
+        );
+        transaction.prepare_cached(&sql)?.execute(params![
+            job, attempt, self.node, self.queue, devices, from, to, price, cost, b0, b1, b2, b3, b4, b5, b6, b7, sum
+        ])?;
+        Ok(())
+    }
 }
 
-/// Books an entry. A second booking of the same share fails the transaction (A-8).
+/// Books an entry.
 pub(crate) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
-    let allocation = &entry.allocation;
-    let nanos = |bucket| i64::try_from(entry.buckets[bucket].nanos()).unwrap_or(i64::MAX);
-    let row = LedgerRow {
-        node: allocation.node.to_string(),
-        queue: queue.to_owned(),
-        numbers: [
-            to_sql(allocation.job.0),
-            i64::from(allocation.attempt.0),
-            i64::from(allocation.devices),
-            to_sql(allocation.from.unix_nanos()),
-            to_sql(allocation.to.unix_nanos()),
-            allocation.price.nano_dollars(),
-            entry.cost.nano_dollars(),
-        ],
-        buckets: Bucket::ALL.map(nanos),
-    };
-    let sum = row_sum(&[&row.bytes(), row.node.as_bytes(), row.queue.as_bytes()]);
-    let [job, attempt, devices, from, to, price, cost] = row.numbers;
-    let [b0, b1, b2, b3, b4, b5, b6, b7] = row.buckets;
-    let sql = format!(
-        "INSERT INTO ledger ({COLUMNS}, sum) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)"
-    );
-    transaction.prepare_cached(&sql)?.execute(params![
-        job, attempt, row.node, row.queue, devices, from, to, price, cost, b0, b1, b2, b3, b4, b5, b6, b7, sum
-    ])?;
-    Ok(())
+    LedgerRow::of(queue, entry).write(transaction)
+}
+
+/// The rows of a job that are what was written, and how many aren't.
+pub(crate) fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<(Vec<LedgerRow>, u64)> {
+    let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let (mut intact, mut damaged) = (Vec::new(), 0);
+    let mut rows = statement.query([to_sql(job.0)])?;
+    while let Some(row) = rows.next()? {
+        match LedgerRow::read_checked(row, job) {
+            Ok(row) => intact.push(row),
+            Err(_) => damaged += 1,
+        }
+    }
+    Ok((intact, damaged))
 }
 
 /// What was booked for a job, by attempt and node.
@@ -76,8 +114,7 @@ pub(crate) fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite
     let mut statement = transaction.prepare_cached(&sql)?;
     let rows = statement.query_map([to_sql(job.0)], |row| {
         let what = || format!("what the ledger has of {job}");
-        let read = LedgerRow::read(row).map_err(|_| damaged(what()))?;
-        check_row(row.get_ref(17)?, &[&read.bytes(), read.node.as_bytes(), read.queue.as_bytes()], what)?;
+        let read = LedgerRow::read_checked(row, job)?;
         let [_, attempt, devices, from, to, price, _] = read.numbers;
         let small = |number: i64| u32::try_from(number).map_err(|_| damaged(what()));
         Ok(Booked {

@@ -3,13 +3,17 @@
 //! A [`JobRecord`] follows from the engine's events and decisions and from the supervisors' cumulative reports. Records
 //! are changed only by the service's one thread and stored in the transaction of the entries they follow from.
 
+mod agreement;
 mod answers;
+mod audit;
 mod booking;
 mod bound;
+mod closing;
 mod last_words;
 mod ledger;
 mod record;
 mod recovery;
+mod remake;
 mod report;
 mod retention;
 mod series;
@@ -18,23 +22,25 @@ mod sweep;
 mod view;
 
 pub(crate) use answers::{KeptAnswer, RequestKey, keep_answers, read_answer};
-pub(crate) use booking::book_attempt;
+pub(crate) use audit::{answers_from, samples_from};
+use booking::book_attempt;
 pub(crate) use bound::bound;
 #[cfg(test)]
 pub(crate) use ledger::read_ledger;
-pub(crate) use ledger::write_ledger;
+pub(crate) use ledger::{LedgerRow, stored_ledger, write_ledger};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use record::AttemptRecord;
 pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
+pub(crate) use remake::{Made, Remade, Remake};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use retention::{
-    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, next_curve, next_job, read_clock, read_kept, read_losses, remove,
-    sample_edges, sampled_attempts,
+    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_removed, next_curve, next_job, read_clock, read_kept, read_losses,
+    remove, sample_edges, sampled_attempts,
 };
 pub(crate) use series::read_series;
 pub(crate) use store::{
-    JOBS_PER_PAGE_MAX, Listing, Repair, last_job, live_jobs, read_job, read_jobs, read_records, repair, unless_damaged,
-    write_job, write_sample, write_sweep,
+    JOBS_PER_PAGE_MAX, Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly,
+    read_records, read_stored, read_sweep, repair, unless_damaged, write_job, write_sample, write_sweep,
 };
 pub(crate) use sweep::{SweepRecord, sweep_to_wire};
 #[cfg(test)]

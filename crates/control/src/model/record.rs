@@ -24,6 +24,12 @@ const HISTORY_KEPT: usize = 100;
 /// What a record says where the journal lost entries.
 const LOST: &str = "restored from the journal, whose damaged entries were put aside";
 
+/// What a record says that was made again.
+const REMADE: &str = "its record was made again from the journal";
+
+/// What a record says of which the ledger has lost rows for good.
+const LOST_BOOKINGS: &str = "part of what it cost is lost: the ledger was damaged on disk";
+
 /// A job, waiting, running or ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobRecord {
@@ -367,6 +373,45 @@ impl JobRecord {
             self.note(now, LOST.to_owned());
         }
         true
+    }
+
+    /// Where it stands by the engine: what its last reports said isn't known.
+    pub(crate) fn stand_as(&mut self, job: &Job) {
+        self.state = match job.attempt() {
+            None => JobState::Waiting,
+            Some(attempt) if attempt.stop.is_some() => JobState::Stopping,
+            Some(attempt) if attempt.is_running() => JobState::Running,
+            Some(_) => JobState::Starting,
+        };
+    }
+
+    /// Notes that it was made again. What isn't in the journal is missing: of an attempt that goes on, its prices too.
+    pub(crate) fn note_remade(&mut self) {
+        let at = self.history.last().map_or(self.submitted_at, |(at, _)| *at);
+        self.history.push((at, REMADE.to_owned()));
+    }
+
+    /// Whether it was made again, and its prices have to be fixed anew.
+    pub(crate) fn lacks_prices(&self) -> bool {
+        self.history.iter().rev().take(2).any(|(_, text)| text == REMADE)
+    }
+
+    /// Notes that what it cost isn't all known any more.
+    pub(crate) fn note_lost_bookings(&mut self) {
+        if !self.has_lost_bookings() {
+            let at = self.history.last().map_or(self.submitted_at, |(at, _)| *at);
+            self.history.push((at, LOST_BOOKINGS.to_owned()));
+        }
+    }
+
+    /// Whether that is known: else a booking that isn't there is damage.
+    pub(crate) fn has_lost_bookings(&self) -> bool {
+        self.has_lost() || self.history.iter().any(|(_, text)| text == LOST_BOOKINGS)
+    }
+
+    /// Whether an accepted loss of journal entries has changed it: then the journal doesn't know all of it.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.history.iter().any(|(_, text)| text == LOST)
     }
 
     /// What the attempt that goes on after all has saved is counted with it again.

@@ -191,7 +191,24 @@ fn remove_jobs(transaction: &Transaction<'_>, jobs: &Range<JobId>) -> rusqlite::
     }
     transaction.execute("DELETE FROM jobs WHERE job >= ?1 AND job < ?2", range)?;
     // A sweep has the number of its first job.
-    transaction.execute("DELETE FROM sweeps WHERE sweep >= ?1 AND sweep < ?2", range).map(drop)
+    transaction.execute("DELETE FROM sweeps WHERE sweep >= ?1 AND sweep < ?2", range)?;
+    note_removed(transaction, to_sql(jobs.start.0), to_sql(jobs.end.0) - 1)
+}
+
+/// Adds to what was removed, in one row with its neighbours.
+fn note_removed(transaction: &Transaction<'_>, first: i64, last: i64) -> rusqlite::Result<()> {
+    let touching = "SELECT min(first), max(last) FROM removed WHERE first <= ?2 + 1 AND last >= ?1 - 1";
+    let edges = |row: &Row<'_>| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, Option<i64>>(1)?));
+    let (before, after) = transaction.prepare_cached(touching)?.query_row([first, last], edges)?;
+    let joined = [before.map_or(first, |before| before.min(first)), after.map_or(last, |after| after.max(last))];
+    transaction.prepare_cached("DELETE FROM removed WHERE first >= ?1 AND last <= ?2")?.execute(joined)?;
+    transaction.prepare_cached("INSERT INTO removed (first, last) VALUES (?1, ?2)")?.execute(joined).map(drop)
+}
+
+/// Whether a job's rows were removed because it had ended long before.
+pub(crate) fn is_removed(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM removed WHERE first <= ?1 AND last >= ?1)";
+    transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0))
 }
 
 /// What of an ended or a live job is asked for when it is decided what goes.

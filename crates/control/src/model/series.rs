@@ -4,14 +4,15 @@
 use gangline_base::{JobId, Timestamp};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
-use super::store::{from_sql, stride, to_sql};
+use super::store::{from_sql, sample_sum, stride, to_sql, unless_damaged};
+use crate::db::damaged;
 use crate::wire::{Point, Series, Time};
 
 /// Samples that are looked through for one with a loss, at least.
 const LOOK_AHEAD_MIN: u64 = 64;
 
 /// What of a sample is shown.
-const POINT_COLUMNS: &str = "at_unix_nanos, step, loss, tokens";
+const POINT_COLUMNS: &str = "at_unix_nanos, step, loss, tokens, sum, number";
 /// Points of a thinned attempt that are read at most.
 const LEFT_POINTS_MAX: u32 = 1_000;
 
@@ -38,13 +39,14 @@ pub(crate) fn read_series(
     thinned_at: Option<Timestamp>,
 ) -> rusqlite::Result<Series> {
     let spans = spans(transaction, job)?;
+    let thinned = thinned_at.map(Time);
+    let mut series = Series { job: job.to_string(), points: Vec::new(), thinned_at: thinned, damaged: 0 };
     if thinned_at.is_some() {
-        let points = left_points(transaction, job, (&spans, points_max))?;
-        return Ok(Series { job: job.to_string(), points, thinned_at: thinned_at.map(Time) });
+        left_points(transaction, job, (&spans, points_max), &mut series)?;
+        return Ok(series);
     }
     let total: u64 = spans.iter().map(Span::length).sum();
     let count = total.min(u64::from(points_max.max(2)));
-    let mut points = Vec::new();
     let (mut at, mut before) = (0, 0);
     for index in 0..count {
         let position = if count == 1 { 0 } else { spread(index, count - 1, total - 1) };
@@ -56,9 +58,12 @@ pub(crate) fn read_series(
         let number = spans[at].first + (position - before);
         let last = spans[at].last.min(number + (until - position) - 1);
         let ahead = LOOK_AHEAD_MIN.max(2 * stride(number)) - 1;
-        points.extend(point(transaction, job, spans[at].attempt, (number, last.min(number + ahead)))?);
+        match unless_damaged(point(transaction, job, spans[at].attempt, (number, last.min(number + ahead))))? {
+            Some(point) => series.points.extend(point),
+            None => series.damaged += 1,
+        }
     }
-    Ok(Series { job: job.to_string(), points, thinned_at: None })
+    Ok(series)
 }
 
 /// What a thinning has left lies unevenly, so that seeking would miss it; there are few enough to read all.
@@ -66,24 +71,30 @@ fn left_points(
     transaction: &Transaction<'_>,
     job: JobId,
     (spans, points_max): (&[Span], u32),
-) -> rusqlite::Result<Vec<Point>> {
+    series: &mut Series,
+) -> rusqlite::Result<()> {
     let sql = format!(
         "SELECT {POINT_COLUMNS} FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 ORDER BY number LIMIT ?3"
     );
     let mut statement = transaction.prepare_cached(&sql)?;
     let mut points = Vec::new();
     for span in spans {
-        let read = |row: &Row<'_>| read_point(row, span.attempt);
-        for point in statement.query_map(params![to_sql(job.0), span.attempt, LEFT_POINTS_MAX], read)? {
-            points.push(point?);
+        let mut rows = statement.query(params![to_sql(job.0), span.attempt, LEFT_POINTS_MAX])?;
+        while let Some(row) = rows.next()? {
+            match unless_damaged(read_point(row, (job, span.attempt)))? {
+                Some(point) => points.push(point),
+                None => series.damaged += 1,
+            }
         }
     }
     let (total, count) = (points.len() as u64, u64::from(points_max.max(2)));
     if total <= count {
-        return Ok(points);
+        series.points = points;
+        return Ok(());
     }
     let chosen = (0..count).map(|index| spread(index, count - 1, total - 1));
-    Ok(chosen.filter_map(|place| points.get(usize::try_from(place).ok()?).copied()).collect())
+    series.points = chosen.filter_map(|place| points.get(usize::try_from(place).ok()?).copied()).collect();
+    Ok(())
 }
 
 /// `index` of `steps` as a place from 0 to `last`.
@@ -130,16 +141,19 @@ fn point(
     );
     let mut statement = transaction.prepare_cached(&sql)?;
     let range = params![to_sql(job.0), attempt, to_sql(from), to_sql(to)];
-    statement.query_row(range, |row| read_point(row, attempt)).optional()
+    statement.query_row(range, |row| read_point(row, (job, attempt))).optional()
 }
 
-/// From a row of [`POINT_COLUMNS`].
-fn read_point(row: &Row<'_>, attempt: u32) -> rusqlite::Result<Point> {
-    Ok(Point {
-        attempt,
-        at: Time(Timestamp::from_unix_nanos(from_sql(row.get(0)?))),
-        step: from_sql(row.get(1)?),
-        loss: row.get(2)?,
-        tokens: from_sql(row.get(3)?),
-    })
+/// From a row of [`POINT_COLUMNS`], if it is what was written.
+fn read_point(row: &Row<'_>, (job, attempt): (JobId, u32)) -> rusqlite::Result<Point> {
+    let number: i64 = row.get(5)?;
+    let what = || damaged(format!("sample {number} of attempt {attempt} of {job}"));
+    let read = || Ok::<_, rusqlite::Error>(([row.get(0)?, row.get(1)?, row.get(3)?], row.get(2)?, row.get(4)?));
+    let ([at, step, tokens], loss, sum): ([i64; 3], Option<f64>, Option<i64>) = read().map_err(|_| what())?;
+    let written = sample_sum(&[to_sql(job.0), i64::from(attempt), 0, number, at, step, tokens], loss);
+    if sum.is_some_and(|sum| sum != i64::from(written)) {
+        return Err(what());
+    }
+    let at = Time(Timestamp::from_unix_nanos(from_sql(at)));
+    Ok(Point { attempt, at, step: from_sql(step), loss, tokens: from_sql(tokens) })
 }

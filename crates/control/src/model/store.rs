@@ -15,10 +15,12 @@ use super::record::JobRecord;
 use super::report::SampleRow;
 use super::sweep::SweepRecord;
 use super::view::Booked;
-use crate::db::{Sequence, check_row, damaged, damaged_row, row_sum};
+use crate::db::{Sequence, check_row, damaged, damaged_row, is_malformed, row_sum};
 
 /// Jobs in one listing at most.
 pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
+/// Ids that are looked for one by one for one listing: there may be gaps, of ids that are never given out.
+const IDS_TRIED_MAX: usize = 10_000;
 /// Samples of an attempt that are all kept.
 const DENSE_SAMPLES: u64 = 16_384;
 
@@ -104,18 +106,25 @@ pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> ru
     if !row.number.is_multiple_of(stride(row.number)) {
         return Ok(());
     }
-    let sql = "INSERT OR IGNORE INTO samples VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-    transaction.prepare_cached(sql)?.execute(params![
-        to_sql(row.job),
-        row.attempt,
-        i64::try_from(row.node_rank).unwrap_or(i64::MAX),
-        to_sql(row.number),
-        to_sql(row.sample.at),
-        to_sql(row.sample.step),
-        row.sample.loss,
-        to_sql(row.sample.tokens),
-    ])?;
+    let sql = "INSERT OR IGNORE INTO samples (job, attempt, node_rank, number, at_unix_nanos, step, loss, tokens, sum)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    let [job, attempt, number] = [to_sql(row.job), i64::from(row.attempt), to_sql(row.number)];
+    let node_rank = i64::try_from(row.node_rank).unwrap_or(i64::MAX);
+    let [at, step, tokens] = [row.sample.at, row.sample.step, row.sample.tokens].map(to_sql);
+    // As SQLite stores it: what isn't a number is nothing, and zero has no sign.
+    let loss = row.sample.loss.filter(|loss| !loss.is_nan()).map(|loss| loss + 0.0);
+    let sum = sample_sum(&[job, attempt, node_rank, number, at, step, tokens], loss);
+    let columns = params![job, attempt, node_rank, number, at, step, loss, tokens, sum];
+    transaction.prepare_cached(sql)?.execute(columns)?;
     Ok(())
+}
+
+/// The checksum of a sample: of its key, when it was, its step, its tokens and its loss.
+pub(super) fn sample_sum(numbers: &[i64; 7], loss: Option<f64>) -> i32 {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let loss = loss.map(|loss| loss.to_bits().to_le_bytes());
+    let [first, second, third, fourth, ..] = row_sum(&[&bytes, loss.as_ref().map_or(&[], |bits| &bits[..])]);
+    i32::from_le_bytes([first, second, third, fourth])
 }
 
 fn document<T: DeserializeOwned>(doc: &[u8], what: impl FnOnce() -> String) -> rusqlite::Result<T> {
@@ -129,6 +138,16 @@ fn job_of(row: &Row<'_>) -> rusqlite::Result<JobId> {
     row.get(0).map(|job| JobId(from_sql(job)))
 }
 
+/// The record in a row of [`JOB_COLUMNS`], if it is what was written.
+fn record_of(row: &Row<'_>) -> rusqlite::Result<JobRecord> {
+    let id = job_of(row)?;
+    let what = || format!("the record of {id}");
+    let is_live: u8 = row.get(1).map_err(|_| damaged(what()))?;
+    let doc = row.get_ref(2)?.as_bytes().map_err(|_| damaged(what()))?;
+    check_row(row.get_ref(3)?, &[&id.0.to_le_bytes(), &[is_live], doc], what)?;
+    document(doc, what)
+}
+
 /// Reads records, each with what it shares with the other jobs of its sweep: that is read once for all of them.
 #[derive(Default)]
 struct Records {
@@ -136,14 +155,9 @@ struct Records {
 }
 
 impl Records {
-    /// The record in a row of [`JOB_COLUMNS`], if it is what was written.
+    /// The record in a row of [`JOB_COLUMNS`], if it is what was written, with what it shares.
     fn read(&mut self, transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<JobRecord> {
-        let id = job_of(row)?;
-        let what = || format!("the record of {id}");
-        let is_live: u8 = row.get(1).map_err(|_| damaged(what()))?;
-        let doc = row.get_ref(2)?.as_bytes()?;
-        check_row(row.get_ref(3)?, &[&id.0.to_le_bytes(), &[is_live], doc], what)?;
-        let mut record: JobRecord = document(doc, what)?;
+        let mut record = record_of(row)?;
         if let Some(id) = record.sweep.as_ref().map(|point| point.id) {
             record.shared = self.shared(transaction, id)?;
         }
@@ -154,17 +168,33 @@ impl Records {
         if let Some(known) = self.sweeps.get(&id) {
             return Ok(known.clone());
         }
-        let what = || format!("what the jobs of {id} share");
-        let mut statement = transaction.prepare_cached("SELECT doc, sum FROM sweeps WHERE sweep = ?1")?;
-        let read = |row: &Row<'_>| {
-            let doc = row.get_ref(0)?.as_bytes()?;
-            check_row(row.get_ref(1)?, &[&id.0.0.to_le_bytes(), doc], what)?;
-            document(doc, what)
-        };
-        let shared = statement.query_row([to_sql(id.0.0)], read).optional()?.map(Arc::new);
+        let shared = read_sweep(transaction, id)?.map(Arc::new);
         self.sweeps.insert(id, shared.clone());
         Ok(shared)
     }
+}
+
+/// What the jobs of a sweep share.
+pub(crate) fn read_sweep(transaction: &Transaction<'_>, id: SweepId) -> rusqlite::Result<Option<SweepRecord>> {
+    let what = || format!("what the jobs of {id} share");
+    let mut statement = transaction.prepare_cached("SELECT doc, sum FROM sweeps WHERE sweep = ?1")?;
+    let read = |row: &Row<'_>| {
+        let doc = row.get_ref(0)?.as_bytes().map_err(|_| damaged(what()))?;
+        check_row(row.get_ref(1)?, &[&id.0.0.to_le_bytes(), doc], what)?;
+        document(doc, what)
+    };
+    statement.query_row([to_sql(id.0.0)], read).optional()
+}
+
+/// One job's record alone, without what it shares.
+pub(crate) fn read_stored(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
+    let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
+    statement.query_row([to_sql(job.0)], record_of).optional()
+}
+
+/// Every job that has a row.
+pub(crate) fn known_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobId>> {
+    transaction.prepare("SELECT job FROM jobs ORDER BY job")?.query_map([], job_of)?.collect()
 }
 
 /// The last job there is a record of.
@@ -191,7 +221,10 @@ pub(crate) fn read_job(
     job: JobId,
 ) -> rusqlite::Result<Option<(JobRecord, Vec<Booked>)>> {
     let record = read_record(transaction, job)?;
-    record.map(|record| Ok((record, read_ledger(transaction, job)?))).transpose()
+    record
+        .map(|record| Ok((read_booked(transaction, &record)?, record)))
+        .transpose()
+        .map(|found| found.map(|(booked, record)| (record, booked)))
 }
 
 /// One job's record.
@@ -234,7 +267,7 @@ pub(crate) struct Listing {
     pub(crate) last: Option<JobId>,
 }
 
-/// Jobs before `before`, newest first; a damaged row hides no other.
+/// Jobs before `before`, newest first; a damaged row hides no other. A malformed page ends it: see [`read_jobs_singly`].
 pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u32) -> rusqlite::Result<Listing> {
     let before = before.map_or(i64::MAX, |job| to_sql(job.0));
     let count = count.min(JOBS_PER_PAGE_MAX);
@@ -245,13 +278,47 @@ pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, co
     while let Some(row) = rows.next()? {
         let id = job_of(row)?;
         listing.last = Some(id);
-        let whole = records.read(transaction, row).and_then(|record| Ok((record, read_ledger(transaction, id)?)));
+        let record = records.read(transaction, row);
+        let whole = record.and_then(|record| Ok((read_booked(transaction, &record)?, record)));
         match unless_damaged(whole)? {
-            Some(job) => listing.jobs.push(job),
+            Some((booked, record)) => listing.jobs.push((record, booked)),
             None => listing.damaged.push(id),
         }
     }
     Ok(listing)
+}
+
+/// The same, with a seek for each id, so that a malformed page hides only its own rows; those are told as damaged.
+pub(crate) fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, count: u32) -> rusqlite::Result<Listing> {
+    let count = usize::try_from(count.min(JOBS_PER_PAGE_MAX)).unwrap_or(usize::MAX);
+    let mut listing = Listing::default();
+    for id in (1..before.0).rev().take(IDS_TRIED_MAX).map(JobId) {
+        if listing.jobs.len() + listing.damaged.len() >= count {
+            break;
+        }
+        listing.last = Some(id);
+        match read_job(transaction, id) {
+            Ok(found) => listing.jobs.extend(found),
+            Err(error) if is_malformed(&error) || damaged_row(&error).is_some() => {
+                warn!(%error, "{id} can't be read");
+                listing.damaged.push(id);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(listing)
+}
+
+/// What was booked for a job: every share of every attempt that is over, or the job is damaged.
+fn read_booked(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<Vec<Booked>> {
+    let booked = read_ledger(transaction, record.id)?;
+    let has = |attempt: u32, node: &str| booked.iter().any(|row| row.attempt == attempt && row.node == node);
+    let over = record.attempts.iter().filter(|attempt| attempt.ended_at.is_some());
+    let mut shares = over.flat_map(|attempt| attempt.shares.iter().map(move |share| (attempt.number, &share.node)));
+    if !record.has_lost_bookings() && !shares.all(|(attempt, node)| has(attempt, node)) {
+        return Err(damaged(format!("what the ledger has of {}", record.id)));
+    }
+    Ok(booked)
 }
 
 #[cfg(test)]

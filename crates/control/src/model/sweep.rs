@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gangline_base::{Goal, Grid, JobId, MetricValue, Money, Step, SweepId, SweepSpec, Timestamp};
+use gangline_base::{Goal, Grid, JobId, MetricValue, Money, Step, Submitter, SweepId, SweepSpec, Timestamp};
 use gangline_orchestration::{Decision, Engine, Fate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -86,6 +86,17 @@ impl BudgetRecord {
         }
     }
 
+    /// What had been spent, and until when that was counted: the rest is counted from there, and rounded there.
+    pub(super) fn counted(&self) -> Option<(Money, Timestamp)> {
+        self.holding.map(|holding| (self.spent, holding.counted_to))
+    }
+
+    /// Takes that back.
+    pub(super) fn recount(&mut self, (spent, to): (Money, Timestamp)) {
+        self.spent = spent;
+        self.holding.iter_mut().for_each(|holding| holding.counted_to = to);
+    }
+
     pub(super) fn to_wire(&self) -> wire::Budget {
         wire::Budget {
             limit_nano_dollars: self.limit.nano_dollars(),
@@ -100,6 +111,14 @@ impl SweepRecord {
     /// Which point of its grid a job is.
     fn place_of(&self, job: JobId) -> usize {
         usize::try_from(job.0.saturating_sub(self.id.0.0)).unwrap_or(usize::MAX)
+    }
+
+    /// A sweep that gets this id, and the records of its jobs, whose ids follow.
+    pub(crate) fn with_jobs(id: SweepId, sweep: &SweepSpec, now: Timestamp) -> (Arc<Self>, Vec<JobRecord>) {
+        let shared = Arc::new(SweepRecord::new(id, sweep));
+        let ids = (id.0.0..).map(JobId).take(sweep.grid.points());
+        let records = ids.map(|job| JobRecord::point(&shared, sweep, job, now)).collect();
+        (shared, records)
     }
 
     /// A sweep that gets this id.
@@ -209,6 +228,16 @@ impl JobRecord {
                 budget.spent = *spent;
             }
         }
+    }
+
+    /// Notes that its end was asked for.
+    pub(crate) fn note_cancel(&mut self, now: Timestamp, by: &Submitter) {
+        self.note(now, format!("cancel requested by {by}"));
+    }
+
+    /// Notes that the end of its sweep was asked for.
+    pub(crate) fn note_sweep_cancel(&mut self, now: Timestamp, sweep: SweepId, by: &Submitter) {
+        self.note(now, format!("cancel of {sweep} requested by {by}"));
     }
 
     /// Notes what the job reported at a rung.

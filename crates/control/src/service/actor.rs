@@ -9,6 +9,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
 use tracing::{error, info, warn};
 
+use super::audit::Audit;
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
 use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
@@ -21,9 +22,7 @@ use super::troubles::Troubles;
 use super::{Error, Options};
 use crate::codec::encode_snapshot;
 use crate::db::{self, Journal, Reader, Sequence};
-use crate::model::{
-    JobRecord, book_attempt, keep_answers, remove, repair, write_job, write_ledger, write_sample, write_sweep,
-};
+use crate::model::{JobRecord, keep_answers, remove, repair, write_job, write_ledger, write_sample, write_sweep};
 use crate::wire;
 
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
@@ -69,6 +68,7 @@ pub(super) struct Actor {
     /// Since when what lost supervisors left can't be killed, and whether that was told.
     pub(super) remains: BTreeMap<ShareKey, (Timestamp, bool)>,
     pub(super) troubles: Troubles,
+    pub(super) audit: Audit,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
     /// The last time that the journal had before this start.
@@ -206,11 +206,9 @@ impl Actor {
             error!(job = %id, "a decision is about a job without a record");
             return;
         };
-        if matches!(decision, Decision::Requeue { .. } | Decision::End { .. })
-            && let Some(attempt) = record.last_attempt().filter(|attempt| attempt.ended_at.is_none())
-        {
-            let entries = book_attempt(id, attempt, now);
-            self.rows.ledger.extend(entries.into_iter().map(|entry| (record.queue.clone(), entry)));
+        record.summarise();
+        if let Some(closed) = record.closing(decision) {
+            batch.push_closed(now, &closed);
             self.contacts.forget(id);
             self.rates.remove(&id);
             self.stretches.remove(&id);
@@ -218,8 +216,8 @@ impl Actor {
             self.retries.retain(|(job, _), _| *job != id);
             self.remains.retain(|(job, ..), _| *job != id);
         }
-        record.summarise();
-        record.follow(now, decision, &self.engine);
+        let booked = record.follow_and_book(now, decision, &self.engine);
+        self.rows.ledger.extend(booked.into_iter().map(|entry| (record.queue.clone(), entry)));
         record.price_attempt(&self.options.nodes);
         info!(job = %id, "{}", record.because);
         self.rows.jobs.insert(id);

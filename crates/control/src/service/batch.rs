@@ -9,7 +9,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::Entry;
 
 use super::Error;
-use crate::codec::encode_entry;
+use crate::codec::{ClosedAttempt, encode_entry};
 use crate::db;
 use crate::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
 
@@ -37,7 +37,15 @@ pub(super) struct Batch {
 impl Batch {
     /// Adds an entry.
     pub(super) fn push(&mut self, at: Timestamp, entry: &Entry) {
-        let body = encode_entry(entry);
+        self.push_body(at, encode_entry(entry));
+    }
+
+    /// Adds what an attempt came to.
+    pub(super) fn push_closed(&mut self, at: Timestamp, closed: &ClosedAttempt) {
+        closed.encode().into_iter().for_each(|body| self.push_body(at, body));
+    }
+
+    fn push_body(&mut self, at: Timestamp, body: Vec<u8>) {
         self.bytes += body.len();
         self.entries.push(db::Entry { at, body });
     }

@@ -47,7 +47,7 @@ impl Actor {
         };
         if !live.is_cancelled {
             if let Some(record) = self.records.get_mut(&job) {
-                record.note(now, format!("cancel requested by {by}"));
+                record.note_cancel(now, &by);
                 self.rows.jobs.insert(job);
             }
             self.apply(now, Event::CancelRequested { job, by }, batch)?;

@@ -53,6 +53,9 @@ pub enum Error {
     /// The key was used for another request.
     #[error("the idempotency key \"{0}\" was used for another request")]
     KeyReused(String),
+    /// The answer to the change that was made with this key isn't what was stored any more.
+    #[error("the answer to idempotency key \"{0}\" is damaged on disk")]
+    AnswerDamaged(String),
     /// Whether a request with this key was answered before can't be read.
     #[error("the answers that are kept can't be read: {cause}")]
     Unreadable {

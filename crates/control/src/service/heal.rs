@@ -100,9 +100,10 @@ impl Actor {
             }
         };
         info!("the journal can be written again: what is durable is replayed");
-        let Actor { journal, options, launches, launching, relaunches, looks, looking, keeping, .. } = self;
+        let Actor { journal, options, launches, launching, relaunches, looks, looking, keeping, audit, .. } = self;
         let under_way = UnderWay { launches, launching, relaunches, looks, looking, keeping };
-        Actor::resume(journal, recovered, options, under_way, now).map_err(|failure| {
+        let resumed = Actor::resume(journal, recovered, options, under_way, now);
+        resumed.map(|actor| Actor { audit, ..actor }).map_err(|failure| {
             let failure = with_causes(&failure);
             error!(failure, "what is durable can't be gone on with");
             failure

@@ -7,6 +7,7 @@
 //! running jobs go on.
 
 mod actor;
+mod audit;
 mod batch;
 mod changes;
 mod clock;

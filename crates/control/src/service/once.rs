@@ -44,7 +44,7 @@ impl Actor {
         }
         let answer = work(self, batch)?;
         let body = serde_json::to_string(&answer).expect("wire types have string keys only");
-        let kept = KeptAnswer { request: key.request, body };
+        let kept = KeptAnswer { request: key.request, body, is_whole: true };
         self.rows.answers.push((key, kept));
         Ok(answer)
     }
@@ -61,8 +61,12 @@ impl Actor {
 }
 
 impl KeptAnswer {
-    /// The body, if the request is the one that was answered with it.
+    /// The body, if the request is the one that was answered with it. A damaged one is never sent as if it were true, and its change
+    /// never made again: it was made.
     pub(crate) fn for_request(&self, key: &RequestKey) -> Result<&str, Error> {
+        if !self.is_whole {
+            return Err(Error::AnswerDamaged(key.key.clone()));
+        }
         if self.request == key.request { Ok(&self.body) } else { Err(Error::KeyReused(key.key.clone())) }
     }
 }

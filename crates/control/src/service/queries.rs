@@ -74,10 +74,12 @@ impl Actor {
         let poison = self.journal.poison();
         let trouble = self.troubles.summary().or_else(|| self.journal_trouble());
         let room = self.journal.room();
-        let (status, reason) = match (poison, trouble) {
-            (Some(poison), _) => (wire::Health::POISONED, Some(poison.to_owned())),
-            (None, Some(trouble)) => ("unwell", Some(trouble)),
-            (None, None) => ("ok", None),
+        let (damage, checked_at) = self.audit.state();
+        let (status, reason) = match (poison, trouble, damage) {
+            (Some(poison), ..) => (wire::Health::POISONED, Some(poison.to_owned())),
+            (None, Some(trouble), _) => ("unwell", Some(trouble)),
+            (None, None, Some(damage)) => (wire::Health::DEGRADED, Some(damage)),
+            (None, None, None) => ("ok", None),
         };
         wire::Health {
             status: status.to_owned(),
@@ -86,6 +88,8 @@ impl Actor {
             journal_entries: self.journal.last().0,
             journal_bytes: room.used.0,
             journal_bytes_max: room.max.0,
+            last_job: self.engine.next_job_id().0 - 1,
+            checked_at: checked_at.map(Time),
             pid: std::process::id(),
         }
     }

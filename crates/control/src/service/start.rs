@@ -12,6 +12,7 @@ use gangline_orchestration::{Engine, Event, Limits, Location, NodeSpec, NodeStat
 use tracing::{info, warn};
 
 use super::actor::Actor;
+use super::audit::Audit;
 use super::batch::{Batch, Rows};
 use super::contacts::Contacts;
 use super::handle::{Handle, Request};
@@ -74,6 +75,8 @@ pub struct Service {
     surveying: Option<Sender<()>>,
     /// Dropped, it stops the thread that removes what is old.
     sweeping: Sender<()>,
+    /// Dropped, it stops the auditing thread.
+    auditing: Sender<()>,
 }
 
 impl Service {
@@ -89,8 +92,13 @@ impl Service {
         let launcher = options.launcher.clone();
         let surveys = options.survey.is_some();
         let now = (options.clock)();
+        let clock = options.clock;
         let actor = Actor::open(options, (launches, looks, chores), now)?;
         let reader = actor.journal.reader();
+        let (auditing, stop) = channel();
+        let (audit, audited) = (actor.audit.clone(), reader.clone());
+        let look_through = move || audit.run(&audited, clock, &stop);
+        Builder::new().name("audit".to_owned()).spawn(look_through).map_err(StartError::Thread)?;
         let surveyed = (launcher.clone(), requests.clone());
         let survey = |(launcher, service): (Arc<dyn Launcher>, SyncSender<Request>)| {
             let (stopper, stop) = channel();
@@ -116,7 +124,7 @@ impl Service {
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
         let handle = Handle { requests, key: None };
-        Ok(Service { handle, reader, thread, failure, launching, keeping, surveying, sweeping })
+        Ok(Service { handle, reader, thread, failure, launching, keeping, surveying, sweeping, auditing })
     }
 
     /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
@@ -148,7 +156,7 @@ impl Service {
         // Fails only if the thread has ended already.
         let _ = self.handle.requests.send(Request::Stop);
         // They may be asking what doesn't answer, and have nothing to finish: they are told to stop and not waited for.
-        drop((self.surveying, self.sweeping));
+        drop((self.surveying, self.sweeping, self.auditing));
         if self.thread.join().is_err() {
             warn!("the control plane's thread had panicked");
         }
@@ -215,6 +223,7 @@ pub(super) fn replay(recovered: &Recovered, limits: Limits) -> Result<Engine, St
     for record in &recovered.records {
         let sequence = record.sequence.0;
         let entry = decode_entry(&record.body).map_err(|source| StartError::Body { sequence, source })?;
+        let Some(entry) = entry.engine() else { continue };
         engine.replay(record.at, &entry).map_err(|source| StartError::Replay { sequence, source })?;
     }
     info!(entries = recovered.records.len(), jobs = engine.jobs().len(), "replayed the journal");
@@ -269,6 +278,7 @@ impl Actor {
             keeping: under_way.keeping,
             remains: BTreeMap::new(),
             troubles: Troubles::default(),
+            audit: Audit::default(),
             rows_since: None,
             entries_since_snapshot: u64::try_from(recovered.records.len()).unwrap_or(u64::MAX),
             last_seen,
@@ -284,6 +294,8 @@ impl Actor {
         }
         let with_folders = actor.jobs_with_folders();
         let given_out = actor.given_out(recovered.given_out, &with_folders)?;
+        // Before anything is written: what is damaged is told, and isn't written upon unawares.
+        actor.audit.begin(&actor.reader, given_out);
         actor.reconcile(stored, (given_out, with_folders), now)?;
         Ok(actor)
     }
@@ -339,7 +351,7 @@ impl Actor {
         self.rows.sweeps.extend(sweeps.into_values());
         for job in self.engine.jobs() {
             if let Some(record) = self.records.get_mut(&job.id)
-                && record.align(now, job, &self.engine)
+                && (record.lacks_prices() | record.align(now, job, &self.engine))
             {
                 record.price_attempt(&self.options.nodes);
                 self.rows.jobs.insert(job.id);

@@ -9,7 +9,7 @@ use tracing::debug;
 use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
-use crate::model::{JobRecord, SampleRow, SweepRecord};
+use crate::model::{SampleRow, SweepRecord};
 use crate::wire;
 
 impl Actor {
@@ -22,9 +22,8 @@ impl Actor {
     ) -> Result<wire::SweepSubmitted, Error> {
         self.refuse_if_full(sweep.stored_bytes(), batch)?;
         let id = SweepId(self.engine.next_job_id());
-        let shared = Arc::new(SweepRecord::new(id, &sweep));
-        let jobs: Vec<JobId> = (id.0.0..).map(JobId).take(sweep.grid.points()).collect();
-        let records: Vec<JobRecord> = jobs.iter().map(|job| JobRecord::point(&shared, &sweep, *job, now)).collect();
+        let (shared, records) = SweepRecord::with_jobs(id, &sweep, now);
+        let jobs: Vec<JobId> = records.iter().map(|record| record.id).collect();
         let submitted = wire::SweepSubmitted {
             sweep: id.to_string(),
             name: sweep.job.name.clone(),
@@ -56,7 +55,7 @@ impl Actor {
         let jobs: Vec<JobId> = self.engine.sweep_jobs(sweep).map(|job| job.id).collect();
         for job in &jobs {
             if let Some(record) = self.records.get_mut(job) {
-                record.note(now, format!("cancel of {sweep} requested by {by}"));
+                record.note_sweep_cancel(now, sweep, &by);
             }
         }
         self.apply(now, Event::SweepCancelRequested { sweep, by }, batch)?;

@@ -65,7 +65,7 @@ mod tests {
             loss: *loss,
             tokens: 0,
         };
-        Series { job: "job-1".to_owned(), points: points.iter().map(point).collect(), thinned_at: None }
+        Series { job: "job-1".to_owned(), points: points.iter().map(point).collect(), thinned_at: None, damaged: 0 }
     }
 
     #[test]

@@ -225,6 +225,8 @@ mod tests {
             journal_entries: 0,
             journal_bytes: 0,
             journal_bytes_max: 1,
+            last_job: 0,
+            checked_at: None,
             pid: 1,
         };
         PageData { jobs: Vec::new(), curves: Vec::new(), nodes: Vec::new(), queues: Vec::new(), health }

@@ -328,6 +328,13 @@ pub struct Series {
     /// Since when only points are kept that stand out, a few hundred an attempt: the job ended long before.
     #[serde(default)]
     pub thinned_at: Option<Time>,
+    /// Points that are left out because they are damaged on disk.
+    #[serde(default, skip_serializing_if = "is_none_left_out")]
+    pub damaged: u64,
+}
+
+fn is_none_left_out(damaged: &u64) -> bool {
+    *damaged == 0
 }
 
 /// A point of a training curve.

@@ -107,7 +107,7 @@ pub struct Queue {
 /// How the control plane is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`; `unwell`: something that jobs need to start is lacking (processes, memory, disk space), so they wait, which costs them
+    /// `ok`; `degraded`: some of what is stored is damaged, and told where it is met; `unwell`: something that jobs need to start is lacking (processes, memory, disk space), so they wait, which costs them
     /// nothing; or `poisoned`: the journal can't be written; running jobs go on, changes are refused. The API answers 503
     /// then.
     pub status: String,
@@ -123,6 +123,12 @@ pub struct Health {
     /// The most that it may have; from 95 % of that on, new jobs are refused.
     #[serde(default)]
     pub journal_bytes_max: u64,
+    /// The last job id that was given out, as a number.
+    #[serde(default)]
+    pub last_job: u64,
+    /// When all that is stored was last checked; none before the first time since the start.
+    #[serde(default)]
+    pub checked_at: Option<Time>,
     /// Its process id.
     pub pid: u32,
 }
@@ -130,4 +136,6 @@ pub struct Health {
 impl Health {
     /// The status of a control plane whose journal can't be written.
     pub const POISONED: &str = "poisoned";
+    /// The status where some of what is stored is damaged.
+    pub const DEGRADED: &str = "degraded";
 }

@@ -149,3 +149,34 @@ fn points_with_a_loss_are_preferred() {
     assert_eq!(series.points.len(), 50);
     assert!(series.points.iter().all(|point| point.loss.is_some()));
 }
+
+/// Where a page of the database isn't one any more, the list has all jobs but those on it, and tells which these are.
+#[test]
+fn a_malformed_page_hides_only_its_own_jobs_from_the_list() {
+    const PAGE_BYTES: usize = 4_096;
+    let plane = Plane::start();
+    for number in 1..=60 {
+        plane.submit(&format!("needle-{number}"), 1);
+    }
+    let path = plane.folder.path().join("journal.sqlite");
+    let database = rusqlite::Connection::open(&path).expect("it opens");
+    database.query_row("PRAGMA wal_checkpoint(FULL)", [], |_| Ok(())).expect("nobody is in the way");
+    let mut bytes = std::fs::read(&path).expect("it is readable");
+    let needle = br#""id":30,"name":"needle-30""#;
+    let at = bytes.windows(needle.len()).rposition(|window| window == needle).expect("it is there");
+    bytes[at / PAGE_BYTES * PAGE_BYTES] ^= 1;
+    std::fs::write(&path, &bytes).expect("the file is ours");
+    // Whoever reads forgets the pages that it knows.
+    plane.submit("last", 1);
+    let list = plane.get("/jobs?limit=500");
+    assert_eq!(list.status, 200, "{}", list.text);
+    let list = list.json();
+    let names = |key: &str| list[key].as_array().cloned().unwrap_or_default();
+    let (shown, damaged) = (names("jobs").len(), names("damaged"));
+    assert_eq!(shown + damaged.len(), 61);
+    assert!(damaged.contains(&"job-30".into()) && damaged.len() < 20, "{damaged:?}");
+    let before = plane.get("/jobs?before=job-40&limit=5").json();
+    assert_eq!(before["jobs"].as_array().map_or(0, Vec::len) + before["damaged"].as_array().map_or(0, Vec::len), 5);
+    assert_eq!(plane.get("/jobs/job-30").refusal(), (503, "G0203".to_owned()));
+    assert_eq!(plane.get("/jobs/job-61").status, 200);
+}

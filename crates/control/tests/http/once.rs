@@ -91,3 +91,21 @@ fn requests_with_one_key_at_the_same_time_make_one_change() {
     }
     assert_eq!(count(&plane), 20);
 }
+
+/// A stored answer that a disk has changed is neither given as if it were true, nor is its change made again.
+#[test]
+fn a_damaged_answer_is_refused_and_its_change_is_not_made_again() {
+    let plane = Plane::start();
+    assert_eq!(post(&plane, "/jobs", "k", &job(&plane, "a")).status, 200);
+    assert_eq!(post(&plane, "/jobs", "other", &job(&plane, "b")).status, 200);
+    let database = rusqlite::Connection::open(plane.folder.path().join("journal.sqlite")).expect("it opens");
+    let sql = "UPDATE answers SET body = replace(body, 'job-1', 'job-7') WHERE key = 'k'";
+    assert_eq!(database.execute(sql, []).expect("the statement is sound"), 1);
+    for _ in 0..2 {
+        let refused = post(&plane, "/jobs", "k", &job(&plane, "a"));
+        assert_eq!(refused.refusal(), (409, "G0321".to_owned()));
+        assert!(!refused.text.contains("job-7") && refused.text.contains("the change was made"), "{}", refused.text);
+    }
+    assert_eq!(count(&plane), 2, "nothing was submitted twice");
+    assert_eq!(post(&plane, "/jobs", "other", &job(&plane, "b")).header("idempotency-replayed"), Some("true"));
+}

@@ -19,15 +19,21 @@ const STEPS: usize = 80;
 /// Steps more in which no supervisor lingers and nothing new comes, so that every job ends.
 const LAST_STEPS_MAX: usize = 400;
 
-struct Chaos {
+pub(super) struct Chaos {
     random: ChaCha8Rng,
-    world: World,
+    pub(super) world: World,
     supervisors: BTreeMap<(u64, u32, String), Supervisor>,
-    jobs: Vec<JobId>,
+    pub(super) jobs: Vec<JobId>,
 }
 
 impl Chaos {
-    fn below(&mut self, limit: u32) -> u32 {
+    pub(super) fn new(seed: u64) -> Chaos {
+        let world = World::new(&[("n1", 2), ("n2", 2)]);
+        let random = ChaCha8Rng::seed_from_u64(seed);
+        Chaos { random, world, supervisors: BTreeMap::new(), jobs: Vec::new() }
+    }
+
+    pub(super) fn below(&mut self, limit: u32) -> u32 {
         self.random.next_u32() % limit
     }
 
@@ -41,7 +47,7 @@ impl Chaos {
         }
     }
 
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         match self.below(12) {
             0 | 1 => {
                 let (nodes, slots) = (1 + self.below(2), 1 + self.below(2));
@@ -142,9 +148,7 @@ impl Chaos {
 #[test]
 fn random_histories_with_crashes_lose_repeat_and_double_book_nothing() {
     for seed in 0..SEEDS {
-        let world = World::new(&[("n1", 2), ("n2", 2)]);
-        let random = ChaCha8Rng::seed_from_u64(seed);
-        let mut chaos = Chaos { random, world, supervisors: BTreeMap::new(), jobs: Vec::new() };
+        let mut chaos = Chaos::new(seed);
         for _ in 0..STEPS {
             chaos.step();
             chaos.check();

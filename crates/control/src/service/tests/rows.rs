@@ -114,3 +114,37 @@ fn samples_of_the_first_node_are_kept_and_those_of_all_are_acknowledged() {
     let kept = reader.read(|transaction| transaction.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))));
     assert_eq!(kept.expect("it is there"), (1, 0));
 }
+
+#[test]
+fn a_changed_sample_is_left_out_of_its_curve_and_said() {
+    for change in ["loss = 7.5", "step = step + 1", "tokens = 9", "at_unix_nanos = 1", "number = number + 7"] {
+        let mut world = world();
+        let series = |world: &mut World| {
+            let reader = world.actor().journal.reader();
+            reader
+                .read(|transaction| crate::model::read_series(transaction, JobId(1), 100, None))
+                .expect("it is readable")
+        };
+        let sound = series(&mut world);
+        assert_eq!((sound.points.len(), sound.damaged), (1, 0));
+        tamper(&world, &format!("UPDATE samples SET {change} WHERE job = 1"));
+        let found = series(&mut world);
+        assert_eq!((found.points.len(), found.damaged), (0, 1), "{change}");
+        tamper(&world, "UPDATE samples SET sum = NULL WHERE job = 1");
+        assert_eq!(series(&mut world).damaged, 0, "one of an earlier release has no sum");
+    }
+}
+
+#[test]
+fn damage_is_said_in_the_health_at_the_next_start_and_a_lost_booking_is_damage() {
+    let mut world = world();
+    assert_eq!(world.health().reason, None);
+    world.crash();
+    tamper(&world, "DELETE FROM ledger WHERE job = 2");
+    world.open().expect("the folder opens again");
+    let health = world.health();
+    assert_eq!(health.status, "degraded");
+    let told = "damaged on disk: 1 of the jobs; run gangline rebuild";
+    assert_eq!(health.reason.as_deref(), Some(told));
+    assert_eq!(listing(&mut world).damaged, [JobId(2)]);
+}

@@ -247,6 +247,31 @@ impl World {
         self.actor = None;
     }
 
+    /// Another one with a copy of this one's folder, which is down.
+    pub(super) fn copy(&self) -> World {
+        assert!(self.actor.is_none(), "a folder that is written to isn't copied so");
+        let (_, gangs) = sync_channel(1);
+        let (_, looks) = sync_channel(1);
+        let (_, chores) = sync_channel(1);
+        let folder = tempfile::tempdir().expect("the temporary folder is writable");
+        copy_files(self.folder.path(), folder.path());
+        for beside in [db::HISTORY, db::SNAPSHOTS]
+            .map(Path::new)
+            .into_iter()
+            .filter(|beside| self.folder.path().join(beside).is_dir())
+        {
+            std::fs::create_dir(folder.path().join(beside)).expect("the folder is ours");
+            copy_files(&self.folder.path().join(beside), &folder.path().join(beside));
+        }
+        let (machines, nodes, sharing) = (Arc::clone(&self.machines), self.nodes.clone(), self.sharing.clone());
+        let (survey, journal, now, is_keeper_away, actor) = (self.survey, self.journal, self.now, false, None);
+        World { folder, machines, nodes, survey, sharing, journal, now, is_keeper_away, actor, gangs, looks, chores }
+    }
+
+    pub(super) fn health(&mut self) -> wire::Health {
+        self.ask(|reply| Request::Health { reply }).expect("it is a question")
+    }
+
     /// One turn with nothing asked, this much later.
     pub(super) fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
@@ -349,5 +374,13 @@ pub(super) fn submitted(answer: wire::Answer) -> wire::Submitted {
     match answer {
         wire::Answer::Submitted(submitted) => submitted,
         other => panic!("not a job that was taken: {other:?}"),
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).expect("the folder is readable").flatten() {
+        if entry.path().is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name())).expect("there is room");
+        }
     }
 }

@@ -1,0 +1,237 @@
+//! A journal's database written anew beside the old one, which then takes its place: what isn't damaged is copied, the read models are
+//! written by the caller. Whatever page of the old file is malformed, the new one is sound, and the old one is kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
+
+use super::anchor::Anchor;
+use super::folder::{DATABASE, HeldFolder, create_aside, publish, remove_if_there};
+use super::journal::connect;
+use super::reader::head_at;
+use super::record::Head;
+use super::snapshots::Snapshots;
+use super::{Error, Reader, Sequence, schema};
+
+/// Where the old database is kept.
+const BEFORE: &str = "journal.sqlite.before-rebuild";
+/// Tables that aren't copied as they are: the caller writes them.
+const WRITTEN: [&str; 5] = ["jobs", "sweeps", "ledger", "samples", "answers"];
+/// Copied as far as they can be read: nothing follows from what is missing.
+const DISPENSABLE: [&str; 2] = ["dropped", "snapshots"];
+/// Ranges tried until what is left is given up.
+const TRIES_MAX: u32 = 2_000;
+
+/// A journal that no control plane works on.
+#[derive(Debug)]
+pub struct Offline {
+    folder: HeldFolder,
+}
+
+/// A state of the engine to be stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewSnapshot<'a> {
+    /// The last record it covers.
+    pub sequence: Sequence,
+    /// In the writer's own encoding.
+    pub body: &'a [u8],
+}
+
+impl Offline {
+    /// Takes a folder that has a journal.
+    ///
+    /// # Errors
+    /// [`Error::InUse`] if a control plane holds it; [`Error::Folder`] if there is no journal.
+    pub fn open(folder: &Path) -> Result<Offline, Error> {
+        let path = folder.join(DATABASE);
+        fs::metadata(&path).map_err(|source| Error::Folder { path, source })?;
+        Ok(Offline { folder: HeldFolder::hold(folder)? })
+    }
+
+    /// Reads it.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.folder.database())
+    }
+
+    /// Refuses a journal that doesn't reach the record that its anchor names.
+    ///
+    /// # Errors
+    /// [`Error::TailLost`].
+    pub fn refuse_lost_tail(&self, last: Sequence) -> Result<(), Error> {
+        match Anchor::read(self.folder.path())? {
+            Some(known) if known.head.sequence > last => Err(Error::TailLost {
+                path: self.folder.database(),
+                last,
+                anchored: known.head.sequence,
+                given_out: known.given_out,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether its tables are those of this program.
+    ///
+    /// # Errors
+    /// Those of [`Reader::read`].
+    pub fn is_current(&self) -> Result<bool, Error> {
+        let sql = "SELECT value FROM meta WHERE key = 'schema_version'";
+        let found: u32 = self.reader().read(|transaction| transaction.query_row(sql, [], |row| row.get(0)))?;
+        Ok(found == schema::newest())
+    }
+
+    /// What SQLite finds wrong with the file, first.
+    ///
+    /// # Errors
+    /// Those of [`Reader::read`], but for damage.
+    pub fn malformed(&self) -> Result<Option<String>, Error> {
+        let verdict = self.reader().read(|t| t.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)));
+        match verdict {
+            Ok(verdict) => Ok(Some(verdict).filter(|verdict: &String| verdict != "ok")),
+            Err(Error::Damaged { what, .. }) => Ok(Some(what)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a new database, has the caller fill it in one transaction with the old one attached as `old`, and puts it in the
+    /// place of the old one, which is kept; where.
+    ///
+    /// # Errors
+    /// What the disk said; nothing has been changed then.
+    pub fn renew(
+        &self,
+        snapshot: NewSnapshot<'_>,
+        fill: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<PathBuf, Error> {
+        let database = self.folder.database();
+        let failed = |error| Error::from_sqlite(&database, error);
+        let mut old = connect(&database).map_err(failed)?;
+        schema::update(&mut old, &database)?;
+        drop(old);
+        let aside = create_aside(self.folder.path())?;
+        if let Some(last) = self.fill(&aside, snapshot.sequence, fill).map_err(failed)? {
+            // It is of the same records as the old database's.
+            Snapshots::of(&database).write(last, snapshot.body)?;
+        }
+        self.empty_log(&database).map_err(failed)?;
+        let kept = self.folder.path().join(BEFORE);
+        let refused = |source| Error::Folder { path: aside.clone(), source };
+        remove_if_there(&kept).map_err(refused)?;
+        fs::hard_link(&database, &kept).map_err(refused)?;
+        for suffix in ["-wal", "-shm"] {
+            remove_if_there(&self.folder.path().join(format!("{DATABASE}{suffix}"))).map_err(refused)?;
+        }
+        publish(&aside, &database, self.folder.path()).map_err(refused)?;
+        Ok(kept)
+    }
+
+    fn fill(
+        &self,
+        aside: &Path,
+        sequence: Sequence,
+        fill: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> rusqlite::Result<Option<Head>> {
+        let mut connection = Connection::open(aside)?;
+        // It is synced as a whole before it counts.
+        connection.pragma_update(None, "synchronous", "OFF")?;
+        connection.pragma_update(None, "journal_mode", "MEMORY")?;
+        connection.execute("ATTACH ?1 AS old", [self.folder.database().to_string_lossy()])?;
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        copy_tables(&transaction)?;
+        fill(&transaction)?;
+        let last = head_at(&transaction, sequence)?;
+        transaction.commit()?;
+        connection.execute("DETACH old", [])?;
+        let verdict: String = connection.query_row("PRAGMA main.quick_check(1)", [], |row| row.get(0))?;
+        if verdict != "ok" {
+            let corrupt = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+            return Err(rusqlite::Error::SqliteFailure(corrupt, Some(verdict)));
+        }
+        connection.close().map_err(|(_, error)| error)?;
+        Ok(last)
+    }
+
+    /// Copies what the write-ahead log has into the old database, so that nothing of it is left that the new one could be taken for.
+    fn empty_log(&self, database: &Path) -> rusqlite::Result<()> {
+        let connection = connect(database)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
+        if is_busy {
+            let busy = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+            return Err(rusqlite::Error::SqliteFailure(busy, Some("somebody reads the journal".to_owned())));
+        }
+        connection.close().map_err(|(_, error)| error)
+    }
+}
+
+fn copy_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    let sql = "SELECT name FROM main.sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
+    let names: Vec<String> = transaction.prepare(sql)?.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    for name in names.iter().filter(|name| !WRITTEN.contains(&name.as_str())) {
+        let sql = format!("INSERT OR REPLACE INTO main.{name} SELECT * FROM old.{name}");
+        let copied = tried(transaction, |transaction| transaction.execute(&sql, []))?;
+        if let Err(error) = copied
+            && !DISPENSABLE.contains(&name.as_str())
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Runs a change that may meet a malformed page; what it did until then is taken back.
+fn tried<T>(
+    transaction: &Transaction<'_>,
+    change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Result<T, rusqlite::Error>> {
+    transaction.execute_batch("SAVEPOINT tried")?;
+    let outcome = change(transaction);
+    if outcome.is_err() {
+        transaction.execute_batch("ROLLBACK TO tried")?;
+    }
+    transaction.execute_batch("RELEASE tried")?;
+    match outcome {
+        Err(error) if !is_malformed(&error) => Err(error),
+        outcome => Ok(outcome),
+    }
+}
+
+/// Whether a page of the database isn't one.
+#[must_use]
+pub fn is_malformed(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
+}
+
+/// Keys to be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys {
+    /// The first.
+    pub from: i64,
+    /// The last.
+    pub to: i64,
+    /// A part of so many keys that can't be read is lost as a whole.
+    pub grain: i64,
+}
+
+/// Runs `sql` for each part of a range of keys, `?1` to `?2`, that can be read, and returns the parts that can't.
+///
+/// # Errors
+/// What SQLite said, but for malformed pages.
+pub fn salvage(transaction: &Transaction<'_>, sql: &str, keys: Keys) -> rusqlite::Result<Vec<(i64, i64)>> {
+    let (mut left, mut lost, mut tries) = (vec![(keys.from, keys.to)], Vec::new(), 0);
+    while let Some((from, to)) = left.pop() {
+        tries += 1;
+        let copied = tried(transaction, |transaction| transaction.prepare_cached(sql)?.execute(params![from, to]))?;
+        if copied.is_ok() {
+            continue;
+        }
+        if to - from < keys.grain || tries >= TRIES_MAX {
+            lost.push((from, to));
+            continue;
+        }
+        let middle = from + (to - from) / 2;
+        left.extend([(middle + 1, to), (from, middle)]);
+    }
+    Ok(lost)
+}

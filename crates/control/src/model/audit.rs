@@ -1,0 +1,71 @@
+//! Rows read only to see whether they are what was written, a slice at a time.
+
+use rusqlite::{Row, Transaction, params};
+
+use super::answers::is_intact;
+use super::store::sample_sum;
+
+/// What a slice of a table came to.
+#[derive(Debug)]
+pub(crate) struct Slice<K> {
+    /// Rows that aren't what was written.
+    pub(crate) damaged: u64,
+    /// Where the next one begins; none at the end.
+    pub(crate) next: Option<K>,
+}
+
+/// The key of a sample: job, attempt, node and number.
+pub(crate) type SampleKey = [i64; 4];
+
+/// Looks at `count` samples after a key.
+pub(crate) fn samples_from(
+    transaction: &Transaction<'_>,
+    after: SampleKey,
+    count: u32,
+) -> rusqlite::Result<Slice<SampleKey>> {
+    let sql = "SELECT job, attempt, node_rank, number, at_unix_nanos, step, tokens, loss, sum FROM samples
+               WHERE (job, attempt, node_rank, number) > (?1, ?2, ?3, ?4)
+               ORDER BY job, attempt, node_rank, number LIMIT ?5";
+    let mut statement = transaction.prepare_cached(sql)?;
+    let [job, attempt, node_rank, number] = after;
+    let mut rows = statement.query(params![job, attempt, node_rank, number, count])?;
+    let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
+    while let Some(row) = rows.next()? {
+        seen += 1;
+        let (key, is_intact) = sample(row)?;
+        slice.damaged += u64::from(!is_intact);
+        slice.next = Some(key);
+    }
+    slice.next = slice.next.filter(|_| seen == count);
+    Ok(slice)
+}
+
+/// Its key comes from the table's tree; whatever else isn't of its type is damage.
+fn sample(row: &Row<'_>) -> rusqlite::Result<(SampleKey, bool)> {
+    let key = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
+    let is_intact = || {
+        let numbers = [row.get(4)?, row.get(5)?, row.get(6)?];
+        let (loss, sum): (Option<f64>, Option<i64>) = (row.get(7)?, row.get(8)?);
+        let ([job, attempt, node_rank, number], [at, step, tokens]) = (key, numbers);
+        let written = sample_sum(&[job, attempt, node_rank, number, at, step, tokens], loss);
+        Ok::<_, rusqlite::Error>(sum.is_none_or(|sum| sum == i64::from(written)))
+    };
+    Ok((key, is_intact().unwrap_or(false)))
+}
+
+/// Looks at `count` answers after a number.
+pub(crate) fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+    let sql = "SELECT request, body, at_unix_nanos, sequence, sum, user, key, number FROM answers
+               WHERE number > ?1 ORDER BY number LIMIT ?2";
+    let mut statement = transaction.prepare_cached(sql)?;
+    let mut rows = statement.query(params![after, count])?;
+    let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
+    while let Some(row) = rows.next()? {
+        seen += 1;
+        let intact = || is_intact(row, (row.get_ref(5)?.as_bytes()?, row.get_ref(6)?.as_bytes()?));
+        slice.damaged += u64::from(!intact().unwrap_or(false));
+        slice.next = Some(row.get(7)?);
+    }
+    slice.next = slice.next.filter(|_| seen == count);
+    Ok(slice)
+}

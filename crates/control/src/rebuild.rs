@@ -1,0 +1,383 @@
+//! `gangline rebuild`: the read models of jobs, sweeps and ledger made again from the journal, and compared with those that are stored.
+//!
+//! What can't be made again is kept where it is intact: samples, answers, notes of the moment, and what attempts came to that an earlier
+//! release ended. Works on a folder that no control plane holds. Keeps A-3 and A-8: the journal alone says what happened.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use gangline_base::{JobId, SweepId};
+use gangline_orchestration::{Engine, Limits};
+use rusqlite::Transaction;
+use serde::Serialize;
+
+use crate::codec::{decode_entry, decode_snapshot, encode_snapshot};
+use crate::db::{self, Keys, NewSnapshot, Offline, Reader, Sequence, salvage};
+use crate::history::Error;
+use crate::model::{
+    JobRecord, LedgerRow, Made, Remade, Remake, SweepRecord, is_removed, known_jobs, read_job, read_stored, read_sweep,
+    stored_ledger, write_job, write_sweep,
+};
+
+/// Records read at once.
+const PAGE: u32 = 10_000;
+/// Differences that are told one by one.
+const TOLD_MAX: usize = 100;
+/// The largest number of an answer that is looked for.
+const NUMBER_MAX: i64 = 1 << 40;
+/// Samples that may go with one that can't be read.
+const SAMPLES_GRAIN: i64 = 64;
+
+/// What became of the rows of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// They say what the journal says.
+    pub same: u64,
+    /// They are, or would be, made again.
+    pub remade: u64,
+    /// The journal doesn't know what they say, and they are intact.
+    pub kept: u64,
+    /// They were removed because their jobs had ended long before ([`crate::config`]'s retention), and stay so.
+    pub removed: u64,
+    /// They are damaged or missing, and the journal doesn't have them.
+    pub lost: u64,
+}
+
+/// What was found, and done.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Outcome {
+    /// Jobs.
+    pub jobs: Counts,
+    /// Sweeps.
+    pub sweeps: Counts,
+    /// Rows of the ledger.
+    pub bookings: Counts,
+    /// Curves of which samples can't be read, and ranges of answers to requests with a key that can't.
+    pub lost_samples: u64,
+    /// See `lost_samples`.
+    pub lost_answers: u64,
+    /// What is wrong with the journal itself, if it could be gone around.
+    pub journal: Option<String>,
+    /// Then jobs below this one stay as they are: they began before the first state after that.
+    pub known_from: Option<JobId>,
+    /// What SQLite finds wrong with the file.
+    pub malformed: Option<String>,
+    /// The first differences, each in a sentence.
+    pub differences: Vec<String>,
+    /// How many there are.
+    pub differences_total: u64,
+    /// Where the old database is, if there is a new one.
+    pub before: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// Whether the read models say what the journal says, in a sound file.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.differences_total == 0 && self.malformed.is_none()
+    }
+
+    fn tell(&mut self, difference: String) {
+        self.differences_total += 1;
+        if self.differences.len() < TOLD_MAX {
+            self.differences.push(difference);
+        }
+    }
+}
+
+/// Rows to be written.
+#[derive(Default)]
+struct Rows {
+    jobs: Vec<JobRecord>,
+    sweeps: Vec<std::sync::Arc<SweepRecord>>,
+    ledger: Vec<LedgerRow>,
+}
+
+/// Compares the read models of a data folder with its journal and, unless this is only a `check`, makes them again if they differ.
+///
+/// # Errors
+/// An [`Error`]; nothing has been changed then.
+pub fn rebuild(data: &Path, is_check: bool) -> Result<Outcome, Error> {
+    let offline = Offline::open(&db::journal_folder(data))?;
+    let malformed = offline.malformed()?;
+    let mut making = Making::new(offline.reader());
+    making.outcome.malformed = malformed;
+    let (mut remake, mut after) = (Remake::new(Engine::new(Limits::default())), Sequence::ZERO);
+    let (engine, last) = loop {
+        match making.follow(remake, after) {
+            Err(Error::Journal(broken @ (db::Error::Corrupt { at, .. } | db::Error::History { last: at, .. }))) => {
+                let Some(state) = begin_after(&making.reader, at)? else { return Err(broken.into()) };
+                (remake, after) = state;
+                making = Making { known_from: remake.known_from, ..Making::new(making.reader) };
+                making.outcome.known_from = Some(making.known_from);
+                making.outcome.journal = Some(broken.to_string());
+            }
+            done => break done?,
+        }
+    };
+    offline.refuse_lost_tail(last)?;
+    making.look_for_others()?;
+    let Making { mut outcome, rows, known_from, .. } = making;
+    if !is_check && !outcome.is_sound() {
+        let body = encode_snapshot(&engine.snapshot());
+        let snapshot = NewSnapshot { sequence: last, body: &body };
+        let before = offline.renew(snapshot, |transaction| write(transaction, &rows, known_from, &mut outcome))?;
+        outcome.before = Some(before);
+    }
+    Ok(outcome)
+}
+
+/// From the oldest stored state that covers a record which isn't there.
+fn begin_after(reader: &Reader, broken: Sequence) -> Result<Option<(Remake, Sequence)>, Error> {
+    let Some((at, body)) = reader.snapshot_of(broken)? else { return Ok(None) };
+    let state = decode_snapshot(&body).map_err(|source| Error::Record { at, source })?;
+    let engine = Engine::restore(Limits::default(), state).map_err(|source| Error::Sequence { at, source })?;
+    Ok(Some((Remake::new(engine), at)))
+}
+
+/// Read models in the making.
+struct Making {
+    reader: Reader,
+    rows: Rows,
+    outcome: Outcome,
+    seen: BTreeSet<JobId>,
+    known_from: JobId,
+}
+
+impl Making {
+    fn new(reader: Reader) -> Making {
+        let (rows, outcome, seen) = (Rows::default(), Outcome::default(), BTreeSet::new());
+        Making { reader, rows, outcome, seen, known_from: JobId(1) }
+    }
+
+    /// Follows all records after one, to the engine at the last.
+    fn follow(&mut self, mut remake: Remake, mut after: Sequence) -> Result<(Engine, Sequence), Error> {
+        loop {
+            let records = self.reader.history(after, PAGE)?;
+            let Some(last) = records.last().map(|record| record.sequence) else { break };
+            for record in records {
+                let at = record.sequence;
+                let recorded = decode_entry(&record.body).map_err(|source| Error::Record { at, source })?;
+                let made = remake.take_in(record.at, recorded).map_err(|source| Error::Sequence { at, source })?;
+                self.take(made)?;
+            }
+            after = last;
+        }
+        let (engine, made) = remake.finish();
+        self.take(made)?;
+        Ok((engine, after))
+    }
+
+    fn take(&mut self, made: Vec<Made>) -> Result<(), Error> {
+        for made in made {
+            match made {
+                Made::Job(job) => {
+                    self.seen.insert(job.record.id);
+                    self.take_job(*job)?;
+                }
+                Made::Sweep(sweep) => take_sweep(&self.reader, sweep, &mut self.rows, &mut self.outcome)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn take_job(&mut self, made: Remade) -> Result<(), Error> {
+        let id = made.record.id;
+        let stored = intact(self.reader.read(|transaction| read_stored(transaction, id)))?;
+        if matches!(stored, Some(None)) && made.record.state.is_final() && self.is_removed(id)? {
+            self.outcome.jobs.removed += 1;
+            return self.take_ledger(&made, false).map(drop);
+        }
+        let why = match &stored {
+            Some(Some(stored)) if stored.has_lost() => None,
+            Some(Some(stored)) => made.difference(stored).map(|what| format!("isn't what the journal says: {what}")),
+            Some(None) => Some("is missing".to_owned()),
+            None => Some("is damaged".to_owned()),
+        };
+        let stored = stored.flatten();
+        let was_told = stored.as_ref().is_some_and(JobRecord::has_lost_bookings);
+        let lost = self.take_ledger(&made, was_told)?;
+        let mut record = match (stored, why) {
+            (Some(stored), None) => {
+                let counts = &mut self.outcome.jobs;
+                *(if stored.has_lost() { &mut counts.kept } else { &mut counts.same }) += 1;
+                stored
+            }
+            (_, why) => {
+                self.outcome.jobs.remade += 1;
+                self.outcome.tell(format!("the row of {id} {}", why.unwrap_or_default()));
+                if !made.unknown.is_empty() {
+                    self.outcome
+                        .tell(format!("how far {id} came isn't in the journal: an earlier release ended its attempts"));
+                }
+                let mut record = made.record;
+                record.note_remade();
+                record
+            }
+        };
+        if lost > 0 {
+            record.note_lost_bookings();
+        }
+        self.rows.jobs.push(record);
+        Ok(())
+    }
+
+    fn is_removed(&self, id: JobId) -> Result<bool, Error> {
+        // An earlier release's database has no such table, and nothing was removed from it.
+        let is_removed = |transaction: &Transaction<'_>| Ok(is_removed(transaction, id).unwrap_or(false));
+        Ok(unless_malformed(self.reader.read(is_removed))?.unwrap_or(false))
+    }
+
+    /// How many of a job's bookings are lost.
+    fn take_ledger(&mut self, made: &Remade, was_told: bool) -> Result<u64, Error> {
+        let (id, queue) = (made.record.id, &made.record.queue);
+        let booked: Vec<LedgerRow> = made.booked.iter().map(|entry| LedgerRow::of(queue, entry)).collect();
+        let stored = unless_malformed(self.reader.read(|transaction| stored_ledger(transaction, id)))?;
+        if stored.is_none() {
+            self.outcome.tell(format!("what the ledger has of {id} can't be read"));
+        }
+        let (stored, _) = stored.unwrap_or_default();
+        for row in &booked {
+            let (attempt, node) = row.share();
+            let what = match stored.iter().find(|stored| stored.share() == row.share()) {
+                Some(stored) if stored == row => {
+                    self.outcome.bookings.same += 1;
+                    continue;
+                }
+                Some(_) => "isn't what the journal says",
+                None => "is damaged or missing",
+            };
+            self.outcome.tell(format!("what attempt {attempt} of {id} cost on {node} {what}"));
+            self.outcome.bookings.remade += 1;
+        }
+        let is_unknown =
+            |row: &LedgerRow| u32::try_from(row.share().0).is_ok_and(|number| made.unknown.contains(&number));
+        let (kept, others): (Vec<LedgerRow>, Vec<LedgerRow>) = stored.into_iter().partition(is_unknown);
+        for row in others.iter().filter(|row| booked.iter().all(|booked| booked.share() != row.share())) {
+            let (attempt, node) = row.share();
+            self.outcome.tell(format!("the ledger has attempt {attempt} of {id} on {node}, and the journal hasn't"));
+        }
+        let mut lost = 0;
+        for attempt in made.record.attempts.iter().filter(|attempt| made.unknown.contains(&attempt.number)) {
+            let is_kept = |node: &str| kept.iter().any(|row| row.share() == (i64::from(attempt.number), node));
+            for node in attempt.shares.iter().map(|share| &share.node).filter(|node| !is_kept(node)) {
+                lost += 1;
+                if !was_told {
+                    let number = attempt.number;
+                    let what =
+                        format!("what attempt {number} of {id} cost on {node} is lost: an earlier release ended it");
+                    self.outcome.tell(what);
+                }
+            }
+        }
+        self.outcome.bookings.kept += u64::try_from(kept.len()).unwrap_or(u64::MAX);
+        self.outcome.bookings.lost += lost;
+        self.rows.ledger.extend(kept.into_iter().chain(booked));
+        Ok(lost)
+    }
+
+    /// Tells of stored jobs that the journal doesn't know, and of damaged ones that it doesn't go back to.
+    fn look_for_others(&mut self) -> Result<(), Error> {
+        for job in unless_malformed(self.reader.read(known_jobs))?.unwrap_or_default() {
+            if job < self.known_from {
+                if intact(self.reader.read(|transaction| read_job(transaction, job)))?.is_none() {
+                    self.outcome.jobs.lost += 1;
+                    self.outcome.tell(format!("a row of {job} is damaged, and the journal doesn't go back so far"));
+                }
+            } else if !self.seen.contains(&job) {
+                self.outcome.tell(format!("{job} is stored, and the journal doesn't know it"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn take_sweep(
+    reader: &Reader,
+    made: std::sync::Arc<SweepRecord>,
+    rows: &mut Rows,
+    outcome: &mut Outcome,
+) -> Result<(), Error> {
+    let id: SweepId = made.id;
+    let stored = intact(reader.read(|transaction| read_sweep(transaction, id)))?;
+    let is_removed = |transaction: &Transaction<'_>| Ok(is_removed(transaction, id.0).unwrap_or(false));
+    if matches!(stored, Some(None)) && unless_malformed(reader.read(is_removed))?.unwrap_or(false) {
+        outcome.sweeps.removed += 1;
+        return Ok(());
+    }
+    if stored.flatten().is_some_and(|stored| stored == *made) {
+        outcome.sweeps.same += 1;
+    } else {
+        outcome.sweeps.remade += 1;
+        outcome.tell(format!("what the jobs of {id} share is damaged or missing"));
+    }
+    rows.sweeps.push(made);
+    Ok(())
+}
+
+/// What a query found; none if it met a row or a page that isn't what was written.
+fn intact<T>(found: Result<T, db::Error>) -> Result<Option<T>, db::Error> {
+    match found {
+        Err(db::Error::Row(_)) => Ok(None),
+        found => unless_malformed(found),
+    }
+}
+
+fn unless_malformed<T>(found: Result<T, db::Error>) -> Result<Option<T>, db::Error> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(db::Error::Damaged { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Fills the new tables; those of samples and answers from the old ones as far as they can be read.
+fn write(transaction: &Transaction<'_>, rows: &Rows, known_from: JobId, outcome: &mut Outcome) -> rusqlite::Result<()> {
+    let before = i64::try_from(known_from.0).unwrap_or(i64::MAX) - 1;
+    for (table, key) in [("jobs", "job"), ("ledger", "job"), ("sweeps", "sweep")] {
+        let sql = format!("INSERT INTO main.{table} SELECT * FROM old.{table} WHERE {key} BETWEEN ?1 AND ?2");
+        for (from, to) in salvage(transaction, &sql, Keys { from: 0, to: before, grain: 1 })? {
+            outcome.jobs.lost += 1;
+            outcome
+                .tell(format!("rows of {table} from {from} to {to} are lost, and the journal doesn't go back so far"));
+        }
+    }
+    rows.sweeps.iter().try_for_each(|sweep| write_sweep(transaction, sweep))?;
+    rows.jobs.iter().try_for_each(|job| write_job(transaction, job))?;
+    rows.ledger.iter().try_for_each(|row| row.write(transaction))?;
+    copy_samples(transaction, rows, before, outcome)?;
+    let answers = "INSERT INTO main.answers SELECT * FROM old.answers WHERE number BETWEEN ?1 AND ?2";
+    let lost = salvage(transaction, answers, Keys { from: 0, to: NUMBER_MAX, grain: 1 })?;
+    outcome.lost_answers = u64::try_from(lost.len()).unwrap_or(u64::MAX);
+    Ok(())
+}
+
+/// Copies curves whole or, where a page is malformed, what can be read around it.
+fn copy_samples(
+    transaction: &Transaction<'_>,
+    rows: &Rows,
+    before: i64,
+    outcome: &mut Outcome,
+) -> rusqlite::Result<()> {
+    let last = rows.jobs.iter().map(|job| job.id.0).max().map_or(before, |job| i64::try_from(job).unwrap_or(i64::MAX));
+    let jobs = "INSERT INTO main.samples SELECT * FROM old.samples WHERE job BETWEEN ?1 AND ?2";
+    let lost = salvage(transaction, jobs, Keys { from: 0, to: last, grain: 1 })?;
+    outcome.lost_samples = u64::try_from(lost.len()).unwrap_or(u64::MAX);
+    let is_lost = |job: &&JobRecord| {
+        let job = i64::try_from(job.id.0).unwrap_or(i64::MAX);
+        lost.iter().any(|(from, to)| (*from..=*to).contains(&job))
+    };
+    for job in rows.jobs.iter().filter(is_lost) {
+        for attempt in &job.attempts {
+            let stored = attempt.shares.first().map_or(0, |share| share.samples_stored);
+            let sql = format!(
+                "INSERT INTO main.samples SELECT * FROM old.samples
+                 WHERE job = {} AND attempt = {} AND node_rank = 0 AND number BETWEEN ?1 AND ?2",
+                job.id.0, attempt.number
+            );
+            let to = i64::try_from(stored).unwrap_or(i64::MAX);
+            salvage(transaction, &sql, Keys { from: 0, to, grain: SAMPLES_GRAIN })?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Read models made again from the journal are those that were stored.
+
+use std::time::Duration;
+
+use gangline_base::JobId;
+use gangline_execution::protocol::{FaultCause, Outcome};
+use rusqlite::Connection;
+
+use super::random::Chaos;
+use super::{Supervisor, World, fault, spec};
+use crate::rebuild::{Outcome as Rebuilt, rebuild};
+
+/// Histories tried.
+const SEEDS: u64 = 12;
+/// Things that happen in each.
+const STEPS: usize = 80;
+
+fn database(world: &World) -> Connection {
+    Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens")
+}
+
+fn change(world: &World, sql: &str) -> usize {
+    database(world).execute(sql, []).expect("the statement is sound")
+}
+
+fn forget_snapshots(world: &World) {
+    std::fs::remove_dir_all(world.folder.path().join(crate::db::SNAPSHOTS)).expect("they are there");
+}
+
+/// Every row of the ledger, and of each job what the journal says of it.
+fn rows(world: &World) -> (Vec<String>, Vec<String>) {
+    let connection = database(world);
+    let read = |sql: &str| {
+        let mut statement = connection.prepare(sql).expect("the statement is sound");
+        let rows = statement.query_map([], |row| row.get::<_, String>(0)).expect("it is readable");
+        rows.collect::<Result<Vec<String>, _>>().expect("it is readable")
+    };
+    let ledger = "SELECT job || ' ' || attempt || ' ' || node || ' ' || queue || ' ' || devices || ' ' || from_unix_nanos
+        || ' ' || to_unix_nanos || ' ' || price_nano_dollars_per_hour || ' ' || cost_nano_dollars || ' ' || compute || ' '
+        || data_stall || ' ' || checkpoint_stall || ' ' || communication || ' ' || straggler_wait || ' ' || restart || ' '
+        || lost_work || ' ' || idle || hex(sum) FROM ledger ORDER BY job, attempt, node";
+    let jobs = "SELECT job || ' ' || is_live || doc FROM jobs ORDER BY job";
+    (read(ledger), read(jobs))
+}
+
+fn check(world: &World) -> Rebuilt {
+    rebuild(world.folder.path(), true).expect("nobody holds the folder")
+}
+
+/// Proves A-3 and A-8 for the read models: jobs and ledger follow from the journal alone.
+#[test]
+fn read_models_made_again_from_random_histories_are_those_that_were_stored() {
+    for seed in 0..SEEDS {
+        let mut chaos = Chaos::new(1_000 + seed);
+        (0..STEPS).for_each(|_| chaos.step());
+        // Reports' rows may wait for a moment.
+        chaos.world.pass(Duration::from_secs(1));
+        chaos.world.stop();
+        let found = check(&chaos.world);
+        assert_eq!(found.differences, Vec::<String>::new(), "seed {seed}");
+        assert!(found.is_sound() && found.jobs.lost + found.bookings.lost + found.jobs.remade == 0, "seed {seed}");
+        let before = rows(&chaos.world);
+        for table in ["jobs", "ledger"] {
+            let part = chaos.below(3);
+            change(&chaos.world, &format!("DELETE FROM {table} WHERE job % 3 = {part}"));
+            let part = chaos.below(3);
+            change(&chaos.world, &format!("UPDATE {table} SET sum = zeroblob(8) WHERE job % 3 = {part}"));
+        }
+        let made = rebuild(chaos.world.folder.path(), false).expect("nobody holds the folder");
+        assert_eq!(made.jobs.same + made.jobs.remade, before.1.len() as u64, "seed {seed}");
+        assert_eq!(rows(&chaos.world).0, before.0, "seed {seed}: the ledger");
+        let again = check(&chaos.world);
+        assert!(again.is_sound(), "seed {seed}: {:?}", again.differences);
+        chaos.world.open().expect("the folder opens again");
+    }
+}
+
+/// Times aren't whole milliseconds in life, and the journal has durations in these.
+#[test]
+fn a_wait_that_was_rounded_in_words_is_no_difference() {
+    let mut world = World::new(&[("n1", 1)]);
+    world.drain("n1", super::super::DrainWish::WhenFree).expect("the node is there");
+    world.submit(spec("waits", 1, 1));
+    world.pass(Duration::from_nanos(4_050_500_000));
+    world.drain("n1", super::super::DrainWish::Undo).expect("the node is there");
+    assert_eq!(world.launch().len(), 1);
+    world.stop();
+    assert_eq!(check(&world).differences, Vec::<String>::new());
+}
+
+/// One job that failed once and succeeded then, with a checkpoint and figures; and one that waits.
+fn world() -> World {
+    let mut world = World::new(&[("n1", 1)]);
+    world.submit(spec("first", 1, 1));
+    for outcome in [fault(FaultCause::Exit { code: 1 }, world.now), Outcome::Succeeded] {
+        world.pass_slowly(Duration::from_secs(40));
+        let now = world.now;
+        let launched = world.launch().remove(0);
+        let mut supervisor = Supervisor::new(&launched, now);
+        supervisor.runs(now).steps(now, 3).worked(700_000_000).tell(&mut world);
+        world.pass(Duration::from_secs(1));
+        supervisor.ends(world.now, outcome).tell(&mut world);
+    }
+    world.drain("n1", super::super::DrainWish::WhenFree).expect("the node is there");
+    world.submit(spec("waits", 1, 1));
+    world
+}
+
+#[test]
+fn a_lost_row_comes_back_with_its_figures() {
+    let mut world = world();
+    let (shown, booked) = world.stored(JobId(1)).expect("it is there");
+    world.stop();
+    change(&world, "DELETE FROM jobs WHERE job = 1");
+    change(&world, "DELETE FROM ledger WHERE job = 1 AND attempt = 2");
+    change(&world, "UPDATE ledger SET cost_nano_dollars = cost_nano_dollars + 1 WHERE job = 1 AND attempt = 1");
+    let told = check(&world);
+    assert_eq!(
+        told.differences,
+        [
+            "what attempt 1 of job-1 cost on n1 is damaged or missing",
+            "what attempt 2 of job-1 cost on n1 is damaged or missing",
+            "the row of job-1 is missing"
+        ]
+    );
+    assert_eq!(check(&world).differences_total, 3, "a check changes nothing");
+    let made = rebuild(world.folder.path(), false).expect("nobody holds the folder");
+    assert_eq!((made.jobs.remade, made.jobs.same, made.bookings.remade), (1, 1, 2));
+    assert!(made.before.is_some_and(|path| path.exists()));
+    world.open().expect("the folder opens again");
+    let (again, booked_again) = world.stored(JobId(1)).expect("it is there");
+    assert_eq!(booked_again, booked);
+    assert_eq!(again.usage, shown.usage);
+    assert_eq!((again.progress, again.checkpoints, again.faults), (shown.progress, shown.checkpoints, shown.faults));
+    assert_eq!(again.attempts.len(), shown.attempts.len());
+    assert_eq!(again.attempts[0].fault, shown.attempts[0].fault);
+    assert_eq!(again.recoveries, shown.recoveries);
+    assert_eq!(world.curve(JobId(1)).len(), 2, "samples are kept");
+}
+
+/// Proves A-8 where the journal is an earlier release's: what it doesn't know is kept, and never made up.
+#[test]
+fn what_an_earlier_release_ended_is_kept_and_its_loss_is_told() {
+    let mut world = world();
+    let booked = world.ledger(JobId(1));
+    let journal = world.folder.path().join("journal.sqlite");
+    world.stop();
+    without_closed(&world);
+    let found = check(&world);
+    assert!(found.is_sound(), "{:?}", found.differences);
+    assert_eq!((found.bookings.kept, found.bookings.same), (2, 0));
+    change(&world, "DELETE FROM ledger WHERE job = 1 AND attempt = 2");
+    change(&world, "DELETE FROM jobs WHERE job = 1");
+    let made = rebuild(world.folder.path(), false).expect("nobody holds the folder");
+    assert_eq!((made.bookings.kept, made.bookings.lost, made.jobs.remade), (1, 1, 1));
+    assert_eq!(
+        made.differences,
+        [
+            "what attempt 2 of job-1 cost on n1 is lost: an earlier release ended it",
+            "the row of job-1 is missing",
+            "how far job-1 came isn't in the journal: an earlier release ended its attempts"
+        ]
+    );
+    assert!(journal.exists());
+    assert!(check(&world).is_sound(), "what is lost is told once");
+    world.open().expect("the folder opens again");
+    assert_eq!(world.ledger(JobId(1)), booked[..1]);
+    assert!(world.show(JobId(1)).history.iter().any(|line| line.text.starts_with("part of what it cost is lost")));
+}
+
+/// Takes out of the journal what this release adds, and chains the rest anew.
+fn without_closed(world: &World) {
+    let folder = world.folder.path();
+    let records = crate::db::Reader::open(folder).and_then(|reader| reader.history(crate::db::Sequence::ZERO, 10_000));
+    let bodies: Vec<crate::db::Entry> = records
+        .expect("it is sound")
+        .into_iter()
+        .filter(|record| !record.body.starts_with(br#"{"v":3"#))
+        .map(|record| crate::db::Entry { at: record.at, body: record.body })
+        .collect();
+    forget_snapshots(world);
+    change(world, "DELETE FROM records");
+    for anchor in ["journal.anchor", "high-water"] {
+        std::fs::remove_file(folder.join(anchor)).expect("it is there");
+    }
+    let (mut journal, _) = crate::db::Journal::open(folder, world.journal).expect("it opens");
+    let batch = crate::db::Batch { records: &bodies, given_out: JobId(2), read_models: &mut |_| Ok(()) };
+    journal.commit(batch).expect("the disk takes it");
+}
+
+/// Where a record is damaged, what follows from a later state on is made again, and the rest stays as it is.
+#[test]
+fn a_damaged_record_is_gone_around_and_told() {
+    let mut world = world();
+    world.stop();
+    world.open().expect("the folder opens again");
+    let later = world.submit(spec("later", 1, 1));
+    world.crash();
+    change(&world, "UPDATE records SET body = x'00' WHERE sequence = 4");
+    let (_, jobs) = rows(&world);
+    change(&world, "UPDATE jobs SET sum = zeroblob(8) WHERE job = 3");
+    let made = rebuild(world.folder.path(), false).expect("there is a state after it");
+    let told = "journal is corrupt at record 4: its checksum does not match; the last sound record is 3";
+    assert_eq!((made.journal.as_deref(), made.known_from), (Some(told), Some(later)));
+    assert_eq!((made.jobs.remade, made.differences.as_slice()), (1, &["the row of job-3 is damaged".to_owned()][..]));
+    assert_eq!(rows(&world).1[..2], jobs[..2], "these are as they were");
+    world.open().expect("the folder opens again");
+    assert_eq!(world.show(later).name, "later");
+    world.crash();
+    forget_snapshots(&world);
+    let refused = rebuild(world.folder.path(), true).expect_err("nothing covers it");
+    assert!(refused.to_string().starts_with("journal is corrupt at record 4"), "{refused}");
+}
+
+#[test]
+fn a_folder_that_a_control_plane_holds_is_refused() {
+    let world = world();
+    let refused = rebuild(world.folder.path(), true).expect_err("it is held");
+    assert!(matches!(refused, crate::history::Error::Journal(crate::db::Error::InUse { .. })), "{refused}");
+    let empty = tempfile::tempdir().expect("the temporary folder is writable");
+    assert!(rebuild(empty.path(), true).is_err());
+}
+
+/// What was removed because it was old is no damage, and doesn't come back; what it cost stays.
+#[test]
+fn jobs_that_were_removed_on_purpose_stay_away() {
+    let mut world = world();
+    world.stop();
+    let ledger = rows(&world).0;
+    let mut connection = database(&world);
+    let transaction = connection.transaction().expect("nobody else writes");
+    let removal = crate::model::Removal::Jobs { jobs: JobId(1)..JobId(2) };
+    crate::model::remove(&transaction, world.now, &removal).expect("it has ended");
+    transaction.commit().expect("there is room");
+    drop(connection);
+    let found = check(&world);
+    assert_eq!((found.differences.clone(), found.jobs.removed), (Vec::new(), 1));
+    change(&world, "UPDATE jobs SET sum = zeroblob(8)");
+    let made = rebuild(world.folder.path(), false).expect("nobody holds the folder");
+    assert_eq!((made.jobs.remade, made.jobs.removed), (1, 1));
+    assert_eq!((rows(&world).0, rows(&world).1.len()), (ledger, 1));
+    let again = check(&world);
+    assert!(again.is_sound() && again.jobs.removed == 1, "{:?}", again.differences);
+}
