@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 /// The version of reports that is spoken here.
-const PROTOCOL_VERSION: u64 = 1;
+const PROTOCOL_VERSION: u64 = 2;
 /// An answer comes in this time, and isn't longer.
 const ANSWER_MOST: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 256 << 10;
