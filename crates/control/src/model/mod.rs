@@ -15,7 +15,7 @@ mod store;
 mod sweep;
 mod view;
 
-pub(crate) use answers::{KeptAnswer, RequestKey, keep_answers, read_answer};
+pub(crate) use answers::{ANSWERS_MAX, KeptAnswer, RequestKey, keep_answers, read_answer, read_keys};
 pub(crate) use booking::book_attempt;
 pub(crate) use bound::bound;
 pub(crate) use ledger::write_ledger;

@@ -14,6 +14,7 @@ use super::clock::{SteadyClock, Stopwatch};
 use super::contacts::Contacts;
 use super::handle::{Reply, Request};
 use super::heal::Healing;
+use super::known::KnownKeys;
 use super::looks::{Look, Looking, ShareKey};
 use super::survey::Surveyed;
 use super::troubles::Troubles;
@@ -63,6 +64,8 @@ pub(super) struct Actor {
     /// What is to be done that may block, and for which shares that is under way.
     pub(super) looks: SyncSender<Look>,
     pub(super) looking: Looking,
+    /// Keys that may have an answer.
+    pub(super) known: KnownKeys,
     /// Since when what lost supervisors left can't be killed, and whether that was told.
     pub(super) remains: BTreeMap<ShareKey, (Timestamp, bool)>,
     pub(super) troubles: Troubles,

@@ -11,6 +11,7 @@ use gangline_execution::protocol::SupervisorSpec;
 use tracing::{debug, error, info};
 
 use super::actor::Actor;
+use super::known::KnownKeys;
 use super::looks::{Look, Looking};
 
 /// From a failure to the first look whether its cause is gone; each further one comes after twice the time.
@@ -47,19 +48,28 @@ impl Healing {
     }
 }
 
-/// What outlives the engine's state: gangs that the launching thread has, which must not be launched twice, and looks under way.
+/// What outlives the engine's state: gangs that the launching thread has, which must not be launched twice, looks under way, and the
+/// keys that handles know.
 pub(super) struct UnderWay {
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
     pub(super) looks: SyncSender<Look>,
     pub(super) looking: Looking,
+    pub(super) known: KnownKeys,
 }
 
 impl UnderWay {
     /// A start, by which nothing has been launched yet.
     pub(super) fn nothing((launches, looks): (SyncSender<Vec<SupervisorSpec>>, SyncSender<Look>)) -> UnderWay {
-        UnderWay { launches, launching: BTreeSet::new(), relaunches: Vec::new(), looks, looking: Looking::default() }
+        UnderWay {
+            launches,
+            launching: BTreeSet::new(),
+            relaunches: Vec::new(),
+            looks,
+            looking: Looking::default(),
+            known: KnownKeys::default(),
+        }
     }
 }
 
@@ -89,8 +99,8 @@ impl Actor {
             }
         };
         info!("the journal can be written again: what is durable is replayed");
-        let Actor { journal, options, launches, launching, relaunches, looks, looking, .. } = self;
-        let under_way = UnderWay { launches, launching, relaunches, looks, looking };
+        let Actor { journal, options, launches, launching, relaunches, looks, looking, known, .. } = self;
+        let under_way = UnderWay { launches, launching, relaunches, looks, looking, known };
         Actor::resume(journal, recovered, options, under_way, now).map_err(|failure| {
             let failure = with_causes(&failure);
             error!(failure, "what is durable can't be gone on with");

@@ -15,6 +15,7 @@ mod epoch;
 mod findings;
 mod handle;
 mod heal;
+mod known;
 mod launch;
 mod looks;
 mod nodes;

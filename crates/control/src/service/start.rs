@@ -85,7 +85,7 @@ impl Service {
         let surveys = options.survey.is_some();
         let now = (options.clock)();
         let actor = Actor::open(options, (launches, looks), now)?;
-        let reader = actor.journal.reader();
+        let (reader, known) = (actor.journal.reader(), actor.known.clone());
         let surveyed = (launcher.clone(), requests.clone());
         let survey = |(launcher, service): (Arc<dyn Launcher>, SyncSender<Request>)| {
             let (stopper, stop) = channel();
@@ -106,7 +106,7 @@ impl Service {
             }
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        Ok(Service { handle: Handle { requests, key: None }, reader, thread, failure, launching, surveying })
+        Ok(Service { handle: Handle { requests, known, key: None }, reader, thread, failure, launching, surveying })
     }
 
     /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
@@ -219,6 +219,7 @@ impl Actor {
         // The system's clock may have been set back since.
         let now = now.max(engine.now());
         let stored = read_records(&journal.reader(), &engine)?;
+        under_way.known.learn(&journal.reader());
         let mut actor = Actor {
             engine,
             reader: journal.reader(),
@@ -238,6 +239,7 @@ impl Actor {
             retries: BTreeMap::new(),
             looks: under_way.looks,
             looking: under_way.looking,
+            known: under_way.known,
             remains: BTreeMap::new(),
             troubles: Troubles::default(),
             rows_since: None,
