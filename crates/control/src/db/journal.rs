@@ -355,7 +355,7 @@ fn append(connection: &mut Connection, mut head: Head, batch: Batch<'_>) -> rusq
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut insert = transaction
-            .prepare("INSERT INTO records (sequence, at_unix_nanos, body, checksum) VALUES (?1, ?2, ?3, ?4)")?;
+            .prepare_cached("INSERT INTO records (sequence, at_unix_nanos, body, checksum) VALUES (?1, ?2, ?3, ?4)")?;
         for entry in batch.records {
             head = head.extended(entry.at, &entry.body);
             let at = entry.at.unix_nanos().cast_signed();

@@ -240,7 +240,11 @@ pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, co
     while let Some(row) = rows.next()? {
         let id = job_of(row)?;
         listing.last = Some(id);
-        let whole = records.read(transaction, row).and_then(|record| Ok((record, read_ledger(transaction, id)?)));
+        let whole = records.read(transaction, row).and_then(|record| {
+            // What was never placed has nothing booked.
+            let booked = if record.attempts.is_empty() { Vec::new() } else { read_ledger(transaction, id)? };
+            Ok((record, booked))
+        });
         match unless_damaged(whole)? {
             Some(job) => listing.jobs.push(job),
             None => listing.damaged.push(id),
