@@ -7,6 +7,7 @@ mod answers;
 mod booking;
 mod bound;
 mod ledger;
+mod packed;
 mod record;
 mod recovery;
 mod report;

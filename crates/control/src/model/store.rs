@@ -11,6 +11,7 @@ use tracing::warn;
 
 use super::answers::forget_answers;
 use super::ledger::read_ledger;
+use super::packed::{pack, unpack};
 use super::record::JobRecord;
 use super::report::SampleRow;
 use super::sweep::SweepRecord;
@@ -84,8 +85,10 @@ pub(super) fn from_sql(value: i64) -> u64 {
 pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
     let doc = serde_json::to_string(record).expect("a record has string keys only");
     let is_live = !record.state.is_final();
-    let sum = row_sum(&[&record.id.0.to_le_bytes(), &[u8::from(is_live)], doc.as_bytes()]);
-    let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc, sum) VALUES (?1, ?2, ?3, ?4)";
+    let doc = if is_live { doc.into_bytes() } else { pack(doc) };
+    let sum = row_sum(&[&record.id.0.to_le_bytes(), &[u8::from(is_live)], &doc]);
+    // The column is for text, which may have any bytes.
+    let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc, sum) VALUES (?1, ?2, CAST(?3 AS TEXT), ?4)";
     transaction.prepare_cached(sql)?.execute(params![to_sql(record.id.0), is_live, doc, sum])?;
     Ok(())
 }
@@ -119,7 +122,7 @@ pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> ru
 }
 
 fn document<T: DeserializeOwned>(doc: &[u8], what: impl FnOnce() -> String) -> rusqlite::Result<T> {
-    serde_json::from_slice(doc).map_err(|_| damaged(what()))
+    unpack(doc).and_then(|doc| serde_json::from_slice(&doc).ok()).ok_or_else(|| damaged(what()))
 }
 
 /// Columns of a row of `jobs`, which [`Records::read`] reads.
