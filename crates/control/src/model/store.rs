@@ -86,6 +86,10 @@ pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> ru
     let doc = serde_json::to_string(record).expect("a record has string keys only");
     let is_live = !record.state.is_final();
     let doc = if is_live { doc.into_bytes() } else { pack(doc) };
+    if !is_live {
+        // A row that only shrinks leaves its page to itself for ever; one that is taken out first goes to a page that others are on.
+        transaction.prepare_cached("DELETE FROM jobs WHERE job = ?1")?.execute([to_sql(record.id.0)])?;
+    }
     let sum = row_sum(&[&record.id.0.to_le_bytes(), &[u8::from(is_live)], &doc]);
     // The column is for text, which may have any bytes.
     let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc, sum) VALUES (?1, ?2, CAST(?3 AS TEXT), ?4)";

@@ -83,6 +83,27 @@ fn the_record_of_a_job_that_has_ended_is_packed_and_reads_as_before() {
 }
 
 #[test]
+fn ended_jobs_share_pages() {
+    const JOBS: u32 = 60;
+    let mut world = World::new(&[("n1", 1)]);
+    for _ in 0..JOBS {
+        let mut long = spec("long", 1, 1);
+        long.program.run = "train ".repeat(500);
+        world.submit(long);
+    }
+    for number in 1..=JOBS {
+        let now = world.now;
+        let mut supervisor = Supervisor::new(&world.launch()[0], now);
+        supervisor.runs(now).ends(now, Outcome::Succeeded).tell(&mut world);
+        assert_eq!(world.show(JobId(number.into())).state, JobState::Succeeded);
+    }
+    let reader = world.actor().journal.reader();
+    let sql = "SELECT count(*) FROM dbstat WHERE name = 'jobs'";
+    let pages: u32 = reader.read(|transaction| transaction.query_row(sql, [], |row| row.get(0))).expect("counted");
+    assert!(pages < JOBS / 2, "{pages} pages for {JOBS} jobs");
+}
+
+#[test]
 fn every_changed_column_of_the_ledger_is_told() {
     let columns = [
         "queue",
