@@ -8,7 +8,7 @@ use clap::Args;
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
 use gangline_control::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_control::db::{self, Sequence};
-use gangline_control::http::{self, App, Doors, LINK_TIME_MAX, Socket, Visits};
+use gangline_control::http::{self, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{OnJournalFailure, Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::endpoint::publish;
@@ -187,7 +187,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let (handle, reader) = (service.handle(), service.reader());
-    let app = App { handle, reader, secrets, visits: visits.clone(), user, folder, hosts };
+    let app = App { handle, reader, secrets, visits: visits.clone(), user, folder, hosts, at_hand: AtHand::default() };
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {

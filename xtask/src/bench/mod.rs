@@ -1,7 +1,7 @@
 //! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
-//! `planning`, `diagnosis` and `recovery` alone are built with the features of their names, in seconds.
+//! `planning`, `diagnosis`, `recovery` and `plane` alone are built with the features of their names, in seconds.
 
 #[cfg(feature = "bench")]
 mod archive;
@@ -13,6 +13,8 @@ mod coding;
 mod diagnosis;
 #[cfg(feature = "bench")]
 mod engine;
+#[cfg(feature = "plane")]
+mod plane;
 #[cfg(feature = "planning")]
 mod planning;
 #[cfg(feature = "recovery")]
@@ -34,6 +36,7 @@ pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bo
         Some("planning") => "xtask/planning",
         Some("diagnosis") => "xtask/diagnosis",
         Some("recovery") => "xtask/recovery",
+        Some("plane") => "xtask/plane",
         _ => "xtask/bench",
     };
     let mut command = crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", features]);
@@ -59,6 +62,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("engine", engine::run),
     #[cfg(feature = "planning")]
     ("planning", planning::run),
+    #[cfg(feature = "plane")]
+    ("plane", plane::run),
     #[cfg(feature = "recovery")]
     ("recovery", recovery::run),
     #[cfg(feature = "bench")]

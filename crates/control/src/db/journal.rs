@@ -431,7 +431,7 @@ fn append(
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut insert = transaction
-            .prepare("INSERT INTO records (sequence, at_unix_nanos, body, checksum) VALUES (?1, ?2, ?3, ?4)")?;
+            .prepare_cached("INSERT INTO records (sequence, at_unix_nanos, body, checksum) VALUES (?1, ?2, ?3, ?4)")?;
         for entry in batch.records {
             head = head.extended(entry.at, &entry.body);
             let at = entry.at.unix_nanos().cast_signed();

@@ -1,5 +1,6 @@
 //! Jobs: list, submit, show, cancel, explain, curves.
 
+use std::cell::Cell;
 use std::path::Path as FsPath;
 use std::sync::Arc;
 
@@ -29,6 +30,9 @@ const JOBS_PER_PAGE: u32 = 100;
 const POINTS: u32 = 500;
 /// Points of a curve at most.
 const POINTS_MAX: u32 = 10_000;
+
+/// The largest job file that is read without a detour, in bytes.
+const READ_AT_ONCE_BYTES_MAX: usize = 16 << 10;
 
 /// Which part of the list.
 #[derive(Deserialize, IntoParams)]
@@ -118,10 +122,11 @@ pub(super) async fn submit(
     request: Result<Json<wire::SubmitRequest>, JsonRejection>,
 ) -> Result<Json<wire::Answer>, ApiError> {
     let Json(request) = request?;
-    let (is_dry, user) = (request.dry_run, app.user.clone());
-    // Looks at the disk, which may be slow.
-    let read = tokio::task::spawn_blocking(move || read_job_file(&request, user)).await;
-    let submission = read.map_err(|_| ApiError::internal("reading a job file panicked"))??;
+    let is_dry = request.dry_run;
+    let submission = match read_at_once(&app, &request) {
+        Some(read) => read?,
+        None => read_aside(&app, request).await?,
+    };
     let changing = app.handle.keyed(key);
     Ok(Json(match submission {
         Submission::Job(spec) if is_dry => wire::Answer::DryRun(app.handle.dry_run(*spec).await?),
@@ -131,7 +136,34 @@ pub(super) async fn submit(
     }))
 }
 
-fn read_job_file(request: &wire::SubmitRequest, user: Submitter) -> Result<Submission, ApiError> {
+/// Reads a job file that takes next to no time; none if it might.
+fn read_at_once(app: &App, request: &wire::SubmitRequest) -> Option<Result<Submission, ApiError>> {
+    if request.job_file.len() > READ_AT_ONCE_BYTES_MAX {
+        return None;
+    }
+    let is_afar = Cell::new(false);
+    let is_folder = |path: &FsPath| {
+        let is_at_hand = app.at_hand.is(path);
+        is_afar.set(is_afar.get() || !is_at_hand);
+        is_at_hand && path.is_dir()
+    };
+    let read = read_job_file(request, app.user.clone(), &is_folder);
+    (!is_afar.get()).then_some(read)
+}
+
+/// Reads a job file where that may take long: a look at its folder, say.
+async fn read_aside(app: &Arc<App>, request: wire::SubmitRequest) -> Result<Submission, ApiError> {
+    let app = Arc::clone(app);
+    let read = move || read_job_file(&request, app.user.clone(), &|path| app.at_hand.look(path));
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|_| ApiError::internal("reading a job file panicked"))?
+}
+
+fn read_job_file(
+    request: &wire::SubmitRequest,
+    user: Submitter,
+    is_folder: &dyn Fn(&FsPath) -> bool,
+) -> Result<Submission, ApiError> {
     let base = FsPath::new(&request.directory);
     if !base.is_absolute() {
         return Err(ApiError::malformed(format!("directory \"{}\" is not absolute", request.directory)));
@@ -141,7 +173,7 @@ fn read_job_file(request: &wire::SubmitRequest, user: Submitter) -> Result<Submi
         base,
         submitter: user,
         overrides: &request.set,
-        is_folder: &|path| path.is_dir(),
+        is_folder,
     };
     Ok(jobfile::parse(&request.job_file, &context)?)
 }

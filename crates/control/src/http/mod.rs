@@ -3,6 +3,7 @@
 //! Handlers translate; they decide nothing. Reads come from the read models, so they show only what is durable; changes
 //! go through the service's handle. Keeps A-9, A-10 (bodies, pages and log pieces have limits) and A-11.
 
+mod at_hand;
 mod auth;
 mod body;
 mod crowd;
@@ -32,6 +33,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use gangline_base::Submitter;
 
+pub use at_hand::AtHand;
 pub use openapi::document as openapi_document;
 pub use server::{Doors, serve};
 pub use socket::Socket;
@@ -68,6 +70,8 @@ pub struct App {
     pub folder: PathBuf,
     /// The names and addresses besides loopback's by which it is reached; none unless it speaks TLS.
     pub hosts: Vec<String>,
+    /// Folders that may be looked at without a detour.
+    pub at_hand: AtHand,
 }
 
 /// All routes.

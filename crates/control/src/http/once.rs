@@ -62,9 +62,11 @@ async fn recall(app: &Arc<App>, request: Request) -> Result<Recalled, ApiError> 
     let body = to_bytes(body, USER_BODY_BYTES_MAX).await.map_err(|_| ApiError::body_too_large(USER_BODY_BYTES_MAX))?;
     let key =
         RequestKey { user: app.user.0.clone(), key: text, request: fingerprint(&parts.method, &parts.uri, &body) };
-    let (user, text) = (key.user.clone(), key.key.clone());
-    if let Some(kept) = read(app, move |transaction| read_answer(transaction, &user, &text)).await? {
-        return Ok(Recalled::Answered(kept.for_request(&key)?.to_owned()));
+    if app.handle.may_know(&key) {
+        let (user, text) = (key.user.clone(), key.key.clone());
+        if let Some(kept) = read(app, move |transaction| read_answer(transaction, &user, &text)).await? {
+            return Ok(Recalled::Answered(kept.for_request(&key)?.to_owned()));
+        }
     }
     parts.extensions.insert(key);
     Ok(Recalled::New(Box::new(Request::from_parts(parts, Body::from(body)))))

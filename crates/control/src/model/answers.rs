@@ -12,7 +12,7 @@ use crate::db::{Sequence, check_row, row_sum};
 /// How long an answer is kept, unless newer ones need the room.
 const AGE_MAX: Duration = Duration::from_hours(24);
 /// Answers that are kept at most.
-const ANSWERS_MAX: i64 = 100_000;
+pub(crate) const ANSWERS_MAX: usize = 100_000;
 /// Bytes of the bodies that are kept at most.
 const BYTES_MAX: i64 = 64 << 20;
 /// Old answers that one commit looks at, besides as many as it adds: removing never takes long.
@@ -51,7 +51,7 @@ pub(crate) fn keep_answers(
         return Ok(());
     }
     let newest = "SELECT number, bytes_through FROM answers ORDER BY number DESC LIMIT 1";
-    let newest = transaction.query_row(newest, [], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let newest = transaction.prepare_cached(newest)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let (mut number, mut bytes): (i64, i64) = newest.unwrap_or((0, 0));
     let sql = "INSERT INTO answers (number, user, key, request, at_unix_nanos, sequence, bytes_through, body, sum)
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
@@ -65,11 +65,19 @@ pub(crate) fn keep_answers(
         let sum = row_sum(&[user, key.key.as_bytes(), request, &numbers[0], &numbers[1], body]);
         insert.execute(params![number, key.user, key.key, request, at, sequence, bytes, answer.body, sum])?;
     }
-    let looked_at = i64::try_from(LOOKED_AT + answers.len()).unwrap_or(i64::MAX);
+    let last_forgotten = number - i64::try_from(ANSWERS_MAX).unwrap_or(i64::MAX);
     let too_old = now.unix_nanos().saturating_sub(u64::try_from(AGE_MAX.as_nanos()).unwrap_or(u64::MAX));
-    let sql = "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?1)
-               AND (at_unix_nanos < ?2 OR number <= ?3 OR bytes_through <= ?4)";
-    let limits = params![looked_at, to_sql(too_old), number - ANSWERS_MAX, bytes - BYTES_MAX];
+    let limits = params![to_sql(too_old), last_forgotten, bytes - BYTES_MAX];
+    // Almost always the oldest may stay, and so may all: then none is looked at.
+    let oldest =
+        "SELECT at_unix_nanos < ?1 OR number <= ?2 OR bytes_through <= ?3 FROM answers ORDER BY number LIMIT 1";
+    if !transaction.prepare_cached(oldest)?.query_row(limits, |row| row.get(0))? {
+        return Ok(());
+    }
+    let looked_at = i64::try_from(LOOKED_AT + answers.len()).unwrap_or(i64::MAX);
+    let sql = "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?4)
+               AND (at_unix_nanos < ?1 OR number <= ?2 OR bytes_through <= ?3)";
+    let limits = params![to_sql(too_old), last_forgotten, bytes - BYTES_MAX, looked_at];
     transaction.prepare_cached(sql)?.execute(limits)?;
     Ok(())
 }
@@ -100,6 +108,17 @@ pub(super) fn is_intact(row: &Row<'_>, (user, key): (&[u8], &[u8])) -> rusqlite:
     let numbers = [row.get::<_, i64>(2)?.to_le_bytes(), row.get::<_, i64>(3)?.to_le_bytes()];
     let columns = [user, key, request, &numbers[0], &numbers[1], body];
     Ok(check_row(row.get_ref(4)?, &columns, || "an answer".to_owned()).is_ok())
+}
+
+/// Hands over the user and the key of each answer that is kept.
+pub(crate) fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str, &str)) -> rusqlite::Result<()> {
+    // Both are in an index, which is read instead of the answers.
+    let mut statement = transaction.prepare("SELECT user, key FROM answers ORDER BY user, key")?;
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        each(row.get_ref(0)?.as_str()?, row.get_ref(1)?.as_str()?);
+    }
+    Ok(())
 }
 
 /// Removes answers to changes after record `last`: a damaged journal doesn't know these any more.
@@ -146,7 +165,7 @@ mod tests {
             let answers: Vec<_> = (from..from + 1_000).map(|number| answer(number, 1)).collect();
             keep(&mut connection, &answers, 1);
         }
-        assert_eq!(kept(&connection), (ANSWERS_MAX, 1_001), "of 101,000 the oldest are gone");
+        assert_eq!(kept(&connection), (100_000, 1_001), "of 101,000 the oldest are gone");
         for number in 0..66 {
             keep(&mut connection, &[answer(200_000 + number, 1 << 20)], 2);
         }

@@ -11,6 +11,7 @@ mod bound;
 mod closing;
 mod last_words;
 mod ledger;
+mod packed;
 mod record;
 mod recovery;
 mod remake;
@@ -21,7 +22,7 @@ mod store;
 mod sweep;
 mod view;
 
-pub(crate) use answers::{KeptAnswer, RequestKey, keep_answers, read_answer};
+pub(crate) use answers::{ANSWERS_MAX, KeptAnswer, RequestKey, keep_answers, read_answer, read_keys};
 pub(crate) use audit::{answers_from, samples_from};
 use booking::book_attempt;
 pub(crate) use bound::bound;

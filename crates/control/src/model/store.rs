@@ -11,6 +11,7 @@ use tracing::warn;
 
 use super::answers::forget_answers;
 use super::ledger::read_ledger;
+use super::packed::{pack, unpack};
 use super::record::JobRecord;
 use super::report::SampleRow;
 use super::sweep::SweepRecord;
@@ -86,8 +87,14 @@ pub(super) fn from_sql(value: i64) -> u64 {
 pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
     let doc = serde_json::to_string(record).expect("a record has string keys only");
     let is_live = !record.state.is_final();
-    let sum = row_sum(&[&record.id.0.to_le_bytes(), &[u8::from(is_live)], doc.as_bytes()]);
-    let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc, sum) VALUES (?1, ?2, ?3, ?4)";
+    let doc = if is_live { doc.into_bytes() } else { pack(doc) };
+    if !is_live {
+        // A row that only shrinks leaves its page to itself for ever; one that is taken out first goes to a page that others are on.
+        transaction.prepare_cached("DELETE FROM jobs WHERE job = ?1")?.execute([to_sql(record.id.0)])?;
+    }
+    let sum = row_sum(&[&record.id.0.to_le_bytes(), &[u8::from(is_live)], &doc]);
+    // The column is for text, which may have any bytes.
+    let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc, sum) VALUES (?1, ?2, CAST(?3 AS TEXT), ?4)";
     transaction.prepare_cached(sql)?.execute(params![to_sql(record.id.0), is_live, doc, sum])?;
     Ok(())
 }
@@ -128,7 +135,7 @@ pub(super) fn sample_sum(numbers: &[i64; 7], loss: Option<f64>) -> i32 {
 }
 
 fn document<T: DeserializeOwned>(doc: &[u8], what: impl FnOnce() -> String) -> rusqlite::Result<T> {
-    serde_json::from_slice(doc).map_err(|_| damaged(what()))
+    unpack(doc).and_then(|doc| serde_json::from_slice(&doc).ok()).ok_or_else(|| damaged(what()))
 }
 
 /// Columns of a row of `jobs`, which [`Records::read`] reads.
@@ -311,6 +318,10 @@ pub(crate) fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, cou
 
 /// What was booked for a job: every share of every attempt that is over, or the job is damaged.
 fn read_booked(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<Vec<Booked>> {
+    if record.attempts.is_empty() {
+        // What was never placed has nothing booked.
+        return Ok(Vec::new());
+    }
     let booked = read_ledger(transaction, record.id)?;
     let has = |attempt: u32, node: &str| booked.iter().any(|row| row.attempt == attempt && row.node == node);
     let over = record.attempts.iter().filter(|attempt| attempt.ended_at.is_some());

@@ -16,6 +16,7 @@ use super::contacts::Contacts;
 use super::handle::{Reply, Request};
 use super::heal::Healing;
 use super::keeper::Keeping;
+use super::known::KnownKeys;
 use super::looks::{Look, Looking, ShareKey};
 use super::survey::Surveyed;
 use super::troubles::Troubles;
@@ -31,8 +32,14 @@ const TICK: Duration = Duration::from_millis(200);
 const ANCHOR_SYNC_EVERY: Duration = Duration::from_secs(1);
 /// The longest read-model rows wait for a commit that is due anyway.
 const ROWS_WAIT_MAX: Duration = Duration::from_millis(500);
-/// Entries between two snapshots: what a start replays at most, about.
-pub(super) const ENTRIES_PER_SNAPSHOT: u64 = 10_000;
+/// Entries between two snapshots at least: what a start replays, about.
+const ENTRIES_PER_SNAPSHOT: u64 = 10_000;
+
+/// Entries after which a snapshot is due. It holds every live job, so where there are many it comes as much later as it costs more, and
+/// writing snapshots never takes more than a part of the time; a start replays about as many entries as it reads jobs then.
+pub(super) fn entries_per_snapshot(live_jobs: usize) -> u64 {
+    u64::try_from(live_jobs).unwrap_or(u64::MAX).max(ENTRIES_PER_SNAPSHOT)
+}
 
 /// The service's state. One thread owns it.
 pub(super) struct Actor {
@@ -65,6 +72,8 @@ pub(super) struct Actor {
     /// What is to be done that may block, and for which shares that is under way.
     pub(super) looks: SyncSender<Look>,
     pub(super) looking: Looking,
+    /// Keys that may have an answer.
+    pub(super) known: KnownKeys,
     /// Since when what lost supervisors left can't be killed, and whether that was told.
     pub(super) remains: BTreeMap<ShareKey, (Timestamp, bool)>,
     pub(super) troubles: Troubles,
@@ -315,5 +324,15 @@ impl Actor {
             warn!(%failure, "no snapshot was written; the next start replays more");
         }
         self.entries_since_snapshot = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_of_many_jobs_comes_after_as_many_entries() {
+        assert_eq!([0, 10_000, 10_001, 100_000].map(entries_per_snapshot), [10_000, 10_000, 10_001, 100_000]);
     }
 }

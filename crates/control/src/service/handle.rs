@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::keeper::Kept;
+use super::known::KnownKeys;
 use super::launch::LaunchOutcome;
 use super::looks::{Found, ShareKey};
 use crate::model::{Removal, RequestKey};
@@ -172,6 +173,8 @@ pub(super) enum Request {
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(super) requests: SyncSender<Request>,
+    /// Keys that may have been answered.
+    pub(super) known: KnownKeys,
     /// With it, changes are made once.
     pub(super) key: Option<RequestKey>,
 }
@@ -186,6 +189,11 @@ impl Handle {
     /// A handle whose change is made once for this key and answered alike each time.
     pub(crate) fn keyed(&self, key: Option<RequestKey>) -> Handle {
         Handle { key, ..self.clone() }
+    }
+
+    /// Whether a change may have been answered under this key before; if not, there is nothing to look for.
+    pub(crate) fn may_know(&self, key: &RequestKey) -> bool {
+        self.known.may_have(key)
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Error> {

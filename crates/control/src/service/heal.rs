@@ -12,6 +12,7 @@ use tracing::{debug, error, info};
 
 use super::actor::Actor;
 use super::keeper::{Chore, Keeping};
+use super::known::KnownKeys;
 use super::looks::{Look, Looking};
 use super::start::replay;
 use crate::codec::encode_snapshot;
@@ -51,7 +52,8 @@ impl Healing {
     }
 }
 
-/// What outlives the engine's state: gangs that the launching thread has, which must not be launched twice, and looks under way.
+/// What outlives the engine's state: gangs that the launching thread has, which must not be launched twice, looks under way, and the
+/// keys that handles know.
 pub(super) struct UnderWay {
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
@@ -59,6 +61,7 @@ pub(super) struct UnderWay {
     pub(super) looks: SyncSender<Look>,
     pub(super) looking: Looking,
     pub(super) keeping: Keeping,
+    pub(super) known: KnownKeys,
 }
 
 /// Where a service hands over what may block: gangs to start, looks, and the journal's chores.
@@ -67,8 +70,15 @@ pub(super) type Outlets = (SyncSender<Vec<SupervisorSpec>>, SyncSender<Look>, Sy
 impl UnderWay {
     /// A start, by which nothing has been launched yet.
     pub(super) fn nothing((launches, looks, chores): Outlets) -> UnderWay {
-        let (launching, looking) = (BTreeSet::new(), Looking::default());
-        UnderWay { launches, launching, relaunches: Vec::new(), looks, looking, keeping: Keeping::new(chores) }
+        UnderWay {
+            launches,
+            launching: BTreeSet::new(),
+            relaunches: Vec::new(),
+            looks,
+            looking: Looking::default(),
+            keeping: Keeping::new(chores),
+            known: KnownKeys::default(),
+        }
     }
 }
 
@@ -100,8 +110,9 @@ impl Actor {
             }
         };
         info!("the journal can be written again: what is durable is replayed");
-        let Actor { journal, options, launches, launching, relaunches, looks, looking, keeping, audit, .. } = self;
-        let under_way = UnderWay { launches, launching, relaunches, looks, looking, keeping };
+        let Actor { journal, options, launches, launching, relaunches, looks, looking, keeping, known, audit, .. } =
+            self;
+        let under_way = UnderWay { launches, launching, relaunches, looks, looking, keeping, known };
         let resumed = Actor::resume(journal, recovered, options, under_way, now);
         resumed.map(|actor| Actor { audit, ..actor }).map_err(|failure| {
             let failure = with_causes(&failure);

@@ -11,7 +11,7 @@ use gangline_orchestration::Snapshot;
 use tracing::{error, warn};
 
 use super::Error;
-use super::actor::{Actor, ENTRIES_PER_SNAPSHOT};
+use super::actor::{Actor, entries_per_snapshot};
 use super::batch::Batch;
 use super::handle::Request;
 use crate::codec::encode_snapshot;
@@ -98,7 +98,7 @@ impl Actor {
         if self.keeping.is_busy {
             return;
         }
-        if self.entries_since_snapshot >= ENTRIES_PER_SNAPSHOT
+        if self.entries_since_snapshot >= entries_per_snapshot(self.engine.jobs().len())
             || self.entries_since_snapshot > 0 && self.journal.wants_snapshot()
         {
             let state = Box::new(self.engine.snapshot());

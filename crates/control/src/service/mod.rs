@@ -17,6 +17,7 @@ mod findings;
 mod handle;
 mod heal;
 mod keeper;
+mod known;
 mod launch;
 mod looks;
 mod nodes;

@@ -45,12 +45,16 @@ impl Actor {
         let answer = work(self, batch)?;
         let body = serde_json::to_string(&answer).expect("wire types have string keys only");
         let kept = KeptAnswer { request: key.request, body, is_whole: true };
+        self.known.add(&key.user, &key.key);
         self.rows.answers.push((key, kept));
         Ok(answer)
     }
 
     /// The answer that is durable, or is about to be.
     fn kept_answer(&self, key: &RequestKey) -> Result<Option<KeptAnswer>, Error> {
+        if !self.known.may_have(key) {
+            return Ok(None);
+        }
         let in_batch = self.rows.answers.iter().find(|(kept, _)| (&kept.user, &kept.key) == (&key.user, &key.key));
         if let Some((_, answer)) = in_batch {
             return Ok(Some(answer.clone()));

@@ -94,7 +94,7 @@ impl Service {
         let now = (options.clock)();
         let clock = options.clock;
         let actor = Actor::open(options, (launches, looks, chores), now)?;
-        let reader = actor.journal.reader();
+        let (reader, known) = (actor.journal.reader(), actor.known.clone());
         let (auditing, stop) = channel();
         let (audit, audited) = (actor.audit.clone(), reader.clone());
         let look_through = move || audit.run(&audited, clock, &stop);
@@ -123,7 +123,7 @@ impl Service {
             }
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
-        let handle = Handle { requests, key: None };
+        let handle = Handle { requests, known, key: None };
         Ok(Service { handle, reader, thread, failure, launching, keeping, surveying, sweeping, auditing })
     }
 
@@ -256,6 +256,7 @@ impl Actor {
         // The system's clock may have been set back since.
         let now = now.max(last_seen);
         let stored = read_records(&journal.reader(), &engine)?;
+        under_way.known.learn(&journal.reader());
         let mut actor = Actor {
             engine,
             reader: journal.reader(),
@@ -276,6 +277,7 @@ impl Actor {
             looks: under_way.looks,
             looking: under_way.looking,
             keeping: under_way.keeping,
+            known: under_way.known,
             remains: BTreeMap::new(),
             troubles: Troubles::default(),
             audit: Audit::default(),

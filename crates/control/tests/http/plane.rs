@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gangline_base::{AcceleratorKind, Bytes, Epoch, Money, NodeName, PoolName, Submitter, Timestamp};
 use gangline_control::config::NodeConfig;
-use gangline_control::http::{App, Doors, Socket, Visits, serve};
+use gangline_control::http::{App, AtHand, Doors, Socket, Visits, serve};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, Timing};
 use gangline_control::{db, wire};
@@ -185,6 +185,7 @@ impl Plane {
             user: Submitter("ada".to_owned()),
             folder: folder.path().to_owned(),
             hosts: Vec::new(),
+            at_hand: AtHand::default(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");

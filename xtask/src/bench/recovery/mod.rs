@@ -10,9 +10,9 @@ mod heartbeats;
 mod plane;
 mod product;
 mod saving;
-mod simulated;
+pub(super) mod simulated;
 mod slurm;
-mod spawned;
+pub(super) mod spawned;
 mod torch;
 
 use std::path::PathBuf;
@@ -147,7 +147,8 @@ fn ratio(ours: &[Duration], theirs: &[Duration]) -> f64 {
     median(ours.iter().zip(theirs).map(|(ours, theirs)| ours.as_secs_f64() / theirs.as_secs_f64()).collect())
 }
 
-fn binary() -> Result<PathBuf> {
+/// The built product.
+pub(super) fn binary() -> Result<PathBuf> {
     let path = match std::env::var_os("GANGLINE_BINARY") {
         Some(path) => std::path::absolute(path).context("find GANGLINE_BINARY")?,
         None => environment::target()?.join("release/gangline"),

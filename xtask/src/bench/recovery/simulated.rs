@@ -9,22 +9,26 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 /// The version of reports that is spoken here.
-const PROTOCOL_VERSION: u64 = 1;
+const PROTOCOL_VERSION: u64 = 2;
 /// An answer comes in this time, and isn't longer.
 const ANSWER_MOST: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 256 << 10;
+/// An odd number whose multiples are all over the place.
+const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A process id that no process can have on Linux.
 const NOBODY: u32 = (4 << 20) + 1;
 
-/// One, with a rank that computes.
-pub(super) struct Supervisor {
+/// One, whose ranks compute.
+pub(in crate::bench) struct Supervisor {
     /// When it reports next.
-    pub(super) due: Instant,
+    pub(in crate::bench) due: Instant,
     /// From one report to the next.
-    pub(super) heartbeat: Duration,
+    pub(in crate::bench) heartbeat: Duration,
     token: String,
     began: Instant,
     report: Value,
+    /// Samples that it has taken since the last report, in each report.
+    samples_each: u64,
     connection: Option<BufReader<TcpStream>>,
 }
 
@@ -33,7 +37,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// When the spec can't be read or is of another version.
-    pub(super) fn read(path: &Path) -> Result<Supervisor> {
+    pub(in crate::bench) fn read(path: &Path) -> Result<Supervisor> {
         let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
         let spec: Value = serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
         let version = &spec["version"];
@@ -41,14 +45,38 @@ impl Supervisor {
         let token = spec["token"].as_str().context("a spec has a token")?.to_owned();
         let heartbeat = Duration::from_millis(spec["heartbeat_ms"].as_u64().context("a spec has a heartbeat")?);
         let began = Instant::now();
-        Ok(Supervisor { due: began, heartbeat, token, began, report: first_report(&spec), connection: None })
+        Ok(Supervisor {
+            due: began,
+            heartbeat,
+            token,
+            began,
+            report: first_report(&spec),
+            samples_each: 0,
+            connection: None,
+        })
+    }
+
+    /// From now on so many samples are new in each report.
+    pub(in crate::bench) fn take_samples(&mut self, each: u64) {
+        self.samples_each = each;
+    }
+
+    /// Its rank has saved.
+    pub(in crate::bench) fn save(&mut self, step: u64) {
+        self.report["checkpoint"] = json!({"step": step, "bytes": 1 << 30, "at": unix_nanos()});
+        self.report["checkpoints"] = json!(self.report["checkpoints"].as_u64().unwrap_or_default() + 1);
+    }
+
+    /// Its ranks have ended well.
+    pub(in crate::bench) fn end(&mut self) {
+        self.report["state"] = json!({"is": "ended", "at": unix_nanos(), "outcome": {"is": "succeeded"}});
     }
 
     /// Reports, and says how long the answer took.
     ///
     /// # Errors
     /// When it isn't answered, is refused, or is told to stop.
-    pub(super) fn report(&mut self, address: &str) -> Result<Duration> {
+    pub(in crate::bench) fn report(&mut self, address: &str) -> Result<Duration> {
         let began = Instant::now();
         self.due = began + self.heartbeat;
         self.work();
@@ -61,6 +89,7 @@ impl Supervisor {
             self.heartbeat = Duration::from_millis(within);
             self.due = began + self.heartbeat;
         }
+        self.forget_samples(orders["samples_stored"].as_u64().unwrap_or_default());
         anyhow::ensure!(orders["stop"].is_null(), "it is told to stop: {}", orders["stop"]);
         Ok(began.elapsed())
     }
@@ -71,9 +100,35 @@ impl Supervisor {
         let step = ran.as_millis() / 100;
         self.report["sent_at"] = json!(now);
         self.report["usage"] = json!({"compute": u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX)});
-        let rank = &mut self.report["ranks"][0];
-        rank["last_sign_of_life"] = json!(now);
-        rank["step"] = json!(u64::try_from(step).unwrap_or(u64::MAX));
+        let step = u64::try_from(step).unwrap_or(u64::MAX);
+        let nanos = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
+        for (number, rank) in (1..).zip(self.report["ranks"].as_array_mut().into_iter().flatten()) {
+            // No two ranks say the same, as no two real ones do.
+            let own = nanos.wrapping_mul(number).wrapping_mul(SCATTER) % 1_000_000;
+            rank["last_sign_of_life"] = json!(now - own);
+            rank["step"] = json!(step);
+            rank["tokens"] = json!(step * 65_536);
+            rank["work"] = json!({"steps": step, "compute_nanos": nanos + own, "data_nanos": own});
+        }
+        self.sample(now);
+    }
+
+    fn sample(&mut self, now: u64) {
+        let from = self.report["samples_from"].as_u64().unwrap_or_default();
+        let Some(samples) = self.report["samples"].as_array_mut() else { return };
+        let next = from + samples.len() as u64;
+        samples.extend((next..next + self.samples_each).map(
+            |number| json!({"at": now, "step": number, "loss": 1.0 / (1.0 + number as f64), "tokens": number * 65_536}),
+        ));
+    }
+
+    /// Samples below this number are durable.
+    fn forget_samples(&mut self, stored: u64) {
+        let from = self.report["samples_from"].as_u64().unwrap_or_default();
+        let Some(samples) = self.report["samples"].as_array_mut() else { return };
+        let count = usize::try_from(stored.saturating_sub(from)).unwrap_or(usize::MAX).min(samples.len());
+        samples.drain(..count);
+        self.report["samples_from"] = json!(from + count as u64);
     }
 
     fn post(&mut self, address: &str) -> Result<Value> {
@@ -123,16 +178,21 @@ fn read_answer(connection: &mut BufReader<TcpStream>) -> Result<Value> {
     serde_json::from_slice(&body).context("read orders")
 }
 
-/// A report of a node whose one rank runs.
+/// A report of a node whose ranks run.
 fn first_report(spec: &Value) -> Value {
     let now = unix_nanos();
-    let rank = json!({
-        "rank": spec["node_rank"], "pid": NOBODY, "phase": "compute", "step": 0, "total_steps": 1_000_000, "tokens": 0,
-        "last_sign_of_life": now, "dropped": 0,
-    });
+    let ranks = spec["ranks_per_node"].as_u64().unwrap_or(1);
+    let rank = |local: u64| {
+        let rank = spec["node_rank"].as_u64().unwrap_or_default() * ranks + local;
+        json!({
+            "rank": rank, "pid": NOBODY, "phase": "compute", "step": 0, "total_steps": 1_000_000, "tokens": 0,
+            "last_sign_of_life": now, "dropped": 0,
+        })
+    };
+    let ranks: Vec<Value> = (0..ranks).map(rank).collect();
     json!({
         "version": spec["version"], "job": spec["job"], "attempt": spec["attempt"], "epoch": spec["epoch"], "node": spec["node"], "supervisor_pid": NOBODY,
-        "sent_at": now, "started_at": now, "state": {"is": "running", "since": now}, "ranks": [rank], "usage": {},
+        "sent_at": now, "started_at": now, "state": {"is": "running", "since": now}, "ranks": ranks, "usage": {},
         "marks": {"ranks_started": now, "restore_began": null, "restore_ended": null, "first_step": now}, "checkpoint": null,
         "checkpoints": 0, "checkpoint_bytes": 0, "rendezvous": null, "samples": [], "samples_from": 0,
     })

@@ -11,7 +11,7 @@ use crate::processes;
 
 /// A temporary folder whose path all processes of an experiment have in their arguments.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(in crate::bench) struct Folder {
     folder: tempfile::TempDir,
     guard: Child,
 }
@@ -24,7 +24,7 @@ impl Folder {
     ///
     /// # Errors
     /// When it can't be made.
-    pub(super) fn new() -> Result<Folder> {
+    pub(in crate::bench) fn new() -> Result<Folder> {
         let folder = tempfile::Builder::new().prefix("gangline-recovery-").tempdir();
         let folder = folder.context("make a temporary folder")?;
         let mut guard = Command::new("sh");
@@ -35,12 +35,12 @@ impl Folder {
     }
 
     /// Its path.
-    pub(super) fn root(&self) -> &Path {
+    pub(in crate::bench) fn root(&self) -> &Path {
         self.folder.path()
     }
 
     /// A path in it.
-    pub(super) fn path(&self, name: &str) -> PathBuf {
+    pub(in crate::bench) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -48,7 +48,7 @@ impl Folder {
     ///
     /// # Errors
     /// When it can't be started.
-    pub(super) fn spawn(&self, program: &mut Command, log: &str) -> Result<Child> {
+    pub(in crate::bench) fn spawn(&self, program: &mut Command, log: &str) -> Result<Child> {
         let path = self.path(log);
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
         let file = file.with_context(|| format!("open {}", path.display()))?;
@@ -58,7 +58,7 @@ impl Folder {
     }
 
     /// What a file holds so far; nothing if it isn't there.
-    pub(super) fn text(&self, name: &str) -> String {
+    pub(in crate::bench) fn text(&self, name: &str) -> String {
         String::from_utf8_lossy(&std::fs::read(self.path(name)).unwrap_or_default()).into_owned()
     }
 }

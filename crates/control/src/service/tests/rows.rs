@@ -39,11 +39,10 @@ fn tamper(world: &World, sql: &str) {
 fn every_flipped_bit_of_a_jobs_row_is_told_and_hides_no_other_job() {
     let mut world = world();
     let reader = world.actor().journal.reader();
-    let read = |sql: &str| reader.read(|transaction| transaction.query_row(sql, [], |row| row.get::<_, String>(0)));
-    let doc = read("SELECT doc FROM jobs WHERE job = 2").expect("it is there");
+    let doc = stored_document(&mut world, JobId(2));
     let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
     for bit in (0..doc.len() * 8).step_by(97) {
-        let mut flipped = doc.clone().into_bytes();
+        let mut flipped = doc.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         let sql = "UPDATE jobs SET doc = CAST(?1 AS TEXT) WHERE job = 2";
         assert_eq!(connection.execute(sql, [&flipped]).expect("the statement is sound"), 1);
@@ -53,6 +52,55 @@ fn every_flipped_bit_of_a_jobs_row_is_told_and_hides_no_other_job() {
         let alone = reader.read(|transaction| read_job(transaction, JobId(2)));
         assert!(matches!(alone, Err(db::Error::Row(_))), "bit {bit}");
     }
+}
+
+/// As it is in the table, packed or not.
+fn stored_document(world: &mut World, job: JobId) -> Vec<u8> {
+    let sql = format!("SELECT doc FROM jobs WHERE job = {}", job.0);
+    let reader = world.actor().journal.reader();
+    let read = |row: &rusqlite::Row<'_>| Ok(row.get_ref(0)?.as_bytes()?.to_vec());
+    reader.read(|transaction| transaction.query_row(&sql, [], read)).expect("it is there")
+}
+
+/// A year's jobs are kept, and say the same of each of their ranks.
+#[test]
+fn the_record_of_a_job_that_has_ended_is_packed_and_reads_as_before() {
+    let mut world = world();
+    let (shown, ended, waits) =
+        (world.show(JobId(1)), stored_document(&mut world, JobId(1)), stored_document(&mut world, JobId(3)));
+    assert_eq!((shown.state, shown.attempts.len()), (JobState::Succeeded, 1));
+    assert!(waits.starts_with(b"{"), "one that changes yet isn't packed");
+    assert!(!ended.starts_with(b"{") && ended.len() < 1_000, "{} bytes", ended.len());
+    // As an earlier release had stored it.
+    let reader = world.actor().journal.reader();
+    let (record, _) = reader.read(|transaction| read_job(transaction, JobId(1))).expect("read").expect("it is there");
+    let plain = serde_json::to_string(&record).expect("a record is JSON");
+    let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
+    let sql = "UPDATE jobs SET doc = ?1, sum = NULL WHERE job = 1";
+    assert_eq!(connection.execute(sql, [&plain]).expect("the statement is sound"), 1);
+    assert!(ended.len() < plain.len() / 2, "{} of {}", ended.len(), plain.len());
+    assert_eq!(world.show(JobId(1)), shown);
+}
+
+#[test]
+fn ended_jobs_share_pages() {
+    const JOBS: u32 = 60;
+    let mut world = World::new(&[("n1", 1)]);
+    for _ in 0..JOBS {
+        let mut long = spec("long", 1, 1);
+        long.program.run = "train ".repeat(500);
+        world.submit(long);
+    }
+    for number in 1..=JOBS {
+        let now = world.now;
+        let mut supervisor = Supervisor::new(&world.launch()[0], now);
+        supervisor.runs(now).ends(now, Outcome::Succeeded).tell(&mut world);
+        assert_eq!(world.show(JobId(number.into())).state, JobState::Succeeded);
+    }
+    let reader = world.actor().journal.reader();
+    let sql = "SELECT count(*) FROM dbstat WHERE name = 'jobs'";
+    let pages: u32 = reader.read(|transaction| transaction.query_row(sql, [], |row| row.get(0))).expect("counted");
+    assert!(pages < JOBS / 2, "{pages} pages for {JOBS} jobs");
 }
 
 #[test]
