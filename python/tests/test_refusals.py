@@ -164,7 +164,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_values_that_nobody_wrote_are_corrupt_and_never_run(text):
-    snapshot = types.SimpleNamespace(values=lambda: text, tensors={"w": ("F32", (2,))}, where="the file")
+    snapshot = types.SimpleNamespace(values=lambda into: text, tensors={"w": ("F32", (2,))}, where="the file")
     with pytest.raises(gangline.Corrupt, match="the file"):
         Scattering(snapshot, None, None).plan()
 
