@@ -94,10 +94,12 @@ impl<'a> Chaos<'a> {
         let (due, later) = std::mem::take(&mut self.stopped).into_iter().partition(|(at, _)| are_all || *at <= now);
         self.stopped = later;
         let due: Vec<(Instant, Found)> = due;
-        for (_, process) in due.iter().filter(|(_, process)| process.is_alive()) {
-            self.soak.oracle().hits(&process.job, process.attempt);
-            // It may have ended since.
-            let _ = processes::signal(process.pid, Signal::CONT);
+        for (_, process) in &due {
+            self.soak.oracle().goes_on(&process.job, process.attempt);
+            if process.is_alive() {
+                // It may have ended since.
+                let _ = processes::signal(process.pid, Signal::CONT);
+            }
         }
     }
 
@@ -224,7 +226,10 @@ impl<'a> Chaos<'a> {
     }
 
     fn signal(&self, process: &Found, signal: Signal) {
-        self.soak.oracle().hits(&process.job, process.attempt);
+        match signal {
+            Signal::STOP => self.soak.oracle().stops(&process.job, process.attempt),
+            _ => self.soak.oracle().hits(&process.job, process.attempt),
+        }
         if process.is_alive() {
             // It may have ended since.
             let _ = processes::signal(process.pid, signal);

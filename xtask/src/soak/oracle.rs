@@ -74,6 +74,16 @@ struct Hit {
     job: String,
     attempt: u32,
     at: SystemTime,
+    /// A process of it was stopped until then, and whoever stands still writes nothing down; none if it still is.
+    until: Option<SystemTime>,
+}
+
+impl Hit {
+    /// Whether it may have kept an attempt's end from being written down.
+    fn is_near(&self, end: SystemTime) -> bool {
+        let from = end.checked_sub(HIT_BEFORE).unwrap_or(end);
+        self.until.is_none_or(|until| until >= from) && self.at <= end + HIT_AFTER
+    }
 }
 
 /// How much was seen.
@@ -182,7 +192,21 @@ impl Oracle {
 
     /// An attempt is hit.
     pub(super) fn hits(&mut self, job: &str, attempt: u32) {
-        self.hits.push(Hit { job: job.to_owned(), attempt, at: SystemTime::now() });
+        let at = SystemTime::now();
+        self.hits.push(Hit { job: job.to_owned(), attempt, at, until: Some(at) });
+    }
+
+    /// A process of an attempt is stopped.
+    pub(super) fn stops(&mut self, job: &str, attempt: u32) {
+        self.hits.push(Hit { job: job.to_owned(), attempt, at: SystemTime::now(), until: None });
+    }
+
+    /// Stopped processes of an attempt go on, or have been killed meanwhile.
+    pub(super) fn goes_on(&mut self, job: &str, attempt: u32) {
+        let now = SystemTime::now();
+        for hit in self.hits.iter_mut().filter(|hit| hit.job == job && hit.attempt == attempt) {
+            hit.until.get_or_insert(now);
+        }
     }
 
     /// Jobs that must come to an end and haven't, with their ids.
@@ -378,10 +402,7 @@ impl Oracle {
             if last == Some(*attempt) && state == "cancelled" {
                 continue;
             }
-            let near = |hit: &Hit| {
-                end.checked_sub(HIT_BEFORE).is_some_and(|from| hit.at >= from) && hit.at <= *end + HIT_AFTER
-            };
-            if self.hits.iter().any(|hit| hit.job == id && hit.attempt == *attempt && near(hit)) {
+            if self.hits.iter().any(|hit| hit.job == id && hit.attempt == *attempt && hit.is_near(*end)) {
                 self.counts.excused += 1;
             } else {
                 let text = format!(
@@ -436,4 +457,20 @@ pub(super) struct Lost {
     pub(super) since: SystemTime,
     /// The ids that they name.
     pub(super) jobs: BTreeSet<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_stands_still_is_near_to_what_ends_meanwhile() {
+        let at = |millis: u64| SystemTime::UNIX_EPOCH + Duration::from_millis(1_000_000 + millis);
+        let hit = |from, until| Hit { job: String::new(), attempt: 1, at: at(from), until };
+        let end = at(10_000);
+        assert!(hit(9_100, Some(at(9_100))).is_near(end) && hit(12_900, Some(at(12_900))).is_near(end));
+        assert!(!hit(8_900, Some(at(8_900))).is_near(end) && !hit(13_100, Some(at(13_100))).is_near(end));
+        assert!(hit(5_000, None).is_near(end) && hit(5_000, Some(at(9_100))).is_near(end));
+        assert!(!hit(5_000, Some(at(8_900))).is_near(end) && !hit(13_100, None).is_near(end));
+    }
 }
