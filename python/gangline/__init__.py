@@ -10,14 +10,17 @@ No pickle: nothing in a checkpoint is ever run. The files are safetensors.
 """
 
 from ._distributed import DistributedStore
-from ._info import CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
+from ._info import Branch, CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
+from ._retention import Keep
 from ._store import Reader, Save, Store
 from .errors import (
     ArchiveFailedWarning,
+    BranchWarning,
     Closed,
     Corrupt,
     Disagreement,
     Error,
+    Held,
     IoFailed,
     NoSpace,
     NotFound,
@@ -33,13 +36,17 @@ from .errors import (
 
 __all__ = [
     "ArchiveFailedWarning",
+    "Branch",
+    "BranchWarning",
     "CheckpointInfo",
     "Closed",
     "Corrupt",
     "Disagreement",
     "DistributedStore",
     "Error",
+    "Held",
     "IoFailed",
+    "Keep",
     "Listed",
     "NoSpace",
     "NotFound",

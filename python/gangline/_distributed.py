@@ -6,7 +6,8 @@ from typing import Any
 
 from ._remote import refuse_address
 from ._state import VALUES, Gathering, Local, Scattering
-from ._store import Save, Snapshot, Writer, own_bytes, warn_skipped
+from ._retention import Keep
+from ._store import Save, Snapshot, Writer, check_step, own_bytes, warn_skipped
 from ._values import path_text
 from .errors import Corrupt, Error, NotFound, Refused
 
@@ -18,19 +19,19 @@ class DistributedStore(Writer):
     """A folder of checkpoints that the ranks of a process group write together. Every rank opens it and makes every call.
 
     path: the folder, which all ranks see; it is made if it isn't there.
-    keep: how many good checkpoints stay after each save; None keeps all.
+    keep: how many good checkpoints of the current branch stay after each save; None keeps all; a Keep keeps more by rules.
     group: a torch.distributed process group with any backend; None is the default group.
     commit_timeout: seconds that ranks wait for each other's part of a save; it fails on all of them after that.
     archive, archive_bytes_per_second_max: as for Store; rank 0 pushes.
 
     Opening is collective, saving isn't: ranks meet through the folder alone, in the background.
-    Raises Refused, IoFailed.
+    Raises Held if another run writes there, Refused, IoFailed.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        keep: int | None = 2,
+        keep: int | Keep | None = 2,
         group: Any = None,
         commit_timeout: float = 120.0,
         *,
@@ -69,7 +70,7 @@ class DistributedStore(Writer):
         """
         import torch.distributed as dist
 
-        steps = [sorted((listed.step for listed in self.list()), reverse=True) if step is None else [step]]
+        steps = [self._native.line() if step is None else [check_step(step)]]
         first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
         dist.broadcast_object_list(steps, src=first, group=self.group)
         for candidate in steps[0]:
@@ -78,6 +79,7 @@ class DistributedStore(Writer):
             dist.all_gather_object(errors, error, group=self.group)
             worst = next((error for error in errors if error is not None), None)
             if worst is None:
+                self._resumed(candidate)
                 return scattering.finish()
             if step is not None or not isinstance(worst, (Corrupt, NotFound)):
                 raise worst if error is None else error

@@ -1,6 +1,7 @@
 """What the store tells of checkpoints."""
 
 import dataclasses
+import datetime
 import json
 from collections.abc import Mapping
 
@@ -34,8 +35,40 @@ class CheckpointInfo:
     part by part: the same state cut in another way has another hash."""
     metadata: Mapping[str, str]
     """What was noted beside the state."""
+    saved_at: datetime.datetime | None
+    """When it was committed, in UTC; None of one that was saved before this was noted."""
+    run: str | None
+    """The run that saved it: the job's id under Gangline, or else one of the process's own."""
+    branch: str
+    """The branch of saves that it belongs to."""
+    parent: int | None
+    """The step of the save before it on its line, if there was one."""
     tensors: Mapping[str, TensorInfo]
     """Its tensors by name, the store's own left out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A branch of a folder's saves."""
+
+    branch: str
+    """Its name."""
+    is_current: bool
+    """Whether training goes on in it."""
+    forked_from: int | None
+    """The checkpoint that it goes on from, if it began at one."""
+    run: str
+    """The run that saved the newest of its checkpoints; empty if that wasn't noted."""
+    steps: tuple[int, ...]
+    """Its checkpoints, oldest first."""
+    abandoned: tuple[int, ...]
+    """Those of them that the current branch doesn't go back to, oldest first."""
+    bytes: int
+    """Bytes of its checkpoints."""
+    first_saved_at: datetime.datetime
+    """When the oldest of them was saved, in UTC."""
+    last_saved_at: datetime.datetime
+    """When the newest of them was saved, in UTC."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +116,9 @@ class Pruned:
     """What pruning removed, or would remove."""
 
     removed: tuple[int, ...]
-    """Steps removed, oldest first."""
+    """Steps removed, in their order."""
     kept: tuple[int, ...]
-    """Steps that stay, oldest first."""
+    """Steps that stay, in their order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +154,11 @@ class Saved:
     """Bytes of its files, all ranks together."""
     content_hash: str
     """As in CheckpointInfo."""
+    branch: str
+    """The branch that it belongs to."""
+    began: Mapping[str, Mapping[str, int | None]] | None
+    """How it began that branch, if it left another (told on rank 0): {"fork": {"from": step, "beside": step}} at a checkpoint that was
+    loaded, {"anew": {"beside": step}} from nothing, beside the newest checkpoint of the branch that was left."""
     removed: tuple[int, ...]
     """Steps that retention removed afterwards (on rank 0)."""
     retention_error: str | None
@@ -135,8 +173,21 @@ def checkpoint_info(text: str, reserved: str) -> CheckpointInfo:
         for tensor in told["tensors"]
         if not tensor["name"].startswith(reserved)
     }
-    names = ("step", "bytes", "world_size", "writer", "content_hash", "metadata")
-    return CheckpointInfo(**{name: told[name] for name in names}, tensors=tensors)
+    names = ("step", "bytes", "world_size", "writer", "content_hash", "metadata", "run", "branch", "parent")
+    return CheckpointInfo(**{name: told[name] for name in names}, saved_at=_time(told["saved_at"]), tensors=tensors)
+
+
+def branches(text: str) -> list[Branch]:
+    """From the store's JSON."""
+    as_times = lambda told: {name: _time(told[name]) for name in ("first_saved_at", "last_saved_at")}  # noqa: E731
+    as_steps = lambda told: {name: tuple(told[name]) for name in ("steps", "abandoned")}  # noqa: E731
+    return [Branch(**{**told, **as_times(told), **as_steps(told)}) for told in json.loads(text)]
+
+
+def _time(nanoseconds):
+    if nanoseconds is None:
+        return None
+    return datetime.datetime.fromtimestamp(nanoseconds // 1_000 / 1e6, datetime.timezone.utc)
 
 
 def verify_report(text: str) -> VerifyReport:

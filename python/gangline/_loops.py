@@ -3,6 +3,7 @@
 import os
 import pathlib
 
+from ._retention import Keep
 from ._store import Reader, Save, Store
 from .errors import Refused
 
@@ -11,7 +12,7 @@ class Saving:
     """A callback that saves every so many steps through a store that is open from the first save to the training's end."""
 
     def __init__(
-        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | None = 2, *, archive: str | None = None
+        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | Keep | None = 2, *, archive: str | None = None
     ) -> None:
         if every_n_steps < 1:
             raise Refused(f"save every {every_n_steps} steps: at least 1")

@@ -48,16 +48,14 @@ class Remote:
         return self._native.archive_info(step, self.place)
 
     def fetch(self, step):
-        """Brings a checkpoint here that only the archive has; without a step the newest, if it is newer than what is here."""
+        """Brings a checkpoint here that only the archive has; without a step the newest, if it was saved after what is here."""
         here = [listed[0] for listed in self._native.list()]
         if step is not None:
             if step not in here:
                 self._native.pull(step, self.place)
             return
         try:
-            newest = max(self.steps(), default=None)
-            if newest is not None and newest > max(here, default=-1):
-                self._native.pull(newest, self.place)
+            self._native.pull_newer(self.place)
         except Unreachable as error:
             if not here:
                 raise

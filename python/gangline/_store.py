@@ -17,56 +17,17 @@ import numpy
 
 from . import _info, _native, _plan
 from ._remote import Remote, folder_of, is_address
+from ._retention import Keep, given
+from ._save import Save, ask, check_process, unasked, warn_of_retention
 from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
 from ._values import BYTES_MAX, path_text
-from .errors import (
-    ArchiveFailedWarning, Corrupt, Error, NotFound, Refused, RetentionFailedWarning, SaveFailedWarning, SkippedWarning, TimedOut
-)
+from .errors import ArchiveFailedWarning, Corrupt, Error, Held, NotFound, Refused, SaveFailedWarning, SkippedWarning
 
 if TYPE_CHECKING:
     from typing import Self
 
-
-class Save:
-    """A save under way: what `Store.save` returns."""
-
-    def __init__(self, step: int, pending: _native.Pending) -> None:
-        self.step = step
-        """The step being saved."""
-        self._pending = pending
-        self._process = os.getpid()
-        self._retention_error = None
-
-    def staged(self) -> bool:
-        """Whether the state is copied, so that it may change. It is by the time `save` returns."""
-        return True
-
-    def done(self) -> bool:
-        """Whether the save has ended, well or not. Never waits."""
-        check_process(self._process)
-        return self._pending.done()
-
-    def durable(self, timeout: float | None = None) -> _info.Saved:
-        """Waits until the checkpoint is on disk, synced, and visible to `latest`; what there is then.
-
-        timeout: seconds to wait at most; None waits as long as it takes.
-        Raises TimedOut if that passed (ask again), or what made the save fail, each time it is asked.
-        """
-        check_process(self._process)
-        try:
-            told = self._pending.wait(timeout)
-        except Error:
-            _unasked.discard(self)
-            raise
-        if told is None:
-            raise TimedOut(f"wait for step {self.step}: not durable after {timeout} s")
-        _unasked.discard(self)
-        saved = _info.saved(told)
-        self._retention_error = saved.retention_error
-        return saved
-
-    def __repr__(self):
-        return f"<gangline.Save of step {self.step}>"
+# How often a load looks again because what it wanted was pruned under its eyes.
+_LOOKS_MAX = 4
 
 
 def check_step(step):
@@ -80,16 +41,11 @@ def check_step(step):
     return number
 
 
-def check_process(opened_by):
-    """A forked child has no writing thread, and would wait for ever."""
-    if opened_by != os.getpid():
-        raise Refused("use a store in a forked process: open it again there")
-
-
 class Snapshot:
     """A checkpoint opened for reading."""
 
     def __init__(self, native, step):
+        self.step = step
         self.where = f"the checkpoint of step {step}"
         self._native = native.open_step(check_step(step))
         told = json.loads(self._native.info())
@@ -125,13 +81,16 @@ class Reader:
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path = folder_of(os.fspath(path)) if is_address(path) else os.fspath(path)
         """The folder."""
-        self._native = _native.Store(self.path, **options)
-        self._below = options.get("restore_below")
+        try:
+            self._native = _native.Store(self.path, **options)
+        except Held as error:
+            advice = "give each run a folder of its own; gangline.Reader looks at this one without writing"
+            raise Held(f"{error}: {advice}") from None
         self._process = os.getpid()
         self._remote = Remote(self._native, _place(path, None)) if is_address(path) else None
 
     def latest(self) -> _info.CheckpointInfo | None:
-        """The newest checkpoint whose every byte is as it was saved, as CheckpointInfo; None if there is none.
+        """The newest save of the current branch whose every byte is as it was saved, as CheckpointInfo; None if there is none.
 
         Reads all of it. Warns (SkippedWarning) about newer ones that aren't good.
         """
@@ -165,12 +124,44 @@ class Reader:
         self._fetch(step)
         return _info.verify_report(self._native.verify(step))
 
-    def prune(self, *, keep: int, dry_run: bool = False) -> _info.Pruned:
-        """Removes all but the newest `keep` good checkpoints, or with `dry_run` tells which it would: Pruned.
+    def branches(self) -> "list[_info.Branch]":
+        """The branches of this folder's saves, the current one last.
 
-        What is newer than the oldest of these stays, good or not. Reads those that stay. Raises Refused for keep < 1.
+        A save after an older checkpoint was loaded begins a branch there; one of a lower step than the newest, with nothing loaded,
+        begins a branch from nothing. What is not on the way to the newest save is abandoned: never loaded by itself, and never
+        removed by itself.
         """
-        return _info.pruned(self._native.prune(keep, dry_run))
+        return _info.branches(self._native.branches())
+
+    def delete(self, step: int) -> None:
+        """Removes one checkpoint, of whichever branch. Raises NotFound; Refused if the current branch had no good one left."""
+        self._native.delete(check_step(step))
+
+    def prune(
+        self,
+        *,
+        keep: "int | Keep | None" = None,
+        above: int | None = None,
+        abandoned: bool | str = False,
+        dry_run: bool = False,
+    ) -> _info.Pruned:
+        """Removes checkpoints, or with `dry_run` tells which it would: Pruned. One of these says which:
+
+        keep: of the current branch, all but the newest so many good ones (what is newer than the oldest of these stays, good or not),
+            or but what a Keep names. Reads those that stay.
+        above: of the current branch, all above this step: training is to go on from there.
+        abandoned: True for all that belongs to branches that were given up, or the name of one of them.
+
+        Raises Refused if no good checkpoint of the current branch would be left; for keep < 1; for no such branch.
+        """
+        asked = [name for name, value in (("keep", keep), ("above", above), ("abandoned", abandoned or None)) if value is not None]
+        if len(asked) != 1:
+            raise Refused(f"prune: say one of keep, above and abandoned, not {' and '.join(asked) or 'none'}")
+        if above is not None:
+            return _info.pruned(self._native.prune_above(check_step(above), dry_run))
+        if abandoned:
+            return _info.pruned(self._native.prune_abandoned(None if abandoned is True else abandoned, dry_run))
+        return _info.pruned(self._native.prune(given(keep), dry_run))
 
     def push(
         self,
@@ -231,22 +222,29 @@ class Reader:
         self._fetch(step)
         if step is not None:
             return self._load(step, into)
-        for listed in reversed(self._native.list()):
-            if self._below is not None and listed[0] >= self._below:
-                continue
-            try:
-                return self._load(listed[0], into)
-            except NotFound:
-                continue  # it has been pruned just now
-            except Corrupt as error:
-                warn_skipped(listed[0], error)
+        for _ in range(_LOOKS_MAX):
+            is_gone = False
+            for candidate in self._native.line():
+                try:
+                    return self._load(candidate, into)
+                except NotFound:
+                    is_gone = True  # it has been pruned just now
+                    break
+                except Corrupt as error:
+                    warn_skipped(candidate, error)
+            if not is_gone:
+                break
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
     def _load(self, step, into):
         snapshot = Snapshot(self._native, step)
         scattering = Scattering(snapshot, into, self._sharded)
         snapshot.read(scattering.plan())
+        self._resumed(step)
         return scattering.finish()
+
+    def _resumed(self, step):
+        """Training goes on from this checkpoint, if it is a writer that has loaded it."""
 
     @staticmethod
     def _sharded(path, tensor):
@@ -280,7 +278,9 @@ class Writer(Reader):
         # So is this, when the job's numbers went bad: what was saved from that step on may hold what made them so.
         below = os.environ.get("GANGLINE_RESTORE_BELOW")
         options["restore_below"] = int(below) if below else None
-        super().__init__(path, writer=writer, keep=keep, **options)
+        # An attempt of a job may take the folder over from one that is still dying; no other run may.
+        run = os.environ.get("GANGLINE_JOB_ID") or None
+        super().__init__(path, writer=writer, run=run, keep=given(keep), **options)
         self._saves = []
         self._is_closed = False
         _open.add(self)
@@ -291,8 +291,11 @@ class Writer(Reader):
         given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
         save = Save(step, self._native.save(step, given, dict(metadata or {})))
         self._saves.append(save)
-        _unasked.add(save)
+        unasked.add(save)
         return save
+
+    def _resumed(self, step):
+        self._native.resume_from(step)
 
     def raise_unasked(self):
         """Raises what made a save fail that nobody asked about, once; warns of retention that failed, once."""
@@ -300,7 +303,7 @@ class Writer(Reader):
         ended = [save for save in self._saves if save.done()]
         self._saves = [save for save in self._saves if save not in ended]
         for save in ended:
-            if save in _unasked:
+            if save in unasked:
                 save.durable()
             warn_of_retention(save)
         self._warn_of_archive(False)
@@ -326,7 +329,7 @@ class Writer(Reader):
         _open.discard(self)
         saves, self._saves = self._saves, []
         is_ours = self._process == os.getpid()
-        failures = _ask(saves) if is_ours else []
+        failures = ask(saves) if is_ours else []
         if is_ours and not self._is_closed:
             self._warn_of_archive(True)
         self._is_closed = True
@@ -349,19 +352,22 @@ class Store(Writer):
     path: the folder; it is made if it isn't there. Or an archive's address, s3://bucket/prefix: what is saved is durable in a folder
         of this machine (below GANGLINE_CACHE_DIR, or ~/.cache/gangline) and goes to the archive as with `archive`; what is loaded
         comes from there if this machine hasn't got it, so that a run goes on wherever it is started.
-    keep: how many good checkpoints stay after each save; None keeps all.
+    keep: how many good checkpoints of the current branch stay after each save; None keeps all; a Keep keeps more by rules.
     archive: s3://bucket/prefix or a folder, to which the newest checkpoint is pushed in the background whenever the push before
         has ended; see `push`. `close` waits for it, and a process that dies is made up for by the next one's store.
     archive_bytes_per_second_max: how much of the network that may take; None for all.
 
     `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the program.
-    Raises Refused, IoFailed.
+    What is saved after `load()` follows what was loaded: after an older checkpoint it begins a branch there, and what was saved after
+    that one is abandoned (see `branches`). One run writes to a folder at a time.
+
+    Raises Held if another run writes there, Refused, IoFailed.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        keep: int | None = 2,
+        keep: int | Keep | None = 2,
         *,
         archive: str | None = None,
         archive_bytes_per_second_max: int | None = None,
@@ -413,39 +419,19 @@ def own_bytes(name, data):
     return dataclasses.replace(bytes_piece(name, data), part_of=([len(data)], [0]))
 
 
-def warn_of_retention(save):
-    if save._retention_error is not None:
-        text = f"step {save.step} is durable, but older checkpoints couldn't be removed: {save._retention_error}"
-        warnings.warn(text, RetentionFailedWarning, stacklevel=4)
-
-
 def warn_skipped(step, why):
     warnings.warn(f"the checkpoint of step {step} is not good, an older one is taken: {why}", SkippedWarning, stacklevel=3)
 
 
-# Saves whose outcome nobody was told, and stores that aren't closed. A store lets go of a save at the next one after its end.
-_unasked = set()
+# Stores that aren't closed.
 _open = weakref.WeakSet()
-
-
-def _ask(saves):
-    """Waits for these saves; the errors of those that failed and that nobody had asked about."""
-    failures = []
-    for save in saves:
-        is_told = save not in _unasked
-        try:
-            save.durable()
-        except Error as error:
-            failures.extend([] if is_told else [error])
-        warn_of_retention(save)
-    return failures
 
 
 @atexit.register
 def _close_all():
     """At the end of the program: waits for what is under way. A save that failed unasked ends it with status 1."""
-    mine = [save for save in _unasked if save._process == os.getpid()]
-    failures = _ask(sorted(mine, key=lambda save: save.step))
+    mine = [save for save in unasked if save._process == os.getpid()]
+    failures = ask(sorted(mine, key=lambda save: save.step))
     for store in list(_open):
         store.close()
     if failures:

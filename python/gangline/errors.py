@@ -45,6 +45,10 @@ class Superseded(Error):
     """A newer attempt has saved this step: this process belongs to one that is over."""
 
 
+class Held(Error):
+    """Another run writes to this folder, or a newer attempt of this one: give each run a folder of its own. Nothing was changed."""
+
+
 class Closed(Error):
     """The store was closed before the save was committed, or is closed now."""
 
@@ -59,6 +63,10 @@ class RetentionFailedWarning(UserWarning):
 
 class ArchiveFailedWarning(UserWarning):
     """Checkpoints are durable here, but the newest isn't in the archive. The next save, or the next store, tries again."""
+
+
+class BranchWarning(UserWarning):
+    """A save began a new branch though nothing had been loaded: what the folder held is left alone, and isn't gone on from."""
 
 
 class SkippedWarning(UserWarning):

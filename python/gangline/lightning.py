@@ -27,6 +27,7 @@ else:
 
 from . import _random
 from ._loops import Saving
+from ._retention import Keep
 from ._store import Reader
 from .errors import Refused
 
@@ -47,7 +48,7 @@ class CheckpointCallback(Saving, Checkpoint):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | None = 2, *, archive: str | None = None
+        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | Keep | None = 2, *, archive: str | None = None
     ) -> None:
         super().__init__(path, every_n_steps, keep, archive=archive)
         self._random_states = None

@@ -31,6 +31,7 @@ from ._imports import import_checkpoint
 from ._distributed import attempt
 from ._kinds import BY_NAME, NumpyKind, TorchKind
 from ._plan import OBJECT, PLAN
+from ._retention import Keep, given
 from ._state import RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
 from ._store import Reader, Snapshot, Writer, own_bytes
 from ._types import NAMES, RAW, STORED, original
@@ -58,7 +59,7 @@ class StorageWriter(_StorageWriter):
         path: str | os.PathLike[str],
         step: int,
         *,
-        keep: int | None = 2,
+        keep: int | Keep | None = 2,
         metadata: Mapping[str, str] | None = None,
         process_group: Any = None,
     ) -> None:
@@ -121,7 +122,7 @@ class StorageReader(_StorageReader):
     """What dcp.load reads: what StorageWriter wrote, and what Store and DistributedStore did.
 
     path: the store's folder.
-    step: which checkpoint; None for the newest. Every byte is checked: Corrupt names what isn't as it was saved, and doesn't
+    step: which checkpoint; None for the newest save of the current branch. Every byte is checked: Corrupt names what isn't as it was saved, and doesn't
         fall back to an older one. `gangline.Reader(path).latest()` finds the newest good one.
     """
 
@@ -171,6 +172,7 @@ class StorageReader(_StorageReader):
                 wanted.append(one)
             commits.append((item, target, held))
         self._snapshot.read(wanted)
+        _loaded[os.path.abspath(self.path)] = self._snapshot.step
         for item, target, held in commits:
             if held is not target:
                 target.copy_(held)
@@ -270,22 +272,27 @@ def _of_store(snapshot):
 
 
 _writers = {}
+# What StorageReader has loaded from a folder since a StorageWriter saved there: torch's planners tell neither of the other.
+_loaded = {}
 
 
 def _writer(path, writer, keep):
     """The writer of this folder, kept so that its memory is used again by the next save."""
-    key = os.path.abspath(path), os.getpid(), writer, keep
+    key = os.path.abspath(path), os.getpid(), writer, given(keep)
     if key not in _writers:
         _writers[key] = Writer(path, writer, keep)
+    loaded = _loaded.pop(key[0], None)
+    if loaded is not None:
+        _writers[key]._resumed(loaded)
     return _writers[key]
 
 
 def _open(path, step):
     with Reader(path) as reader:
-        steps = [listed.step for listed in reader.list() if listed.info is not None] if step is None else [step]
+        steps = reader._native.line() if step is None else [step]
         if not steps:
             raise NotFound(f"find a checkpoint in {path}: there is none")
-        return Snapshot(reader._native, steps[-1])
+        return Snapshot(reader._native, steps[0])
 
 
 def _piece(name, described, tensor):

@@ -21,6 +21,7 @@ from transformers.utils import WEIGHTS_NAME
 
 from . import _random
 from ._loops import Saving
+from ._retention import Keep
 from .errors import Refused
 
 RANDOM_NAME = "rng_state.pth"
@@ -39,7 +40,7 @@ class CheckpointCallback(Saving, TrainerCallback):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | None = 2, *, archive: str | None = None
+        self, path: str | os.PathLike[str], every_n_steps: int, keep: int | Keep | None = 2, *, archive: str | None = None
     ) -> None:
         super().__init__(path, every_n_steps, keep, archive=archive)
         self._unpacked = None

@@ -41,6 +41,11 @@ pub(crate) fn pull(py: Python<'_>, store: &Store, place: Place, step: Option<u64
     told(py, place, |archive| archive.pull(step.map(Step), store))
 }
 
+/// Gets the newest checkpoint of the archive, if it was saved after the store's.
+pub(crate) fn pull_newer(py: Python<'_>, store: &Store, place: Place) -> PyResult<()> {
+    asked(py, place, |archive| archive.pull_newer(store)).map(drop)
+}
+
 /// The steps of the checkpoints that training can go on from.
 pub(crate) fn steps(py: Python<'_>, place: Place) -> PyResult<Vec<u64>> {
     let listed = asked(py, place, Archive::list)?;

@@ -54,8 +54,10 @@ fn class(error: &Error) -> &'static str {
         Error::Disagreement { .. } => "Disagreement",
         Error::Timeout { .. } => "TimedOut",
         Error::Superseded { .. } => "Superseded",
+        Error::Held { .. } => "Held",
         Error::Closed => "Closed",
         Error::Archive { .. } | Error::Occupied { .. } | Error::NothingSelected { .. } => "Refused",
+        Error::LastGood { .. } | Error::NoSuchBranch { .. } => "Refused",
         Error::ReadOnly | Error::Limit { .. } | Error::InvalidTensor { .. } | Error::InvalidOptions { .. } => "Refused",
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use gangline_storage::Began;
 use pyo3::prelude::*;
 use serde::Serialize;
 
@@ -28,6 +29,8 @@ struct Saved {
     step: u64,
     bytes: u64,
     content_hash: String,
+    branch: String,
+    began: Option<Began>,
     removed: Vec<u64>,
     retention_error: Option<String>,
 }
@@ -39,7 +42,8 @@ impl From<gangline_storage::Saved> for Saved {
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
         let (step, bytes) = (saved.step.0, saved.bytes.0);
-        Saved { step, bytes, content_hash: saved.content_hash.to_string(), removed, retention_error }
+        let (content_hash, branch) = (saved.content_hash.to_string(), saved.branch.to_string());
+        Saved { step, bytes, content_hash, branch, began: saved.began, removed, retention_error }
     }
 }
 

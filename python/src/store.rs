@@ -1,16 +1,16 @@
 //! The store: tensors as numpy arrays of bytes in and out, everything it tells as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gangline_storage::{Error, Options, PartOf, PrunePolicy, Role, Step, TensorView};
+use gangline_storage::{Error, Options, PartOf, PrunePolicy, Role, Rule, Step, TensorView};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::archive::{self, Place};
 use crate::errors::{exception, refused};
@@ -20,6 +20,20 @@ use crate::snapshot::{Snapshot, data_type_of};
 /// A tensor from Python: name, safetensors' name of its type, dimensions, its bytes; and if it is a part of one, that one's
 /// dimensions and where in it the part begins.
 type Given<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>, Option<(Vec<usize>, Vec<usize>)>);
+
+/// What stays, from Python: so many of the newest good ones, none for all; and the rules as JSON.
+type Keep = (Option<usize>, String);
+
+/// A rule of retention, as Python writes it.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum GivenRule {
+    EverySteps(NonZeroU64),
+    EveryHours(NonZeroU32),
+    Lowest(String, u32),
+    Highest(String, u32),
+    Steps(BTreeSet<u64>),
+}
 
 /// A checkpoint's step, its manifest as JSON, or why that can't be read.
 type Listed = (u64, Option<String>, Option<String>);
@@ -70,13 +84,14 @@ impl Store {
 impl Store {
     /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
     #[new]
-    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None))]
+    #[pyo3(signature = (path, *, writer=None, run=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None))]
     #[expect(clippy::too_many_arguments, reason = "Python passes all but the path by name")]
     fn new(
         py: Python<'_>,
         path: PathBuf,
         writer: Option<(u32, u32, u64)>,
-        keep: Option<usize>,
+        run: Option<String>,
+        keep: Option<Keep>,
         commit_timeout_seconds: Option<f64>,
         staging: Option<PathBuf>,
         archive: Option<Place>,
@@ -84,9 +99,11 @@ impl Store {
     ) -> PyResult<Self> {
         let role = writer.map_or(Role::Reader, |(rank, world_size, tag)| Role::Writer { rank, world_size, tag });
         let restore_below = restore_below.map(Step);
-        let mut options = Options { role, staging, restore_below, ..Options::default() };
+        let mut options = Options { role, run, staging, restore_below, ..Options::default() };
         options.archive = archive.map(archive::tier).transpose()?;
-        options.keep = keep.map(keep_of).transpose()?;
+        let (last, rules) = keep.unwrap_or((None, "[]".to_owned()));
+        options.keep = last.map(keep_of).transpose()?;
+        options.rules = rules_of(&rules)?;
         if let Some(seconds) = commit_timeout_seconds {
             let timeout = Duration::try_from_secs_f64(seconds);
             options.commit_timeout = timeout.map_err(|_| refused("open the store: commit_timeout is no duration"))?;
@@ -123,6 +140,26 @@ impl Store {
         self.ask_json(py, gangline_storage::Store::latest)
     }
 
+    /// The steps that training may go on from, the newest save first.
+    fn line(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        Ok(self.ask(py, gangline_storage::Store::line)?.into_iter().map(|step| step.0).collect())
+    }
+
+    /// Says that training goes on from this checkpoint.
+    fn resume_from(&self, py: Python<'_>, step: u64) -> PyResult<()> {
+        self.ask(py, |store| store.resume_from(Step(step)))
+    }
+
+    /// The branches of the folder's saves, the current one last; as JSON.
+    fn branches(&self, py: Python<'_>) -> PyResult<String> {
+        self.ask_json(py, gangline_storage::Store::branches)
+    }
+
+    /// Removes one checkpoint.
+    fn delete(&self, py: Python<'_>, step: u64) -> PyResult<()> {
+        self.ask(py, |store| store.delete(Step(step)))
+    }
+
     /// All checkpoints, oldest first.
     fn list(&self, py: Python<'_>) -> PyResult<Vec<Listed>> {
         let listed = self.ask(py, gangline_storage::Store::list)?;
@@ -138,10 +175,23 @@ impl Store {
         self.ask_json(py, |store| store.verify(Step(step)))
     }
 
-    /// Removes old checkpoints, or says which it would; as JSON.
-    fn prune(&self, py: Python<'_>, keep: usize, is_dry_run: bool) -> PyResult<String> {
-        let policy = PrunePolicy { keep: keep_of(keep)? };
-        self.ask_json(py, |store| store.prune(policy, is_dry_run))
+    /// Removes all of the current line but what is kept, or says which it would; as JSON.
+    fn prune(&self, py: Python<'_>, keep: Keep, is_dry_run: bool) -> PyResult<String> {
+        let last = keep_of(keep.0.ok_or_else(|| refused("prune: say how many of the newest to keep"))?)?;
+        let policy = PrunePolicy::Keep { last, rules: rules_of(&keep.1)? };
+        self.ask_json(py, |store| store.prune(&policy, is_dry_run))
+    }
+
+    /// Removes what is above a step on the current line; as JSON.
+    fn prune_above(&self, py: Python<'_>, step: u64, is_dry_run: bool) -> PyResult<String> {
+        self.ask_json(py, |store| store.prune(&PrunePolicy::Above(Step(step)), is_dry_run))
+    }
+
+    /// Removes what belongs to branches that were given up, or to this one of them; as JSON.
+    #[pyo3(signature = (branch, is_dry_run))]
+    fn prune_abandoned(&self, py: Python<'_>, branch: Option<&str>, is_dry_run: bool) -> PyResult<String> {
+        let branch = branch.map(str::parse).transpose().map_err(|why| refused(&format!("prune: {why}")))?;
+        self.ask_json(py, |store| store.prune(&PrunePolicy::Abandoned(branch), is_dry_run))
     }
 
     /// Puts a checkpoint into an archive.
@@ -158,6 +208,11 @@ impl Store {
     /// Gets a checkpoint, or the newest, from an archive.
     fn pull(&self, py: Python<'_>, step: Option<u64>, place: Place) -> PyResult<String> {
         archive::pull(py, &*self.share()?, place, step)
+    }
+
+    /// Gets the newest checkpoint of an archive, if it was saved after what is here.
+    fn pull_newer(&self, py: Python<'_>, place: Place) -> PyResult<()> {
+        archive::pull_newer(py, &*self.share()?, place)
     }
 
     /// The steps of an archive's whole checkpoints, oldest first.
@@ -186,6 +241,20 @@ impl Drop for Store {
             let _in_the_parent = ManuallyDrop::new(self.lock().take());
         }
     }
+}
+
+fn rules_of(text: &str) -> PyResult<Vec<Rule>> {
+    let given: Vec<GivenRule> =
+        serde_json::from_str(text).map_err(|why| refused(&format!("keep checkpoints: {why}")))?;
+    let best = |metric, count, is_more_better| Rule::Best { metric, count, is_more_better };
+    let rules = given.into_iter().map(|rule| match rule {
+        GivenRule::EverySteps(steps) => Rule::EverySteps(steps),
+        GivenRule::EveryHours(hours) => Rule::EveryHours(hours),
+        GivenRule::Lowest(metric, count) => best(metric, count, false),
+        GivenRule::Highest(metric, count) => best(metric, count, true),
+        GivenRule::Steps(steps) => Rule::Pinned(steps.into_iter().map(Step).collect()),
+    });
+    Ok(rules.collect())
 }
 
 fn keep_of(keep: usize) -> PyResult<NonZeroUsize> {

@@ -1,14 +1,14 @@
-//! `checkpoint push`, `pull` and `prune`, and what `list` and `verify` say of an archive. Needs no control plane.
+//! `checkpoint push` and `pull`, and what `list` and `verify` say of an archive. Needs no control plane.
 
 use std::collections::BTreeMap;
-use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gangline_base::{Step, with_causes};
 use gangline_control::wire::Time;
-use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pruned, Pushed, Rule, WrappingKey};
-use gangline_storage::{CheckpointInfo, Latest, PrunePolicy, Store};
+use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pushed, WrappingKey};
+use gangline_storage::{CheckpointInfo, Latest, Store};
 
 use crate::checkpoint::{Row, failed, open};
 use crate::failure::Failure;
@@ -87,68 +87,6 @@ pub(crate) struct PullArgs {
     reach: Reach,
 }
 
-/// What of an archive, or of a folder of checkpoints, stays. What any of the options names is kept, and the newest always.
-#[derive(Args, Debug)]
-pub(crate) struct PruneArgs {
-    /// The archive, or the folder of checkpoints
-    #[arg(value_name = "ARCHIVE")]
-    archive: String,
-    /// Keep so many of the newest
-    #[arg(long, value_name = "N")]
-    keep_last: Option<u32>,
-    /// Keep the first in each stretch of so many steps
-    #[arg(long, value_name = "STEPS")]
-    keep_every_steps: Option<NonZeroU64>,
-    /// Keep the first in each stretch of so many hours
-    #[arg(long, value_name = "HOURS")]
-    keep_every_hours: Option<NonZeroU32>,
-    /// Keep so many with the lowest value of a number in their metadata, such as loss=3
-    #[arg(long, value_name = "METRIC=N", value_parser = best)]
-    keep_lowest: Vec<(String, u32)>,
-    /// Keep so many with the highest value of a number in their metadata
-    #[arg(long, value_name = "METRIC=N", value_parser = best)]
-    keep_highest: Vec<(String, u32)>,
-    /// Keep this step
-    #[arg(long, value_name = "STEP")]
-    keep: Vec<u64>,
-    /// Of the first in each stretch of so many steps that would go, keep some tensors, as a milestone
-    #[arg(long, value_name = "STEPS")]
-    milestones_every: Option<NonZeroU64>,
-    /// The tensors that a milestone keeps; * stands for any part of a name
-    #[arg(long, value_name = "NAME", default_value = "model.*", requires = "milestones_every")]
-    milestone_keep: Vec<String>,
-    /// Say what would be removed, and remove nothing
-    #[arg(long)]
-    dry_run: bool,
-    #[command(flatten)]
-    key: KeyFile,
-}
-
-fn best(text: &str) -> Result<(String, u32), String> {
-    let (metric, count) = text.split_once('=').ok_or("write METRIC=N, such as loss=3")?;
-    Ok((metric.to_owned(), count.parse().map_err(|_| "write METRIC=N with a whole number N")?))
-}
-
-impl PruneArgs {
-    fn rules(&self) -> Vec<Rule> {
-        let best = |is_more_better: bool| {
-            move |(metric, count): &(String, u32)| Rule::Best { metric: metric.clone(), count: *count, is_more_better }
-        };
-        let mut rules: Vec<Rule> = Vec::new();
-        rules.extend(self.keep_last.map(Rule::Last));
-        rules.extend(self.keep_every_steps.map(Rule::EverySteps));
-        rules.extend(self.keep_every_hours.map(Rule::EveryHours));
-        rules.extend(self.keep_lowest.iter().map(best(false)));
-        rules.extend(self.keep_highest.iter().map(best(true)));
-        if !self.keep.is_empty() {
-            rules.push(Rule::Pinned(self.keep.iter().copied().map(Step).collect()));
-        }
-        let milestones = |every| Rule::Milestones { every, keep: self.milestone_keep.clone() };
-        rules.extend(self.milestones_every.map(milestones));
-        rules
-    }
-}
-
 /// Whether a place is an archive rather than a folder of checkpoints: an address, or a folder with catalogs or keys.
 pub(crate) fn is_archive(place: &str) -> bool {
     place.contains("://") || ["catalogs", "keys"].iter().any(|part| Path::new(place).join(part).is_dir())
@@ -198,7 +136,7 @@ pub(crate) fn push(global: &Global, args: &PushArgs) -> Result<(), Failure> {
 }
 
 /// Says so if nothing but its own look at its lease keeps a program from changing the archive too late.
-fn tell_unfenced(archive: &Archive) {
+pub(crate) fn tell_unfenced(archive: &Archive) {
     if archive.is_fenced() == Some(false) {
         output::tell(
             "note: this place keeps no conditions (If-Match, If-None-Match, file locks): while two programs may change the archive, \
@@ -248,80 +186,6 @@ fn pull_milestone(global: &Global, archive: &Archive, step: Step, folder: &Path)
     output::say(&text)
 }
 
-pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
-    let rules = args.rules();
-    if rules.is_empty() {
-        return Err(Failure::local(
-            "nothing says what to keep",
-            "name it, as in --keep-last 3 --keep-every-steps 10000",
-        ));
-    }
-    if !is_archive(&args.archive) {
-        return prune_folder(global, args);
-    }
-    let archive = reach(&args.archive, &Reach::from(&args.key))?;
-    let pruned = archive.prune(&rules, output::now(), args.dry_run).map_err(|error| refused(&error))?;
-    tell_unfenced(&archive);
-    if global.json {
-        return output::json(&pruned);
-    }
-    output::print(&decided(&pruned, args.dry_run))
-}
-
-/// A folder of checkpoints as they were saved is pruned by their number alone.
-fn prune_folder(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
-    let store = open(Path::new(&args.archive))?;
-    let steps = store.list().map_err(failed)?;
-    if steps.is_empty() {
-        let text = format!("{} is no archive and holds no complete checkpoint", args.archive);
-        return Err(Failure::local(text, "name the folder that holds step-..., or the archive's own"));
-    }
-    let keep = args.keep_last.and_then(|keep| NonZeroUsize::new(keep as usize));
-    let Some(keep) = keep.filter(|_| args.rules().len() == 1) else {
-        let text =
-            format!("{} is a folder of checkpoints, which only --keep-last N prunes, with N from 1 on", args.archive);
-        return Err(Failure::local(text, "push them to an archive to keep them by other rules"));
-    };
-    let pruned = store.prune(PrunePolicy { keep }, args.dry_run).map_err(failed)?;
-    if global.json {
-        return output::json(&pruned);
-    }
-    let verdict = if args.dry_run { "would be removed" } else { "removed" };
-    let removed = pruned.removed.iter().map(|step| (*step, verdict));
-    let rows: BTreeMap<Step, &str> = removed.chain(pruned.kept.iter().map(|step| (*step, "kept"))).collect();
-    let rows = rows.into_iter().map(|(step, verdict)| vec![step.to_string(), verdict.to_owned()]).collect();
-    output::print(&output::table(&[">STEP", ""], rows))
-}
-
-fn decided(pruned: &Pruned, is_dry_run: bool) -> String {
-    let verdict = if is_dry_run { "would be removed" } else { "removed" };
-    let removed = pruned.removed.iter().map(|(step, bytes)| (*step, format!("{verdict} ({bytes} of tensors)")));
-    let kept = pruned.kept.iter().map(|(step, reasons)| {
-        let reasons: Vec<String> = reasons.iter().map(|reason| format!("{reason:?}").to_lowercase()).collect();
-        (*step, format!("kept: {}", reasons.join(", ")))
-    });
-    let thinned = pruned.milestones.iter().map(|(step, bytes)| {
-        let act = if is_dry_run { "would become" } else { "became" };
-        (*step, format!("{act} a milestone ({bytes} of tensors, before coding)"))
-    });
-    let rows: BTreeMap<Step, String> = removed.chain(kept).chain(thinned).collect();
-    let rows = rows.into_iter().map(|(step, verdict)| vec![step.to_string(), verdict]).collect();
-    let Pruned { packs_removed, packs_compacted, rewritten, freed, stored, .. } = pruned;
-    let act = if is_dry_run { "would free" } else { "freed" };
-    let moved = match (packs_compacted, is_dry_run) {
-        (0, _) => String::new(),
-        (packs, true) => format!(", where {rewritten} of {packs} would be written anew"),
-        (packs, false) => format!(", where {rewritten} of {packs} were written anew"),
-    };
-    let table = output::table(&[">STEP", ""], rows);
-    let milestones = match (pruned.milestones.len(), is_dry_run) {
-        (0, _) => String::new(),
-        (_, true) => "; the milestones will take some of that".to_owned(),
-        (_, false) => format!("; the milestones took {}", pruned.milestones_put),
-    };
-    format!("{table}{act} {freed} in {packs_removed} packs{moved}{milestones}; {stored} stay (measured)\n")
-}
-
 /// The checkpoints of an archive, by their catalogs.
 pub(crate) fn list(address: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
     let listed = reach(address, &Reach::from(key))?.list().map_err(|error| refused(&error))?;
@@ -335,6 +199,9 @@ fn row(Listed { step, catalog }: Listed) -> Row {
             bytes: Some(archived.bytes.0),
             tensors: Some(archived.tensors),
             content_hash: Some(archived.content_hash.to_string()),
+            saved_at: Some(Time(archived.saved_at)),
+            branch: Some(archived.branch),
+            is_abandoned: archived.is_abandoned,
             milestone: archived.milestone,
             problems: Vec::new(),
             is_verified: false,
@@ -362,12 +229,6 @@ pub(crate) fn verify(address: &str, key: &KeyFile, rows: &mut [Row]) -> Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_metric_and_a_count_are_read() {
-        assert_eq!(best("loss=3"), Ok(("loss".to_owned(), 3)));
-        assert!(best("loss").is_err() && best("loss=x").is_err());
-    }
 
     #[test]
     fn an_address_is_an_archive_and_a_folder_only_with_catalogs() {

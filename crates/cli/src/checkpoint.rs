@@ -2,23 +2,27 @@
 //! back. Needs no control plane.
 
 mod bench;
+mod branches;
 mod diff;
 mod export;
 mod groups;
 mod import;
 mod place;
+mod prune;
 mod show;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use gangline_base::{Bytes, Step, with_causes};
+use gangline_control::wire::Time;
 use gangline_storage::archive::Milestone;
-use gangline_storage::{Listed, Options, Store};
+use gangline_storage::{Branch, Listed, Options, Store};
 use serde::Serialize;
 
-use crate::archive::{self, KeyFile, PruneArgs, PullArgs, PushArgs};
+use crate::archive::{self, KeyFile, PullArgs, PushArgs};
 use crate::failure::Failure;
 use crate::keys::{self, KeysCommand};
 use crate::{Global, output};
@@ -57,8 +61,10 @@ pub(crate) enum CheckpointCommand {
     Pull(PullArgs),
     /// Measure this disk and memory, and say what checkpoints of a model will take here
     Bench(bench::BenchArgs),
+    /// Show which saves of a folder follow which, and the branches that were given up
+    Branches(branches::BranchesArgs),
     /// Remove checkpoints from an archive, or a folder, but for those that an option names
-    Prune(PruneArgs),
+    Prune(prune::PruneArgs),
     /// Make, replace and show the keys of an encrypted archive
     #[command(subcommand)]
     Keys(KeysCommand),
@@ -71,6 +77,10 @@ pub(crate) struct Row {
     pub(crate) bytes: Option<u64>,
     pub(crate) tensors: Option<usize>,
     pub(crate) content_hash: Option<String>,
+    pub(crate) saved_at: Option<Time>,
+    pub(crate) branch: Option<Branch>,
+    /// Whether the current branch doesn't go back to it.
+    pub(crate) is_abandoned: bool,
     /// What is left of it in an archive, if that isn't all.
     pub(crate) milestone: Option<Milestone>,
     pub(crate) problems: Vec<String>,
@@ -86,6 +96,9 @@ impl Row {
             bytes: None,
             tensors: None,
             content_hash: None,
+            saved_at: None,
+            branch: None,
+            is_abandoned: false,
             milestone: None,
             problems: vec![problem],
             is_verified: false,
@@ -104,7 +117,8 @@ pub(crate) fn run(global: &Global, command: &CheckpointCommand) -> Result<ExitCo
         CheckpointCommand::Bench(args) => return bench::bench(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Push(args) => return archive::push(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Pull(args) => return archive::pull(global, args).map(|()| ExitCode::SUCCESS),
-        CheckpointCommand::Prune(args) => return archive::prune(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Branches(args) => return branches::branches(global, args).map(|()| ExitCode::SUCCESS),
+        CheckpointCommand::Prune(args) => return prune::prune(global, args).map(|()| ExitCode::SUCCESS),
         CheckpointCommand::Keys(command) => return keys::run(global, command).map(|()| ExitCode::SUCCESS),
     };
     let is_sound = rows.iter().all(|row| row.problems.is_empty());
@@ -134,13 +148,18 @@ fn list(place: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
     if archive::is_archive(place) {
         return archive::list(place, key);
     }
-    let listed = open(Path::new(place))?.list().map_err(failed)?;
+    let store = open(Path::new(place))?;
+    let listed = store.list().map_err(failed)?;
+    let line: BTreeSet<Step> = store.line().map_err(failed)?.into_iter().collect();
     let row = |listed: Listed| match listed.manifest {
         Ok(info) => Row {
             step: info.step.0,
             bytes: Some(info.bytes.0),
             tensors: Some(info.tensors.len()),
             content_hash: Some(info.content_hash.to_string()),
+            saved_at: info.saved_at.map(Time),
+            branch: Some(info.branch),
+            is_abandoned: !line.contains(&info.step),
             milestone: None,
             problems: Vec::new(),
             is_verified: false,
@@ -176,9 +195,10 @@ fn verify(place: &str, step: Option<u64>, key: &KeyFile) -> Result<Vec<Row>, Fai
 
 fn remarks(row: &Row) -> String {
     let found = if row.is_verified { "none found" } else { "not verified" };
+    let found = format!("{found}{}", if row.is_abandoned { "; of an abandoned branch" } else { "" });
     match &row.milestone {
         _ if !row.problems.is_empty() => row.problems.join("; "),
-        None => found.to_owned(),
+        None => found,
         Some(Milestone { kept, tensors_lacking, .. }) => {
             format!("{found}; a milestone: {} are left, {tensors_lacking} tensors are not", kept.join(", "))
         }
@@ -187,12 +207,13 @@ fn remarks(row: &Row) -> String {
 
 fn table(rows: &[Row]) -> String {
     let dash = || "-".to_owned();
-    let headings = [">STEP", ">SIZE", ">TENSORS", "CONTENT HASH", "PROBLEMS"];
+    let headings = [">STEP", ">SIZE", ">TENSORS", "SAVED", "CONTENT HASH", "PROBLEMS"];
     let rows = rows.iter().map(|row| {
         vec![
             row.step.to_string(),
             row.bytes.map_or_else(dash, |bytes| Bytes(bytes).to_string()),
             row.tensors.map_or_else(dash, |count| count.to_string()),
+            row.saved_at.map_or_else(dash, output::time),
             row.content_hash.clone().unwrap_or_else(dash),
             remarks(row),
         ]

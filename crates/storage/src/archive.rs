@@ -34,7 +34,6 @@ mod prune;
 mod pull;
 mod push;
 mod remote;
-mod retention;
 #[cfg(feature = "s3")]
 mod s3;
 mod source;
@@ -44,13 +43,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
+use crate::lineage::{Line, Turn};
+use crate::options::{Clock, system_time};
 use crate::prune::list_steps;
-use crate::{CheckpointInfo, Digest, Problem, Store, VerifyReport};
+use crate::{Branch, CheckpointInfo, Digest, Problem, Store, VerifyReport};
 use access::{Access, Change};
 use fetch::Fetcher;
 use lease::Lease;
@@ -58,6 +59,7 @@ use prune::{Sweep, Thinning};
 use remote::{Link, Manners, Remote};
 use vault::Vault;
 
+pub use crate::retention::{Reason, Rule};
 pub(crate) use catalog::Catalog;
 pub use error::{Error, Source};
 #[cfg(any(test, feature = "fuzz"))]
@@ -66,11 +68,7 @@ pub use milestone::Milestone;
 pub use prune::Pruned;
 pub use pull::Pulled;
 pub use push::Pushed;
-pub use retention::{Reason, Rule};
 pub use vault::{KeyError, KeyId, KeyShown, Rotated, Rotation, WrappingKey};
-
-/// What tells the time.
-pub type Clock = dyn Fn() -> Timestamp + Send + Sync;
 
 /// How an archive is used.
 #[derive(Clone)]
@@ -104,11 +102,6 @@ impl Default for Options {
             clock: Arc::new(system_time),
         }
     }
-}
-
-fn system_time() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp::EPOCH + since
 }
 
 impl std::fmt::Debug for Options {
@@ -148,6 +141,10 @@ pub struct Archived {
     pub tensors: usize,
     /// Over the step and every tensor.
     pub content_hash: Digest,
+    /// The branch that it belongs to.
+    pub branch: Branch,
+    /// Whether the branch of the newest save doesn't go back to it; told of a list.
+    pub is_abandoned: bool,
     /// What the trainer noted.
     pub metadata: BTreeMap<String, String>,
     /// What is left of it, if that isn't all: training can't go on from it.
@@ -246,6 +243,24 @@ impl Archive {
         }
     }
 
+    /// Does the same with the newest checkpoint, if it was saved after the newest of the store's current line. A checkpoint of its step that
+    /// the store has is then an older save, and replaced.
+    ///
+    /// # Errors
+    /// As [`Archive::pull`], but for [`Error::Occupied`]; an archive without checkpoints is none.
+    pub fn pull_newer(&self, store: &Store) -> Result<Option<Pulled>, Error> {
+        let access = self.access()?;
+        let catalog = match known::find_catalog(&access, None) {
+            Err(Error::NotFound { .. }) => return Ok(None),
+            found => found?,
+        };
+        let here = store.newest_turn()?;
+        if catalog.milestone.is_some() || here.is_some_and(|here| here >= catalog.turn()) {
+            return Ok(None);
+        }
+        pull::rebuild(&access, &catalog, store).map(Some)
+    }
+
     /// Writes the tensors of a milestone to a folder, bit for bit, as a safetensors file for each rank. It is no checkpoint.
     ///
     /// # Errors
@@ -267,12 +282,26 @@ impl Archive {
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
         let access = self.access()?;
         let mut all = Vec::new();
+        let mut newest = (Turn::default(), Line::default());
+        let mut turns = Vec::new();
         for listed in known::list_catalogs(access.link)? {
             let catalog = match known::read_catalog(access.link, &access.vault, listed) {
                 Err(error @ Error::Remote { .. }) => return Err(error),
-                catalog => catalog.map(|catalog| catalog.archived()),
+                catalog => catalog,
             };
-            all.push(Listed { step: Step(listed.0), catalog });
+            let turn = catalog.as_ref().map(Catalog::turn).unwrap_or_default();
+            if let Ok(catalog) = &catalog
+                && turn >= newest.0
+            {
+                newest = (turn, catalog.line());
+            }
+            turns.push(turn);
+            all.push(Listed { step: Step(listed.0), catalog: catalog.map(|catalog| catalog.archived()) });
+        }
+        for (listed, turn) in all.iter_mut().zip(turns) {
+            if let Ok(archived) = &mut listed.catalog {
+                archived.is_abandoned = !newest.1.holds(archived.branch, turn);
+            }
         }
         Ok(all)
     }
@@ -403,6 +432,8 @@ impl Catalog {
             packs: Bytes(packs.iter().map(|pack| pack.bytes).sum()),
             tensors: self.shards.iter().map(|shard| shard.tensors.len()).sum(),
             content_hash: self.content_blake3,
+            branch: self.line().branch,
+            is_abandoned: false,
             metadata: self.metadata.clone(),
             milestone: self.milestone.clone(),
         }

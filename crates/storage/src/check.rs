@@ -7,6 +7,7 @@ use gangline_base::{Bytes, Step};
 use serde::Serialize;
 
 use crate::manifest::{Manifest, read_manifest};
+use crate::present::Present;
 use crate::reading::{Piece, read_pieces};
 use crate::shard::Shard;
 use crate::{Error, Flaw, layout};
@@ -65,14 +66,16 @@ impl VerifyReport {
 /// Reads all of the checkpoint in `root`'s folder of `step`. The manifest comes along if it could be read.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is no such folder; [`Error::Io`] if the operating system refuses for a reason that says
+/// [`Error::NotFound`] if there is no such folder, or it was removed meanwhile; [`Error::Io`] if the operating system refuses for a reason that says
 /// nothing about the files (permissions, too many open files): better no answer than a wrong one.
 pub(crate) fn check(root: &Path, step: u64) -> Result<(Option<Manifest>, VerifyReport), Error> {
     let folder = root.join(layout::checkpoint_folder(step));
-    if !folder.is_dir() {
-        return Err(Error::NotFound { step: Step(step) });
+    let present = Present::find(&folder, Step(step))?;
+    let (manifest, report) = check_folder(&folder, step)?;
+    if !report.is_good() {
+        present.check()?;
     }
-    check_folder(&folder, step)
+    Ok((manifest, report))
 }
 
 /// The same of a checkpoint of `step` in a folder of any name.

@@ -4,15 +4,15 @@ use std::path::Path;
 
 use gangline_base::Step;
 
+use crate::course::{Heads, Seen};
 use crate::error::Error;
 use crate::layout::{self, Partial};
-use crate::manifest::read_manifest;
 use crate::prune::list_names;
 
 /// What a folder says of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// A checkpoint of that step is committed, or a newer one is.
+    /// A checkpoint of that step is committed, or one of a higher step on the current line is.
     Durable,
     /// The folder is a store and has no such checkpoint.
     Absent,
@@ -29,16 +29,14 @@ pub fn look_for(root: &Path, step: Step) -> Result<Claim, Error> {
         return Ok(Claim::NoStore);
     }
     let names = list_names(root)?;
-    let has_manifest = |step: u64| root.join(layout::checkpoint_folder(step)).join(layout::MANIFEST).is_file();
-    let is_sound = |step: u64| {
-        let manifest = root.join(layout::checkpoint_folder(step)).join(layout::MANIFEST);
-        read_manifest(&manifest, step).is_ok()
-    };
-    let mut steps: Vec<u64> = names.iter().filter_map(|name| layout::step_of(name)).collect();
-    steps.sort_unstable();
-    if steps.iter().rev().take_while(|there| **there >= step.0).any(|there| is_sound(*there)) {
+    let steps: Vec<u64> = names.iter().filter_map(|name| layout::step_of(name)).collect();
+    let course = Heads::default().course(root)?;
+    let is_sound = |seen: &&Seen| seen.head.is_some();
+    let is_it = course.find(step.0).as_ref().is_some_and(is_sound);
+    if is_it || course.on.iter().filter(is_sound).any(|seen| seen.step > step.0) {
         return Ok(Claim::Durable);
     }
+    let has_manifest = |step: u64| root.join(layout::checkpoint_folder(step)).join(layout::MANIFEST).is_file();
     let is_store = names.iter().any(|name| Partial::parse(name).is_some()) || steps.into_iter().any(has_manifest);
     Ok(if is_store { Claim::Absent } else { Claim::NoStore })
 }

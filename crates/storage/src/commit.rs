@@ -12,13 +12,17 @@ use std::time::{Duration, Instant};
 
 use gangline_base::Step;
 
+use crate::branching::{Began, Branching, Next};
 use crate::check::check;
+use crate::course::write_current;
 use crate::disk::Disk;
+use crate::lease::Lease;
+use crate::lineage::{Line, Origin};
 use crate::manifest::{
     INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, read_manifest, read_sealed, seal, version_of,
 };
 use crate::options::{Options, Writer};
-use crate::prune::{self, PrunePolicy, list_names};
+use crate::prune::{self, Goodness, PrunePolicy, list_names};
 use crate::staged::Staged;
 use crate::staging::Noted;
 use crate::tiering::Tiering;
@@ -60,6 +64,8 @@ pub(crate) struct Work {
     pub(crate) staged: Staged,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) plan: Digest,
+    /// The checkpoint that was loaded since the save before, if one was: see [`Store::resume_from`](crate::Store::resume_from).
+    pub(crate) resumed: Option<Origin>,
     /// What others need to finish it, until it has ended.
     pub(crate) noted: Option<Noted>,
 }
@@ -75,6 +81,12 @@ impl Drop for Work {
 pub(crate) struct Committer {
     shared: Arc<Shared>,
     writer: Writer,
+    /// The right to change the folder's checkpoints; rank 0's, unless the file system keeps no locks.
+    lease: Option<Arc<Lease>>,
+    /// Rank 0's place among the branches.
+    branching: Branching,
+    /// A branch that a save began and that isn't written down yet as the current one, with that save's order.
+    begun: Option<(u64, Line)>,
     /// Checkpoints this process committed or checked: retention needn't read them again.
     known_good: BTreeSet<u64>,
     /// Checkpoints that retention took the names of, and whose bytes go once the save has been reported.
@@ -84,8 +96,17 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub(crate) fn new(shared: Arc<Shared>, writer: Writer) -> Self {
-        Committer { shared, writer, known_good: BTreeSet::new(), retired: Vec::new(), not_cleared: None }
+    pub(crate) fn new(shared: Arc<Shared>, writer: Writer, lease: Option<Arc<Lease>>) -> Self {
+        Committer {
+            shared,
+            writer,
+            lease,
+            branching: Branching::default(),
+            begun: None,
+            known_good: BTreeSet::new(),
+            retired: Vec::new(),
+            not_cleared: None,
+        }
     }
 
     /// Clears away what dead writers left: on every rank its own files of this tag, on rank 0 everything of lower tags.
@@ -131,14 +152,14 @@ impl Committer {
             };
         }
         drop(work);
-        let manifest = committed?;
+        let (manifest, began) = committed?;
         if self.writer.rank == 0 && self.shared.options.archive.is_some() {
             self.shared.tiering.want(manifest.step);
         }
-        Ok(Saved { retention: self.retain(manifest.step), ..Saved::of(&manifest) })
+        Ok(Saved { retention: self.retain(manifest.step), began, ..Saved::of(&manifest) })
     }
 
-    fn write_and_commit(&self, partial: &Path, work: &Work) -> Result<Manifest, Error> {
+    fn write_and_commit(&mut self, partial: &Path, work: &Work) -> Result<(Manifest, Option<Began>), Error> {
         let Writer { rank, world_size, tag } = self.writer;
         let Work { step, staged, metadata, plan, .. } = work;
         let disk = &self.shared.disk;
@@ -160,15 +181,23 @@ impl Committer {
         };
         if rank > 0 {
             disk.publish(partial, &layout::index_file(rank, world_size), &seal(&index))?;
-            return self.await_commit(*step, &index.shard);
+            return Ok((self.await_commit(*step, &index.shard)?, None));
         }
         let mut shards = vec![index.shard.clone()];
         for rank in 1..world_size {
             shards.push(self.await_shard(partial, rank, &index)?);
         }
-        let manifest = Manifest::over(*step, tag, shards, metadata.clone());
+        let named = (self.shared.options.run(), (self.shared.options.clock)());
+        let Next { lineage, is_first, began } =
+            self.branching.next(&self.shared.root, *step, work.resumed.clone(), named)?;
+        let manifest = Manifest::over(*step, tag, shards, metadata.clone(), Some(lineage.clone()));
         check_parts(&manifest.tensors())?;
-        self.commit(partial, manifest)
+        let manifest = self.commit(partial, manifest)?;
+        self.branching.committed(&lineage, *step);
+        if is_first {
+            self.begun = Some((lineage.order, lineage.line));
+        }
+        Ok((manifest, began))
     }
 
     /// Rank 0: waits for another rank's index, which has to be of the same save as `mine`.
@@ -227,12 +256,13 @@ impl Committer {
     /// Rank 0: the manifest, then the final name.
     fn commit(&self, partial: &Path, manifest: Manifest) -> Result<Manifest, Error> {
         let (disk, root) = (&self.shared.disk, &self.shared.root);
-        self.check_not_superseded(manifest.step)?;
+        self.check_not_superseded(&manifest)?;
         disk.publish(partial, layout::MANIFEST, &seal(&manifest))?;
         for rank in 1..manifest.world_size {
             disk.remove_file(&partial.join(layout::index_file(rank, manifest.world_size)))?;
         }
         disk.sync_folder(partial)?;
+        self.lease.as_ref().map_or(Ok(()), |lease| lease.check())?;
         disk.rename_folder(partial, &root.join(layout::checkpoint_folder(manifest.step)))?;
         disk.sync_folder(root)?;
         // If a checkpoint of this step was there, it has taken the partial folder's name.
@@ -241,10 +271,15 @@ impl Committer {
     }
 
     /// A process of an attempt that is over must not replace what its successor saved.
-    fn check_not_superseded(&self, step: u64) -> Result<(), Error> {
-        match check(&self.shared.root, step) {
-            Ok((Some(manifest), report)) if manifest.writer > self.writer.tag && report.is_good() => {
-                Err(Error::Superseded { step: Step(step), writer: self.writer.tag, by: manifest.writer })
+    fn check_not_superseded(&self, mine: &Manifest) -> Result<(), Error> {
+        let run = |manifest: &Manifest| manifest.lineage.as_ref().map(|lineage| lineage.run.clone());
+        // Attempts of another run are counted from 1 as well, and say nothing of this one's.
+        let is_newer = |there: &Manifest| {
+            there.writer > mine.writer && run(there).is_none_or(|there| run(mine).is_none_or(|mine| mine == there))
+        };
+        match check(&self.shared.root, mine.step) {
+            Ok((Some(there), report)) if is_newer(&there) && report.is_good() => {
+                Err(Error::Superseded { step: Step(mine.step), writer: mine.writer, by: there.writer })
             }
             Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -253,14 +288,21 @@ impl Committer {
 
     fn retain(&mut self, committed: u64) -> Result<Pruned, Error> {
         self.known_good.insert(committed);
+        let (disk, root) = (&self.shared.disk, &self.shared.root);
+        if let Some((order, line)) = &self.begun {
+            write_current(disk, root, *order, line)?;
+            self.begun = None;
+        }
         match self.shared.options.keep {
             Some(keep) if self.writer.rank == 0 => {
                 if let Some(error) = self.not_cleared.take() {
                     return Err(error);
                 }
-                let pruned = prune::plan(&self.shared.root, PrunePolicy { keep }, &self.known_good)?;
+                let course = self.branching.heads.course(root)?;
+                let policy = PrunePolicy::Keep { last: keep, rules: self.shared.options.rules.clone() };
+                let pruned = prune::plan(&course, &policy, &Goodness { root, known: &self.known_good })?;
                 let pruned = pruned.but(&self.shared.tiering.needed());
-                prune::retire(&self.shared.disk, &self.shared.root, &pruned.removed)?;
+                prune::retire(disk, root, &pruned.removed)?;
                 self.retired.clone_from(&pruned.removed);
                 self.known_good.retain(|step| pruned.kept.contains(&Step(*step)));
                 Ok(pruned)

@@ -165,6 +165,10 @@ mod tests {
             bytes: Bytes(0),
             content_hash: Digest::of(b""),
             metadata: std::collections::BTreeMap::new(),
+            saved_at: None,
+            run: None,
+            branch: crate::Branch::default(),
+            parent: None,
             tensors: tensors.to_vec(),
         }
     }

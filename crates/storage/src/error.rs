@@ -7,6 +7,8 @@ use std::time::Duration;
 use gangline_base::Step;
 use rustix::io::Errno;
 
+use crate::Branch;
+
 /// Why the store refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -122,6 +124,30 @@ pub enum Error {
         writer: u64,
         /// The newer tag.
         by: u64,
+    },
+    /// Another run writes to the folder, or a newer attempt of this one. Nothing was changed.
+    #[error("write checkpoints to {}: {run} writes there (process {process} on {host})", path.display())]
+    Held {
+        /// The folder.
+        path: PathBuf,
+        /// The run that writes.
+        run: String,
+        /// Its writer's machine.
+        host: String,
+        /// Its writer's process there.
+        process: u32,
+    },
+    /// Without this checkpoint, the current branch would have no good one left. Nothing was removed.
+    #[error("remove step {step}: no other good checkpoint of the current branch would be left")]
+    LastGood {
+        /// The checkpoint.
+        step: Step,
+    },
+    /// No checkpoint of a branch that was given up is of this branch.
+    #[error("find a branch {branch} that was given up")]
+    NoSuchBranch {
+        /// The branch.
+        branch: Branch,
     },
     /// The archive that checkpoints are to go to can't be opened.
     #[error("open the archive {address}")]

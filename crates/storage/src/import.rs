@@ -94,7 +94,7 @@ fn check_names(files: &[ForeignFile], prefix: &str) -> Result<(), Error> {
 /// Writes shards and manifest, and reads them back.
 fn build(disk: &Disk, aside: &Path, step: Step, files: &[ForeignFile], prefix: &str) -> Result<Manifest, Error> {
     let shards = write_shards(disk, aside, files, prefix)?;
-    disk.publish(aside, layout::MANIFEST, &seal(&Manifest::over(step, WRITER, shards, BTreeMap::new())))?;
+    disk.publish(aside, layout::MANIFEST, &seal(&Manifest::over(step, WRITER, shards, BTreeMap::new(), None)))?;
     let (manifest, report) = check_folder(aside, step.0)?;
     if let Some(problem) = report.problems.into_iter().next() {
         return Err(Error::Corrupt { path: problem.file, tensor: problem.tensor, flaw: problem.flaw });

@@ -10,6 +10,15 @@ pub(crate) const DELETED_PREFIX: &str = ".deleted-";
 /// Files being written are called this and their final name.
 pub(crate) const ASIDE_PREFIX: &str = ".aside-";
 
+/// The folder of what the store notes for itself, beside the checkpoints.
+pub(crate) const OWN_FOLDER: &str = ".gangline";
+/// Which branch is the current one, in that folder.
+pub(crate) const CURRENT_BRANCH: &str = "branch.json";
+/// Who writes, in that folder.
+pub(crate) const WRITER: &str = "writer.json";
+/// What is locked while the writer changes, in that folder.
+pub(crate) const WRITER_GUARD: &str = "writer.guard";
+
 /// What a file of this name is called while it is written.
 pub(crate) fn aside(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{ASIDE_PREFIX}{name}"))

@@ -6,13 +6,14 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use gangline_base::{Bytes, Step};
+use gangline_base::{Bytes, Step, Timestamp};
 use rustix::fs::{Mode, OFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::FramedHasher;
 use crate::error::within;
+use crate::lineage::{Branch, Lineage};
 use crate::region::{Region, WholeRecord, fill};
 use crate::tensor::{byte_count, name_fault};
 use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX};
@@ -95,6 +96,9 @@ pub(crate) struct Manifest {
     pub(crate) bytes: u64,
     pub(crate) content_blake3: Digest,
     pub(crate) metadata: BTreeMap<String, String>,
+    /// None of what was saved before there were branches. Not part of the content hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lineage: Option<Lineage>,
     pub(crate) shards: Vec<ShardRecord>,
 }
 
@@ -128,6 +132,14 @@ pub struct CheckpointInfo {
     pub content_hash: Digest,
     /// What the trainer noted beside the tensors. Not part of the content hash.
     pub metadata: BTreeMap<String, String>,
+    /// When it was committed; none of one that was saved before this was noted.
+    pub saved_at: Option<Timestamp>,
+    /// The run that saved it, as its writer is called ([`Options::run`](crate::Options::run)).
+    pub run: Option<String>,
+    /// The branch of saves that it belongs to.
+    pub branch: Branch,
+    /// The step of the save before it on its line, if there was one.
+    pub parent: Option<Step>,
     /// Its tensors, by name.
     pub tensors: Vec<TensorInfo>,
 }
@@ -159,6 +171,7 @@ impl Manifest {
         writer: u64,
         shards: Vec<ShardRecord>,
         metadata: BTreeMap<String, String>,
+        lineage: Option<Lineage>,
     ) -> Manifest {
         let mut manifest = Manifest {
             magic: MANIFEST_MAGIC.to_owned(),
@@ -169,6 +182,7 @@ impl Manifest {
             bytes: shards.iter().map(|shard| shard.bytes).sum(),
             content_blake3: Digest::of(b""),
             metadata,
+            lineage,
             shards,
         };
         manifest.content_blake3 = content_hash(step.0, &manifest.tensors());
@@ -206,7 +220,7 @@ impl Manifest {
         } else if content_hash(self.step, &tensors) != self.content_blake3 {
             Some("its content hash doesn't match its tensors")
         } else {
-            None
+            self.lineage.as_ref().and_then(Lineage::fault)
         }
     }
 
@@ -229,6 +243,10 @@ impl Manifest {
             bytes: Bytes(self.bytes),
             content_hash: self.content_blake3,
             metadata: self.metadata.clone(),
+            saved_at: self.lineage.as_ref().map(Lineage::saved_at),
+            run: self.lineage.as_ref().map(|lineage| lineage.run.clone()),
+            branch: self.lineage.as_ref().map(|lineage| lineage.line.branch).unwrap_or_default(),
+            parent: self.lineage.as_ref().and_then(|lineage| lineage.parent).map(Step),
             tensors: self.tensors().chunk_by(|a, b| a.name == b.name).map(tensor).collect(),
         }
     }

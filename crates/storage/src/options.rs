@@ -3,11 +3,36 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use gangline_base::Timestamp;
 
 use crate::disk::DiskHook;
+use crate::error::within;
+use crate::lineage::RUN_BYTES_MAX;
 use crate::manifest::WORLD_SIZE_MAX;
+use crate::retention::Rule;
 use crate::{Error, Step, Tier};
+
+/// What tells the time.
+pub type Clock = dyn Fn() -> Timestamp + Send + Sync;
+
+/// The system's clock.
+pub(crate) fn system_time() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::EPOCH + since
+}
+
+/// The name of this process's runs, random.
+fn own_run() -> &'static str {
+    static OWN: OnceLock<String> = OnceLock::new();
+    OWN.get_or_init(|| {
+        // The standard library's hashers are keyed at random by the operating system.
+        let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
+        format!("run-{random:016x}")
+    })
+}
 
 /// How a [`Store`](crate::Store) is opened. The default is a lone writer that keeps the last two checkpoints.
 #[derive(Clone)]
@@ -16,6 +41,13 @@ pub struct Options {
     pub role: Role,
     /// How many good checkpoints stay after each commit; `None` keeps all.
     pub keep: Option<NonZeroUsize>,
+    /// Reasons to keep more checkpoints of the current line than these. Nothing of another branch is removed by retention.
+    pub rules: Vec<Rule>,
+    /// The run that saves, at most 128 bytes: two attempts of one run may take the folder over from each other, and no other run may
+    /// write there meanwhile. `None` is a run of this process alone.
+    pub run: Option<String>,
+    /// What saves are dated by; the system's clock by default.
+    pub clock: Arc<Clock>,
     /// How long a gang's rank 0 waits for the other ranks' shards, and they for its commit.
     pub commit_timeout: Duration,
     /// A folder in memory (tmpfs) that outlives this process, as Gangline's supervisor gives its ranks one in
@@ -58,6 +90,9 @@ impl Default for Options {
         Options {
             role: Role::Writer { rank: 0, world_size: 1, tag: 0 },
             keep: Some(KEEP_DEFAULT),
+            rules: Vec::new(),
+            run: None,
+            clock: Arc::new(system_time),
             commit_timeout: COMMIT_TIMEOUT_DEFAULT,
             staging: None,
             archive: None,
@@ -80,7 +115,16 @@ impl Options {
         Options { role: Role::Writer { rank, world_size, tag }, ..Options::default() }
     }
 
+    /// The run that saves.
+    pub(crate) fn run(&self) -> &str {
+        self.run.as_deref().unwrap_or_else(|| own_run())
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
+        within("bytes of the run's name", self.run.as_ref().map_or(0, String::len), RUN_BYTES_MAX)?;
+        if self.rules.iter().any(|rule| matches!(rule, Rule::Milestones { .. } | Rule::Abandoned)) {
+            return Err(Error::InvalidOptions { why: "milestones and other branches are an archive's to keep" });
+        }
         let Role::Writer { rank, world_size, .. } = self.role else { return Ok(()) };
         if world_size > WORLD_SIZE_MAX {
             return Err(Error::Limit { what: "ranks", value: world_size.into(), max: WORLD_SIZE_MAX.into() });
@@ -97,6 +141,8 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("role", &self.role)
             .field("keep", &self.keep)
+            .field("rules", &self.rules)
+            .field("run", &self.run)
             .field("commit_timeout", &self.commit_timeout)
             .field("staging", &self.staging)
             .field("archive", &self.archive)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gangline_base::{Bytes, Step};
 
 use crate::manifest::Manifest;
-use crate::{Digest, Error, Pruned};
+use crate::{Began, Branch, Digest, Error, Pruned};
 
 /// The most saves whose copies are in host memory at once; [`Store::save`](crate::Store::save) waits for one to end.
 pub const SAVES_IN_FLIGHT_MAX: usize = 2;
@@ -30,6 +30,10 @@ pub struct Saved {
     pub bytes: Bytes,
     /// Over its step and tensors; see [`CheckpointInfo::content_hash`](crate::CheckpointInfo::content_hash).
     pub content_hash: Digest,
+    /// The branch that it belongs to.
+    pub branch: Branch,
+    /// How it began that branch, if it did and left another (told on rank 0).
+    pub began: Option<Began>,
     /// What retention removed afterwards (on rank 0); the space is free a moment later. Its failure doesn't make the checkpoint
     /// less durable.
     pub retention: Result<Pruned, Error>,
@@ -42,6 +46,8 @@ impl Saved {
             step: Step(manifest.step),
             bytes: Bytes(manifest.bytes),
             content_hash: manifest.content_blake3,
+            branch: manifest.lineage.as_ref().map(|lineage| lineage.line.branch).unwrap_or_default(),
+            began: None,
             retention: Ok(Pruned::default()),
         }
     }

@@ -8,22 +8,33 @@ use gangline_base::Step;
 use serde::Serialize;
 
 use crate::check::check;
+use crate::course::{Course, Head, Seen};
 use crate::disk::Disk;
-use crate::{Error, layout};
+use crate::retention::{Candidate, Rule, kept};
+use crate::{Branch, Error, layout};
 
-/// Which checkpoints stay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PrunePolicy {
-    /// This many of the newest *good* ones, and everything newer than the oldest of them.
-    pub keep: NonZeroUsize,
+/// Which checkpoints go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PrunePolicy {
+    /// Of the current line all but these. What belongs to other branches stays.
+    Keep {
+        /// This many of the newest *good* ones, and everything newer than the oldest of them.
+        last: NonZeroUsize,
+        /// What else stays, and why.
+        rules: Vec<Rule>,
+    },
+    /// Of the current line all above this step: training is to go on from there.
+    Above(Step),
+    /// What belongs to branches that were given up: to this one, or to all.
+    Abandoned(Option<Branch>),
 }
 
 /// What pruning did, or would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// Checkpoints removed, oldest first.
+    /// Checkpoints removed, by step.
     pub removed: Vec<Step>,
-    /// Checkpoints that stay, oldest first.
+    /// Checkpoints that stay, by step.
     pub kept: Vec<Step>,
 }
 
@@ -33,32 +44,115 @@ impl Pruned {
         let (stay, removed) = self.removed.into_iter().partition(|step| needed.contains(step));
         self.removed = removed;
         self.kept = [stay, self.kept].concat();
+        self.kept.sort_unstable();
         self
     }
 }
 
-/// Says what `policy` doesn't keep. A checkpoint counts as good if it is in `known_good` or its bytes are checked now.
-/// Unless that many good ones are found, all are kept.
-pub(crate) fn plan(root: &Path, policy: PrunePolicy, known_good: &BTreeSet<u64>) -> Result<Pruned, Error> {
-    let steps = list_steps(root)?;
+/// Which of a folder's checkpoints are good: those in `known`, and those whose every byte is found good now.
+pub(crate) struct Goodness<'a> {
+    pub(crate) root: &'a Path,
+    pub(crate) known: &'a BTreeSet<u64>,
+}
+
+impl Goodness<'_> {
+    fn of(&self, step: u64) -> Result<bool, Error> {
+        if self.known.contains(&step) {
+            return Ok(true);
+        }
+        match check(self.root, step) {
+            Ok((_, report)) => Ok(report.is_good()),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether any of these is good; the last are looked at first.
+    fn any(&self, seen: &[&Seen]) -> Result<bool, Error> {
+        for seen in seen.iter().rev() {
+            if self.of(seen.step)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Says what goes.
+///
+/// # Errors
+/// [`Error::LastGood`] if no good checkpoint of the current line would be left; [`Error::NoSuchBranch`]; [`Error::Io`].
+pub(crate) fn plan(course: &Course, policy: &PrunePolicy, goodness: &Goodness<'_>) -> Result<Pruned, Error> {
+    let removed: BTreeSet<u64> = match policy {
+        PrunePolicy::Keep { last, rules } => beyond(course, *last, rules, goodness)?,
+        PrunePolicy::Above(step) => {
+            let (above, left): (Vec<&Seen>, Vec<&Seen>) = course.on.iter().partition(|seen| seen.step > step.0);
+            if !above.is_empty() && !goodness.any(&left)? {
+                return Err(Error::LastGood { step: Step(above[above.len() - 1].step) });
+            }
+            above.into_iter().map(|seen| seen.step).collect()
+        }
+        PrunePolicy::Abandoned(branch) => {
+            let is_meant = |seen: &&Seen| branch.is_none_or(|branch| seen.branch() == Some(branch));
+            let removed: BTreeSet<u64> = course.off.iter().filter(is_meant).map(|seen| seen.step).collect();
+            match branch {
+                Some(branch) if removed.is_empty() => return Err(Error::NoSuchBranch { branch: *branch }),
+                _ => removed,
+            }
+        }
+    };
+    let mut pruned = Pruned::default();
+    for seen in course.on.iter().chain(&course.off) {
+        if removed.contains(&seen.step) {
+            pruned.removed.push(Step(seen.step))
+        } else {
+            pruned.kept.push(Step(seen.step))
+        }
+    }
+    pruned.removed.sort_unstable();
+    pruned.kept.sort_unstable();
+    Ok(pruned)
+}
+
+/// The plan that removes one checkpoint, wherever it is.
+pub(crate) fn plan_one(course: &Course, step: Step, goodness: &Goodness<'_>) -> Result<Pruned, Error> {
+    let others: Vec<&Seen> = course.on.iter().filter(|seen| seen.step != step.0).collect();
+    let is_on_line = others.len() < course.on.len();
+    if !is_on_line && course.find(step.0).is_none() {
+        return Err(Error::NotFound { step });
+    }
+    if is_on_line && !goodness.any(&others)? {
+        return Err(Error::LastGood { step });
+    }
+    Ok(Pruned { removed: vec![step], kept: Vec::new() })
+}
+
+/// What of the line is older than the newest so many good ones, and not kept by a rule. Unless that many good ones are found, all
+/// are kept.
+fn beyond(
+    course: &Course,
+    last: NonZeroUsize,
+    rules: &[Rule],
+    goodness: &Goodness<'_>,
+) -> Result<BTreeSet<u64>, Error> {
     let mut good = 0;
     let mut cut = 0;
-    for (index, step) in steps.iter().enumerate().rev() {
-        let is_good = known_good.contains(step)
-            || match check(root, *step) {
-                Ok((_, report)) => report.is_good(),
-                Err(Error::NotFound { .. }) => false,
-                Err(error) => return Err(error),
-            };
-        good += usize::from(is_good);
-        if good == policy.keep.get() {
+    for (index, seen) in course.on.iter().enumerate().rev() {
+        good += usize::from(goodness.of(seen.step)?);
+        if good == last.get() {
             cut = index;
             break;
         }
     }
-    let (old, kept) = steps.split_at(cut);
-    let as_steps = |steps: &[u64]| steps.iter().copied().map(Step).collect();
-    Ok(Pruned { removed: as_steps(old), kept: as_steps(kept) })
+    let heads = course.on.iter().filter_map(|seen| Some((seen.step, seen.head.as_deref()?)));
+    let candidates: Vec<Candidate<'_>> = heads.map(|(step, head)| candidate(step, head)).collect();
+    let kept = kept(rules, &candidates);
+    let old = course.on[..cut].iter().map(|seen| seen.step);
+    Ok(old.filter(|step| !kept.contains_key(&Step(*step))).collect())
+}
+
+fn candidate(step: u64, head: &Head) -> Candidate<'_> {
+    Candidate { step: Step(step), saved_at: head.saved_at, metadata: &head.metadata, is_whole: true, is_on_line: true }
 }
 
 /// Takes the names of checkpoints away, so that a reader sees all of one or none. Their bytes stay until [`clear`].

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use gangline_base::Step;
 
 use crate::manifest::{Manifest, ShardRecord, open_present, read_manifest};
+use crate::present::Present;
 use crate::reading::{Piece, read_pieces};
 use crate::region::{Overlap, Region};
 use crate::shard::Shard;
@@ -16,6 +17,7 @@ use crate::{CheckpointInfo, DataType, Error, Flaw, Tensor, TensorInfo, layout};
 #[derive(Debug)]
 pub struct Snapshot {
     folder: PathBuf,
+    present: Present,
     manifest: Manifest,
     info: CheckpointInfo,
 }
@@ -45,9 +47,11 @@ impl Snapshot {
     /// Opens the checkpoint of a step in a store's folder.
     pub(crate) fn open(root: &Path, step: Step) -> Result<Snapshot, Error> {
         let folder = root.join(layout::checkpoint_folder(step.0));
-        if !folder.is_dir() {
-            return Err(Error::NotFound { step });
-        }
+        let present = Present::find(&folder, step)?;
+        Snapshot::open_present(folder, &present, step).map_err(|error| present.explain(error))
+    }
+
+    fn open_present(folder: PathBuf, present: &Present, step: Step) -> Result<Snapshot, Error> {
         let manifest = read_manifest(&folder.join(layout::MANIFEST), step.0)?;
         // Whoever makes room for the tensors goes by the manifest, so it must not promise more than is there.
         for shard in &manifest.shards {
@@ -58,7 +62,7 @@ impl Snapshot {
             }
         }
         let info = manifest.info();
-        Ok(Snapshot { folder, manifest, info })
+        Ok(Snapshot { folder, present: present.clone(), manifest, info })
     }
 
     /// What its manifest says.
@@ -104,14 +108,15 @@ impl Snapshot {
                 paths.push((self.path_of(record), record));
             }
         }
-        let shards = paths.iter().map(|(path, record)| Shard::open(path, record)).collect::<Result<Vec<_>, Error>>()?;
+        let shards = paths.iter().map(|(path, record)| Shard::open(path, record));
+        let shards = shards.collect::<Result<Vec<_>, Error>>().map_err(|error| self.present.explain(error))?;
         let pieces: Vec<Piece> = sources.iter().map(|source| source.piece).collect();
         let outcomes = read_pieces(&shards, &pieces, |piece, at, bytes| {
             for (of, overlap) in &sources[piece].overlaps {
                 deliver(*of, overlap, at, bytes);
             }
         });
-        outcomes.into_iter().collect()
+        outcomes.into_iter().collect::<Result<(), Error>>().map_err(|error| self.present.explain(error))
     }
 
     /// Reads everything, checking every byte.

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commit::{Committer, Shared, Work};
 use crate::error::within;
+use crate::lineage::Origin;
 use crate::manifest::{FORMAT_VERSION, read_manifest, read_sealed, seal};
 use crate::memory::Memory;
 use crate::options::{Options, Role, Writer};
@@ -57,6 +58,10 @@ struct Note {
     tag: u64,
     step: u64,
     metadata: BTreeMap<String, String>,
+    #[serde(default)]
+    run: Option<String>,
+    #[serde(default)]
+    resumed: Option<Origin>,
     plan_blake3: Digest,
     header_bytes: usize,
     tensors: Vec<Declared>,
@@ -113,7 +118,7 @@ impl Staging {
 
 impl Noted {
     /// Notes a save; none if its copy is nowhere where others could find it, or there is no room for the note.
-    pub(crate) fn write(work: &Work, root: &Path, writer: Writer) -> Option<Noted> {
+    pub(crate) fn write(work: &Work, root: &Path, (run, writer): (&str, Writer)) -> Option<Noted> {
         let copy = work.staged.file()?;
         let Writer { rank, world_size, tag } = writer;
         let note = Note {
@@ -125,6 +130,8 @@ impl Noted {
             tag,
             step: work.step.0,
             metadata: work.metadata.clone(),
+            run: Some(run.to_owned()),
+            resumed: work.resumed.clone(),
             plan_blake3: work.plan,
             header_bytes: work.staged.header_bytes(),
             tensors: work.staged.tensors().to_vec(),
@@ -193,16 +200,18 @@ fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> 
     let Note { rank, world_size, tag, .. } = *note;
     let role = Role::Writer { rank, world_size, tag };
     // What is too old the next save sees to; to look at that takes time.
-    let options = Options { role, keep: None, commit_timeout: wait_max, ..Options::default() };
+    let run = note.run.clone();
+    let options = Options { role, keep: None, run, commit_timeout: wait_max, ..Options::default() };
     options.check()?;
     let work = Work {
         step: Step(note.step),
         staged,
         metadata: note.metadata.clone(),
         plan: note.plan_blake3,
+        resumed: note.resumed.clone(),
         noted: Some(noted),
     };
-    Committer::new(Shared::new(note.root.clone(), options), Writer { rank, world_size, tag }).run(work)
+    Committer::new(Shared::new(note.root.clone(), options), Writer { rank, world_size, tag }, None).run(work)
 }
 
 /// The checkpoint, if the rank lived to save it and only the note was left.

@@ -3,21 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, SyncSender, channel};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use gangline_base::Step;
 use serde::Serialize;
 
 use crate::archive::{self, Pushed};
+use crate::branches::{BranchInfo, branches};
 use crate::check::check;
 use crate::commit::{Committer, Shared, Work};
+use crate::course::{Heads, origin};
 use crate::digest::FramedHasher;
 use crate::disk::Disk;
+use crate::lease::Lease;
+use crate::lineage::{Origin, Turn};
 use crate::manifest::{check_metadata, hash_declaration, read_manifest};
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
-use crate::prune::{clear, list_steps, plan as plan_pruning, retire};
+use crate::prune::{Goodness, clear, list_steps, plan as plan_pruning, plan_one, retire};
 use crate::slab::Slabs;
 use crate::staged::Staged;
 use crate::staging::{Noted, Staging};
@@ -38,6 +42,8 @@ pub struct Store {
     shared: Arc<Shared>,
     slots: Arc<Slots>,
     slabs: Arc<Slabs>,
+    /// What was loaded since the last save.
+    resumed: Mutex<Option<Origin>>,
     writing: Option<Writing>,
     archiving: Option<JoinHandle<()>>,
 }
@@ -95,7 +101,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::InvalidOptions`] or [`Error::Limit`] for options that make no sense, [`Error::Io`] if the folder can't
-    /// be made, listed or cleared (or isn't there, for a reader).
+    /// be made, listed or cleared (or isn't there, for a reader), [`Error::Held`] if another run writes there.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Store, Error> {
         options.check()?;
         let root = path.as_ref().to_owned();
@@ -112,12 +118,13 @@ impl Store {
                 Some(Writing::start(&shared, Writer { rank, world_size, tag })?)
             }
         };
-        let newest = list_steps(&shared.root)?.last().copied();
+        let newest = Heads::default().course(&shared.root)?.tip().map(|seen| seen.step);
         let archiving = match (&shared.options.archive, role) {
             (Some(tier), Role::Writer { rank: 0, .. }) => Some(shared.tiering.start(&shared.root, tier, newest)?),
             _ => None,
         };
-        Ok(Store { shared, slots: Arc::default(), slabs: Slabs::new(staging), writing, archiving })
+        let (slots, slabs, resumed) = (Arc::default(), Slabs::new(staging), Mutex::default());
+        Ok(Store { shared, slots, slabs, resumed, writing, archiving })
     }
 
     /// The folder.
@@ -159,14 +166,54 @@ impl Store {
         mine.sort_by(|a, b| (b.data_type.size(), a.name).cmp(&(a.data_type.size(), b.name)));
         let staged = Staged::copy(&mine, &self.slabs)?;
         let plan = plan(tensors, metadata);
-        let mut work = Work { step, staged, metadata: metadata.clone(), plan, noted: None };
-        work.noted = Noted::write(&work, &self.shared.root, writing.writer);
+        let resumed = self.resumed().take();
+        let mut work = Work { step, staged, metadata: metadata.clone(), plan, resumed, noted: None };
+        work.noted = Noted::write(&work, &self.shared.root, (self.shared.options.run(), writing.writer));
         let (reply, pending) = Pending::new(step);
         writing.queue.send(Job { work, slot, reply }).map_err(|_| Error::Closed)?;
         Ok(pending)
     }
 
-    /// The newest checkpoint whose every byte is as it was saved, and what was passed over: of those before
+    /// Says that training goes on from this checkpoint: unless it is the newest of the current branch, the next save begins a branch
+    /// there. Only rank 0's word counts.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Corrupt`] if its manifest isn't what was saved.
+    pub fn resume_from(&self, step: Step) -> Result<(), Error> {
+        *self.resumed() = Some(origin(&self.shared.root, step)?);
+        Ok(())
+    }
+
+    fn resumed(&self) -> MutexGuard<'_, Option<Origin>> {
+        self.resumed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The checkpoints that training may go on from, the newest save first: those of the current branch and of those that it came from,
+    /// before [`Options::restore_below`]. None of them is checked.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the folder can't be read.
+    pub fn line(&self) -> Result<Vec<Step>, Error> {
+        let counts = |step: &u64| self.shared.options.restore_below.is_none_or(|below| *step < below.0);
+        let course = Heads::default().course(&self.shared.root)?;
+        Ok(course.on.iter().rev().map(|seen| seen.step).filter(counts).map(Step).collect())
+    }
+
+    /// The turn of the newest save on the current line whose manifest can be read.
+    pub(crate) fn newest_turn(&self) -> Result<Option<Turn>, Error> {
+        let course = Heads::default().course(&self.shared.root)?;
+        Ok(course.on.iter().rev().find_map(|seen| seen.head.as_ref()).map(|head| head.turn))
+    }
+
+    /// The branches of this folder's saves, the current one last.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the folder can't be read.
+    pub fn branches(&self) -> Result<Vec<BranchInfo>, Error> {
+        Ok(branches(&Heads::default().course(&self.shared.root)?))
+    }
+
+    /// The newest checkpoint of the current line whose every byte is as it was saved, and what was passed over: of those before
     /// [`Options::restore_below`].
     ///
     /// # Errors
@@ -176,19 +223,17 @@ impl Store {
         'again: loop {
             tries += 1;
             let mut latest = Latest::default();
-            let counts = |step: &u64| self.shared.options.restore_below.is_none_or(|below| *step < below.0);
-            for step in list_steps(&self.shared.root)?.into_iter().filter(counts).rev() {
-                let checked = check(&self.shared.root, step);
-                let is_gone = !self.shared.root.join(layout::checkpoint_folder(step)).is_dir();
-                if is_gone && tries < LATEST_TRIES_MAX {
-                    continue 'again;
-                }
-                match checked? {
-                    (Some(manifest), report) if report.is_good() => {
+            for Step(step) in self.line()? {
+                match check(&self.shared.root, step) {
+                    // It was pruned under the eyes.
+                    Err(Error::NotFound { .. }) if tries < LATEST_TRIES_MAX => continue 'again,
+                    Err(Error::NotFound { .. }) => {}
+                    Ok((Some(manifest), report)) if report.is_good() => {
                         latest.checkpoint = Some(manifest.info());
                         return Ok(latest);
                     }
-                    (_, report) => latest.skipped.push(Skipped { step: Step(step), problems: report.problems }),
+                    Ok((_, report)) => latest.skipped.push(Skipped { step: Step(step), problems: report.problems }),
+                    Err(error) => return Err(error),
                 }
             }
             return Ok(latest);
@@ -248,15 +293,32 @@ impl Store {
     /// Removes old checkpoints, or says which it would remove. Reads those that stay, to be sure that they are good.
     ///
     /// # Errors
-    /// [`Error::Io`] if a folder can't be read or removed.
-    pub fn prune(&self, policy: PrunePolicy, is_dry_run: bool) -> Result<Pruned, Error> {
-        let (disk, root) = (&self.shared.disk, &self.shared.root);
-        let pruned = plan_pruning(root, policy, &BTreeSet::new())?.but(&self.shared.tiering.needed());
+    /// [`Error::Io`] if a folder can't be read or removed; [`Error::LastGood`]; [`Error::NoSuchBranch`].
+    pub fn prune(&self, policy: &PrunePolicy, is_dry_run: bool) -> Result<Pruned, Error> {
+        let root = &self.shared.root;
+        let course = Heads::default().course(root)?;
+        let pruned = plan_pruning(&course, policy, &Goodness { root, known: &BTreeSet::new() })?;
+        let pruned = pruned.but(&self.shared.tiering.needed());
         if !is_dry_run {
-            retire(disk, root, &pruned.removed)?;
-            clear(disk, root, &pruned.removed)?;
+            self.remove(&pruned.removed)?;
         }
         Ok(pruned)
+    }
+
+    /// Removes one checkpoint, of whichever branch.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::LastGood`] if the current branch would have no good one left; [`Error::Io`].
+    pub fn delete(&self, step: Step) -> Result<(), Error> {
+        let root = &self.shared.root;
+        let course = Heads::default().course(root)?;
+        let pruned = plan_one(&course, step, &Goodness { root, known: &BTreeSet::new() })?;
+        self.remove(&pruned.removed)
+    }
+
+    fn remove(&self, steps: &[Step]) -> Result<(), Error> {
+        retire(&self.shared.disk, &self.shared.root, steps)?;
+        clear(&self.shared.disk, &self.shared.root, steps)
     }
 }
 
@@ -278,7 +340,11 @@ impl Drop for Store {
 
 impl Writing {
     fn start(shared: &Arc<Shared>, writer: Writer) -> Result<Writing, Error> {
-        let mut committer = Committer::new(Arc::clone(shared), writer);
+        let lease = match writer.rank {
+            0 => Lease::take(&shared.root, shared.options.run(), writer.tag)?,
+            _ => None,
+        };
+        let mut committer = Committer::new(Arc::clone(shared), writer, lease);
         committer.clear_leftovers()?;
         let (queue, jobs) = channel::<Job>();
         let work = move || {

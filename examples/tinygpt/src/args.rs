@@ -85,6 +85,8 @@ pub(crate) struct Environment {
     pub(crate) world_size: u32,
     /// MASTER_ADDR and MASTER_PORT: where the gang meets. Needed for more than one rank.
     pub(crate) master: Option<(String, u16)>,
+    /// GANGLINE_JOB_ID: the run that its checkpoints belong to.
+    pub(crate) job: Option<String>,
     /// GANGLINE_ATTEMPT.
     pub(crate) attempt: u64,
     /// GANGLINE_SOCKET: who wants to know.
@@ -128,6 +130,7 @@ impl Environment {
             rank,
             world_size,
             master,
+            job: get("GANGLINE_JOB_ID"),
             attempt: number(get, "GANGLINE_ATTEMPT", 0)?,
             socket: get("GANGLINE_SOCKET").map(PathBuf::from),
             checkpoint_dir: get("GANGLINE_CHECKPOINT_DIR").map(PathBuf::from),

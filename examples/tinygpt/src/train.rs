@@ -146,6 +146,7 @@ impl Run<'_> {
                     self.console
                         .say("the options or the text have changed since the checkpoint; going on with the new");
                 }
+                store.resume_from(info.step)?;
                 self.console.say(&format!("rank {} resumed from step {}", self.rank, state.step));
                 self.skip(&mut state);
                 return Ok(state);
@@ -261,7 +262,7 @@ impl Saver {
         let Environment { rank, world_size, attempt: tag, .. } = *environment;
         let (staging, restore_below) = (environment.staging.clone(), environment.restore_below.map(Step));
         let role = Role::Writer { rank, world_size, tag };
-        let options = Options { role, staging, restore_below, ..Options::default() };
+        let options = Options { role, run: environment.job.clone(), staging, restore_below, ..Options::default() };
         let folder = args.checkpoint_dir.as_ref().or(environment.checkpoint_dir.as_ref());
         let store = folder.map(|folder| Store::open(folder, options)).transpose()?;
         let note = |name: &str, value: String| (name.to_owned(), value);

@@ -55,10 +55,10 @@ pub(crate) fn snapshot(folder: &Path, step: Option<u64>) -> Result<Snapshot, Fai
     })
 }
 
-/// The newest by the folders' names: whether it is good shows when it is read.
+/// The newest save of the current branch: whether it is good shows when it is read.
 fn newest(store: &Store) -> Result<Step, Failure> {
     let none = || Failure::local(format!("there is no complete checkpoint in {}", store.path().display()), "");
-    store.list().map_err(failed)?.last().map(|listed| listed.step).ok_or_else(none)
+    store.line().map_err(failed)?.into_iter().next().ok_or_else(none)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use gangline_base::Bytes;
+use gangline_control::wire::Time;
 use gangline_storage::{CheckpointInfo, DataType, TensorInfo};
 
 use crate::archive::KeyFile;
@@ -34,7 +35,7 @@ pub(crate) fn show(global: &Global, args: &ShowArgs) -> Result<(), Failure> {
 }
 
 fn text(info: &CheckpointInfo, is_all: bool) -> String {
-    let CheckpointInfo { step, writer, world_size, bytes, content_hash, metadata, tensors } = info;
+    let CheckpointInfo { step, writer, world_size, bytes, content_hash, metadata, tensors, .. } = info;
     let ranks = if *world_size == 1 { "1 rank".to_owned() } else { format!("{world_size} ranks") };
     let mut facts = vec![
         vec!["step".to_owned(), step.to_string()],
@@ -42,11 +43,22 @@ fn text(info: &CheckpointInfo, is_all: bool) -> String {
         vec!["saved by".to_owned(), format!("{ranks}, writer {writer}")],
         vec!["content hash".to_owned(), content_hash.to_string()],
     ];
+    facts.extend(origin(info));
     facts.extend(metadata.iter().map(|(name, value)| vec![name.clone(), value.clone()]));
     let is_short = !is_all && tensors.len() > LONG;
     let table = if is_short { short(tensors) } else { long(tensors) };
     let hint = if is_short { "\n--all shows each tensor, with its hash\n" } else { "" };
     format!("{}\n{table}{hint}", output::table(&["", ""], facts).trim_start_matches('\n'))
+}
+
+/// When it was saved, by which run, and after what.
+fn origin(info: &CheckpointInfo) -> Vec<Vec<String>> {
+    let fact = |name: &str, value: String| vec![name.to_owned(), value];
+    let saved_at = info.saved_at.map(|time| fact("saved at", output::time(Time(time))));
+    let run = info.run.as_ref().map(|run| fact("run", run.clone()));
+    let after = info.parent.map_or_else(String::new, |step| format!(", after step {step}"));
+    let branch = info.saved_at.map(|_| fact("branch", format!("{}{after}", info.branch)));
+    [saved_at, run, branch].into_iter().flatten().collect()
 }
 
 fn long(tensors: &[TensorInfo]) -> String {

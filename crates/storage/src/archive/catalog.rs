@@ -18,6 +18,7 @@ use super::Error;
 use super::milestone::Milestone;
 use super::remote::Object;
 use super::vault::{KeyId, TAG_BYTES};
+use crate::lineage::{Line, Lineage, Turn};
 use crate::manifest::{PARTS_MAX, seal, unseal};
 use crate::tensor::name_fault;
 use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, WORLD_SIZE_MAX};
@@ -55,6 +56,9 @@ pub(crate) struct Catalog {
     pub(crate) bytes: u64,
     pub(crate) content_blake3: Digest,
     pub(crate) metadata: BTreeMap<String, String>,
+    /// As its manifest has it, so that the newest is found without reading manifests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lineage: Option<Lineage>,
     pub(crate) packs: Vec<Pack>,
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) manifest: Item,
@@ -226,6 +230,7 @@ impl Catalog {
             chunks: Vec::new(),
             manifest: Item { blake3: nothing, bytes: 0, chunks: Vec::new() },
             shards: Vec::new(),
+            lineage: None,
             milestone: None,
         }
     }
@@ -248,6 +253,16 @@ impl Catalog {
             None => Ok(catalog),
             Some(what) => Err(refused(Flaw::Malformed { what })),
         }
+    }
+
+    /// When it was saved, among all.
+    pub(crate) fn turn(&self) -> Turn {
+        Turn { order: self.lineage.as_ref().map_or(0, |lineage| lineage.order), step: self.step }
+    }
+
+    /// The branch that it was saved on, and those that it came from.
+    pub(crate) fn line(&self) -> Line {
+        self.lineage.as_ref().map(|lineage| lineage.line.clone()).unwrap_or_default()
     }
 
     /// All its items.
@@ -276,7 +291,8 @@ impl Catalog {
         } else if shard_bytes != Some(self.bytes) {
             Some("its bytes don't add up")
         } else {
-            self.chunk_fault().or_else(|| items.find_map(|item| self.item_fault(item)))
+            let fault = self.lineage.as_ref().and_then(Lineage::fault).or_else(|| self.chunk_fault());
+            fault.or_else(|| items.find_map(|item| self.item_fault(item)))
         }
     }
 

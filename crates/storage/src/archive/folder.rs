@@ -8,11 +8,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gangline_base::Timestamp;
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use super::remote::{Fault, OBJECTS_MAX, Object, Remote, State, Tag};
+use crate::course::modified;
 use crate::disk::Disk;
 use crate::{Digest, layout};
 
@@ -47,12 +47,6 @@ fn fault(error: io::Error) -> Fault {
 
 fn lasting(error: crate::Error) -> Fault {
     Fault::Lasting(error.into())
-}
-
-/// When a file was written.
-pub(crate) fn modified(metadata: &fs::Metadata) -> Timestamp {
-    let since = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-    Timestamp::from_unix_nanos(since.and_then(|since| u64::try_from(since.as_nanos()).ok()).unwrap_or(0))
 }
 
 impl Remote for Folder {

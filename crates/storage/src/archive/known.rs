@@ -70,11 +70,31 @@ pub(crate) fn read_catalog(link: &Link, vault: &Vault, (step, bytes): (u64, u64)
     Catalog::read(step, &vault.open_catalog(&key, bytes)?)
 }
 
-/// Reads the catalog of a step, or of the newest.
+/// Reads the catalog of a step, or of the save that is the newest.
 pub(crate) fn find_catalog(access: &Access<'_>, step: Option<Step>) -> Result<Catalog, Error> {
     let listed = list_catalogs(access.link)?;
-    let found = listed.into_iter().rev().find(|(found, _)| step.is_none_or(|step| step.0 == *found));
-    read_catalog(access.link, &access.vault, found.ok_or(Error::NotFound { step })?)
+    if let Some(step) = step {
+        let found = listed.into_iter().find(|(found, _)| step.0 == *found);
+        return read_catalog(access.link, &access.vault, found.ok_or(Error::NotFound { step: Some(step) })?);
+    }
+    let mut newest: Option<Catalog> = None;
+    let mut damaged = None;
+    for listed in listed {
+        match read_catalog(access.link, &access.vault, listed) {
+            Ok(catalog) if newest.as_ref().is_none_or(|newest| newest.turn() < catalog.turn()) => {
+                newest = Some(catalog);
+            }
+            Ok(_) => {}
+            // It may be the newest one.
+            Err(error @ Error::Corrupt { .. }) => damaged = Some((listed.0, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    match (newest, damaged) {
+        (Some(newest), Some((step, error))) if step > newest.step => Err(error),
+        (None, Some((_, error))) => Err(error),
+        (newest, _) => newest.ok_or(Error::NotFound { step: None }),
+    }
 }
 
 impl Known {

@@ -21,12 +21,13 @@ use std::time::Duration;
 use gangline_base::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::Error;
 use super::fence::Intent;
 use super::remote::{Link, Object, State, Tag};
 use super::vault::KeyId;
-use super::{Clock, Error};
 use crate::Flaw;
 use crate::manifest::{seal, unseal};
+use crate::options::Clock;
 
 const MAGIC: &str = "gangline-archive-lease";
 /// The format version written, and the newest one read.

@@ -8,14 +8,14 @@ use std::time::Duration;
 use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
+use super::Error;
 use super::access::{Access, Change};
 use super::catalog::{Catalog, Pack, catalog_key, pack_key};
 use super::compaction::Plan;
 use super::known::{list_catalogs, list_packs, read_catalog};
 use super::milestone;
 use super::remote::Object;
-use super::retention::{Reason, Rule, kept};
-use super::{Archived, Error};
+use crate::retention::{Candidate, Reason, Rule, kept};
 
 /// How old a pack has to be that no catalog names: a push that was cut off has put younger ones, and may be gone on with.
 const STRAY_AGE_MIN: Duration = Duration::from_secs(24 * 3_600);
@@ -62,7 +62,7 @@ impl Thinning {
         });
         let Some(keep) = keep else { return Ok(Thinning::default()) };
         let catalogs = read_all(access)?;
-        let reasons = kept(rules, &catalogs.iter().map(Catalog::archived).collect::<Vec<_>>());
+        let reasons = kept(rules, &candidates(&catalogs));
         let (there, whole): (Vec<Catalog>, Vec<Catalog>) =
             catalogs.into_iter().partition(|catalog| catalog.milestone.is_some());
         let is_chosen =
@@ -94,6 +94,21 @@ impl Thinning {
     }
 }
 
+/// What the rules see, in the order of the saves.
+fn candidates(catalogs: &[Catalog]) -> Vec<Candidate<'_>> {
+    let mut sorted: Vec<&Catalog> = catalogs.iter().collect();
+    sorted.sort_by_key(|catalog| catalog.turn());
+    let line = sorted.last().map(|catalog| catalog.line()).unwrap_or_default();
+    let candidates = sorted.into_iter().map(|catalog| Candidate {
+        step: Step(catalog.step),
+        saved_at: Timestamp::from_unix_nanos(catalog.saved_at),
+        metadata: &catalog.metadata,
+        is_whole: catalog.milestone.is_none(),
+        is_on_line: line.holds(catalog.line().branch, catalog.turn()),
+    });
+    candidates.collect()
+}
+
 fn read_all(access: &Access<'_>) -> Result<Vec<Catalog>, Error> {
     let listed = list_catalogs(access.link)?;
     listed.iter().map(|one| read_catalog(access.link, &access.vault, *one)).collect()
@@ -116,8 +131,7 @@ impl Sweep {
     pub(crate) fn of(access: &Access<'_>, rules: &[Rule], now: Timestamp, thinning: &Thinning) -> Result<Sweep, Error> {
         let thinned: BTreeSet<u64> = thinning.chosen.iter().map(|(catalog, _)| catalog.step).collect();
         let catalogs = read_all(access)?;
-        let archived: Vec<Archived> = catalogs.iter().map(Catalog::archived).collect();
-        let reasons = kept(rules, &archived);
+        let reasons = kept(rules, &candidates(&catalogs));
         // Those that are still to be thinned are neither needed nor removed.
         let is_left = |catalog: &Catalog| catalog.milestone.is_some() || !thinned.contains(&catalog.step);
         let (staying, going): (Vec<Catalog>, Vec<Catalog>) =

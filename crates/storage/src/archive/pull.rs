@@ -28,16 +28,21 @@ pub struct Pulled {
 /// Rebuilds the checkpoint of a catalog in the store's folder.
 pub(crate) fn pull(access: &Access<'_>, catalog: &Catalog, store: &Store) -> Result<Pulled, Error> {
     let step = Step(catalog.step);
-    let pulled = Pulled { step, bytes: Bytes(catalog.bytes), was_there: false };
     match check(store.path(), catalog.step) {
         Ok((Some(manifest), report)) if report.is_good() && manifest.content_blake3 == catalog.content_blake3 => {
-            return Ok(Pulled { was_there: true, ..pulled });
+            return Ok(Pulled { step, bytes: Bytes(catalog.bytes), was_there: true });
         }
         Ok((_, report)) if report.is_good() => return Err(Error::Occupied { step }),
         // A damaged one is replaced.
         Ok(_) | Err(crate::Error::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }
+    rebuild(access, catalog, store)
+}
+
+/// The same, whatever the store has of that step.
+pub(crate) fn rebuild(access: &Access<'_>, catalog: &Catalog, store: &Store) -> Result<Pulled, Error> {
+    let pulled = Pulled { step: Step(catalog.step), bytes: Bytes(catalog.bytes), was_there: false };
     let disk = store.disk();
     disk.create_root(store.path())?;
     check_room(store.path(), catalog)?;

@@ -9,7 +9,8 @@ use gangline_base::{Step, Timestamp};
 use gangline_coding::Element;
 
 use super::catalog::CHUNK_ELEMENTS;
-use super::folder::modified;
+use crate::course::modified;
+use crate::lineage::Lineage;
 use crate::manifest::{Manifest, TensorRecord, read_manifest};
 use crate::shard::{self, Placed};
 use crate::{DataType, Digest, Error, Flaw, layout};
@@ -17,7 +18,7 @@ use crate::{DataType, Digest, Error, Flaw, layout};
 /// A checkpoint to be archived.
 pub(crate) struct Source {
     pub(crate) manifest: Manifest,
-    /// When its manifest was written.
+    /// When it was committed, as its manifest or the manifest's file has it.
     pub(crate) saved_at: Timestamp,
     /// The manifest's bytes.
     pub(crate) manifest_origin: Origin,
@@ -53,7 +54,8 @@ impl Source {
         let path = folder.join(layout::MANIFEST);
         let manifest = read_manifest(&path, step.0)?;
         let failed = |source| Error::reading(&path, source);
-        let saved_at = modified(&std::fs::metadata(&path).map_err(failed)?);
+        let written_at = modified(&std::fs::metadata(&path).map_err(failed)?);
+        let saved_at = manifest.lineage.as_ref().map_or(written_at, Lineage::saved_at);
         let text = std::fs::read(&path).map_err(failed)?;
         let manifest_origin = Origin::of_bytes(&path, text.len() as u64, Digest::of(&text));
         let shards = manifest.shards.iter().map(|record| {

@@ -14,8 +14,10 @@ mod shelf;
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use gangline_base::Timestamp;
 use tempfile::TempDir;
 
 use shelf::Shelf;
@@ -35,7 +37,10 @@ struct Place {
 impl Place {
     fn new() -> Place {
         let folder = tempfile::tempdir().unwrap();
-        let options = crate::Options { keep: None, ..crate::Options::default() };
+        // Equal states are equal bytes, whenever they are saved.
+        let clock = Arc::new(|| Timestamp::from_unix_nanos(1_000_000));
+        let run = Some("test".to_owned());
+        let options = crate::Options { keep: None, run, clock, ..crate::Options::default() };
         let store = Store::open(folder.path().join("store"), options).unwrap();
         let archive = Archive::open(folder.path().join("archive").to_str().unwrap(), &Options::default()).unwrap();
         Place { folder, store, archive }
@@ -49,19 +54,25 @@ impl Place {
 
     /// Another store, empty.
     fn elsewhere(&self, name: &str) -> Store {
-        Store::open(self.folder.path().join(name), crate::Options::default()).unwrap()
+        empty_store(&self.folder.path().join(name))
     }
 
     /// Pulls these steps into an empty folder, and compares every byte.
     fn assert_pulls(&self, archive: &Archive, steps: &[u64]) {
         let folder = tempfile::tempdir_in(self.folder.path()).unwrap();
-        let back = Store::open(folder.path(), crate::Options::default()).unwrap();
+        let back = empty_store(folder.path());
         for step in steps {
             archive.pull(Some(Step(*step)), &back).unwrap();
             let name = crate::layout::checkpoint_folder(*step);
             assert_eq!(contents(&back.path().join(&name)), contents(&self.store.path().join(&name)), "step {step}");
         }
     }
+}
+
+/// An empty folder, and a store that nobody saves to.
+fn empty_store(folder: &Path) -> Store {
+    std::fs::create_dir_all(folder).unwrap();
+    Store::open(folder, crate::Options::reader()).unwrap()
 }
 
 /// The same with an archive on a shelf.

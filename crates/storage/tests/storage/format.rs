@@ -1,8 +1,9 @@
 //! Format version 1: as it was first written it is still read, and as it is written now it stays byte for byte.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use gangline_storage::{Error, Flaw, Options, Step};
+use gangline_storage::{Error, Flaw, Options, Step, Timestamp};
 
 use crate::{files, offered, open, save};
 
@@ -15,12 +16,18 @@ fn padded() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1-padded")
 }
 
+/// The same with a lineage, which older programs pass over, and the file that names the current branch.
+fn with_branches() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1-branches")
+}
+
 /// If this fails, a program that wrote version 1 can't be resumed from: don't change the fixture, change the reader.
 #[test]
 fn a_checkpoint_of_version_1_is_read() {
-    for fixture in [fixture(), padded()] {
+    for fixture in [fixture(), padded(), with_branches()] {
         assert_eq!(offered(&fixture), Some(7));
         let info = open(&fixture, Options::reader()).latest().unwrap().checkpoint.unwrap();
+        assert_eq!(info.saved_at.is_some(), fixture == with_branches());
         assert_eq!((info.writer, info.world_size, info.metadata["seed"].as_str()), (3, 1, "7"));
         assert_eq!(info.content_hash.to_string(), load_version_1_hash());
     }
@@ -30,14 +37,17 @@ fn a_checkpoint_of_version_1_is_read() {
 #[test]
 fn version_1_is_written_byte_for_byte() {
     let folder = tempfile::tempdir().unwrap();
-    save(&open(folder.path(), Options::writer(0, 1, 3)), 7).unwrap();
-    let written = files(folder.path());
-    assert_eq!(written.len(), 2);
+    let clock = Arc::new(|| Timestamp::from_unix_nanos(1_700_000_000_000_000_000));
+    let options = Options { run: Some("job-1".to_owned()), clock, ..Options::writer(0, 1, 3) };
+    save(&open(folder.path(), options), 7).unwrap();
+    let is_the_writers = |file: &PathBuf| file.to_string_lossy().contains("/writer.");
+    let written: Vec<PathBuf> = files(folder.path()).into_iter().filter(|file| !is_the_writers(file)).collect();
+    assert_eq!(written.len(), 3);
     for file in written {
         let name = file.strip_prefix(folder.path()).unwrap();
         let bytes = std::fs::read(&file).unwrap();
         assert!(
-            bytes == std::fs::read(padded().join(name)).unwrap(),
+            bytes == std::fs::read(with_branches().join(name)).unwrap(),
             "{} differs: {}",
             name.display(),
             String::from_utf8_lossy(&bytes)

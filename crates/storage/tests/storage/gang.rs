@@ -74,7 +74,7 @@ fn the_leftovers_of_a_dead_attempt_are_never_mixed_in() {
     dead_write(2);
     assert!(save_as_gang(folder.path(), 2, 2, 5).iter().all(Result::is_ok), "opening cleared the same tag's leftovers");
     assert_eq!(offered(folder.path()), Some(5));
-    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    let names = crate::names(folder.path());
     assert_eq!(names.len(), 1, "{names:?}");
 }
 

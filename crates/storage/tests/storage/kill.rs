@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use gangline_storage::{DiskAct, DiskHook, Error, Options, Step};
 
-use crate::{offered, open, save};
+use crate::{names, offered, open, save};
 
 fn with_hook(hook: DiskHook) -> Options {
     Options { disk_hook: Some(hook), ..Options::default() }
@@ -56,11 +56,7 @@ fn kill_everywhere(second: u64) -> usize {
         let next = save(&open(folder.path(), Options::default()), second + 1).unwrap();
         assert!(next.retention.is_ok());
         assert_eq!(offered(folder.path()), Some(second + 1), "after a kill before change {count}");
-        let leftovers: Vec<_> = std::fs::read_dir(folder.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name.starts_with('.'))
-            .collect();
+        let leftovers: Vec<_> = names(folder.path()).into_iter().filter(|name| name.starts_with('.')).collect();
         assert_eq!(leftovers, Vec::<String>::new(), "after a kill before change {count}");
     }
     panic!("a save makes fewer than a thousand changes");
@@ -110,6 +106,8 @@ fn changes_are_made_in_the_order_that_survives_a_power_cut() {
     expected.extend(vec!["SyncFolder .partial-0000000004-by-0-of-1".to_owned(); 2]);
     expected.extend(["Rename step-0000000004".to_owned(), format!("SyncFolder {root}")]);
     expected.push("Remove .partial-0000000004-by-0-of-1".to_owned());
+    expected.extend(file("branch.json"));
+    expected.push("SyncFolder .gangline".to_owned());
     let mut once = acts.clone();
     once.dedup_by(|a, b| a == b && a.starts_with("Write"));
     assert_eq!(once, expected);
@@ -157,7 +155,7 @@ fn a_full_disk_fails_one_save_leaves_nothing_behind_and_does_not_poison() {
         let failed = save(&store, 2);
         assert!(matches!(failed, Err(Error::NoSpace { .. })), "{part}: {failed:?}");
         assert_eq!(offered(folder.path()), Some(1), "{part}");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{part}: space is given back");
+        assert_eq!(names(folder.path()).len(), 1, "{part}: space is given back");
         save(&store, 3).unwrap();
         assert_eq!(offered(folder.path()), Some(3), "{part}");
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
 mod archive;
+mod branches;
 mod claim;
 mod compare;
 mod damage;
@@ -11,6 +12,9 @@ mod format;
 mod gang;
 mod import;
 mod kill;
+mod lease;
+mod oracle;
+mod readers;
 mod retention;
 mod round_trip;
 mod sharded;
@@ -65,6 +69,15 @@ fn offered(path: &Path) -> Option<u64> {
     assert_eq!(loaded.tensors, expected);
     assert_eq!(loaded.info, latest);
     Some(latest.step.0)
+}
+
+/// What is in a store's folder, but for the folder of what the store notes for itself; sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("text"));
+    let mut names: Vec<String> = names.filter(|name| name != ".gangline").collect();
+    names.sort();
+    names
 }
 
 /// All files below a folder, sorted.

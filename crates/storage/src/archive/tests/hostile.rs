@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Shelved, contents};
+use super::{Shelved, contents, empty_store};
 use crate::archive::catalog::{
     CHUNK_BYTES_MAX, Catalog, Chunk, DEPTH_MAX, Form, PACK_BYTES_MAX, Pack, Place, catalog_key, step_of_key,
 };
@@ -192,7 +192,7 @@ fn no_mutation_of_a_catalog_makes_a_panic_or_a_wrong_byte() {
 
 fn assert_pulls_right_or_not_at_all(archive: &Archive, store: &Store, folder: &Path) {
     let folder = tempfile::tempdir_in(folder).unwrap();
-    let back = Store::open(folder.path(), crate::Options::default()).unwrap();
+    let back = empty_store(folder.path());
     match archive.pull(Some(Step(2)), &back) {
         Ok(_) => {
             let name = crate::layout::checkpoint_folder(2);

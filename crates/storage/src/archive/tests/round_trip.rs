@@ -3,7 +3,7 @@
 use super::{Place, Shelved, contents, state, tensor, weights};
 use crate::archive::Error;
 use crate::archive::vault::Vault;
-use crate::{Bytes, DataType, Step};
+use crate::{Bytes, DataType, Step, Store};
 
 #[test]
 fn what_is_pushed_comes_back_bit_for_bit() {
@@ -38,7 +38,8 @@ fn a_pull_replaces_what_is_damaged_and_never_what_is_good() {
     assert!(!place.archive.pull(None, &back).unwrap().was_there);
     assert!(back.verify(Step(1)).unwrap().is_good());
     assert_eq!(contents(back.path()).len(), 2, "nothing is left behind");
-    back.save(Step(1), &[], &std::collections::BTreeMap::new()).unwrap().wait().unwrap();
+    let writer = Store::open(back.path(), crate::Options::default()).unwrap();
+    writer.save(Step(1), &[], &std::collections::BTreeMap::new()).unwrap().wait().unwrap();
     let refused = place.archive.pull(None, &back);
     assert!(matches!(refused, Err(Error::Occupied { step: Step(1) })), "{refused:?}");
 }

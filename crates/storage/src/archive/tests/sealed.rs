@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Shelved, contents, key, patient, state, tensor};
+use super::{Shelved, contents, empty_store, key, patient, state, tensor};
 use crate::archive::catalog::{Form, catalog_key, pack_key};
 use crate::archive::{Error, KeyError, Rule};
 use crate::fuzz::tests::Draw;
-use crate::{DataType, Flaw, Step, Store};
+use crate::{DataType, Flaw, Step};
 
 type Objects = BTreeMap<String, Vec<u8>>;
 
@@ -278,7 +278,7 @@ fn no_mutation_of_any_object_makes_a_panic_or_a_wrong_byte() {
         let name = keys[draw.below(keys.len())];
         changed(&place, |objects| draw.mutate(objects.get_mut(name).unwrap()));
         let folder = tempfile::tempdir_in(place.place.folder.path()).unwrap();
-        let back = Store::open(folder.path(), crate::Options::default()).unwrap();
+        let back = empty_store(folder.path());
         match place.archive.pull(Some(Step(3)), &back) {
             Ok(_) => {
                 let name = crate::layout::checkpoint_folder(3);

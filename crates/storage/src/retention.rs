@@ -1,13 +1,11 @@
-//! Which checkpoints an archive keeps, as rules of which any one is enough; the words are those of orbax's preservation
-//! policies. The newest is always kept.
+//! Which checkpoints a store or an archive keeps, as rules of which any one is enough; the words are those of orbax's preservation
+//! policies. The newest of the current line is always kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
 
-use gangline_base::Step;
+use gangline_base::{Step, Timestamp};
 use serde::Serialize;
-
-use super::Archived;
 
 /// Nanoseconds of an hour.
 const HOUR: u64 = 3_600_000_000_000;
@@ -33,6 +31,8 @@ pub enum Rule {
     },
     /// It was named.
     Pinned(BTreeSet<Step>),
+    /// It is on a branch that was given up: no other rule but [`Rule::Pinned`] looks at such a one.
+    Abandoned,
     /// It is the first in its stretch of so many steps, counted from step 0; of one that no other rule keeps only these tensors
     /// are kept, as a milestone.
     Milestones {
@@ -59,19 +59,39 @@ pub enum Reason {
     Best,
     /// [`Rule::Pinned`].
     Pinned,
+    /// [`Rule::Abandoned`].
+    Abandoned,
     /// [`Rule::Milestones`].
     Milestone,
 }
 
-/// What is kept of these, which are in the order of their steps, and why. Milestones are no checkpoints to the rules, but for that
+/// A checkpoint as the rules see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) step: Step,
+    pub(crate) saved_at: Timestamp,
+    pub(crate) metadata: &'a BTreeMap<String, String>,
+    /// Whether training can go on from it; not so of a milestone.
+    pub(crate) is_whole: bool,
+    /// Whether it is on the line of the current branch.
+    pub(crate) is_on_line: bool,
+}
+
+/// What is kept of these, which are in the order of their saves, and why. Milestones are no checkpoints to the rules, but for that
 /// of milestones and for those that are named.
-pub(crate) fn kept(rules: &[Rule], all: &[Archived]) -> BTreeMap<Step, Vec<Reason>> {
-    let whole: Vec<Archived> = all.iter().filter(|one| one.milestone.is_none()).cloned().collect();
+pub(crate) fn kept(rules: &[Rule], all: &[Candidate<'_>]) -> BTreeMap<Step, Vec<Reason>> {
+    let of = |is_wanted: &dyn Fn(&Candidate<'_>) -> bool| -> Vec<Candidate<'_>> {
+        all.iter().filter(|one| is_wanted(one)).copied().collect()
+    };
+    let (line, whole) = (of(&|one| one.is_on_line), of(&|one| one.is_on_line && one.is_whole));
     let mut kept: BTreeMap<Step, Vec<Reason>> =
         whole.last().map(|newest| (newest.step, vec![Reason::Newest])).into_iter().collect();
     for rule in rules {
-        let is_of_all = matches!(rule, Rule::Milestones { .. } | Rule::Pinned(_));
-        let (reason, steps) = rule.kept(if is_of_all { all } else { &whole });
+        let (reason, steps) = match rule {
+            Rule::Pinned(_) | Rule::Abandoned => rule.kept(all),
+            Rule::Milestones { .. } => rule.kept(&line),
+            _ => rule.kept(&whole),
+        };
         for step in steps {
             kept.entry(step).or_default().push(reason);
         }
@@ -80,11 +100,14 @@ pub(crate) fn kept(rules: &[Rule], all: &[Archived]) -> BTreeMap<Step, Vec<Reaso
 }
 
 impl Rule {
-    fn kept(&self, all: &[Archived]) -> (Reason, Vec<Step>) {
-        let first_by = |stretch: &dyn Fn(&Archived) -> u64| {
+    fn kept(&self, all: &[Candidate<'_>]) -> (Reason, Vec<Step>) {
+        let first_by = |stretch: &dyn Fn(&Candidate<'_>) -> u64| {
             // The last one that is collected of a stretch replaces the others.
             let firsts: BTreeMap<u64, Step> = all.iter().rev().map(|one| (stretch(one), one.step)).collect();
             firsts.into_values().collect()
+        };
+        let those = |is_one: &dyn Fn(&Candidate<'_>) -> bool| {
+            all.iter().filter(|one| is_one(one)).map(|one| one.step).collect()
         };
         match self {
             Rule::Last(count) => (Reason::Last, all.iter().rev().take(*count as usize).map(|one| one.step).collect()),
@@ -95,52 +118,69 @@ impl Rule {
                 (Reason::EveryHours, first_by(&|one| one.saved_at.unix_nanos() / stretch))
             }
             Rule::Best { metric, count, is_more_better } => {
-                let value =
-                    |one: &Archived| one.metadata.get(metric)?.parse().ok().filter(|value: &f64| !value.is_nan());
-                let mut valued: Vec<(f64, Step)> = all.iter().filter_map(|one| Some((value(one)?, one.step))).collect();
-                valued.sort_by(|a, b| {
-                    let by_value = if *is_more_better { b.0.total_cmp(&a.0) } else { a.0.total_cmp(&b.0) };
-                    by_value.then(b.1.cmp(&a.1))
-                });
-                (Reason::Best, valued.into_iter().take(*count as usize).map(|(_, step)| step).collect())
+                (Reason::Best, best(all, metric, *is_more_better).take(*count as usize).collect())
             }
-            Rule::Pinned(steps) => {
-                (Reason::Pinned, all.iter().map(|one| one.step).filter(|step| steps.contains(step)).collect())
-            }
+            Rule::Pinned(steps) => (Reason::Pinned, those(&|one| steps.contains(&one.step))),
+            Rule::Abandoned => (Reason::Abandoned, those(&|one| !one.is_on_line)),
         }
     }
 }
 
+/// Those with a number of this name, the best first.
+fn best(all: &[Candidate<'_>], metric: &str, is_more_better: bool) -> impl Iterator<Item = Step> + use<> {
+    let value = |one: &Candidate<'_>| one.metadata.get(metric)?.parse().ok().filter(|value: &f64| !value.is_nan());
+    let mut valued: Vec<(f64, usize, Step)> =
+        all.iter().zip(0..).filter_map(|(one, at)| Some((value(one)?, at, one.step))).collect();
+    valued.sort_by(|a, b| {
+        let by_value = if is_more_better { b.0.total_cmp(&a.0) } else { a.0.total_cmp(&b.0) };
+        by_value.then(b.1.cmp(&a.1))
+    });
+    valued.into_iter().map(|(.., step)| step)
+}
+
 #[cfg(test)]
 mod tests {
-    use gangline_base::{Bytes, Timestamp};
-
     use super::*;
-    use crate::Digest;
+
+    type Notes = BTreeMap<String, String>;
 
     /// Checkpoints of steps 10, 20, ... saved every half hour, with a loss that is best in the middle.
-    fn run(count: u64) -> Vec<Archived> {
-        let one = |number: u64| Archived {
-            step: Step(10 * number),
-            saved_at: Timestamp::from_unix_nanos(number * HOUR / 2),
-            bytes: Bytes(1),
-            packs: Bytes(1),
-            tensors: 1,
-            content_hash: Digest::of(b""),
-            milestone: None,
-            metadata: BTreeMap::from([("loss".to_owned(), number.abs_diff(count / 2).to_string())]),
-        };
-        (1..=count).map(one).collect()
+    fn notes(count: u64) -> Vec<Notes> {
+        let loss = |number: u64| number.abs_diff(count / 2).to_string();
+        (1..=count).map(|number| BTreeMap::from([("loss".to_owned(), loss(number))])).collect()
     }
 
-    fn check(rules: &[Rule], all: &[Archived], expected: &[u64]) {
+    fn run(notes: &[Notes]) -> Vec<Candidate<'_>> {
+        let one = |(metadata, number): (_, u64)| Candidate {
+            step: Step(10 * number),
+            saved_at: Timestamp::from_unix_nanos(number * HOUR / 2),
+            metadata,
+            is_whole: true,
+            is_on_line: true,
+        };
+        notes.iter().zip(1..).map(one).collect()
+    }
+
+    fn check(rules: &[Rule], all: &[Candidate<'_>], expected: &[u64]) {
         let kept: Vec<u64> = kept(rules, all).into_keys().map(|step| step.0).collect();
         assert_eq!(kept, expected, "{rules:?}");
     }
 
     #[test]
+    fn what_is_on_another_branch_is_kept_by_the_rule_for_that_or_by_name() {
+        let notes = notes(4);
+        let mut all = run(&notes);
+        all[3].is_on_line = false;
+        all[1].is_on_line = false;
+        check(&[Rule::Last(9)], &all, &[10, 30]);
+        check(&[Rule::Last(1), Rule::Pinned([Step(40)].into())], &all, &[30, 40]);
+        check(&[Rule::Abandoned], &all, &[20, 30, 40]);
+    }
+
+    #[test]
     fn each_rule_keeps_what_it_says_and_the_newest_always_stays() {
-        let all = run(10);
+        let notes = notes(10);
+        let all = run(&notes);
         let many = |n| NonZeroU64::new(n).unwrap();
         check(&[], &all, &[100]);
         check(&[Rule::Last(3)], &all, &[80, 90, 100]);
@@ -157,10 +197,11 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_never_the_best() {
-        let mut all = run(3);
-        all[0].metadata.insert("loss".to_owned(), "NaN".to_owned());
-        all[1].metadata.insert("loss".to_owned(), "low".to_owned());
-        all[2].metadata.clear();
+        let mut notes = notes(3);
+        notes[0].insert("loss".to_owned(), "NaN".to_owned());
+        notes[1].insert("loss".to_owned(), "low".to_owned());
+        notes[2].clear();
+        let all = run(&notes);
         let rule = Rule::Best { metric: "loss".to_owned(), count: 3, is_more_better: false };
         assert_eq!(rule.kept(&all).1, []);
     }

@@ -1,0 +1,127 @@
+//! Which branch a save belongs to, as rank 0 decides it.
+//!
+//! A writer that has loaded the newest save of the current branch goes on in it; one that has loaded another begins a branch there. One
+//! that has loaded nothing goes on after the newest save if its step is no lower, and otherwise begins a branch from nothing: what was
+//! saved before is then another course of training.
+
+use std::path::Path;
+
+use gangline_base::{Step, Timestamp};
+use serde::Serialize;
+
+use crate::Error;
+use crate::course::{Course, Heads, current_branch};
+use crate::lineage::{Line, Lineage, Origin, Turn};
+
+/// That a save began a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Began {
+    /// At a checkpoint that is not the newest, which was loaded.
+    Fork {
+        /// The checkpoint that it goes on from.
+        from: Step,
+        /// The newest one of the branch that is left.
+        beside: Option<Step>,
+    },
+    /// From nothing, though there are checkpoints: none was loaded, and their steps are higher.
+    Anew {
+        /// The newest one of the branch that is left.
+        beside: Step,
+    },
+}
+
+/// A writer's turn.
+#[derive(Debug, Default)]
+pub(crate) struct Branching {
+    pub(crate) heads: Heads,
+    /// This writer's last save.
+    at: Option<Origin>,
+    /// What was loaded since the last save that was committed.
+    resumed: Option<Origin>,
+}
+
+/// What a save's manifest will say.
+#[derive(Clone, Debug)]
+pub(crate) struct Next {
+    pub(crate) lineage: Lineage,
+    /// Whether it is the first of its branch.
+    pub(crate) is_first: bool,
+    pub(crate) began: Option<Began>,
+}
+
+impl Branching {
+    /// Decides for a save of this step, before which `resumed` was loaded.
+    pub(crate) fn next(
+        &mut self,
+        root: &Path,
+        step: Step,
+        resumed: Option<Origin>,
+        (run, now): (&str, Timestamp),
+    ) -> Result<Next, Error> {
+        self.resumed = resumed.or(self.resumed.take());
+        let order_after = |order: u64| now.unix_nanos().max(order.saturating_add(1));
+        let lineage = |line: Line, order: u64, parent: Option<u64>| Lineage {
+            run: run.to_owned(),
+            saved_at: now.unix_nanos(),
+            order,
+            parent,
+            line,
+        };
+        if let (Some(Origin { line, last }), None) = (&self.at, &self.resumed)
+            && step.0 >= last.step
+            && current_branch(root)?.is_none_or(|branch| branch == line.branch)
+        {
+            let lineage = lineage(line.clone(), order_after(last.order), Some(last.step));
+            return Ok(Next { lineage, is_first: false, began: None });
+        }
+        let course = self.heads.course(root)?;
+        let order = order_after(course.newest);
+        let turn = Turn { order, step: step.0 };
+        let beside = course.tip().map(|seen| Step(seen.step));
+        Ok(match self.going_on_from(&course, step) {
+            From::Tip => {
+                let lineage = lineage(course.line, order, beside.map(|step| step.0));
+                Next { lineage, is_first: false, began: None }
+            }
+            From::Older(Origin { line, last }) => {
+                let line = Line::begin(run, turn, Some((&line, last)));
+                let began = Some(Began::Fork { from: Step(last.step), beside });
+                Next { lineage: lineage(line, order, Some(last.step)), is_first: true, began }
+            }
+            From::Nothing => {
+                let line = Line::begin(run, turn, None);
+                let began = beside.map(|beside| Began::Anew { beside });
+                Next { lineage: lineage(line, order, None), is_first: true, began }
+            }
+        })
+    }
+
+    fn going_on_from(&self, course: &Course, step: Step) -> From {
+        let tip = course.tip();
+        match &self.resumed {
+            Some(loaded) => {
+                let is_tip = tip.and_then(|tip| tip.head.as_ref()).is_some_and(|head| head.turn == loaded.last);
+                if is_tip && loaded.line.branch == course.line.branch { From::Tip } else { From::Older(loaded.clone()) }
+            }
+            None if tip.is_some_and(|tip| step.0 >= tip.step) => From::Tip,
+            None => From::Nothing,
+        }
+    }
+
+    /// The save is committed.
+    pub(crate) fn committed(&mut self, lineage: &Lineage, step: Step) {
+        self.resumed = None;
+        let last = Turn { order: lineage.order, step: step.0 };
+        self.at = Some(Origin { line: lineage.line.clone(), last });
+    }
+}
+
+/// What a save goes on from.
+enum From {
+    /// The newest save of the current branch.
+    Tip,
+    /// Another one.
+    Older(Origin),
+    Nothing,
+}

@@ -1,0 +1,241 @@
+//! The checkpoints of a folder by the heads of their manifests: which are on the line of the current branch, and may be gone on from,
+//! and which belong to a branch that was given up.
+//!
+//! The current branch is that of the newest save. Which one that is a small file says as well (`.gangline/branch.json`): if all that a
+//! branch saved is damaged or removed, training goes on from where it forked, and never on a branch that was left.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use gangline_base::{Step, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::disk::Disk;
+use crate::lineage::{Line, Lineage, Origin, Turn};
+use crate::manifest::{MANIFEST_MAGIC, read_sealed, seal};
+use crate::prune::list_steps;
+use crate::{Branch, Error, Flaw, layout};
+
+/// What the file that names the current branch says it is.
+const CURRENT_MAGIC: &str = "gangline-current-branch";
+/// Its version.
+const CURRENT_VERSION: u32 = 1;
+
+/// What is known of a checkpoint without its tensors.
+#[derive(Clone, Debug)]
+pub(crate) struct Head {
+    pub(crate) lineage: Lineage,
+    pub(crate) saved_at: Timestamp,
+    pub(crate) bytes: u64,
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) turn: Turn,
+}
+
+/// A checkpoint's folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) step: u64,
+    /// None if the manifest isn't there or isn't what was saved.
+    pub(crate) head: Option<Arc<Head>>,
+}
+
+impl Seen {
+    /// The branch that it belongs to, if its manifest can be read.
+    pub(crate) fn branch(&self) -> Option<Branch> {
+        self.head.as_ref().map(|head| head.lineage.line.branch)
+    }
+}
+
+/// The folder's checkpoints, sorted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Course {
+    /// The current branch and those that it came from.
+    pub(crate) line: Line,
+    /// The newest save that is known of, if there is any.
+    pub(crate) newest: u64,
+    /// What is on the line, oldest first. A checkpoint whose manifest can't be read is taken to be on it, where its step belongs.
+    pub(crate) on: Vec<Seen>,
+    /// What was given up, oldest first.
+    pub(crate) off: Vec<Seen>,
+}
+
+/// The part of a manifest that is read.
+#[derive(Deserialize)]
+struct ManifestHead {
+    step: u64,
+    bytes: u64,
+    metadata: BTreeMap<String, String>,
+    #[serde(default)]
+    lineage: Option<Lineage>,
+}
+
+/// The file that names the current branch.
+#[derive(Serialize, Deserialize)]
+struct Current {
+    magic: String,
+    version: u32,
+    /// That of the save that began it.
+    order: u64,
+    line: Line,
+}
+
+/// What tells one manifest from another under the same name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+impl Stamp {
+    fn of(file: &Metadata) -> Stamp {
+        Stamp { inode: file.ino(), bytes: file.len(), modified: (file.mtime(), file.mtime_nsec()) }
+    }
+}
+
+/// The heads that were read, so that each is read once.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    known: BTreeMap<u64, (Stamp, Option<Arc<Head>>)>,
+}
+
+impl Heads {
+    /// Looks at a folder.
+    pub(crate) fn course(&mut self, root: &Path) -> Result<Course, Error> {
+        let current = read_current(root)?;
+        let steps = list_steps(root)?;
+        self.known.retain(|step, _| steps.binary_search(step).is_ok());
+        let mut seen = Vec::with_capacity(steps.len());
+        for step in steps {
+            seen.extend(self.look(root, step)?);
+        }
+        Ok(Course::of(seen, current.map(|current| (current.order, current.line))))
+    }
+
+    /// One checkpoint; none if it has gone meanwhile.
+    fn look(&mut self, root: &Path, step: u64) -> Result<Option<Seen>, Error> {
+        let folder = root.join(layout::checkpoint_folder(step));
+        let path = folder.join(layout::MANIFEST);
+        let file = match std::fs::metadata(&path) {
+            Ok(file) => file,
+            Err(_) if !folder.is_dir() => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(Seen { step, head: None })),
+            Err(error) => match Error::reading(&path, error) {
+                Error::Corrupt { .. } => return Ok(Some(Seen { step, head: None })),
+                error => return Err(error),
+            },
+        };
+        let stamp = Stamp::of(&file);
+        if let Some((known, head)) = self.known.get(&step)
+            && *known == stamp
+        {
+            return Ok(Some(Seen { step, head: head.clone() }));
+        }
+        let head = match read_head(&path, step, &file) {
+            Ok(head) => Some(Arc::new(head)),
+            Err(Error::Corrupt { flaw: Flaw::Missing, .. }) if !folder.is_dir() => return Ok(None),
+            Err(Error::Corrupt { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        self.known.insert(step, (stamp, head.clone()));
+        Ok(Some(Seen { step, head }))
+    }
+}
+
+fn read_head(path: &Path, step: u64, file: &Metadata) -> Result<Head, Error> {
+    let ManifestHead { step: found, bytes, metadata, lineage } = read_sealed(path, MANIFEST_MAGIC)?;
+    let fault = lineage.as_ref().and_then(Lineage::fault);
+    if let Some(what) = fault.or((found != step).then_some("it is of another step")) {
+        return Err(Error::corrupt(path, Flaw::Malformed { what }));
+    }
+    let saved_at = lineage.as_ref().map_or_else(|| modified(file), Lineage::saved_at);
+    let lineage = lineage.unwrap_or_default();
+    let turn = Turn { order: lineage.order, step };
+    Ok(Head { lineage, saved_at, bytes, metadata, turn })
+}
+
+/// When a file was last written.
+pub(crate) fn modified(file: &Metadata) -> Timestamp {
+    let seconds = u64::try_from(file.mtime()).unwrap_or(0);
+    let nanos = u64::try_from(file.mtime_nsec()).unwrap_or(0);
+    Timestamp::from_unix_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// A checkpoint that training goes on from.
+///
+/// # Errors
+/// [`Error::NotFound`]; [`Error::Corrupt`] if its manifest isn't what was saved.
+pub(crate) fn origin(root: &Path, step: Step) -> Result<Origin, Error> {
+    let folder = root.join(layout::checkpoint_folder(step.0));
+    let path = folder.join(layout::MANIFEST);
+    if !folder.is_dir() {
+        return Err(Error::NotFound { step });
+    }
+    let file = std::fs::metadata(&path).map_err(|source| Error::reading(&path, source))?;
+    let head = read_head(&path, step.0, &file)?;
+    Ok(Origin { line: head.lineage.line, last: head.turn })
+}
+
+impl Course {
+    fn of(seen: Vec<Seen>, current: Option<(u64, Line)>) -> Course {
+        let newest = seen.iter().filter_map(|seen| seen.head.as_ref()).max_by_key(|head| head.turn);
+        let newest = newest.map(|head| (head.turn.order, head.lineage.line.clone()));
+        let (newest, line) = newest.into_iter().chain(current).max_by_key(|(order, _)| *order).unwrap_or_default();
+        let mut course = Course { line, newest, ..Course::default() };
+        let mut unknown = Vec::new();
+        for seen in seen {
+            match &seen.head {
+                None => unknown.push(seen),
+                Some(head) if course.line.holds(head.lineage.line.branch, head.turn) => course.on.push(seen),
+                Some(_) => course.off.push(seen),
+            }
+        }
+        let turn = |seen: &Seen| seen.head.as_ref().map(|head| head.turn);
+        course.on.sort_by_key(turn);
+        course.off.sort_by_key(turn);
+        for seen in unknown {
+            let at = course.on.iter().rposition(|other| other.step < seen.step).map_or(0, |index| index + 1);
+            course.on.insert(at, seen);
+        }
+        course
+    }
+
+    /// The newest save on the line.
+    pub(crate) fn tip(&self) -> Option<&Seen> {
+        self.on.last()
+    }
+
+    /// A checkpoint, on the line or off it.
+    pub(crate) fn find(&self, step: u64) -> Option<&Seen> {
+        self.on.iter().chain(&self.off).find(|seen| seen.step == step)
+    }
+}
+
+fn read_current(root: &Path) -> Result<Option<Current>, Error> {
+    match read_sealed::<Current>(&root.join(layout::OWN_FOLDER).join(layout::CURRENT_BRANCH), CURRENT_MAGIC) {
+        Ok(current) if current.version == CURRENT_VERSION => Ok(Some(current)),
+        // The newest save's own manifest says the same.
+        Ok(_) | Err(Error::Corrupt { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes down which branch is the current one: that which a save of this order began.
+pub(crate) fn write_current(disk: &Disk, root: &Path, order: u64, line: &Line) -> Result<(), Error> {
+    let folder = root.join(layout::OWN_FOLDER);
+    if !folder.is_dir() {
+        disk.create_folder(&folder)?;
+        disk.sync_folder(root)?;
+    }
+    let current = Current { magic: CURRENT_MAGIC.to_owned(), version: CURRENT_VERSION, order, line: line.clone() };
+    disk.publish(&folder, layout::CURRENT_BRANCH, &seal(&current))
+}
+
+/// The branch that the folder's file names.
+pub(crate) fn current_branch(root: &Path) -> Result<Option<Branch>, Error> {
+    Ok(read_current(root)?.map(|current| current.line.branch))
+}

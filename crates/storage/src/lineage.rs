@@ -1,0 +1,191 @@
+//! Which save a checkpoint follows: branches of a folder's saves.
+//!
+//! Training that goes on from an older checkpoint, or from none, begins a new branch: what was saved after that point belongs to a
+//! course that was given up, whatever its steps are. So "the newest" goes by the order of saves on the line of the current branch, and
+//! never by the highest step. A checkpoint without a lineage is of a program from before there were branches: all of these are one
+//! branch, in the order of their steps.
+
+use std::fmt;
+
+use gangline_base::{Step, Timestamp};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::digest::FramedHasher;
+
+/// The most branches that a line goes back to; of one that forked more often the oldest are forgotten, and what they saved is left alone.
+pub(crate) const FORKS_MAX: usize = 256;
+/// The most bytes of a run's name.
+pub const RUN_BYTES_MAX: usize = 128;
+
+/// A branch's name: 64 bits that no other branch has, but for those that were saved before there were branches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Branch(u64);
+
+/// When a save was made, among all of a folder: by the clock, or right after the save before if the clock says earlier than that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Turn {
+    /// Nanoseconds since the Unix epoch; 0 of what was saved before there were branches.
+    pub(crate) order: u64,
+    pub(crate) step: u64,
+}
+
+/// Where a line left a branch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fork {
+    pub(crate) branch: Branch,
+    /// The last save of that branch that belongs to the line.
+    pub(crate) last: Turn,
+}
+
+/// A branch and those that it came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) branch: Branch,
+    /// The oldest first.
+    pub(crate) forks: Vec<Fork>,
+}
+
+/// A save that was loaded: its line, and its turn in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    pub(crate) line: Line,
+    pub(crate) last: Turn,
+}
+
+/// What a manifest says of where its checkpoint stands among the others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lineage {
+    /// Who saved it.
+    pub(crate) run: String,
+    /// In nanoseconds since the Unix epoch.
+    pub(crate) saved_at: u64,
+    /// See [`Turn::order`].
+    pub(crate) order: u64,
+    /// The step of the save before it on its line.
+    pub(crate) parent: Option<u64>,
+    pub(crate) line: Line,
+}
+
+impl Branch {
+    /// The branch that this save begins.
+    fn begun_by(run: &str, turn: Turn) -> Branch {
+        let mut hasher = FramedHasher::new("gangline branch 1");
+        hasher.field(run.as_bytes());
+        hasher.number(turn.order);
+        hasher.number(turn.step);
+        let digest = hasher.finish();
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&digest.as_bytes()[..8]);
+        Branch(u64::from_le_bytes(bytes).max(1))
+    }
+}
+
+impl fmt::Display for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl std::str::FromStr for Branch {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Branch, &'static str> {
+        let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = digits.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        number.map(Branch).ok_or("a branch's name is 16 hexadecimal digits")
+    }
+}
+
+impl Serialize for Branch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Branch {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Branch, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl Line {
+    /// Whether a save of this branch and turn belongs to the line.
+    pub(crate) fn holds(&self, branch: Branch, turn: Turn) -> bool {
+        branch == self.branch || self.forks.iter().any(|fork| fork.branch == branch && turn <= fork.last)
+    }
+
+    /// A line of its own that begins with this save, after `last` of `from` or after nothing.
+    pub(crate) fn begin(run: &str, turn: Turn, from: Option<(&Line, Turn)>) -> Line {
+        let mut forks = Vec::new();
+        if let Some((line, last)) = from {
+            forks.clone_from(&line.forks);
+            forks.push(Fork { branch: line.branch, last });
+            forks.drain(..forks.len().saturating_sub(FORKS_MAX));
+        }
+        Line { branch: Branch::begun_by(run, turn), forks }
+    }
+
+    /// Where it left the branch that it came from last.
+    pub(crate) fn forked_at(&self) -> Option<Step> {
+        self.forks.last().map(|fork| Step(fork.last.step))
+    }
+}
+
+impl Lineage {
+    /// The rule that it breaks, if it breaks one.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        if self.run.len() > RUN_BYTES_MAX {
+            Some("its run's name is longer than 128 bytes")
+        } else if self.line.forks.len() > FORKS_MAX {
+            Some("its line has more than 256 forks")
+        } else {
+            None
+        }
+    }
+
+    pub(crate) fn saved_at(&self) -> Timestamp {
+        Timestamp::from_unix_nanos(self.saved_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(order: u64) -> Turn {
+        Turn { order, step: 10 * order }
+    }
+
+    #[test]
+    fn a_line_holds_its_branch_and_what_its_forks_had_saved_by_then() {
+        let first = Line::begin("a", turn(1), None);
+        let second = Line::begin("a", turn(5), Some((&first, turn(3))));
+        let third = Line::begin("a", turn(9), Some((&second, turn(7))));
+        assert!(first.holds(first.branch, turn(4)));
+        assert!(third.holds(first.branch, turn(3)) && !third.holds(first.branch, turn(4)));
+        assert!(third.holds(second.branch, turn(7)) && !third.holds(second.branch, turn(8)));
+        assert!(third.holds(third.branch, turn(99)) && !second.holds(third.branch, turn(9)));
+        assert_eq!(third.forked_at(), Some(Step(70)));
+    }
+
+    #[test]
+    fn forks_are_bounded_and_the_oldest_are_forgotten() {
+        let mut line = Line::begin("a", turn(0), None);
+        let first = line.branch;
+        for order in 1..=FORKS_MAX as u64 + 1 {
+            line = Line::begin("a", turn(order), Some((&line, turn(order - 1))));
+        }
+        assert_eq!(line.forks.len(), FORKS_MAX);
+        assert!(!line.holds(first, turn(0)));
+    }
+
+    #[test]
+    fn names_of_branches_read_back_and_nothing_else_does() {
+        let branch = Line::begin("run", turn(3), None).branch;
+        assert_eq!(branch.to_string().parse(), Ok(branch));
+        for wrong in ["", "1", "+000000000000001", "00000000000000001", "000000000000000g"] {
+            assert!(wrong.parse::<Branch>().is_err(), "{wrong}");
+        }
+    }
+}

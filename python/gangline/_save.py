@@ -1,0 +1,84 @@
+"""A save under way, and who is told of its end."""
+
+import os
+import warnings
+
+from . import _info, _native
+from .errors import BranchWarning, Error, Refused, RetentionFailedWarning, TimedOut
+
+# Saves whose outcome nobody was told. A store lets go of a save at the next one after its end.
+unasked = set()
+
+
+class Save:
+    """A save under way: what `Store.save` returns."""
+
+    def __init__(self, step: int, pending: _native.Pending) -> None:
+        self.step = step
+        """The step being saved."""
+        self._pending = pending
+        self._process = os.getpid()
+        self._retention_error = None
+        self._began = None
+
+    def staged(self) -> bool:
+        """Whether the state is copied, so that it may change. It is by the time `save` returns."""
+        return True
+
+    def done(self) -> bool:
+        """Whether the save has ended, well or not. Never waits."""
+        check_process(self._process)
+        return self._pending.done()
+
+    def durable(self, timeout: float | None = None) -> _info.Saved:
+        """Waits until the checkpoint is on disk, synced, and visible to `latest`; what there is then.
+
+        timeout: seconds to wait at most; None waits as long as it takes.
+        Raises TimedOut if that passed (ask again), or what made the save fail, each time it is asked.
+        """
+        check_process(self._process)
+        try:
+            told = self._pending.wait(timeout)
+        except Error:
+            unasked.discard(self)
+            raise
+        if told is None:
+            raise TimedOut(f"wait for step {self.step}: not durable after {timeout} s")
+        unasked.discard(self)
+        saved = _info.saved(told)
+        self._retention_error = saved.retention_error
+        self._began = saved.began
+        return saved
+
+    def __repr__(self):
+        return f"<gangline.Save of step {self.step}>"
+
+
+def check_process(opened_by):
+    """A forked child has no writing thread, and would wait for ever."""
+    if opened_by != os.getpid():
+        raise Refused("use a store in a forked process: open it again there")
+
+
+def warn_of_retention(save):
+    if save._began is not None and "anew" in save._began:
+        beside, save._began = save._began["anew"]["beside"], None
+        text = f"step {save.step} begins a new branch: nothing was loaded, and the folder's newest save is of step {beside}, "
+        text += "which stays and is not gone on from (branches(), prune(abandoned=True); load() before the first save goes on)"
+        warnings.warn(text, BranchWarning, stacklevel=4)
+    if save._retention_error is not None:
+        text = f"step {save.step} is durable, but older checkpoints couldn't be removed: {save._retention_error}"
+        warnings.warn(text, RetentionFailedWarning, stacklevel=4)
+
+
+def ask(saves):
+    """Waits for these saves; the errors of those that failed and that nobody had asked about."""
+    failures = []
+    for save in saves:
+        is_told = save not in unasked
+        try:
+            save.durable()
+        except Error as error:
+            failures.extend([] if is_told else [error])
+        warn_of_retention(save)
+    return failures
