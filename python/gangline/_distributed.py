@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from ._notes import Note
 from ._remote import refuse_address
 from ._state import VALUES, Gathering, Local, Scattering
 from ._retention import Keep
@@ -48,7 +49,7 @@ class DistributedStore(Writer):
         # Only now has every rank cleared away what it left behind when it died.
         dist.barrier(group)
 
-    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, str] | None = None) -> Save:
+    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, Note] | None = None) -> Save:
         """As Store.save; collective in that every rank calls it with the same step, keys and metadata.
 
         DTensors, as FSDP2 and tensor parallelism make them, are written by the ranks that hold the shards. All other tensors

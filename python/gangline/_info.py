@@ -5,6 +5,8 @@ import datetime
 import json
 from collections.abc import Mapping
 
+from ._notes import Note, values
+
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
@@ -33,8 +35,8 @@ class CheckpointInfo:
     content_hash: str
     """BLAKE3 over its step and tensors, whatever the files. Tensors that were saved in parts, as ranks hold shards of them, count
     part by part: the same state cut in another way has another hash."""
-    metadata: Mapping[str, str]
-    """What was noted beside the state."""
+    metadata: Mapping[str, Note]
+    """What was noted beside the state, each of the type that it had."""
     saved_at: datetime.datetime | None
     """When it was committed, in UTC; None of one that was saved before this was noted."""
     run: str | None
@@ -173,8 +175,10 @@ def checkpoint_info(text: str, reserved: str) -> CheckpointInfo:
         for tensor in told["tensors"]
         if not tensor["name"].startswith(reserved)
     }
-    names = ("step", "bytes", "world_size", "writer", "content_hash", "metadata", "run", "branch", "parent")
-    return CheckpointInfo(**{name: told[name] for name in names}, saved_at=_time(told["saved_at"]), tensors=tensors)
+    names = ("step", "bytes", "world_size", "writer", "content_hash", "run", "branch", "parent")
+    metadata = values(told["metadata"], told["metadata_types"])
+    plain = {name: told[name] for name in names}
+    return CheckpointInfo(**plain, metadata=metadata, saved_at=_time(told["saved_at"]), tensors=tensors)
 
 
 def branches(text: str) -> list[Branch]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from . import _info, _native, _plan
+from . import _info, _native, _notes, _plan
+from ._notes import Note
 from ._remote import Remote, folder_of, is_address
 from ._retention import Keep, given
 from ._save import Save, ask, check_process, unasked, warn_of_retention
@@ -289,7 +290,7 @@ class Writer(Reader):
         """Copies pieces and lets them be written: a Save."""
         step = check_step(step)
         given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
-        save = Save(step, self._native.save(step, given, dict(metadata or {})))
+        save = Save(step, self._native.save(step, given, _notes.texts(metadata or {})))
         self._saves.append(save)
         unasked.add(save)
         return save
@@ -378,14 +379,14 @@ class Store(Writer):
             archive = os.fspath(path)
         super().__init__(path, (0, 1, 0), keep, archive=archive, archive_rate=archive_bytes_per_second_max)
 
-    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, str] | None = None) -> Save:
+    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, Note] | None = None) -> Save:
         """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
 
         step: of the training, 0 or more. A checkpoint of the same step is replaced.
         state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays of any shape,
             None, bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. No pickle: what else there is
             is refused, with its path.
-        metadata: a few notes, str to str, 64 KiB in all; `list` and `latest` show them.
+        metadata: a few notes, str to str, int, float or bool, 64 KiB in all; `list` and `latest` show them.
 
         With two saves under way it waits for one of them first. Raises Refused, Poisoned; or what made an earlier save
         fail whose `durable` nobody asked.

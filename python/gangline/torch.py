@@ -30,6 +30,7 @@ from . import _plan, _values
 from ._imports import import_checkpoint
 from ._distributed import attempt
 from ._kinds import BY_NAME, NumpyKind, TorchKind
+from ._notes import Note
 from ._plan import OBJECT, PLAN
 from ._retention import Keep, given
 from ._state import RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
@@ -48,7 +49,7 @@ class StorageWriter(_StorageWriter):
     path: the store's folder, which all ranks see; it is made if it isn't there.
     step: of the training; a checkpoint of the same step is replaced.
     keep: how many good checkpoints stay; None keeps all.
-    metadata: a few notes, str to str, equal on all ranks.
+    metadata: a few notes, str to str, int, float or bool, equal on all ranks.
     process_group: the one that dcp.save is given.
 
     dcp.save returns when the checkpoint is durable on all ranks. With dcp.async_save that is in the background.
@@ -60,7 +61,7 @@ class StorageWriter(_StorageWriter):
         step: int,
         *,
         keep: int | Keep | None = 2,
-        metadata: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Note] | None = None,
         process_group: Any = None,
     ) -> None:
         self.path, self.step, self.keep = os.fspath(path), step, keep

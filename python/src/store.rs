@@ -118,8 +118,10 @@ impl Store {
         py: Python<'_>,
         step: u64,
         tensors: Vec<Given<'_>>,
-        metadata: BTreeMap<String, String>,
+        notes: (BTreeMap<String, String>, String),
     ) -> PyResult<Pending> {
+        let (metadata, types) = notes;
+        let types = serde_json::from_str(&types).map_err(|why| refused(&format!("save the metadata: {why}")))?;
         let mut views = Vec::with_capacity(tensors.len());
         for (name, data_type, shape, data, part_of) in &tensors {
             let not_flat = |_| refused(&format!("accept tensor {name:?}: its bytes are not contiguous"));
@@ -127,7 +129,7 @@ impl Store {
             let part_of = part_of.as_ref().map(|(shape, offsets)| PartOf { shape, offsets });
             views.push(TensorView { name, data_type, shape, data, part_of });
         }
-        self.ask(py, |store| store.save(Step(step), &views, &metadata)).map(Pending::new)
+        self.ask(py, |store| store.save_noted(Step(step), &views, (&metadata, &types))).map(Pending::new)
     }
 
     /// Opens a checkpoint for reading.

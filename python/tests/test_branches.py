@@ -133,3 +133,16 @@ def test_torchs_planners_go_on_from_what_they_loaded(tmp_path):
     dcp.save(state, storage_writer=StorageWriter(tmp_path, step=800, keep=None), no_dist=True)
     old, new = gangline.Reader(tmp_path).branches()
     assert (old.abandoned, new.steps, new.forked_from) == ((600, 700), (800,), 500)
+
+
+def test_metadata_keeps_its_types(tmp_path):
+    noted = {"loss": numpy.float32(0.5), "epoch": 3, "good": True, "why": "3", "bad": float("nan"), "huge": 10**30, "tiny": -1e-300}
+    with gangline.Store(tmp_path) as store:
+        store.save(1, {"x": numpy.zeros(3)}, noted)
+        for wrong in ({"a": None}, {"a": [1]}, {1: "a"}):
+            with pytest.raises(gangline.Refused, match="save the metadata"):
+                store.save(2, {"x": numpy.zeros(3)}, wrong)
+    found = dict(gangline.Reader(tmp_path).latest().metadata)
+    assert repr(found.pop("bad")) == "nan"
+    assert found == {"loss": 0.5, "epoch": 3, "good": True, "why": "3", "huge": 10**30, "tiny": -1e-300}
+    assert [type(found[name]) for name in ("loss", "epoch", "good", "why")] == [float, int, bool, str]

@@ -78,7 +78,7 @@ def test_a_writer_killed_in_a_save_leaves_the_one_before(tmp_path):
     assert [name for name in os.listdir(tmp_path) if name.startswith(".partial")], "it was killed half-way"
     store = gangline.Store(tmp_path)
     assert store.load()["step"] == 1 and [listed.step for listed in store.list()] == [1]
-    assert os.listdir(tmp_path) == ["step-0000000001"], "the rest was cleared away"
+    assert sorted(os.listdir(tmp_path)) == [".gangline", "step-0000000001"], "the rest was cleared away"
 
 
 def test_a_killed_writer_never_leaves_anything_but_a_good_checkpoint(tmp_path):

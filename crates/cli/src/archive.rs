@@ -10,7 +10,7 @@ use gangline_control::wire::Time;
 use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pushed, WrappingKey};
 use gangline_storage::{CheckpointInfo, Latest, Store};
 
-use crate::checkpoint::{Row, failed, open};
+use crate::checkpoint::{Row, failed, notes, open};
 use crate::failure::Failure;
 use crate::{Global, output};
 
@@ -201,6 +201,7 @@ fn row(Listed { step, catalog }: Listed) -> Row {
             content_hash: Some(archived.content_hash.to_string()),
             saved_at: Some(Time(archived.saved_at)),
             branch: Some(archived.branch),
+            metadata: notes(&archived.metadata, &archived.metadata_types),
             is_abandoned: archived.is_abandoned,
             milestone: archived.milestone,
             problems: Vec::new(),

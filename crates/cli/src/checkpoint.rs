@@ -11,7 +11,7 @@ mod place;
 mod prune;
 mod show;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -19,13 +19,17 @@ use clap::Subcommand;
 use gangline_base::{Bytes, Step, with_causes};
 use gangline_control::wire::Time;
 use gangline_storage::archive::Milestone;
-use gangline_storage::{Branch, Listed, Options, Store};
+use gangline_storage::{Branch, Listed, NoteTypes, Options, Store};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::archive::{self, KeyFile, PullArgs, PushArgs};
 use crate::failure::Failure;
 use crate::keys::{self, KeysCommand};
 use crate::{Global, output};
+
+/// Characters of the metadata that a table shows.
+const METADATA_WIDTH: usize = 40;
 
 /// What to do.
 #[derive(Subcommand, Debug)]
@@ -79,6 +83,7 @@ pub(crate) struct Row {
     pub(crate) content_hash: Option<String>,
     pub(crate) saved_at: Option<Time>,
     pub(crate) branch: Option<Branch>,
+    pub(crate) metadata: BTreeMap<String, Value>,
     /// Whether the current branch doesn't go back to it.
     pub(crate) is_abandoned: bool,
     /// What is left of it in an archive, if that isn't all.
@@ -98,6 +103,7 @@ impl Row {
             content_hash: None,
             saved_at: None,
             branch: None,
+            metadata: BTreeMap::new(),
             is_abandoned: false,
             milestone: None,
             problems: vec![problem],
@@ -159,6 +165,7 @@ fn list(place: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
             content_hash: Some(info.content_hash.to_string()),
             saved_at: info.saved_at.map(Time),
             branch: Some(info.branch),
+            metadata: notes(&info.metadata, &info.metadata_types),
             is_abandoned: !line.contains(&info.step),
             milestone: None,
             problems: Vec::new(),
@@ -193,6 +200,22 @@ fn verify(place: &str, step: Option<u64>, key: &KeyFile) -> Result<Vec<Row>, Fai
     Ok(rows)
 }
 
+/// Metadata with its numbers and truth values as such.
+pub(crate) fn notes(metadata: &BTreeMap<String, String>, types: &NoteTypes) -> BTreeMap<String, Value> {
+    let value = |(name, text): (&String, &String)| {
+        // JSON has no number for what isn't finite, or is larger than it can tell.
+        let read = types.get(name).and_then(|_| serde_json::from_str(text).ok());
+        (name.clone(), read.unwrap_or_else(|| Value::from(text.as_str())))
+    };
+    metadata.iter().map(value).collect()
+}
+
+fn noted(metadata: &BTreeMap<String, Value>) -> String {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let notes: Vec<String> = metadata.iter().map(|(name, value)| format!("{name}={}", text(value))).collect();
+    if notes.is_empty() { "-".to_owned() } else { notes.join(" ") }
+}
+
 fn remarks(row: &Row) -> String {
     let found = if row.is_verified { "none found" } else { "not verified" };
     let found = format!("{found}{}", if row.is_abandoned { "; of an abandoned branch" } else { "" });
@@ -207,13 +230,14 @@ fn remarks(row: &Row) -> String {
 
 fn table(rows: &[Row]) -> String {
     let dash = || "-".to_owned();
-    let headings = [">STEP", ">SIZE", ">TENSORS", "SAVED", "CONTENT HASH", "PROBLEMS"];
+    let headings = [">STEP", ">SIZE", ">TENSORS", "SAVED", "METADATA", "CONTENT HASH", "PROBLEMS"];
     let rows = rows.iter().map(|row| {
         vec![
             row.step.to_string(),
             row.bytes.map_or_else(dash, |bytes| Bytes(bytes).to_string()),
             row.tensors.map_or_else(dash, |count| count.to_string()),
             row.saved_at.map_or_else(dash, output::time),
+            output::shorten(&noted(&row.metadata), METADATA_WIDTH),
             row.content_hash.clone().unwrap_or_else(dash),
             remarks(row),
         ]

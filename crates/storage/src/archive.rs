@@ -51,7 +51,7 @@ use serde::Serialize;
 use crate::lineage::{Line, Turn};
 use crate::options::{Clock, system_time};
 use crate::prune::list_steps;
-use crate::{Branch, CheckpointInfo, Digest, Problem, Store, VerifyReport};
+use crate::{Branch, CheckpointInfo, Digest, NoteTypes, Problem, Store, VerifyReport};
 use access::{Access, Change};
 use fetch::Fetcher;
 use lease::Lease;
@@ -147,6 +147,8 @@ pub struct Archived {
     pub is_abandoned: bool,
     /// What the trainer noted.
     pub metadata: BTreeMap<String, String>,
+    /// What of that was no text.
+    pub metadata_types: NoteTypes,
     /// What is left of it, if that isn't all: training can't go on from it.
     pub milestone: Option<Milestone>,
 }
@@ -435,6 +437,7 @@ impl Catalog {
             branch: self.line().branch,
             is_abandoned: false,
             metadata: self.metadata.clone(),
+            metadata_types: self.metadata_types.clone(),
             milestone: self.milestone.clone(),
         }
     }

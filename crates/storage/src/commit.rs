@@ -26,7 +26,7 @@ use crate::prune::{self, Goodness, PrunePolicy, list_names};
 use crate::staged::Staged;
 use crate::staging::Noted;
 use crate::tiering::Tiering;
-use crate::{Digest, Error, Flaw, Pruned, Saved, layout};
+use crate::{Digest, Error, Flaw, NoteTypes, Pruned, Saved, layout};
 
 /// Between two looks at a file another rank is to write.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
@@ -63,6 +63,7 @@ pub(crate) struct Work {
     /// This rank's part.
     pub(crate) staged: Staged,
     pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) metadata_types: NoteTypes,
     pub(crate) plan: Digest,
     /// The checkpoint that was loaded since the save before, if one was: see [`Store::resume_from`](crate::Store::resume_from).
     pub(crate) resumed: Option<Origin>,
@@ -161,7 +162,7 @@ impl Committer {
 
     fn write_and_commit(&mut self, partial: &Path, work: &Work) -> Result<(Manifest, Option<Began>), Error> {
         let Writer { rank, world_size, tag } = self.writer;
-        let Work { step, staged, metadata, plan, .. } = work;
+        let Work { step, staged, plan, .. } = work;
         let disk = &self.shared.disk;
         disk.create_folder(partial)?;
         let (published, record) = std::thread::scope(|scope| {
@@ -190,7 +191,8 @@ impl Committer {
         let named = (self.shared.options.run(), (self.shared.options.clock)());
         let Next { lineage, is_first, began } =
             self.branching.next(&self.shared.root, *step, work.resumed.clone(), named)?;
-        let manifest = Manifest::over(*step, tag, shards, metadata.clone(), Some(lineage.clone()));
+        let notes = (work.metadata.clone(), work.metadata_types.clone());
+        let manifest = Manifest::over(*step, tag, shards, notes, Some(lineage.clone()));
         check_parts(&manifest.tensors())?;
         let manifest = self.commit(partial, manifest)?;
         self.branching.committed(&lineage, *step);

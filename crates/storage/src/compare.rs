@@ -165,6 +165,7 @@ mod tests {
             bytes: Bytes(0),
             content_hash: Digest::of(b""),
             metadata: std::collections::BTreeMap::new(),
+            metadata_types: crate::NoteTypes::new(),
             saved_at: None,
             run: None,
             branch: crate::Branch::default(),

@@ -5,7 +5,7 @@
 //! a block and a header for each file under way.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -94,7 +94,7 @@ fn check_names(files: &[ForeignFile], prefix: &str) -> Result<(), Error> {
 /// Writes shards and manifest, and reads them back.
 fn build(disk: &Disk, aside: &Path, step: Step, files: &[ForeignFile], prefix: &str) -> Result<Manifest, Error> {
     let shards = write_shards(disk, aside, files, prefix)?;
-    disk.publish(aside, layout::MANIFEST, &seal(&Manifest::over(step, WRITER, shards, BTreeMap::new(), None)))?;
+    disk.publish(aside, layout::MANIFEST, &seal(&Manifest::over(step, WRITER, shards, <_>::default(), None)))?;
     let (manifest, report) = check_folder(aside, step.0)?;
     if let Some(problem) = report.problems.into_iter().next() {
         return Err(Error::Corrupt { path: problem.file, tensor: problem.tensor, flaw: problem.flaw });

@@ -37,6 +37,7 @@ mod lease;
 mod lineage;
 mod manifest;
 mod memory;
+mod note;
 mod options;
 mod pending;
 mod present;
@@ -66,7 +67,8 @@ pub use export::{ExportOptions, Exported, Precision, RESERVED_PREFIX, SHARD_BYTE
 pub use gangline_base::{Bytes, Step, Timestamp, with_causes};
 pub use import::Imported;
 pub use lineage::{Branch, RUN_BYTES_MAX};
-pub use manifest::{CheckpointInfo, METADATA_BYTES_MAX, TensorInfo, WORLD_SIZE_MAX};
+pub use manifest::{CheckpointInfo, TensorInfo, WORLD_SIZE_MAX};
+pub use note::{METADATA_BYTES_MAX, NoteType, NoteTypes};
 pub use options::{Clock, Options, Role};
 pub use pending::{Pending, SAVES_IN_FLIGHT_MAX, Saved};
 pub use prune::{PrunePolicy, Pruned};

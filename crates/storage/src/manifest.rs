@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::FramedHasher;
 use crate::error::within;
 use crate::lineage::{Branch, Lineage};
+use crate::note::{self, NoteTypes};
 use crate::region::{Region, WholeRecord, fill};
 use crate::tensor::{byte_count, name_fault};
 use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX};
@@ -28,8 +29,6 @@ pub(crate) const FORMAT_VERSION: u32 = 2;
 const WITHOUT_PARTS: u32 = 1;
 /// The most ranks in a gang.
 pub const WORLD_SIZE_MAX: u32 = 65_536;
-/// The most bytes of metadata, names and values together.
-pub const METADATA_BYTES_MAX: usize = 64 << 10;
 /// The most tensors and parts of tensors in a checkpoint, all ranks together.
 pub(crate) const PARTS_MAX: usize = 1_000_000;
 /// The largest manifest or index read.
@@ -96,6 +95,8 @@ pub(crate) struct Manifest {
     pub(crate) bytes: u64,
     pub(crate) content_blake3: Digest,
     pub(crate) metadata: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) metadata_types: NoteTypes,
     /// None of what was saved before there were branches. Not part of the content hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lineage: Option<Lineage>,
@@ -132,6 +133,8 @@ pub struct CheckpointInfo {
     pub content_hash: Digest,
     /// What the trainer noted beside the tensors. Not part of the content hash.
     pub metadata: BTreeMap<String, String>,
+    /// What of that was no text.
+    pub metadata_types: NoteTypes,
     /// When it was committed; none of one that was saved before this was noted.
     pub saved_at: Option<Timestamp>,
     /// The run that saved it, as its writer is called ([`Options::run`](crate::Options::run)).
@@ -170,7 +173,7 @@ impl Manifest {
         step: Step,
         writer: u64,
         shards: Vec<ShardRecord>,
-        metadata: BTreeMap<String, String>,
+        (metadata, metadata_types): (BTreeMap<String, String>, NoteTypes),
         lineage: Option<Lineage>,
     ) -> Manifest {
         let mut manifest = Manifest {
@@ -182,6 +185,7 @@ impl Manifest {
             bytes: shards.iter().map(|shard| shard.bytes).sum(),
             content_blake3: Digest::of(b""),
             metadata,
+            metadata_types,
             lineage,
             shards,
         };
@@ -220,7 +224,8 @@ impl Manifest {
         } else if content_hash(self.step, &tensors) != self.content_blake3 {
             Some("its content hash doesn't match its tensors")
         } else {
-            self.lineage.as_ref().and_then(Lineage::fault)
+            let notes = note::fault(&self.metadata, &self.metadata_types);
+            notes.or_else(|| self.lineage.as_ref().and_then(Lineage::fault))
         }
     }
 
@@ -243,6 +248,7 @@ impl Manifest {
             bytes: Bytes(self.bytes),
             content_hash: self.content_blake3,
             metadata: self.metadata.clone(),
+            metadata_types: self.metadata_types.clone(),
             saved_at: self.lineage.as_ref().map(Lineage::saved_at),
             run: self.lineage.as_ref().map(|lineage| lineage.run.clone()),
             branch: self.lineage.as_ref().map(|lineage| lineage.line.branch).unwrap_or_default(),
@@ -353,12 +359,6 @@ pub(crate) fn hash_declaration(hasher: &mut FramedHasher, name: &str, data_type:
     for dimension in shape {
         hasher.number(*dimension as u64);
     }
-}
-
-/// Checks metadata before it is saved.
-pub(crate) fn check_metadata(metadata: &BTreeMap<String, String>) -> Result<(), Error> {
-    let bytes = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
-    within("bytes of metadata", bytes, METADATA_BYTES_MAX)
 }
 
 const CHECKSUM_OPEN: &str = ",\"checksum\":\"";

@@ -27,7 +27,7 @@ use crate::options::{Options, Role, Writer};
 use crate::prune::list_names;
 use crate::shard::Declared;
 use crate::staged::Staged;
-use crate::{Digest, Error, Flaw, Saved, layout};
+use crate::{Digest, Error, Flaw, NoteTypes, Saved, layout};
 
 /// What a note says it is.
 const MAGIC: &str = "gangline-staged-save";
@@ -58,6 +58,8 @@ struct Note {
     tag: u64,
     step: u64,
     metadata: BTreeMap<String, String>,
+    #[serde(default)]
+    metadata_types: NoteTypes,
     #[serde(default)]
     run: Option<String>,
     #[serde(default)]
@@ -130,6 +132,7 @@ impl Noted {
             tag,
             step: work.step.0,
             metadata: work.metadata.clone(),
+            metadata_types: work.metadata_types.clone(),
             run: Some(run.to_owned()),
             resumed: work.resumed.clone(),
             plan_blake3: work.plan,
@@ -207,6 +210,7 @@ fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> 
         step: Step(note.step),
         staged,
         metadata: note.metadata.clone(),
+        metadata_types: note.metadata_types.clone(),
         plan: note.plan_blake3,
         resumed: note.resumed.clone(),
         noted: Some(noted),

@@ -18,7 +18,8 @@ use crate::digest::FramedHasher;
 use crate::disk::Disk;
 use crate::lease::Lease;
 use crate::lineage::{Origin, Turn};
-use crate::manifest::{check_metadata, hash_declaration, read_manifest};
+use crate::manifest::{hash_declaration, read_manifest};
+use crate::note;
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
 use crate::prune::{Goodness, clear, list_steps, plan as plan_pruning, plan_one, retire};
@@ -27,8 +28,8 @@ use crate::staged::Staged;
 use crate::staging::{Noted, Staging};
 use crate::tensor::{check_tensors, share};
 use crate::{
-    CheckpointInfo, Digest, Error, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Snapshot, Tensor,
-    TensorView, VerifyReport, layout,
+    CheckpointInfo, Digest, Error, NoteTypes, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Snapshot,
+    Tensor, TensorView, VerifyReport, layout,
 };
 
 /// How often [`Store::latest`] starts again because a checkpoint was pruned under its eyes.
@@ -155,19 +156,33 @@ impl Store {
         tensors: &[TensorView<'_>],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Pending, Error> {
+        self.save_noted(step, tensors, (metadata, &NoteTypes::new()))
+    }
+
+    /// The same, with metadata of which some were no text.
+    ///
+    /// # Errors
+    /// As from [`Store::save`]; [`Error::InvalidOptions`] for a note that isn't of its type.
+    pub fn save_noted(
+        &self,
+        step: Step,
+        tensors: &[TensorView<'_>],
+        (metadata, types): (&BTreeMap<String, String>, &NoteTypes),
+    ) -> Result<Pending, Error> {
         let writing = self.writing.as_ref().ok_or(Error::ReadOnly)?;
         self.shared.disk.check_poison()?;
         check_tensors(tensors)?;
-        check_metadata(metadata)?;
+        note::check(metadata, types)?;
         let slot = self.slots.take(step)?;
         let mine = share(tensors, writing.writer.rank, writing.writer.world_size);
         let mut mine: Vec<&TensorView<'_>> = mine.into_iter().map(|index| &tensors[index]).collect();
         // Wide elements first keeps every tensor aligned to its element, as safetensors' own writer does.
         mine.sort_by(|a, b| (b.data_type.size(), a.name).cmp(&(a.data_type.size(), b.name)));
         let staged = Staged::copy(&mine, &self.slabs)?;
-        let plan = plan(tensors, metadata);
+        let plan = plan(tensors, (metadata, types));
         let resumed = self.resumed().take();
-        let mut work = Work { step, staged, metadata: metadata.clone(), plan, resumed, noted: None };
+        let (metadata, metadata_types) = (metadata.clone(), types.clone());
+        let mut work = Work { step, staged, metadata, metadata_types, plan, resumed, noted: None };
         work.noted = Noted::write(&work, &self.shared.root, (self.shared.options.run(), writing.writer));
         let (reply, pending) = Pending::new(step);
         writing.queue.send(Job { work, slot, reply }).map_err(|_| Error::Closed)?;
@@ -365,7 +380,7 @@ impl Writing {
 }
 
 /// What all ranks of a gang must agree on: the tensors that all of them hold, and the metadata.
-fn plan(tensors: &[TensorView<'_>], metadata: &BTreeMap<String, String>) -> Digest {
+fn plan(tensors: &[TensorView<'_>], (metadata, types): (&BTreeMap<String, String>, &NoteTypes)) -> Digest {
     let mut sorted: Vec<&TensorView<'_>> = tensors.iter().filter(|tensor| tensor.part_of.is_none()).collect();
     sorted.sort_by_key(|tensor| tensor.name);
     let mut hasher = FramedHasher::new("gangline checkpoint plan 1");
@@ -376,6 +391,10 @@ fn plan(tensors: &[TensorView<'_>], metadata: &BTreeMap<String, String>) -> Dige
     for (name, value) in metadata {
         hasher.field(name.as_bytes());
         hasher.field(value.as_bytes());
+    }
+    for (name, kind) in types {
+        hasher.field(name.as_bytes());
+        hasher.number(*kind as u64);
     }
     hasher.finish()
 }

@@ -21,7 +21,7 @@ use super::vault::{KeyId, TAG_BYTES};
 use crate::lineage::{Line, Lineage, Turn};
 use crate::manifest::{PARTS_MAX, seal, unseal};
 use crate::tensor::name_fault;
-use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, WORLD_SIZE_MAX};
+use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, NoteTypes, WORLD_SIZE_MAX, note};
 
 /// What a catalog says it is.
 const MAGIC: &str = "gangline-archive-catalog";
@@ -56,6 +56,8 @@ pub(crate) struct Catalog {
     pub(crate) bytes: u64,
     pub(crate) content_blake3: Digest,
     pub(crate) metadata: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) metadata_types: NoteTypes,
     /// As its manifest has it, so that the newest is found without reading manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lineage: Option<Lineage>,
@@ -226,6 +228,7 @@ impl Catalog {
             bytes: 0,
             content_blake3: nothing,
             metadata: BTreeMap::new(),
+            metadata_types: NoteTypes::new(),
             packs: Vec::new(),
             chunks: Vec::new(),
             manifest: Item { blake3: nothing, bytes: 0, chunks: Vec::new() },
@@ -291,7 +294,8 @@ impl Catalog {
         } else if shard_bytes != Some(self.bytes) {
             Some("its bytes don't add up")
         } else {
-            let fault = self.lineage.as_ref().and_then(Lineage::fault).or_else(|| self.chunk_fault());
+            let notes = note::fault(&self.metadata, &self.metadata_types);
+            let fault = notes.or_else(|| self.lineage.as_ref().and_then(Lineage::fault)).or_else(|| self.chunk_fault());
             fault.or_else(|| items.find_map(|item| self.item_fault(item)))
         }
     }

@@ -167,9 +167,10 @@ impl Making<'_> {
         let (all, left) = (of(self.from), of(&drafted));
         let (tensors_lacking, bytes_lacking) = (all.0 - left.0, all.1 - left.1);
         let milestone = Some(Milestone { kept: patterns.to_vec(), tensors_lacking, bytes_lacking });
-        let Catalog { saved_at, bytes, content_blake3, ref metadata, ref lineage, .. } = *self.from;
-        let (metadata, lineage) = (metadata.clone(), lineage.clone());
-        let catalog = Catalog { saved_at, bytes, content_blake3, metadata, lineage, milestone, ..drafted };
+        let Catalog { saved_at, bytes, content_blake3, .. } = *self.from;
+        let Catalog { metadata, metadata_types, lineage, .. } = self.from.clone();
+        let catalog =
+            Catalog { saved_at, bytes, content_blake3, metadata, metadata_types, lineage, milestone, ..drafted };
         let catalog = catalog.of_its_version();
         let put = Bytes(self.put.0 + self.change.publish(&catalog)?);
         Ok((catalog, put))

@@ -133,6 +133,7 @@ impl Push<'_> {
         catalog.bytes = source.manifest.bytes;
         catalog.content_blake3 = source.manifest.content_blake3;
         catalog.metadata = source.manifest.metadata.clone();
+        catalog.metadata_types.clone_from(&source.manifest.metadata_types);
         catalog.lineage.clone_from(&source.manifest.lineage);
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gangline_coding::{Coder, Effort, Element, Source, encode_tensor};
 
 use super::*;
+use crate::NoteType;
 use crate::lineage::{Line, Lineage, Turn};
 use crate::manifest::{Manifest, seal};
 use crate::region::WholeRecord;
@@ -99,10 +100,11 @@ fn no_mutation_of_a_manifest_or_an_index_makes_a_panic() {
     other.tensors = vec![other.tensors[1].clone()];
     other.tensors[0].part_of = Some(WholeRecord { shape: vec![4, 3], offsets: vec![2, 0] });
     let note = BTreeMap::from([("loss".to_owned(), "1.5".to_owned())]);
+    let types = BTreeMap::from([("loss".to_owned(), NoteType::Float)]);
     let turn = Turn { order: 7, step: 2 };
     let line = Line::begin("run", Turn { order: 8, step: STEP }, Some((&Line::default(), turn)));
     let lineage = Lineage { run: "run".to_owned(), saved_at: 6, order: 8, parent: Some(2), line };
-    let sound = Manifest::over(Step(STEP), 3, vec![shard(), other], note, Some(lineage));
+    let sound = Manifest::over(Step(STEP), 3, vec![shard(), other], (note, types), Some(lineage));
     let sealed = seal(&sound);
     assert_eq!(parse_manifest(&sealed, STEP).as_ref(), Ok(&sound));
     check(manifest, &sealed, 2);

@@ -1,0 +1,73 @@
+//! What a trainer notes beside the tensors: text by name, and of what was a number or a truth value the type.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::error::within;
+
+/// The most bytes of metadata, names and values together.
+pub const METADATA_BYTES_MAX: usize = 64 << 10;
+
+/// What a note was before it became text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteType {
+    /// A whole number, in decimal.
+    Integer,
+    /// A floating-point number, as its shortest text that reads back; also `nan`, `inf` and `-inf`.
+    Float,
+    /// `true` or `false`.
+    Boolean,
+}
+
+/// Types of notes by their names; what isn't named is text.
+pub type NoteTypes = BTreeMap<String, NoteType>;
+
+impl NoteType {
+    /// Whether this is the text of such a value.
+    #[must_use]
+    pub fn fits(self, text: &str) -> bool {
+        match self {
+            NoteType::Integer => {
+                let digits = text.strip_prefix('-').unwrap_or(text);
+                !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+            }
+            NoteType::Float => text.parse::<f64>().is_ok(),
+            NoteType::Boolean => matches!(text, "true" | "false"),
+        }
+    }
+}
+
+/// Checks metadata before it is saved.
+pub(crate) fn check(metadata: &BTreeMap<String, String>, types: &NoteTypes) -> Result<(), Error> {
+    let bytes = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+    within("bytes of metadata", bytes, METADATA_BYTES_MAX)?;
+    match fault(metadata, types) {
+        Some(why) => Err(Error::InvalidOptions { why }),
+        None => Ok(()),
+    }
+}
+
+/// The rule that types of notes break, if they break one.
+pub(crate) fn fault(metadata: &BTreeMap<String, String>, types: &NoteTypes) -> Option<&'static str> {
+    let fits = |(name, kind): (&String, &NoteType)| metadata.get(name).is_some_and(|text| kind.fits(text));
+    (!types.iter().all(fits)).then_some("a note of the metadata isn't of the type that it is said to be")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_fits_the_type_that_it_reads_back_as() {
+        let check = |kind: NoteType, good: &[&str], bad: &[&str]| {
+            good.iter().for_each(|text| assert!(kind.fits(text), "{text}"));
+            bad.iter().for_each(|text| assert!(!kind.fits(text), "{text}"));
+        };
+        check(NoteType::Integer, &["0", "-7", "123456789012345678901234567890"], &["", "-", "1.5", "+1", " 1"]);
+        check(NoteType::Float, &["0.5", "1e-08", "nan", "inf", "-inf", "3"], &["", "low"]);
+        check(NoteType::Boolean, &["true", "false"], &["True", "1"]);
+    }
+}
