@@ -76,7 +76,7 @@ enum Command {
     Bench {
         /// Which one.
         name: Option<String>,
-        /// Its options; planning has --rows FILE... and --plot FILE, scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick, diagnosis has --corpus DIR, recovery has --injections N and --only PART (--help).
+        /// Its options; planning has --rows FILE... and --plot FILE, scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick, diagnosis has --corpus DIR, recovery has --injections N and --only PART (--help), tensors has --count N.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },

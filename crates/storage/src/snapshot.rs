@@ -50,8 +50,8 @@ impl Snapshot {
         }
         let manifest = read_manifest(&folder.join(layout::MANIFEST), step.0)?;
         // Whoever makes room for the tensors goes by the manifest, so it must not promise more than is there.
-        for shard in &manifest.shards {
-            let path = folder.join(layout::shard_file(shard.rank, manifest.world_size));
+        for (name, shard) in manifest.files() {
+            let path = folder.join(name);
             let file = open_present(&path)?.metadata().map_err(|source| Error::reading(&path, source))?;
             if file.len() != shard.bytes {
                 return Err(Error::corrupt(&path, Flaw::Length { expected: shard.bytes, found: file.len() }));
@@ -97,11 +97,11 @@ impl Snapshot {
         order.sort_by_key(|index| boxes[*index].0);
         let mut paths = Vec::new();
         let mut sources = Vec::new();
-        for record in &self.manifest.shards {
+        for (name, record) in self.manifest.files() {
             let found = sources_in(record, boxes, &order, paths.len());
             if !found.is_empty() {
                 sources.extend(found);
-                paths.push((self.path_of(record), record));
+                paths.push((self.folder.join(name), record));
             }
         }
         let shards = paths.iter().map(|(path, record)| Shard::open(path, record)).collect::<Result<Vec<_>, Error>>()?;
@@ -140,12 +140,8 @@ impl Snapshot {
 
     /// The files that have a tensor or parts of it.
     pub(crate) fn shards_with(&self, name: &str) -> Vec<(PathBuf, &ShardRecord)> {
-        let has_it = |record: &&ShardRecord| record.tensors.iter().any(|tensor| tensor.name == name);
-        self.manifest.shards.iter().filter(has_it).map(|record| (self.path_of(record), record)).collect()
-    }
-
-    fn path_of(&self, record: &ShardRecord) -> PathBuf {
-        self.folder.join(layout::shard_file(record.rank, self.manifest.world_size))
+        let has_it = |(_, record): &(String, &ShardRecord)| record.tensors.iter().any(|tensor| tensor.name == name);
+        self.manifest.files().filter(has_it).map(|(file, record)| (self.folder.join(file), record)).collect()
     }
 
     /// The box that is wanted, if there is such a one.

@@ -56,8 +56,8 @@ impl Source {
         let saved_at = modified(&std::fs::metadata(&path).map_err(failed)?);
         let text = std::fs::read(&path).map_err(failed)?;
         let manifest_origin = Origin::of_bytes(&path, text.len() as u64, Digest::of(&text));
-        let shards = manifest.shards.iter().map(|record| {
-            let path = folder.join(layout::shard_file(record.rank, manifest.world_size));
+        let shards = manifest.files().map(|(name, record)| {
+            let path = folder.join(name);
             let shard = shard::Shard::open(&path, record)?;
             let mut placed: Vec<Placed<'_>> = (0..shard.len()).map(|index| shard.place(index)).collect();
             placed.sort_by_key(|tensor| (tensor.start, tensor.bytes));

@@ -61,8 +61,8 @@ fn with_manifest(change: impl Fn(&str) -> String) -> Result<(), Error> {
 fn members_of_a_newer_program_are_ignored_and_newer_versions_refused_by_name() {
     with_manifest(str::to_owned).unwrap();
     with_manifest(|text| format!("{text},\"codec\":\"zstd\"")).unwrap();
-    let newer = with_manifest(|text| text.replace("\"version\":1", "\"version\":3"));
-    assert!(matches!(newer, Err(Error::Corrupt { flaw: Flaw::Version { found: 3, known: 2 }, .. })), "{newer:?}");
+    let newer = with_manifest(|text| text.replace("\"version\":1", "\"version\":4"));
+    assert!(matches!(newer, Err(Error::Corrupt { flaw: Flaw::Version { found: 4, known: 3 }, .. })), "{newer:?}");
 }
 
 /// The content hash of step 7, whoever writes it.
