@@ -16,7 +16,8 @@ use crate::check::check;
 use crate::disk::Disk;
 use crate::error::within;
 use crate::manifest::{
-    FILES_MAX,    INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, read_manifest, read_sealed, seal_within, version_of,
+    FILES_MAX, INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, read_manifest, read_sealed, seal_within,
+    version_of,
 };
 use crate::options::{Options, Writer};
 use crate::prune::{self, PrunePolicy, list_names};
@@ -171,7 +172,11 @@ impl Committer {
             more,
         };
         if rank > 0 {
-            disk.publish(partial, &layout::index_file(rank, world_size), &seal_within(&index, "bytes of shard index")?)?;
+            disk.publish(
+                partial,
+                &layout::index_file(rank, world_size),
+                &seal_within(&index, "bytes of shard index")?,
+            )?;
             return self.await_commit(*step, &index);
         }
         let mut shards: Vec<ShardRecord> = index.files().cloned().collect();

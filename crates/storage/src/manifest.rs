@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::FramedHasher;
 use crate::error::within;
 use crate::region::{Region, WholeRecord, fill};
-use crate::tensor::{byte_count, name_fault};
+use crate::tensor::{byte_count, is_of_whole_bytes, name_fault};
 use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX, layout};
 
 /// What a manifest says it is.
@@ -192,8 +192,13 @@ impl Manifest {
 
     /// Its files of tensors by name, in their order.
     pub(crate) fn files(&self) -> impl Iterator<Item = (String, &ShardRecord)> {
-        let count = u32::try_from(self.shards.len()).expect("files are checked to be few");
-        (0..).zip(&self.shards).map(move |(number, shard)| (layout::shard_file(number, count), shard))
+        self.shards.iter().enumerate().map(|(at, shard)| (self.file_name(at), shard))
+    }
+
+    /// The name of one of its files.
+    pub(crate) fn file_name(&self, at: usize) -> String {
+        let number = |files: usize| u32::try_from(files).expect("files are checked to be few");
+        layout::shard_file(number(at), number(self.shards.len()))
     }
 
     /// Whether each rank has a file or more, in the order of the ranks.
@@ -217,6 +222,7 @@ impl Manifest {
                 && tensor.shape.len() <= DIMENSIONS_MAX
                 && byte_count(tensor.data_type, &tensor.shape).is_some()
                 && byte_count(tensor.data_type, tensor.whole_shape()).is_some()
+                && is_of_whole_bytes(tensor.data_type, &tensor.region(), tensor.whole_shape())
         };
         if self.step != step {
             Some("it is of another step")
@@ -225,7 +231,7 @@ impl Manifest {
         } else if !self.has_files_of_all_ranks() {
             Some("its shards don't match its world size, or are out of order")
         } else if self.version < version_of(&self.shards) {
-            Some("its format version has no such shards")
+            Some("its format version has no such shards or types")
         } else if !tensors.iter().all(is_sound) || check_parts(&tensors).is_err() {
             Some("its tensors break a limit or a rule")
         } else if self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.bytes)) != Some(self.bytes) {
@@ -326,8 +332,10 @@ fn hash_record(hasher: &mut FramedHasher, record: &TensorRecord) {
 
 /// The format version that can say what these shards hold.
 pub(crate) fn version_of(shards: &[ShardRecord]) -> u32 {
-    let has_parts = || shards.iter().any(|shard| shard.tensors.iter().any(|tensor| tensor.part_of.is_some()));
-    if shards.windows(2).any(|pair| pair[0].rank == pair[1].rank) {
+    let has = |what: fn(&TensorRecord) -> bool| shards.iter().any(|shard| shard.tensors.iter().any(what));
+    let has_parts = || has(|tensor| tensor.part_of.is_some());
+    let has_several_files = shards.windows(2).any(|pair| pair[0].rank == pair[1].rank);
+    if has_several_files || has(|tensor| !tensor.data_type.is_of_version_2()) {
         FORMAT_VERSION
     } else if has_parts() {
         ONE_FILE_A_RANK

@@ -80,7 +80,8 @@ pub(crate) fn fit_headers<'a, 'b>(tensors: &'b [&'a TensorView<'a>]) -> Vec<&'b 
 /// Bytes that a tensor takes in a header, at most: its declaration, and its place if it is a part.
 fn declaration_bytes(tensor: &TensorView<'_>) -> u64 {
     let escapes = tensor.name.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
-    let numbers = |numbers: &[usize]| numbers.iter().map(|number| number.checked_ilog10().unwrap_or(0) as usize + 2).sum();
+    let numbers =
+        |numbers: &[usize]| numbers.iter().map(|number| number.checked_ilog10().unwrap_or(0) as usize + 2).sum();
     let shape: usize = numbers(tensor.shape);
     let declared = tensor.name.len() + escapes + shape + DECLARATION_BYTES;
     // A place is JSON in a JSON string: what is escaped in a name is escaped twice.

@@ -81,12 +81,17 @@ pub(crate) fn element_of(data_type: DataType) -> Element {
     match data_type {
         DataType::Bf16 => Element::Bf16,
         DataType::F16 => Element::F16,
-        DataType::F32 => Element::F32,
+        // A complex number is two of them.
+        DataType::F32 | DataType::C64 => Element::F32,
         DataType::F64 => Element::F64,
         DataType::I16 | DataType::U16 => Element::Word16,
         DataType::I32 | DataType::U32 => Element::Word32,
         DataType::I64 | DataType::U64 => Element::Word64,
-        DataType::F8E4m3 | DataType::F8E5m2 | DataType::I8 | DataType::U8 | DataType::Bool => Element::Word8,
+        DataType::F8E4m3 | DataType::F8E5m2 | DataType::F8E8m0 | DataType::F8E4m3Fnuz | DataType::F8E5m2Fnuz => {
+            Element::Word8
+        }
+        DataType::F6E2m3 | DataType::F6E3m2 | DataType::F4 => Element::Word8,
+        DataType::I8 | DataType::U8 | DataType::Bool => Element::Word8,
     }
 }
 

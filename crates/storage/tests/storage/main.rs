@@ -11,11 +11,13 @@ mod format;
 mod gang;
 mod import;
 mod kill;
+mod many;
 mod retention;
 mod round_trip;
 mod sharded;
 mod staged;
 mod tiering;
+mod types;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
