@@ -6,6 +6,7 @@ mod diff;
 mod export;
 mod groups;
 mod import;
+mod magnitudes;
 mod place;
 mod show;
 

@@ -145,6 +145,11 @@ impl Snapshot {
         shards.filter(has_it).map(|(at, record)| (self.path_of(at), record)).collect()
     }
 
+    /// All its files.
+    pub(crate) fn files(&self) -> Vec<(PathBuf, &ShardRecord)> {
+        self.manifest.shards.iter().enumerate().map(|(at, record)| (self.path_of(at), record)).collect()
+    }
+
     /// The path of one of the manifest's files.
     fn path_of(&self, at: usize) -> PathBuf {
         self.folder.join(self.manifest.file_name(at))
