@@ -1,5 +1,6 @@
 """Others read what we wrote, and frameworks beyond torch come back as they were."""
 
+import importlib.metadata
 import types
 
 import gangline
@@ -13,6 +14,10 @@ from gangline import _plan, _values
 from safetensors.torch import load_file
 from same import assert_same
 from torch.distributed import checkpoint as dcp
+
+
+def test_the_package_says_its_version():
+    assert gangline.__version__ == importlib.metadata.version("gangline") and "__version__" in gangline.__all__
 
 
 def test_stock_safetensors_reads_every_file(tmp_path):

@@ -283,6 +283,8 @@ mod tests {
         check(&[part(&[])], "within");
         check(&[part(&[usize::MAX])], "within");
         assert!(check_tensors(&[part(&[2])]).is_ok());
+        let many = vec![view("a", &[1], &[0]); TENSORS_MAX + 1];
+        check(&many, "accept tensors: 4000001 is more than 4000000");
         assert!(check_tensors(&[view("../../etc/passwd", &[1], &[0]), view("b", &[], &[0])]).is_ok());
     }
 
