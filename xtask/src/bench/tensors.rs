@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use gangline_storage::archive::{Archive, Options as ArchiveOptions};
 use gangline_storage::{DataType, Options, Role, Step, Store, TensorView};
 
-use crate::command;
+use crate::{command, environment};
 
 /// How many tensors are measured.
 const COUNTS: [usize; 2] = [144_385, 2_000_000];
@@ -51,6 +51,7 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
         for (deed, _) in DEEDS {
             in_a_process(deed, count, &folder)?;
         }
+        by_python(count, &folder.join("python"))?;
         let manifest = folder.join("store/step-0000000001/manifest.json");
         println!("{:>9.0} MB  the manifest", megabytes(std::fs::metadata(manifest)?.len()));
         std::fs::remove_dir_all(&folder).context("remove target/bench-tensors")?;
@@ -62,6 +63,19 @@ fn in_a_process(deed: &str, count: usize, folder: &Path) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bench", "tensors", "--", "--deed", deed, &count.to_string()]).arg(folder);
     ensure!(command.status()?.success(), "{deed} of {count} tensors failed");
+    Ok(())
+}
+
+/// The same through the Python package, if it is installed in the environment of its tests.
+fn by_python(count: usize, folder: &Path) -> Result<()> {
+    let python = environment::target()?.join("python-venv/bin/python");
+    if !python.exists() {
+        println!("  not run    python: cargo xtask python installs the package");
+        return Ok(());
+    }
+    let mut script = Command::new(python);
+    script.args(["-c", include_str!("tensors.py"), &count.to_string()]).arg(folder);
+    ensure!(script.status()?.success(), "Python failed with {count} tensors");
     Ok(())
 }
 
