@@ -11,6 +11,7 @@ No pickle: nothing in a checkpoint is ever run. The files are safetensors.
 
 from ._distributed import DistributedStore
 from ._info import Branch, CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
+from ._native import __version__
 from ._retention import Keep
 from ._store import Reader, Save, Store
 from .errors import (
@@ -68,4 +69,5 @@ __all__ = [
     "TimedOut",
     "Unreachable",
     "VerifyReport",
+    "__version__",
 ]

@@ -129,6 +129,8 @@ class TorchKind:
             return f"it is sparse ({value.layout}): save its indices and values"
         if value.is_quantized:
             return "it is quantised: save its int_repr(), scale and zero point"
+        if not value.dim() and value.dtype is getattr(torch, "float4_e2m1fn_x2", None):
+            return "it is a pair of 4-bit floats without dimensions: save it with the shape [1]"
         if value.is_meta:
             return "it is on the meta device and holds no data"
         if value.is_nested:

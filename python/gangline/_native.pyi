@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 # Address, settings of S3, bytes a second, file of the key.
 _Place = tuple[str, Mapping[str, str], int | None, str | None]
 
+__version__: str
+
 class Pending:
     def done(self) -> bool: ...
     def wait(self, seconds: float | None = None) -> str | None: ...

@@ -11,7 +11,7 @@ import numpy
 
 from . import _values
 from ._kinds import BY_NAME, NumpyKind, kind_of
-from ._types import RAW, STORED, numpy_type, original, stored
+from ._types import RAW, STORED, numpy_type, original, stored, stored_box
 from ._values import NOT_MINE, TAG, path_text
 from .errors import Corrupt, Refused
 
@@ -120,7 +120,10 @@ def _piece(name, kind, tensor, part_of):
     if part_of is not None:
         whole, offsets = part_of
         extra = shape[len(whole) :]  # the bytes of an element that is kept raw
-        part_of = ([*whole, *extra], [*offsets, *(0 for _ in extra)])
+        if extra:
+            part_of = ([*whole, *extra], [*offsets, *(0 for _ in extra)])
+        else:
+            part_of = tuple(list(numbers) for numbers in stored_box(type_name, None, whole, offsets))
     return Piece(name, type_name, shape, kind.bytes_of(tensor), part_of)
 
 
@@ -245,6 +248,7 @@ class Scattering:
             self.wanted.append(Wanted(name, (0,) * len(whole), tuple(whole), room))
         else:
             extra = whole[len(shape) :]
+            offsets, shape = stored_box(self.tensors[name][0], None, offsets, shape)
             self.wanted.append(Wanted(name, (*offsets, *(0,) * len(extra)), (*shape, *extra), room))
 
 

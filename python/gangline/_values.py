@@ -18,7 +18,7 @@ from .errors import Corrupt, Refused
 
 VERSION = 1
 DEPTH_MAX = 100
-BYTES_MAX = 256 << 20
+BYTES_MAX = 1 << 30
 # What isn't quadratic to read: CPython itself refuses longer decimal integers.
 INTEGER_DIGITS_MAX = 4000
 

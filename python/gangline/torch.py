@@ -35,7 +35,7 @@ from ._plan import OBJECT, PLAN
 from ._retention import Keep, given
 from ._state import RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
 from ._store import Reader, Snapshot, Writer, own_bytes
-from ._types import NAMES, RAW, STORED, original
+from ._types import RAW, STORED, original, stored, stored_box
 from ._values import NOT_MINE, TAG
 from .errors import NotFound, Refused
 
@@ -223,11 +223,12 @@ class _Tensor:
     name: str
     type: str
     shape: tuple
+    stored_type: str
+    raw: "str | None" = None
 
     def box(self, offsets, lengths):
         """A box of it, as the store has it."""
-        extra = (RAW[self.type],) if RAW.get(self.type, 1) > 1 else ()
-        return (*offsets, *(0 for _ in extra)), (*lengths, *extra)
+        return stored_box(self.stored_type, self.raw, offsets, lengths)
 
 
 class _Elsewhere:
@@ -250,7 +251,7 @@ def _of_planners(snapshot):
         if name.startswith(OBJECT):
             held[name.removeprefix(OBJECT)] = _Bytes(name)
         elif not name.startswith(RESERVED):
-            held[name] = _Tensor(name, NAMES[kind], shape)
+            held[name] = _Tensor(name, *original(kind, shape, None), kind)
     return held, _plan.keys(snapshot) if PLAN in snapshot.tensors else None
 
 
@@ -264,7 +265,8 @@ def _of_store(snapshot):
         kind, name = BY_NAME[payload["as"]], payload["at"]
         type_name, shape = original(*snapshot.tensors[name], payload.get("raw"))
         make, value = (_Tensor, torch.empty(0, device="meta")) if kind is TorchKind else (_Array, _Elsewhere())
-        held[id(value)] = make(name, type_name, shape), value
+        stored_type = snapshot.tensors[name][0]
+        held[id(value)] = make(name, type_name, shape, stored_type, payload.get("raw")), value
         return value
 
     tree = _values.decode(snapshot.values(), leaf, snapshot.where)
@@ -306,8 +308,9 @@ def _piece(name, described, tensor):
         raise Refused(f"save {name!r}: {refusal}")
     if not tensor.numel() and described.size.numel():
         return None
-    shape, offsets = list(described.size), list(described.chunk.offsets)
-    return Piece(name, STORED[type_name], tuple(tensor.shape), TorchKind.bytes_of(tensor), (shape, offsets))
+    kind, lengths = stored(type_name, tensor.shape)
+    shape, offsets = stored_box(kind, None, tuple(described.size), tuple(described.chunk.offsets))
+    return Piece(name, kind, lengths, TorchKind.bytes_of(tensor), (list(shape), list(offsets)))
 
 
 def _object(planner, item):

@@ -15,6 +15,11 @@ use pyo3::pymodule;
 /// What Python imports.
 #[pymodule(name = "_native")]
 mod native {
+    /// The package's version, as Cargo and the wheel have it.
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's own name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+
     #[pymodule_export]
     use crate::pending::Pending;
     #[pymodule_export]

@@ -1,5 +1,6 @@
 """Others read what we wrote, and frameworks beyond torch come back as they were."""
 
+import importlib.metadata
 import types
 
 import gangline
@@ -13,6 +14,10 @@ from gangline import _plan, _values
 from safetensors.torch import load_file
 from same import assert_same
 from torch.distributed import checkpoint as dcp
+
+
+def test_the_package_says_its_version():
+    assert gangline.__version__ == importlib.metadata.version("gangline") and "__version__" in gangline.__all__
 
 
 def test_stock_safetensors_reads_every_file(tmp_path):
@@ -55,7 +60,7 @@ def test_the_plug_ins_take_values_without_pickle_and_refuse_the_rest(tmp_path):
     assert into["array"].tolist() == [0, 1, 2] and into["scalar"] == 2.5 and into["deep"] == state["deep"]
     assert gangline.Reader(tmp_path).latest().metadata == {"note": "n"}
     refusals = [
-        ({"x": Plain()}, "no safe encoding"), ({"x": torch.ones(2).to(torch.complex64)}, "complex64"),
+        ({"x": Plain()}, "no safe encoding"), ({"x": torch.ones(2).to(torch.complex128)}, "complex128"),
         ({"__gangline__.x": torch.ones(1)}, "reserved"), ({"x": torch.ones(2).to_sparse()}, "sparse"),
     ]  # fmt: skip
     for refused, why in refusals:
@@ -137,6 +142,19 @@ def test_jax_arrays_come_back_as_jax_arrays(tmp_path, dtype):
     for state in (found, into["params"]):
         assert isinstance(state["w"], jax.Array) and state["w"].dtype == array.dtype
         assert (state["w"] == array).all() and state["scalar"] == array[1, 2] and state["empty"].shape == (0, 4)
+
+
+def test_the_plug_in_keeps_types_that_safetensors_has_got_names_for(tmp_path):
+    from gangline.torch import StorageReader, StorageWriter
+
+    byte = torch.arange(24, dtype=torch.uint8).reshape(3, 8)
+    state = {"c": torch.complex(torch.rand(3, 2), torch.rand(3, 2)), "e8m0": byte.view(torch.float8_e8m0fnu)}
+    dcp.save(state, storage_writer=StorageWriter(tmp_path, 1), no_dist=True)
+    into = {"c": torch.zeros(3, 2, dtype=torch.complex64), "e8m0": torch.zeros(3, 8, dtype=torch.uint8).view(torch.float8_e8m0fnu)}
+    dcp.load(into, storage_reader=StorageReader(tmp_path), no_dist=True)
+    assert torch.equal(into["c"], state["c"]) and torch.equal(into["e8m0"].view(torch.uint8), byte)
+    [file] = tmp_path.glob("step-0000000001/*.safetensors")
+    assert torch.equal(load_file(file)["c"], state["c"])
 
 
 def test_numpy_arrays_of_the_small_types(tmp_path):

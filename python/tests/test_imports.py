@@ -1,8 +1,10 @@
 """What torch wrote comes in without being run."""
 
+import json
 import os
 import pickle
 import subprocess
+import sys
 
 import gangline
 import pytest
@@ -91,6 +93,27 @@ def test_what_is_no_checkpoint_is_told_as_such(tmp_path, store):
     with pytest.raises(gangline.Error, match="import .*torn"):
         import_checkpoint(tmp_path / "torn", store, 1)
     assert store.list() == []
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_the_command_line_has_python_import_what_torch_wrote(tmp_path, is_folder):
+    if is_folder:
+        dcp.save(STATE, checkpoint_id=tmp_path / "state", no_dist=True)
+    else:
+        torch.save(STATE, tmp_path / "state")
+    run = [os.environ["GANGLINE_BINARY"], "checkpoint", "import", tmp_path / "state", tmp_path / "store", "--python", sys.executable]
+    said = subprocess.run([*run, "--step", "5", "--json"], check=True, stdout=subprocess.PIPE).stdout
+    told = json.loads(said)
+    with gangline.Store(tmp_path / "store") as store:
+        state = STATE if is_folder else STATE | {"model": STATE["model"] | {"view": STATE["model"]["view"].contiguous()}}
+        assert_same(store.load(5), state)
+        assert (told["step"], told["content_hash"], told["files"]) == (5, store.latest().content_hash, 1)
+    again = subprocess.run([*run, "--step", "5"], stderr=subprocess.PIPE, text=True)
+    assert again.returncode == 1 and "choose another --step" in again.stderr
+    torch.save({"x": Hostile()}, tmp_path / "hostile.pt")
+    run[3] = tmp_path / "hostile.pt"
+    hostile = subprocess.run([*run, "--step", "6"], stderr=subprocess.PIPE, text=True)
+    assert hostile.returncode == 1 and "its pickle asks for posix.system" in hostile.stderr, hostile.stderr
 
 
 def test_weights_that_the_command_line_imported_are_a_flat_dict_and_go_into_a_nested_one(tmp_path):

@@ -13,6 +13,7 @@ TYPES = [
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint64, torch.uint32, torch.uint16, torch.uint8),
     *(torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+    torch.float8_e8m0fnu,
 ]
 
 
@@ -37,6 +38,36 @@ def test_torch_tensors_of_every_type_and_shape(tmp_path, dtype):
     state = {"matrix": bits(dtype, 5, 7), "scalar": bits(dtype, 1)[0], "empty": bits(dtype, 3, 0), "long": bits(dtype, 4099)}
     state["nested"] = [{"deep": bits(dtype, 2, 3, 4)}, (bits(dtype, 1, 1),)]
     assert_same(there_and_back(tmp_path, state), state)
+
+
+def test_pairs_of_4_bit_floats(tmp_path):
+    pairs = bits(torch.float4_e2m1fn_x2, 3, 8)
+    with gangline.Store(tmp_path) as store:
+        store.save(1, {"w": pairs, "empty": pairs[:0]}).durable()
+        w = store.latest().tensors["w"]
+        assert (w.type, tuple(w.shape)) == ("F4", (3, 16)), "as safetensors counts them"
+        into = {"w": bits(torch.float4_e2m1fn_x2, 3, 8).view(torch.uint8).zero_().view(torch.float4_e2m1fn_x2)}
+        for found in (store.load(), store.load(into=into)):
+            assert found["w"].dtype is pairs.dtype
+            assert torch.equal(found["w"].view(torch.uint8), pairs.view(torch.uint8))
+        with pytest.raises(gangline.Refused, match="4-bit floats without dimensions"):
+            store.save(2, {"w": pairs[0, 0]})
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "float8_e8m0fnu"])
+def test_what_was_kept_raw_before_its_type_had_a_name_is_loaded(tmp_path, monkeypatch, dtype):
+    from gangline import _types
+
+    tensor = bits(getattr(torch, dtype), 4, 3)
+    with monkeypatch.context() as before, gangline.Store(tmp_path) as store:
+        before.delitem(_types.STORED, dtype)
+        before.setitem(_types.RAW, dtype, tensor.element_size())
+        store.save(1, {"w": tensor}).durable()
+        w = store.latest().tensors["w"]
+        assert w.type == "U8"
+    with gangline.Store(tmp_path) as store:
+        into = {"w": torch.zeros(4, 3).to(tensor.dtype)}
+        assert_same([store.load(), store.load(into=into)], [{"w": tensor}] * 2)
 
 
 @pytest.mark.parametrize("dtype", "f8 f4 f2 i8 i4 i2 i1 u8 u4 u2 u1 ? c8 c16 >f4 >i8".split())

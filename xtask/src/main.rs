@@ -1,5 +1,5 @@
 //! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | deny |
-//! fuzz | python | soak | bench`.
+//! fuzz | python | wheels | soak | bench`.
 //!
 //! Everything runs in the release profile, so that dependencies are compiled once for building, linting and testing.
 //! Nothing here writes into the tree; cargo's target folder holds all results.
@@ -22,6 +22,7 @@ mod test_command;
 mod test_report;
 mod tidy;
 mod tools;
+mod wheels;
 
 use std::process::ExitCode;
 
@@ -66,6 +67,8 @@ enum Command {
         #[arg(last = true)]
         filters: Vec<String>,
     },
+    /// Builds the wheels for x86-64 and ARM and for glibc from 2.17 on, and judges them: two minutes each, so no part of the gate.
+    Wheels,
     /// Kills, stops, fills and damages the product at random, and holds it to what it has answered (--help).
     Soak {
         /// How long, what, and from which seed.
@@ -76,7 +79,7 @@ enum Command {
     Bench {
         /// Which one.
         name: Option<String>,
-        /// Its options; planning has --rows FILE... and --plot FILE, scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick, diagnosis has --corpus DIR, recovery has --injections N and --only PART (--help).
+        /// Its options; planning has --rows FILE... and --plot FILE, scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick, diagnosis has --corpus DIR, recovery has --injections N and --only PART (--help), tensors has --count N.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
@@ -104,6 +107,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Deny => deny::deny(),
         Command::Fuzz(options) => fuzz::fuzz(&options),
         Command::Python { wheel, filters } => python::python(wheel, &filters),
+        Command::Wheels => wheels::wheels(),
         Command::Soak { options } => soak::soak(&options),
         Command::Bench { name, options } => bench::bench(name.as_deref(), &options),
     }

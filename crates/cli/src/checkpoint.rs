@@ -7,6 +7,7 @@ mod diff;
 mod export;
 mod groups;
 mod import;
+mod magnitudes;
 mod place;
 mod prune;
 mod show;

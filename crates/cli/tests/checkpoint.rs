@@ -128,6 +128,44 @@ fn diff_says_what_became_of_each_tensor() {
 }
 
 #[test]
+fn diff_says_by_how_much_tensors_have_changed() {
+    let place = Place::new();
+    place.save("runs", 0);
+    place.save("runs", 1);
+    // Four bytes of 1 are a float of 2.4e-38.
+    let text = place.say(&["diff", "runs@0", "@1", "--magnitudes"]);
+    assert!(text.contains("MAX ABS") && text.contains("16 of 16") && text.contains("2.369e-38"), "{text}");
+    let json = place.json(&["diff", "runs@1", "@0", "--magnitudes"]);
+    let row = |name: &str| json["tensors"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone();
+    let head = &row("model.head.weight")["magnitude"];
+    assert_eq!((head["elements"].as_u64(), head["changed"].as_u64()), (Some(16), Some(16)));
+    assert_eq!((head["relative_l2"].as_f64(), head["nan_after"].as_u64()), (Some(1.0), Some(0)));
+    assert!(row("model.layers.0.mlp.bias").get("magnitude").is_none(), "what is equal isn't read");
+    place.say(&["push", "runs", "archive"]);
+    assert!(place.refused(&["diff", "runs", "archive", "--magnitudes"]).contains("checkpoint pull"));
+}
+
+#[test]
+fn what_torch_wrote_takes_python_and_the_refusal_says_what_is_lacking() {
+    let place = Place::new();
+    let folder = place.0.path();
+    std::fs::create_dir(folder.join("dcp")).unwrap();
+    std::fs::write(folder.join("dcp/.metadata"), "x").unwrap();
+    std::fs::write(folder.join("zipped.pt"), b"PK\x03\x04 and more").unwrap();
+    std::fs::write(folder.join("old.pt"), b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j").unwrap();
+    for model in ["dcp", "zipped.pt", "old.pt"] {
+        let refused = place.refused(&["import", model, "runs", "--step", "3", "--python", "/none/python"]);
+        assert!(refused.contains("Python with torch and gangline, and /none/python doesn't run"), "{refused}");
+        assert!(refused.contains(&format!("python -m gangline import {model} runs --step 3")), "{refused}");
+        assert!(!folder.join("runs").exists());
+    }
+    let refused = place.refused(&["import", "dcp", "runs", "--step", "3", "--python", "/bin/false"]);
+    assert!(refused.contains("/bin/false says"), "{refused}");
+    let refused = place.refused(&["import", "dcp", "runs", "--step", "3", "--prefix", "model."]);
+    assert!(refused.contains("without a prefix"), "{refused}");
+}
+
+#[test]
 fn weights_go_out_and_come_in_again() {
     let place = Place::new();
     place.save("runs", 1);

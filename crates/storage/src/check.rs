@@ -88,8 +88,8 @@ pub(crate) fn check_folder(folder: &Path, step: u64) -> Result<(Option<Manifest>
             return Ok((None, report));
         }
     };
-    for record in &manifest.shards {
-        let path = folder.join(layout::shard_file(record.rank, manifest.world_size));
+    for (name, record) in manifest.files() {
+        let path = folder.join(name);
         let before = report.problems.len();
         match Shard::open(&path, record) {
             Err(error) => report.problems.push(problem_of(error)?),

@@ -16,10 +16,12 @@ use crate::branching::{Began, Branching, Next};
 use crate::check::check;
 use crate::course::write_current;
 use crate::disk::Disk;
+use crate::error::within;
 use crate::lease::Lease;
 use crate::lineage::{Line, Origin};
 use crate::manifest::{
-    INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, read_manifest, read_sealed, seal, version_of,
+    FILES_MAX, INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, read_manifest, read_sealed, seal_within,
+    version_of,
 };
 use crate::options::{Options, Writer};
 use crate::prune::{self, Goodness, PrunePolicy, list_names};
@@ -132,9 +134,15 @@ impl Committer {
     fn remove_own_files(&self, partial: &Path) -> Result<(), Error> {
         let Writer { rank, world_size, .. } = self.writer;
         // The index goes first: without it the shard is nobody's.
-        for name in [layout::index_file(rank, world_size), layout::shard_file(rank, world_size)] {
-            self.shared.disk.remove_file(&partial.join(&name))?;
-            self.shared.disk.remove_file(&partial.join(format!("{}{name}", layout::ASIDE_PREFIX)))?;
+        let names = std::iter::once(layout::index_file(rank, world_size))
+            .chain((0..FILES_MAX).map(|file| layout::rank_file(rank, world_size, file)));
+        for (place, name) in names.enumerate() {
+            let paths = [partial.join(&name), layout::aside(partial, &name)];
+            // Files come one after the other.
+            if place > 1 && !paths.iter().any(|path| path.exists()) {
+                break;
+            }
+            paths.iter().try_for_each(|path| self.shared.disk.remove_file(path))?;
         }
         Ok(())
     }
@@ -165,29 +173,36 @@ impl Committer {
         let Work { step, staged, plan, .. } = work;
         let disk = &self.shared.disk;
         disk.create_folder(partial)?;
-        let (published, record) = std::thread::scope(|scope| {
-            let hashing = scope.spawn(|| staged.record(rank));
-            let published = disk.publish_image(partial, &layout::shard_file(rank, world_size), staged);
+        let (published, mut records) = std::thread::scope(|scope| {
+            let hashing = scope.spawn(|| staged.records(rank));
+            let published = staged.images().enumerate().try_for_each(|(file, image)| {
+                disk.publish_image(partial, &layout::rank_file(rank, world_size, file), image)
+            });
             (published, hashing.join().expect("hashing doesn't panic"))
         });
         published?;
+        let version = version_of(&records);
+        let more = records.split_off(1);
         let index = ShardIndex {
             magic: INDEX_MAGIC.to_owned(),
-            version: version_of(std::slice::from_ref(&record)),
+            version,
             step: step.0,
             writer: tag,
             world_size,
             plan_blake3: *plan,
-            shard: record,
+            shard: records.pop().expect("a save has a file, if one without tensors"),
+            more,
         };
         if rank > 0 {
-            disk.publish(partial, &layout::index_file(rank, world_size), &seal(&index))?;
-            return Ok((self.await_commit(*step, &index.shard)?, None));
+            let text = seal_within(&index, "bytes of shard index")?;
+            disk.publish(partial, &layout::index_file(rank, world_size), &text)?;
+            return Ok((self.await_commit(*step, &index)?, None));
         }
-        let mut shards = vec![index.shard.clone()];
+        let mut shards: Vec<ShardRecord> = index.files().cloned().collect();
         for rank in 1..world_size {
-            shards.push(self.await_shard(partial, rank, &index)?);
+            shards.extend(self.await_shards(partial, rank, &index)?);
         }
+        within("files of tensors", shards.len(), FILES_MAX)?;
         let named = (self.shared.options.run(), (self.shared.options.clock)());
         let Next { lineage, is_first, began } =
             self.branching.next(&self.shared.root, *step, work.resumed.clone(), named)?;
@@ -203,26 +218,27 @@ impl Committer {
     }
 
     /// Rank 0: waits for another rank's index, which has to be of the same save as `mine`.
-    fn await_shard(&self, partial: &Path, rank: u32, mine: &ShardIndex) -> Result<ShardRecord, Error> {
+    fn await_shards(&self, partial: &Path, rank: u32, mine: &ShardIndex) -> Result<Vec<ShardRecord>, Error> {
         let path = partial.join(layout::index_file(rank, self.writer.world_size));
         let step = Step(mine.step);
         let index: ShardIndex = self.await_file(step, rank, || read_sealed(&path, INDEX_MAGIC))?;
-        let is_same_save = (index.step, index.writer, index.world_size, index.shard.rank)
-            == (mine.step, mine.writer, mine.world_size, rank);
+        let is_same_save = (index.step, index.writer, index.world_size) == (mine.step, mine.writer, mine.world_size)
+            && index.files().all(|file| file.rank == rank);
         if !is_same_save {
             return Err(Error::corrupt(&path, Flaw::Malformed { what: "it is of another save" }));
         }
         if index.plan_blake3 != mine.plan_blake3 {
             return Err(Error::Disagreement { step, rank });
         }
-        Ok(index.shard)
+        Ok(std::iter::once(index.shard).chain(index.more).collect())
     }
 
     /// Another rank: waits until rank 0 has committed a manifest that holds `mine`.
-    fn await_commit(&self, step: Step, mine: &ShardRecord) -> Result<Manifest, Error> {
+    fn await_commit(&self, step: Step, mine: &ShardIndex) -> Result<Manifest, Error> {
         let path = self.shared.root.join(layout::checkpoint_folder(step.0)).join(layout::MANIFEST);
         let is_ours = |manifest: &Manifest| {
-            manifest.writer == self.writer.tag && manifest.shards.get(mine.rank as usize) == Some(mine)
+            let files = manifest.shards.iter().filter(|file| file.rank == mine.shard.rank);
+            manifest.writer == self.writer.tag && files.eq(mine.files())
         };
         // An older checkpoint of this step, even a broken one, may be there until rank 0's takes its place.
         self.await_file(step, 0, || match read_manifest(&path, step.0) {
@@ -259,7 +275,9 @@ impl Committer {
     fn commit(&self, partial: &Path, manifest: Manifest) -> Result<Manifest, Error> {
         let (disk, root) = (&self.shared.disk, &self.shared.root);
         self.check_not_superseded(&manifest)?;
-        disk.publish(partial, layout::MANIFEST, &seal(&manifest))?;
+        let text = seal_within(&manifest, "bytes of manifest")?;
+        self.number_files(partial, &manifest)?;
+        disk.publish(partial, layout::MANIFEST, &text)?;
         for rank in 1..manifest.world_size {
             disk.remove_file(&partial.join(layout::index_file(rank, manifest.world_size)))?;
         }
@@ -270,6 +288,21 @@ impl Committer {
         // If a checkpoint of this step was there, it has taken the partial folder's name.
         disk.remove_folder(partial)?;
         Ok(manifest)
+    }
+
+    /// Gives the files of ranks that have several the numbers by which the manifest knows them.
+    fn number_files(&self, partial: &Path, manifest: &Manifest) -> Result<(), Error> {
+        if manifest.shards.len() == manifest.world_size as usize {
+            return Ok(());
+        }
+        let mut of_rank = (0, 0);
+        for (name, record) in manifest.files() {
+            of_rank = if of_rank.0 == record.rank { of_rank } else { (record.rank, 0) };
+            let now = layout::rank_file(record.rank, manifest.world_size, of_rank.1);
+            self.shared.disk.rename_file(&partial.join(now), &partial.join(name))?;
+            of_rank.1 += 1;
+        }
+        Ok(())
     }
 
     /// A process of an attempt that is over must not replace what its successor saved.

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, fallocate, renameat_w
 use rustix::io::Errno;
 
 use crate::memory::PAGE;
-use crate::staged::Staged;
+use crate::staged::Image;
 use crate::threads::try_on_threads;
 use crate::{Error, layout};
 
@@ -140,12 +140,12 @@ impl Disk {
 
     /// Publishes a file that is laid out in memory, past the page cache where the file system can: several blocks under way
     /// at once keep the disk busy, and the cache would copy each byte and then hold what nobody reads.
-    pub(crate) fn publish_image(&self, folder: &Path, name: &str, image: &Staged) -> Result<(), Error> {
+    pub(crate) fn publish_image(&self, folder: &Path, name: &str, image: Image<'_>) -> Result<(), Error> {
         self.publish_with(folder, name, create_direct, |aside, file| {
-            self.act(DiskAct::Write, aside, || reserve(file, image.image().len() as u64))?;
-            self.write_blocks(aside, file, image.image())?;
+            self.act(DiskAct::Write, aside, || reserve(file, image.padded.len() as u64))?;
+            self.write_blocks(aside, file, image.padded)?;
             // What was written up to a page goes again.
-            self.act(DiskAct::Write, aside, || file.set_len(image.bytes()))
+            self.act(DiskAct::Write, aside, || file.set_len(image.bytes))
         })
     }
 
@@ -211,6 +211,11 @@ impl Disk {
                 renamed => renamed.map_err(io::Error::from),
             }
         })
+    }
+
+    /// Gives a file another name in its folder, whose names are made durable later.
+    pub(crate) fn rename_file(&self, from: &Path, to: &Path) -> Result<(), Error> {
+        self.act(DiskAct::Rename, to, || fs::rename(from, to))
     }
 
     /// Makes the names in a folder durable.

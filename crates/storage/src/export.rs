@@ -255,7 +255,7 @@ fn file_name(number: usize, count: usize) -> String {
 fn lay_out(tensors: &[Leaving<'_>]) -> Result<(Vec<u8>, Vec<u64>, u64), Error> {
     let rank = |index: &usize| {
         let Leaving { data_type, bytes, .. } = tensors[*index];
-        (Reverse(data_type.size()), !bytes.is_multiple_of(PAGE as u64))
+        (Reverse(data_type.alignment()), !bytes.is_multiple_of(PAGE as u64))
     };
     let mut order: Vec<usize> = (0..tensors.len()).collect();
     order.sort_by_key(rank);

@@ -20,7 +20,7 @@ use crate::{DIMENSIONS_MAX, DataType, Error, Flaw, TENSORS_MAX};
 /// The index that Hugging Face's libraries put beside several files.
 const INDEX: &str = "model.safetensors.index.json";
 /// The largest index read.
-const INDEX_BYTES_MAX: u64 = 64 << 20;
+const INDEX_BYTES_MAX: u64 = 512 << 20;
 /// The longest file name in an index, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 255;
 /// How the names of the files end.
@@ -101,10 +101,10 @@ pub(crate) fn parse_index(text: &[u8]) -> Result<BTreeMap<String, BTreeSet<Strin
         weight_map: Members<String>,
     }
     if text.len() as u64 > INDEX_BYTES_MAX {
-        return Err("it is larger than 64 MiB");
+        return Err("it is larger than 512 MiB");
     }
     let index: Index = serde_json::from_slice(text)
-        .map_err(|_| "it is not a JSON object whose weight_map has the name of a file for at most 100000 tensors")?;
+        .map_err(|_| "it is not a JSON object whose weight_map has the name of a file for at most 4000000 tensors")?;
     let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut names = BTreeSet::new();
     for (name, file) in index.weight_map.0 {
@@ -191,7 +191,7 @@ pub(crate) fn parse_header(header: &[u8], file_bytes: u64) -> Result<Vec<Foreign
     let of_file = |what| Fault { tensor: None, what };
     let json = header.get(size_of::<u64>()..).ok_or(of_file("it is too short for a header"))?;
     let members: Members<Declared> = serde_json::from_slice(json)
-        .map_err(|_| of_file("its header is not a JSON object that declares at most 100000 tensors"))?;
+        .map_err(|_| of_file("its header is not a JSON object that declares at most 4000000 tensors"))?;
     let data_start = header.len() as u64;
     let data_bytes = file_bytes.checked_sub(data_start).ok_or(of_file("it ends within its header"))?;
     let mut tensors = Vec::with_capacity(members.0.len());

@@ -119,7 +119,7 @@ fn write_shard(
     let mut order: Vec<&ForeignTensor> = file.tensors.iter().collect();
     // Wide elements first keeps every tensor aligned to its elements; whole pages first among those, to whole pages.
     order.sort_by_key(|tensor| {
-        (Reverse(tensor.data_type.size()), !tensor.bytes.is_multiple_of(PAGE as u64), &tensor.name)
+        (Reverse(tensor.data_type.alignment()), !tensor.bytes.is_multiple_of(PAGE as u64), &tensor.name)
     });
     let names: Vec<String> = order.iter().map(|tensor| format!("{prefix}{}", tensor.name)).collect();
     let entries = order.iter().zip(&names).map(|(tensor, name)| {

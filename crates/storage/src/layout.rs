@@ -50,9 +50,17 @@ pub(crate) fn imported_folder(step: u64) -> String {
     format!(".imported-{step:010}")
 }
 
-/// One rank's tensors.
-pub(crate) fn shard_file(rank: u32, world_size: u32) -> String {
-    format!("shard-{rank:05}-of-{world_size:05}.safetensors")
+/// A file of tensors: the `number`th of a checkpoint of so many. With one file a rank, as almost always, its number is the rank's.
+pub(crate) fn shard_file(number: u32, count: u32) -> String {
+    format!("shard-{number:05}-of-{count:05}.safetensors")
+}
+
+/// The `file`th file of a rank's tensors until the commit, which gives all files of a checkpoint their numbers.
+pub(crate) fn rank_file(rank: u32, world_size: u32, file: usize) -> String {
+    if file == 0 {
+        return shard_file(rank, world_size);
+    }
+    format!("shard-{rank:05}-of-{world_size:05}.{file:05}.safetensors")
 }
 
 /// One rank's word to rank 0 that its shard is durable.

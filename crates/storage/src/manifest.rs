@@ -16,23 +16,27 @@ use crate::error::within;
 use crate::lineage::{Branch, Lineage};
 use crate::note::{self, NoteTypes};
 use crate::region::{Region, WholeRecord, fill};
-use crate::tensor::{byte_count, name_fault};
-use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX};
+use crate::tensor::{byte_count, is_of_whole_bytes, name_fault};
+use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX, layout};
 
 /// What a manifest says it is.
 pub(crate) const MANIFEST_MAGIC: &str = "gangline-checkpoint";
 /// What an index says it is.
 pub(crate) const INDEX_MAGIC: &str = "gangline-shard-index";
 /// The newest format version read; what is written is of the oldest that can say it.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
 /// The version of what holds no parts of tensors, which older programs read as well.
 const WITHOUT_PARTS: u32 = 1;
+/// The version of what holds parts of tensors, and one file of tensors for each rank.
+pub(crate) const ONE_FILE_A_RANK: u32 = 2;
 /// The most ranks in a gang.
 pub const WORLD_SIZE_MAX: u32 = 65_536;
 /// The most tensors and parts of tensors in a checkpoint, all ranks together.
-pub(crate) const PARTS_MAX: usize = 1_000_000;
-/// The largest manifest or index read.
-pub(crate) const MANIFEST_BYTES_MAX: u64 = 512 << 20;
+pub(crate) const PARTS_MAX: usize = 8_000_000;
+/// The most files of tensors in a checkpoint: one for each rank, and more of ranks whose tensors don't fit the header of one.
+pub(crate) const FILES_MAX: usize = WORLD_SIZE_MAX as usize;
+/// The largest manifest or index written or read: a tensor takes some 230 bytes of it.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 2 << 30;
 
 /// A tensor as a file knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,6 +119,16 @@ pub(crate) struct ShardIndex {
     /// on ranks that save the same thing.
     pub(crate) plan_blake3: Digest,
     pub(crate) shard: ShardRecord,
+    /// The rank's further files, if its tensors don't fit the header of one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) more: Vec<ShardRecord>,
+}
+
+impl ShardIndex {
+    /// All files of the rank.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &ShardRecord> {
+        std::iter::once(&self.shard).chain(&self.more)
+    }
 }
 
 /// A complete checkpoint, as its manifest tells it.
@@ -176,12 +190,13 @@ impl Manifest {
         (metadata, metadata_types): (BTreeMap<String, String>, NoteTypes),
         lineage: Option<Lineage>,
     ) -> Manifest {
+        let ranks = shards.last().map_or(0, |last| last.rank + 1);
         let mut manifest = Manifest {
             magic: MANIFEST_MAGIC.to_owned(),
             version: version_of(&shards),
             step: step.0,
             writer,
-            world_size: u32::try_from(shards.len()).expect("a gang's size is checked when its store is opened"),
+            world_size: ranks,
             bytes: shards.iter().map(|shard| shard.bytes).sum(),
             content_blake3: Digest::of(b""),
             metadata,
@@ -191,6 +206,23 @@ impl Manifest {
         };
         manifest.content_blake3 = content_hash(step.0, &manifest.tensors());
         manifest
+    }
+
+    /// Its files of tensors by name, in their order.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (String, &ShardRecord)> {
+        self.shards.iter().enumerate().map(|(at, shard)| (self.file_name(at), shard))
+    }
+
+    /// The name of one of its files.
+    pub(crate) fn file_name(&self, at: usize) -> String {
+        let number = |files: usize| u32::try_from(files).expect("files are checked to be few");
+        layout::shard_file(number(at), number(self.shards.len()))
+    }
+
+    /// Whether each rank has a file or more, in the order of the ranks.
+    fn has_files_of_all_ranks(&self) -> bool {
+        let mut ranks = self.shards.chunk_by(|a, b| a.rank == b.rank).map(|files| files[0].rank);
+        ranks.by_ref().eq(0..self.world_size)
     }
 
     /// All tensors and parts of tensors, by name and place.
@@ -208,14 +240,17 @@ impl Manifest {
                 && tensor.shape.len() <= DIMENSIONS_MAX
                 && byte_count(tensor.data_type, &tensor.shape).is_some()
                 && byte_count(tensor.data_type, tensor.whole_shape()).is_some()
+                && is_of_whole_bytes(tensor.data_type, &tensor.region(), tensor.whole_shape())
         };
         if self.step != step {
             Some("it is of another step")
-        } else if !(1..=WORLD_SIZE_MAX).contains(&self.world_size) || self.shards.len() != self.world_size as usize {
-            Some("its shards don't match its world size")
-        } else if !self.shards.iter().zip(0..).all(|(shard, rank): (_, u32)| shard.rank == rank) {
-            Some("its shards are out of order")
-        } else if tensors.len() > PARTS_MAX || !tensors.iter().all(is_sound) || check_parts(&tensors).is_err() {
+        } else if !(1..=WORLD_SIZE_MAX).contains(&self.world_size) || self.shards.len() > FILES_MAX {
+            Some("it has more ranks or files than a checkpoint may")
+        } else if !self.has_files_of_all_ranks() {
+            Some("its shards don't match its world size, or are out of order")
+        } else if self.version < version_of(&self.shards) {
+            Some("its format version has no such shards or types")
+        } else if !tensors.iter().all(is_sound) || check_parts(&tensors).is_err() {
             Some("its tensors break a limit or a rule")
         } else if self.shards.iter().try_fold(0_u64, |sum, shard| sum.checked_add(shard.bytes)) != Some(self.bytes) {
             Some("its bytes don't add up")
@@ -263,6 +298,7 @@ impl Manifest {
 /// # Errors
 /// [`Error::InvalidTensor`] naming the tensor; [`Error::Limit`].
 pub(crate) fn check_parts(sorted: &[&TensorRecord]) -> Result<(), Error> {
+    within("tensors and parts of tensors", sorted.len(), PARTS_MAX)?;
     let mut names = 0;
     for parts in sorted.chunk_by(|a, b| a.name == b.name) {
         names += 1;
@@ -320,8 +356,16 @@ fn hash_record(hasher: &mut FramedHasher, record: &TensorRecord) {
 
 /// The format version that can say what these shards hold.
 pub(crate) fn version_of(shards: &[ShardRecord]) -> u32 {
-    let has_parts = shards.iter().any(|shard| shard.tensors.iter().any(|tensor| tensor.part_of.is_some()));
-    if has_parts { FORMAT_VERSION } else { WITHOUT_PARTS }
+    let has = |what: fn(&TensorRecord) -> bool| shards.iter().any(|shard| shard.tensors.iter().any(what));
+    let has_parts = || has(|tensor| tensor.part_of.is_some());
+    let has_several_files = shards.windows(2).any(|pair| pair[0].rank == pair[1].rank);
+    if has_several_files || has(|tensor| !tensor.data_type.is_of_version_2()) {
+        FORMAT_VERSION
+    } else if has_parts() {
+        ONE_FILE_A_RANK
+    } else {
+        WITHOUT_PARTS
+    }
 }
 
 /// Reads and checks the manifest at `path`, which is in the folder of `step`.
@@ -381,6 +425,16 @@ pub(crate) fn seal_text(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
+/// The same, refused if it is larger than what is read again.
+///
+/// # Errors
+/// [`Error::Limit`].
+pub(crate) fn seal_within<T: Serialize>(body: &T, what: &'static str) -> Result<Vec<u8>, Error> {
+    let text = seal(body);
+    within(what, text.len(), usize::try_from(MANIFEST_BYTES_MAX).expect("64-bit Linux only"))?;
+    Ok(text)
+}
+
 /// Reads what [`seal`] wrote: checksum first, then magic and version, then the rest. Members this version doesn't
 /// know are ignored, so that a newer program may add some.
 pub(crate) fn unseal<T: DeserializeOwned>(text: &[u8], magic: &str, known: u32) -> Result<T, Flaw> {
@@ -414,7 +468,7 @@ pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path, magic: &str) -> Resu
     let mut text = Vec::new();
     file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(|source| Error::reading(path, source))?;
     if text.len() as u64 > MANIFEST_BYTES_MAX {
-        return Err(Error::corrupt(path, Flaw::Malformed { what: "it is larger than 512 MiB" }));
+        return Err(Error::corrupt(path, Flaw::Malformed { what: "it is larger than 2 GiB" }));
     }
     unseal(&text, magic, FORMAT_VERSION).map_err(|flaw| Error::corrupt(path, flaw))
 }

@@ -8,6 +8,8 @@ use std::convert::Infallible;
 
 use serde::{Deserialize, Serialize};
 
+use crate::DataType;
+
 /// Cuts within cuts that are looked at when parts are checked.
 const CUTS_MAX: usize = 64;
 
@@ -97,6 +99,28 @@ pub(crate) struct Overlap {
 }
 
 impl Overlap {
+    /// What two boxes of whole bytes ([`is_of_whole_bytes`](crate::tensor::is_of_whole_bytes)) of a tensor of this type share; none
+    /// if nothing.
+    pub(crate) fn of(data_type: DataType, source: &Region, destination: &Region) -> Option<Overlap> {
+        let together = data_type.together();
+        if together == 1 {
+            return Overlap::between(source, destination, data_type.size());
+        }
+        // What lies together counts as one element.
+        let packed = |region: &Region| {
+            let mut region = region.clone();
+            let last = region.shape.len().checked_sub(1)?;
+            region.offsets[last] /= together;
+            region.shape[last] /= together;
+            Some(region)
+        };
+        if source == destination {
+            let flat = Region::whole(&[source.volume()? / together]);
+            return Overlap::between(&flat, &flat, data_type.size());
+        }
+        Overlap::between(&packed(source)?, &packed(destination)?, data_type.size())
+    }
+
     /// What the two share, with elements of so many bytes; none if nothing.
     pub(crate) fn between(source: &Region, destination: &Region, element: usize) -> Option<Overlap> {
         let dimensions = source.shape.len();

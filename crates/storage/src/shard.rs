@@ -21,6 +21,12 @@ use crate::{DataType, Digest, Error, Flaw, TensorView};
 pub(crate) const METADATA: &str = "__metadata__";
 /// The largest header read or written; safetensors' own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Bytes of a header beside its tensors: braces, metadata's own names, and what it is padded by.
+const HEADER_FRAME_BYTES: u64 = 256 + PAGE as u64;
+/// Bytes of a tensor's declaration beside its name and shape, with two offsets of 20 digits.
+const DECLARATION_BYTES: usize = r#""":{"dtype":"F8_E8M0","shape":[],"data_offsets":[,]},"#.len() + 2 * 20;
+/// Bytes of a part's place beside its name and offsets.
+const PLACE_BYTES: usize = r#"\"\":{\"saved_offsets\":[]},"#.len();
 /// Bytes of the header's length.
 const LENGTH_BYTES: u64 = 8;
 
@@ -53,6 +59,37 @@ pub(crate) struct Declared {
     pub(crate) part_of: Option<WholeRecord>,
     /// Where it lies in the data, which begins after the header.
     pub(crate) range: Range<usize>,
+}
+
+/// Tensors as they are dealt, in their order, to files whose headers keep to safetensors' limit: to one, if they fit.
+pub(crate) fn fit_headers<'a, 'b>(tensors: &'b [&'a TensorView<'a>]) -> Vec<&'b [&'a TensorView<'a>]> {
+    let mut groups = Vec::new();
+    let (mut from, mut bytes) = (0, HEADER_FRAME_BYTES);
+    for (at, tensor) in tensors.iter().enumerate() {
+        let more = declaration_bytes(tensor);
+        if bytes + more > HEADER_BYTES_MAX && at > from {
+            groups.push(&tensors[from..at]);
+            (from, bytes) = (at, HEADER_FRAME_BYTES);
+        }
+        bytes += more;
+    }
+    groups.push(&tensors[from..]);
+    groups
+}
+
+/// Bytes that a tensor takes in a header, at most: its declaration, and its place if it is a part.
+fn declaration_bytes(tensor: &TensorView<'_>) -> u64 {
+    let escapes = tensor.name.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
+    let numbers =
+        |numbers: &[usize]| numbers.iter().map(|number| number.checked_ilog10().unwrap_or(0) as usize + 2).sum();
+    let shape: usize = numbers(tensor.shape);
+    let declared = tensor.name.len() + escapes + shape + DECLARATION_BYTES;
+    // A place is JSON in a JSON string: what is escaped in a name is escaped twice.
+    let place = |whole: crate::PartOf<'_>| {
+        let offsets: usize = numbers(whole.offsets);
+        tensor.name.len() + 3 * escapes + offsets + PLACE_BYTES
+    };
+    (declared + tensor.part_of.map_or(0, place)) as u64
 }
 
 /// The header of a shard with these tensors in this order, and where each lies.

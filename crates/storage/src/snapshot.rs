@@ -10,7 +10,7 @@ use crate::present::Present;
 use crate::reading::{Piece, read_pieces};
 use crate::region::{Overlap, Region};
 use crate::shard::Shard;
-use crate::tensor::byte_count;
+use crate::tensor::{byte_count, is_of_whole_bytes};
 use crate::{CheckpointInfo, DataType, Error, Flaw, Tensor, TensorInfo, layout};
 
 /// A checkpoint whose manifest has been read. Its tensors are read, and checked, when they are asked for.
@@ -54,8 +54,8 @@ impl Snapshot {
     fn open_present(folder: PathBuf, present: &Present, step: Step) -> Result<Snapshot, Error> {
         let manifest = read_manifest(&folder.join(layout::MANIFEST), step.0)?;
         // Whoever makes room for the tensors goes by the manifest, so it must not promise more than is there.
-        for shard in &manifest.shards {
-            let path = folder.join(layout::shard_file(shard.rank, manifest.world_size));
+        for (name, shard) in manifest.files() {
+            let path = folder.join(name);
             let file = open_present(&path)?.metadata().map_err(|source| Error::reading(&path, source))?;
             if file.len() != shard.bytes {
                 return Err(Error::corrupt(&path, Flaw::Length { expected: shard.bytes, found: file.len() }));
@@ -101,11 +101,11 @@ impl Snapshot {
         order.sort_by_key(|index| boxes[*index].0);
         let mut paths = Vec::new();
         let mut sources = Vec::new();
-        for record in &self.manifest.shards {
+        for (at, record) in self.manifest.shards.iter().enumerate() {
             let found = sources_in(record, boxes, &order, paths.len());
             if !found.is_empty() {
                 sources.extend(found);
-                paths.push((self.path_of(record), record));
+                paths.push((self.path_of(at), record));
             }
         }
         let shards = paths.iter().map(|(path, record)| Shard::open(path, record));
@@ -145,12 +145,19 @@ impl Snapshot {
 
     /// The files that have a tensor or parts of it.
     pub(crate) fn shards_with(&self, name: &str) -> Vec<(PathBuf, &ShardRecord)> {
-        let has_it = |record: &&ShardRecord| record.tensors.iter().any(|tensor| tensor.name == name);
-        self.manifest.shards.iter().filter(has_it).map(|record| (self.path_of(record), record)).collect()
+        let has_it = |(_, record): &(usize, &ShardRecord)| record.tensors.iter().any(|tensor| tensor.name == name);
+        let shards = self.manifest.shards.iter().enumerate();
+        shards.filter(has_it).map(|(at, record)| (self.path_of(at), record)).collect()
     }
 
-    fn path_of(&self, record: &ShardRecord) -> PathBuf {
-        self.folder.join(layout::shard_file(record.rank, self.manifest.world_size))
+    /// All its files.
+    pub(crate) fn files(&self) -> Vec<(PathBuf, &ShardRecord)> {
+        self.manifest.shards.iter().enumerate().map(|(at, record)| (self.path_of(at), record)).collect()
+    }
+
+    /// The path of one of the manifest's files.
+    fn path_of(&self, at: usize) -> PathBuf {
+        self.folder.join(self.manifest.file_name(at))
     }
 
     /// The box that is wanted, if there is such a one.
@@ -163,6 +170,9 @@ impl Snapshot {
         let region = Region { offsets: wanted.offsets.to_vec(), shape: wanted.shape.to_vec() };
         if !region.is_within(&tensor.shape) {
             return Err(refused("what is wanted isn't within the shape that was saved"));
+        }
+        if !is_of_whole_bytes(tensor.data_type, &region, &tensor.shape) {
+            return Err(refused("what is wanted begins or ends within a byte"));
         }
         if byte_count(wanted.data_type, wanted.shape) != Some(wanted.data.len() as u64) {
             return Err(refused("its bytes don't fit its type and shape"));
@@ -182,9 +192,8 @@ fn sources_in(record: &ShardRecord, boxes: &[(&str, Region)], order: &[usize], s
         let first = order.partition_point(|index| boxes[*index].0 < part.name.as_str());
         let of_it = order[first..].iter().take_while(|index| boxes[**index].0 == part.name);
         let source = part.region();
-        let overlaps: Vec<_> = of_it
-            .filter_map(|index| Some((*index, Overlap::between(&source, &boxes[*index].1, part.data_type.size())?)))
-            .collect();
+        let overlaps: Vec<_> =
+            of_it.filter_map(|index| Some((*index, Overlap::of(part.data_type, &source, &boxes[*index].1)?))).collect();
         if !overlaps.is_empty() {
             sources.push(Source { piece: Piece { shard, tensor }, overlaps });
         }

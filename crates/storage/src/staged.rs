@@ -6,6 +6,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::copying::copy_past_caches;
 use crate::digest::{SEGMENT_BYTES, SegmentHash, hash_segment, join_segments};
 use crate::manifest::{ShardRecord, TensorRecord};
@@ -22,44 +24,94 @@ const THREADS_MAX: usize = 4;
 /// Less is copied or hashed by one thread: that takes milliseconds.
 const DONE_ALONE_BYTES: usize = 8 << 20;
 
-/// A shard in memory.
+/// A rank's files in memory: one, unless its tensors don't fit the header of one.
 #[derive(Debug)]
 pub(crate) struct Staged {
     slab: Slab,
-    header_bytes: usize,
-    tensors: Vec<Declared>,
+    files: Vec<StagedFile>,
+}
+
+/// A file in memory.
+#[derive(Debug)]
+struct StagedFile {
+    described: Described,
+    /// Where in the slab it begins: at a page.
+    start: usize,
     bytes: usize,
+}
+
+/// What a file is made of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Described {
+    pub(crate) header_bytes: usize,
+    /// In their order.
+    pub(crate) tensors: Vec<Declared>,
+}
+
+/// A file as it lies in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Image<'a> {
+    /// The file and zeros up to a page.
+    pub(crate) padded: &'a [u8],
+    /// Bytes of the file.
+    pub(crate) bytes: u64,
+}
+
+impl StagedFile {
+    /// Where it lies in the slab, with what is behind it up to a page.
+    fn padded(&self) -> Range<usize> {
+        self.start..self.start + self.bytes.next_multiple_of(PAGE)
+    }
 }
 
 impl Staged {
     /// Copies these tensors, in this order.
     pub(crate) fn copy(tensors: &[&TensorView<'_>], slabs: &Arc<Slabs>) -> Result<Staged, Error> {
-        let (header, declared) = shard::lay_out(tensors)?;
-        let bytes = header.len() + tensors.iter().map(|tensor| tensor.data.len()).sum::<usize>();
-        let mut slab = slabs.take(bytes.next_multiple_of(PAGE))?;
-        let (head, mut rest) = slab.split_at_mut(header.len());
-        head.copy_from_slice(&header);
-        let mut pieces = Vec::new();
-        for tensor in tensors {
-            let (place, after) = rest.split_at_mut(tensor.data.len());
-            pieces.extend(place.chunks_mut(SEGMENT_BYTES).zip(tensor.data.chunks(SEGMENT_BYTES)));
-            rest = after;
+        let groups = shard::fit_headers(tensors);
+        let laid_out = groups.iter().map(|group| shard::lay_out(group)).collect::<Result<Vec<_>, Error>>()?;
+        let mut files = Vec::with_capacity(groups.len());
+        let mut end = 0;
+        let mut headers = Vec::with_capacity(groups.len());
+        for ((header, tensors), group) in laid_out.into_iter().zip(&groups) {
+            let bytes = header.len() + group.iter().map(|tensor| tensor.data.len()).sum::<usize>();
+            let file = StagedFile { described: Described { header_bytes: header.len(), tensors }, start: end, bytes };
+            end = file.padded().end;
+            files.push(file);
+            headers.push(header);
         }
-        on_threads(threads_for(bytes), pieces, || |(place, data): (&mut [u8], &[u8])| copy_past_caches(place, data));
-        rest.fill(0);
-        Ok(Staged { slab, header_bytes: header.len(), tensors: declared, bytes })
+        let mut slab = slabs.take(end)?;
+        let mut rest = &mut slab[..];
+        let mut pieces = Vec::new();
+        for ((file, header), group) in files.iter().zip(&headers).zip(&groups) {
+            let (mut place, after) = rest.split_at_mut(file.padded().len());
+            rest = after;
+            for data in std::iter::once(header.as_slice()).chain(group.iter().map(|tensor| tensor.data)) {
+                let (to, behind) = place.split_at_mut(data.len());
+                pieces.extend(to.chunks_mut(SEGMENT_BYTES).zip(data.chunks(SEGMENT_BYTES)));
+                place = behind;
+            }
+            place.fill(0);
+        }
+        on_threads(threads_for(end), pieces, || |(place, data): (&mut [u8], &[u8])| copy_past_caches(place, data));
+        Ok(Staged { slab, files })
     }
 
-    /// What another process copied: the header, and these tensors one after the other. None if that can't be.
-    pub(crate) fn found(memory: Memory, header_bytes: usize, tensors: Vec<Declared>) -> Option<Staged> {
-        let data_bytes = tensors.iter().try_fold(0, |end, tensor| {
-            let is_next = tensor.range.start == end && tensor.range.end >= end;
-            let bytes = byte_count(tensor.data_type, &tensor.shape);
-            (is_next && bytes == Some(tensor.range.len() as u64)).then_some(tensor.range.end)
-        })?;
-        let bytes = header_bytes.checked_add(data_bytes)?;
-        let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length <= memory.bytes().len())?;
-        Some(Staged { slab: Slabs::new(None).slab(memory, length), header_bytes, tensors, bytes })
+    /// What another process copied: of each file the header and the tensors one after the other, from page to page. None if that
+    /// can't be.
+    pub(crate) fn found(memory: Memory, described: impl Iterator<Item = Described>) -> Option<Staged> {
+        let (mut files, mut end) = (Vec::new(), 0_usize);
+        for described in described {
+            let data_bytes = described.tensors.iter().try_fold(0, |end, tensor| {
+                let is_next = tensor.range.start == end && tensor.range.end >= end;
+                let bytes = byte_count(tensor.data_type, &tensor.shape);
+                (is_next && bytes == Some(tensor.range.len() as u64)).then_some(tensor.range.end)
+            })?;
+            let bytes = described.header_bytes.checked_add(data_bytes)?;
+            let length = bytes.checked_next_multiple_of(PAGE)?;
+            files.push(StagedFile { described, start: end, bytes });
+            end = end.checked_add(length).filter(|end| *end <= memory.bytes().len())?;
+        }
+        Some(Staged { slab: Slabs::new(None).slab(memory, end), files })
     }
 
     /// The file in memory that it is, if others can find it.
@@ -67,59 +119,61 @@ impl Staged {
         self.slab.file()
     }
 
-    /// Bytes of its header.
-    pub(crate) fn header_bytes(&self) -> usize {
-        self.header_bytes
+    /// What its files are made of, in their order.
+    pub(crate) fn described(&self) -> impl Iterator<Item = &Described> {
+        self.files.iter().map(|file| &file.described)
     }
 
-    /// Its tensors in order.
-    pub(crate) fn tensors(&self) -> &[Declared] {
-        &self.tensors
+    /// Its files as they lie in memory.
+    pub(crate) fn images(&self) -> impl Iterator<Item = Image<'_>> {
+        self.files.iter().map(|file| Image { padded: &self.slab[file.padded()], bytes: file.bytes as u64 })
     }
 
-    /// The file and zeros up to a page.
-    pub(crate) fn image(&self) -> &[u8] {
-        &self.slab
-    }
-
-    /// Bytes of the file.
+    /// Bytes of the files.
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes as u64
+        self.files.iter().map(|file| file.bytes as u64).sum()
     }
 
     /// Names all its bytes, by hashing them.
-    pub(crate) fn record(&self, rank: u32) -> ShardRecord {
-        let digests = self.hash();
-        let records = self.tensors.iter().zip(digests).map(|(tensor, blake3)| TensorRecord {
+    pub(crate) fn records(&self, rank: u32) -> Vec<ShardRecord> {
+        self.files.iter().map(|file| self.record(rank, file)).collect()
+    }
+
+    fn record(&self, rank: u32, file: &StagedFile) -> ShardRecord {
+        let StagedFile { described: Described { header_bytes, tensors }, bytes, .. } = file;
+        let (header, data) = self.slab[file.padded()][..*bytes].split_at(*header_bytes);
+        let records = tensors.iter().zip(hash(tensors, data)).map(|(tensor, blake3)| TensorRecord {
             name: tensor.name.clone(),
             data_type: tensor.data_type,
             shape: tensor.shape.clone(),
             blake3,
             part_of: tensor.part_of.clone(),
         });
-        let header_blake3 = Digest::of(&self.slab[..self.header_bytes]);
-        ShardRecord { rank, bytes: self.bytes(), header_blake3, tensors: records.collect() }
+        let header_blake3 = Digest::of(header);
+        ShardRecord { rank, bytes: *bytes as u64, header_blake3, tensors: records.collect() }
     }
+}
 
-    /// The digest of each tensor: segments on a few threads.
-    fn hash(&self) -> Vec<Digest> {
-        let data = &self.slab[self.header_bytes..self.bytes];
-        let segments_of = |tensor: &Declared| {
-            let Range { start, end } = tensor.range;
-            let segments = (0..(end - start).max(1)).step_by(SEGMENT_BYTES);
-            segments.map(move |at| (at, end - start, start + at..end.min(start + at + SEGMENT_BYTES)))
-        };
-        let segments: Vec<(usize, usize, Range<usize>)> = self.tensors.iter().flat_map(segments_of).collect();
-        let mut hashes: Vec<SegmentHash> = on_threads(threads_for(data.len()), segments, || {
-            |(at, total, range): (usize, usize, Range<usize>)| hash_segment(&data[range], at, total)
-        });
-        let join = |tensor: &Declared| {
-            let total = tensor.range.len();
-            let own: Vec<SegmentHash> = hashes.drain(..total.max(1).div_ceil(SEGMENT_BYTES)).collect();
-            join_segments(&own, total)
-        };
-        self.tensors.iter().map(join).collect()
-    }
+/// The digest of each tensor: segments on a few threads.
+fn hash(tensors: &[Declared], data: &[u8]) -> Vec<Digest> {
+    let segments_of = |tensor: &Declared| {
+        let Range { start, end } = tensor.range;
+        let segments = (0..(end - start).max(1)).step_by(SEGMENT_BYTES);
+        segments.map(move |at| (at, end - start, start + at..end.min(start + at + SEGMENT_BYTES)))
+    };
+    let segments: Vec<(usize, usize, Range<usize>)> = tensors.iter().flat_map(segments_of).collect();
+    let hashes: Vec<SegmentHash> = on_threads(threads_for(data.len()), segments, || {
+        |(at, total, range): (usize, usize, Range<usize>)| hash_segment(&data[range], at, total)
+    });
+    let mut rest = hashes.as_slice();
+    let join = |tensor: &Declared| {
+        let total = tensor.range.len();
+        let (own, others) = rest.split_at(total.max(1).div_ceil(SEGMENT_BYTES));
+        rest = others;
+        join_segments(own, total)
+    };
+    tensors.iter().map(join).collect()
 }
 
 fn threads_for(bytes: usize) -> usize {

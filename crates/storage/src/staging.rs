@@ -21,12 +21,12 @@ use serde::{Deserialize, Serialize};
 use crate::commit::{Committer, Shared, Work};
 use crate::error::within;
 use crate::lineage::Origin;
-use crate::manifest::{FORMAT_VERSION, read_manifest, read_sealed, seal};
+use crate::manifest::{FORMAT_VERSION, ONE_FILE_A_RANK, read_manifest, read_sealed, seal};
 use crate::memory::Memory;
 use crate::options::{Options, Role, Writer};
 use crate::prune::list_names;
 use crate::shard::Declared;
-use crate::staged::Staged;
+use crate::staged::{Described, Staged};
 use crate::{Digest, Error, Flaw, NoteTypes, Saved, layout};
 
 /// What a note says it is.
@@ -67,12 +67,16 @@ struct Note {
     plan_blake3: Digest,
     header_bytes: usize,
     tensors: Vec<Declared>,
+    /// What is in the rank's further files, if its tensors don't fit the header of one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    more: Vec<Described>,
 }
 
 impl Note {
     /// The save in its copy, if it can be there.
     fn staged(&self, copy: Memory) -> Option<Staged> {
-        Staged::found(copy, self.header_bytes, self.tensors.clone())
+        let first = Described { header_bytes: self.header_bytes, tensors: self.tensors.clone() };
+        Staged::found(copy, std::iter::once(first).chain(self.more.iter().cloned()))
     }
 }
 
@@ -123,9 +127,12 @@ impl Noted {
     pub(crate) fn write(work: &Work, root: &Path, (run, writer): (&str, Writer)) -> Option<Noted> {
         let copy = work.staged.file()?;
         let Writer { rank, world_size, tag } = writer;
+        let mut files = work.staged.described().cloned();
+        let Described { header_bytes, tensors } = files.next()?;
+        let more: Vec<Described> = files.collect();
         let note = Note {
             magic: MAGIC.to_owned(),
-            version: FORMAT_VERSION,
+            version: if more.is_empty() { ONE_FILE_A_RANK } else { FORMAT_VERSION },
             root: std::path::absolute(root).ok()?,
             rank,
             world_size,
@@ -136,8 +143,9 @@ impl Noted {
             run: Some(run.to_owned()),
             resumed: work.resumed.clone(),
             plan_blake3: work.plan,
-            header_bytes: work.staged.header_bytes(),
-            tensors: work.staged.tensors().to_vec(),
+            header_bytes,
+            tensors,
+            more,
         };
         let path = note_of(copy)?;
         let aside = path.with_extension("aside");

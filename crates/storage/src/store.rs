@@ -177,7 +177,7 @@ impl Store {
         let mine = share(tensors, writing.writer.rank, writing.writer.world_size);
         let mut mine: Vec<&TensorView<'_>> = mine.into_iter().map(|index| &tensors[index]).collect();
         // Wide elements first keeps every tensor aligned to its element, as safetensors' own writer does.
-        mine.sort_by(|a, b| (b.data_type.size(), a.name).cmp(&(a.data_type.size(), b.name)));
+        mine.sort_by(|a, b| (b.data_type.alignment(), a.name).cmp(&(a.data_type.alignment(), b.name)));
         let staged = Staged::copy(&mine, &self.slabs)?;
         let plan = plan(tensors, (metadata, types));
         let resumed = self.resumed().take();

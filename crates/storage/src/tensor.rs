@@ -1,6 +1,6 @@
 //! Tensors at the store's border: named, typed, shaped bytes; checked before anything is copied.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,15 @@ use crate::Error;
 use crate::error::within;
 use crate::region::Region;
 
-/// The most tensors in one checkpoint.
-pub const TENSORS_MAX: usize = 100_000;
+/// The most tensors in one checkpoint. `cargo xtask bench tensors` measures what so many take.
+pub const TENSORS_MAX: usize = 4_000_000;
 /// The longest tensor name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 /// The most dimensions of a tensor.
 pub const DIMENSIONS_MAX: usize = 16;
 
-/// The type of a tensor's elements, by safetensors' names. Elements are little-endian.
+/// The type of a tensor's elements, by safetensors' names. Elements are little-endian; of those smaller than a byte several
+/// share one, or a few, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[expect(missing_docs, reason = "the names are the documentation")]
@@ -28,6 +29,18 @@ pub enum DataType {
     F8E4m3,
     #[serde(rename = "F8_E5M2")]
     F8E5m2,
+    #[serde(rename = "F8_E8M0")]
+    F8E8m0,
+    #[serde(rename = "F8_E4M3FNUZ")]
+    F8E4m3Fnuz,
+    #[serde(rename = "F8_E5M2FNUZ")]
+    F8E5m2Fnuz,
+    #[serde(rename = "F6_E2M3")]
+    F6E2m3,
+    #[serde(rename = "F6_E3M2")]
+    F6E3m2,
+    F4,
+    C64,
     I64,
     I32,
     I16,
@@ -40,15 +53,46 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// Bytes of one element.
+    /// Bytes of one element; of elements that are smaller, of those few that fill whole bytes ([`DataType::together`]).
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
-            DataType::F64 | DataType::I64 | DataType::U64 => 8,
+            DataType::F64 | DataType::I64 | DataType::U64 | DataType::C64 => 8,
             DataType::F32 | DataType::I32 | DataType::U32 => 4,
+            DataType::F6E2m3 | DataType::F6E3m2 => 3,
             DataType::F16 | DataType::Bf16 | DataType::I16 | DataType::U16 => 2,
-            DataType::F8E4m3 | DataType::F8E5m2 | DataType::I8 | DataType::U8 | DataType::Bool => 1,
+            DataType::F8E4m3 | DataType::F8E5m2 | DataType::F8E8m0 | DataType::F8E4m3Fnuz | DataType::F8E5m2Fnuz => 1,
+            DataType::F4 | DataType::I8 | DataType::U8 | DataType::Bool => 1,
         }
+    }
+
+    /// Elements that lie together in [`DataType::size`] bytes: one, unless they are smaller than a byte.
+    #[must_use]
+    pub const fn together(self) -> usize {
+        match self {
+            DataType::F6E2m3 | DataType::F6E3m2 => 4,
+            DataType::F4 => 2,
+            _ => 1,
+        }
+    }
+
+    /// Bytes that an element is aligned to in files.
+    pub(crate) const fn alignment(self) -> usize {
+        if self.together() > 1 { 1 } else { self.size() }
+    }
+
+    /// Whether programs that know no format version above 2 know this type.
+    pub(crate) const fn is_of_version_2(self) -> bool {
+        !matches!(
+            self,
+            DataType::F8E8m0
+                | DataType::F8E4m3Fnuz
+                | DataType::F8E5m2Fnuz
+                | DataType::F6E2m3
+                | DataType::F6E3m2
+                | DataType::F4
+                | DataType::C64
+        )
     }
 
     /// The type's name in files and reports.
@@ -61,6 +105,13 @@ impl DataType {
             DataType::Bf16 => "BF16",
             DataType::F8E4m3 => "F8_E4M3",
             DataType::F8E5m2 => "F8_E5M2",
+            DataType::F8E8m0 => "F8_E8M0",
+            DataType::F8E4m3Fnuz => "F8_E4M3FNUZ",
+            DataType::F8E5m2Fnuz => "F8_E5M2FNUZ",
+            DataType::F6E2m3 => "F6_E2M3",
+            DataType::F6E3m2 => "F6_E3M2",
+            DataType::F4 => "F4",
+            DataType::C64 => "C64",
             DataType::I64 => "I64",
             DataType::I32 => "I32",
             DataType::I16 => "I16",
@@ -121,10 +172,18 @@ impl Tensor {
     }
 }
 
-/// Bytes that a tensor of this type and shape has; none if that is more than can be counted.
+/// Bytes that a tensor of this type and shape has; none if that is more than can be counted, or no whole number.
 pub(crate) fn byte_count(data_type: DataType, shape: &[usize]) -> Option<u64> {
     let elements = shape.iter().try_fold(1_usize, |product, dimension| product.checked_mul(*dimension))?;
-    elements.checked_mul(data_type.size()).map(|bytes| bytes as u64)
+    let groups = elements.is_multiple_of(data_type.together()).then(|| elements / data_type.together())?;
+    groups.checked_mul(data_type.size()).map(|bytes| bytes as u64)
+}
+
+/// Whether a box within a tensor of this shape begins and ends with whole bytes in each row.
+pub(crate) fn is_of_whole_bytes(data_type: DataType, region: &Region, shape: &[usize]) -> bool {
+    let together = data_type.together();
+    let last = |numbers: &[usize]| numbers.last().is_some_and(|number| number.is_multiple_of(together));
+    together == 1 || *region == Region::whole(shape) || last(shape) && last(&region.shape) && last(&region.offsets)
 }
 
 /// Why a name can't be a tensor's.
@@ -145,7 +204,7 @@ pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
 /// Checks tensors before they are saved.
 pub(crate) fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Error> {
     within("tensors", tensors.len(), TENSORS_MAX)?;
-    let mut names = BTreeSet::new();
+    let mut names = HashSet::with_capacity(tensors.len());
     for tensor in tensors {
         let refused = |why| Err(Error::InvalidTensor { tensor: tensor.name.chars().take(64).collect(), why });
         if let Some(why) = name_fault(tensor.name) {
@@ -166,6 +225,13 @@ pub(crate) fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Error> {
         };
         if tensor.part_of.as_ref().is_some_and(is_misplaced) {
             return refused("the part isn't within the whole tensor's shape");
+        }
+        let is_split = |whole: &PartOf<'_>| {
+            let part = Region { offsets: whole.offsets.to_vec(), shape: tensor.shape.to_vec() };
+            !is_of_whole_bytes(tensor.data_type, &part, whole.shape)
+        };
+        if tensor.part_of.as_ref().is_some_and(is_split) {
+            return refused("the part begins or ends within a byte");
         }
     }
     Ok(())
@@ -217,6 +283,8 @@ mod tests {
         check(&[part(&[])], "within");
         check(&[part(&[usize::MAX])], "within");
         assert!(check_tensors(&[part(&[2])]).is_ok());
+        let many = vec![view("a", &[1], &[0]); TENSORS_MAX + 1];
+        check(&many, "accept tensors: 4000001 is more than 4000000");
         assert!(check_tensors(&[view("../../etc/passwd", &[1], &[0]), view("b", &[], &[0])]).is_ok());
     }
 

@@ -1,7 +1,7 @@
 //! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
-//! `planning`, `diagnosis`, `recovery` and `plane` alone are built with the features of their names, in seconds.
+//! `planning`, `diagnosis`, `recovery`, `plane` and `tensors` alone are built with the features of their names, in seconds.
 
 #[cfg(feature = "bench")]
 mod archive;
@@ -23,6 +23,8 @@ mod recovery;
 mod report;
 #[cfg(feature = "bench")]
 mod scheduler;
+#[cfg(feature = "tensors")]
+mod tensors;
 #[cfg(feature = "bench")]
 mod training;
 
@@ -30,13 +32,14 @@ mod training;
 ///
 /// # Errors
 /// When cargo can't be started.
-#[cfg(not(any(feature = "planning", feature = "diagnosis", feature = "recovery")))]
+#[cfg(not(any(feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors")))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let features = match name {
         Some("planning") => "xtask/planning",
         Some("diagnosis") => "xtask/diagnosis",
         Some("recovery") => "xtask/recovery",
         Some("plane") => "xtask/plane",
+        Some("tensors") => "xtask/tensors",
         _ => "xtask/bench",
     };
     let mut command = crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", features]);
@@ -44,11 +47,11 @@ pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bo
 }
 
 /// A benchmark takes its options, prints what it measured and returns whether its targets were met.
-#[cfg(any(test, feature = "planning", feature = "diagnosis", feature = "recovery"))]
+#[cfg(any(test, feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))]
 type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
-#[cfg(any(feature = "planning", feature = "diagnosis", feature = "recovery"))]
+#[cfg(any(feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))]
 const BENCHES: &[(&str, Bench)] = &[
     #[cfg(feature = "bench")]
     ("archive", archive::run),
@@ -68,18 +71,20 @@ const BENCHES: &[(&str, Bench)] = &[
     ("recovery", recovery::run),
     #[cfg(feature = "bench")]
     ("scheduler", scheduler::run),
+    #[cfg(feature = "tensors")]
+    ("tensors", tensors::run),
 ];
 
 /// Runs the named benchmark; without a name, lists them.
 ///
 /// # Errors
 /// When the name isn't known or the benchmark fails.
-#[cfg(any(feature = "planning", feature = "diagnosis", feature = "recovery"))]
+#[cfg(any(feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     run(BENCHES, name, options)
 }
 
-#[cfg(any(test, feature = "planning", feature = "diagnosis", feature = "recovery"))]
+#[cfg(any(test, feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))]
 fn run(benches: &[(&str, Bench)], name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let names: Vec<&str> = benches.iter().map(|(name, _)| *name).collect();
     let Some(name) = name else {

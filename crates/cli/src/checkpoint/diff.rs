@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::archive::KeyFile;
 use crate::checkpoint::failed;
 use crate::checkpoint::groups::{grouped, pattern};
+use crate::checkpoint::magnitudes::{self, Magnitudes};
 use crate::checkpoint::place::Place;
 use crate::checkpoint::show::declared;
 use crate::failure::Failure;
@@ -26,6 +27,10 @@ pub(crate) struct DiffArgs {
     /// A line for each tensor, equal ones too
     #[arg(long)]
     all: bool,
+    /// Read what has changed, and say by how much: elements whose bits differ, the largest difference, the root of the mean
+    /// square of the differences, and that as a part of what was (L2); NaN and infinities, before and after
+    #[arg(long)]
+    magnitudes: bool,
     /// End with 1 if anything differs
     #[arg(long)]
     exit_code: bool,
@@ -63,6 +68,8 @@ struct Row<'a> {
     verdict: Verdict,
     before: Option<&'a TensorInfo>,
     after: Option<&'a TensorInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    magnitude: Option<magnitudes::Row>,
 }
 
 pub(crate) fn diff(global: &Global, args: &DiffArgs) -> Result<ExitCode, Failure> {
@@ -73,19 +80,28 @@ pub(crate) fn diff(global: &Global, args: &DiffArgs) -> Result<ExitCode, Failure
     }
     let (old, new) = (before.info(&args.key)?, after.info(&args.key)?);
     let mut compared = compare(&old, &new);
-    if compared.iter().any(|one| one.verdict == Verdict::Recut)
-        && let (Some(old), Some(new)) = (before.snapshot()?, after.snapshot()?)
-    {
+    let mut magnitudes = None;
+    if args.magnitudes || compared.iter().any(|one| one.verdict == Verdict::Recut) {
+        let both = before.snapshot()?.zip(after.snapshot()?);
+        if args.magnitudes {
+            let (old, new) = both.as_ref().ok_or_else(not_at_hand)?;
+            magnitudes = Some(magnitudes::measure(&compared, old, new)?);
+        }
         let mut unknown = compared.iter_mut().filter(|one| one.verdict == Verdict::Recut);
-        unknown.try_for_each(|one| decide(one, &old, &new))?;
+        both.map_or(Ok(()), |(old, new)| unknown.try_for_each(|one| decide(one, &old, &new)))?;
     }
     let is_equal = compared.iter().all(|one| one.verdict == Verdict::Equal);
     if global.json {
-        output::json(&difference((&before, &old), (&after, &new), &compared))?;
+        output::json(&difference((&before, &old), (&after, &new), &compared, magnitudes.as_ref()))?;
     } else {
-        output::print(&text(&compared, args.all))?;
+        output::print(&text(&compared, args.all, magnitudes.as_ref()))?;
     }
     Ok(if args.exit_code && !is_equal { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn not_at_hand() -> Failure {
+    let hint = "get them first: gangline checkpoint pull ARCHIVE FOLDER";
+    Failure::local("magnitudes take the tensors themselves, and those of an archive aren't at hand", hint)
 }
 
 /// Reads a tensor that was cut in different ways.
@@ -109,6 +125,7 @@ fn difference<'a>(
     before: (&'a Place, &'a CheckpointInfo),
     after: (&'a Place, &'a CheckpointInfo),
     compared: &[Compared<'a>],
+    magnitudes: Option<&Magnitudes>,
 ) -> Difference<'a> {
     let side = |(place, info): (&'a Place, &'a CheckpointInfo)| Side {
         place: &place.place,
@@ -120,6 +137,7 @@ fn difference<'a>(
         verdict: one.verdict,
         before: one.before,
         after: one.after,
+        magnitude: magnitudes.and_then(|all| all.get(&one.tensor().name)).map(magnitudes::Row::of),
     };
     Difference {
         before: side(before),
@@ -130,7 +148,7 @@ fn difference<'a>(
     }
 }
 
-fn text(compared: &[Compared<'_>], is_all: bool) -> String {
+fn text(compared: &[Compared<'_>], is_all: bool, magnitudes: Option<&Magnitudes>) -> String {
     let shown = compared.iter().filter(|one| is_all || one.verdict != Verdict::Equal);
     let key = |one: &&Compared<'_>| {
         let name = &one.tensor().name;
@@ -139,14 +157,14 @@ fn text(compared: &[Compared<'_>], is_all: bool) -> String {
     let row = |((verdict, pattern, declarations), group): ((Verdict, String, String), Vec<&Compared<'_>>)| {
         let bytes = Bytes(group.iter().map(|one| one.tensor().bytes.0).sum());
         let name = if let [alone] = group[..] { alone.tensor().name.clone() } else { pattern };
-        vec![said(verdict).to_owned(), name, group.len().to_string(), declarations, bytes.to_string()]
+        let mut row = vec![said(verdict).to_owned(), name, group.len().to_string(), declarations, bytes.to_string()];
+        row.extend(magnitudes.into_iter().flat_map(|all| magnitudes::cells(all, &group)));
+        row
     };
+    let mut headings = vec!["", "TENSOR", ">COUNT", "TYPE AND SHAPE", ">SIZE"];
+    headings.extend(magnitudes.into_iter().flat_map(|_| magnitudes::HEADINGS));
     let rows: Vec<Vec<String>> = grouped(shown, key).into_iter().map(row).collect();
-    let table = if rows.is_empty() {
-        String::new()
-    } else {
-        output::table(&["", "TENSOR", ">COUNT", "TYPE AND SHAPE", ">SIZE"], rows) + "\n"
-    };
+    let table = if rows.is_empty() { String::new() } else { output::table(&headings, rows) + "\n" };
     let count =
         |(verdict, count): (Verdict, Count)| format!("{} {} ({})", count.tensors, said(verdict), Bytes(count.bytes));
     let counts = counts(compared);

@@ -1,6 +1,12 @@
 //! `checkpoint import`: a model that others saved becomes a checkpoint.
+//!
+//! What torch wrote are pickles, whose values have Python's types: the package of Python reads them, with torch's own unpickler that
+//! runs nothing, and this command calls it.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use clap::Args;
 use gangline_base::Step;
@@ -13,7 +19,8 @@ use crate::{Global, output};
 /// What is imported where.
 #[derive(Args, Debug)]
 pub(crate) struct ImportArgs {
-    /// The model: a folder with model.safetensors.index.json or with one safetensors file, or such a file
+    /// The model: a folder with model.safetensors.index.json or with one safetensors file, or such a file; or what torch wrote,
+    /// by torch.save (a file) or torch.distributed.checkpoint (a folder), which takes Python with torch and gangline
     model: PathBuf,
     /// The folder of checkpoints; it is made if it isn't there
     folder: PathBuf,
@@ -23,11 +30,17 @@ pub(crate) struct ImportArgs {
     /// Put this before each name: model. makes head.weight model.head.weight
     #[arg(long, default_value = "")]
     prefix: String,
+    /// The Python that reads what torch wrote
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    python: PathBuf,
 }
 
 pub(crate) fn import(global: &Global, args: &ImportArgs) -> Result<(), Failure> {
     if !args.model.exists() {
         return Err(Failure::local(format!("there is no {}", args.model.display()), ""));
+    }
+    if is_of_torch(&args.model) {
+        return import_by_python(global, args);
     }
     std::fs::create_dir_all(&args.folder)?;
     let store = open(&args.folder)?;
@@ -45,4 +58,53 @@ pub(crate) fn import(global: &Global, args: &ImportArgs) -> Result<(), Failure> 
         "step {}: {} tensors, {} of {} files, written and read back",
         imported.step, imported.tensors, imported.bytes, imported.files
     ))
+}
+
+/// Whether torch wrote it: a folder of torch.distributed.checkpoint, or a file that is a zip or a pickle. The first eight bytes of a
+/// safetensors file are the length of its header, which neither could be.
+fn is_of_torch(model: &Path) -> bool {
+    if model.is_dir() {
+        return model.join(".metadata").is_file();
+    }
+    let mut begin = [0; 8];
+    let is_long = File::open(model).and_then(|mut file| file.read_exact(&mut begin)).is_ok();
+    is_long
+        && begin[4..] != [0; 4]
+        && (begin.starts_with(b"PK\x03\x04") || begin[0] == 0x80 && (2..=5).contains(&begin[1]))
+}
+
+/// Has the package of Python import it, which says what came of it as this command does.
+fn import_by_python(global: &Global, args: &ImportArgs) -> Result<(), Failure> {
+    let python = args.python.display();
+    let command = format!("-m gangline import {} {} --step {}", args.model.display(), args.folder.display(), args.step);
+    if !args.prefix.is_empty() {
+        let hint = "leave --prefix out: a state dict keeps its own names";
+        return Err(Failure::local("what torch wrote is imported as it is, without a prefix", hint));
+    }
+    let lacking = |why: String| {
+        let hint = format!("name one with --python, or run where there is one: python {command}");
+        Failure::local(format!("what torch wrote is read by Python with torch and gangline, and {why}"), hint)
+    };
+    let mut look = Command::new(&args.python);
+    look.args(["-c", "import torch, gangline"]).stdin(Stdio::null());
+    let looked = look.output().map_err(|error| lacking(format!("{python} doesn't run: {error}")))?;
+    if !looked.status.success() {
+        let said = String::from_utf8_lossy(&looked.stderr);
+        return Err(lacking(format!("{python} says {:?}", said.lines().last().unwrap_or_default())));
+    }
+    let mut import = Command::new(&args.python);
+    import
+        .args(["-m", "gangline", "import"])
+        .args([&args.model, &args.folder])
+        .arg("--step")
+        .arg(args.step.to_string());
+    if global.json {
+        import.arg("--json");
+    }
+    let output = import.stdin(Stdio::null()).stderr(Stdio::piped()).output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure::local(said.lines().last().unwrap_or("Python failed without a word"), ""));
+    }
+    output::print(&String::from_utf8_lossy(&output.stdout))
 }

@@ -58,8 +58,8 @@ impl Source {
         let saved_at = manifest.lineage.as_ref().map_or(written_at, Lineage::saved_at);
         let text = std::fs::read(&path).map_err(failed)?;
         let manifest_origin = Origin::of_bytes(&path, text.len() as u64, Digest::of(&text));
-        let shards = manifest.shards.iter().map(|record| {
-            let path = folder.join(layout::shard_file(record.rank, manifest.world_size));
+        let shards = manifest.files().map(|(name, record)| {
+            let path = folder.join(name);
             let shard = shard::Shard::open(&path, record)?;
             let mut placed: Vec<Placed<'_>> = (0..shard.len()).map(|index| shard.place(index)).collect();
             placed.sort_by_key(|tensor| (tensor.start, tensor.bytes));
@@ -83,12 +83,17 @@ pub(crate) fn element_of(data_type: DataType) -> Element {
     match data_type {
         DataType::Bf16 => Element::Bf16,
         DataType::F16 => Element::F16,
-        DataType::F32 => Element::F32,
+        // A complex number is two of them.
+        DataType::F32 | DataType::C64 => Element::F32,
         DataType::F64 => Element::F64,
         DataType::I16 | DataType::U16 => Element::Word16,
         DataType::I32 | DataType::U32 => Element::Word32,
         DataType::I64 | DataType::U64 => Element::Word64,
-        DataType::F8E4m3 | DataType::F8E5m2 | DataType::I8 | DataType::U8 | DataType::Bool => Element::Word8,
+        DataType::F8E4m3 | DataType::F8E5m2 | DataType::F8E8m0 | DataType::F8E4m3Fnuz | DataType::F8E5m2Fnuz => {
+            Element::Word8
+        }
+        DataType::F6E2m3 | DataType::F6E3m2 | DataType::F4 => Element::Word8,
+        DataType::I8 | DataType::U8 | DataType::Bool => Element::Word8,
     }
 }
 

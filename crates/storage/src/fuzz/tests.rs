@@ -111,7 +111,8 @@ fn no_mutation_of_a_manifest_or_an_index_makes_a_panic() {
     check(manifest, &body(sealed), 3);
     let magic = INDEX_MAGIC.to_owned();
     let (plan_blake3, shard) = (Digest::of(b"plan"), shard());
-    let sound = ShardIndex { magic, version: 2, step: STEP, writer: 3, world_size: 2, plan_blake3, shard };
+    let sound =
+        ShardIndex { magic, version: 2, step: STEP, writer: 3, world_size: 2, plan_blake3, shard, more: Vec::new() };
     check(index, &body(seal(&sound)), 4);
 }
 
@@ -126,6 +127,18 @@ fn no_mutation_of_a_staged_saves_note_or_a_lease_makes_a_panic() {
     let staged = crate::staging::parse_note(&seal_text(sound.clone()), COPY_BYTES);
     assert_eq!(staged.map(|staged| staged.bytes()), Some(4_106));
     check(staged_note, &sound, 9);
+    // A rank with two files: the second begins at a page.
+    let more = br#","more":[{"header_bytes":100,"tensors":[{"name":"b","data_type":"U8","shape":[3],"range":{"start":0,"end":3},"part_of":null}]}]"#;
+    let two = [&sound[..], more].concat();
+    let staged = crate::staging::parse_note(&seal_text(two.clone()), COPY_BYTES);
+    assert!(staged.is_none(), "two pages have no room for a file of two and another");
+    let small = String::from_utf8(two).unwrap().replace("\"header_bytes\":4096", "\"header_bytes\":40").into_bytes();
+    let staged = crate::staging::parse_note(&seal_text(small.clone()), COPY_BYTES).unwrap();
+    assert_eq!(
+        staged.images().map(|image| (image.padded.len(), image.bytes)).collect::<Vec<_>>(),
+        [(4_096, 50), (4_096, 103)]
+    );
+    check(staged_note, &small, 13);
     let owner = r#"{"host":"a","machine":"b 4026531836","process":17,"began":"1234"}"#;
     let sound = format!(
         r#"{{"magic":"gangline-archive-lease","version":1,"owner":{owner},"purpose":"push","taken_at":5,"renewed_at":6"#

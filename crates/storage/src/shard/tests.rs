@@ -16,7 +16,7 @@ fn tensor(name: &str, data: &[u8]) -> Tensor {
 fn encode(rank: u32, tensors: &[Tensor]) -> Result<(Vec<u8>, ShardRecord), Error> {
     let views: Vec<TensorView<'_>> = tensors.iter().map(Tensor::as_view).collect();
     let views: Vec<&TensorView<'_>> = views.iter().collect();
-    Ok((lay_out(&views)?.0, Staged::copy(&views, &Arc::default())?.record(rank)))
+    Ok((lay_out(&views)?.0, Staged::copy(&views, &Arc::default())?.records(rank).remove(0)))
 }
 
 /// A record of two tensors of four bytes, whatever the file says.

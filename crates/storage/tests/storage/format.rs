@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gangline_storage::archive::{Archive, Options as ArchiveOptions};
 use gangline_storage::{Error, Flaw, Options, Step, Timestamp};
 
 use crate::{files, offered, open, save};
@@ -71,8 +72,45 @@ fn with_manifest(change: impl Fn(&str) -> String) -> Result<(), Error> {
 fn members_of_a_newer_program_are_ignored_and_newer_versions_refused_by_name() {
     with_manifest(str::to_owned).unwrap();
     with_manifest(|text| format!("{text},\"codec\":\"zstd\"")).unwrap();
-    let newer = with_manifest(|text| text.replace("\"version\":1", "\"version\":3"));
-    assert!(matches!(newer, Err(Error::Corrupt { flaw: Flaw::Version { found: 3, known: 2 }, .. })), "{newer:?}");
+    let newer = with_manifest(|text| text.replace("\"version\":1", "\"version\":4"));
+    assert!(matches!(newer, Err(Error::Corrupt { flaw: Flaw::Version { found: 4, known: 3 }, .. })), "{newer:?}");
+}
+
+/// A checkpoint of two ranks whose manifest says, with a right checksum, that both files are rank 0's.
+fn with_two_files_of_a_rank(version: u32) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let parts = [([0, 0], [4, 6]), ([4, 0], [3, 6])];
+    for saved in crate::sharded::save_parts(folder.path(), &parts, 7) {
+        saved.unwrap();
+    }
+    let path = folder.path().join("step-0000000007/manifest.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (body, _) = text.rsplit_once(",\"checksum\":").unwrap();
+    let body = body.replace("\"version\":2", &format!("\"version\":{version}"));
+    let body = body.replace("\"world_size\":2", "\"world_size\":1").replace("{\"rank\":1", "{\"rank\":0");
+    let sealed = format!("{body},\"checksum\":\"{}\"}}\n", gangline_storage::Digest::of(body.as_bytes()));
+    std::fs::write(&path, sealed).unwrap();
+    folder
+}
+
+#[test]
+fn a_rank_may_have_several_files_since_version_3() {
+    let folder = with_two_files_of_a_rank(3);
+    let store = open(folder.path(), Options::reader());
+    assert_eq!(store.verify(Step(7)).unwrap().problems, []);
+    let loaded = store.load(Step(7)).unwrap();
+    assert_eq!((loaded.info.world_size, loaded.tensors.len()), (1, 2));
+
+    let (place, back) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let archive = Archive::open(place.path().to_str().unwrap(), &ArchiveOptions::default()).unwrap();
+    archive.push(&store, Step(7)).unwrap();
+    let pulled = open(back.path(), Options::default());
+    archive.pull(None, &pulled).unwrap();
+    assert_eq!(pulled.load(Step(7)).unwrap(), loaded);
+
+    let older = with_two_files_of_a_rank(2);
+    let refused = open(older.path(), Options::reader()).load(Step(7)).unwrap_err().to_string();
+    assert!(refused.contains("its format version has no such shards or types"), "{refused}");
 }
 
 /// The content hash of step 7, whoever writes it.

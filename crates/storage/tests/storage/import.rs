@@ -122,7 +122,7 @@ fn headers_that_lie_are_refused_by_the_rule_that_they_break() {
     check(&"[".repeat(100_000), "not a JSON object");
     check(&format!(r#"{{"a":{}"#, r#"{"x":"#.repeat(100_000)), "not a JSON object");
     check("{}", "don't fill the file");
-    check(&declared("a", "F4", "[8]", "[0,4]"), "element type");
+    check(&declared("a", "Q4", "[8]", "[0,4]"), "element type");
     check(&declared("a", "U8", "[4]", "[4,0]"), "ends before it starts");
     check(&declared("a", "U8", "[5]", "[0,4]"), "don't fit");
     check(&declared("a", "U8", "[-4]", "[0,4]"), "not a JSON object");

@@ -13,6 +13,7 @@ mod gang;
 mod import;
 mod kill;
 mod lease;
+mod many;
 mod oracle;
 mod readers;
 mod retention;
@@ -20,6 +21,7 @@ mod round_trip;
 mod sharded;
 mod staged;
 mod tiering;
+mod types;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
