@@ -31,6 +31,7 @@ pub mod fuzz;
 mod import;
 mod layout;
 mod manifest;
+mod marks;
 mod memory;
 mod options;
 mod pending;
@@ -46,6 +47,7 @@ mod store;
 mod tensor;
 mod threads;
 mod tiering;
+mod verification;
 
 pub use check::{Problem, VerifyReport};
 pub use claim::{Claim, look_for};
@@ -60,8 +62,9 @@ pub use manifest::{CheckpointInfo, METADATA_BYTES_MAX, TensorInfo, WORLD_SIZE_MA
 pub use options::{Options, Role};
 pub use pending::{Pending, SAVES_IN_FLIGHT_MAX, Saved};
 pub use prune::{PrunePolicy, Pruned};
-pub use snapshot::{Snapshot, Wanted};
+pub use snapshot::{Snapshot, Verify, Wanted};
 pub use staging::{Finished, finish_staged};
 pub use store::{Checkpoint, Latest, Listed, Skipped, Store};
 pub use tensor::{DIMENSIONS_MAX, DataType, NAME_BYTES_MAX, PartOf, TENSORS_MAX, Tensor, TensorView};
 pub use tiering::Tier;
+pub use verification::Verification;

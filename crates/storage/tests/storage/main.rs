@@ -16,6 +16,7 @@ mod round_trip;
 mod sharded;
 mod staged;
 mod tiering;
+mod verifying;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
