@@ -11,6 +11,7 @@ No pickle: nothing in a checkpoint is ever run. The files are safetensors.
 
 from ._distributed import DistributedStore
 from ._info import CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
+from ._loading import Loaded
 from ._store import Reader, Save, Store
 from .errors import (
     ArchiveFailedWarning,
@@ -21,6 +22,7 @@ from .errors import (
     IoFailed,
     NoSpace,
     NotFound,
+    PartialLoadWarning,
     Poisoned,
     Refused,
     RetentionFailedWarning,
@@ -41,8 +43,10 @@ __all__ = [
     "Error",
     "IoFailed",
     "Listed",
+    "Loaded",
     "NoSpace",
     "NotFound",
+    "PartialLoadWarning",
     "Poisoned",
     "Problem",
     "Pruned",

@@ -31,8 +31,9 @@ from ._imports import import_checkpoint
 from ._distributed import attempt
 from ._kinds import BY_NAME, NumpyKind, TorchKind
 from ._plan import OBJECT, PLAN
+from ._snapshot import Snapshot
 from ._state import RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
-from ._store import Reader, Snapshot, Writer, own_bytes
+from ._store import Reader, Writer, own_bytes
 from ._types import NAMES, RAW, STORED, original
 from ._values import NOT_MINE, TAG
 from .errors import NotFound, Refused

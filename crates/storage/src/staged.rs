@@ -11,7 +11,7 @@ use crate::digest::{SEGMENT_BYTES, SegmentHash, hash_segment, join_segments};
 use crate::manifest::{ShardRecord, TensorRecord};
 use crate::memory::{Memory, PAGE};
 use crate::shard::{self, Declared};
-use crate::slab::{Slab, Slabs};
+use crate::slab::{Allowance, Slab, Slabs};
 use crate::tensor::byte_count;
 use crate::threads::on_threads;
 use crate::{Digest, Error, TensorView};
@@ -59,7 +59,7 @@ impl Staged {
         })?;
         let bytes = header_bytes.checked_add(data_bytes)?;
         let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length <= memory.bytes().len())?;
-        Some(Staged { slab: Slabs::new(None).slab(memory, length), header_bytes, tensors, bytes })
+        Some(Staged { slab: Slabs::new(None, Allowance::default()).slab(memory, length), header_bytes, tensors, bytes })
     }
 
     /// The file in memory that it is, if others can find it.

@@ -18,7 +18,7 @@ use crate::manifest::{check_metadata, hash_declaration, read_manifest};
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
 use crate::prune::{clear, list_steps, plan as plan_pruning, retire};
-use crate::slab::Slabs;
+use crate::slab::{Allowance, Slabs};
 use crate::staged::Staged;
 use crate::staging::{Noted, Staging};
 use crate::tensor::{check_tensors, share};
@@ -104,6 +104,7 @@ impl Store {
             (Some(folder), Role::Writer { rank, .. }) => Some(Staging::new(folder, rank)),
             _ => None,
         };
+        let allowance = Allowance { max: options.memory_max, is_returned: !options.keeps_memory };
         let shared = Shared::new(root, options);
         let writing = match role {
             Role::Reader => None,
@@ -117,7 +118,7 @@ impl Store {
             (Some(tier), Role::Writer { rank: 0, .. }) => Some(shared.tiering.start(&shared.root, tier, newest)?),
             _ => None,
         };
-        Ok(Store { shared, slots: Arc::default(), slabs: Slabs::new(staging), writing, archiving })
+        Ok(Store { shared, slots: Arc::default(), slabs: Slabs::new(staging, allowance), writing, archiving })
     }
 
     /// The folder.
@@ -136,7 +137,8 @@ impl Store {
     /// ([`PartOf`](crate::PartOf)).
     ///
     /// The memory of the copies is kept for the next saves until the store is dropped: as much as the largest save takes,
-    /// once for each that was under way at the same time.
+    /// once for each that was under way at the same time, so two copies at most. [`Options::memory_max`] and
+    /// [`Options::keeps_memory`] bound it.
     ///
     /// With [`SAVES_IN_FLIGHT_MAX`](crate::SAVES_IN_FLIGHT_MAX) saves under way it waits for one to end first.
     ///
