@@ -11,6 +11,7 @@ No pickle: nothing in a checkpoint is ever run. The files are safetensors.
 
 from ._distributed import DistributedStore
 from ._info import Branch, CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
+from ._loading import Loaded
 from ._native import __version__
 from ._retention import Keep
 from ._store import Reader, Save, Store
@@ -25,6 +26,7 @@ from .errors import (
     IoFailed,
     NoSpace,
     NotFound,
+    PartialLoadWarning,
     Poisoned,
     Refused,
     RetentionFailedWarning,
@@ -49,8 +51,10 @@ __all__ = [
     "IoFailed",
     "Keep",
     "Listed",
+    "Loaded",
     "NoSpace",
     "NotFound",
+    "PartialLoadWarning",
     "Poisoned",
     "Problem",
     "Pruned",

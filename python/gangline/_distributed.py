@@ -1,14 +1,16 @@
 """The store as the ranks of a gang use it together."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ._loading import How
 from ._notes import Note
 from ._remote import refuse_address
+from ._snapshot import Snapshot
 from ._state import VALUES, Gathering, Local, Scattering
 from ._retention import Keep
-from ._store import Save, Snapshot, Writer, check_step, own_bytes, warn_skipped
+from ._store import Save, Writer, check_step, own_bytes, warn_skipped
 from ._values import path_text
 from .errors import Corrupt, Error, NotFound, Refused
 
@@ -24,6 +26,7 @@ class DistributedStore(Writer):
     group: a torch.distributed process group with any backend; None is the default group.
     commit_timeout: seconds that ranks wait for each other's part of a save; it fails on all of them after that.
     archive, archive_bytes_per_second_max: as for Store; rank 0 pushes.
+    memory_max, keep_memory: as for Store, for each rank.
 
     Opening is collective, saving isn't: ranks meet through the folder alone, in the background.
     Raises Held if another run writes there, Refused, IoFailed.
@@ -38,6 +41,8 @@ class DistributedStore(Writer):
         *,
         archive: str | None = None,
         archive_bytes_per_second_max: int | None = None,
+        memory_max: int | None = None,
+        keep_memory: bool = True,
     ) -> None:
         import torch.distributed as dist
 
@@ -45,7 +50,8 @@ class DistributedStore(Writer):
         self.group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         writer = (self.rank, self.world_size, attempt())
-        super().__init__(path, writer, keep, commit_timeout, archive, archive_bytes_per_second_max)
+        memory = {"memory_max": memory_max, "keep_memory": keep_memory}
+        super().__init__(path, writer, keep, commit_timeout, archive, archive_bytes_per_second_max, **memory)
         # Only now has every rank cleared away what it left behind when it died.
         dist.barrier(group)
 
@@ -63,38 +69,66 @@ class DistributedStore(Writer):
         tree = gathering.tree(state_dict)
         return self.send(step, gathering.pieces + [own_bytes(VALUES, tree)] * (self.rank == 0), metadata)
 
-    def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
-        """As Store.load, and collective: all ranks load the same checkpoint, or all raise.
+    def load(
+        self,
+        step: int | None = None,
+        into: dict[Any, Any] | None = None,
+        *,
+        only: Iterable[str] | None = None,
+        strict: bool = True,
+        cast: bool = False,
+        verify: str = "all",
+    ) -> dict[Any, Any]:
+        """As Store.load, and collective: all ranks load the same checkpoint, or all raise. If one refuses, nothing is read on any.
 
         Of a DTensor in `into` each rank reads what its shard takes, however the checkpoint was cut. A tensor that `into` lacks
-        is loaded whole on every rank.
+        is loaded whole on every rank. What a check in the background finds is told on the rank that found it.
         """
         import torch.distributed as dist
 
+        how = How.of(only, strict, cast, verify)
+        (_, unverified) = self._try(step, self._raise_unverified)
+        worst = self._worst(unverified)
+        if worst is not None:
+            raise worst if unverified is None else unverified
         steps = [self._native.line() if step is None else [check_step(step)]]
         first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
         dist.broadcast_object_list(steps, src=first, group=self.group)
         for candidate in steps[0]:
-            scattering, error = self._read(candidate, into)
-            errors = [None] * self.world_size
-            dist.all_gather_object(errors, error, group=self.group)
-            worst = next((error for error in errors if error is not None), None)
+            (snapshot, scattering), own = self._try(candidate, lambda: self._plan(candidate, into, how))
+            worst = self._worst(own)
+            if worst is None:
+                verification, own = self._try(candidate, lambda: scattering.fill(snapshot.read))
+                worst = self._worst(own)
             if worst is None:
                 self._resumed(candidate)
-                return scattering.finish()
+                return self._finish(candidate, scattering, verification)
             if step is not None or not isinstance(worst, (Corrupt, NotFound)):
-                raise worst if error is None else error
+                raise worst if own is None else own
             warn_skipped(candidate, worst)
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
-    def _read(self, step, into):
+    def _plan(self, step, into, how):
+        snapshot = Snapshot(self._native, step)
+        scattering = Scattering(snapshot, into, self._sharded, how)
+        scattering.plan()
+        return snapshot, scattering
+
+    def _worst(self, own):
+        """What the first rank that failed says, or None."""
+        import torch.distributed as dist
+
+        errors = [None] * self.world_size
+        dist.all_gather_object(errors, own, group=self.group)
+        return next((error for error in errors if error is not None), None)
+
+    @staticmethod
+    def _try(step, act):
+        """(What came of it, None), or (None, None) and what it failed by."""
         try:
-            snapshot = Snapshot(self._native, step)
-            scattering = Scattering(snapshot, into, self._sharded)
-            snapshot.read(scattering.plan())
+            return act(), None
         except Exception as error:  # whatever it is, the other ranks wait to hear of it
-            return None, error if isinstance(error, Error) else Error(f"load step {step}: {error!r}")
-        return scattering, None
+            return (None, None), error if isinstance(error, Error) else Error(f"load step {step}: {error!r}")
 
     def _local(self, path, kind, tensor):
         if not hasattr(tensor, "to_local"):

@@ -103,7 +103,8 @@ class JaxKind(NumpyKind):
 
     @staticmethod
     def copy_into(target, source):
-        return JaxKind.finish(source)
+        made = JaxKind.finish(source)
+        return made if made.dtype == target.dtype else made.astype(target.dtype)
 
     @staticmethod
     def finish(value):

@@ -20,7 +20,15 @@ class Pending:
 
 class Snapshot:
     def info(self) -> str: ...
-    def read_into(self, asked: Sequence[tuple[str, str, Sequence[int], Sequence[int], NDArray[uint8]]]) -> None: ...
+    def read_into(
+        self,
+        asked: Sequence[tuple[str, str, Sequence[int], Sequence[int], NDArray[uint8]]],
+        verify: str = "all",
+        marks: str | None = None,
+    ) -> Verification | None: ...
+
+class Verification:
+    def wait(self, seconds: float | None = None) -> bool: ...
 
 class Store:
     def __init__(
@@ -33,6 +41,8 @@ class Store:
         staging: str | None = None,
         archive: _Place | None = None,
         restore_below: int | None = None,
+        memory_max: int | None = None,
+        keep_memory: bool = True,
     ) -> None: ...
     def save(
         self,

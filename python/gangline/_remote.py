@@ -18,12 +18,17 @@ def is_address(path: str | os.PathLike[str]) -> bool:
 
 def folder_of(address: str) -> str:
     """The folder on this machine for an archive's checkpoints: below GANGLINE_CACHE_DIR, or else the user's cache folder."""
-    own = os.environ.get("GANGLINE_CACHE_DIR")
-    base = pathlib.Path(own) if own else pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gangline"
     name = hashlib.blake2b(address.rstrip("/").encode()).hexdigest()[:_HASH_DIGITS]
-    folder = base / "checkpoints" / name
+    folder = cache_folder("checkpoints") / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return str(folder)
+
+
+def cache_folder(name: str) -> pathlib.Path:
+    """A folder of this name below GANGLINE_CACHE_DIR, or else the user's cache folder."""
+    own = os.environ.get("GANGLINE_CACHE_DIR")
+    base = pathlib.Path(own) if own else pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gangline"
+    return base / name
 
 
 def refuse_address(path: str | os.PathLike[str]) -> None:

@@ -6,11 +6,13 @@ what else there is and where each tensor goes, is itself kept as a tensor of byt
 
 import base64
 import dataclasses
+import math
 
 import numpy
 
 from . import _values
 from ._kinds import BY_NAME, NumpyKind, kind_of
+from ._loading import LEFT_OUT, How, Selection, without_gaps
 from ._types import RAW, STORED, numpy_type, original, stored, stored_box
 from ._values import NOT_MINE, TAG, path_text
 from .errors import Corrupt, Refused
@@ -18,6 +20,11 @@ from .errors import Corrupt, Refused
 RESERVED = "__gangline__."
 VALUES = RESERVED + "values"
 ABSENT = object()
+# What is read before it is copied takes at most this at once, or one tensor.
+_BATCH_BYTES_MAX = 256 << 20
+# By the last digits of the stored type's name; of the others one.
+_ELEMENT_BYTES = {"64": 8, "32": 4, "16": 2}
+_WHOLE = How()
 
 
 @dataclasses.dataclass
@@ -157,31 +164,54 @@ def array_of(payload):
 
 
 class Scattering:
-    """Puts a state dict together again: `plan` says what to read, `finish` what there is once that has been read.
+    """Puts a state dict together again: `plan` says what to read, `fill` reads it, `finish` says what there is then.
 
     `sharded(path, tensor)` tells what this rank holds of a sharded tensor in `into`: (local tensor, its offsets in the whole).
     """
 
-    def __init__(self, snapshot, into, sharded):
+    def __init__(self, snapshot, into, sharded, how=_WHOLE):
         self.text, self.tensors, self.where = snapshot.values(into), snapshot.tensors, snapshot.where
-        self.into, self.sharded = into, sharded
+        self.into, self.sharded, self.how = into, sharded, how
+        self.selection = Selection(how, into)
         self.wanted = []
+        self.aside = []  # what has to be copied, or converted, into where it belongs: (_Aside, ...)
         self.finals = {}  # path -> what makes the value, after reading
         self.read = {}  # (kind, name) -> the new value that will hold the whole tensor
         self.filled = set()  # (name, identity) of the memory of `into` that will hold it
-        self.tree = None
+        self.kept = {}  # path -> what is kept of a copied tensor
 
     def plan(self):
-        """What to read. All that can be refused is refused here, before anything is written into."""
-        self.tree = _values.decode(self.text, self.leaf, self.where)
-        if self.into is not None:
-            _check_fits((), self.into, self.tree)
+        """What to read into where it lies. All that can be refused is refused here, before anything is written into."""
+        tree = self.selection.chosen((), _values.decode(self.text, self.leaf, self.where))
+        self.selection.check_names(tree)
+        if self.into is None:
+            without_gaps((), tree)
+        else:
+            self.selection.check_fits((), self.into, tree)
         return self.wanted
 
+    def fill(self, read):
+        """Has `read(wanted, verify)` read what `plan` returned, and then what has to be copied, some of it at a time; what the first
+        of these returned: a check that is under way, or None."""
+        verification = read(self.wanted, self.how.verify)
+        # What is copied is checked before, so that there is one check to wait for.
+        verify = "all" if self.how.verify == "background" else self.how.verify
+        for batch in _batches(self.aside):
+            rooms = [one.kind.new(one.type, one.kind.shape_of(one.local)) for one in batch]
+            wanted = [one.wanted(one.kind.room_in(room)) for one, room in zip(batch, rooms, strict=True)]
+            read([one for one in wanted if one.room.size], verify)
+            for one, room in zip(batch, rooms, strict=True):
+                self.kept[one.path] = one.kind.copy_into(one.local, room)
+        return verification
+
     def finish(self):
-        """The state dict, after what `plan` returned has been read; `into` itself if there is one."""
+        """The state dict, after `fill`; `into` itself if there is one."""
         tree = _values.decode(self.text, lambda path, payload: self.finals[path](), self.where)
-        return tree if self.into is None else _merge(self.into, tree)
+        tree = self.selection.chosen((), tree)
+        if self.into is not None:
+            return self.selection.merge((), self.into, tree)
+        whole = without_gaps((), tree)
+        return {} if whole is LEFT_OUT else whole
 
     def leaf(self, path, payload):
         if payload[TAG] == "numpy":
@@ -197,6 +227,9 @@ class Scattering:
         kind, name = BY_NAME[payload["as"]], payload["at"]
         if name not in self.tensors:
             raise Corrupt(f"read {path_text(path)} of {self.where}: there is no tensor {name!r}")
+        if not self.selection.takes(path):
+            self.finals[path] = lambda: LEFT_OUT
+            return LEFT_OUT
         type_name, shape = original(*self.tensors[name], payload.get("raw"))
         target = ABSENT if self.into is None else find(self.into, path)
         if kind_of(target) is not None:
@@ -218,38 +251,80 @@ class Scattering:
             local, offsets = self.sharded(path, target)
         found = kind.type_of(local), tuple(shape)
         if found != declared:
-            raise Refused(
-                f"load {path_text(path)}: it was saved as {_described(*declared)}, and into has {_described(*found)}"
-            )
+            self.check_cast(path, found, declared)
         self.finals[path] = lambda: target
         memory = name, kind.identity(local)
         if memory[1] is not None and memory in self.filled:
             return target  # tied there too
         self.filled.add(memory)
-        room = kind.room_in(local)
+        room = kind.room_in(local) if found == declared else None
         if room is not None:
             self.want(name, offsets, room, kind.shape_of(local))
             return target
-        aside = kind.new(found[0], kind.shape_of(local))
-        self.want(name, offsets, kind.room_in(aside), kind.shape_of(local))
+        self.aside.append(_Aside(path, name, kind, local, declared[0], offsets, self.tensors[name]))
 
         def copied():
-            kept = kind.copy_into(local, aside)
-            return target if kept is local else kept
+            return target if self.kept[path] is local else self.kept[path]
 
         self.finals[path] = copied
         return target
 
-    def want(self, name, offsets, room, shape):
-        whole = self.tensors[name][1]
-        if not room.size:
+    def check_cast(self, path, found, declared):
+        """Refuses a tensor that isn't the one that was saved, unless it only has other floating-point numbers and that is wanted."""
+        are_floats = all(name.startswith(("float", "bfloat")) for name in (found[0], declared[0]))
+        may_cast = are_floats and found[1] == declared[1]
+        if self.how.cast and may_cast:
             return
-        if offsets is None:
-            self.wanted.append(Wanted(name, (0,) * len(whole), tuple(whole), room))
-        else:
-            extra = whole[len(shape) :]
-            offsets, shape = stored_box(self.tensors[name][0], None, offsets, shape)
-            self.wanted.append(Wanted(name, (*offsets, *(0,) * len(extra)), (*shape, *extra), room))
+        hint = "; cast=True converts it" if may_cast else ""
+        saved, has = _described(*declared), _described(*found)
+        raise Refused(f"load {path_text(path)}: it was saved as {saved}, and into has {has}{hint}")
+
+    def want(self, name, offsets, room, shape):
+        if room.size:
+            self.wanted.append(_wanted(name, self.tensors[name], offsets, room, shape))
+
+
+@dataclasses.dataclass
+class _Aside:
+    """A tensor that is read into memory of its own first: it lies on a device, has gaps, or has another type."""
+
+    path: tuple
+    name: str
+    kind: object
+    local: object
+    type: str
+    offsets: tuple | None
+    stored: tuple  # (type, shape) of the whole
+
+    def wanted(self, room):
+        return _wanted(self.name, self.stored, self.offsets, room, self.kind.shape_of(self.local))
+
+    def bytes(self):
+        return math.prod(self.wanted(None).shape) * _ELEMENT_BYTES.get(self.stored[0][-2:], 1)
+
+
+def _wanted(name, stored_whole, offsets, room, shape):
+    """A box of a tensor, by its shape and offsets in elements of the framework's own; all of it without offsets."""
+    stored_type, whole = stored_whole
+    if offsets is None:
+        return Wanted(name, (0,) * len(whole), tuple(whole), room)
+    extra = whole[len(shape) :]  # the bytes of an element that is kept raw
+    offsets, shape = stored_box(stored_type, None, offsets, shape)
+    return Wanted(name, (*offsets, *(0,) * len(extra)), (*shape, *extra), room)
+
+
+def _batches(asides):
+    """Groups of tensors that together take little memory; a larger one is alone."""
+    batch, size = [], 0
+    for aside in asides:
+        own = aside.bytes()
+        if batch and size + own > _BATCH_BYTES_MAX:
+            yield batch
+            batch, size = [], 0
+        batch.append(aside)
+        size += own
+    if batch:
+        yield batch
 
 
 def _described(type_name, shape):
@@ -266,30 +341,3 @@ def find(tree, path):
         else:
             return ABSENT
     return tree
-
-
-def _check_fits(path, into, saved):
-    if isinstance(into, dict) and isinstance(saved, dict):
-        missing = [key for key in into if key not in saved]
-        if missing:
-            raise Refused(f"load {path_text((*path, missing[0]))}: the checkpoint has no such key")
-        for key in into:
-            _check_fits((*path, key), into[key], saved[key])
-    elif isinstance(into, (list, tuple)) and isinstance(saved, (list, tuple)):
-        if len(into) > len(saved):
-            raise Refused(f"load {path_text((*path, len(saved)))}: the checkpoint has only {len(saved)} items there")
-        for index, item in enumerate(into):
-            _check_fits((*path, index), item, saved[index])
-    elif isinstance(into, (dict, list)) or kind_of(into) is not None and kind_of(saved) is None:
-        raise Refused(f"load {path_text(path)}: into has a {type(into).__qualname__}, the checkpoint {type(saved).__qualname__}")
-
-
-def _merge(into, saved):
-    if isinstance(into, dict) and isinstance(saved, dict):
-        for key, item in saved.items():
-            into[key] = _merge(into[key], item) if key in into else item
-        return into
-    if isinstance(into, list) and isinstance(saved, list):
-        into[:] = [_merge(into[at], item) if at < len(into) else item for at, item in enumerate(saved)]
-        return into
-    return saved

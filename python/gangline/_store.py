@@ -4,25 +4,28 @@ import atexit
 import dataclasses
 import json
 import logging
-import operator
 import os
 import sys
 import traceback
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from . import _info, _native, _notes, _plan
+from . import _info, _native, _notes
+from ._loading import How, Loaded
 from ._notes import Note
 from ._remote import Remote, folder_of, is_address
 from ._retention import Keep, given
 from ._save import Save, ask, check_process, unasked, warn_of_retention
-from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
-from ._values import BYTES_MAX, path_text
-from .errors import ArchiveFailedWarning, Corrupt, Error, Held, NotFound, Refused, SaveFailedWarning, SkippedWarning
+from ._snapshot import Snapshot, check_step
+from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering
+from ._values import path_text
+from .errors import (
+    ArchiveFailedWarning, Corrupt, Error, Held, NotFound, PartialLoadWarning, Refused, SaveFailedWarning, SkippedWarning
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -30,45 +33,6 @@ if TYPE_CHECKING:
 # How often a load looks again because what it wanted was pruned under its eyes.
 _LOOKS_MAX = 4
 
-
-def check_step(step):
-    """A step as the store counts it."""
-    try:
-        number = operator.index(step)
-    except TypeError:
-        raise Refused(f"take {step!r} as a step: it is a {type(step).__qualname__}, not an integer") from None
-    if not 0 <= number < 1 << 64:
-        raise Refused(f"take {step!r} as a step: steps are from 0 to 2^64 - 1")
-    return number
-
-
-class Snapshot:
-    """A checkpoint opened for reading."""
-
-    def __init__(self, native, step):
-        self.step = step
-        self.where = f"the checkpoint of step {step}"
-        self._native = native.open_step(check_step(step))
-        told = json.loads(self._native.info())
-        self.tensors = {tensor["name"]: (tensor["data_type"], tuple(tensor["shape"])) for tensor in told["tensors"]}
-
-    def values(self, into=None):
-        """The text of the tree of values. If none was saved, it is made of the tensors' names, and of where they are in `into`."""
-        return self.bytes(VALUES) if VALUES in self.tensors else _plan.tree(self, into)
-
-    def bytes(self, name):
-        """All bytes of a tensor."""
-        kind, shape = self.tensors[name]
-        if kind != "U8" or len(shape) != 1 or shape[0] > BYTES_MAX:
-            raise Corrupt(f"read {self.where}: {name!r} is not a string of at most {BYTES_MAX} bytes")
-        room = numpy.empty(shape, numpy.uint8)
-        self.read([Wanted(name, (0,), shape, room)])
-        return room.tobytes()
-
-    def read(self, wanted):
-        """Reads boxes of tensors, several at once, checking every byte."""
-        asked = [(one.name, self.tensors[one.name][0], list(one.offsets), list(one.shape), one.room) for one in wanted]
-        self._native.read_into(asked)
 
 
 class Reader:
@@ -87,6 +51,8 @@ class Reader:
         except Held as error:
             advice = "give each run a folder of its own; gangline.Reader looks at this one without writing"
             raise Held(f"{error}: {advice}") from None
+        self.loaded: Loaded | None = None
+        """What the newest `load` did: its step, what it left out, and whether its bytes are verified."""
         self._process = os.getpid()
         self._remote = Remote(self._native, _place(path, None)) if is_address(path) else None
 
@@ -207,27 +173,51 @@ class Reader:
         step = None if step is None else check_step(step)
         return _info.pulled(self._native.pull(step, _place(archive, bytes_per_second_max, key_file)))
 
-    def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
-        """Reads a checkpoint, checking every byte, and returns the state dict: what Store, DistributedStore or a callback saved, or
+    def load(
+        self,
+        step: int | None = None,
+        into: dict[Any, Any] | None = None,
+        *,
+        only: Iterable[str] | None = None,
+        strict: bool = True,
+        cast: bool = False,
+        verify: str = "all",
+    ) -> dict[Any, Any]:
+        """Reads a checkpoint and returns the state dict: what Store, DistributedStore or a callback saved, or
         gangline.torch.StorageWriter, whose dicts have text for keys, as torch's planners make it (but for optimizers' states). Of
         weights that were imported, or saved by another program, a flat dict by name.
 
         step: which one; None for the newest that is good (warning about newer ones that aren't: SkippedWarning).
-        into: a state dict whose tensors are read into where they lie, on whatever device; everything else in it is
-            replaced, what it lacks is added, and it is what is returned. Without it, tensors are new, in host memory.
+        into: a state dict whose tensors are read into where they lie, on whatever device; everything else in it is replaced, and it
+            is what is returned. Of the checkpoint's top level only the keys that `into` has are read (and plain values, which cost
+            nothing); to what lies in them is added what they lack, such as the moments of an optimizer that made no step yet.
+            Without `into`, everything is read, and tensors are new, in host memory.
+        only: names of what is to be read, keys joined by dots: ["model", "optimizer.state.0"]. All that lies in them is read and
+            nothing else; what else `into` has stays as it is.
+        strict: False lets `into` and the checkpoint differ. What the checkpoint lacks stays as it is in `into`, with a
+            PartialLoadWarning; what `into` lacks is left out, at every level, but an empty dict or list takes all there is.
+            `store.loaded` then tells both. A tensor of another shape is refused all the same.
+        cast: True converts where `into` has other floating-point numbers than were saved, such as bf16 for fp32, some tensors
+            (256 MiB, or one) at a time.
+        verify: when bytes are compared with what was saved. "all": before `load` returns. "first": the same, but what this machine
+            has read and found good since it was started isn't hashed again while its file's inode, length and times are the
+            same; damage that leaves these as they are goes unnoticed. "background": after `load` has returned, by reading the files
+            once more; `store.loaded.verified()` waits for it, else the store's next call, or `close`, raises what it found.
 
         Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or type; nothing
         was read into it), Corrupt (naming file and tensor; tensors of `into` may then hold some of its bytes).
         """
+        how = How.of(only, strict, cast, verify)
+        self._raise_unverified()
         step = None if step is None else check_step(step)
         self._fetch(step)
         if step is not None:
-            return self._load(step, into)
+            return self._load(step, into, how)
         for _ in range(_LOOKS_MAX):
             is_gone = False
             for candidate in self._native.line():
                 try:
-                    return self._load(candidate, into)
+                    return self._load(candidate, into, how)
                 except NotFound:
                     is_gone = True  # it has been pruned just now
                     break
@@ -237,12 +227,28 @@ class Reader:
                 break
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
-    def _load(self, step, into):
+    def _load(self, step, into, how):
         snapshot = Snapshot(self._native, step)
-        scattering = Scattering(snapshot, into, self._sharded)
-        snapshot.read(scattering.plan())
+        scattering = Scattering(snapshot, into, self._sharded, how)
+        scattering.plan()
+        verification = scattering.fill(snapshot.read)
         self._resumed(step)
-        return scattering.finish()
+        return self._finish(step, scattering, verification)
+
+    def _finish(self, step, scattering, verification):
+        """The state dict, with what there is to say of it."""
+        state = scattering.finish()
+        selection = scattering.selection
+        self.loaded = Loaded(step, selection.missing, selection.unexpected, verification)
+        if self.loaded.missing:
+            names = ", ".join(self.loaded.missing[:8]) + ", ..." * (len(self.loaded.missing) > 8)
+            warnings.warn(f"the checkpoint of step {step} has no {names}: left as they were", PartialLoadWarning, stacklevel=4)
+        return state
+
+    def _raise_unverified(self, is_waiting=False):
+        """Raises what the check of the newest load found, if it has ended badly and nobody has been told."""
+        if self.loaded is not None:
+            self.loaded.raise_untold(is_waiting)
 
     def _resumed(self, step):
         """Training goes on from this checkpoint, if it is a writer that has loaded it."""
@@ -255,8 +261,9 @@ class Reader:
         return tensor.detach().to_local(), [0] * tensor.dim()
 
     def close(self) -> None:
-        """Lets go of the folder."""
+        """Lets go of the folder. Raises what a check in the background found, after waiting for its end."""
         self._native.close()
+        self._raise_unverified(is_waiting=True)
 
     def __enter__(self) -> "Self":
         return self
@@ -271,11 +278,12 @@ class Reader:
 class Writer(Reader):
     """What writers have in common: saves under way, and who is told of their ends."""
 
-    def __init__(self, path, writer, keep, commit_timeout=None, archive=None, archive_rate=None):
+    def __init__(self, path, writer, keep, commit_timeout=None, archive=None, archive_rate=None, **memory):
         # Gangline's supervisor sets it, and finishes what is copied there when this process dies.
         staging = os.environ.get("GANGLINE_STAGING_DIR") or None
         self._archive = None if archive is None else _place(archive, archive_rate)
         options = {"commit_timeout_seconds": commit_timeout, "staging": staging, "archive": self._archive}
+        options |= _checked(**memory)
         # So is this, when the job's numbers went bad: what was saved from that step on may hold what made them so.
         below = os.environ.get("GANGLINE_RESTORE_BELOW")
         options["restore_below"] = int(below) if below else None
@@ -301,6 +309,7 @@ class Writer(Reader):
     def raise_unasked(self):
         """Raises what made a save fail that nobody asked about, once; warns of retention that failed, once."""
         check_process(self._process)
+        self._raise_unverified()
         ended = [save for save in self._saves if save.done()]
         self._saves = [save for save in self._saves if save not in ended]
         for save in ended:
@@ -357,6 +366,10 @@ class Store(Writer):
     archive: s3://bucket/prefix or a folder, to which the newest checkpoint is pushed in the background whenever the push before
         has ended; see `push`. `close` waits for it, and a process that dies is made up for by the next one's store.
     archive_bytes_per_second_max: how much of the network that may take; None for all.
+    memory_max: bytes of host memory that copies of saves may take, under way and kept; None for two copies. A save that would take
+        more waits until an earlier one is durable; one that takes more by itself is refused.
+    keep_memory: True keeps the memory of copies for the next saves, which are several times faster for that, until `close`; False
+        gives it back to the system as soon as a save is durable.
 
     `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the program.
     What is saved after `load()` follows what was loaded: after an older checkpoint it begins a branch there, and what was saved after
@@ -372,12 +385,15 @@ class Store(Writer):
         *,
         archive: str | None = None,
         archive_bytes_per_second_max: int | None = None,
+        memory_max: int | None = None,
+        keep_memory: bool = True,
     ) -> None:
         if is_address(path):
             if archive is not None:
                 raise Refused(f"open {os.fspath(path)} with archive={archive!r}: it is an archive itself")
             archive = os.fspath(path)
-        super().__init__(path, (0, 1, 0), keep, archive=archive, archive_rate=archive_bytes_per_second_max)
+        memory = {"memory_max": memory_max, "keep_memory": keep_memory}
+        super().__init__(path, (0, 1, 0), keep, archive=archive, archive_rate=archive_bytes_per_second_max, **memory)
 
     def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, Note] | None = None) -> Save:
         """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
@@ -400,6 +416,13 @@ class Store(Writer):
         if hasattr(tensor, "to_local"):
             tensor, _ = self._sharded(path, tensor)
         return Local(tensor, kind.identity(tensor))
+
+
+def _checked(memory_max=None, keep_memory=True):
+    """The options about memory, as the store takes them."""
+    if memory_max is not None and (not isinstance(memory_max, int) or not 0 < memory_max < 1 << 64):
+        raise Refused(f"open the store with memory_max={memory_max!r}: give a number of bytes, or None for two copies")
+    return {"memory_max": memory_max, "keep_memory": bool(keep_memory)}
 
 
 def _place(address, rate, key_file=None):
@@ -434,7 +457,10 @@ def _close_all():
     mine = [save for save in unasked if save._process == os.getpid()]
     failures = ask(sorted(mine, key=lambda save: save.step))
     for store in list(_open):
-        store.close()
+        try:
+            store.close()
+        except Error as error:
+            failures.append(error)
     if failures:
         for error in failures:
             traceback.print_exception(error)

@@ -71,3 +71,7 @@ class BranchWarning(UserWarning):
 
 class SkippedWarning(UserWarning):
     """A newer checkpoint isn't good, and an older one was loaded instead."""
+
+
+class PartialLoadWarning(UserWarning):
+    """With strict=False, the checkpoint lacks something that `into` or `only` names: it was left as it is."""

@@ -33,8 +33,9 @@ from ._kinds import BY_NAME, NumpyKind, TorchKind
 from ._notes import Note
 from ._plan import OBJECT, PLAN
 from ._retention import Keep, given
+from ._snapshot import Snapshot
 from ._state import RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
-from ._store import Reader, Snapshot, Writer, own_bytes
+from ._store import Reader, Writer, own_bytes
 from ._types import RAW, STORED, original, stored, stored_box
 from ._values import NOT_MINE, TAG
 from .errors import NotFound, Refused

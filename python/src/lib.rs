@@ -9,6 +9,7 @@ mod errors;
 mod pending;
 mod snapshot;
 mod store;
+mod verification;
 
 use pyo3::pymodule;
 
@@ -26,4 +27,6 @@ mod native {
     use crate::snapshot::Snapshot;
     #[pymodule_export]
     use crate::store::Store;
+    #[pymodule_export]
+    use crate::verification::Verification;
 }

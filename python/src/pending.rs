@@ -76,18 +76,7 @@ impl Pending {
     /// The store's, as an exception, each time it is asked; `KeyboardInterrupt`.
     #[pyo3(signature = (seconds=None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<String>> {
-        let started = Instant::now();
-        let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
-        loop {
-            let left = limit.map_or(SIGNAL_INTERVAL, |limit| limit.saturating_sub(started.elapsed()));
-            if py.detach(|| self.has_ended(left.min(SIGNAL_INTERVAL))) {
-                return self.outcome().map(Some);
-            }
-            if limit.is_some_and(|limit| started.elapsed() >= limit) {
-                return Ok(None);
-            }
-            py.check_signals()?;
-        }
+        if wait_until(py, seconds, |wait| self.has_ended(wait))? { self.outcome().map(Some) } else { Ok(None) }
     }
 }
 
@@ -98,5 +87,29 @@ impl Pending {
             State::Ended(Err(error)) => Err(exception(error)),
             State::UnderWay(_) => Err(exception(&gangline_storage::Error::Closed)),
         }
+    }
+}
+
+/// Waits until something has ended, at most so many seconds if that is said: whether it has. `has_ended` is asked with the longest
+/// time that it may wait.
+///
+/// # Errors
+/// `KeyboardInterrupt`.
+pub(crate) fn wait_until(
+    py: Python<'_>,
+    seconds: Option<f64>,
+    has_ended: impl Fn(Duration) -> bool + Sync,
+) -> PyResult<bool> {
+    let started = Instant::now();
+    let limit = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok());
+    loop {
+        let left = limit.map_or(SIGNAL_INTERVAL, |limit| limit.saturating_sub(started.elapsed()));
+        if py.detach(|| has_ended(left.min(SIGNAL_INTERVAL))) {
+            return Ok(true);
+        }
+        if limit.is_some_and(|limit| started.elapsed() >= limit) {
+            return Ok(false);
+        }
+        py.check_signals()?;
     }
 }

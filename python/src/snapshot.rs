@@ -1,10 +1,13 @@
 //! A checkpoint opened for reading: boxes of its tensors into memory that numpy sees.
 
-use gangline_storage::{DataType, Wanted};
+use std::path::PathBuf;
+
+use gangline_storage::{DataType, Verify, Wanted};
 use numpy::PyReadwriteArray1;
 use pyo3::prelude::*;
 
 use crate::errors::{exception, refused};
+use crate::verification::Verification;
 
 /// What is to be read, from Python: the tensor's name, safetensors' name of its type, where the box begins, its lengths, and
 /// flat memory for its bytes.
@@ -29,11 +32,25 @@ impl Snapshot {
         serde_json::to_string(self.inner.info()).expect("a checkpoint's description has string keys and plain values")
     }
 
-    /// Reads boxes of tensors, checking every byte of the parts they lie in.
+    /// Reads boxes of tensors, checking every byte of the parts they lie in: by `verify` "all" before it returns, "first" only
+    /// those that no mark in the folder `marks` knows, "background" afterwards, by the check that is returned.
     ///
     /// # Errors
     /// `Refused` for a box that isn't in its tensor, `Corrupt` naming the file and tensor.
-    fn read_into(&self, py: Python<'_>, asked: Vec<Asked<'_>>) -> PyResult<()> {
+    #[pyo3(signature = (asked, verify="all", marks=None))]
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        asked: Vec<Asked<'_>>,
+        verify: &str,
+        marks: Option<PathBuf>,
+    ) -> PyResult<Option<Verification>> {
+        let verify = match (verify, marks) {
+            ("all", _) => Verify::Always,
+            ("first", Some(folder)) => Verify::First(folder),
+            ("background", _) => Verify::Later,
+            (other, _) => return Err(refused(&format!("verify {other:?}: say \"all\", \"first\" or \"background\""))),
+        };
         let mut asked = asked;
         let mut wanted = Vec::with_capacity(asked.len());
         for (name, data_type, offsets, shape, room) in &mut asked {
@@ -41,7 +58,8 @@ impl Snapshot {
             let data_type = data_type_of(name, data_type)?;
             wanted.push(Wanted { name, data_type, offsets, shape, data: room.as_slice_mut().map_err(not_flat)? });
         }
-        py.detach(|| self.inner.read_into(&mut wanted)).map_err(|error| exception(&error))
+        let read = py.detach(|| self.inner.read_verifying(&mut wanted, &verify)).map_err(|error| exception(&error))?;
+        Ok(read.map(Verification::new))
     }
 }
 

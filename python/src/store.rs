@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gangline_storage::{Error, Options, PartOf, PrunePolicy, Role, Rule, Step, TensorView};
+use gangline_storage::{Bytes, Error, Options, PartOf, PrunePolicy, Role, Rule, Step, TensorView};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl Store {
 impl Store {
     /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
     #[new]
-    #[pyo3(signature = (path, *, writer=None, run=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None))]
+    #[pyo3(signature = (path, *, writer=None, run=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None, memory_max=None, keep_memory=true))]
     #[expect(clippy::too_many_arguments, reason = "Python passes all but the path by name")]
     fn new(
         py: Python<'_>,
@@ -96,10 +96,13 @@ impl Store {
         staging: Option<PathBuf>,
         archive: Option<Place>,
         restore_below: Option<u64>,
+        memory_max: Option<u64>,
+        keep_memory: bool,
     ) -> PyResult<Self> {
         let role = writer.map_or(Role::Reader, |(rank, world_size, tag)| Role::Writer { rank, world_size, tag });
         let restore_below = restore_below.map(Step);
-        let mut options = Options { role, run, staging, restore_below, ..Options::default() };
+        let (memory_max, keeps_memory) = (memory_max.map(Bytes), keep_memory);
+        let mut options = Options { role, run, staging, restore_below, memory_max, keeps_memory, ..Options::default() };
         options.archive = archive.map(archive::tier).transpose()?;
         let (last, rules) = keep.unwrap_or((None, "[]".to_owned()));
         options.keep = last.map(keep_of).transpose()?;

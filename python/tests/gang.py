@@ -160,6 +160,30 @@ def load(folder):
         }  # fmt: skip
 
 
+def load_some(folder):
+    """Saves two large tensors and loads one, converted: the bytes that this rank read for it. Then what is refused on one rank."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    count = lambda: int(pathlib.Path("/proc/self/io").read_text().split("rchar:")[1].split()[0])  # noqa: E731
+    with gangline.DistributedStore(pathlib.Path(folder, "some")) as store:
+        store.save(1, {"model": made(mesh, rows(), "w", 1024, 512), "other": made(mesh, rows(), "v", 1024, 512)}).durable()
+        into = {"model": empty(mesh, rows(), "w", 1024, 512).bfloat16(), "more": 1}
+        before = count()
+        loaded = store.load(into=into, cast=True, strict=False)
+        read = count() - before
+        expected = {"model": made(mesh, rows(), "w", 1024, 512).bfloat16()}
+        touched = {"model": empty(mesh, rows(), "w", 1024, 512), "other": torch.zeros(1 + dist.get_rank())}
+        touched["other"] = touched["other"] if dist.get_rank() else empty(mesh, rows(), "v", 1024, 512)
+        said = attempt(lambda: store.load(into=touched))
+        local = touched["model"].to_local() if isinstance(touched["model"], DTensor) else touched["model"]
+        return {
+            "different": differing(loaded, expected), "read": read, "keys": list(loaded), "missing": list(store.loaded.missing),
+            "said": said, "touched": float(local.abs().sum()),
+        }  # fmt: skip
+
+
 def full(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 

@@ -56,6 +56,14 @@ def test_any_number_of_ranks_loads_any_cut(saved, world_size):
         assert told == {"different": [], "rank": 0, "notes": [1, "two"], "is_in_place": True, "is_tied": True}
 
 
+def test_each_rank_reads_its_part_of_what_into_names_and_a_refusal_of_one_touches_nothing_on_any(tmp_path):
+    half = 1024 * 512 * 4 // 2
+    for told in play("load_some", 2, tmp_path):
+        assert half <= told["read"] < 1.2 * half, told
+        assert (told["different"], told["keys"], told["missing"]) == ([], ["model", "more"], ["more"])
+        assert told["said"].startswith("Refused: load ['other']") and told["touched"] == 0, told
+
+
 def test_gangs_refuse_together(tmp_path):
     for rank, said in enumerate(play("refuse", 2, tmp_path)):
         assert said["partial"].startswith("Refused: take ['w']: it is a partial sum")

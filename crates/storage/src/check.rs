@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::manifest::{Manifest, read_manifest};
 use crate::present::Present;
-use crate::reading::{Piece, read_pieces};
+use crate::reading::{Origin, Piece, read_pieces};
 use crate::shard::Shard;
 use crate::{Error, Flaw, layout};
 
@@ -103,8 +103,8 @@ pub(crate) fn check_folder(folder: &Path, step: u64) -> Result<(Option<Manifest>
 }
 
 fn check_tensors(shard: Shard<'_>, report: &mut VerifyReport) -> Result<(), Error> {
-    let pieces: Vec<Piece> = (0..shard.len()).map(|tensor| Piece { shard: 0, tensor }).collect();
-    for outcome in read_pieces(&[shard], &pieces, |_, _, _| ()) {
+    let pieces: Vec<Piece> = (0..shard.len()).map(|tensor| Piece { shard: 0, tensor, is_checked: true }).collect();
+    for outcome in read_pieces(&[shard], &pieces, Origin::Disk, Vec::new(), |_, _, _| ()) {
         match outcome {
             Ok(()) => report.tensors_good += 1,
             Err(error) => report.problems.push(problem_of(error)?),

@@ -34,13 +34,38 @@ pub(crate) type SegmentHash = ChainingValue;
 
 /// Hashes one segment: the bytes at `at`, a multiple of [`SEGMENT_BYTES`], of an input of `total` bytes.
 pub(crate) fn hash_segment(bytes: &[u8], at: usize, total: usize) -> SegmentHash {
-    if total <= SEGMENT_BYTES {
-        return *blake3::hash(bytes).as_bytes();
-    }
-    let mut hasher = blake3::Hasher::new();
-    hasher.set_input_offset(at as u64);
+    let mut hasher = SegmentHasher::new(at, total);
     hasher.update(bytes);
-    hasher.finalize_non_root()
+    hasher.finish()
+}
+
+/// Hashes one segment block by block, so that a block can be hashed while it is in the processor's cache.
+pub(crate) struct SegmentHasher {
+    hasher: blake3::Hasher,
+    /// Whether the segment is all of its input.
+    is_whole: bool,
+}
+
+impl SegmentHasher {
+    /// For the segment at `at`, a multiple of [`SEGMENT_BYTES`], of an input of `total` bytes.
+    pub(crate) fn new(at: usize, total: usize) -> SegmentHasher {
+        let mut hasher = blake3::Hasher::new();
+        let is_whole = total <= SEGMENT_BYTES;
+        if !is_whole {
+            hasher.set_input_offset(at as u64);
+        }
+        SegmentHasher { hasher, is_whole }
+    }
+
+    /// Adds the next bytes of the segment.
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.hasher.update(bytes);
+    }
+
+    /// What the segment adds to its input's digest.
+    pub(crate) fn finish(&self) -> SegmentHash {
+        if self.is_whole { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() }
+    }
 }
 
 /// The digest of an input of `total` bytes from the hashes of all its segments, in order.
@@ -137,7 +162,11 @@ mod tests {
             let input = &bytes[..size];
             let mut segments: Vec<SegmentHash> = Vec::new();
             for at in (0..size.max(1)).step_by(SEGMENT_BYTES) {
-                segments.push(hash_segment(&input[at..size.min(at + SEGMENT_BYTES)], at, size));
+                let segment = &input[at..size.min(at + SEGMENT_BYTES)];
+                segments.push(hash_segment(segment, at, size));
+                let mut by_blocks = SegmentHasher::new(at, size);
+                segment.chunks(300_007).for_each(|block| by_blocks.update(block));
+                assert_eq!(Some(&by_blocks.finish()), segments.last(), "{size} bytes in blocks");
             }
             assert_eq!(join_segments(&segments, size), Digest::of(input), "{size} bytes");
         }

@@ -13,7 +13,7 @@ use crate::error::within;
 use crate::lineage::RUN_BYTES_MAX;
 use crate::manifest::WORLD_SIZE_MAX;
 use crate::retention::Rule;
-use crate::{Error, Step, Tier};
+use crate::{Bytes, Error, Step, Tier};
 
 /// What tells the time.
 pub type Clock = dyn Fn() -> Timestamp + Send + Sync;
@@ -54,6 +54,12 @@ pub struct Options {
     /// `GANGLINE_STAGING_DIR`: saves are copied there, and one that is copied when its rank dies is finished by
     /// [`finish_staged`](crate::finish_staged). What there is no room for is copied to the process's own memory.
     pub staging: Option<PathBuf>,
+    /// The most host memory that the copies of this process's saves take, under way and kept for the next; `None` for up to two
+    /// copies. A save that would take more waits until an earlier one is durable; one that takes more by itself is refused.
+    pub memory_max: Option<Bytes>,
+    /// Whether the memory of copies is kept for the next saves, which are several times faster for that, until the store is
+    /// dropped; else it goes back to the system as soon as a save is durable.
+    pub keeps_memory: bool,
     /// An archive to which rank 0 pushes checkpoints in the background, the newest first. Dropping the store waits for that.
     pub archive: Option<Tier>,
     /// Only checkpoints before this step count as the newest, as Gangline's supervisor tells its ranks in
@@ -95,6 +101,8 @@ impl Default for Options {
             clock: Arc::new(system_time),
             commit_timeout: COMMIT_TIMEOUT_DEFAULT,
             staging: None,
+            memory_max: None,
+            keeps_memory: true,
             archive: None,
             restore_below: None,
             disk_hook: None,
@@ -145,6 +153,8 @@ impl fmt::Debug for Options {
             .field("run", &self.run)
             .field("commit_timeout", &self.commit_timeout)
             .field("staging", &self.staging)
+            .field("memory_max", &self.memory_max)
+            .field("keeps_memory", &self.keeps_memory)
             .field("archive", &self.archive)
             .field("restore_below", &self.restore_below)
             .finish_non_exhaustive()

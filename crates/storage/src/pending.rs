@@ -12,7 +12,7 @@ use crate::{Began, Branch, Digest, Error, Pruned};
 /// The most saves whose copies are in host memory at once; [`Store::save`](crate::Store::save) waits for one to end.
 pub const SAVES_IN_FLIGHT_MAX: usize = 2;
 /// How long a save waits for an earlier one to end.
-const SLOT_WAIT_MAX: Duration = Duration::from_secs(3_600);
+pub(crate) const SLOT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 /// A save under way. Dropping it lets the save go on unobserved.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 //! there is to resharding (ByteCheckpoint, Wan et al., NSDI'25, calls it a parallelism-free representation).
 
 use std::convert::Infallible;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -145,6 +146,12 @@ impl Overlap {
         }
         outer.reverse();
         Some(Overlap { outer, first, run })
+    }
+
+    /// Where the source's bytes go in the destination, if all of them go there in one run.
+    pub(crate) fn whole_run(&self, source_bytes: usize) -> Option<Range<usize>> {
+        let is_whole = self.outer.is_empty() && self.first.0 == 0 && self.run == source_bytes;
+        is_whole.then(|| self.first.1..self.first.1 + self.run)
     }
 
     /// Copies what it has of the source's bytes from `at` on to the destination.

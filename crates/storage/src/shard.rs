@@ -3,7 +3,7 @@
 //! we write are padded with spaces, which the format allows, so that the data starts at a page: direct I/O asks for that.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
@@ -211,6 +211,11 @@ impl<'a> Shard<'a> {
     /// Its file's path.
     pub(crate) fn path(&self) -> &'a Path {
         self.path
+    }
+
+    /// The file as the system knows it.
+    pub(crate) fn metadata(&self) -> std::io::Result<Metadata> {
+        self.file.metadata()
     }
 
     /// Its file, to read past the page cache if that can be done, and through it.

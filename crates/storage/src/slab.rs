@@ -1,23 +1,45 @@
 //! Host memory that saves are copied into: kept from save to save, because each page of fresh memory takes a fault
 //! (`cargo xtask bench checkpoint` shows the first save beside the others).
 //!
-//! Invariant: no more slabs are kept than saves may be in flight.
+//! Invariant: no more slabs are kept than saves may be in flight, and all slabs together take no more memory than is
+//! allowed: a save that would take more waits until an earlier one has ended.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use gangline_base::Bytes;
 
 use crate::Error;
 use crate::memory::{Memory, PAGE};
-use crate::pending::SAVES_IN_FLIGHT_MAX;
+use crate::pending::{SAVES_IN_FLIGHT_MAX, SLOT_WAIT_MAX};
 use crate::staging::Staging;
+
+/// How much memory saves may take.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Allowance {
+    /// All copies together, under way and kept; none for as much as there is.
+    pub(crate) max: Option<Bytes>,
+    /// Whether memory goes back to the system when no save uses it.
+    pub(crate) is_returned: bool,
+}
 
 /// Slabs that no save uses.
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
-    kept: Mutex<Vec<Memory>>,
+    state: Mutex<State>,
+    /// Told when a save gives its slab back.
+    given_back: Condvar,
+    allowance: Allowance,
     /// Where new ones are to be files, so that they outlive this process.
     staging: Option<Staging>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kept: Vec<Memory>,
+    /// Bytes of the slabs that saves use.
+    used: usize,
 }
 
 /// Memory of a save; goes back to the others when it is dropped.
@@ -26,42 +48,94 @@ pub(crate) struct Slab {
     /// None only once it is dropped.
     memory: Option<Memory>,
     length: usize,
+    /// Bytes that count as used until it is dropped.
+    taken: usize,
     home: Arc<Slabs>,
 }
 
 impl Slabs {
-    pub(crate) fn new(staging: Option<Staging>) -> Arc<Slabs> {
-        Arc::new(Slabs { kept: Mutex::default(), staging })
+    pub(crate) fn new(staging: Option<Staging>, allowance: Allowance) -> Arc<Slabs> {
+        Arc::new(Slabs { staging, allowance, ..Slabs::default() })
     }
 
-    /// Memory for a save of so many bytes, which are whatever they were: the smallest that is kept and large enough, else
-    /// new.
+    /// Memory of at least `length` bytes, whose contents are unspecified: the smallest kept one that is large enough, else new.
+    /// Waits for memory that other saves use, if all may take only so much.
     pub(crate) fn take(self: &Arc<Self>, length: usize) -> Result<Slab, Error> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let fitting = kept.iter().enumerate().filter(|(_, memory)| memory.bytes().len() >= length);
+        let bytes = length.max(PAGE).next_multiple_of(PAGE);
+        let max = self.allowance.max.map_or(usize::MAX, |max| usize::try_from(max.0).unwrap_or(usize::MAX));
+        if bytes > max {
+            return Err(Error::Limit {
+                what: "bytes of a save's copy (memory_max)",
+                value: bytes as u64,
+                max: max as u64,
+            });
+        }
+        let state = self.lock();
+        let has_no_room = |state: &mut State| state.used > max - bytes;
+        let waited = self.given_back.wait_timeout_while(state, SLOT_WAIT_MAX, has_no_room);
+        let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() {
+            let source = std::io::ErrorKind::TimedOut.into();
+            return Err(Error::Memory { bytes: bytes as u64, source });
+        }
+        let allowed = max - state.used;
+        let fitting =
+            state.kept.iter().enumerate().filter(|(_, memory)| (bytes..=allowed).contains(&memory.bytes().len()));
         let best = fitting.min_by_key(|(_, memory)| memory.bytes().len()).map(|(at, _)| at);
-        let found = best.map(|at| kept.swap_remove(at));
+        let found = best.map(|at| state.kept.swap_remove(at));
         if found.is_none() {
             // What was too small for this one is so for the next.
-            kept.retain(|memory| memory.bytes().len() >= length);
+            state.kept.retain(|memory| memory.bytes().len() >= length);
         }
-        drop(kept);
-        let memory = match found {
-            Some(memory) => memory,
-            None => self.make(length.next_multiple_of(PAGE))?,
-        };
-        Ok(self.slab(memory, length))
+        let taken = found.as_ref().map_or(bytes, |memory| memory.bytes().len());
+        state.used += taken;
+        state.keep_within(max);
+        drop(state);
+        match found.map_or_else(|| self.make(bytes), Ok) {
+            Ok(memory) => Ok(Slab { memory: Some(memory), length, taken, home: Arc::clone(self) }),
+            Err(error) => {
+                self.give_back(None, taken);
+                Err(error)
+            }
+        }
     }
 
-    /// The first bytes of some memory as a slab of these.
+    /// The first bytes of some memory, which is none of these, as a slab.
     pub(crate) fn slab(self: &Arc<Self>, memory: Memory, length: usize) -> Slab {
-        Slab { memory: Some(memory), length, home: Arc::clone(self) }
+        Slab { memory: Some(memory), length, taken: 0, home: Arc::clone(self) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, memory: Option<Memory>, taken: usize) {
+        let mut state = self.lock();
+        state.used -= taken;
+        if !self.allowance.is_returned {
+            state.kept.extend(memory);
+            state.kept.sort_by_key(|memory| std::cmp::Reverse(memory.bytes().len()));
+            state.kept.truncate(SAVES_IN_FLIGHT_MAX);
+        }
+        self.given_back.notify_all();
     }
 
     fn make(&self, bytes: usize) -> Result<Memory, Error> {
         // A file system in memory that is full or gone must not cost the save.
         let shared = self.staging.as_ref().and_then(|staging| staging.memory(bytes));
         shared.map_or_else(|| Memory::own(bytes), Ok).map_err(|source| Error::Memory { bytes: bytes as u64, source })
+    }
+}
+
+impl State {
+    /// Lets go of kept memory, the largest first, until all takes at most so much.
+    fn keep_within(&mut self, max: usize) {
+        self.kept.sort_by_key(|memory| std::cmp::Reverse(memory.bytes().len()));
+        while !self.kept.is_empty()
+            && self.kept.iter().map(|memory| memory.bytes().len()).sum::<usize>() > max - self.used
+        {
+            self.kept.remove(0);
+        }
     }
 }
 
@@ -88,10 +162,7 @@ impl DerefMut for Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        let mut kept = self.home.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend(self.memory.take());
-        kept.sort_by_key(|memory| std::cmp::Reverse(memory.bytes().len()));
-        kept.truncate(SAVES_IN_FLIGHT_MAX);
+        self.home.give_back(self.memory.take(), self.taken);
     }
 }
 
@@ -103,9 +174,15 @@ mod tests {
         slabs.take(length).expect("memory")
     }
 
+    /// Bytes in use, and bytes that are kept.
+    fn use_of(slabs: &Slabs) -> (usize, usize) {
+        let state = slabs.lock();
+        (state.used, state.kept.iter().map(|memory| memory.bytes().len()).sum())
+    }
+
     #[test]
     fn memory_is_used_again() {
-        let slabs = Slabs::new(None);
+        let slabs = Slabs::new(None, Allowance::default());
         let one = take(&slabs, 3 * PAGE + 1);
         assert_eq!(one.len(), 3 * PAGE + 1);
         let place = one.as_ptr();
@@ -118,18 +195,46 @@ mod tests {
 
     #[test]
     fn what_is_too_small_makes_way_and_no_more_is_kept_than_saves_are_in_flight() {
-        let slabs = Slabs::new(None);
+        let slabs = Slabs::new(None, Allowance::default());
         drop(take(&slabs, PAGE));
         drop(take(&slabs, 9 * PAGE));
         let many: Vec<Slab> = (0..SAVES_IN_FLIGHT_MAX + 3).map(|_| take(&slabs, 9 * PAGE)).collect();
         drop(many);
-        let kept = slabs.kept.lock().expect("nobody panicked");
-        assert_eq!(kept.len(), SAVES_IN_FLIGHT_MAX);
-        assert!(kept.iter().all(|memory| memory.bytes().len() == 9 * PAGE));
+        let state = slabs.lock();
+        assert_eq!((state.kept.len(), state.used), (SAVES_IN_FLIGHT_MAX, 0));
+        assert!(state.kept.iter().all(|memory| memory.bytes().len() == 9 * PAGE));
     }
 
     #[test]
     fn memory_that_there_cannot_be_is_an_error() {
-        assert!(matches!(Slabs::new(None).take(1 << 60), Err(Error::Memory { .. })));
+        assert!(matches!(Slabs::new(None, Allowance::default()).take(1 << 60), Err(Error::Memory { .. })));
+    }
+
+    /// Proves A-10 for the memory of saves.
+    #[test]
+    fn all_slabs_take_no_more_than_is_allowed_and_who_needs_more_waits() {
+        let allowance = Allowance { max: Some(Bytes(10 * PAGE as u64)), is_returned: false };
+        let slabs = Slabs::new(None, allowance);
+        assert!(matches!(slabs.take(10 * PAGE + 1), Err(Error::Limit { .. })));
+        drop(take(&slabs, 6 * PAGE));
+        let (first, second) = (take(&slabs, 7 * PAGE), take(&slabs, 3 * PAGE));
+        assert_eq!(use_of(&slabs), (10 * PAGE, 0), "what was kept made way");
+        let waiting = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| take(&slabs, 5 * PAGE).len());
+            drop(second);
+            assert_eq!(use_of(&slabs).0, 7 * PAGE, "three pages are too few for five");
+            drop(first);
+            waiting.join().expect("it gets its turn")
+        });
+        assert_eq!(waiting, 5 * PAGE);
+        let (used, kept) = use_of(&slabs);
+        assert!(used == 0 && (1..=10 * PAGE).contains(&kept), "{kept} bytes are kept");
+    }
+
+    #[test]
+    fn memory_goes_back_to_the_system_if_that_is_wanted() {
+        let slabs = Slabs::new(None, Allowance { max: None, is_returned: true });
+        drop(take(&slabs, 5 * PAGE));
+        assert_eq!(use_of(&slabs), (0, 0));
     }
 }

@@ -1,16 +1,19 @@
 //! An open checkpoint: any box of any tensor of it, from whichever parts hold it, verified.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gangline_base::Step;
 
 use crate::manifest::{Manifest, ShardRecord, open_present, read_manifest};
+use crate::marks::Marks;
 use crate::present::Present;
-use crate::reading::{Piece, read_pieces};
+use crate::reading::{Origin, Piece, read_pieces};
 use crate::region::{Overlap, Region};
 use crate::shard::Shard;
 use crate::tensor::{byte_count, is_of_whole_bytes};
+use crate::verification::Verification;
 use crate::{CheckpointInfo, DataType, Error, Flaw, Tensor, TensorInfo, layout};
 
 /// A checkpoint whose manifest has been read. Its tensors are read, and checked, when they are asked for.
@@ -18,8 +21,22 @@ use crate::{CheckpointInfo, DataType, Error, Flaw, Tensor, TensorInfo, layout};
 pub struct Snapshot {
     folder: PathBuf,
     present: Present,
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
     info: CheckpointInfo,
+}
+
+/// When the bytes that are read are compared with the hashes of what was saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// Before they count as read: what a read hands over is what was saved.
+    Always,
+    /// The same, but a tensor's bytes aren't hashed again that this machine has read and found good since it was started, if the
+    /// file's device, inode, length and times are still the same. The folder, which belongs to this user alone, holds what is
+    /// known of that. Damage that leaves no trace in these, as of a disk that rots, goes unnoticed then.
+    First(PathBuf),
+    /// Afterwards, by reading the same files once more in the background: until its [`Verification`] has ended well, what was read
+    /// may be anything.
+    Later,
 }
 
 /// A box of a tensor that is to be read, and where to.
@@ -43,6 +60,27 @@ struct Source {
     overlaps: Vec<(usize, Overlap)>,
 }
 
+/// What has to be read.
+struct Plan<'a> {
+    files: Files<'a>,
+    sources: Vec<Source>,
+}
+
+/// Files of shards, each with its place among the manifest's and its record.
+struct Files<'a>(Vec<(PathBuf, usize, &'a ShardRecord)>);
+
+impl Files<'_> {
+    fn open(&self) -> Result<Vec<Shard<'_>>, Error> {
+        self.0.iter().map(|(path, _, record)| Shard::open(path, record)).collect()
+    }
+}
+
+/// Where in the memory of a box the bytes of a source go, which is named by its number.
+type Run = (Range<usize>, usize);
+
+/// Memory to read into: of the boxes that several parts must share, and of the parts that have a run of some box to themselves.
+type Rooms<'a> = (Vec<Option<Mutex<&'a mut [u8]>>>, Vec<Option<&'a mut [u8]>>);
+
 impl Snapshot {
     /// Opens the checkpoint of a step in a store's folder.
     pub(crate) fn open(root: &Path, step: Step) -> Result<Snapshot, Error> {
@@ -62,7 +100,7 @@ impl Snapshot {
             }
         }
         let info = manifest.info();
-        Ok(Snapshot { folder, present: present.clone(), manifest, info })
+        Ok(Snapshot { folder, present: present.clone(), manifest: Arc::new(manifest), info })
     }
 
     /// What its manifest says.
@@ -78,45 +116,80 @@ impl Snapshot {
     /// [`Error::InvalidTensor`] for a tensor that isn't there, or a box that isn't in it; [`Error::Corrupt`] naming the file
     /// and tensor that isn't what was saved; [`Error::Io`]. What `wanted` holds after an error means nothing.
     pub fn read_into(&self, wanted: &mut [Wanted<'_>]) -> Result<(), Error> {
-        let mut boxes = Vec::with_capacity(wanted.len());
-        let mut rooms = Vec::with_capacity(wanted.len());
-        for wanted in wanted.iter_mut() {
-            boxes.push((wanted.name, self.check(wanted)?));
-            rooms.push(Mutex::new(&mut *wanted.data));
-        }
-        self.scatter(&boxes, |of, overlap, at, bytes| {
-            overlap.copy(at, bytes, &mut rooms[of].lock().unwrap_or_else(PoisonError::into_inner));
-        })
+        self.read_verifying(wanted, &Verify::Always).map(drop)
     }
 
-    /// Reads the parts that boxes of tensors overlap, a few segments at a time on several threads, and hands each segment on as
-    /// it comes: for which box, what that shares with the part, where in the part the segment begins, and its bytes. What was
+    /// The same with a choice of when bytes are checked; [`Verify::Later`] gives the check that is under way.
+    ///
+    /// # Errors
+    /// As [`Snapshot::read_into`].
+    pub fn read_verifying(&self, wanted: &mut [Wanted<'_>], verify: &Verify) -> Result<Option<Verification>, Error> {
+        let mut boxes = Vec::with_capacity(wanted.len());
+        for wanted in &*wanted {
+            boxes.push((wanted.name, self.check(wanted)?));
+        }
+        let Plan { files, sources } = self.plan(&boxes);
+        let shards = files.open()?;
+        let mut pieces: Vec<Piece> = sources.iter().map(|source| source.piece).collect();
+        let mut marks = match verify {
+            Verify::First(folder) => Some(Marks::look(folder, &shards)),
+            Verify::Always | Verify::Later => None,
+        };
+        for piece in &mut pieces {
+            let is_known = marks.as_ref().is_some_and(|marks| marks.has(*piece));
+            piece.is_checked = *verify != Verify::Later && !is_known;
+        }
+        let (shared, rooms) = share_out(wanted, &shards, &sources);
+        let outcomes = read_pieces(&shards, &pieces, Origin::CacheFirst, rooms, |piece, at, bytes| {
+            for (of, overlap) in &sources[piece].overlaps {
+                let room = shared[*of].as_ref().expect("who has no room of its own shares one");
+                overlap.copy(at, bytes, &mut room.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+        });
+        outcomes.into_iter().collect::<Result<(), Error>>()?;
+        if let Some(marks) = &mut marks {
+            marks.note(&shards, &pieces);
+        }
+        if *verify != Verify::Later || pieces.is_empty() {
+            return Ok(None);
+        }
+        drop(shards);
+        let files: Vec<(PathBuf, usize)> = files.0.into_iter().map(|(path, at, _)| (path, at)).collect();
+        Verification::start(Arc::clone(&self.manifest), files, pieces).map(Some)
+    }
+
+    /// Reads the parts that boxes of tensors overlap, some blocks at a time on several threads, and hands each block on as
+    /// it comes: for which box, what that shares with the part, where in the part the block begins, and its bytes. What was
     /// handed on counts only once this has returned without an error: then every byte of those parts was as it was saved.
     pub(crate) fn scatter(
         &self,
         boxes: &[(&str, Region)],
         deliver: impl Fn(usize, &Overlap, usize, &[u8]) + Sync,
     ) -> Result<(), Error> {
-        let mut order: Vec<usize> = (0..boxes.len()).collect();
-        order.sort_by_key(|index| boxes[*index].0);
-        let mut paths = Vec::new();
-        let mut sources = Vec::new();
-        for (at, record) in self.manifest.shards.iter().enumerate() {
-            let found = sources_in(record, boxes, &order, paths.len());
-            if !found.is_empty() {
-                sources.extend(found);
-                paths.push((self.path_of(at), record));
-            }
-        }
-        let shards = paths.iter().map(|(path, record)| Shard::open(path, record));
-        let shards = shards.collect::<Result<Vec<_>, Error>>().map_err(|error| self.present.explain(error))?;
+        let Plan { files, sources } = self.plan(boxes);
+        let shards = files.open().map_err(|error| self.present.explain(error))?;
         let pieces: Vec<Piece> = sources.iter().map(|source| source.piece).collect();
-        let outcomes = read_pieces(&shards, &pieces, |piece, at, bytes| {
+        let outcomes = read_pieces(&shards, &pieces, Origin::CacheFirst, Vec::new(), |piece, at, bytes| {
             for (of, overlap) in &sources[piece].overlaps {
                 deliver(*of, overlap, at, bytes);
             }
         });
         outcomes.into_iter().collect::<Result<(), Error>>().map_err(|error| self.present.explain(error))
+    }
+
+    /// The parts that boxes of tensors overlap, and the files they are in.
+    fn plan(&self, boxes: &[(&str, Region)]) -> Plan<'_> {
+        let mut order: Vec<usize> = (0..boxes.len()).collect();
+        order.sort_by_key(|index| boxes[*index].0);
+        let (mut files, mut sources) = (Vec::new(), Vec::new());
+        for (at, record) in self.manifest.shards.iter().enumerate() {
+            let found = sources_in(record, boxes, &order, files.len());
+            if !found.is_empty() {
+                sources.extend(found);
+                files.push((self.path_of(at), at, record));
+            }
+        }
+        Plan { files: Files(files), sources }
     }
 
     /// Reads everything, checking every byte.
@@ -195,8 +268,46 @@ fn sources_in(record: &ShardRecord, boxes: &[(&str, Region)], order: &[usize], s
         let overlaps: Vec<_> =
             of_it.filter_map(|index| Some((*index, Overlap::of(part.data_type, &source, &boxes[*index].1)?))).collect();
         if !overlaps.is_empty() {
-            sources.push(Source { piece: Piece { shard, tensor }, overlaps });
+            sources.push(Source { piece: Piece { shard, tensor, is_checked: true }, overlaps });
         }
     }
     sources
+}
+
+/// Shares out the memory of the boxes: a part whose bytes lie in one run of one box gets that run, if all parts of the box are so.
+fn share_out<'a>(wanted: &'a mut [Wanted<'_>], shards: &[Shard<'_>], sources: &[Source]) -> Rooms<'a> {
+    let mut runs: Vec<Option<Vec<Run>>> = wanted.iter().map(|_| Some(Vec::new())).collect();
+    for (number, source) in sources.iter().enumerate() {
+        let bytes = shards[source.piece.shard].place(source.piece.tensor).bytes;
+        for (of, overlap) in &source.overlaps {
+            let whole = overlap.whole_run(bytes).filter(|_| source.overlaps.len() == 1);
+            match (&mut runs[*of], whole) {
+                (Some(runs), Some(run)) => runs.push((run, number)),
+                (of_box, _) => *of_box = None,
+            }
+        }
+    }
+    let mut rooms: Vec<Option<&'a mut [u8]>> = sources.iter().map(|_| None).collect();
+    let mut shared = Vec::with_capacity(wanted.len());
+    for (wanted, runs) in wanted.iter_mut().zip(runs) {
+        let Some(runs) = runs.and_then(in_order) else {
+            shared.push(Some(Mutex::new(&mut *wanted.data)));
+            continue;
+        };
+        shared.push(None);
+        let (mut rest, mut at) = (&mut *wanted.data, 0);
+        for (run, source) in runs {
+            let (_, from_there) = rest.split_at_mut(run.start - at);
+            let (room, after) = from_there.split_at_mut(run.len());
+            rooms[source] = Some(room);
+            (rest, at) = (after, run.end);
+        }
+    }
+    (shared, rooms)
+}
+
+/// Runs in the order of their places; none if two of them share a byte.
+fn in_order(mut runs: Vec<Run>) -> Option<Vec<Run>> {
+    runs.sort_by_key(|(run, _)| run.start);
+    runs.is_sorted_by(|(one, _), (next, _)| one.end <= next.start).then_some(runs)
 }

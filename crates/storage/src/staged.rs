@@ -13,7 +13,7 @@ use crate::digest::{SEGMENT_BYTES, SegmentHash, hash_segment, join_segments};
 use crate::manifest::{ShardRecord, TensorRecord};
 use crate::memory::{Memory, PAGE};
 use crate::shard::{self, Declared};
-use crate::slab::{Slab, Slabs};
+use crate::slab::{Allowance, Slab, Slabs};
 use crate::tensor::byte_count;
 use crate::threads::on_threads;
 use crate::{Digest, Error, TensorView};
@@ -111,7 +111,7 @@ impl Staged {
             files.push(StagedFile { described, start: end, bytes });
             end = end.checked_add(length).filter(|end| *end <= memory.bytes().len())?;
         }
-        Some(Staged { slab: Slabs::new(None).slab(memory, end), files })
+        Some(Staged { slab: Slabs::new(None, Allowance::default()).slab(memory, end), files })
     }
 
     /// The file in memory that it is, if others can find it.

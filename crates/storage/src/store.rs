@@ -23,7 +23,7 @@ use crate::note;
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
 use crate::prune::{Goodness, clear, list_steps, plan as plan_pruning, plan_one, retire};
-use crate::slab::Slabs;
+use crate::slab::{Allowance, Slabs};
 use crate::staged::Staged;
 use crate::staging::{Noted, Staging};
 use crate::tensor::{check_tensors, share};
@@ -111,6 +111,7 @@ impl Store {
             (Some(folder), Role::Writer { rank, .. }) => Some(Staging::new(folder, rank)),
             _ => None,
         };
+        let allowance = Allowance { max: options.memory_max, is_returned: !options.keeps_memory };
         let shared = Shared::new(root, options);
         let writing = match role {
             Role::Reader => None,
@@ -124,7 +125,7 @@ impl Store {
             (Some(tier), Role::Writer { rank: 0, .. }) => Some(shared.tiering.start(&shared.root, tier, newest)?),
             _ => None,
         };
-        let (slots, slabs, resumed) = (Arc::default(), Slabs::new(staging), Mutex::default());
+        let (slots, slabs, resumed) = (Arc::default(), Slabs::new(staging, allowance), Mutex::default());
         Ok(Store { shared, slots, slabs, resumed, writing, archiving })
     }
 
@@ -144,7 +145,8 @@ impl Store {
     /// ([`PartOf`](crate::PartOf)).
     ///
     /// The memory of the copies is kept for the next saves until the store is dropped: as much as the largest save takes,
-    /// once for each that was under way at the same time.
+    /// once for each that was under way at the same time, so two copies at most. [`Options::memory_max`] and
+    /// [`Options::keeps_memory`] bound it.
     ///
     /// With [`SAVES_IN_FLIGHT_MAX`](crate::SAVES_IN_FLIGHT_MAX) saves under way it waits for one to end first.
     ///

@@ -22,6 +22,7 @@ mod sharded;
 mod staged;
 mod tiering;
 mod types;
+mod verifying;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
