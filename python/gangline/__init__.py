@@ -11,6 +11,8 @@ No pickle: nothing in a checkpoint is ever run. The files are safetensors.
 
 from ._distributed import DistributedStore
 from ._info import CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
+from ._per_rank import PerRank
+from ._random import rng_state, set_rng_state
 from ._store import Reader, Save, Store
 from .errors import (
     ArchiveFailedWarning,
@@ -23,6 +25,7 @@ from .errors import (
     NotFound,
     Poisoned,
     Refused,
+    ResumeWarning,
     RetentionFailedWarning,
     SaveFailedWarning,
     SkippedWarning,
@@ -43,6 +46,7 @@ __all__ = [
     "Listed",
     "NoSpace",
     "NotFound",
+    "PerRank",
     "Poisoned",
     "Problem",
     "Pruned",
@@ -50,6 +54,7 @@ __all__ = [
     "Pushed",
     "Reader",
     "Refused",
+    "ResumeWarning",
     "RetentionFailedWarning",
     "Save",
     "SaveFailedWarning",
@@ -61,4 +66,6 @@ __all__ = [
     "TimedOut",
     "Unreachable",
     "VerifyReport",
+    "rng_state",
+    "set_rng_state",
 ]

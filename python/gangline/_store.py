@@ -10,14 +10,14 @@ import sys
 import traceback
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
 from . import _info, _native, _plan
 from ._remote import Remote, folder_of, is_address
-from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted
+from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, Wanted, own_name
 from ._values import BYTES_MAX, path_text
 from .errors import (
     ArchiveFailedWarning, Corrupt, Error, NotFound, Refused, RetentionFailedWarning, SaveFailedWarning, SkippedWarning, TimedOut
@@ -128,6 +128,7 @@ class Reader:
         self._native = _native.Store(self.path, **options)
         self._below = options.get("restore_below")
         self._process = os.getpid()
+        self._place = (0, 1)  # which rank loads, of how many
         self._remote = Remote(self._native, _place(path, None)) if is_address(path) else None
 
     def latest(self) -> _info.CheckpointInfo | None:
@@ -215,7 +216,13 @@ class Reader:
         step = None if step is None else check_step(step)
         return _info.pulled(self._native.pull(step, _place(archive, bytes_per_second_max, key_file)))
 
-    def load(self, step: int | None = None, into: dict[Any, Any] | None = None) -> dict[Any, Any]:
+    def load(
+        self,
+        step: int | None = None,
+        into: dict[Any, Any] | None = None,
+        *,
+        resized: Callable[[tuple, list], Any] | None = None,
+    ) -> dict[Any, Any]:
         """Reads a checkpoint, checking every byte, and returns the state dict: what Store, DistributedStore or a callback saved, or
         gangline.torch.StorageWriter, whose dicts have text for keys, as torch's planners make it (but for optimizers' states). Of
         weights that were imported, or saved by another program, a flat dict by name.
@@ -223,6 +230,8 @@ class Reader:
         step: which one; None for the newest that is good (warning about newer ones that aren't: SkippedWarning).
         into: a state dict whose tensors are read into where they lie, on whatever device; everything else in it is
             replaced, what it lacks is added, and it is what is returned. Without it, tensors are new, in host memory.
+        resized: of a PerRank that another number of ranks saved, called with its keys and the values of all these ranks: what it
+            returns is loaded (`resized=lambda keys, values: values` loads all). Without it, such a value is refused by name.
 
         Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or type; nothing
         was read into it), Corrupt (naming file and tensor; tensors of `into` may then hold some of its bytes).
@@ -230,21 +239,21 @@ class Reader:
         step = None if step is None else check_step(step)
         self._fetch(step)
         if step is not None:
-            return self._load(step, into)
+            return self._load(step, into, resized)
         for listed in reversed(self._native.list()):
             if self._below is not None and listed[0] >= self._below:
                 continue
             try:
-                return self._load(listed[0], into)
+                return self._load(listed[0], into, resized)
             except NotFound:
                 continue  # it has been pruned just now
             except Corrupt as error:
                 warn_skipped(listed[0], error)
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
-    def _load(self, step, into):
+    def _load(self, step, into, resized):
         snapshot = Snapshot(self._native, step)
-        scattering = Scattering(snapshot, into, self._sharded)
+        scattering = Scattering(snapshot, into, self._sharded, place=self._place, resized=resized)
         snapshot.read(scattering.plan())
         return scattering.finish()
 
@@ -272,11 +281,11 @@ class Reader:
 class Writer(Reader):
     """What writers have in common: saves under way, and who is told of their ends."""
 
-    def __init__(self, path, writer, keep, commit_timeout=None, archive=None, archive_rate=None):
+    def __init__(self, path, writer, keep, commit_timeout=None, archive=None, archive_rate=None, compare_all=False):
         # Gangline's supervisor sets it, and finishes what is copied there when this process dies.
         staging = os.environ.get("GANGLINE_STAGING_DIR") or None
         self._archive = None if archive is None else _place(archive, archive_rate)
-        options = {"commit_timeout_seconds": commit_timeout, "staging": staging, "archive": self._archive}
+        options = {"commit_timeout_seconds": commit_timeout, "staging": staging, "archive": self._archive, "compare_all": compare_all}
         # So is this, when the job's numbers went bad: what was saved from that step on may hold what made them so.
         below = os.environ.get("GANGLINE_RESTORE_BELOW")
         options["restore_below"] = int(below) if below else None
@@ -285,11 +294,11 @@ class Writer(Reader):
         self._is_closed = False
         _open.add(self)
 
-    def send(self, step, pieces, metadata):
-        """Copies pieces and lets them be written: a Save."""
+    def send(self, step, pieces, metadata, values=()):
+        """Copies pieces and lets them be written: a Save. `values` are (name, text), and have to be equal on all ranks."""
         step = check_step(step)
         given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
-        save = Save(step, self._native.save(step, given, dict(metadata or {})))
+        save = Save(step, self._native.save(step, given, dict(metadata or {}), list(values)))
         self._saves.append(save)
         _unasked.add(save)
         return save
@@ -387,7 +396,7 @@ class Store(Writer):
         self.raise_unasked()
         gathering = Gathering(self._local)
         tree = gathering.tree(state_dict)
-        return self.send(step, [*gathering.pieces, bytes_piece(VALUES, tree)], metadata)
+        return self.send(step, [*gathering.pieces, bytes_piece(VALUES, tree), *own_pieces(gathering)], metadata)
 
     def _local(self, path, kind, tensor):
         if hasattr(tensor, "to_local"):
@@ -411,6 +420,12 @@ def bytes_piece(name, data):
 def own_bytes(name, data):
     """Bytes of this rank's alone, as a tensor."""
     return dataclasses.replace(bytes_piece(name, data), part_of=([len(data)], [0]))
+
+
+def own_pieces(gathering):
+    """The tree of the values that this rank has its own of, if there are any."""
+    tree = gathering.own_values()
+    return [] if tree is None else [own_bytes(own_name(gathering.place[0]), tree)]
 
 
 def warn_of_retention(save):

@@ -34,7 +34,8 @@ class Unreachable(Error, OSError):
 
 
 class Disagreement(Error):
-    """Ranks saved other tensors or metadata under the same step."""
+    """Ranks saved other tensors, values or metadata under the same step, or one of them was refused or failed and told the others so.
+    The message names the rank, and what differs or went wrong."""
 
 
 class TimedOut(Error, TimeoutError):
@@ -59,6 +60,10 @@ class RetentionFailedWarning(UserWarning):
 
 class ArchiveFailedWarning(UserWarning):
     """Checkpoints are durable here, but the newest isn't in the archive. The next save, or the next store, tries again."""
+
+
+class ResumeWarning(UserWarning):
+    """A training that is resumed may not go on exactly as one that was never stopped, for this reason."""
 
 
 class SkippedWarning(UserWarning):

@@ -31,7 +31,7 @@ from ._imports import import_checkpoint
 from ._distributed import attempt
 from ._kinds import BY_NAME, NumpyKind, TorchKind
 from ._plan import OBJECT, PLAN
-from ._state import RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
+from ._state import PER_RANK, RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
 from ._store import Reader, Snapshot, Writer, own_bytes
 from ._types import NAMES, RAW, STORED, original
 from ._values import NOT_MINE, TAG
@@ -190,6 +190,8 @@ class StorageReader(_StorageReader):
             array = NumpyKind.new(value.type, value.shape)
             self._snapshot.read([Wanted(value.name, *value.box((0,) * len(value.shape), value.shape), NumpyKind.room_in(array))])
             return array
+        if isinstance(value, _OfRanks):
+            raise Refused(f"load {name!r}: each rank saved its own, which torch's planners don't know of: load it by DistributedStore")
         if _has_tensors(value):
             raise Refused(f"load {name!r}: there are tensors in it, and torch's planners take no {type(value).__name__} apart")
         return value
@@ -227,6 +229,13 @@ class _Tensor:
         return (*offsets, *(0 for _ in extra)), (*lengths, *extra)
 
 
+@dataclasses.dataclass(eq=False)
+class _OfRanks:
+    """Stands for a value that each rank saved its own of."""
+
+    payload: dict
+
+
 class _Elsewhere:
     """Stands for an array while torch flattens what it is in."""
 
@@ -256,6 +265,8 @@ def _of_store(snapshot):
     held = {}
 
     def leaf(path, payload):
+        if payload[TAG] == PER_RANK:
+            return _OfRanks(payload)
         if payload[TAG] != "tensor":
             return scalar_of(payload)
         kind, name = BY_NAME[payload["as"]], payload["at"]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gangline_storage::{Error, Options, PartOf, PrunePolicy, Role, Step, TensorView};
+use gangline_storage::{AlikeValue, Compare, Error, Options, PartOf, PrunePolicy, Role, Step, TensorView};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use serde::Serialize;
@@ -70,7 +70,7 @@ impl Store {
 impl Store {
     /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
     #[new]
-    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None))]
+    #[pyo3(signature = (path, *, writer=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None, compare_all=false))]
     #[expect(clippy::too_many_arguments, reason = "Python passes all but the path by name")]
     fn new(
         py: Python<'_>,
@@ -81,10 +81,12 @@ impl Store {
         staging: Option<PathBuf>,
         archive: Option<Place>,
         restore_below: Option<u64>,
+        compare_all: bool,
     ) -> PyResult<Self> {
         let role = writer.map_or(Role::Reader, |(rank, world_size, tag)| Role::Writer { rank, world_size, tag });
         let restore_below = restore_below.map(Step);
-        let mut options = Options { role, staging, restore_below, ..Options::default() };
+        let compare = if compare_all { Compare::All } else { Compare::Sampled };
+        let mut options = Options { role, staging, restore_below, compare, ..Options::default() };
         options.archive = archive.map(archive::tier).transpose()?;
         options.keep = keep.map(keep_of).transpose()?;
         if let Some(seconds) = commit_timeout_seconds {
@@ -95,13 +97,16 @@ impl Store {
         Ok(Store { inner: Mutex::new(Some(Arc::new(inner))), process: std::process::id() })
     }
 
-    /// Copies the tensors, and writes them in the background.
+    /// Copies the tensors, and writes them in the background. `values` are compared with other ranks' and no more.
+    #[pyo3(signature = (step, tensors, metadata, values=Vec::new()))]
+    #[expect(clippy::too_many_arguments, reason = "one of them is Python's own")]
     fn save(
         &self,
         py: Python<'_>,
         step: u64,
         tensors: Vec<Given<'_>>,
         metadata: BTreeMap<String, String>,
+        values: Vec<(String, String)>,
     ) -> PyResult<Pending> {
         let mut views = Vec::with_capacity(tensors.len());
         for (name, data_type, shape, data, part_of) in &tensors {
@@ -110,7 +115,14 @@ impl Store {
             let part_of = part_of.as_ref().map(|(shape, offsets)| PartOf { shape, offsets });
             views.push(TensorView { name, data_type, shape, data, part_of });
         }
-        self.ask(py, |store| store.save(Step(step), &views, &metadata)).map(Pending::new)
+        let values: Vec<AlikeValue<'_>> =
+            values.iter().map(|(name, data)| AlikeValue { name, data: data.as_bytes() }).collect();
+        self.ask(py, |store| store.save_with_values(Step(step), &views, &metadata, &values)).map(Pending::new)
+    }
+
+    /// Instead of a save: tells the other ranks why this one has no part in it.
+    fn refuse(&self, py: Python<'_>, step: u64, why: &str) -> PyResult<()> {
+        self.ask(py, |store| store.refuse(Step(step), why))
     }
 
     /// Opens a checkpoint for reading.

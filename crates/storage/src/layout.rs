@@ -10,6 +10,9 @@ pub(crate) const DELETED_PREFIX: &str = ".deleted-";
 /// Files being written are called this and their final name.
 pub(crate) const ASIDE_PREFIX: &str = ".aside-";
 
+/// How a rank's word that it doesn't save is called after the rank.
+const REFUSAL_SUFFIX: &str = ".refused.json";
+
 /// What a file of this name is called while it is written.
 pub(crate) fn aside(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{ASIDE_PREFIX}{name}"))
@@ -49,6 +52,16 @@ pub(crate) fn shard_file(rank: u32, world_size: u32) -> String {
 /// One rank's word to rank 0 that its shard is durable.
 pub(crate) fn index_file(rank: u32, world_size: u32) -> String {
     format!("shard-{rank:05}-of-{world_size:05}.index.json")
+}
+
+/// One rank's word to the others that a save comes to nothing.
+pub(crate) fn refusal_file(rank: u32, world_size: u32) -> String {
+    format!("shard-{rank:05}-of-{world_size:05}{REFUSAL_SUFFIX}")
+}
+
+/// Whether a file of this name is such a word.
+pub(crate) fn is_refusal(name: &str) -> bool {
+    name.ends_with(REFUSAL_SUFFIX)
 }
 
 /// The folder in which a checkpoint is built.

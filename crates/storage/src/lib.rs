@@ -10,9 +10,10 @@
 //! it, rank 0 commits when it has seen them all.
 //!
 //! What all ranks hold alike, each passes to [`Store::save`], and rank `r` writes what is dealt to it (largest first, to the
-//! rank with the fewest bytes so far). Of tensors that are cut each rank passes its own part ([`PartOf`]); a [`Snapshot`]
+//! rank with the fewest bytes so far); what differs after all is refused by name ([`Compare`]). Of tensors that are cut each rank passes its own part ([`PartOf`]); a [`Snapshot`]
 //! reads any box of any tensor back, so a checkpoint can be loaded by any number of ranks, cut in any way.
 
+mod alike;
 pub mod archive;
 pub mod bench;
 mod check;
@@ -36,6 +37,7 @@ mod options;
 mod pending;
 mod prune;
 mod reading;
+mod refusal;
 mod region;
 mod shard;
 mod slab;
@@ -47,6 +49,7 @@ mod tensor;
 mod threads;
 mod tiering;
 
+pub use alike::{AlikeValue, Compare};
 pub use check::{Problem, VerifyReport};
 pub use claim::{Claim, look_for};
 pub use compare::{Compared, Verdict, compare};

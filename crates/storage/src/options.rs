@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::disk::DiskHook;
 use crate::manifest::WORLD_SIZE_MAX;
-use crate::{Error, Step, Tier};
+use crate::{Compare, Error, Step, Tier};
 
 /// How a [`Store`](crate::Store) is opened. The default is a lone writer that keeps the last two checkpoints.
 #[derive(Clone)]
@@ -18,6 +18,8 @@ pub struct Options {
     pub keep: Option<NonZeroUsize>,
     /// How long a gang's rank 0 waits for the other ranks' shards, and they for its commit.
     pub commit_timeout: Duration,
+    /// How ranks compare what they hold alike.
+    pub compare: Compare,
     /// A folder in memory (tmpfs) that outlives this process, as Gangline's supervisor gives its ranks one in
     /// `GANGLINE_STAGING_DIR`: saves are copied there, and one that is copied when its rank dies is finished by
     /// [`finish_staged`](crate::finish_staged). What there is no room for is copied to the process's own memory.
@@ -59,6 +61,7 @@ impl Default for Options {
             role: Role::Writer { rank: 0, world_size: 1, tag: 0 },
             keep: Some(KEEP_DEFAULT),
             commit_timeout: COMMIT_TIMEOUT_DEFAULT,
+            compare: Compare::default(),
             staging: None,
             archive: None,
             restore_below: None,
@@ -98,6 +101,7 @@ impl fmt::Debug for Options {
             .field("role", &self.role)
             .field("keep", &self.keep)
             .field("commit_timeout", &self.commit_timeout)
+            .field("compare", &self.compare)
             .field("staging", &self.staging)
             .field("archive", &self.archive)
             .field("restore_below", &self.restore_below)

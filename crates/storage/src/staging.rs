@@ -18,6 +18,7 @@ use gangline_base::Step;
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 
+use crate::alike::Alike;
 use crate::commit::{Committer, Shared, Work};
 use crate::error::within;
 use crate::manifest::{FORMAT_VERSION, read_manifest, read_sealed, seal};
@@ -58,6 +59,10 @@ struct Note {
     step: u64,
     metadata: BTreeMap<String, String>,
     plan_blake3: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    alike: Option<String>,
     header_bytes: usize,
     tensors: Vec<Declared>,
 }
@@ -126,6 +131,8 @@ impl Noted {
             step: work.step.0,
             metadata: work.metadata.clone(),
             plan_blake3: work.plan,
+            turn: Some(work.turn),
+            alike: work.alike.as_ref().map(|alike| alike.digests.clone()),
             header_bytes: work.staged.header_bytes(),
             tensors: work.staged.tensors().to_vec(),
         };
@@ -200,6 +207,9 @@ fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> 
         staged,
         metadata: note.metadata.clone(),
         plan: note.plan_blake3,
+        turn: note.turn.unwrap_or(1),
+        alike: note.alike.clone().map(Alike::found),
+        is_taken_over: true,
         noted: Some(noted),
     };
     Committer::new(Shared::new(note.root.clone(), options), Writer { rank, world_size, tag }).run(work)

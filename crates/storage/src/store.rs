@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, SyncSender, channel};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use gangline_base::Step;
 use serde::Serialize;
 
+use crate::alike::Alike;
 use crate::archive::{self, Pushed};
 use crate::check::check;
 use crate::commit::{Committer, Shared, Work};
@@ -18,13 +19,14 @@ use crate::manifest::{check_metadata, hash_declaration, read_manifest};
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
 use crate::prune::{clear, list_steps, plan as plan_pruning, retire};
+use crate::refusal::{Reason, Turn};
 use crate::slab::Slabs;
 use crate::staged::Staged;
 use crate::staging::{Noted, Staging};
 use crate::tensor::{check_tensors, share};
 use crate::{
-    CheckpointInfo, Digest, Error, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Snapshot, Tensor,
-    TensorView, VerifyReport, layout,
+    AlikeValue, CheckpointInfo, Digest, Error, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Snapshot,
+    Tensor, TensorView, VerifyReport, layout, with_causes,
 };
 
 /// How often [`Store::latest`] starts again because a checkpoint was pruned under its eyes.
@@ -39,6 +41,8 @@ pub struct Store {
     slots: Arc<Slots>,
     slabs: Arc<Slabs>,
     writing: Option<Writing>,
+    /// The save that was asked for last.
+    turn: Mutex<Turn>,
     archiving: Option<JoinHandle<()>>,
 }
 
@@ -48,10 +52,17 @@ struct Writing {
     thread: JoinHandle<()>,
 }
 
-struct Job {
-    work: Work,
-    slot: Slot,
-    reply: SyncSender<Result<Saved, Error>>,
+enum Job {
+    Save {
+        work: Box<Work>,
+        slot: Slot,
+        reply: SyncSender<Result<Saved, Error>>,
+    },
+    /// Tell the others of the gang that this rank has no part in a save.
+    Refuse {
+        turn: Turn,
+        reason: Reason,
+    },
 }
 
 /// A checkpoint in memory.
@@ -117,7 +128,8 @@ impl Store {
             (Some(tier), Role::Writer { rank: 0, .. }) => Some(shared.tiering.start(&shared.root, tier, newest)?),
             _ => None,
         };
-        Ok(Store { shared, slots: Arc::default(), slabs: Slabs::new(staging), writing, archiving })
+        let turn = Mutex::new(Turn { step: Step(0), number: 0 });
+        Ok(Store { shared, slots: Arc::default(), slabs: Slabs::new(staging), writing, turn, archiving })
     }
 
     /// The folder.
@@ -148,22 +160,73 @@ impl Store {
         tensors: &[TensorView<'_>],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Pending, Error> {
+        self.save_with_values(step, tensors, metadata, &[])
+    }
+
+    /// The same, for ranks that agree on values besides: a commit is refused if they differ ([`Error::Disagreement`]).
+    ///
+    /// # Errors
+    /// As for [`Store::save`]. The other ranks are told, and fail with [`Error::Abandoned`].
+    pub fn save_with_values(
+        &self,
+        step: Step,
+        tensors: &[TensorView<'_>],
+        metadata: &BTreeMap<String, String>,
+        values: &[AlikeValue<'_>],
+    ) -> Result<Pending, Error> {
         let writing = self.writing.as_ref().ok_or(Error::ReadOnly)?;
         self.shared.disk.check_poison()?;
+        let turn = self.next_turn(step);
+        let staged = self.stage(writing.writer, turn, tensors, metadata);
+        let (mut work, slot) = staged.inspect_err(|error| writing.refuse(turn, &with_causes(error)))?;
+        if writing.writer.world_size > 1 {
+            work.alike = Some(Alike::of(tensors, metadata, values, self.shared.options.compare));
+        }
+        work.noted = Noted::write(&work, &self.shared.root, writing.writer);
+        let (reply, pending) = Pending::new(step);
+        writing.queue.send(Job::Save { work: Box::new(work), slot, reply }).map_err(|_| Error::Closed)?;
+        Ok(pending)
+    }
+
+    /// Instead of a save, for a rank of a gang whose caller can't take part in it: the others are told why, and fail soon
+    /// ([`Error::Abandoned`]). It is told in the background.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`].
+    pub fn refuse(&self, step: Step, why: &str) -> Result<(), Error> {
+        let writing = self.writing.as_ref().ok_or(Error::ReadOnly)?;
+        writing.refuse(self.next_turn(step), why);
+        Ok(())
+    }
+
+    /// Counts how many times in a row this step is to be saved.
+    fn next_turn(&self, step: Step) -> Turn {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = if turn.step == step { turn.number.saturating_add(1) } else { 1 };
+        *turn = Turn { step, number };
+        *turn
+    }
+
+    /// Copies this rank's share.
+    fn stage(
+        &self,
+        writer: Writer,
+        turn: Turn,
+        tensors: &[TensorView<'_>],
+        metadata: &BTreeMap<String, String>,
+    ) -> Result<(Work, Slot), Error> {
         check_tensors(tensors)?;
         check_metadata(metadata)?;
-        let slot = self.slots.take(step)?;
-        let mine = share(tensors, writing.writer.rank, writing.writer.world_size);
+        let slot = self.slots.take(turn.step)?;
+        let mine = share(tensors, writer.rank, writer.world_size);
         let mut mine: Vec<&TensorView<'_>> = mine.into_iter().map(|index| &tensors[index]).collect();
         // Wide elements first keeps every tensor aligned to its element, as safetensors' own writer does.
         mine.sort_by(|a, b| (b.data_type.size(), a.name).cmp(&(a.data_type.size(), b.name)));
         let staged = Staged::copy(&mine, &self.slabs)?;
         let plan = plan(tensors, metadata);
-        let mut work = Work { step, staged, metadata: metadata.clone(), plan, noted: None };
-        work.noted = Noted::write(&work, &self.shared.root, writing.writer);
-        let (reply, pending) = Pending::new(step);
-        writing.queue.send(Job { work, slot, reply }).map_err(|_| Error::Closed)?;
-        Ok(pending)
+        let Turn { step, number } = turn;
+        let metadata = metadata.clone();
+        Ok((Work { step, staged, metadata, plan, turn: number, alike: None, is_taken_over: false, noted: None }, slot))
     }
 
     /// The newest checkpoint whose every byte is as it was saved, and what was passed over: of those before
@@ -282,7 +345,15 @@ impl Writing {
         committer.clear_leftovers()?;
         let (queue, jobs) = channel::<Job>();
         let work = move || {
-            for Job { work, slot, reply } in jobs {
+            for job in jobs {
+                let (work, slot, reply) = match job {
+                    Job::Save { work, slot, reply } => (*work, slot, reply),
+                    Job::Refuse { turn, reason } => {
+                        // The others then wait as long as they may.
+                        let _ = committer.refuse(turn, reason);
+                        continue;
+                    }
+                };
                 let outcome = committer.run(work);
                 drop(slot);
                 // Nobody may be waiting.
@@ -295,6 +366,14 @@ impl Writing {
             .spawn(work)
             .map_err(|source| Error::io("start the writing thread of", &shared.root, source))?;
         Ok(Writing { writer, queue, thread })
+    }
+
+    /// Has the others of the gang told that this rank has no part in a save.
+    fn refuse(&self, turn: Turn, why: &str) {
+        if self.writer.world_size > 1 {
+            // If the thread is gone, so is the store.
+            let _ = self.queue.send(Job::Refuse { turn, reason: Reason::failed(self.writer.rank, why) });
+        }
     }
 }
 

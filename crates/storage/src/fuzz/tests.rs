@@ -105,7 +105,8 @@ fn no_mutation_of_a_manifest_or_an_index_makes_a_panic() {
     check(manifest, &body(sealed), 3);
     let magic = INDEX_MAGIC.to_owned();
     let (plan_blake3, shard) = (Digest::of(b"plan"), shard());
-    let sound = ShardIndex { magic, version: 2, step: STEP, writer: 3, world_size: 2, plan_blake3, shard };
+    let (turn, alike) = (Some(1), Some("0123456789abcdef".to_owned()));
+    let sound = ShardIndex { magic, version: 2, step: STEP, writer: 3, world_size: 2, plan_blake3, turn, alike, shard };
     check(index, &body(seal(&sound)), 4);
 }
 
