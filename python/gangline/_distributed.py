@@ -74,8 +74,7 @@ class DistributedStore(Writer):
             values = units(gathering.values)
             _check_metadata(metadata)
         except BaseException as error:
-            # The others wait for this rank's part.
-            self._native.refuse(step, str(error) or type(error).__qualname__)
+            self.tell_refusal(step, error)
             raise
         return self.send(step, pieces, metadata, values)
 

@@ -295,7 +295,10 @@ class Scattering:
                 return found[0]
             if generator is not None:
                 return state_of_rank(generator, found, rank, ranks)
-            return self.resized(path, found)
+            try:
+                return self.resized(path, found)
+            except Exception as error:
+                raise Refused(f"load {path_text(path)}: what is to be made of {saved} ranks' values can't be: {error!r}") from error
 
         self.finals[path] = final
         return planned[0] if saved == ranks else ANYTHING

@@ -303,6 +303,10 @@ class Writer(Reader):
         _unasked.add(save)
         return save
 
+    def tell_refusal(self, step, error):
+        """Tells the other ranks, which wait for this one's part of a save, that there will be none."""
+        self._native.refuse(check_step(step), str(error) or type(error).__qualname__)
+
     def raise_unasked(self):
         """Raises what made a save fail that nobody asked about, once; warns of retention that failed, once."""
         check_process(self._process)

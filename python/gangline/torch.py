@@ -87,6 +87,16 @@ class StorageWriter(_StorageWriter):
         return plans
 
     def write_data(self, plan, planner):
+        try:
+            pieces, results = self._pieces(plan, planner)
+            self._store.raise_unasked()
+        except BaseException as error:
+            self._store.tell_refusal(self.step, error)
+            raise
+        self._store.send(self.step, pieces, self.metadata).durable()
+        return _done(results)
+
+    def _pieces(self, plan, planner):
         pieces, results, names = [], [], set()
         for item in plan.items:
             name = item.index.fqn
@@ -102,9 +112,7 @@ class StorageWriter(_StorageWriter):
             results.append(WriteResult(item.index, 0 if piece is None else piece.data.nbytes, None))
         if self._rank == 0:
             pieces.append(own_bytes(PLAN, self._plan))
-        self._store.raise_unasked()
-        self._store.send(self.step, pieces, self.metadata).durable()
-        return _done(results)
+        return pieces, results
 
     def finish(self, metadata, results):
         """Nothing is left to do: the checkpoint was committed when rank 0 had seen all parts."""

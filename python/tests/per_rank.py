@@ -5,6 +5,7 @@ import random
 import time
 
 import gangline
+import gangline.torch
 import numpy
 import torch
 import torch.distributed as dist
@@ -48,8 +49,20 @@ def differ(folder):
         one_off = torch.zeros(100_000)
         one_off[16] = rank
         said["one element"] = attempt(lambda: store.save(1, {"w": one_off}).durable())
+    said["plugged"] = attempt(lambda: plugged(folder, rank))
     said["compare"] = attempt(lambda: gangline.DistributedStore(folder, compare="some"))
     return said
+
+
+def plugged(folder, rank):
+    """Saves through torch's planners what one rank is refused; what the store said, and not torch of it."""
+    import torch.distributed.checkpoint as dcp
+
+    state = {f"of {rank}": torch.ones(2).to_sparse() if rank else torch.ones(2)}
+    try:
+        dcp.save(state, storage_writer=gangline.torch.StorageWriter(pathlib.Path(folder, "plugged"), step=1))
+    except dcp.CheckpointException as error:
+        raise error.failures[rank][0] from None
 
 
 def drawn():

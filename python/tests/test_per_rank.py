@@ -27,6 +27,9 @@ def test_what_differs_is_refused_by_name_on_every_rank_at_once(tmp_path):
         assert "save metadata 'loss': names and values are text, not int" in said["number"]
         assert said["steps"] == [7]
         assert said["one element"].startswith("Disagreement: commit step 1"), "every byte is compared if that is asked for"
+        why = "save 'of 1': it is sparse"
+        told = f"Disagreement: commit step 1: rank 1 didn't save its part: {why}"
+        assert said["plugged"].startswith(f"Refused: {why}" if rank else told), said["plugged"]
         assert said["compare"].startswith("Refused: open")
 
 
@@ -56,6 +59,8 @@ def test_each_rank_gets_back_what_was_its_own(tmp_path):
         assert list(reader.list()[0].info.tensors) == ["w"], "what is a rank's own isn't shown as a part of the model"
         whole = reader.load(resized=lambda keys, values: values)
         assert [cursor["at"] for cursor in whole["cursor"]] == [0, 1, 2]
+        with pytest.raises(gangline.Refused, match=r"load \['cursor'\]: what is to be made of 3 ranks' values can't be: ZeroDivision"):
+            reader.load(resized=lambda keys, values: 1 / 0)
 
 
 def test_one_process_keeps_its_own_as_well(tmp_path):

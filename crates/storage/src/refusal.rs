@@ -95,6 +95,12 @@ pub(crate) fn publish(disk: &Disk, partial: &Path, writer: Writer, turn: Turn, r
     disk.publish(partial, &layout::refusal_file(rank, world_size), &seal(&refusal))
 }
 
+/// For fuzzing: what somebody who waits for a save is told by this file.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn parse_error(text: &[u8], step: Step) -> Option<Error> {
+    crate::manifest::unseal::<Refusal>(text, MAGIC, VERSION).ok().map(|found| found.reason.into_error(step))
+}
+
 /// `Ok` unless rank `of` has refused this turn, or a later one. What can't be read as a refusal is none.
 pub(crate) fn check(partial: &Path, of: u32, writer: Writer, turn: Turn) -> Result<(), Error> {
     let path = partial.join(layout::refusal_file(of, writer.world_size));

@@ -8,7 +8,7 @@ use super::*;
 use crate::manifest::{Manifest, seal};
 use crate::region::WholeRecord;
 use crate::shard::lay_out;
-use crate::{DataType, Step, Tensor, TensorView};
+use crate::{DataType, Tensor, TensorView};
 
 /// Mutations of each sound input.
 const ROUNDS: usize = 20_000;
@@ -108,6 +108,9 @@ fn no_mutation_of_a_manifest_or_an_index_makes_a_panic() {
     let (turn, alike) = (Some(1), Some("0123456789abcdef".to_owned()));
     let sound = ShardIndex { magic, version: 2, step: STEP, writer: 3, world_size: 2, plan_blake3, turn, alike, shard };
     check(index, &body(seal(&sound)), 4);
+    let refused = br#"{"magic":"gangline-refusal","version":1,"step":2,"writer":3,"world_size":2,"turn":1,"reason":{"kind":"timeout","rank":1,"waited_milliseconds":5}"#;
+    assert!(crate::refusal::parse_error(&crate::manifest::seal_text(refused.to_vec()), Step(STEP)).is_some());
+    check(index, refused, 5);
 }
 
 #[test]
