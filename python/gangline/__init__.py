@@ -13,6 +13,8 @@ from ._distributed import DistributedStore
 from ._info import Branch, CheckpointInfo, Listed, Problem, Pruned, Pulled, Pushed, Saved, TensorInfo, VerifyReport
 from ._loading import Loaded
 from ._native import __version__
+from ._per_rank import PerRank
+from ._random import rng_state, set_rng_state
 from ._retention import Keep
 from ._store import Reader, Save, Store
 from .errors import (
@@ -29,6 +31,7 @@ from .errors import (
     PartialLoadWarning,
     Poisoned,
     Refused,
+    ResumeWarning,
     RetentionFailedWarning,
     SaveFailedWarning,
     SkippedWarning,
@@ -55,6 +58,7 @@ __all__ = [
     "NoSpace",
     "NotFound",
     "PartialLoadWarning",
+    "PerRank",
     "Poisoned",
     "Problem",
     "Pruned",
@@ -62,6 +66,7 @@ __all__ = [
     "Pushed",
     "Reader",
     "Refused",
+    "ResumeWarning",
     "RetentionFailedWarning",
     "Save",
     "SaveFailedWarning",
@@ -74,4 +79,6 @@ __all__ = [
     "Unreachable",
     "VerifyReport",
     "__version__",
+    "rng_state",
+    "set_rng_state",
 ]

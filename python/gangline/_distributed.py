@@ -1,16 +1,17 @@
 """The store as the ranks of a gang use it together."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ._loading import How
 from ._notes import Note
+from ._per_rank import units
 from ._remote import refuse_address
 from ._snapshot import Snapshot
 from ._state import VALUES, Gathering, Local, Scattering
 from ._retention import Keep
-from ._store import Save, Writer, check_step, own_bytes, warn_skipped
+from ._store import Save, Writer, check_step, own_bytes, own_pieces, warn_skipped
 from ._values import path_text
 from .errors import Corrupt, Error, NotFound, Refused
 
@@ -25,6 +26,9 @@ class DistributedStore(Writer):
     keep: how many good checkpoints of the current branch stay after each save; None keeps all; a Keep keeps more by rules.
     group: a torch.distributed process group with any backend; None is the default group.
     commit_timeout: seconds that ranks wait for each other's part of a save; it fails on all of them after that.
+    compare: what of the tensors that all ranks hold alike is compared at each save. "sampled": tensors up to 64 KiB whole, and of larger
+        ones 64 places of 64 bytes, which takes no time and finds ranks that have drifted apart; "all": every byte, for which `save`
+        waits. Other values are always compared.
     archive, archive_bytes_per_second_max: as for Store; rank 0 pushes.
     memory_max, keep_memory: as for Store, for each rank.
 
@@ -43,15 +47,18 @@ class DistributedStore(Writer):
         archive_bytes_per_second_max: int | None = None,
         memory_max: int | None = None,
         keep_memory: bool = True,
+        compare: str = "sampled",
     ) -> None:
         import torch.distributed as dist
 
         refuse_address(path)
+        if compare not in ("sampled", "all"):
+            raise Refused(f"open {os.fspath(path)} with compare={compare!r}: it is 'sampled' or 'all'")
         self.group = group
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         writer = (self.rank, self.world_size, attempt())
-        memory = {"memory_max": memory_max, "keep_memory": keep_memory}
-        super().__init__(path, writer, keep, commit_timeout, archive, archive_bytes_per_second_max, **memory)
+        options = {"memory_max": memory_max, "keep_memory": keep_memory, "compare_all": compare == "all"}
+        super().__init__(path, writer, keep, commit_timeout, archive, archive_bytes_per_second_max, **options)
         # Only now has every rank cleared away what it left behind when it died.
         dist.barrier(group)
 
@@ -59,15 +66,25 @@ class DistributedStore(Writer):
         """As Store.save; collective in that every rank calls it with the same step, keys and metadata.
 
         DTensors, as FSDP2 and tensor parallelism make them, are written by the ranks that hold the shards. All other tensors
-        are taken to be equal on all ranks, and each is written by one of them. Values that aren't tensors are rank 0's.
+        and values have to be equal on all ranks, and are written once. What each rank has its own of goes into a PerRank; states of
+        generators of random numbers (what torch.get_rng_state(), random.getstate(), numpy.random.get_state() and the like
+        return) are known and kept by rank without one.
 
         Raises as Store.save; `durable` raises Disagreement or TimedOut on every rank if one saved something else, was
-        refused, or died.
+        refused, failed, or died. Only for one that died the others wait as long as commit_timeout.
         """
-        self.raise_unasked()
-        gathering = Gathering(self._local)
-        tree = gathering.tree(state_dict)
-        return self.send(step, gathering.pieces + [own_bytes(VALUES, tree)] * (self.rank == 0), metadata)
+        step = check_step(step)
+        try:
+            self.raise_unasked()
+            gathering = Gathering(self._local, (self.rank, self.world_size), is_gang=True)
+            tree = gathering.tree(state_dict)
+            pieces = gathering.pieces + own_pieces(gathering) + [own_bytes(VALUES, tree)] * (self.rank == 0)
+            values = units(gathering.values)
+            _check_metadata(metadata)
+        except BaseException as error:
+            self.tell_refusal(step, error)
+            raise
+        return self.send(step, pieces, metadata, values)
 
     def load(
         self,
@@ -78,11 +95,16 @@ class DistributedStore(Writer):
         strict: bool = True,
         cast: bool = False,
         verify: str = "all",
+        resized: Callable[[tuple, list], Any] | None = None,
     ) -> dict[Any, Any]:
         """As Store.load, and collective: all ranks load the same checkpoint, or all raise. If one refuses, nothing is read on any.
 
         Of a DTensor in `into` each rank reads what its shard takes, however the checkpoint was cut. A tensor that `into` lacks
-        is loaded whole on every rank. What a check in the background finds is told on the rank that found it.
+        is loaded whole on every rank. Of a PerRank each gets what the same rank had saved. What a check in the background finds is told
+        on the rank that found it.
+
+        If another number of ranks had saved it, each state of a generator is the one that all of them had, or a new one for each rank
+        that follows from theirs; other values of a PerRank are refused by name, or made by `resized`: see Store.load.
         """
         import torch.distributed as dist
 
@@ -95,7 +117,7 @@ class DistributedStore(Writer):
         first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
         dist.broadcast_object_list(steps, src=first, group=self.group)
         for candidate in steps[0]:
-            (snapshot, scattering), own = self._try(candidate, lambda: self._plan(candidate, into, how))
+            (snapshot, scattering), own = self._try(candidate, lambda: self._plan(candidate, into, (how, resized)))
             worst = self._worst(own)
             if worst is None:
                 verification, own = self._try(candidate, lambda: scattering.fill(snapshot.read))
@@ -108,9 +130,10 @@ class DistributedStore(Writer):
             warn_skipped(candidate, worst)
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
-    def _plan(self, step, into, how):
+    def _plan(self, step, into, asked):
+        how, resized = asked
         snapshot = Snapshot(self._native, step)
-        scattering = Scattering(snapshot, into, self._sharded, how)
+        scattering = Scattering(snapshot, into, self._sharded, how, (self.rank, self.world_size), resized)
         scattering.plan()
         return snapshot, scattering
 
@@ -158,6 +181,12 @@ class DistributedStore(Writer):
         if tensor.device_mesh.get_coordinate() is not None and tuple(local.shape) != tuple(shape):
             raise Refused(f"take {path_text(path)}: its shard here has shape {list(local.shape)}, not {list(shape)}")
         return local, list(offsets)
+
+
+def _check_metadata(metadata):
+    for name, value in (metadata or {}).items():
+        if type(name) is not str or type(value) is not str:
+            raise Refused(f"save metadata {name!r}: names and values are text, not {type(value).__qualname__}")
 
 
 def attempt():

@@ -4,10 +4,13 @@ import dataclasses
 import os
 
 from ._kinds import kind_of
+from ._per_rank import PerRank
 from ._values import path_text
 from .errors import Error, Refused, TimedOut
 
 LEFT_OUT = object()
+# Stands for a value that is made only after reading.
+ANYTHING = object()
 VERIFY = ("all", "first", "background")
 
 
@@ -142,7 +145,7 @@ class Selection:
 
     def check_fits(self, path, into, saved):
         """Refuses an `into` that the checkpoint doesn't fill, or with strict=False notes what stays as it is."""
-        if saved is LEFT_OUT:
+        if saved is LEFT_OUT or saved is ANYTHING or isinstance(into, PerRank):
             return
         if isinstance(into, dict) and isinstance(saved, dict):
             for key in into:

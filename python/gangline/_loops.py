@@ -3,6 +3,9 @@
 import os
 import pathlib
 
+import torch.distributed as dist
+
+from ._distributed import DistributedStore
 from ._retention import Keep
 from ._store import Reader, Save, Store
 from .errors import Refused
@@ -22,6 +25,7 @@ class Saving:
         self.last: Save | None = None
         """The save that was begun last."""
         self._store = None
+        self._loaded = None  # the step that the training goes on from
 
     def _reader(self):
         """What reads earlier checkpoints, if there are any."""
@@ -33,17 +37,36 @@ class Saving:
         reader.close()
         return None
 
-    def _refuse_gang(self, world_size):
-        if world_size > 1:
-            raise Refused(f"save to {self.path}: {world_size} processes train; use gangline.DistributedStore")
-
     def _send(self, step, state):
+        self.last = self._opened().save(step, state)
+
+    def _opened(self):
+        """The store; several processes open it together."""
         if self._store is None:
-            self._store = Store(self.path, self.keep, archive=self.archive)
-        self.last = self._store.save(step, state)
+            kind = DistributedStore if is_gang() else Store
+            self._store = kind(self.path, self.keep, archive=self.archive)
+            if self._loaded is not None:
+                self._store._resumed(self._loaded)
+        return self._store
 
     def _end(self, error=None):
         """Waits for what is under way; what fails then only warns if the training has failed itself."""
         store, self._store = self._store, None
         if store is not None:
             store.__exit__(type(error), error, None)
+
+
+def is_gang():
+    """Whether several processes train."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def with_shared_buffers(state_dict, module):
+    """The state dict with rank 0's buffers on every rank, as DistributedDataParallel hands them out before each step; running averages
+    of batches, say, are each rank's own between steps."""
+    shared = dict(state_dict)
+    for name, buffer in module.named_buffers():
+        if name in shared:
+            shared[name] = buffer.detach().clone()
+            dist.broadcast(shared[name], src=0)
+    return shared

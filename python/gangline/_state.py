@@ -6,25 +6,39 @@ what else there is and where each tensor goes, is itself kept as a tensor of byt
 
 import base64
 import dataclasses
+import itertools
 import math
 
 import numpy
 
 from . import _values
 from ._kinds import BY_NAME, NumpyKind, kind_of
-from ._loading import LEFT_OUT, How, Selection, without_gaps
+from ._loading import ANYTHING, LEFT_OUT, How, Selection, without_gaps
+from ._per_rank import RANKS_MAX, PerRank
+from ._random import generator_of, state_of_rank
 from ._types import RAW, STORED, numpy_type, original, stored, stored_box
 from ._values import NOT_MINE, TAG, path_text
 from .errors import Corrupt, Refused
 
 RESERVED = "__gangline__."
 VALUES = RESERVED + "values"
+PER_RANK = "per rank"
 ABSENT = object()
 # What is read before it is copied takes at most this at once, or one tensor.
 _BATCH_BYTES_MAX = 256 << 20
 # By the last digits of the stored type's name; of the others one.
 _ELEMENT_BYTES = {"64": 8, "32": 4, "16": 2}
 _WHOLE = How()
+
+
+class _Own:
+    """Begins the path of a value that a rank had its own of, which lies nowhere in what is loaded into."""
+
+    def __repr__(self):
+        return "rank"
+
+
+OWN = _Own()
 
 
 @dataclasses.dataclass
@@ -63,10 +77,16 @@ class Local:
 
 
 class Gathering:
-    """Takes a state dict apart. `local(path, kind, tensor)` tells what this rank holds of a tensor: a Local."""
+    """Takes a state dict apart. `local(path, kind, tensor)` tells what this rank holds of a tensor: a Local.
 
-    def __init__(self, local):
-        self.local = local
+    place: (this rank, how many there are). If it is a gang's, states of generators are kept per rank without being asked.
+    """
+
+    def __init__(self, local, place=(0, 1), is_gang=False):
+        self.local, self.place, self.is_gang = local, place, is_gang
+        self.values = None  # the tree, which all ranks hold alike
+        self.own = {}  # where a value lies that each rank has its own of -> this rank's tree
+        self.own_gathering = None
         self.pieces = []
         self.names = {VALUES}
         self.places = {}  # memory -> name, for tied tensors
@@ -76,9 +96,18 @@ class Gathering:
         """The encoded tree; `pieces` then has the tensors."""
         if not isinstance(state_dict, dict):
             raise Refused(f"save a dict, not a {type(state_dict).__qualname__}")
-        return _values.encode(state_dict, self.leaf)
+        self.values = _values.tree_of(state_dict, self.leaf)
+        return _values.text_of(self.values, _values.VERSION_PER_RANK if self.own else _values.VERSION)
+
+    def own_values(self):
+        """The encoded tree of what this rank has its own of, or None if there is nothing of the kind."""
+        return _values.text_of(self.own) if self.own else None
 
     def leaf(self, path, value):
+        if isinstance(value, PerRank):
+            return self.per_rank(path, value.value, getattr(value, "generator", None))
+        if self.is_gang and path and (generator := generator_of(value)):
+            return self.per_rank(path, value, generator)
         if isinstance(value, numpy.generic):
             return _scalar(path, value)
         kind = kind_of(value)
@@ -102,6 +131,15 @@ class Gathering:
             self.pieces.append(_piece(name, kind, local.tensor, local.part_of))
         return {**payload, "at": name}
 
+    def per_rank(self, path, value, generator):
+        """Keeps a value as this rank's own."""
+        if self.own_gathering is None:
+            self.own_gathering = _OwnGathering(self)
+        key = path_text(path)
+        self.own[key] = _values.tree_of(value, self.own_gathering.leaf, path)
+        payload = {TAG: PER_RANK, "key": key, "ranks": self.place[1]}
+        return payload if generator is None else {**payload, "generator": generator}
+
     def name(self, path):
         name = plain = ".".join(map(str, path))
         if name.startswith(RESERVED):
@@ -112,6 +150,36 @@ class Gathering:
             name = f"{plain}#{again}"
         self.names.add(name)
         return name
+
+
+class _OwnGathering(Gathering):
+    """Takes apart what a rank has its own of."""
+
+    def __init__(self, outer):
+        super().__init__(self.whole, outer.place)
+        self.pieces, self.names = outer.pieces, outer.names
+
+    @staticmethod
+    def whole(path, kind, tensor):
+        if hasattr(tensor, "to_local"):
+            raise Refused(f"save {path_text(path)}: it is a DTensor in a gangline.PerRank: save its to_local()")
+        shape = list(kind.shape_of(tensor))
+        return Local(tensor, kind.identity(tensor), (shape, [0] * len(shape)))
+
+    def per_rank(self, path, value, generator):
+        raise Refused(f"save {path_text(path)}: it is a gangline.PerRank in another")
+
+    def name(self, path):
+        name = f"{own_name(self.place[0])}.{'.'.join(map(str, path))}"
+        again = next(number for number in itertools.count(1) if (name if number == 1 else f"{name}#{number}") not in self.names)
+        name = name if again == 1 else f"{name}#{again}"
+        self.names.add(name)
+        return name
+
+
+def own_name(rank):
+    """The name under which a rank's own tree of values is kept; those of its own tensors begin with it and a dot."""
+    return f"{RESERVED}rank.{rank}"
 
 
 def _check(path, kind, tensor):
@@ -167,9 +235,12 @@ class Scattering:
     """Puts a state dict together again: `plan` says what to read, `fill` reads it, `finish` says what there is then.
 
     `sharded(path, tensor)` tells what this rank holds of a sharded tensor in `into`: (local tensor, its offsets in the whole).
+    place: (this rank, how many there are). `resized(key, values)` makes this rank's value of those of another number of ranks.
     """
 
-    def __init__(self, snapshot, into, sharded, how=_WHOLE):
+    def __init__(self, snapshot, into, sharded, how=_WHOLE, place=(0, 1), resized=None):
+        self.snapshot, self.place, self.resized = snapshot, place, resized
+        self.own_trees = {}  # rank -> what it had its own of
         self.text, self.tensors, self.where = snapshot.values(into), snapshot.tensors, snapshot.where
         self.into, self.sharded, self.how = into, sharded, how
         self.selection = Selection(how, into)
@@ -222,12 +293,14 @@ class Scattering:
             array = array_of(payload)
             self.finals[path] = lambda: array
             return array
+        if payload[TAG] == PER_RANK and path[:1] != (OWN,):
+            return self.per_rank(path, payload)
         if payload[TAG] != "tensor":
             raise ValueError("no such kind of value is known")
         kind, name = BY_NAME[payload["as"]], payload["at"]
         if name not in self.tensors:
             raise Corrupt(f"read {path_text(path)} of {self.where}: there is no tensor {name!r}")
-        if not self.selection.takes(path):
+        if path[:1] != (OWN,) and not self.selection.takes(path):
             self.finals[path] = lambda: LEFT_OUT
             return LEFT_OUT
         type_name, shape = original(*self.tensors[name], payload.get("raw"))
@@ -235,6 +308,45 @@ class Scattering:
         if kind_of(target) is not None:
             return self.into_tensor(path, name, target, (type_name, shape))
         return self.new_tensor(path, name, kind, (type_name, shape))
+
+    def per_rank(self, path, payload):
+        """A value that each rank saved its own of."""
+        if not self.selection.takes(path):
+            self.finals[path] = lambda: LEFT_OUT
+            return LEFT_OUT
+        (rank, ranks), saved, generator = self.place, payload["ranks"], payload.get("generator")
+        if type(saved) is not int or not 0 < saved <= RANKS_MAX:
+            raise ValueError("its number of ranks makes no sense")
+        if saved != ranks and generator is None and self.resized is None:
+            raise Refused(
+                f"load {path_text(path)}: each of {saved} ranks saved its own, and {ranks} load: say by "
+                "load(..., resized=function) what is to become of them"
+            )
+        trees = {one: self.own_tree(one, payload["key"]) for one in ([rank] if saved == ranks else range(saved))}
+        decoded = lambda one, leaf: _values.decode_tree(trees[one], leaf, self.where, (OWN, one, *path))  # noqa: E731
+        planned = [decoded(one, self.leaf) for one in trees]
+
+        def final():
+            found = [decoded(one, lambda path, payload: self.finals[path]()) for one in trees]
+            if saved == ranks:
+                return found[0]
+            if generator is not None:
+                return state_of_rank(generator, found, rank, ranks)
+            try:
+                return self.resized(path, found)
+            except Exception as error:
+                raise Refused(f"load {path_text(path)}: what is to be made of {saved} ranks' values can't be: {error!r}") from error
+
+        self.finals[path] = final
+        return planned[0] if saved == ranks else ANYTHING
+
+    def own_tree(self, rank, key):
+        if rank not in self.own_trees:
+            name = own_name(rank)
+            if name not in self.tensors:
+                raise Corrupt(f"read values of {self.where}: there is no tensor {name!r}")
+            self.own_trees[rank] = _values.parse(self.snapshot.bytes(name), self.where)
+        return self.own_trees[rank][key]
 
     def new_tensor(self, path, name, kind, declared):
         if (kind, name) not in self.read:

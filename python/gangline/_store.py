@@ -9,7 +9,7 @@ import sys
 import traceback
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -21,7 +21,7 @@ from ._remote import Remote, folder_of, is_address
 from ._retention import Keep, given
 from ._save import Save, ask, check_process, unasked, warn_of_retention
 from ._snapshot import Snapshot, check_step
-from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering
+from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, own_name
 from ._values import path_text
 from .errors import (
     ArchiveFailedWarning, Corrupt, Error, Held, NotFound, PartialLoadWarning, Refused, SaveFailedWarning, SkippedWarning
@@ -54,6 +54,7 @@ class Reader:
         self.loaded: Loaded | None = None
         """What the newest `load` did: its step, what it left out, and whether its bytes are verified."""
         self._process = os.getpid()
+        self._place = (0, 1)  # which rank loads, of how many
         self._remote = Remote(self._native, _place(path, None)) if is_address(path) else None
 
     def latest(self) -> _info.CheckpointInfo | None:
@@ -182,6 +183,7 @@ class Reader:
         strict: bool = True,
         cast: bool = False,
         verify: str = "all",
+        resized: Callable[[tuple, list], Any] | None = None,
     ) -> dict[Any, Any]:
         """Reads a checkpoint and returns the state dict: what Store, DistributedStore or a callback saved, or
         gangline.torch.StorageWriter, whose dicts have text for keys, as torch's planners make it (but for optimizers' states). Of
@@ -203,6 +205,8 @@ class Reader:
             has read and found good since it was started isn't hashed again while its file's inode, length and times are the
             same; damage that leaves these as they are goes unnoticed. "background": after `load` has returned, by reading the files
             once more; `store.loaded.verified()` waits for it, else the store's next call, or `close`, raises what it found.
+        resized: of a PerRank that another number of ranks saved, called with its keys and the values of all these ranks: what it
+            returns is loaded (`resized=lambda keys, values: values` loads all). Without it, such a value is refused by name.
 
         Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or type; nothing
         was read into it), Corrupt (naming file and tensor; tensors of `into` may then hold some of its bytes).
@@ -212,12 +216,12 @@ class Reader:
         step = None if step is None else check_step(step)
         self._fetch(step)
         if step is not None:
-            return self._load(step, into, how)
+            return self._load(step, into, (how, resized))
         for _ in range(_LOOKS_MAX):
             is_gone = False
             for candidate in self._native.line():
                 try:
-                    return self._load(candidate, into, how)
+                    return self._load(candidate, into, (how, resized))
                 except NotFound:
                     is_gone = True  # it has been pruned just now
                     break
@@ -227,9 +231,10 @@ class Reader:
                 break
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
-    def _load(self, step, into, how):
+    def _load(self, step, into, asked):
+        how, resized = asked
         snapshot = Snapshot(self._native, step)
-        scattering = Scattering(snapshot, into, self._sharded, how)
+        scattering = Scattering(snapshot, into, self._sharded, how, self._place, resized)
         scattering.plan()
         verification = scattering.fill(snapshot.read)
         self._resumed(step)
@@ -278,11 +283,11 @@ class Reader:
 class Writer(Reader):
     """What writers have in common: saves under way, and who is told of their ends."""
 
-    def __init__(self, path, writer, keep, commit_timeout=None, archive=None, archive_rate=None, **memory):
+    def __init__(self, path, writer, keep, commit_timeout=None, archive=None, archive_rate=None, *, compare_all=False, **memory):
         # Gangline's supervisor sets it, and finishes what is copied there when this process dies.
         staging = os.environ.get("GANGLINE_STAGING_DIR") or None
         self._archive = None if archive is None else _place(archive, archive_rate)
-        options = {"commit_timeout_seconds": commit_timeout, "staging": staging, "archive": self._archive}
+        options = {"commit_timeout_seconds": commit_timeout, "staging": staging, "archive": self._archive, "compare_all": compare_all}
         options |= _checked(**memory)
         # So is this, when the job's numbers went bad: what was saved from that step on may hold what made them so.
         below = os.environ.get("GANGLINE_RESTORE_BELOW")
@@ -294,17 +299,21 @@ class Writer(Reader):
         self._is_closed = False
         _open.add(self)
 
-    def send(self, step, pieces, metadata):
-        """Copies pieces and lets them be written: a Save."""
+    def send(self, step, pieces, metadata, values=()):
+        """Copies pieces and lets them be written: a Save. `values` are (name, text), and have to be equal on all ranks."""
         step = check_step(step)
         given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
-        save = Save(step, self._native.save(step, given, _notes.texts(metadata or {})))
+        notes = (*_notes.texts(metadata or {}), list(values))
+        save = Save(step, self._native.save(step, given, notes))
         self._saves.append(save)
         unasked.add(save)
         return save
 
     def _resumed(self, step):
         self._native.resume_from(step)
+    def tell_refusal(self, step, error):
+        """Tells the other ranks, which wait for this one's part of a save, that there will be none."""
+        self._native.refuse(check_step(step), str(error) or type(error).__qualname__)
 
     def raise_unasked(self):
         """Raises what made a save fail that nobody asked about, once; warns of retention that failed, once."""
@@ -410,7 +419,7 @@ class Store(Writer):
         self.raise_unasked()
         gathering = Gathering(self._local)
         tree = gathering.tree(state_dict)
-        return self.send(step, [*gathering.pieces, bytes_piece(VALUES, tree)], metadata)
+        return self.send(step, [*gathering.pieces, bytes_piece(VALUES, tree), *own_pieces(gathering)], metadata)
 
     def _local(self, path, kind, tensor):
         if hasattr(tensor, "to_local"):
@@ -441,6 +450,12 @@ def bytes_piece(name, data):
 def own_bytes(name, data):
     """Bytes of this rank's alone, as a tensor."""
     return dataclasses.replace(bytes_piece(name, data), part_of=([len(data)], [0]))
+
+
+def own_pieces(gathering):
+    """The tree of the values that this rank has its own of, if there are any."""
+    tree = gathering.own_values()
+    return [] if tree is None else [own_bytes(own_name(gathering.place[0]), tree)]
 
 
 def warn_skipped(step, why):

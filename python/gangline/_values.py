@@ -17,6 +17,8 @@ import sys
 from .errors import Corrupt, Refused
 
 VERSION = 1
+# Of trees in which some values are kept by rank.
+VERSION_PER_RANK = 2
 DEPTH_MAX = 100
 BYTES_MAX = 1 << 30
 # What isn't quadratic to read: CPython itself refuses longer decimal integers.
@@ -35,12 +37,22 @@ def path_text(path):
 def encode(value, leaf):
     """`value` as JSON text in UTF-8.
 
-    `leaf(path, value)` is asked first about each value that isn't a container: it returns a dict to write in its place (the
-    tag "tensor" is its own), or NOT_MINE.
+    `leaf(path, value)` is asked first about each dict, tuple and value that isn't a container: it returns a dict to write in its
+    place (the tags "tensor" and "per rank" are its own), or NOT_MINE.
 
     Raises Refused, with the key's path, for what has no safe encoding.
     """
-    tree = {"version": VERSION, "value": _Encoder(leaf).value((), value)}
+    return text_of(tree_of(value, leaf))
+
+
+def tree_of(value, leaf, path=()):
+    """`value`, which lies at `path`, as a tree that JSON can hold."""
+    return _Encoder(leaf).value(path, value)
+
+
+def text_of(tree, version=VERSION):
+    """The tree as JSON text in UTF-8."""
+    tree = {"version": version, "value": tree}
     text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > BYTES_MAX:
         raise Refused(f"save values: their encoding has {len(text)} bytes, more than {BYTES_MAX}; make large ones tensors")
@@ -52,7 +64,12 @@ def decode(text, leaf, where):
 
     Raises Corrupt, naming `where`, for anything that `encode` doesn't write.
     """
-    return _Decoder(leaf, where).value((), parse(text, where))
+    return decode_tree(parse(text, where), leaf, where)
+
+
+def decode_tree(tree, leaf, where, path=()):
+    """The same of a tree that has been parsed; the value lies at `path`."""
+    return _Decoder(leaf, where).value(path, tree)
 
 
 def parse(text, where):
@@ -65,8 +82,8 @@ def parse(text, where):
         raise Corrupt(f"read values of {where}: not JSON: {error}") from None
     if not isinstance(tree, dict) or "value" not in tree:
         raise Corrupt(f"read values of {where}: not a tree of values")
-    if tree.get("version") != VERSION:
-        raise Corrupt(f"read values of {where}: version {tree.get('version')!r} is not known here, only {VERSION}")
+    if tree.get("version") not in (VERSION, VERSION_PER_RANK):
+        raise Corrupt(f"read values of {where}: version {tree.get('version')!r} is not known here, only {VERSION_PER_RANK} and before")
     return tree["value"]
 
 
@@ -86,10 +103,11 @@ class _Encoder:
             return value if math.isfinite(value) else {TAG: "float", "text": repr(value)}
         if kind is list:
             return self.items(path, value)
-        if kind is dict:
-            return self.dict(path, value)
-        if kind is tuple:
-            return {TAG: "tuple", "items": self.items(path, value)}
+        if kind is dict or kind is tuple:
+            encoded = self.leaf(path, value)
+            if encoded is not NOT_MINE:
+                return encoded
+            return self.dict(path, value) if kind is dict else {TAG: "tuple", "items": self.items(path, value)}
         return self.other(path, value)
 
     def other(self, path, value):

@@ -34,7 +34,8 @@ class Unreachable(Error, OSError):
 
 
 class Disagreement(Error):
-    """Ranks saved other tensors or metadata under the same step."""
+    """Ranks saved other tensors, values or metadata under the same step, or one of them was refused or failed and told the others so.
+    The message names the rank, and what differs or went wrong."""
 
 
 class TimedOut(Error, TimeoutError):
@@ -67,6 +68,10 @@ class ArchiveFailedWarning(UserWarning):
 
 class BranchWarning(UserWarning):
     """A save began a new branch though nothing had been loaded: what the folder held is left alone, and isn't gone on from."""
+
+
+class ResumeWarning(UserWarning):
+    """A training that is resumed may not go on exactly as one that was never stopped, for this reason."""
 
 
 class SkippedWarning(UserWarning):

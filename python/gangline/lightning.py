@@ -4,14 +4,17 @@
     trainer = lightning.pytorch.Trainer(callbacks=[checkpoints])
     trainer.fit(model, data, ckpt_path=checkpoints.newest())
 
-Saved is what Lightning itself saves (model, optimizers, schedulers, loops, callbacks, stateful data loaders) and the states of the
-generators of random numbers, without pickle. One process trains; where Lightning goes on within the data is its own affair: it
-needs a data loader with `state_dict` for the middle of an epoch. Works with `lightning` and with `pytorch_lightning`.
+Saved is what Lightning itself saves (model, optimizers, schedulers, loops, callbacks, stateful data loaders), the states of the
+generators of random numbers, and where torch's own data loaders are in their epoch, without pickle. So a training that is resumed
+has the losses of one never stopped, in the middle of an epoch too, with dropout and shuffle=True; where that can't be promised
+(persistent workers, iterable datasets) a ResumeWarning says so. One process trains, or several under DDP: each has its own
+generators and its own place in the data. Works with `lightning` and with `pytorch_lightning`.
 """
 
 import os
 import pathlib
 import sys
+import warnings
 from typing import Any
 
 if "lightning.pytorch" in sys.modules or "pytorch_lightning" not in sys.modules:
@@ -25,12 +28,15 @@ else:
     from pytorch_lightning.callbacks import Checkpoint
     from pytorch_lightning.plugins import CheckpointIO
 
-from . import _random
-from ._loops import Saving
+from . import _loaders, _random
+from ._loops import Saving, is_gang, with_shared_buffers
+from ._per_rank import PerRank
 from ._retention import Keep
 from ._store import Reader
-from .errors import Refused
+from .errors import Refused, ResumeWarning
 
+# Where the states of generators are in what several processes save.
+RANDOM = "gangline.random"
 # Stands for the newest good checkpoint in the address that Lightning is given.
 NEWEST = "newest"
 
@@ -43,8 +49,11 @@ class CheckpointCallback(Saving, Checkpoint):
     keep: how many good checkpoints stay; None keeps all.
     archive: where the newest also goes in the background, as for Store.
 
-    A save that fails in the background stops the training at the next one, or at its end. Raises Refused, in a training on
-    more than one process too; what Lightning saves and has no safe encoding is refused, with its path.
+    A save that fails in the background stops the training at the next one, or at its end. Raises Refused: for several processes
+    under another strategy than DDP, and for what Lightning saves and has no safe encoding, with its path.
+
+    If another number of processes goes on, each gets new generators that follow from the old ones, callbacks and loops are
+    as they were on rank 0, and the data of the epoch begins anew, with a ResumeWarning.
     """
 
     def __init__(
@@ -52,6 +61,7 @@ class CheckpointCallback(Saving, Checkpoint):
     ) -> None:
         super().__init__(path, every_n_steps, keep, archive=archive)
         self._random_states = None
+        self._trainer = None
 
     def newest(self) -> str | None:
         """What `fit` takes as `ckpt_path` to go on from the newest good checkpoint; None if there is none yet."""
@@ -62,15 +72,35 @@ class CheckpointCallback(Saving, Checkpoint):
         return str(self.path / NEWEST)
 
     def setup(self, trainer, pl_module, stage):
-        self._refuse_gang(trainer.world_size)
-        if not isinstance(trainer.strategy.checkpoint_io, _StoreIO):
-            trainer.strategy.checkpoint_io = _StoreIO(self, trainer.strategy.checkpoint_io)
+        strategy = trainer.strategy
+        if trainer.world_size > 1 and type(strategy).__name__ != "DDPStrategy":
+            raise Refused(
+                f"save to {self.path}: {trainer.world_size} processes train under {type(strategy).__name__}, and this callback "
+                "knows only DDP; use gangline.DistributedStore"
+            )
+        self._trainer = trainer
+        if not isinstance(strategy.checkpoint_io, _StoreIO):
+            strategy.checkpoint_io = _StoreIO(self, strategy.checkpoint_io)
+            # Lightning passes each loader through it once it is as it will be used, and before it asks for batches.
+            strategy.process_dataloader = _resumable_for(self, trainer, strategy.process_dataloader)
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        # Now, and not earlier, if no loader of torch's has done so: others have drawn numbers until here.
+        self.put_back()
+
+    def put_back(self):
+        """Before the first batch: the generators of random numbers are as they were."""
         if self._random_states is not None:
-            # Now, and not earlier: making loaders and their iterators has drawn numbers of its own.
             _random.restore(self._random_states)
             self._random_states = None
+
+    def is_over(self):
+        """Whether the last batch of an epoch has been trained on."""
+        return self._trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+
+    def ahead(self):
+        """Batches that Lightning has asked for and not trained on: one, where the loader doesn't know its length."""
+        return len(getattr(self._trainer.fit_loop._data_fetcher, "batches", ()))
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if trainer.global_step % self.every_n_steps == 0:
@@ -90,8 +120,51 @@ class CheckpointCallback(Saving, Checkpoint):
         self._random_states = state_dict["random"]
 
     def _save(self, trainer):
-        if trainer.global_step > 0 and (self.last is None or self.last.step != trainer.global_step):
-            trainer.save_checkpoint(self.path / str(trainer.global_step), weights_only=False)
+        if trainer.global_step == 0 or self.last is not None and self.last.step == trainer.global_step:
+            return
+        if not is_gang():
+            return trainer.save_checkpoint(self.path / str(trainer.global_step), weights_only=False)
+        # Lightning writes what rank 0 has; here each rank passes what it has.
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        checkpoint["state_dict"] = with_shared_buffers(checkpoint["state_dict"], trainer.lightning_module)
+        checkpoint["callbacks"][self.state_key].pop("random")
+        kept = {name: PerRank(checkpoint[name]) for name in ("callbacks", "loops")}
+        self._send(checkpoint["global_step"], {**checkpoint, **kept, RANDOM: _random.rng_state()})
+
+    def _load(self, step):
+        if not is_gang():
+            with Reader(self.path) as reader:
+                checkpoint = reader.load(step, resized=_resized)
+                self._loaded = reader.loaded.step
+                return self._of_one(checkpoint)
+        return self._of_one(self._opened().load(step, resized=_resized))
+
+    def _of_one(self, checkpoint):
+        """As Lightning knows it, whether one process saved it or several."""
+        mine = checkpoint["callbacks"].get(self.state_key, {})
+        if RANDOM in checkpoint:
+            mine["random"] = checkpoint.pop(RANDOM)
+        elif is_gang():
+            checkpoint["loops"] = _resized(("loops",), [checkpoint["loops"]])
+            if "random" in mine:
+                mine["random"] = _random.states_of_rank(mine["random"], self._trainer.global_rank, self._trainer.world_size)
+        return checkpoint
+
+
+def _resized(keys, values):
+    """What becomes of `callbacks` and `loops` that another number of processes saved: they are rank 0's, without places in the data."""
+    if keys == ("loops",) and values[0]["fit_loop"]["state_dict"].pop("combined_loader", None) is not None:
+        text = f"another number of processes saved the checkpoint ({len(values)}): the data of the epoch begins anew"
+        warnings.warn(text, ResumeWarning, stacklevel=2)
+    return values[0]
+
+
+def _resumable_for(callback, trainer, process):
+    def resumable_too(loader):
+        loader = process(loader)
+        return _loaders.resumable(loader, callback) if trainer.training else loader
+
+    return resumable_too
 
 
 class _StoreIO(CheckpointIO):
@@ -103,6 +176,8 @@ class _StoreIO(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path, storage_options=None):
         if pathlib.Path(path).parent != self.callback.path:
             return self.others.save_checkpoint(checkpoint, path, storage_options)
+        if is_gang():
+            raise Refused(f"save {path}: only the callback itself saves there while several processes train")
         self.callback._send(checkpoint["global_step"], checkpoint)
 
     def load_checkpoint(self, path, *args, **kwargs):
@@ -111,8 +186,7 @@ class _StoreIO(CheckpointIO):
             return self.others.load_checkpoint(path, *args, **kwargs)
         if path.name != NEWEST and not path.name.isdecimal():
             raise Refused(f"load {path}: give a step or {NEWEST!r} in the store's folder")
-        with Reader(self.callback.path) as reader:
-            return reader.load(None if path.name == NEWEST else int(path.name))
+        return self.callback._load(None if path.name == NEWEST else int(path.name))
 
     def remove_checkpoint(self, path):
         if pathlib.Path(path).parent != self.callback.path:

@@ -34,7 +34,7 @@ from ._notes import Note
 from ._plan import OBJECT, PLAN
 from ._retention import Keep, given
 from ._snapshot import Snapshot
-from ._state import RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
+from ._state import PER_RANK, RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
 from ._store import Reader, Writer, own_bytes
 from ._types import RAW, STORED, original, stored, stored_box
 from ._values import NOT_MINE, TAG
@@ -90,6 +90,16 @@ class StorageWriter(_StorageWriter):
         return plans
 
     def write_data(self, plan, planner):
+        try:
+            pieces, results = self._pieces(plan, planner)
+            self._store.raise_unasked()
+        except BaseException as error:
+            self._store.tell_refusal(self.step, error)
+            raise
+        self._store.send(self.step, pieces, self.metadata).durable()
+        return _done(results)
+
+    def _pieces(self, plan, planner):
         pieces, results, names = [], [], set()
         for item in plan.items:
             name = item.index.fqn
@@ -105,9 +115,7 @@ class StorageWriter(_StorageWriter):
             results.append(WriteResult(item.index, 0 if piece is None else piece.data.nbytes, None))
         if self._rank == 0:
             pieces.append(own_bytes(PLAN, self._plan))
-        self._store.raise_unasked()
-        self._store.send(self.step, pieces, self.metadata).durable()
-        return _done(results)
+        return pieces, results
 
     def finish(self, metadata, results):
         """Nothing is left to do: the checkpoint was committed when rank 0 had seen all parts."""
@@ -194,6 +202,8 @@ class StorageReader(_StorageReader):
             array = NumpyKind.new(value.type, value.shape)
             self._snapshot.read([Wanted(value.name, *value.box((0,) * len(value.shape), value.shape), NumpyKind.room_in(array))])
             return array
+        if isinstance(value, _OfRanks):
+            raise Refused(f"load {name!r}: each rank saved its own, which torch's planners don't know of: load it by DistributedStore")
         if _has_tensors(value):
             raise Refused(f"load {name!r}: there are tensors in it, and torch's planners take no {type(value).__name__} apart")
         return value
@@ -232,6 +242,13 @@ class _Tensor:
         return stored_box(self.stored_type, self.raw, offsets, lengths)
 
 
+@dataclasses.dataclass(eq=False)
+class _OfRanks:
+    """Stands for a value that each rank saved its own of."""
+
+    payload: dict
+
+
 class _Elsewhere:
     """Stands for an array while torch flattens what it is in."""
 
@@ -261,6 +278,8 @@ def _of_store(snapshot):
     held = {}
 
     def leaf(path, payload):
+        if payload[TAG] == PER_RANK:
+            return _OfRanks(payload)
         if payload[TAG] != "tensor":
             return scalar_of(payload)
         kind, name = BY_NAME[payload["as"]], payload["at"]

@@ -4,8 +4,9 @@
     trainer = transformers.Trainer(model, TrainingArguments(..., save_strategy="no"), callbacks=[checkpoints])
     trainer.train(resume_from_checkpoint=checkpoints.newest())
 
-Saved is what the Trainer itself saves (model, optimizer, scheduler, scaler, generators of random numbers, its own state). One
-process trains. The Trainer goes on within the data as always: it passes over the batches that were trained on.
+Saved is what the Trainer itself saves (model, optimizer, scheduler, scaler, generators of random numbers, its own state), by one
+process or by several under DistributedDataParallel (torchrun), each of which has its own generators. The Trainer goes on within the
+data as always: it passes over the batches that were trained on.
 """
 
 import dataclasses
@@ -20,7 +21,8 @@ from transformers.trainer import OPTIMIZER_NAME, SCALER_NAME, SCHEDULER_NAME, TR
 from transformers.utils import WEIGHTS_NAME
 
 from . import _random
-from ._loops import Saving
+from ._loops import Saving, is_gang, with_shared_buffers
+from ._per_rank import PerRank
 from ._retention import Keep
 from .errors import Refused
 
@@ -35,8 +37,10 @@ class CheckpointCallback(Saving, TrainerCallback):
     keep: how many good checkpoints stay; None keeps all.
     archive: where the newest also goes in the background, as for Store.
 
-    A save that fails in the background stops the training at the next one, or at its end. Raises Refused, in a training on
-    more than one process too.
+    A save that fails in the background stops the training at the next one, or at its end. Raises Refused, for several processes
+    that share the model out among them (FSDP, DeepSpeed) too.
+
+    If another number of processes goes on, each gets new generators that follow from the old ones.
     """
 
     def __init__(
@@ -49,13 +53,18 @@ class CheckpointCallback(Saving, TrainerCallback):
         """What `train` takes as `resume_from_checkpoint` to go on from the newest good checkpoint; None if there is none yet.
 
         The Trainer reads files, so the checkpoint is unpacked in `folder` (by default where temporary files are) until its
-        first step has been trained. Raises NotFound if none of them is good, Refused if another program saved it.
+        first step has been trained, by each process for itself: every one of them makes this call. Raises NotFound if none of them is good, Refused if another program saved it.
         """
         reader = self._reader()
         if reader is None:
             return None
+        rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         with reader:
-            state = reader.load()
+            # Of several processes each reads something of its own: all take the step whose every byte is good.
+            good = None if world_size == 1 else reader.latest()
+            reader._place = rank, world_size
+            state = reader.load(None if good is None else good.step, resized=lambda keys, values: values[0])
+            self._loaded = reader.loaded.step
         self._unpacked = tempfile.TemporaryDirectory(prefix="gangline-resume-", dir=folder)
         there = pathlib.Path(self._unpacked.name)
         files = {"model": WEIGHTS_NAME, "optimizer": OPTIMIZER_NAME, "scheduler": SCHEDULER_NAME, "random": RANDOM_NAME}
@@ -63,13 +72,19 @@ class CheckpointCallback(Saving, TrainerCallback):
         missing = [key for key in (*files, "trainer") if key not in state]
         if missing:
             raise Refused(f"resume from {self.path}: its checkpoint has no {missing[0]!r}, so this callback didn't save it")
+        if world_size > 1:
+            files["random"] = f"rng_state_{rank}.pth"
+            if good.world_size == 1:
+                state["random"] = _random.states_of_rank(state["random"], rank, world_size)
         for key, name in files.items():
             torch.save(state.pop(key), there / name)
         (there / TRAINER_STATE_NAME).write_text(state["trainer"])
         return str(there)
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._refuse_gang(args.world_size)
+        shares = [name for name in ("fsdp", "deepspeed") if getattr(args, name, None)]
+        if args.world_size > 1 and shares:
+            raise Refused(f"save to {self.path}: {shares[0]} shares the model out among processes; use gangline.DistributedStore")
 
     def on_step_end(self, args, state, control, **kwargs):
         self._clean_up()
@@ -82,12 +97,15 @@ class CheckpointCallback(Saving, TrainerCallback):
 
     def _save(self, state, model, optimizer, lr_scheduler, **kwargs):
         saved = {
-            "model": model.state_dict(),
+            "model": with_shared_buffers(model.state_dict(), model) if is_gang() else model.state_dict(),
             "optimizer": optimizer.state_dict(),
             "scheduler": lr_scheduler.state_dict(),
-            "random": _for_trainer(_random.states()),
+            "random": _random.rng_state() if is_gang() else _for_trainer(_random.states()),
             "trainer": json.dumps(dataclasses.asdict(state)),
         }
+        if is_gang():
+            # It says which process it is of.
+            saved["trainer"] = PerRank(saved["trainer"])
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None:
             saved["scaler"] = scaler.state_dict()

@@ -9,7 +9,11 @@ const MODULE: &str = "gangline.errors";
 
 /// The exception for an error of the store.
 pub(crate) fn exception(error: &Error) -> PyErr {
-    numbered(raise(class(error), &with_causes(error)), error)
+    let mut text = with_causes(error);
+    if let Error::Disagreement { .. } = error {
+        text.push_str("; what is to differ by rank goes into a gangline.PerRank");
+    }
+    numbered(raise(class(error), &text), error)
 }
 
 /// With the operating system's number, where it is to blame, in Python's `errno`.
@@ -51,7 +55,7 @@ fn class(error: &Error) -> &'static str {
         Error::Poisoned { .. } => "Poisoned",
         Error::NoSpace { .. } => "NoSpace",
         Error::Io { .. } | Error::Memory { .. } => "IoFailed",
-        Error::Disagreement { .. } => "Disagreement",
+        Error::Disagreement { .. } | Error::Abandoned { .. } => "Disagreement",
         Error::Timeout { .. } => "TimedOut",
         Error::Superseded { .. } => "Superseded",
         Error::Held { .. } => "Held",

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gangline_storage::{Bytes, Error, Options, PartOf, PrunePolicy, Role, Rule, Step, TensorView};
+use gangline_storage::{AlikeValue, Bytes, Compare, Error, Options, PartOf, PrunePolicy, Role, Rule, Step, TensorView};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl Store {
 impl Store {
     /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
     #[new]
-    #[pyo3(signature = (path, *, writer=None, run=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None, memory_max=None, keep_memory=true))]
+    #[pyo3(signature = (path, *, writer=None, run=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None, memory_max=None, keep_memory=true, compare_all=false))]
     #[expect(clippy::too_many_arguments, reason = "Python passes all but the path by name")]
     fn new(
         py: Python<'_>,
@@ -98,11 +98,14 @@ impl Store {
         restore_below: Option<u64>,
         memory_max: Option<u64>,
         keep_memory: bool,
+        compare_all: bool,
     ) -> PyResult<Self> {
         let role = writer.map_or(Role::Reader, |(rank, world_size, tag)| Role::Writer { rank, world_size, tag });
         let restore_below = restore_below.map(Step);
         let (memory_max, keeps_memory) = (memory_max.map(Bytes), keep_memory);
-        let mut options = Options { role, run, staging, restore_below, memory_max, keeps_memory, ..Options::default() };
+        let compare = if compare_all { Compare::All } else { Compare::Sampled };
+        let mut options =
+            Options { role, run, staging, restore_below, memory_max, keeps_memory, compare, ..Options::default() };
         options.archive = archive.map(archive::tier).transpose()?;
         let (last, rules) = keep.unwrap_or((None, "[]".to_owned()));
         options.keep = last.map(keep_of).transpose()?;
@@ -115,15 +118,17 @@ impl Store {
         Ok(Store { inner: Mutex::new(Some(Arc::new(inner))), process: std::process::id() })
     }
 
-    /// Copies the tensors, and writes them in the background.
+    /// Copies the tensors, and writes them in the background. `values` are compared with other ranks' and no more.
+
+    #[expect(clippy::too_many_arguments, reason = "one of them is Python's own")]
     fn save(
         &self,
         py: Python<'_>,
         step: u64,
         tensors: Vec<Given<'_>>,
-        notes: (BTreeMap<String, String>, String),
+        notes: (BTreeMap<String, String>, String, Vec<(String, String)>),
     ) -> PyResult<Pending> {
-        let (metadata, types) = notes;
+        let (metadata, types, values) = notes;
         let types = serde_json::from_str(&types).map_err(|why| refused(&format!("save the metadata: {why}")))?;
         let mut views = Vec::with_capacity(tensors.len());
         for (name, data_type, shape, data, part_of) in &tensors {
@@ -132,7 +137,14 @@ impl Store {
             let part_of = part_of.as_ref().map(|(shape, offsets)| PartOf { shape, offsets });
             views.push(TensorView { name, data_type, shape, data, part_of });
         }
-        self.ask(py, |store| store.save_noted(Step(step), &views, (&metadata, &types))).map(Pending::new)
+        let values: Vec<AlikeValue<'_>> =
+            values.iter().map(|(name, data)| AlikeValue { name, data: data.as_bytes() }).collect();
+        self.ask(py, |store| store.save_noted(Step(step), &views, (&metadata, &types), &values)).map(Pending::new)
+    }
+
+    /// Instead of a save: tells the other ranks why this one has no part in it.
+    fn refuse(&self, py: Python<'_>, step: u64, why: &str) -> PyResult<()> {
+        self.ask(py, |store| store.refuse(Step(step), why))
     }
 
     /// Opens a checkpoint for reading.

@@ -1,23 +1,26 @@
-"""Real training loops of other frameworks: `python loops.py FRAMEWORK FOLDER` trains a model to its end, and another that is killed
-on its way and resumed. Prints, as JSON, the status and the loss of each step of the three.
+"""Real training loops of other frameworks: `python loops.py LOOP FOLDER` trains a model to its end, and another that is killed on its
+way and resumed. Prints, as JSON, the status and the loss of each step of the three; of a loop of several processes, of each of them.
 """
 
 import importlib
 import json
 import os
 import pathlib
+import random
+import socket
 import sys
 import warnings
 
 import torch
 
-STEPS, KILL_AFTER, EVERY = 14, 9, 4
+STEPS, KILL_AFTER, EVERY = 29, 10, 4
 SIZE, BATCH = 24, 4
 
 
 def model():
     torch.manual_seed(7)
-    return torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Dropout(0.3), torch.nn.GELU(), torch.nn.Linear(16, 1))
+    layers = [torch.nn.Linear(5, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.GELU(), torch.nn.Linear(16, 1)]
+    return torch.nn.Sequential(*layers)
 
 
 def rows():
@@ -26,9 +29,6 @@ def rows():
 
 
 def with_lightning(folder, tell):
-    import pytorch_lightning as lightning
-    from gangline.lightning import CheckpointCallback
-
     class Loader:
         """Batches in an order of its own for each epoch; says where it is, as Lightning asks of loaders."""
 
@@ -53,6 +53,50 @@ def with_lightning(folder, tell):
         def load_state_dict(self, state):
             self.epoch, self.at = state["epoch"], state["at"]
 
+    fit_with_lightning(Loader(), folder, tell)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """The rows with noise that is drawn whenever one is asked for, by whoever asks."""
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        inputs, targets = rows()
+        return inputs[index] + 0.1 * torch.randn(5) + random.random(), targets[index]
+
+
+def with_standard(folder, tell, **options):
+    """Lightning with torch's own data loader, in the order that generators say."""
+    fit_with_lightning(torch.utils.data.DataLoader(Noisy(), BATCH, **{"shuffle": True, **options}), folder, tell)
+
+
+def with_workers(folder, tell):
+    with_standard(folder, tell, num_workers=2)
+
+
+def with_generator(folder, tell):
+    with_standard(folder, tell, generator=torch.Generator().manual_seed(5))
+
+
+def with_drawn(folder, tell):
+    sampler = torch.utils.data.WeightedRandomSampler(torch.arange(1.0, SIZE + 1), SIZE)
+    with_standard(folder, tell, shuffle=False, sampler=sampler)
+
+
+def with_limit(folder, tell):
+    fit_with_lightning(torch.utils.data.DataLoader(Noisy(), BATCH, shuffle=True), folder, tell, limit_train_batches=4)
+
+
+def with_ddp(folder, tell):
+    fit_with_lightning(torch.utils.data.DataLoader(Noisy(), BATCH, shuffle=True), folder, tell, strategy="ddp", devices=2)
+
+
+def fit_with_lightning(loader, folder, tell, **options):
+    import pytorch_lightning as lightning
+    from gangline.lightning import CheckpointCallback
+
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -73,12 +117,13 @@ def with_lightning(folder, tell):
         def on_train_batch_end(self, trainer, module, outputs, batch, index):
             tell(trainer.global_step, outputs["loss"].item(), checkpoints.last)
 
-    torch.manual_seed(11)
+    rank = int(os.environ.get("RANK", "0"))
+    torch.manual_seed(11 + rank), random.seed(13 + rank)
     trainer = lightning.Trainer(
         max_steps=STEPS, callbacks=[checkpoints, Tell()], logger=False, accelerator="cpu", enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=folder,
+        enable_model_summary=False, default_root_dir=folder, **options,
     )  # fmt: skip
-    trainer.fit(Module(), Loader(), ckpt_path=checkpoints.newest())
+    trainer.fit(Module(), loader, ckpt_path=checkpoints.newest())
 
 
 def with_transformers(folder, tell):
@@ -110,8 +155,30 @@ def with_transformers(folder, tell):
     trainer.train(resume_from_checkpoint=checkpoints.newest())
 
 
-def played(framework, folder, kill_after):
+def with_transformers_ddp(folder, tell):
+    with_transformers(folder, tell)
+
+
+def ganged(loop, folder, kill_after):
+    """Two processes train as torchrun would start them: the same of each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = []
+    for rank in range(2):
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "x"}
+        os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        ranks.append(started(loop, folder, kill_after))
+    return [ended(*one) for one in ranks]
+
+
+def played(loop, folder, kill_after):
     """Trains in a child: its status, and the losses that it told of."""
+    return ended(*started(loop, folder, kill_after))
+
+
+def started(loop, folder, kill_after):
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -124,9 +191,13 @@ def played(framework, folder, kill_after):
                 last.durable()
                 os.kill(os.getpid(), 9)
 
-        globals()[f"with_{framework}"](folder, tell)
+        globals()[f"with_{loop}"](folder, tell)
         sys.exit()
     os.close(writing)
+    return child, reading
+
+
+def ended(child, reading):
     with open(reading) as told:
         losses = [line.split() for line in told]
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), losses
@@ -134,9 +205,10 @@ def played(framework, folder, kill_after):
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    framework, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+    loop, folder = sys.argv[1], pathlib.Path(sys.argv[2])
     # What the children would import one by one.
-    importlib.import_module({"lightning": "gangline.lightning", "transformers": "gangline.transformers"}[framework])
+    importlib.import_module("gangline.transformers" if loop.startswith("transformers") else "gangline.lightning")
+    play = ganged if loop.endswith("ddp") else played
     (folder / "whole").mkdir(), (folder / "killed").mkdir()
     runs = (("whole", None), ("killed", KILL_AFTER), ("killed", None))
-    print(json.dumps([played(framework, folder / name, kill_after) for name, kill_after in runs]))
+    print(json.dumps([play(loop, folder / name, kill_after) for name, kill_after in runs]))

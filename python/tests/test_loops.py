@@ -20,12 +20,15 @@ from pytorch_lightning import LightningModule, Trainer
 LOOPS = pathlib.Path(__file__).with_name("loops.py")
 
 
-@pytest.mark.parametrize("framework", ["lightning", "transformers"])
-def test_a_killed_training_has_the_losses_of_the_uninterrupted_one(tmp_path, framework):
-    command = [sys.executable, "-W", "ignore", LOOPS, framework, tmp_path]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+def run(loop, folder):
+    ended = subprocess.run([sys.executable, "-W", "ignore", LOOPS, loop, folder], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
-    (whole_status, whole), (killed_status, killed), (resumed_status, resumed) = json.loads(ended.stdout)
+    return json.loads(ended.stdout), ended
+
+
+@pytest.mark.parametrize("loop", ["lightning", "standard", "workers", "generator", "drawn", "limit", "transformers"])
+def test_a_killed_training_has_the_losses_of_the_uninterrupted_one(tmp_path, loop):
+    ((whole_status, whole), (killed_status, killed), (resumed_status, resumed)), ended = run(loop, tmp_path)
     assert (whole_status, killed_status, resumed_status) == (0, -signal.SIGKILL, 0), ended.stderr
     first = KILL_AFTER // EVERY * EVERY
     assert [int(step) for step, _ in whole] == list(range(1, STEPS + 1))
@@ -34,6 +37,21 @@ def test_a_killed_training_has_the_losses_of_the_uninterrupted_one(tmp_path, fra
     for folder in ("whole", "killed"):
         steps = [listed.step for listed in gangline.Reader(tmp_path / folder / "store").list()]
         assert steps == [STEPS // EVERY * EVERY, STEPS], "the last step is saved too"
+
+
+@pytest.mark.parametrize("loop", ["ddp", "transformers_ddp"])
+def test_two_processes_that_are_killed_go_on_as_if_nothing_had_happened(tmp_path, loop):
+    (whole, killed, resumed), ended = run(loop, tmp_path)
+    assert [[status for status, _ in ranks] for ranks in (whole, resumed)] == [[0, 0]] * 2, ended.stderr
+    assert all(status for status, _ in killed)
+    first = KILL_AFTER // EVERY * EVERY
+    for rank in range(2):
+        losses = whole[rank][1]
+        assert resumed[rank][1] == losses[first:] and len(losses) - first > 20, "to the last digit"
+    if loop == "ddp":
+        assert whole[0][1] != whole[1][1], "each has its own data and its own numbers"
+    listed = gangline.Reader(tmp_path / "killed" / "store").list()
+    assert [one.step for one in listed] == [STEPS // EVERY * EVERY, STEPS] and listed[-1].info.world_size == 2
 
 
 class Loop:
@@ -72,8 +90,8 @@ def test_callbacks_refuse_what_makes_no_sense(tmp_path, module):
         module.CheckpointCallback(tmp_path, every_n_steps=0)
     callback = module.CheckpointCallback(tmp_path / "store", every_n_steps=1)
     assert callback.newest() is None
-    gang = types.SimpleNamespace(world_size=2)
-    with pytest.raises(gangline.Refused, match="2 processes train"):
+    gang = types.SimpleNamespace(world_size=2, strategy="not DDP", fsdp="full_shard")
+    with pytest.raises(gangline.Refused, match="2 processes train|shares the model out"):
         callback.setup(gang, None, "fit") if module is gangline.lightning else callback.on_train_begin(gang, None, None)
     with gangline.Store(tmp_path / "store") as store:
         assert callback.newest() is None, "there is a folder and no checkpoint"

@@ -147,7 +147,12 @@ def test_options_and_calls_that_make_no_sense_are_refused(tmp_path):
 
 HOSTILE = [
     b"", b"\xff", b"[]", b"{}", b"nul", b"[" * 100_000,
-    b'{"version":2,"value":{}}', b'{"version":1,"value":{"$":"eval","text":"1"}}',
+    b'{"version":3,"value":{}}', b'{"version":2,"value":{"$":"per rank"}}',
+    b'{"version":2,"value":{"$":"per rank","key":"a","ranks":1}}', b'{"version":2,"value":{"$":"per rank","key":[],"ranks":1}}',
+    b'{"version":2,"value":{"$":"per rank","key":"a","ranks":-1}}', b'{"version":2,"value":{"$":"per rank","key":"a","ranks":1e9}}',
+    b'{"version":2,"value":{"$":"per rank","key":"a","ranks":70000,"generator":"torch"}}',
+    b'{"version":2,"value":{"$":"per rank","key":"a","ranks":2,"generator":"os"}}',
+    b'{"version":1,"value":{"$":"eval","text":"1"}}',
     b'{"version":1,"value":{"$":"tensor"}}', b'{"version":1,"value":{"$":"tensor","as":"os","at":"w"}}',
     b'{"version":1,"value":{"$":"tensor","as":"torch","at":"no"}}',
     b'{"version":1,"value":{"$":"tensor","as":"torch","at":"w","raw":"float32"}}',

@@ -48,7 +48,7 @@ use std::time::Duration;
 use gangline_base::{Bytes, Step, Timestamp};
 use serde::Serialize;
 
-use crate::lineage::{Line, Turn};
+use crate::lineage::{Line, Moment};
 use crate::options::{Clock, system_time};
 use crate::prune::list_steps;
 use crate::{Branch, CheckpointInfo, Digest, NoteTypes, Problem, Store, VerifyReport};
@@ -256,8 +256,8 @@ impl Archive {
             Err(Error::NotFound { .. }) => return Ok(None),
             found => found?,
         };
-        let here = store.newest_turn()?;
-        if catalog.milestone.is_some() || here.is_some_and(|here| here >= catalog.turn()) {
+        let here = store.newest_moment()?;
+        if catalog.milestone.is_some() || here.is_some_and(|here| here >= catalog.moment()) {
             return Ok(None);
         }
         pull::rebuild(&access, &catalog, store).map(Some)
@@ -284,25 +284,25 @@ impl Archive {
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
         let access = self.access()?;
         let mut all = Vec::new();
-        let mut newest = (Turn::default(), Line::default());
-        let mut turns = Vec::new();
+        let mut newest = (Moment::default(), Line::default());
+        let mut moments = Vec::new();
         for listed in known::list_catalogs(access.link)? {
             let catalog = match known::read_catalog(access.link, &access.vault, listed) {
                 Err(error @ Error::Remote { .. }) => return Err(error),
                 catalog => catalog,
             };
-            let turn = catalog.as_ref().map(Catalog::turn).unwrap_or_default();
+            let moment = catalog.as_ref().map(Catalog::moment).unwrap_or_default();
             if let Ok(catalog) = &catalog
-                && turn >= newest.0
+                && moment >= newest.0
             {
-                newest = (turn, catalog.line());
+                newest = (moment, catalog.line());
             }
-            turns.push(turn);
+            moments.push(moment);
             all.push(Listed { step: Step(listed.0), catalog: catalog.map(|catalog| catalog.archived()) });
         }
-        for (listed, turn) in all.iter_mut().zip(turns) {
+        for (listed, moment) in all.iter_mut().zip(moments) {
             if let Ok(archived) = &mut listed.catalog {
-                archived.is_abandoned = !newest.1.holds(archived.branch, turn);
+                archived.is_abandoned = !newest.1.holds(archived.branch, moment);
             }
         }
         Ok(all)

@@ -37,10 +37,10 @@ pub(crate) fn branches(course: &Course) -> Vec<BranchInfo> {
     for (seen, is_abandoned) in [(&course.on, false), (&course.off, true)] {
         saves.extend(seen.iter().filter_map(|seen| Some((seen.head.as_deref()?, is_abandoned))));
     }
-    saves.sort_by_key(|(head, _)| head.turn);
+    saves.sort_by_key(|(head, _)| head.moment);
     let mut branches: BTreeMap<Branch, BranchInfo> = BTreeMap::new();
     for (head, is_abandoned) in saves {
-        let (line, step) = (&head.lineage.line, Step(head.turn.step));
+        let (line, step) = (&head.lineage.line, Step(head.moment.step));
         let info = branches.entry(line.branch).or_insert_with(|| BranchInfo {
             branch: line.branch,
             is_current: line.branch == course.line.branch,

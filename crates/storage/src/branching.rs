@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::course::{Course, Heads, current_branch};
-use crate::lineage::{Line, Lineage, Origin, Turn};
+use crate::lineage::{Line, Lineage, Moment, Origin};
 
 /// That a save began a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -31,7 +31,7 @@ pub enum Began {
     },
 }
 
-/// A writer's turn.
+/// A writer's moment.
 #[derive(Debug, Default)]
 pub(crate) struct Branching {
     pub(crate) heads: Heads,
@@ -77,7 +77,7 @@ impl Branching {
         }
         let course = self.heads.course(root)?;
         let order = order_after(course.newest);
-        let turn = Turn { order, step: step.0 };
+        let moment = Moment { order, step: step.0 };
         let beside = course.tip().map(|seen| Step(seen.step));
         Ok(match self.going_on_from(&course, step) {
             From::Tip => {
@@ -85,12 +85,12 @@ impl Branching {
                 Next { lineage, is_first: false, began: None }
             }
             From::Older(Origin { line, last }) => {
-                let line = Line::begin(run, turn, Some((&line, last)));
+                let line = Line::begin(run, moment, Some((&line, last)));
                 let began = Some(Began::Fork { from: Step(last.step), beside });
                 Next { lineage: lineage(line, order, Some(last.step)), is_first: true, began }
             }
             From::Nothing => {
-                let line = Line::begin(run, turn, None);
+                let line = Line::begin(run, moment, None);
                 let began = beside.map(|beside| Began::Anew { beside });
                 Next { lineage: lineage(line, order, None), is_first: true, began }
             }
@@ -101,7 +101,7 @@ impl Branching {
         let tip = course.tip();
         match &self.resumed {
             Some(loaded) => {
-                let is_tip = tip.and_then(|tip| tip.head.as_ref()).is_some_and(|head| head.turn == loaded.last);
+                let is_tip = tip.and_then(|tip| tip.head.as_ref()).is_some_and(|head| head.moment == loaded.last);
                 if is_tip && loaded.line.branch == course.line.branch { From::Tip } else { From::Older(loaded.clone()) }
             }
             None if tip.is_some_and(|tip| step.0 >= tip.step) => From::Tip,
@@ -112,7 +112,7 @@ impl Branching {
     /// The save is committed.
     pub(crate) fn committed(&mut self, lineage: &Lineage, step: Step) {
         self.resumed = None;
-        let last = Turn { order: lineage.order, step: step.0 };
+        let last = Moment { order: lineage.order, step: step.0 };
         self.at = Some(Origin { line: lineage.line.clone(), last });
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! Each rank publishes its shard and then the shard's index in the gang's partial folder. Rank 0 waits for all
 //! indexes, publishes the manifest there, and renames the folder. The others wait until they see a manifest under the
-//! final name that holds their own shard. A save that fails clears away what it had written, unless an fsync failed
-//! then nothing more is touched.
+//! final name that holds their own shard. Whoever fails tells the others (see `refusal`), so that none waits for what won't come.
+//! A save that fails clears away what it had written, unless an fsync failed: then nothing more is touched. Once its index is
+//! published, a rank that only waited in vain leaves its shard: rank 0 may be about to commit it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex};
 
 use gangline_base::Step;
 
+use crate::alike::Alike;
+use crate::awaiting::identity;
 use crate::branching::{Began, Branching, Next};
 use crate::check::check;
 use crate::course::write_current;
@@ -20,18 +22,18 @@ use crate::error::within;
 use crate::lease::Lease;
 use crate::lineage::{Line, Origin};
 use crate::manifest::{
-    FILES_MAX, INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, read_manifest, read_sealed, seal_within,
-    version_of,
+    FILES_MAX, INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, seal_within, version_of,
 };
 use crate::options::{Options, Writer};
 use crate::prune::{self, Goodness, PrunePolicy, list_names};
+use crate::refusal::{self, Reason, Turn};
 use crate::staged::Staged;
 use crate::staging::Noted;
 use crate::tiering::Tiering;
-use crate::{Digest, Error, Flaw, NoteTypes, Pruned, Saved, layout};
+use crate::{Digest, Error, NoteTypes, Pruned, Saved, layout};
 
-/// Between two looks at a file another rank is to write.
-const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+/// The most saves in a row that came to nothing whose refusals are kept.
+const REFUSED_MAX: usize = 64;
 
 /// What a store's handle and its thread share.
 pub(crate) struct Shared {
@@ -69,8 +71,20 @@ pub(crate) struct Work {
     pub(crate) plan: Digest,
     /// The checkpoint that was loaded since the save before, if one was: see [`Store::resume_from`](crate::Store::resume_from).
     pub(crate) resumed: Option<Origin>,
+    /// Of the times in a row that this step was to be saved, which one this is.
+    pub(crate) turn: u32,
+    /// What all ranks hold alike; none for a lone writer.
+    pub(crate) alike: Option<Alike>,
+    /// Whether another process copied it: what that one had begun counts.
+    pub(crate) is_taken_over: bool,
     /// What others need to finish it, until it has ended.
     pub(crate) noted: Option<Noted>,
+}
+
+impl Work {
+    pub(crate) fn turn(&self) -> Turn {
+        Turn { step: self.step, number: self.turn }
+    }
 }
 
 impl Drop for Work {
@@ -80,10 +94,30 @@ impl Drop for Work {
     }
 }
 
+/// How a save failed.
+enum Failed {
+    /// Before the others of the gang could count on this rank, or on rank 0.
+    Alone(Error),
+    /// Afterwards: this rank's part is durable, and rank 0 decides.
+    Waiting(Error),
+}
+
+impl Failed {
+    fn error(&self) -> &Error {
+        let (Failed::Alone(error) | Failed::Waiting(error)) = self;
+        error
+    }
+
+    fn into_error(self) -> Error {
+        let (Failed::Alone(error) | Failed::Waiting(error)) = self;
+        error
+    }
+}
+
 /// Does the saves of one writer.
 pub(crate) struct Committer {
-    shared: Arc<Shared>,
-    writer: Writer,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) writer: Writer,
     /// The right to change the folder's checkpoints; rank 0's, unless the file system keeps no locks.
     lease: Option<Arc<Lease>>,
     /// Rank 0's place among the branches.
@@ -96,6 +130,8 @@ pub(crate) struct Committer {
     retired: Vec<Step>,
     /// Why some of them couldn't be removed; told with the next save.
     not_cleared: Option<Error>,
+    /// Rank 0: where refusals of its own lie. The others may read them until all have begun a later save.
+    refused: Vec<PathBuf>,
 }
 
 impl Committer {
@@ -109,6 +145,7 @@ impl Committer {
             known_good: BTreeSet::new(),
             retired: Vec::new(),
             not_cleared: None,
+            refused: Vec::new(),
         }
     }
 
@@ -126,6 +163,12 @@ impl Committer {
                 disk.remove_folder(&root.join(&name))?;
             } else if partial.is_some_and(|partial| partial.tag == self.writer.tag) {
                 self.remove_own_files(&root.join(&name))?;
+                // What the gang's ranks told each other before this one opened the store is of saves that it has no part in.
+                let mut refusals = list_names(&root.join(&name))
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter(|name| layout::is_refusal(name));
+                refusals.try_for_each(|refusal| disk.remove_file(&root.join(&name).join(refusal)))?;
             }
         }
         Ok(())
@@ -133,13 +176,14 @@ impl Committer {
 
     fn remove_own_files(&self, partial: &Path) -> Result<(), Error> {
         let Writer { rank, world_size, .. } = self.writer;
-        // The index goes first: without it the shard is nobody's.
-        let names = std::iter::once(layout::index_file(rank, world_size))
+        let names = [layout::index_file(rank, world_size), layout::refusal_file(rank, world_size)]
+            .into_iter()
             .chain((0..FILES_MAX).map(|file| layout::rank_file(rank, world_size, file)));
+        // The index goes first: without it the shard is nobody's.
         for (place, name) in names.enumerate() {
             let paths = [partial.join(&name), layout::aside(partial, &name)];
             // Files come one after the other.
-            if place > 1 && !paths.iter().any(|path| path.exists()) {
+            if place > 2 && !paths.iter().any(|path| path.exists()) {
                 break;
             }
             paths.iter().try_for_each(|path| self.shared.disk.remove_file(path))?;
@@ -147,32 +191,97 @@ impl Committer {
         Ok(())
     }
 
+    /// Rank 0, once all ranks have told of a later save and so know the end of earlier ones: removes what is left of those.
+    fn clear_refused(&mut self, partial: &Path) -> Result<(), Error> {
+        let Writer { rank, world_size, .. } = self.writer;
+        while let Some(refused) = self.refused.pop() {
+            if refused == partial {
+                self.shared.disk.remove_file(&partial.join(layout::refusal_file(rank, world_size)))?;
+            } else {
+                self.shared.disk.remove_folder(&refused)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the others of the gang that this rank has no part in a save.
+    pub(crate) fn refuse(&mut self, turn: Turn, reason: Reason) -> Result<(), Error> {
+        self.shared.disk.check_poison()?;
+        let partial = self.shared.root.join(self.writer.partial(turn.step).to_string());
+        self.tell(&partial, turn, reason)
+    }
+
+    fn tell(&mut self, partial: &Path, turn: Turn, reason: Reason) -> Result<(), Error> {
+        if self.writer.rank == 0 && !self.refused.iter().any(|refused| refused == partial) {
+            if self.refused.len() == REFUSED_MAX {
+                self.shared.disk.remove_folder(&self.refused.remove(0))?;
+            }
+            self.refused.push(partial.to_owned());
+        }
+        refusal::publish(&self.shared.disk, partial, self.writer, turn, reason)
+    }
+
+    /// Clears away what a failed save had written, and tells the others.
+    fn abandon(&mut self, partial: &Path, work: &Work, failed: &Failed) -> Result<(), Error> {
+        if self.writer.world_size == 1 {
+            return self.shared.disk.remove_folder(partial);
+        }
+        match failed {
+            Failed::Alone(_) => {}
+            Failed::Waiting(Error::Disagreement { .. } | Error::Abandoned { .. }) => {
+                return self.remove_own_files(partial);
+            }
+            Failed::Waiting(_) => return Ok(()),
+        }
+        let removed = self.remove_own_files(partial);
+        self.tell(partial, work.turn(), Reason::of(failed.error(), self.writer.rank))?;
+        removed
+    }
+
     /// Makes `work` durable.
     pub(crate) fn run(&mut self, work: Work) -> Result<Saved, Error> {
         self.shared.disk.check_poison()?;
         let partial = self.shared.root.join(self.writer.partial(work.step).to_string());
         let committed = self.write_and_commit(&partial, &work);
-        if committed.is_err() && self.shared.disk.check_poison().is_ok() {
+        if let Err(failed) = &committed
+            && self.shared.disk.check_poison().is_ok()
+        {
             // The save has failed already and that is what is reported; what can't be removed now goes at the next open.
-            let _ = if self.writer.rank == 0 {
-                self.shared.disk.remove_folder(&partial)
-            } else {
-                self.remove_own_files(&partial)
-            };
+            let _ = self.abandon(&partial, &work, failed);
         }
         drop(work);
-        let (manifest, began) = committed?;
+        let (manifest, began) = committed.map_err(Failed::into_error)?;
         if self.writer.rank == 0 && self.shared.options.archive.is_some() {
             self.shared.tiering.want(manifest.step);
         }
         Ok(Saved { retention: self.retain(manifest.step), began, ..Saved::of(&manifest) })
     }
 
-    fn write_and_commit(&mut self, partial: &Path, work: &Work) -> Result<(Manifest, Option<Began>), Error> {
+    fn write_and_commit(&mut self, partial: &Path, work: &Work) -> Result<(Manifest, Option<Began>), Failed> {
+        let Writer { rank, world_size, .. } = self.writer;
+        let index = self.write(partial, work).map_err(Failed::Alone)?;
+        if rank > 0 {
+            // Rank 0 can't commit before it has seen the index: what is there by now is an earlier checkpoint of this step.
+            let earlier = if work.is_taken_over { None } else { identity(&self.manifest_path(work.step)) };
+            let name = layout::index_file(rank, world_size);
+            let text = seal_within(&index, "bytes of shard index").map_err(Failed::Alone)?;
+            self.shared.disk.publish(partial, &name, &text).map_err(Failed::Alone)?;
+            let committed = self.await_commit(partial, work.turn(), &index, earlier);
+            return committed.map(|manifest| (manifest, None)).map_err(Failed::Waiting);
+        }
+        self.gather_and_commit(partial, work, index).map_err(Failed::Alone)
+    }
+
+    /// Writes this rank's shard.
+    fn write(&self, partial: &Path, work: &Work) -> Result<ShardIndex, Error> {
         let Writer { rank, world_size, tag } = self.writer;
-        let Work { step, staged, plan, .. } = work;
+        let Work { step, staged, plan, turn, alike, .. } = work;
         let disk = &self.shared.disk;
         disk.create_folder(partial)?;
+        if rank > 0 {
+            // Of an earlier turn; rank 0 takes what comes now for its end.
+            disk.remove_file(&partial.join(layout::refusal_file(rank, world_size)))?;
+        }
         let (published, mut records) = std::thread::scope(|scope| {
             let hashing = scope.spawn(|| staged.records(rank));
             let published = staged.images().enumerate().try_for_each(|(file, image)| {
@@ -183,92 +292,45 @@ impl Committer {
         published?;
         let version = version_of(&records);
         let more = records.split_off(1);
-        let index = ShardIndex {
+        Ok(ShardIndex {
             magic: INDEX_MAGIC.to_owned(),
             version,
             step: step.0,
             writer: tag,
             world_size,
             plan_blake3: *plan,
+            turn: Some(*turn),
+            alike: alike.as_ref().map(|alike| alike.digests.clone()),
             shard: records.pop().expect("a save has a file, if one without tensors"),
             more,
-        };
-        if rank > 0 {
-            let text = seal_within(&index, "bytes of shard index")?;
-            disk.publish(partial, &layout::index_file(rank, world_size), &text)?;
-            return Ok((self.await_commit(*step, &index)?, None));
-        }
+        })
+    }
+
+    /// Rank 0: waits for the other ranks' shards, and commits them with its own.
+    fn gather_and_commit(
+        &mut self,
+        partial: &Path,
+        work: &Work,
+        index: ShardIndex,
+    ) -> Result<(Manifest, Option<Began>), Error> {
         let mut shards: Vec<ShardRecord> = index.files().cloned().collect();
-        for rank in 1..world_size {
-            shards.extend(self.await_shards(partial, rank, &index)?);
+        for rank in 1..self.writer.world_size {
+            shards.extend(self.await_shards(partial, rank, &index, work)?);
         }
         within("files of tensors", shards.len(), FILES_MAX)?;
         let named = (self.shared.options.run(), (self.shared.options.clock)());
         let Next { lineage, is_first, began } =
-            self.branching.next(&self.shared.root, *step, work.resumed.clone(), named)?;
+            self.branching.next(&self.shared.root, work.step, work.resumed.clone(), named)?;
         let notes = (work.metadata.clone(), work.metadata_types.clone());
-        let manifest = Manifest::over(*step, tag, shards, notes, Some(lineage.clone()));
+        let manifest = Manifest::over(work.step, self.writer.tag, shards, notes, Some(lineage.clone()));
         check_parts(&manifest.tensors())?;
+        self.clear_refused(partial)?;
         let manifest = self.commit(partial, manifest)?;
-        self.branching.committed(&lineage, *step);
+        self.branching.committed(&lineage, work.step);
         if is_first {
             self.begun = Some((lineage.order, lineage.line));
         }
         Ok((manifest, began))
-    }
-
-    /// Rank 0: waits for another rank's index, which has to be of the same save as `mine`.
-    fn await_shards(&self, partial: &Path, rank: u32, mine: &ShardIndex) -> Result<Vec<ShardRecord>, Error> {
-        let path = partial.join(layout::index_file(rank, self.writer.world_size));
-        let step = Step(mine.step);
-        let index: ShardIndex = self.await_file(step, rank, || read_sealed(&path, INDEX_MAGIC))?;
-        let is_same_save = (index.step, index.writer, index.world_size) == (mine.step, mine.writer, mine.world_size)
-            && index.files().all(|file| file.rank == rank);
-        if !is_same_save {
-            return Err(Error::corrupt(&path, Flaw::Malformed { what: "it is of another save" }));
-        }
-        if index.plan_blake3 != mine.plan_blake3 {
-            return Err(Error::Disagreement { step, rank });
-        }
-        Ok(std::iter::once(index.shard).chain(index.more).collect())
-    }
-
-    /// Another rank: waits until rank 0 has committed a manifest that holds `mine`.
-    fn await_commit(&self, step: Step, mine: &ShardIndex) -> Result<Manifest, Error> {
-        let path = self.shared.root.join(layout::checkpoint_folder(step.0)).join(layout::MANIFEST);
-        let is_ours = |manifest: &Manifest| {
-            let files = manifest.shards.iter().filter(|file| file.rank == mine.shard.rank);
-            manifest.writer == self.writer.tag && files.eq(mine.files())
-        };
-        // An older checkpoint of this step, even a broken one, may be there until rank 0's takes its place.
-        self.await_file(step, 0, || match read_manifest(&path, step.0) {
-            Ok(manifest) if is_ours(&manifest) => Ok(manifest),
-            Ok(_) | Err(Error::Corrupt { .. }) => Err(Error::corrupt(&path, Flaw::Missing)),
-            Err(error) => Err(error),
-        })
-    }
-
-    /// Looks again and again while `look` says that the file is missing.
-    fn await_file<T>(&self, step: Step, rank: u32, look: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-        let started = Instant::now();
-        loop {
-            match look() {
-                Err(Error::Corrupt { flaw: Flaw::Missing, .. }) => {}
-                found_or_failed => return found_or_failed,
-            }
-            if started.elapsed() >= self.shared.options.commit_timeout {
-                return Err(Error::Timeout { step, rank, waited: self.shared.options.commit_timeout });
-            }
-            let closing = self.shared.closing.lock().unwrap_or_else(PoisonError::into_inner);
-            let (closing, _) = self
-                .shared
-                .closed
-                .wait_timeout_while(closing, LOOK_INTERVAL, |closing| !*closing)
-                .unwrap_or_else(PoisonError::into_inner);
-            if *closing {
-                return Err(Error::Closed);
-            }
-        }
     }
 
     /// Rank 0: the manifest, then the final name.

@@ -15,7 +15,7 @@ use gangline_base::{Step, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Disk;
-use crate::lineage::{Line, Lineage, Origin, Turn};
+use crate::lineage::{Line, Lineage, Moment, Origin};
 use crate::manifest::{MANIFEST_MAGIC, read_sealed, seal};
 use crate::prune::list_steps;
 use crate::{Branch, Error, Flaw, layout};
@@ -32,7 +32,7 @@ pub(crate) struct Head {
     pub(crate) saved_at: Timestamp,
     pub(crate) bytes: u64,
     pub(crate) metadata: BTreeMap<String, String>,
-    pub(crate) turn: Turn,
+    pub(crate) moment: Moment,
 }
 
 /// A checkpoint's folder.
@@ -154,8 +154,8 @@ fn read_head(path: &Path, step: u64, file: &Metadata) -> Result<Head, Error> {
     }
     let saved_at = lineage.as_ref().map_or_else(|| modified(file), Lineage::saved_at);
     let lineage = lineage.unwrap_or_default();
-    let turn = Turn { order: lineage.order, step };
-    Ok(Head { lineage, saved_at, bytes, metadata, turn })
+    let moment = Moment { order: lineage.order, step };
+    Ok(Head { lineage, saved_at, bytes, metadata, moment })
 }
 
 /// When a file was last written.
@@ -177,26 +177,26 @@ pub(crate) fn origin(root: &Path, step: Step) -> Result<Origin, Error> {
     }
     let file = std::fs::metadata(&path).map_err(|source| Error::reading(&path, source))?;
     let head = read_head(&path, step.0, &file)?;
-    Ok(Origin { line: head.lineage.line, last: head.turn })
+    Ok(Origin { line: head.lineage.line, last: head.moment })
 }
 
 impl Course {
     fn of(seen: Vec<Seen>, current: Option<(u64, Line)>) -> Course {
-        let newest = seen.iter().filter_map(|seen| seen.head.as_ref()).max_by_key(|head| head.turn);
-        let newest = newest.map(|head| (head.turn.order, head.lineage.line.clone()));
+        let newest = seen.iter().filter_map(|seen| seen.head.as_ref()).max_by_key(|head| head.moment);
+        let newest = newest.map(|head| (head.moment.order, head.lineage.line.clone()));
         let (newest, line) = newest.into_iter().chain(current).max_by_key(|(order, _)| *order).unwrap_or_default();
         let mut course = Course { line, newest, ..Course::default() };
         let mut unknown = Vec::new();
         for seen in seen {
             match &seen.head {
                 None => unknown.push(seen),
-                Some(head) if course.line.holds(head.lineage.line.branch, head.turn) => course.on.push(seen),
+                Some(head) if course.line.holds(head.lineage.line.branch, head.moment) => course.on.push(seen),
                 Some(_) => course.off.push(seen),
             }
         }
-        let turn = |seen: &Seen| seen.head.as_ref().map(|head| head.turn);
-        course.on.sort_by_key(turn);
-        course.off.sort_by_key(turn);
+        let moment = |seen: &Seen| seen.head.as_ref().map(|head| head.moment);
+        course.on.sort_by_key(moment);
+        course.off.sort_by_key(moment);
         for seen in unknown {
             let at = course.on.iter().rposition(|other| other.step < seen.step).map_or(0, |index| index + 1);
             course.on.insert(at, seen);

@@ -97,13 +97,25 @@ pub enum Error {
         /// How.
         why: &'static str,
     },
-    /// A rank of the gang saved other tensors or metadata under the same step.
-    #[error("commit step {step}: rank {rank} saved a different list of tensors or metadata than rank 0")]
+    /// A rank of the gang saved other tensors, values or metadata under the same step.
+    #[error("commit step {step}: rank {rank} saved something else than rank 0: {what}")]
     Disagreement {
         /// The step.
         step: Step,
         /// The rank that differs from rank 0.
         rank: u32,
+        /// What differs.
+        what: String,
+    },
+    /// A rank of the gang was refused, or failed, and told the others so.
+    #[error("commit step {step}: rank {rank} didn't save its part: {why}")]
+    Abandoned {
+        /// The step.
+        step: Step,
+        /// The rank.
+        rank: u32,
+        /// What went wrong there.
+        why: String,
     },
     /// The gang's other ranks, or rank 0's commit, didn't come in time.
     #[error("commit step {step}: waited {waited:?} for {}", if *rank == 0 { "rank 0 to commit".to_owned() } else { format!("rank {rank}'s shard") })]

@@ -5,13 +5,15 @@ use std::path::Path;
 
 use gangline_coding::{Decoder, decode_tensor};
 
+use crate::alike::Alike;
 use crate::archive::Catalog;
 use crate::foreign::{ForeignTensor, parse_header, parse_index};
 use crate::manifest::{
     FORMAT_VERSION, INDEX_MAGIC, ShardIndex, ShardRecord, TensorRecord, parse_manifest, seal_text, unseal,
 };
+use crate::refusal;
 use crate::shard::{place, read_header};
-use crate::{Digest, TENSORS_MAX};
+use crate::{Digest, Step, TENSORS_MAX};
 
 /// The step that manifests and catalogs are read as.
 const STEP: u64 = 2;
@@ -52,11 +54,17 @@ pub fn manifest(text: &[u8]) {
     }
 }
 
-/// A rank's index of its shard, with its checksum or a right one.
+/// A rank's index of its shard, or its word that it doesn't save, with its checksum or a right one.
 pub fn index(text: &[u8]) {
     for text in [text.to_vec(), seal_text(text.to_vec())] {
+        if let Some(error) = refusal::parse_error(&text, Step(STEP)) {
+            assert!(error.to_string().contains("commit step"), "it says what came to nothing");
+        }
         let Ok(index) = unseal::<ShardIndex>(&text, INDEX_MAGIC, FORMAT_VERSION) else { continue };
         assert!((1..=FORMAT_VERSION).contains(&index.version), "its version is one that is known");
+        let alike = index.alike.unwrap_or_default();
+        assert!(Alike::found(alike.clone()).difference(&alike).is_none(), "what is equal doesn't differ");
+        let _ = Alike::found("0123456789abcdef".to_owned()).difference(&alike);
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) const CURRENT_BRANCH: &str = "branch.json";
 pub(crate) const WRITER: &str = "writer.json";
 /// What is locked while the writer changes, in that folder.
 pub(crate) const WRITER_GUARD: &str = "writer.guard";
+/// How a rank's word that it doesn't save is called after the rank.
+const REFUSAL_SUFFIX: &str = ".refused.json";
 
 /// What a file of this name is called while it is written.
 pub(crate) fn aside(folder: &Path, name: &str) -> PathBuf {
@@ -66,6 +68,16 @@ pub(crate) fn rank_file(rank: u32, world_size: u32, file: usize) -> String {
 /// One rank's word to rank 0 that its shard is durable.
 pub(crate) fn index_file(rank: u32, world_size: u32) -> String {
     format!("shard-{rank:05}-of-{world_size:05}.index.json")
+}
+
+/// One rank's word to the others that a save comes to nothing.
+pub(crate) fn refusal_file(rank: u32, world_size: u32) -> String {
+    format!("shard-{rank:05}-of-{world_size:05}{REFUSAL_SUFFIX}")
+}
+
+/// Whether a file of this name is such a word.
+pub(crate) fn is_refusal(name: &str) -> bool {
+    name.ends_with(REFUSAL_SUFFIX)
 }
 
 /// The folder in which a checkpoint is built.

@@ -10,10 +10,12 @@
 //! it, rank 0 commits when it has seen them all.
 //!
 //! What all ranks hold alike, each passes to [`Store::save`], and rank `r` writes what is dealt to it (largest first, to the
-//! rank with the fewest bytes so far). Of tensors that are cut each rank passes its own part ([`PartOf`]); a [`Snapshot`]
+//! rank with the fewest bytes so far); what differs after all is refused by name ([`Compare`]). Of tensors that are cut each rank passes its own part ([`PartOf`]); a [`Snapshot`]
 //! reads any box of any tensor back, so a checkpoint can be loaded by any number of ranks, cut in any way.
 
+mod alike;
 pub mod archive;
+mod awaiting;
 pub mod bench;
 mod branches;
 mod branching;
@@ -46,6 +48,7 @@ mod pending;
 mod present;
 mod prune;
 mod reading;
+mod refusal;
 mod region;
 mod retention;
 mod shard;
@@ -59,6 +62,7 @@ mod threads;
 mod tiering;
 mod verification;
 
+pub use alike::{AlikeValue, Compare};
 pub use branches::BranchInfo;
 pub use branching::Began;
 pub use check::{Problem, VerifyReport};

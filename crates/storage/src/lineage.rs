@@ -23,7 +23,7 @@ pub struct Branch(u64);
 
 /// When a save was made, among all of a folder: by the clock, or right after the save before if the clock says earlier than that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Turn {
+pub(crate) struct Moment {
     /// Nanoseconds since the Unix epoch; 0 of what was saved before there were branches.
     pub(crate) order: u64,
     pub(crate) step: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Turn {
 pub(crate) struct Fork {
     pub(crate) branch: Branch,
     /// The last save of that branch that belongs to the line.
-    pub(crate) last: Turn,
+    pub(crate) last: Moment,
 }
 
 /// A branch and those that it came from.
@@ -45,11 +45,11 @@ pub(crate) struct Line {
     pub(crate) forks: Vec<Fork>,
 }
 
-/// A save that was loaded: its line, and its turn in it.
+/// A save that was loaded: its line, and its moment in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     pub(crate) line: Line,
-    pub(crate) last: Turn,
+    pub(crate) last: Moment,
 }
 
 /// What a manifest says of where its checkpoint stands among the others.
@@ -59,7 +59,7 @@ pub(crate) struct Lineage {
     pub(crate) run: String,
     /// In nanoseconds since the Unix epoch.
     pub(crate) saved_at: u64,
-    /// See [`Turn::order`].
+    /// See [`Moment::order`].
     pub(crate) order: u64,
     /// The step of the save before it on its line.
     pub(crate) parent: Option<u64>,
@@ -68,11 +68,11 @@ pub(crate) struct Lineage {
 
 impl Branch {
     /// The branch that this save begins.
-    fn begun_by(run: &str, turn: Turn) -> Branch {
+    fn begun_by(run: &str, moment: Moment) -> Branch {
         let mut hasher = FramedHasher::new("gangline branch 1");
         hasher.field(run.as_bytes());
-        hasher.number(turn.order);
-        hasher.number(turn.step);
+        hasher.number(moment.order);
+        hasher.number(moment.step);
         let digest = hasher.finish();
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&digest.as_bytes()[..8]);
@@ -110,20 +110,20 @@ impl<'de> Deserialize<'de> for Branch {
 }
 
 impl Line {
-    /// Whether a save of this branch and turn belongs to the line.
-    pub(crate) fn holds(&self, branch: Branch, turn: Turn) -> bool {
-        branch == self.branch || self.forks.iter().any(|fork| fork.branch == branch && turn <= fork.last)
+    /// Whether a save of this branch and moment belongs to the line.
+    pub(crate) fn holds(&self, branch: Branch, moment: Moment) -> bool {
+        branch == self.branch || self.forks.iter().any(|fork| fork.branch == branch && moment <= fork.last)
     }
 
     /// A line of its own that begins with this save, after `last` of `from` or after nothing.
-    pub(crate) fn begin(run: &str, turn: Turn, from: Option<(&Line, Turn)>) -> Line {
+    pub(crate) fn begin(run: &str, moment: Moment, from: Option<(&Line, Moment)>) -> Line {
         let mut forks = Vec::new();
         if let Some((line, last)) = from {
             forks.clone_from(&line.forks);
             forks.push(Fork { branch: line.branch, last });
             forks.drain(..forks.len().saturating_sub(FORKS_MAX));
         }
-        Line { branch: Branch::begun_by(run, turn), forks }
+        Line { branch: Branch::begun_by(run, moment), forks }
     }
 
     /// Where it left the branch that it came from last.
@@ -153,36 +153,36 @@ impl Lineage {
 mod tests {
     use super::*;
 
-    fn turn(order: u64) -> Turn {
-        Turn { order, step: 10 * order }
+    fn moment(order: u64) -> Moment {
+        Moment { order, step: 10 * order }
     }
 
     #[test]
     fn a_line_holds_its_branch_and_what_its_forks_had_saved_by_then() {
-        let first = Line::begin("a", turn(1), None);
-        let second = Line::begin("a", turn(5), Some((&first, turn(3))));
-        let third = Line::begin("a", turn(9), Some((&second, turn(7))));
-        assert!(first.holds(first.branch, turn(4)));
-        assert!(third.holds(first.branch, turn(3)) && !third.holds(first.branch, turn(4)));
-        assert!(third.holds(second.branch, turn(7)) && !third.holds(second.branch, turn(8)));
-        assert!(third.holds(third.branch, turn(99)) && !second.holds(third.branch, turn(9)));
+        let first = Line::begin("a", moment(1), None);
+        let second = Line::begin("a", moment(5), Some((&first, moment(3))));
+        let third = Line::begin("a", moment(9), Some((&second, moment(7))));
+        assert!(first.holds(first.branch, moment(4)));
+        assert!(third.holds(first.branch, moment(3)) && !third.holds(first.branch, moment(4)));
+        assert!(third.holds(second.branch, moment(7)) && !third.holds(second.branch, moment(8)));
+        assert!(third.holds(third.branch, moment(99)) && !second.holds(third.branch, moment(9)));
         assert_eq!(third.forked_at(), Some(Step(70)));
     }
 
     #[test]
     fn forks_are_bounded_and_the_oldest_are_forgotten() {
-        let mut line = Line::begin("a", turn(0), None);
+        let mut line = Line::begin("a", moment(0), None);
         let first = line.branch;
         for order in 1..=FORKS_MAX as u64 + 1 {
-            line = Line::begin("a", turn(order), Some((&line, turn(order - 1))));
+            line = Line::begin("a", moment(order), Some((&line, moment(order - 1))));
         }
         assert_eq!(line.forks.len(), FORKS_MAX);
-        assert!(!line.holds(first, turn(0)));
+        assert!(!line.holds(first, moment(0)));
     }
 
     #[test]
     fn names_of_branches_read_back_and_nothing_else_does() {
-        let branch = Line::begin("run", turn(3), None).branch;
+        let branch = Line::begin("run", moment(3), None).branch;
         assert_eq!(branch.to_string().parse(), Ok(branch));
         for wrong in ["", "1", "+000000000000001", "00000000000000001", "000000000000000g"] {
             assert!(wrong.parse::<Branch>().is_err(), "{wrong}");

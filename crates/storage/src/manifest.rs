@@ -118,6 +118,12 @@ pub(crate) struct ShardIndex {
     /// Over the metadata and the names, types and shapes of the tensors that all ranks hold alike, those in parts left out: equal
     /// on ranks that save the same thing.
     pub(crate) plan_blake3: Digest,
+    /// Of the times in a row that this step was to be saved, which one this is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) turn: Option<u32>,
+    /// Digests of what all ranks hold alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) alike: Option<String>,
     pub(crate) shard: ShardRecord,
     /// The rank's further files, if its tensors don't fit the header of one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

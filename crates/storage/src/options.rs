@@ -13,7 +13,7 @@ use crate::error::within;
 use crate::lineage::RUN_BYTES_MAX;
 use crate::manifest::WORLD_SIZE_MAX;
 use crate::retention::Rule;
-use crate::{Bytes, Error, Step, Tier};
+use crate::{Bytes, Compare, Error, Step, Tier};
 
 /// What tells the time.
 pub type Clock = dyn Fn() -> Timestamp + Send + Sync;
@@ -50,6 +50,8 @@ pub struct Options {
     pub clock: Arc<Clock>,
     /// How long a gang's rank 0 waits for the other ranks' shards, and they for its commit.
     pub commit_timeout: Duration,
+    /// How ranks compare what they hold alike.
+    pub compare: Compare,
     /// A folder in memory (tmpfs) that outlives this process, as Gangline's supervisor gives its ranks one in
     /// `GANGLINE_STAGING_DIR`: saves are copied there, and one that is copied when its rank dies is finished by
     /// [`finish_staged`](crate::finish_staged). What there is no room for is copied to the process's own memory.
@@ -100,6 +102,7 @@ impl Default for Options {
             run: None,
             clock: Arc::new(system_time),
             commit_timeout: COMMIT_TIMEOUT_DEFAULT,
+            compare: Compare::default(),
             staging: None,
             memory_max: None,
             keeps_memory: true,
@@ -152,6 +155,7 @@ impl fmt::Debug for Options {
             .field("rules", &self.rules)
             .field("run", &self.run)
             .field("commit_timeout", &self.commit_timeout)
+            .field("compare", &self.compare)
             .field("staging", &self.staging)
             .field("memory_max", &self.memory_max)
             .field("keeps_memory", &self.keeps_memory)

@@ -176,7 +176,8 @@ fn hash(tensors: &[Declared], data: &[u8]) -> Vec<Digest> {
     tensors.iter().map(join).collect()
 }
 
-fn threads_for(bytes: usize) -> usize {
+/// Threads to copy or hash so many bytes with.
+pub(crate) fn threads_for(bytes: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if bytes < DONE_ALONE_BYTES { 1 } else { cores.min(THREADS_MAX) }
 }

@@ -18,6 +18,7 @@ use gangline_base::Step;
 use rustix::fs::statvfs;
 use serde::{Deserialize, Serialize};
 
+use crate::alike::Alike;
 use crate::commit::{Committer, Shared, Work};
 use crate::error::within;
 use crate::lineage::Origin;
@@ -65,6 +66,10 @@ struct Note {
     #[serde(default)]
     resumed: Option<Origin>,
     plan_blake3: Digest,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    alike: Option<String>,
     header_bytes: usize,
     tensors: Vec<Declared>,
     /// What is in the rank's further files, if its tensors don't fit the header of one.
@@ -143,6 +148,8 @@ impl Noted {
             run: Some(run.to_owned()),
             resumed: work.resumed.clone(),
             plan_blake3: work.plan,
+            turn: Some(work.turn),
+            alike: work.alike.as_ref().map(|alike| alike.digests.clone()),
             header_bytes,
             tensors,
             more,
@@ -221,6 +228,9 @@ fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> 
         metadata_types: note.metadata_types.clone(),
         plan: note.plan_blake3,
         resumed: note.resumed.clone(),
+        turn: note.turn.unwrap_or(1),
+        alike: note.alike.clone().map(Alike::found),
+        is_taken_over: true,
         noted: Some(noted),
     };
     Committer::new(Shared::new(note.root.clone(), options), Writer { rank, world_size, tag }, None).run(work)

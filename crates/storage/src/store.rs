@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use gangline_base::Step;
 use serde::Serialize;
 
+use crate::alike::Alike;
 use crate::archive::{self, Pushed};
 use crate::branches::{BranchInfo, branches};
 use crate::check::check;
@@ -17,19 +18,20 @@ use crate::course::{Heads, origin};
 use crate::digest::FramedHasher;
 use crate::disk::Disk;
 use crate::lease::Lease;
-use crate::lineage::{Origin, Turn};
+use crate::lineage::{Moment, Origin};
 use crate::manifest::{hash_declaration, read_manifest};
 use crate::note;
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
 use crate::prune::{Goodness, clear, list_steps, plan as plan_pruning, plan_one, retire};
+use crate::refusal::{Reason, Turn};
 use crate::slab::{Allowance, Slabs};
 use crate::staged::Staged;
 use crate::staging::{Noted, Staging};
 use crate::tensor::{check_tensors, share};
 use crate::{
-    CheckpointInfo, Digest, Error, NoteTypes, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved, Snapshot,
-    Tensor, TensorView, VerifyReport, layout,
+    AlikeValue, CheckpointInfo, Digest, Error, NoteTypes, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved,
+    Snapshot, Tensor, TensorView, VerifyReport, layout, with_causes,
 };
 
 /// How often [`Store::latest`] starts again because a checkpoint was pruned under its eyes.
@@ -46,6 +48,8 @@ pub struct Store {
     /// What was loaded since the last save.
     resumed: Mutex<Option<Origin>>,
     writing: Option<Writing>,
+    /// The save that was asked for last.
+    turn: Mutex<Turn>,
     archiving: Option<JoinHandle<()>>,
 }
 
@@ -55,10 +59,17 @@ struct Writing {
     thread: JoinHandle<()>,
 }
 
-struct Job {
-    work: Work,
-    slot: Slot,
-    reply: SyncSender<Result<Saved, Error>>,
+enum Job {
+    Save {
+        work: Box<Work>,
+        slot: Slot,
+        reply: SyncSender<Result<Saved, Error>>,
+    },
+    /// Tell the others of the gang that this rank has no part in a save.
+    Refuse {
+        turn: Turn,
+        reason: Reason,
+    },
 }
 
 /// A checkpoint in memory.
@@ -126,7 +137,8 @@ impl Store {
             _ => None,
         };
         let (slots, slabs, resumed) = (Arc::default(), Slabs::new(staging, allowance), Mutex::default());
-        Ok(Store { shared, slots, slabs, resumed, writing, archiving })
+        let turn = Mutex::new(Turn { step: Step(0), number: 0 });
+        Ok(Store { shared, slots, slabs, resumed, writing, turn, archiving })
     }
 
     /// The folder.
@@ -158,37 +170,78 @@ impl Store {
         tensors: &[TensorView<'_>],
         metadata: &BTreeMap<String, String>,
     ) -> Result<Pending, Error> {
-        self.save_noted(step, tensors, (metadata, &NoteTypes::new()))
+        self.save_noted(step, tensors, (metadata, &NoteTypes::new()), &[])
     }
 
-    /// The same, with metadata of which some were no text.
+    /// The same, with metadata of which some were no text, and for ranks that agree on values besides: a commit is refused if they differ
+    /// ([`Error::Disagreement`]).
     ///
     /// # Errors
-    /// As from [`Store::save`]; [`Error::InvalidOptions`] for a note that isn't of its type.
+    /// As from [`Store::save`]; [`Error::InvalidOptions`] for a note that isn't of its type. The other ranks are told, and fail with
+    /// [`Error::Abandoned`].
     pub fn save_noted(
         &self,
         step: Step,
         tensors: &[TensorView<'_>],
-        (metadata, types): (&BTreeMap<String, String>, &NoteTypes),
+        notes: (&BTreeMap<String, String>, &NoteTypes),
+        values: &[AlikeValue<'_>],
     ) -> Result<Pending, Error> {
         let writing = self.writing.as_ref().ok_or(Error::ReadOnly)?;
         self.shared.disk.check_poison()?;
+        let turn = self.next_turn(step);
+        let staged = self.stage(writing.writer, turn, tensors, notes);
+        let (mut work, slot) = staged.inspect_err(|error| writing.refuse(turn, &with_causes(error)))?;
+        if writing.writer.world_size > 1 {
+            work.alike = Some(Alike::of(tensors, notes.0, values, self.shared.options.compare));
+        }
+        work.noted = Noted::write(&work, &self.shared.root, (self.shared.options.run(), writing.writer));
+        let (reply, pending) = Pending::new(step);
+        writing.queue.send(Job::Save { work: Box::new(work), slot, reply }).map_err(|_| Error::Closed)?;
+        Ok(pending)
+    }
+
+    /// Instead of a save, for a rank of a gang whose caller can't take part in it: the others are told why, and fail soon
+    /// ([`Error::Abandoned`]). It is told in the background.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`].
+    pub fn refuse(&self, step: Step, why: &str) -> Result<(), Error> {
+        let writing = self.writing.as_ref().ok_or(Error::ReadOnly)?;
+        writing.refuse(self.next_turn(step), why);
+        Ok(())
+    }
+
+    /// Counts how many times in a row this step is to be saved.
+    fn next_turn(&self, step: Step) -> Turn {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = if turn.step == step { turn.number.saturating_add(1) } else { 1 };
+        *turn = Turn { step, number };
+        *turn
+    }
+
+    /// Copies this rank's share.
+    fn stage(
+        &self,
+        writer: Writer,
+        turn: Turn,
+        tensors: &[TensorView<'_>],
+        (metadata, types): (&BTreeMap<String, String>, &NoteTypes),
+    ) -> Result<(Work, Slot), Error> {
         check_tensors(tensors)?;
         note::check(metadata, types)?;
-        let slot = self.slots.take(step)?;
-        let mine = share(tensors, writing.writer.rank, writing.writer.world_size);
+        let slot = self.slots.take(turn.step)?;
+        let mine = share(tensors, writer.rank, writer.world_size);
         let mut mine: Vec<&TensorView<'_>> = mine.into_iter().map(|index| &tensors[index]).collect();
         // Wide elements first keeps every tensor aligned to its element, as safetensors' own writer does.
         mine.sort_by(|a, b| (b.data_type.alignment(), a.name).cmp(&(a.data_type.alignment(), b.name)));
         let staged = Staged::copy(&mine, &self.slabs)?;
         let plan = plan(tensors, (metadata, types));
+        let Turn { step, number: turn } = turn;
         let resumed = self.resumed().take();
         let (metadata, metadata_types) = (metadata.clone(), types.clone());
-        let mut work = Work { step, staged, metadata, metadata_types, plan, resumed, noted: None };
-        work.noted = Noted::write(&work, &self.shared.root, (self.shared.options.run(), writing.writer));
-        let (reply, pending) = Pending::new(step);
-        writing.queue.send(Job { work, slot, reply }).map_err(|_| Error::Closed)?;
-        Ok(pending)
+        let (alike, is_taken_over, noted) = (None, false, None);
+        let work = Work { step, staged, metadata, metadata_types, plan, resumed, turn, alike, is_taken_over, noted };
+        Ok((work, slot))
     }
 
     /// Says that training goes on from this checkpoint: unless it is the newest of the current branch, the next save begins a branch
@@ -216,10 +269,10 @@ impl Store {
         Ok(course.on.iter().rev().map(|seen| seen.step).filter(counts).map(Step).collect())
     }
 
-    /// The turn of the newest save on the current line whose manifest can be read.
-    pub(crate) fn newest_turn(&self) -> Result<Option<Turn>, Error> {
+    /// The moment of the newest save on the current line whose manifest can be read.
+    pub(crate) fn newest_moment(&self) -> Result<Option<Moment>, Error> {
         let course = Heads::default().course(&self.shared.root)?;
-        Ok(course.on.iter().rev().find_map(|seen| seen.head.as_ref()).map(|head| head.turn))
+        Ok(course.on.iter().rev().find_map(|seen| seen.head.as_ref()).map(|head| head.moment))
     }
 
     /// The branches of this folder's saves, the current one last.
@@ -365,7 +418,15 @@ impl Writing {
         committer.clear_leftovers()?;
         let (queue, jobs) = channel::<Job>();
         let work = move || {
-            for Job { work, slot, reply } in jobs {
+            for job in jobs {
+                let (work, slot, reply) = match job {
+                    Job::Save { work, slot, reply } => (*work, slot, reply),
+                    Job::Refuse { turn, reason } => {
+                        // The others then wait as long as they may.
+                        let _ = committer.refuse(turn, reason);
+                        continue;
+                    }
+                };
                 let outcome = committer.run(work);
                 drop(slot);
                 // Nobody may be waiting.
@@ -378,6 +439,14 @@ impl Writing {
             .spawn(work)
             .map_err(|source| Error::io("start the writing thread of", &shared.root, source))?;
         Ok(Writing { writer, queue, thread })
+    }
+
+    /// Has the others of the gang told that this rank has no part in a save.
+    fn refuse(&self, turn: Turn, why: &str) {
+        if self.writer.world_size > 1 {
+            // If the thread is gone, so is the store.
+            let _ = self.queue.send(Job::Refuse { turn, reason: Reason::failed(self.writer.rank, why) });
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::Error;
 use super::milestone::Milestone;
 use super::remote::Object;
 use super::vault::{KeyId, TAG_BYTES};
-use crate::lineage::{Line, Lineage, Turn};
+use crate::lineage::{Line, Lineage, Moment};
 use crate::manifest::{PARTS_MAX, seal, unseal};
 use crate::tensor::name_fault;
 use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, NoteTypes, WORLD_SIZE_MAX, note};
@@ -259,8 +259,8 @@ impl Catalog {
     }
 
     /// When it was saved, among all.
-    pub(crate) fn turn(&self) -> Turn {
-        Turn { order: self.lineage.as_ref().map_or(0, |lineage| lineage.order), step: self.step }
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { order: self.lineage.as_ref().map_or(0, |lineage| lineage.order), step: self.step }
     }
 
     /// The branch that it was saved on, and those that it came from.

@@ -81,7 +81,7 @@ pub(crate) fn find_catalog(access: &Access<'_>, step: Option<Step>) -> Result<Ca
     let mut damaged = None;
     for listed in listed {
         match read_catalog(access.link, &access.vault, listed) {
-            Ok(catalog) if newest.as_ref().is_none_or(|newest| newest.turn() < catalog.turn()) => {
+            Ok(catalog) if newest.as_ref().is_none_or(|newest| newest.moment() < catalog.moment()) => {
                 newest = Some(catalog);
             }
             Ok(_) => {}

@@ -97,14 +97,14 @@ impl Thinning {
 /// What the rules see, in the order of the saves.
 fn candidates(catalogs: &[Catalog]) -> Vec<Candidate<'_>> {
     let mut sorted: Vec<&Catalog> = catalogs.iter().collect();
-    sorted.sort_by_key(|catalog| catalog.turn());
+    sorted.sort_by_key(|catalog| catalog.moment());
     let line = sorted.last().map(|catalog| catalog.line()).unwrap_or_default();
     let candidates = sorted.into_iter().map(|catalog| Candidate {
         step: Step(catalog.step),
         saved_at: Timestamp::from_unix_nanos(catalog.saved_at),
         metadata: &catalog.metadata,
         is_whole: catalog.milestone.is_none(),
-        is_on_line: line.holds(catalog.line().branch, catalog.turn()),
+        is_on_line: line.holds(catalog.line().branch, catalog.moment()),
     });
     candidates.collect()
 }

@@ -6,11 +6,11 @@ use gangline_coding::{Coder, Effort, Element, Source, encode_tensor};
 
 use super::*;
 use crate::NoteType;
-use crate::lineage::{Line, Lineage, Turn};
+use crate::lineage::{Line, Lineage, Moment};
 use crate::manifest::{Manifest, seal};
 use crate::region::WholeRecord;
 use crate::shard::lay_out;
-use crate::{DataType, Step, Tensor, TensorView};
+use crate::{DataType, Tensor, TensorView};
 
 /// Mutations of each sound input.
 const ROUNDS: usize = 20_000;
@@ -101,8 +101,8 @@ fn no_mutation_of_a_manifest_or_an_index_makes_a_panic() {
     other.tensors[0].part_of = Some(WholeRecord { shape: vec![4, 3], offsets: vec![2, 0] });
     let note = BTreeMap::from([("loss".to_owned(), "1.5".to_owned())]);
     let types = BTreeMap::from([("loss".to_owned(), NoteType::Float)]);
-    let turn = Turn { order: 7, step: 2 };
-    let line = Line::begin("run", Turn { order: 8, step: STEP }, Some((&Line::default(), turn)));
+    let moment = Moment { order: 7, step: 2 };
+    let line = Line::begin("run", Moment { order: 8, step: STEP }, Some((&Line::default(), moment)));
     let lineage = Lineage { run: "run".to_owned(), saved_at: 6, order: 8, parent: Some(2), line };
     let sound = Manifest::over(Step(STEP), 3, vec![shard(), other], (note, types), Some(lineage));
     let sealed = seal(&sound);
@@ -111,9 +111,13 @@ fn no_mutation_of_a_manifest_or_an_index_makes_a_panic() {
     check(manifest, &body(sealed), 3);
     let magic = INDEX_MAGIC.to_owned();
     let (plan_blake3, shard) = (Digest::of(b"plan"), shard());
+    let (turn, alike, more) = (Some(1), Some("0123456789abcdef".to_owned()), Vec::new());
     let sound =
-        ShardIndex { magic, version: 2, step: STEP, writer: 3, world_size: 2, plan_blake3, shard, more: Vec::new() };
+        ShardIndex { magic, version: 2, step: STEP, writer: 3, world_size: 2, plan_blake3, turn, alike, shard, more };
     check(index, &body(seal(&sound)), 4);
+    let refused = br#"{"magic":"gangline-refusal","version":1,"step":2,"writer":3,"world_size":2,"turn":1,"reason":{"kind":"timeout","rank":1,"waited_milliseconds":5}"#;
+    assert!(crate::refusal::parse_error(&crate::manifest::seal_text(refused.to_vec()), Step(STEP)).is_some());
+    check(index, refused, 5);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use gangline_storage::{Digest, Error, Options, Saved, Step, Store};
+use gangline_storage::{AlikeValue, Digest, DiskAct, Error, NoteTypes, Options, Saved, Step, Store, Tensor};
 
 use crate::{note, offered, open, save, state, views};
 
@@ -19,6 +19,11 @@ fn save_as_gang(folder: &Path, world_size: u32, tag: u64, step: u64) -> Vec<Resu
 
 fn impatient(rank: u32, world_size: u32, tag: u64) -> Options {
     Options { commit_timeout: Duration::from_millis(50), ..Options::writer(rank, world_size, tag) }
+}
+
+/// A test that waits as long as this has failed.
+fn patient(rank: u32, world_size: u32) -> Options {
+    Options { commit_timeout: Duration::from_secs(600), ..Options::writer(rank, world_size, 1) }
 }
 
 #[test]
@@ -58,14 +63,7 @@ fn the_leftovers_of_a_dead_attempt_are_never_mixed_in() {
     let folder = tempfile::tempdir().unwrap();
     // Rank 1 of attempt 1 writes its shard of a *different* state under the same step, and dies before the commit.
     let dead_write = |tag| {
-        let died = Store::open(folder.path(), impatient(1, 2, tag)).unwrap();
-        let hook = |act, _: &Path| match act {
-            gangline_storage::DiskAct::Remove => Err(std::io::Error::other("dead processes clear nothing away")),
-            _ => Ok(()),
-        };
-        drop(died);
-        let options = Options { disk_hook: Some(std::sync::Arc::new(hook)), ..impatient(1, 2, tag) };
-        let store = open(folder.path(), options);
+        let store = open(folder.path(), impatient(1, 2, tag));
         store.save(Step(5), &views(&state(6)), &note()).unwrap().wait().unwrap_err();
     };
     dead_write(1);
@@ -81,17 +79,117 @@ fn the_leftovers_of_a_dead_attempt_are_never_mixed_in() {
 #[test]
 fn ranks_that_save_different_things_are_told_so() {
     let folder = tempfile::tempdir().unwrap();
-    let other = std::thread::scope(|scope| {
-        let other = scope.spawn(|| {
-            let store = open(folder.path(), impatient(1, 2, 1));
-            store.save(Step(5), &views(&state(5)), &BTreeMap::new()).unwrap().wait()
+    let stores: Vec<Store> = (0..3).map(|rank| open(folder.path(), patient(rank, 3))).collect();
+    let begin =
+        |step: u64, other: &dyn Fn(u32) -> (Vec<Tensor>, BTreeMap<String, String>)| -> Vec<Result<Saved, Error>> {
+            let saves = stores.iter().zip(0..).map(|(store, rank)| {
+                let (tensors, metadata) = other(rank);
+                store.save(Step(step), &views(&tensors), &metadata).unwrap()
+            });
+            saves.collect::<Vec<_>>().into_iter().map(gangline_storage::Pending::wait).collect()
+        };
+    let all_told = |outcomes: Vec<Result<Saved, Error>>, words: &str| {
+        for outcome in outcomes {
+            let Err(Error::Disagreement { rank: 1, step: Step(5), what }) = &outcome else { panic!("{outcome:?}") };
+            assert_eq!(what, words);
+        }
+    };
+    let noted = |rank| (state(5), if rank == 1 { BTreeMap::new() } else { note() });
+    all_told(begin(5, &noted), "metadata \"seed\"");
+    // The same step again, with the same stores: nothing of the time before is taken for this one's.
+    let changed = |rank| {
+        let mut tensors = state(5);
+        tensors[1].data[0] ^= u8::from(rank == 1);
+        (tensors, note())
+    };
+    let name = format!("tensor {:?}", state(5)[1].name);
+    all_told(begin(5, &changed), &name);
+    assert!(begin(5, &|_| (state(5), note())).iter().all(Result::is_ok));
+    all_told(begin(5, &changed), &name);
+    assert!(begin(6, &|_| (state(6), note())).iter().all(Result::is_ok));
+    assert_eq!(
+        crate::names(folder.path()),
+        ["step-0000000005", "step-0000000006"],
+        "nothing is left of what was refused"
+    );
+}
+
+#[test]
+fn values_that_differ_are_named_and_not_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = |values: [&str; 2], step| -> Vec<Result<Saved, Error>> {
+        let stores: Vec<Store> = (0..2).map(|rank| open(folder.path(), patient(rank, 2))).collect();
+        let saves = stores.iter().zip(values).map(|(store, value)| {
+            let values = [AlikeValue { name: "['cursor']", data: value.as_bytes() }];
+            store.save_noted(Step(step), &views(&state(step)), (&note(), &NoteTypes::new()), &values).unwrap()
         });
-        let first = save(&open(folder.path(), Options::writer(0, 2, 1)), 5);
-        assert!(matches!(first, Err(Error::Disagreement { rank: 1, step: Step(5) })), "{first:?}");
-        other.join().unwrap()
-    });
-    assert!(other.is_err());
-    assert_eq!(offered(folder.path()), None);
+        saves.collect::<Vec<_>>().into_iter().map(gangline_storage::Pending::wait).collect()
+    };
+    for outcome in saved(["1", "2"], 5) {
+        let text = outcome.unwrap_err().to_string();
+        assert_eq!(text, "commit step 5: rank 1 saved something else than rank 0: ['cursor']");
+    }
+    let stored = saved(["1", "1"], 6);
+    assert_eq!(
+        stored[0].as_ref().unwrap().content_hash,
+        save_as_gang(folder.path(), 2, 2, 6)[0].as_ref().unwrap().content_hash
+    );
+}
+
+#[test]
+fn a_rank_that_cannot_save_tells_the_others_whichever_it_is() {
+    for refusing in [0, 1, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let stores: Vec<Store> = (0..3).map(|rank| open(folder.path(), patient(rank, 3))).collect();
+        let mut saves = Vec::new();
+        for (store, rank) in stores.iter().zip(0..) {
+            if rank == refusing {
+                store.refuse(Step(5), "it has no safe encoding").unwrap();
+            } else {
+                saves.push(store.save(Step(5), &views(&state(5)), &note()).unwrap());
+            }
+        }
+        for save in saves {
+            let outcome = save.wait();
+            let Err(Error::Abandoned { rank, step: Step(5), why }) = &outcome else { panic!("{outcome:?}") };
+            assert_eq!((*rank, why.as_str()), (refusing, "it has no safe encoding"));
+        }
+        let saves: Vec<_> =
+            stores.iter().map(|store| store.save(Step(5), &views(&state(5)), &note()).unwrap()).collect();
+        assert!(saves.into_iter().all(|save| save.wait().is_ok()), "the next try is another matter");
+    }
+}
+
+#[test]
+fn a_rank_that_is_refused_or_whose_disk_fails_tells_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(folder.path(), patient(0, 2));
+    let is_full = |act, path: &Path| match act {
+        DiskAct::Write if path.to_string_lossy().contains("safetensors") => Err(std::io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    };
+    let full = open(folder.path(), Options { disk_hook: Some(std::sync::Arc::new(is_full)), ..patient(1, 2) });
+    let save = |store: &Store, state: &[Tensor]| store.save(Step(5), &views(state), &note());
+    let (waiting, failing) = (save(&first, &state(5)).unwrap(), save(&full, &state(5)).unwrap());
+    assert!(matches!(failing.wait(), Err(Error::NoSpace { .. })));
+    let told = waiting.wait();
+    assert!(matches!(&told, Err(Error::Abandoned { rank: 1, why, .. }) if why.contains("no space left")), "{told:?}");
+    let mut nameless = state(5);
+    nameless[0].name.clear();
+    let waiting = save(&first, &state(5)).unwrap();
+    assert!(matches!(save(&full, &nameless), Err(Error::InvalidTensor { .. })));
+    let told = waiting.wait();
+    assert!(matches!(&told, Err(Error::Abandoned { rank: 1, why, .. }) if why.contains("empty")), "{told:?}");
+}
+
+/// Proves A-6.
+#[test]
+fn a_rank_that_waited_in_vain_leaves_its_shard_to_rank_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let hasty = save(&open(folder.path(), impatient(1, 2, 1)), 5);
+    assert!(matches!(hasty, Err(Error::Timeout { rank: 0, .. })), "{hasty:?}");
+    save(&open(folder.path(), Options::writer(0, 2, 1)), 5).unwrap();
+    assert_eq!(offered(folder.path()), Some(5), "it is whole");
 }
 
 #[test]

@@ -1,0 +1,131 @@
+"""torch's own data loaders, made to say where they are and to go on from there: what Lightning asks of a loader (`state_dict` and
+`load_state_dict`), and torch.utils.data.DataLoader lacks.
+
+A loader's order follows from the generators of random numbers when it is begun. These are noted then; to go on, they are put back,
+the loader is begun again, and what had been trained on is passed over: by the sampler alone where no worker's generators hang on
+the samples, else by loading it again.
+"""
+
+import functools
+import warnings
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from . import _random
+from .errors import Refused, ResumeWarning
+
+
+def resumable(loader, owner):
+    """The same loader with a state, if it is one of torch's without; the caller's own isn't changed.
+
+    owner: has `put_back()`, which is called before the first batch is asked for; `is_over()`, whether the batch that was trained on
+    was the last of its epoch; `ahead()`, how many batches have been loaded that nobody has trained on.
+    """
+    if not isinstance(loader, DataLoader) or hasattr(loader, "state_dict"):
+        return loader
+    _warn(loader)
+    made = object.__new__(_class_of(type(loader)))
+    made.__dict__.update(loader.__dict__, _owner=owner, _batches=None, _state=None)
+    return made
+
+
+def _warn(loader):
+    reason = None
+    if loader.num_workers and loader.persistent_workers:
+        reason = "its workers live on from epoch to epoch (persistent_workers=True), and their generators of random numbers with them"
+    elif loader.num_workers and not getattr(loader, "in_order", True):
+        reason = "its batches come in no certain order (in_order=False)"
+    elif not loader.num_workers and isinstance(loader.dataset, IterableDataset):
+        reason = "its dataset is an IterableDataset in this process: what numbers it draws between batches can't be had again"
+    if reason is not None:
+        text = f"a training that is resumed in the middle of an epoch may see other data than one never stopped: {reason}"
+        warnings.warn(text, ResumeWarning, stacklevel=2)
+
+
+@functools.lru_cache(maxsize=64)
+def _class_of(kind):
+    return type(f"Resumable{kind.__name__}", (_Resumable, kind), {})
+
+
+class _Resumable:
+    """What a loader has besides."""
+
+    def __iter__(self):
+        self._batches = _Batches(self, super().__iter__)
+        return self._batches
+
+    def state_dict(self):
+        if self._state is not None:
+            return self._state  # it hasn't been begun since
+        generators = [generator.get_state() for generator in _generators(self)]
+        begun = self._batches
+        if begun is None or begun.inner is None or self._owner.is_over():
+            return {"at": None, "random": None, "generators": generators}
+        return {"at": begun.at - self._owner.ahead(), "random": begun.random, "generators": begun.generators}
+
+    def load_state_dict(self, state):
+        self._state = state
+
+
+class _Batches:
+    """The batches of an epoch. The loader is begun with the first: what is drawn before belongs to others."""
+
+    def __init__(self, loader, begin):
+        self.loader, self.begin = loader, begin
+        self.inner, self.at, self.random, self.generators = None, 0, None, None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.inner is None:
+            self.start()
+        batch = next(self.inner)
+        self.at += 1
+        return batch
+
+    def start(self):
+        loader = self.loader
+        loader._owner.put_back()
+        state, loader._state = loader._state, None
+        if state is not None:
+            _set_generators(loader, state["generators"])
+        if state is None or state["at"] is None:
+            return self.begin_here()
+        now = _random.states()
+        _random.restore(state["random"])
+        self.begin_here()
+        _pass_over(loader, self.inner, state["at"])
+        self.at = state["at"]
+        _random.restore(now)
+
+    def begin_here(self):
+        # No loader draws from a device's generator.
+        self.random = {name: state for name, state in _random.states().items() if name != "cuda"}
+        self.generators = [generator.get_state() for generator in _generators(self.loader)]
+        self.inner = self.begin()
+
+
+def _pass_over(loader, inner, count):
+    by_index = not loader.num_workers and not isinstance(loader.dataset, IterableDataset) and hasattr(inner, "_next_index")
+    for at in range(count):
+        try:
+            inner._next_index() if by_index else next(inner)
+        except StopIteration:
+            raise Refused(f"resume: {count} batches of the epoch were trained on, and the data loader has only {at}") from None
+
+
+def _generators(loader):
+    """The generators that were given to a loader or its samplers, each once."""
+    holders = [loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)]
+    found = [getattr(holder, "generator", None) for holder in holders]
+    return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())
+
+
+def _set_generators(loader, states):
+    generators = _generators(loader)
+    if len(generators) != len(states):
+        raise Refused(f"resume: the data loader had {len(states)} generators of its own, and has {len(generators)}")
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
