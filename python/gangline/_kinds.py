@@ -6,6 +6,7 @@ that are the same memory, else None), `new(type, shape)`, `room_in(value)` (its 
 copied into), `copy_into(target, source)` and `finish(value)`. Elements are little-endian and in row-major order.
 """
 
+import functools
 import sys
 
 import numpy
@@ -32,7 +33,7 @@ class NumpyKind:
 
     @staticmethod
     def type_of(value):
-        return value.dtype.name
+        return _name_of(value.dtype)
 
     @staticmethod
     def shape_of(value):
@@ -195,6 +196,12 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 def kind_of(value):
     """The kind of tensor that `value` is, or None."""
     return next((kind for kind in KINDS if kind.is_one(value)), None)
+
+
+@functools.lru_cache(256)
+def _name_of(dtype):
+    """numpy makes the name anew each time, which took a third of a save of many small arrays."""
+    return dtype.name
 
 
 def _little_endian(array):
