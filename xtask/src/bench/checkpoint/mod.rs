@@ -1,5 +1,5 @@
 //! `bench checkpoint`: what a save holds the trainer up for, how fast it becomes durable, and how fast it is back, beside
-//! one copy of the same bytes in memory and beside what fio writes and reads on the same disk in the same run.
+//! one copy of the same bytes in memory by as many threads and beside what fio writes and reads on the same disk in the same run.
 //!
 //! Rounds are interleaved and medians reported, because disk and machine are shared; fsync is counted, as in MLPerf
 //! Storage, and nothing is in the page cache when it is read: both sides go past it. fio (`apt-get install fio`) is the
@@ -82,8 +82,10 @@ fn beside_the_disk(report: &mut Report, folder: &Path, bytes: usize) -> Result<(
         read_limits.extend(fio(Access::Read, &folder.join("fio"), bytes)?);
     }
     let copy = median(copies);
-    report.figure("one copy in memory that was touched before", gigabytes / copy, "GB/s", Bar::None);
-    let blocked = median(saves.iter().map(|save| save.blocked).collect());
+    report.figure("one copy, in memory touched before, by a save's threads", gigabytes / copy, "GB/s", Bar::None);
+    let all_blocked: Vec<f64> = saves.iter().map(|save| save.blocked).collect();
+    report.note(&format!("seconds blocked: {}", spread(&all_blocked)));
+    let blocked = median(all_blocked);
     report.figure("the trainer is blocked for, in such copies", blocked / copy, "", Bar::AtMost(1.3));
     report.figure("the first save, whose memory is new", first.blocked / copy, "", Bar::None);
     let durable = gigabytes / median(saves.iter().map(|save| save.durable).collect());
@@ -126,14 +128,32 @@ fn state(bytes: usize) -> Vec<Tensor> {
     (0..bytes / TENSOR_BYTES).map(tensor).collect()
 }
 
-/// Seconds for one copy of the state.
+/// Threads that a save copies with: as many as there are cores, and four at most.
+const COPIERS_MAX: usize = 4;
+
+/// Seconds for one copy of the state by as many threads as a save copies with, each with its share of the bytes.
 fn copied(state: &[Tensor], target: &mut [u8]) -> f64 {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(COPIERS_MAX);
+    let each = state.len().div_ceil(threads);
     let began = Instant::now();
-    for (tensor, place) in state.iter().zip(target.chunks_mut(TENSOR_BYTES)) {
-        place.copy_from_slice(&tensor.data);
-    }
+    std::thread::scope(|scope| {
+        for (tensors, places) in state.chunks(each).zip(target.chunks_mut(each * TENSOR_BYTES)) {
+            scope.spawn(move || {
+                for (tensor, place) in tensors.iter().zip(places.chunks_mut(TENSOR_BYTES)) {
+                    place.copy_from_slice(&tensor.data);
+                }
+            });
+        }
+    });
     std::hint::black_box(&target);
     began.elapsed().as_secs_f64()
+}
+
+/// The smallest and the largest of some figures, and how many there are.
+fn spread(figures: &[f64]) -> String {
+    let (least, most) =
+        figures.iter().fold((f64::MAX, 0.0_f64), |(least, most), figure| (least.min(*figure), most.max(*figure)));
+    format!("{} to {} in {} rounds", super::report::number(least), super::report::number(most), figures.len())
 }
 
 fn save(store: &Store, step: u64, views: &[TensorView<'_>]) -> Result<Saving> {

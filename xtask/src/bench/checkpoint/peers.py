@@ -4,7 +4,8 @@ Usage: peers.py LIBRARY CHECKPOINT COPIES FOLDER. Saves the state of CHECKPOINT 
 twice: the second save is measured, as in a run, where buffers are kept if the library keeps them. Then drops it from the page
 cache, loads it, and compares every byte. A line of the output is a column and its figure: `state` (bytes); `wall` (seconds
 until all is synced), `cpu` (of all threads and children), `blocked` (until the state may change) and `bytes` (on disk) of the
-save; `load` and `load-cpu` of the load. What is of the save is left out for a library that only loads.
+save; `load` and `load-cpu` of the load from the disk, `warm` of the same load once more, when the page cache has what it reads. What
+is of the save is left out for a library that only loads.
 """
 
 import os
@@ -22,6 +23,8 @@ import torch.distributed.checkpoint as dcp
 # No library takes longer than this on a working disk.
 SECONDS_MAX = 500
 PAGE = 4096
+# Read at once to have a file in the page cache.
+WARM_BYTES = 8 << 20
 
 
 class Gangline:
@@ -45,6 +48,21 @@ class Gangline:
 class GanglineNew(Gangline):
     def load(self, room, folder, step):
         return self.store.load(step)
+
+
+class GanglineFirst(Gangline):
+    """Whose second load finds that it has verified the file."""
+
+    def load(self, room, folder, step):
+        return self.store.load(step, into=room, verify="first")
+
+
+class GanglineBackground(Gangline):
+    def load(self, room, folder, step):
+        return self.store.load(step, into=room, verify="background")
+
+    def after_load(self):
+        self.store.loaded.verified()
 
 
 class OnGanglinesFile(Gangline):
@@ -72,6 +90,16 @@ class SafetensorsOnOurs(OnGanglinesFile):
         import safetensors.torch
 
         return safetensors.torch.load_file(file)
+
+
+class SafetensorsInto(SafetensorsOnOurs):
+    """Into the state that is there, as `load_state_dict` does."""
+
+    def load(self, room, folder, step):
+        for kind, tensors in super().load(room, folder, step).items():
+            for name, tensor in tensors.items():
+                room[kind][name].copy_(tensor)
+        return room
 
 
 class Peer:
@@ -206,7 +234,8 @@ LIBRARIES = {
     "gangline": Gangline, "gangline-new": GanglineNew, "torch": Torch, "safetensors": Safetensors, "dcp": Dcp,
     "dcp-threads": DcpThreads, "dcp-async": DcpAsync, "dcp-async-kept": DcpAsyncKept, "torchsnapshot": Torchsnapshot,
     "torchsnapshot-async": TorchsnapshotAsync, "orbax": Orbax, "orbax-async": OrbaxAsync, "runai": Runai,
-    "safetensors-on-ours": SafetensorsOnOurs,
+    "safetensors-on-ours": SafetensorsOnOurs, "safetensors-into": SafetensorsInto, "gangline-first": GanglineFirst,
+    "gangline-background": GanglineBackground,
 }  # fmt: skip
 
 
@@ -277,13 +306,30 @@ def save(library, state, folder, step):
 
 def load(library, room, folder, step):
     drop_from_cache(library.where(folder, step))
-    begin, cpu, before = time.perf_counter(), cpu_seconds(), bytes_read()
+    before = bytes_read()
+    found, taken = timed_load(library, room, folder, step)
+    size = sum(path.stat().st_size for path in files(library.where(folder, step)))
+    assert bytes_read() - before > 0.9 * size, "it was read from the cache, not from the disk"
+    return found, {"load": taken["wall"], "load-cpu": taken["cpu"]}
+
+
+def load_warm(library, room, folder, step):
+    for path in files(library.where(folder, step)):
+        with open(path, "rb", buffering=0) as file:
+            while file.read(WARM_BYTES):
+                pass
+    return timed_load(library, room, folder, step)[1]["wall"]
+
+
+def timed_load(library, room, folder, step):
+    begin, cpu = time.perf_counter(), cpu_seconds()
     found = library.load(room, folder, step)
     # What is mapped and not read yet is read now: one byte of each page.
     touched = sum(int(bits(value)[::PAGE].sum()) for kind in found.values() for value in kind.values())
-    taken = {"load": time.perf_counter() - begin, "load-cpu": cpu_seconds() - cpu}
-    size = sum(path.stat().st_size for path in files(library.where(folder, step)))
-    assert touched and bytes_read() - before > 0.9 * size, "it was read from the cache, not from the disk"
+    taken = {"wall": time.perf_counter() - begin, "cpu": cpu_seconds() - cpu}
+    assert touched
+    if hasattr(library, "after_load"):
+        library.after_load()
     return found, taken
 
 
@@ -308,7 +354,9 @@ def main(name, checkpoint, copies, folder):
     room = {kind: {name: torch.ones_like(tensor) for name, tensor in tensors.items()} for kind, tensors in state.items()}
     found, taken = load(library, room, folder, 2)
     check(found, state)
-    is_loader = isinstance(library, OnGanglinesFile) or name == "gangline-new"
+    del found
+    taken["warm"] = load_warm(library, room, folder, 2)
+    is_loader = isinstance(library, OnGanglinesFile) or name.startswith("gangline-")
     for column, figure in {**({} if is_loader else figures), **taken}.items():
         tell(column, figure)
     shutil.rmtree(folder)
