@@ -52,7 +52,7 @@ pub struct Outcome {
     pub sweeps: Counts,
     /// Rows of the ledger.
     pub bookings: Counts,
-    /// Curves of which samples can't be read, and ranges of answers to requests with a key that can't.
+    /// Curves and packed parts of curves of which samples can't be read, and ranges of answers to requests with a key that can't.
     pub lost_samples: u64,
     /// See `lost_samples`.
     pub lost_answers: u64,
@@ -362,7 +362,12 @@ fn copy_samples(
     let last = rows.jobs.iter().map(|job| job.id.0).max().map_or(before, |job| i64::try_from(job).unwrap_or(i64::MAX));
     let jobs = "INSERT INTO main.samples SELECT * FROM old.samples WHERE job BETWEEN ?1 AND ?2";
     let lost = salvage(transaction, jobs, Keys { from: 0, to: last, grain: 1 })?;
-    outcome.lost_samples = u64::try_from(lost.len()).unwrap_or(u64::MAX);
+    // Without the index, which may be what is damaged.
+    let packed = format!(
+        "INSERT OR IGNORE INTO main.curves SELECT * FROM old.curves NOT INDEXED WHERE id BETWEEN ?1 AND ?2 AND job <= {last}"
+    );
+    let lost_blocks = salvage(transaction, &packed, Keys { from: 0, to: NUMBER_MAX, grain: 1 })?;
+    outcome.lost_samples = u64::try_from(lost.len() + lost_blocks.len()).unwrap_or(u64::MAX);
     let is_lost = |job: &&JobRecord| {
         let job = i64::try_from(job.id.0).unwrap_or(i64::MAX);
         lost.iter().any(|(from, to)| (*from..=*to).contains(&job))

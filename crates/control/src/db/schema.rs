@@ -16,6 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_archive.sql"),
     include_str!("migrations/0007_more_row_sums.sql"),
     include_str!("migrations/0008_removed.sql"),
+    include_str!("migrations/0009_curves.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";

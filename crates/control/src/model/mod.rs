@@ -6,9 +6,11 @@
 mod agreement;
 mod answers;
 mod audit;
+mod block;
 mod booking;
 mod bound;
 mod closing;
+mod curve;
 mod last_words;
 mod ledger;
 mod packed;
@@ -23,9 +25,10 @@ mod sweep;
 mod view;
 
 pub(crate) use answers::{ANSWERS_MAX, KeptAnswer, RequestKey, keep_answers, read_answer, read_keys};
-pub(crate) use audit::{answers_from, samples_from};
+pub(crate) use audit::{answers_from, blocks_from, samples_from};
 use booking::book_attempt;
 pub(crate) use bound::bound;
+pub(crate) use curve::blocks_of_rows;
 #[cfg(test)]
 pub(crate) use ledger::read_ledger;
 pub(crate) use ledger::{LedgerRow, stored_ledger, write_ledger};
@@ -35,8 +38,8 @@ pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use remake::{Made, Remade, Remake};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use retention::{
-    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_removed, next_curve, next_job, read_clock, read_kept, read_losses,
-    remove, sample_edges, sampled_attempts,
+    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_over, is_removed, next_curve, next_job, next_unpacked, read_clock,
+    read_kept, read_losses, remove, sample_edges, sampled_attempts,
 };
 pub(crate) use series::read_series;
 pub(crate) use store::{

@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
+use super::curve::{BLOCKS_PER_REMOVAL_MAX, Curve, PackedBlock, next_attempt, pack_rows, thin_blocks};
 use super::record::JobRecord;
 use super::store::{from_sql, read_record, to_sql, unless_damaged, write_job};
 use crate::db::damaged;
@@ -78,6 +79,15 @@ pub(crate) enum Removal {
         /// Their numbers.
         numbers: Vec<RangeInclusive<u64>>,
     },
+    /// Stores samples of an attempt's first node as blocks, in the place of their rows. No sample is lost by it.
+    Pack {
+        /// The job.
+        job: JobId,
+        /// The attempt.
+        attempt: u32,
+        /// The blocks.
+        blocks: Vec<PackedBlock>,
+    },
     /// Some of the samples of an attempt's nodes but the first: releases before this one kept them.
     OtherNodes {
         /// The job.
@@ -124,12 +134,27 @@ pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Re
             for range in numbers.iter().filter(|_| is_over) {
                 statement.execute(params![to_sql(job.0), attempt, to_sql(*range.start()), to_sql(*range.end())])?;
             }
-            Ok(())
+            let ranges: Vec<_> = numbers.iter().map(|range| (to_sql(*range.start()), to_sql(*range.end()))).collect();
+            if is_over { thin_blocks(transaction, (*job, *attempt), &ranges) } else { Ok(()) }
+        }
+        Removal::Pack { job, attempt, blocks } => {
+            if is_over(transaction, *job)? {
+                pack_rows(transaction, (*job, *attempt), blocks)
+            } else {
+                Ok(())
+            }
         }
         Removal::OtherNodes { job, attempt } => {
             remove_samples(transaction, *job, "attempt = ?2 AND node_rank > 0", *attempt)
         }
-        Removal::Curve { job } => remove_samples(transaction, *job, "attempt >= ?2", 0),
+        Removal::Curve { job } => {
+            remove_samples(transaction, *job, "attempt >= ?2", 0)?;
+            let sql = format!(
+                "DELETE FROM curves WHERE id IN (SELECT id FROM curves WHERE job = ?1 LIMIT {BLOCKS_PER_REMOVAL_MAX})"
+            );
+            let is_over = is_over(transaction, *job)?;
+            if is_over { transaction.prepare_cached(&sql)?.execute([to_sql(job.0)]).map(drop) } else { Ok(()) }
+        }
         Removal::Jobs { jobs } => remove_jobs(transaction, jobs),
         Removal::Clock { at } => {
             let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
@@ -146,7 +171,7 @@ pub(crate) fn read_clock(transaction: &Transaction<'_>) -> rusqlite::Result<Opti
 }
 
 /// A job with a row has ended.
-fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
+pub(crate) fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
     let sql = "SELECT is_live FROM jobs WHERE job = ?1";
     let found: Option<i64> =
         transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0)).optional()?;
@@ -259,6 +284,12 @@ pub(crate) fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite:
 
 /// The next job with samples after this one.
 pub(crate) fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+    let packed = next(transaction, "SELECT min(job) FROM curves WHERE job > ?1", after)?;
+    Ok(next_unpacked(transaction, after)?.into_iter().chain(packed).min())
+}
+
+/// The next job after this one that has samples in rows of their own.
+pub(crate) fn next_unpacked(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     next(transaction, "SELECT min(job) FROM samples WHERE job > ?1", after)
 }
 
@@ -281,7 +312,16 @@ pub(crate) fn read_losses(
                ORDER BY number LIMIT ?4";
     let after = after.map_or(-1, to_sql);
     let read = |row: &Row<'_>| Ok((from_sql(row.get(0)?), row.get(1)?));
-    transaction.prepare_cached(sql)?.query_map(params![to_sql(job.0), attempt, after, count_max], read)?.collect()
+    let mut statement = transaction.prepare_cached(sql)?;
+    let rows = statement.query_map(params![to_sql(job.0), attempt, after, count_max], read)?;
+    let mut losses = rows.collect::<rusqlite::Result<Vec<Loss>>>()?;
+    let count_max = usize::try_from(count_max).expect("usize holds a u32 on Linux");
+    let (packed, _) = Curve::of(transaction, (job, attempt)).packed_after(after, count_max)?;
+    losses.extend(packed.into_iter().map(|point| (from_sql(point.number), point.loss)));
+    losses.sort_by_key(|(number, _)| *number);
+    losses.dedup_by_key(|(number, _)| *number);
+    losses.truncate(count_max);
+    Ok(losses)
 }
 
 /// The numbers of the first and the last sample of an attempt's first node.
@@ -289,22 +329,18 @@ pub(crate) fn sample_edges(
     transaction: &Transaction<'_>,
     (job, attempt): (JobId, u32),
 ) -> rusqlite::Result<Option<(u64, u64)>> {
-    let read = |edge| -> rusqlite::Result<Option<i64>> {
-        let sql = format!("SELECT {edge}(number) FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0");
-        transaction.prepare_cached(&sql)?.query_row(params![to_sql(job.0), attempt], |row| row.get(0))
-    };
-    Ok(read("min")?.zip(read("max")?).map(|(first, last)| (from_sql(first), from_sql(last))))
+    let edges = Curve::of(transaction, (job, attempt)).edges()?;
+    Ok(edges.map(|(first, last)| (from_sql(first), from_sql(last))))
 }
 
 /// The attempts of a job that have samples, and whether they have some of other nodes than the first.
 pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
-    let mut next = transaction.prepare_cached("SELECT min(attempt) FROM samples WHERE job = ?1 AND attempt > ?2")?;
     let mut others = transaction
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank > 0)")?;
-    let (job, mut after, mut attempts) = (to_sql(job.0), -1_i64, Vec::new());
-    while let Some(attempt) = next.query_row(params![job, after], |row| row.get::<_, Option<i64>>(0))? {
+    let (mut after, mut attempts) = (-1_i64, Vec::new());
+    while let Some(attempt) = next_attempt(transaction, job, after)? {
         let number = u32::try_from(attempt).map_err(|_| damaged("the number of an attempt".to_owned()))?;
-        attempts.push((number, others.query_row(params![job, attempt], |row| row.get(0))?));
+        attempts.push((number, others.query_row(params![to_sql(job.0), attempt], |row| row.get(0))?));
         after = attempt;
     }
     Ok(attempts)

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::answers::forget_answers;
+use super::curve::unpack_attempt;
 use super::ledger::read_ledger;
 use super::packed::{pack, unpack};
 use super::record::JobRecord;
@@ -59,7 +60,7 @@ pub(crate) enum Repair {
 pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
     match damage {
         Repair::Forget { from } => {
-            for table in ["jobs", "ledger", "samples"] {
+            for table in ["jobs", "ledger", "samples", "curves"] {
                 transaction.execute(&format!("DELETE FROM {table} WHERE job >= ?1"), [to_sql(from.0)])?;
             }
             // A sweep has the number of its first job.
@@ -68,7 +69,12 @@ pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite
         Repair::Rewind { job, placed, closed } => {
             let job = to_sql(job.0);
             transaction.execute("DELETE FROM ledger WHERE job = ?1 AND attempt > ?2", params![job, closed])?;
-            transaction.execute("DELETE FROM samples WHERE job = ?1 AND attempt > ?2", params![job, placed])?;
+            for table in ["samples", "curves"] {
+                let sql = format!("DELETE FROM {table} WHERE job = ?1 AND attempt > ?2");
+                transaction.execute(&sql, params![job, placed])?;
+            }
+            // Of what goes on, more samples come.
+            (*closed..*placed).try_for_each(|over| unpack_attempt(transaction, (JobId(from_sql(job)), over + 1)))?;
         }
         Repair::ForgetAnswers { after } => forget_answers(transaction, *after)?,
     }

@@ -11,7 +11,7 @@ use gangline_base::{Bytes, JobId, Timestamp};
 use tracing::{error, info};
 
 use crate::db::{self, Reader, Sequence};
-use crate::model::{Listing, answers_from, read_jobs, read_jobs_singly, samples_from};
+use crate::model::{Listing, answers_from, blocks_from, read_jobs, read_jobs_singly, samples_from};
 
 /// The longest a start looks at rows.
 const START_TIME_MAX: Duration = Duration::from_millis(500);
@@ -27,10 +27,11 @@ const PASS_EVERY: Duration = Duration::from_hours(24);
 const NAMED_MAX: usize = 20;
 /// Between two slices.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Jobs, records, samples and answers in a slice: some milliseconds' reading each.
+/// Jobs, records, samples, packed blocks of them and answers in a slice: some milliseconds' reading each.
 const JOBS: u32 = 200;
 const RECORDS: u32 = 2_000;
 const SAMPLES: u32 = 4_000;
+const BLOCKS: u32 = 100;
 const ANSWERS: u32 = 1_000;
 
 /// What was found last; shared by the auditing thread and the service.
@@ -149,6 +150,13 @@ fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     let mut after = Some([0; 4]);
     while let Some(at) = after {
         let slice = reader.read(|transaction| samples_from(transaction, at, SAMPLES));
+        after = slice.as_ref().ok().and_then(|slice| slice.next);
+        found.samples += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
+        rest().then_some(())?;
+    }
+    let mut after = Some(0);
+    while let Some(at) = after {
+        let slice = reader.read(|transaction| blocks_from(transaction, at, BLOCKS));
         after = slice.as_ref().ok().and_then(|slice| slice.next);
         found.samples += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;

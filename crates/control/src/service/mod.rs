@@ -22,6 +22,7 @@ mod launch;
 mod looks;
 mod nodes;
 mod once;
+mod packing;
 mod queries;
 mod queues;
 mod reports;

@@ -36,6 +36,8 @@ const FIRST_AFTER: Duration = Duration::from_mins(1);
 const FILES_PER_BURST: u32 = 50;
 /// and the pause after them: 500 a second at most.
 const BURST_PAUSE: Duration = Duration::from_millis(100);
+/// From one look for curves of ended jobs that aren't packed yet to the next.
+const PACK_EVERY: Duration = Duration::from_mins(1);
 /// Removals that are asked of the control thread at once,
 const REMOVALS_PER_SLICE: usize = 100;
 /// and the pause after them.
@@ -134,9 +136,17 @@ pub(super) fn run(
     let noted = sweeper.reader.read(read_clock).ok().flatten();
     let mut clock = CautiousClock::new(first_time(noted, last_seen, wall()), watch.elapsed());
     let mut is_lag_told = false;
-    let mut pause = FIRST_AFTER.min(sweeper.policy.every);
-    while service.rest(pause).is_ok() {
-        pause = sweeper.policy.every;
+    let every = sweeper.policy.every;
+    let mut due = watch.elapsed() + FIRST_AFTER.min(every);
+    while service.rest(PACK_EVERY.min(every)).is_ok() {
+        let packed = sweeper.pack(&mut service);
+        if sweeper.tell_end(packed).is_err() {
+            return;
+        }
+        if watch.elapsed() < due {
+            continue;
+        }
+        due = watch.elapsed() + every;
         let (shown, wall) = (wall(), watch.elapsed());
         let now = clock.at(shown, wall);
         let lag = shown.since(now);

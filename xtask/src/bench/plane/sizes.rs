@@ -16,6 +16,8 @@ pub(super) struct Sizes {
     pub(super) records: u64,
     /// The training curves' points.
     pub(super) samples: u64,
+    /// Those of them that aren't packed, counted.
+    pub(super) loose_samples: u64,
     /// Snapshots of the state, of which a fixed number is kept.
     pub(super) snapshots: u64,
     /// All other tables and indices: the read models.
@@ -57,9 +59,11 @@ fn of_tables(database: &Path) -> Result<Sizes> {
         match name.as_str() {
             "records" => sizes.records += bytes,
             "snapshots" => sizes.snapshots += bytes,
-            name if name.contains("samples") => sizes.samples += bytes,
+            name if name.contains("samples") || name.contains("curves") => sizes.samples += bytes,
             _ => sizes.models += bytes,
         }
     }
+    let loose: i64 = connection.query_row("SELECT count(*) FROM samples", [], |row| row.get(0))?;
+    sizes.loose_samples = loose.cast_unsigned();
     Ok(sizes)
 }
