@@ -18,7 +18,7 @@ impl Remade {
             .or(is_same(made.submitted_at == stored.submitted_at, "when it was submitted"))
             .or(is_same(made.run == stored.run && made.workdir == stored.workdir, "what it runs"))
             .or(is_same(
-                made.gang == stored.gang && made.checkpoint_path == stored.checkpoint_path,
+                made.gang == stored.gang && made.checkpoint_path == stored.checkpoint_path && made.pins == stored.pins,
                 "what it asked for",
             ))
             .or(is_same(standing(made.state) == standing(stored.state), "its state"))

@@ -1,5 +1,6 @@
 //! A job as the control plane remembers it: a document in the table `jobs`, version 1.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::last_words::LastWords;
 use super::retention::RemovedRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
+use crate::codec::PinV1;
 use crate::config::NodeConfig;
 use crate::wire::{Checkpoints, Gang, JobState, Progress};
 
@@ -64,6 +66,9 @@ pub(crate) struct JobRecord {
     pub(crate) budget: Option<BudgetRecord>,
     #[serde(default)]
     pub(crate) sweep: Option<PointRecord>,
+    /// What of it no retention policy removes.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) pins: BTreeSet<PinV1>,
     /// What was removed of it since it ended.
     #[serde(default, skip_serializing_if = "RemovedRecord::is_nothing")]
     pub(crate) removed: RemovedRecord,
@@ -173,6 +178,7 @@ impl JobRecord {
             history: vec![(now, format!("submitted by {}", spec.submitter))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
             sweep: None,
+            pins: spec.pins.iter().copied().map(PinV1::from).collect(),
             removed: RemovedRecord::default(),
             shared: None,
         }

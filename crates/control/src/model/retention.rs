@@ -1,9 +1,10 @@
 //! What is removed from the read models, and what a job's record says of what was removed. Each removal asks in its own
 //! transaction whether its job has ended: of a live job nothing is removed, whatever somebody had read before.
 
+use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
-use gangline_base::{JobId, Timestamp};
+use gangline_base::{JobId, Pin, Timestamp};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
@@ -30,6 +31,9 @@ pub(crate) struct RemovedRecord {
     /// Since when its curve has fewer points.
     #[serde(default)]
     pub(crate) thinned_at: Option<Timestamp>,
+    /// Since when of its checkpoints only the newest good one is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) checkpoints_at: Option<Timestamp>,
 }
 
 /// Attempts' files that were removed.
@@ -100,6 +104,13 @@ pub(crate) enum Removal {
         /// The job.
         job: JobId,
     },
+    /// Notes that a job's checkpoints but the newest good one are removed, before they are.
+    Checkpoints {
+        /// The job.
+        job: JobId,
+        /// The rule, after "because".
+        because: String,
+    },
     /// Some of the samples of a job.
     Curve {
         /// The job.
@@ -125,6 +136,9 @@ pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Re
         }),
         Removal::Thinned { job } => change_ended(transaction, *job, |record| {
             record.removed.thinned_at.get_or_insert(now);
+        }),
+        Removal::Checkpoints { job, because } => change_ended(transaction, *job, |record| {
+            record.note_removed_checkpoints(now, because);
         }),
         Removal::Samples { job, attempt, numbers } => {
             let sql =
@@ -247,6 +261,10 @@ pub(crate) struct Kept {
     /// The last attempt's number; 0 if there was none.
     pub(crate) attempts: u32,
     pub(crate) removed: RemovedRecord,
+    /// What no policy removes.
+    pub(crate) pins: BTreeSet<Pin>,
+    /// The folder of its checkpoints, if it named one.
+    pub(crate) checkpoints: Option<String>,
     /// All jobs of its sweep, or itself.
     pub(crate) siblings: Range<JobId>,
 }
@@ -263,7 +281,9 @@ impl From<JobRecord> for Kept {
             ended_at: record.ended_at.filter(|_| record.state.is_final()),
             has_failed: record.state == JobState::Failed,
             attempts: record.last_attempt().map_or(0, |attempt| attempt.number),
+            checkpoints: record.program().checkpoint_path.map(str::to_owned),
             removed: record.removed,
+            pins: record.pins.into_iter().map(Pin::from).collect(),
             siblings: first..JobId(first.0.saturating_add(count)),
         }
     }
@@ -347,6 +367,20 @@ pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rus
 }
 
 impl JobRecord {
+    /// Why it ended stays what is said of it.
+    fn note_removed(&mut self, now: Timestamp, text: String) {
+        let reason = std::mem::take(&mut self.because);
+        self.note(now, text);
+        self.because = reason;
+    }
+
+    fn note_removed_checkpoints(&mut self, now: Timestamp, because: &str) {
+        if self.removed.checkpoints_at.is_none() {
+            self.removed.checkpoints_at = Some(now);
+            self.note_removed(now, format!("checkpoints older than the newest good one are removed because {because}"));
+        }
+    }
+
     fn note_removed_logs(&mut self, now: Timestamp, through: u32, because: String) {
         let before = self.removed.logs_through();
         if through <= before {
@@ -354,10 +388,7 @@ impl JobRecord {
         }
         let which =
             if before + 1 == through { format!("attempt {through}") } else { format!("attempts up to {through}") };
-        let reason = std::mem::take(&mut self.because);
-        self.note(now, format!("logs of {which} were removed because {because}"));
-        // Why it ended stays what is said of it.
-        self.because = reason;
+        self.note_removed(now, format!("logs of {which} were removed because {because}"));
         self.removed.logs.push(RemovedLogs { through, at: now, because });
         let excess = self.removed.logs.len().saturating_sub(NOTES_MAX);
         self.removed.logs.drain(..excess);

@@ -10,6 +10,7 @@ mod actor;
 mod audit;
 mod batch;
 mod changes;
+mod checkpoints;
 mod clock;
 mod contacts;
 mod epoch;

@@ -3,14 +3,14 @@
 mod faults;
 mod records;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, Epoch, GangShape, Goal, GpuSeconds,
-    Grid, HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program,
+    Grid, HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, Pin, PoolName, Priority, Program,
     QueueName, RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
     TopologyRequest,
 };
@@ -213,6 +213,11 @@ impl Examples {
         self.maybe(|_| Elastic { nodes_max, speed_up })
     }
 
+    fn pins(&mut self) -> BTreeSet<Pin> {
+        let all = [Pin::Logs, Pin::Samples, Pin::Record, Pin::Checkpoints];
+        if self.has_network { all.into_iter().filter(|_| self.below(2) == 0).collect() } else { BTreeSet::new() }
+    }
+
     pub(super) fn spec(&mut self) -> JobSpec {
         let value = u16::try_from(self.below(u32::from(Priority::MAX) + 1)).expect("small");
         let nodes = self.positive();
@@ -245,6 +250,7 @@ impl Examples {
             budget: self.maybe(Self::money),
             spares: self.number(),
             datasets: self.datasets().into_iter().collect(),
+            pins: self.pins(),
             submitter: Submitter(self.text()),
         }
     }

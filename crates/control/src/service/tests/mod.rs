@@ -10,6 +10,7 @@ mod kept;
 mod lost;
 mod once;
 mod pages;
+mod pins;
 mod platform;
 mod random;
 mod rebuilt;

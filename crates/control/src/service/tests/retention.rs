@@ -58,7 +58,16 @@ impl Surroundings for Hands<'_> {
 fn sweeper(world: &mut World, policy: Retention) -> Sweeper {
     let launcher: Arc<dyn Launcher> = world.machines.clone();
     let (folder, reader) = (world.folder.path().to_owned(), world.actor().reader.clone());
-    Sweeper { folder, policy, launcher, reader, curves_from: JobId(0), told: None, told_end: None }
+    Sweeper {
+        folder,
+        policy,
+        launcher,
+        reader,
+        curves_from: JobId(0),
+        checkpoints_from: JobId(0),
+        told: None,
+        told_end: None,
+    }
 }
 
 /// Packs the curves of jobs that have ended, as far as the patience goes.
@@ -88,7 +97,7 @@ fn leave_files(spec: &SupervisorSpec) {
 }
 
 /// An attempt begins, leaves files and ends like this; its supervisor is gone then.
-fn attempt(world: &mut World, outcome: impl FnOnce(Timestamp) -> Outcome) -> SupervisorSpec {
+pub(super) fn attempt(world: &mut World, outcome: impl FnOnce(Timestamp) -> Outcome) -> SupervisorSpec {
     let spec = world.launch().pop().expect("it is placed");
     leave_files(&spec);
     world.pass(SECOND);
