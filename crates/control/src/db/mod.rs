@@ -27,6 +27,7 @@ mod renew;
 mod row;
 mod schema;
 mod segment;
+mod shrink;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -42,4 +43,5 @@ pub use record::{Record, Sequence};
 pub use recovery::{Recovered, Snapshot, Warning};
 pub use renew::{Keys, NewSnapshot, Offline, is_malformed, salvage};
 pub use row::{DamagedRow, check_row, damaged, damaged_row, row_sum};
+pub use shrink::{ShrinkOrder, Shrunk};
 pub use snapshots::SNAPSHOTS;

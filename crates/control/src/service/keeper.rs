@@ -15,7 +15,7 @@ use super::actor::{Actor, entries_per_snapshot};
 use super::batch::Batch;
 use super::handle::Request;
 use crate::codec::encode_snapshot;
-use crate::db::{self, ArchiveOrder, Archived, Examination, Sequence, SnapshotOrder};
+use crate::db::{self, ArchiveOrder, Archived, Examination, Sequence, ShrinkOrder, Shrunk, SnapshotOrder};
 
 /// Chores that may wait: one is under way at most.
 pub(super) const CHORES_MAX: usize = 1;
@@ -31,6 +31,8 @@ pub(super) enum Chore {
     Archive(ArchiveOrder),
     /// Look at the archive.
     Examine(Examination),
+    /// Give back what nothing uses.
+    Shrink(ShrinkOrder),
 }
 
 /// What came of a chore.
@@ -42,6 +44,8 @@ pub(super) enum Kept {
     Archived(Result<Archived, db::Error>),
     /// The archive is whole, or isn't.
     Examined(Result<(), db::Error>),
+    /// The database is smaller.
+    Shrunk(Result<Shrunk, db::Error>),
 }
 
 /// Does chores until nobody has any more.
@@ -59,6 +63,7 @@ pub(super) fn carry_out(chore: Chore) -> Request {
         Chore::Snapshot(state, order) => Kept::Snapshot(order.write(&encode_snapshot(&state))),
         Chore::Archive(order) => Kept::Archived(order.carry_out()),
         Chore::Examine(order) => Kept::Examined(order.carry_out()),
+        Chore::Shrink(order) => Kept::Shrunk(order.carry_out()),
     };
     Request::Kept { kept: Box::new(kept) }
 }
@@ -112,6 +117,8 @@ impl Actor {
             self.keeping.is_examined = true;
             let order = self.journal.order_examination();
             self.keeping.give(Chore::Examine(order));
+        } else if let Some(order) = self.journal.order_shrink() {
+            self.keeping.give(Chore::Shrink(order));
         }
     }
 
@@ -129,6 +136,15 @@ impl Actor {
                 self.keeping.is_failing = true;
                 let (code, failure) = (failure.code(), with_causes(&failure));
                 warn!(code, failure, "old records can't be archived and stay in the journal; tried again later");
+            }
+            Kept::Shrunk(Ok(shrunk)) => self.journal.shrunk(shrunk),
+            Kept::Shrunk(Err(failure)) => {
+                self.journal.stop_shrinking();
+                let (code, failure) = (failure.code(), with_causes(&failure));
+                warn!(
+                    code,
+                    failure, "what nothing of the database uses can't be given back; tried again after a restart"
+                );
             }
             Kept::Examined(Ok(())) => {}
             Kept::Examined(Err(failure)) => {

@@ -2,6 +2,7 @@
 
 mod archive;
 mod damage;
+mod shrinking;
 mod writing;
 
 use std::fs;
