@@ -11,6 +11,7 @@
 //! What a start does about damage: see [`Journal::open`].
 
 mod anchor;
+mod anew;
 mod archive;
 mod begin;
 mod compaction;
@@ -32,6 +33,7 @@ mod snapshots;
 #[cfg(test)]
 mod tests;
 
+pub use anew::Beside;
 pub use archive::HISTORY;
 pub use compaction::{ArchiveOrder, Archived, Examination, Room, SnapshotOrder};
 pub use copy::{CopyInfo, copy, given_out, is_beside, raise_given_out, verify};

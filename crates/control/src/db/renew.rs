@@ -49,6 +49,10 @@ impl Offline {
         Ok(Offline { folder: HeldFolder::hold(folder)? })
     }
 
+    pub(super) fn hold(folder: HeldFolder) -> Offline {
+        Offline { folder }
+    }
+
     /// Reads it.
     #[must_use]
     pub fn reader(&self) -> Reader {

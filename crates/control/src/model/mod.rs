@@ -44,7 +44,7 @@ pub(crate) use retention::{
 pub(crate) use series::read_series;
 pub(crate) use store::{
     JOBS_PER_PAGE_MAX, Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly,
-    read_records, read_stored, read_sweep, repair, unless_damaged, write_job, write_sample, write_sweep,
+    read_stored, read_sweep, read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
 };
 pub(crate) use sweep::{SweepRecord, sweep_to_wire};
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! on the disk and has read them back.
 
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
 
 use gangline_base::{Bytes, with_causes};
 use gangline_orchestration::Snapshot;
@@ -106,11 +107,7 @@ impl Actor {
         if self.entries_since_snapshot >= entries_per_snapshot(self.engine.jobs().len())
             || self.entries_since_snapshot > 0 && self.journal.wants_snapshot()
         {
-            let state = Box::new(self.engine.snapshot());
-            self.entries_since_snapshot = 0;
-            self.keeping.is_failing = false;
-            let order = self.journal.order_snapshot();
-            self.keeping.give(Chore::Snapshot(state, order));
+            self.order_snapshot();
         } else if let Some(order) = self.journal.order_archive().filter(|_| !self.keeping.is_failing) {
             self.keeping.give(Chore::Archive(order));
         } else if !self.keeping.is_examined {
@@ -120,6 +117,35 @@ impl Actor {
         } else if let Some(order) = self.journal.order_shrink() {
             self.keeping.give(Chore::Shrink(order));
         }
+    }
+
+    /// At a stop: has the keeper write the state, and waits for it no longer than `within`, so that a slow disk holds up no stop.
+    pub(super) fn leave_snapshot(&mut self, requests: &Receiver<Request>, within: Duration) {
+        let deadline = Instant::now() + within;
+        let is_needed = |actor: &Actor| actor.entries_since_snapshot > 0 && actor.journal.poison().is_none();
+        while self.keeping.is_busy || is_needed(self) {
+            if !self.keeping.is_busy {
+                self.order_snapshot();
+            }
+            match requests.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Request::Kept { kept }) => self.kept(*kept),
+                // Nobody is served any more.
+                Ok(_) => {}
+                Err(_) => {
+                    let seconds = within.as_secs();
+                    warn!(seconds, "the last snapshot wasn't written in time; the next start replays more");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn order_snapshot(&mut self) {
+        let state = Box::new(self.engine.snapshot());
+        self.entries_since_snapshot = 0;
+        self.keeping.is_failing = false;
+        let order = self.journal.order_snapshot();
+        self.keeping.give(Chore::Snapshot(state, order));
     }
 
     /// What came of a chore.

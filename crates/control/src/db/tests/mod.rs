@@ -2,6 +2,7 @@
 
 mod archive;
 mod damage;
+mod moved;
 mod shrinking;
 mod writing;
 
