@@ -5,6 +5,7 @@
 
 mod agreement;
 mod answers;
+mod attempts;
 mod audit;
 mod block;
 mod booking;

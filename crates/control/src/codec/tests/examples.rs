@@ -3,14 +3,14 @@
 mod faults;
 mod records;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{
     AcceleratorKind, AttemptNumber, Bytes, CheckpointPolicy, EarlyStop, Elastic, Epoch, GangShape, Goal, GpuSeconds,
-    Grid, HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, Pin, PoolName, Priority, Program,
+    Grid, HangTimeout, JobId, JobSpec, Launch, Level, MetricValue, Money, NodeId, PoolName, Priority, Program,
     QueueName, RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
     TopologyRequest,
 };
@@ -211,11 +211,6 @@ impl Examples {
         let speed_up = if self.below(2) == 0 { given } else { None };
         let speed_up = speed_up.unwrap_or_else(|| SpeedUp::assumed(nodes, nodes_max));
         self.maybe(|_| Elastic { nodes_max, speed_up })
-    }
-
-    fn pins(&mut self) -> BTreeSet<Pin> {
-        let all = [Pin::Logs, Pin::Samples, Pin::Record, Pin::Checkpoints];
-        if self.has_network { all.into_iter().filter(|_| self.below(2) == 0).collect() } else { BTreeSet::new() }
     }
 
     pub(super) fn spec(&mut self) -> JobSpec {
