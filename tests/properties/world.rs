@@ -334,6 +334,7 @@ pub(super) fn job_spec(shape: Shape) -> JobSpec {
         budget: None,
         spares: 0,
         datasets: Default::default(),
+        pins: Default::default(),
         submitter: Submitter("someone".to_owned()),
     }
 }

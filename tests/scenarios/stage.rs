@@ -246,6 +246,7 @@ impl Stage {
             budget: wanted.budget,
             spares: wanted.spares,
             datasets: wanted.datasets,
+            pins: Default::default(),
             submitter: Submitter("ada".to_owned()),
         })
     }

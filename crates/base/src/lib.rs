@@ -26,7 +26,7 @@ pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
 pub use spec::{
-    AcceleratorKind, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Lane, Launch, Priority, Program,
+    AcceleratorKind, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Lane, Launch, Pin, Priority, Program,
     RecoveryPolicy, Submitter,
 };
 pub use sweep::{EarlyStop, Goal, Grid, MetricValue, Reduction, SweepRules, SweepSpec};

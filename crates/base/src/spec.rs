@@ -34,12 +34,27 @@ pub struct JobSpec {
     pub spares: u32,
     /// What it reads, as its owner names it: nodes that may still have it are preferred among equals.
     pub datasets: BTreeSet<String>,
+    /// What of it no retention policy removes.
+    pub pins: BTreeSet<Pin>,
     /// Who sent it.
     pub submitter: Submitter,
 }
 
+/// Something that a job leaves and that stays however old it gets, because its owner said so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pin {
+    /// Logs and other files of its attempts.
+    Logs,
+    /// All points of its curve.
+    Samples,
+    /// What is shown of it. Every other pin keeps this as well: without it nobody would find what stays.
+    Record,
+    /// Its checkpoints.
+    Checkpoints,
+}
+
 /// What a specification takes where it is stored besides its texts: the names of its fields, and its numbers.
-const FIELDS_BYTES: u64 = 896;
+const FIELDS_BYTES: u64 = 960;
 /// What quotes, a colon and a comma add to a text.
 const PUNCTUATION_BYTES: u64 = 4;
 /// What a pair of numbers takes.

@@ -148,20 +148,27 @@ fn some(ids: &[String]) -> String {
     }
 }
 
+/// What is wrong with the control plane, such as a journal that is nearly full; a line, or nothing.
+pub(crate) fn trouble(health: &wire::Health) -> String {
+    let line = |reason: &String| format!("the control plane is {}: {reason}\n\n", health.status);
+    health.reason.as_ref().map(line).unwrap_or_default()
+}
+
 pub(crate) fn top(client: &Client, args: &TopArgs, is_json: bool) -> Result<(), Failure> {
     let is_live = !args.once && !is_json && std::io::stdout().is_terminal();
     loop {
+        let health: wire::Health = client.get("/health")?;
         let nodes: wire::NodeList = client.get("/nodes")?;
         let queues: wire::QueueList = client.get("/queues")?;
         let mut list: wire::JobList = client.get("/jobs?limit=50")?;
         list.jobs.retain(|job| !job.state.is_final());
         if is_json {
             return output::json(
-                &serde_json::json!({ "nodes": nodes.nodes, "queues": queues.queues, "jobs": list.jobs }),
+                &serde_json::json!({ "health": health, "nodes": nodes.nodes, "queues": queues.queues, "jobs": list.jobs }),
             );
         }
         let parts = [nodes_table(&nodes), queues_table(&queues), jobs::jobs_table(&list.jobs)];
-        let screen = parts.join("\n");
+        let screen = trouble(&health) + &parts.join("\n");
         if !is_live {
             return output::print(&screen);
         }

@@ -5,6 +5,7 @@ mod gang;
 mod pool;
 mod show;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,11 +14,12 @@ use clap::Args;
 use gangline_base::{Bytes, NodeName, PoolName};
 use gangline_control::config::parse_accelerators;
 use gangline_control::jobfile::parse_duration;
-use gangline_execution::checks::{CHECKS, Check, Expectations, ExpectedAccelerators, Finding, Guard, named};
+use gangline_control::wire;
+use gangline_execution::checks::{CHECKS, Check, Expectations, ExpectedAccelerators, Finding, Guard, Verdict, named};
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::client::data_folder;
+use crate::client::{Client, data_folder};
 use crate::failure::Failure;
 use crate::{Global, amount, output};
 
@@ -101,12 +103,33 @@ pub(crate) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failur
         return pool::run(global, args);
     }
     let started = Instant::now();
-    let findings = check_here(global, args)?;
+    let mut findings = check_here(global, args)?;
+    findings.extend(control_plane(global).filter(|_| args.only.is_empty()));
     let problems = findings.iter().filter(|finding| finding.verdict.is_problem()).count();
     let report =
         Report { host: host_name(), cores: cores(), seconds: started.elapsed().as_secs_f64(), problems, findings };
     if global.json { output::json(&report) } else { output::print(&show::machine(&report)) }?;
     Ok(exit_code(problems))
+}
+
+/// What the control plane that is found from here says of itself, if there is one.
+fn control_plane(global: &Global) -> Option<Finding> {
+    let health: wire::Health = Client::connect(global).and_then(|client| client.get("/health")).ok()?;
+    let used = format!("journal: {} of {}", Bytes(health.journal_bytes), Bytes(health.journal_bytes_max));
+    let is_well = health.reason.is_none();
+    let todo =
+        "see docs/configuration.md for --journal-max and [retention], gangline rebuild --check for what is damaged";
+    Some(Finding {
+        check: "control plane".to_owned(),
+        subject: String::new(),
+        verdict: if is_well { Verdict::Fine } else { Verdict::Warning },
+        measured: format!("{}; {used}", health.reason.unwrap_or(health.status)),
+        expected: String::new(),
+        why: if is_well { String::new() } else { "jobs may wait or be refused".to_owned() },
+        todo: if is_well { String::new() } else { todo.to_owned() },
+        estimate: String::new(),
+        figures: BTreeMap::new(),
+    })
 }
 
 fn exit_code(problems: usize) -> ExitCode {

@@ -15,11 +15,16 @@ pub(crate) struct RebuildArgs {
     /// Only say what differs; the exit code is 1 if something does
     #[arg(long)]
     check: bool,
+    /// The database is lost or can't be opened at all: begin it anew from the folders history and snapshots beside it, and say what is lost
+    #[arg(long, conflicts_with = "check")]
+    from_history: bool,
 }
 
 pub(crate) fn rebuild(global: &Global, args: &RebuildArgs) -> Result<(), Failure> {
     let data = absolute(&data_folder(global)?)?;
-    let outcome = rebuild::rebuild(&data, args.check).map_err(|error| failed(&error))?;
+    let outcome =
+        if args.from_history { rebuild::rebuild_from_history(&data) } else { rebuild::rebuild(&data, args.check) };
+    let outcome = outcome.map_err(|error| failed(&error))?;
     if global.json {
         output::json(&outcome)?;
     } else {

@@ -48,6 +48,7 @@ fn line(due: &Due) -> String {
     let what = match rule.as_str() {
         "samples" => "points of curves",
         "jobs" => "records",
+        "checkpoints" => "checkpoints, if the newest of each job is good,",
         _ => "files and folders",
     };
     let bytes = bytes.map(|bytes| format!(" ({})", Bytes(bytes))).unwrap_or_default();

@@ -7,6 +7,7 @@ pub mod backup;
 pub mod codec;
 pub mod config;
 pub mod db;
+mod deflate;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod history;

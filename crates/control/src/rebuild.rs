@@ -15,8 +15,8 @@ use crate::codec::{decode_entry, decode_snapshot, encode_snapshot};
 use crate::db::{self, Keys, NewSnapshot, Offline, Reader, Sequence, salvage};
 use crate::history::Error;
 use crate::model::{
-    JobRecord, LedgerRow, Made, Remade, Remake, SweepRecord, is_removed, known_jobs, read_job, read_stored, read_sweep,
-    stored_ledger, write_job, write_sweep,
+    JobRecord, LedgerRow, Made, Remade, Remake, SweepRecord, is_removed, known_jobs, last_job, next_job, read_job,
+    read_stored, read_sweep, stored_ledger, write_job, write_sweep,
 };
 
 /// Records read at once.
@@ -52,7 +52,7 @@ pub struct Outcome {
     pub sweeps: Counts,
     /// Rows of the ledger.
     pub bookings: Counts,
-    /// Curves of which samples can't be read, and ranges of answers to requests with a key that can't.
+    /// Curves and packed parts of curves of which samples can't be read, and ranges of answers to requests with a key that can't.
     pub lost_samples: u64,
     /// See `lost_samples`.
     pub lost_answers: u64,
@@ -85,14 +85,6 @@ impl Outcome {
     }
 }
 
-/// Rows to be written.
-#[derive(Default)]
-struct Rows {
-    jobs: Vec<JobRecord>,
-    sweeps: Vec<std::sync::Arc<SweepRecord>>,
-    ledger: Vec<LedgerRow>,
-}
-
 /// Compares the read models of a data folder with its journal and, unless this is only a `check`, makes them again if they differ.
 ///
 /// # Errors
@@ -102,58 +94,165 @@ pub fn rebuild(data: &Path, is_check: bool) -> Result<Outcome, Error> {
     let malformed = offline.malformed()?;
     let mut making = Making::new(offline.reader());
     making.outcome.malformed = malformed;
-    let (mut remake, mut after) = (Remake::new(Engine::new(Limits::default())), Sequence::ZERO);
+    let mut broken = None;
     let (engine, last) = loop {
-        match making.follow(remake, after) {
-            Err(Error::Journal(broken @ (db::Error::Corrupt { at, .. } | db::Error::History { last: at, .. }))) => {
-                let Some(state) = begin_after(&making.reader, at)? else { return Err(broken.into()) };
-                (remake, after) = state;
-                making = Making { known_from: remake.known_from, ..Making::new(making.reader) };
-                making.outcome.known_from = Some(making.known_from);
-                making.outcome.journal = Some(broken.to_string());
+        let state = begin_after(&making.reader, broken)?;
+        making.known_from = state.0.known_from;
+        match making.follow(state) {
+            Err(Error::Journal(error @ (db::Error::Corrupt { at, .. } | db::Error::History { last: at, .. }))) => {
+                if making.reader.snapshot_of(at)?.is_none() {
+                    return Err(error.into());
+                }
+                broken = Some(at);
+                making = Making::new(making.reader);
+                making.outcome.journal = Some(error.to_string());
             }
             done => break done?,
         }
     };
+    making.outcome.known_from = broken.map(|_| making.known_from);
     offline.refuse_lost_tail(last)?;
     making.look_for_others()?;
-    let Making { mut outcome, rows, known_from, .. } = making;
+    let mut outcome = making.outcome;
     if !is_check && !outcome.is_sound() {
         let body = encode_snapshot(&engine.snapshot());
         let snapshot = NewSnapshot { sequence: last, body: &body };
-        let before = offline.renew(snapshot, |transaction| write(transaction, &rows, known_from, &mut outcome))?;
-        outcome.before = Some(before);
+        let mut failure = None;
+        let filled = offline.renew(snapshot, |transaction| {
+            let written = write(transaction, offline.reader(), broken, &mut outcome);
+            written.map_err(|error| match error {
+                Write::Database(error) => error,
+                Write::Journal(error) => {
+                    failure = Some(error);
+                    // What is told is the failure itself.
+                    rusqlite::Error::InvalidQuery
+                }
+            })
+        });
+        outcome.before = Some(failure.map_or(filled.map_err(Error::from), Err)?);
     }
     Ok(outcome)
 }
 
-/// From the oldest stored state that covers a record which isn't there.
-fn begin_after(reader: &Reader, broken: Sequence) -> Result<Option<(Remake, Sequence)>, Error> {
-    let Some((at, body)) = reader.snapshot_of(broken)? else { return Ok(None) };
-    let state = decode_snapshot(&body).map_err(|source| Error::Record { at, source })?;
-    let engine = Engine::restore(Limits::default(), state).map_err(|source| Error::Sequence { at, source })?;
-    Ok(Some((Remake::new(engine), at)))
+/// Begins the journal's database anew from the history archive and the snapshots, for when it is lost or can't be read at all. Read
+/// models are those of jobs that had ended where the archive ends; a start makes those of the jobs that its state has. What was only in the
+/// database is told as lost.
+///
+/// # Errors
+/// An [`Error`]; where there is neither archive nor snapshot, nothing has been changed.
+pub fn rebuild_from_history(data: &Path) -> Result<Outcome, Error> {
+    let (offline, found) = Offline::begin_anew(&db::journal_folder(data))?;
+    let (archived, last) = (found.archived, found.last());
+    let (engine, _) = Making::of_ended(offline.reader(), None).follow_until(archived)?;
+    let body = found.snapshot.map_or_else(|| encode_snapshot(&engine.snapshot()), |(_, body)| body);
+    let (mut outcome, mut failure) = (Outcome::default(), None);
+    let filled = offline.renew(NewSnapshot { sequence: last, body: &body }, |transaction| {
+        let made = Making::of_ended(offline.reader(), Some(transaction)).follow_until(archived);
+        made.map(|(_, made)| outcome = made).map_err(|error| {
+            failure = Some(error);
+            rusqlite::Error::InvalidQuery
+        })
+    });
+    failure.map_or(filled.map(drop).map_err(Error::from), Err)?;
+    let Outcome { jobs, sweeps, bookings, .. } = outcome;
+    let mut outcome = Outcome { jobs, sweeps, bookings, before: found.before, ..Outcome::default() };
+    outcome.tell(format!(
+        "the database was lost, and goes on after record {last}; curves and answers to requests with a key are lost"
+    ));
+    if archived < last {
+        outcome.tell(format!(
+            "of records {} to {last} only the state after them is left: jobs that ended in them are lost",
+            archived.next()
+        ));
+    }
+    if let Err(lost) = offline.refuse_lost_tail(last) {
+        outcome.journal = Some(format!("{lost}: {}", lost.hint()));
+    }
+    Ok(outcome)
 }
 
-/// Read models in the making.
-struct Making {
+/// The state before the first record or, if there is one that can't be read, from the oldest stored state that covers it.
+fn begin_after(reader: &Reader, broken: Option<Sequence>) -> Result<(Remake, Sequence), Error> {
+    let Some((at, body)) = broken.map(|broken| reader.snapshot_of(broken)).transpose()?.flatten() else {
+        return Ok((Remake::new(Engine::new(Limits::default())), Sequence::ZERO));
+    };
+    let state = decode_snapshot(&body).map_err(|source| Error::Record { at, source })?;
+    let engine = Engine::restore(Limits::default(), state).map_err(|source| Error::Sequence { at, source })?;
+    Ok((Remake::new(engine), at))
+}
+
+/// Read models in the making. They are written as they are made, or only compared: a long past has more of them than fit into memory.
+struct Making<'t> {
     reader: Reader,
-    rows: Rows,
+    into: Option<&'t Transaction<'t>>,
     outcome: Outcome,
     seen: BTreeSet<JobId>,
     known_from: JobId,
+    /// Jobs that live on are left to a start.
+    is_of_ended: bool,
 }
 
-impl Making {
-    fn new(reader: Reader) -> Making {
-        let (rows, outcome, seen) = (Rows::default(), Outcome::default(), BTreeSet::new());
-        Making { reader, rows, outcome, seen, known_from: JobId(1) }
+/// Why rows aren't written.
+enum Write {
+    Database(rusqlite::Error),
+    Journal(Error),
+}
+
+impl From<rusqlite::Error> for Write {
+    fn from(error: rusqlite::Error) -> Write {
+        Write::Database(error)
+    }
+}
+
+impl From<Error> for Write {
+    fn from(error: Error) -> Write {
+        Write::Journal(error)
+    }
+}
+
+impl From<db::Error> for Write {
+    fn from(error: db::Error) -> Write {
+        Write::Journal(error.into())
+    }
+}
+
+impl<'t> Making<'t> {
+    /// Only compares.
+    fn new(reader: Reader) -> Making<'t> {
+        Making {
+            reader,
+            into: None,
+            outcome: Outcome::default(),
+            seen: BTreeSet::new(),
+            known_from: JobId(1),
+            is_of_ended: false,
+        }
+    }
+
+    /// Makes only the rows of jobs that end.
+    fn of_ended(reader: Reader, into: Option<&'t Transaction<'t>>) -> Making<'t> {
+        Making { into, is_of_ended: true, ..Making::new(reader) }
+    }
+
+    /// Follows the records from the first one to this one.
+    fn follow_until(mut self, until: Sequence) -> Result<(Engine, Outcome), Error> {
+        let (engine, _) = self.follow_to(begin_after(&self.reader, None)?, until)?;
+        Ok((engine, self.outcome))
     }
 
     /// Follows all records after one, to the engine at the last.
-    fn follow(&mut self, mut remake: Remake, mut after: Sequence) -> Result<(Engine, Sequence), Error> {
-        loop {
-            let records = self.reader.history(after, PAGE)?;
+    fn follow(&mut self, state: (Remake, Sequence)) -> Result<(Engine, Sequence), Error> {
+        self.follow_to(state, Sequence(u64::MAX))
+    }
+
+    fn follow_to(
+        &mut self,
+        (mut remake, mut after): (Remake, Sequence),
+        until: Sequence,
+    ) -> Result<(Engine, Sequence), Error> {
+        while after < until {
+            let count = u32::try_from(until.0 - after.0).unwrap_or(PAGE).min(PAGE);
+            let records = self.reader.history(after, count)?;
             let Some(last) = records.last().map(|record| record.sequence) else { break };
             for record in records {
                 let at = record.sequence;
@@ -175,7 +274,7 @@ impl Making {
                     self.seen.insert(job.record.id);
                     self.take_job(*job)?;
                 }
-                Made::Sweep(sweep) => take_sweep(&self.reader, sweep, &mut self.rows, &mut self.outcome)?,
+                Made::Sweep(sweep) => self.take_sweep(&sweep)?,
             }
         }
         Ok(())
@@ -183,6 +282,9 @@ impl Making {
 
     fn take_job(&mut self, made: Remade) -> Result<(), Error> {
         let id = made.record.id;
+        if self.is_of_ended && !made.record.state.is_final() {
+            return Ok(());
+        }
         let stored = intact(self.reader.read(|transaction| read_stored(transaction, id)))?;
         if matches!(stored, Some(None)) && made.record.state.is_final() && self.is_removed(id)? {
             self.outcome.jobs.removed += 1;
@@ -218,8 +320,7 @@ impl Making {
         if lost > 0 {
             record.note_lost_bookings();
         }
-        self.rows.jobs.push(record);
-        Ok(())
+        self.put(|transaction| write_job(transaction, &record))
     }
 
     fn is_removed(&self, id: JobId) -> Result<bool, Error> {
@@ -272,8 +373,30 @@ impl Making {
         }
         self.outcome.bookings.kept += u64::try_from(kept.len()).unwrap_or(u64::MAX);
         self.outcome.bookings.lost += lost;
-        self.rows.ledger.extend(kept.into_iter().chain(booked));
+        self.put(|transaction| kept.iter().chain(&booked).try_for_each(|row| row.write(transaction)))?;
         Ok(lost)
+    }
+
+    fn take_sweep(&mut self, made: &SweepRecord) -> Result<(), Error> {
+        let id: SweepId = made.id;
+        let stored = intact(self.reader.read(|transaction| read_sweep(transaction, id)))?;
+        if matches!(stored, Some(None)) && self.is_removed(id.0)? {
+            self.outcome.sweeps.removed += 1;
+            return Ok(());
+        }
+        if stored.flatten().is_some_and(|stored| stored == *made) {
+            self.outcome.sweeps.same += 1;
+        } else {
+            self.outcome.sweeps.remade += 1;
+            self.outcome.tell(format!("what the jobs of {id} share is damaged or missing"));
+        }
+        self.put(|transaction| write_sweep(transaction, made))
+    }
+
+    /// Writes into the new database, if there is one.
+    fn put(&self, write: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>) -> Result<(), Error> {
+        let Some(transaction) = self.into else { return Ok(()) };
+        write(transaction).map_err(|error| Error::from(self.reader.failed(error)))
     }
 
     /// Tells of stored jobs that the journal doesn't know, and of damaged ones that it doesn't go back to.
@@ -290,29 +413,6 @@ impl Making {
         }
         Ok(())
     }
-}
-
-fn take_sweep(
-    reader: &Reader,
-    made: std::sync::Arc<SweepRecord>,
-    rows: &mut Rows,
-    outcome: &mut Outcome,
-) -> Result<(), Error> {
-    let id: SweepId = made.id;
-    let stored = intact(reader.read(|transaction| read_sweep(transaction, id)))?;
-    let is_removed = |transaction: &Transaction<'_>| Ok(is_removed(transaction, id.0).unwrap_or(false));
-    if matches!(stored, Some(None)) && unless_malformed(reader.read(is_removed))?.unwrap_or(false) {
-        outcome.sweeps.removed += 1;
-        return Ok(());
-    }
-    if stored.flatten().is_some_and(|stored| stored == *made) {
-        outcome.sweeps.same += 1;
-    } else {
-        outcome.sweeps.remade += 1;
-        outcome.tell(format!("what the jobs of {id} share is damaged or missing"));
-    }
-    rows.sweeps.push(made);
-    Ok(())
 }
 
 /// What a query found; none if it met a row or a page that isn't what was written.
@@ -332,8 +432,14 @@ fn unless_malformed<T>(found: Result<T, db::Error>) -> Result<Option<T>, db::Err
 }
 
 /// Fills the new tables; those of samples and answers from the old ones as far as they can be read.
-fn write(transaction: &Transaction<'_>, rows: &Rows, known_from: JobId, outcome: &mut Outcome) -> rusqlite::Result<()> {
-    let before = i64::try_from(known_from.0).unwrap_or(i64::MAX) - 1;
+fn write(
+    transaction: &Transaction<'_>,
+    reader: Reader,
+    broken: Option<Sequence>,
+    outcome: &mut Outcome,
+) -> Result<(), Write> {
+    let state = begin_after(&reader, broken)?;
+    let before = i64::try_from(state.0.known_from.0).unwrap_or(i64::MAX) - 1;
     for (table, key) in [("jobs", "job"), ("ledger", "job"), ("sweeps", "sweep")] {
         let sql = format!("INSERT INTO main.{table} SELECT * FROM old.{table} WHERE {key} BETWEEN ?1 AND ?2");
         for (from, to) in salvage(transaction, &sql, Keys { from: 0, to: before, grain: 1 })? {
@@ -342,10 +448,9 @@ fn write(transaction: &Transaction<'_>, rows: &Rows, known_from: JobId, outcome:
                 .tell(format!("rows of {table} from {from} to {to} are lost, and the journal doesn't go back so far"));
         }
     }
-    rows.sweeps.iter().try_for_each(|sweep| write_sweep(transaction, sweep))?;
-    rows.jobs.iter().try_for_each(|job| write_job(transaction, job))?;
-    rows.ledger.iter().try_for_each(|row| row.write(transaction))?;
-    copy_samples(transaction, rows, before, outcome)?;
+    // What is told of it was told when it was compared.
+    Making { into: Some(transaction), ..Making::new(reader) }.follow(state)?;
+    copy_samples(transaction, before, outcome)?;
     let answers = "INSERT INTO main.answers SELECT * FROM old.answers WHERE number BETWEEN ?1 AND ?2";
     let lost = salvage(transaction, answers, Keys { from: 0, to: NUMBER_MAX, grain: 1 })?;
     outcome.lost_answers = u64::try_from(lost.len()).unwrap_or(u64::MAX);
@@ -353,31 +458,38 @@ fn write(transaction: &Transaction<'_>, rows: &Rows, known_from: JobId, outcome:
 }
 
 /// Copies curves whole or, where a page is malformed, what can be read around it.
-fn copy_samples(
-    transaction: &Transaction<'_>,
-    rows: &Rows,
-    before: i64,
-    outcome: &mut Outcome,
-) -> rusqlite::Result<()> {
-    let last = rows.jobs.iter().map(|job| job.id.0).max().map_or(before, |job| i64::try_from(job).unwrap_or(i64::MAX));
+fn copy_samples(transaction: &Transaction<'_>, before: i64, outcome: &mut Outcome) -> rusqlite::Result<()> {
+    let last = last_job(transaction)?.map_or(before, |job| i64::try_from(job.0).unwrap_or(i64::MAX));
     let jobs = "INSERT INTO main.samples SELECT * FROM old.samples WHERE job BETWEEN ?1 AND ?2";
     let lost = salvage(transaction, jobs, Keys { from: 0, to: last, grain: 1 })?;
-    outcome.lost_samples = u64::try_from(lost.len()).unwrap_or(u64::MAX);
-    let is_lost = |job: &&JobRecord| {
-        let job = i64::try_from(job.id.0).unwrap_or(i64::MAX);
-        lost.iter().any(|(from, to)| (*from..=*to).contains(&job))
-    };
-    for job in rows.jobs.iter().filter(is_lost) {
-        for attempt in &job.attempts {
-            let stored = attempt.shares.first().map_or(0, |share| share.samples_stored);
-            let sql = format!(
-                "INSERT INTO main.samples SELECT * FROM old.samples
-                 WHERE job = {} AND attempt = {} AND node_rank = 0 AND number BETWEEN ?1 AND ?2",
-                job.id.0, attempt.number
-            );
-            let to = i64::try_from(stored).unwrap_or(i64::MAX);
-            salvage(transaction, &sql, Keys { from: 0, to, grain: SAMPLES_GRAIN })?;
+    // Without the index, which may be what is damaged.
+    let packed = format!(
+        "INSERT OR IGNORE INTO main.curves SELECT * FROM old.curves NOT INDEXED WHERE id BETWEEN ?1 AND ?2 AND job <= {last}"
+    );
+    let lost_blocks = salvage(transaction, &packed, Keys { from: 0, to: NUMBER_MAX, grain: 1 })?;
+    outcome.lost_samples = u64::try_from(lost.len() + lost_blocks.len()).unwrap_or(u64::MAX);
+    for (from, to) in lost {
+        let mut after = JobId(u64::try_from(from).unwrap_or(0).saturating_sub(1));
+        while let Some(job) =
+            next_job(transaction, after)?.filter(|job| i64::try_from(job.0).is_ok_and(|job| job <= to))
+        {
+            after = job;
+            let Some(record) = read_stored(transaction, job)? else { continue };
+            for attempt in &record.attempts {
+                salvage_samples(transaction, job, (attempt.number, attempt.samples_stored()))?;
+            }
         }
     }
     Ok(())
+}
+
+/// Those of an attempt's samples below a number that can be read.
+fn salvage_samples(transaction: &Transaction<'_>, job: JobId, (attempt, stored): (u32, u64)) -> rusqlite::Result<()> {
+    let sql = format!(
+        "INSERT INTO main.samples SELECT * FROM old.samples
+         WHERE job = {} AND attempt = {attempt} AND node_rank = 0 AND number BETWEEN ?1 AND ?2",
+        job.0
+    );
+    let to = i64::try_from(stored).unwrap_or(i64::MAX);
+    salvage(transaction, &sql, Keys { from: 0, to, grain: SAMPLES_GRAIN }).map(drop)
 }

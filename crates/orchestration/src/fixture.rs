@@ -61,6 +61,7 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
         budget: None,
         spares: 0,
         datasets: Default::default(),
+        pins: Default::default(),
         submitter: Submitter("ann".to_owned()),
     }
 }

@@ -136,6 +136,7 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         budget: None,
         spares: 0,
         datasets: Default::default(),
+        pins: Default::default(),
         submitter: Submitter("bench".to_owned()),
     })
 }

@@ -6,38 +6,7 @@
 //! target folder's). All of it happens in a folder below the target folder, which is left there if something doesn't hold.
 
 #[cfg(feature = "soak")]
-mod chaos;
-#[cfg(feature = "soak")]
-mod client;
-#[cfg(feature = "soak")]
-mod damage;
-#[cfg(feature = "soak")]
-mod disk;
-#[cfg(feature = "soak")]
-mod jobs;
-#[cfg(feature = "soak")]
-mod journal;
-#[cfg(feature = "soak")]
-mod ledger;
-#[cfg(feature = "soak")]
-mod oracle;
-#[cfg(feature = "soak")]
-mod record;
-#[cfg(feature = "soak")]
-mod scan;
-#[cfg(feature = "soak")]
-mod trial;
-#[cfg(feature = "soak")]
-mod verdict;
-#[cfg(feature = "soak")]
-mod watch;
-#[cfg(feature = "soak")]
-mod witness;
-#[cfg(feature = "soak")]
-mod world;
-
-#[cfg(feature = "soak")]
-use trial::Soak;
+mod harness;
 
 /// The options of the gate's run.
 pub(crate) const IN_CI: [&str; 2] = ["--minutes", "2"];
@@ -59,5 +28,5 @@ pub(crate) fn soak(options: &[String]) -> anyhow::Result<bool> {
 /// When it can't be run to its end.
 #[cfg(feature = "soak")]
 pub(crate) fn soak(options: &[String]) -> anyhow::Result<bool> {
-    trial::run(options)
+    harness::run(options)
 }

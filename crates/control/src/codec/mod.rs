@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
 pub use entry::{Recorded, decode_entry, encode_entry};
 pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
-pub(crate) use spec::hang_timeout_ms;
+pub(crate) use spec::{PinV1, hang_timeout_ms};
 
 /// The version written.
 const VERSION: u32 = 1;

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobSpec, Launch, Money, PoolName,
+    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobSpec, Launch, Money, Pin, PoolName,
     Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
 };
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,8 @@ pub(super) struct SpecV1 {
     spares: u32,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     datasets: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pins: BTreeSet<PinV1>,
     submitter: String,
 }
 
@@ -70,6 +72,38 @@ struct ElasticV1 {
 enum LaunchV1 {
     PerAccelerator,
     PerNode,
+}
+
+/// Something of a job that no policy removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum PinV1 {
+    Logs,
+    Samples,
+    Record,
+    Checkpoints,
+}
+
+impl From<Pin> for PinV1 {
+    fn from(pin: Pin) -> PinV1 {
+        match pin {
+            Pin::Logs => PinV1::Logs,
+            Pin::Samples => PinV1::Samples,
+            Pin::Record => PinV1::Record,
+            Pin::Checkpoints => PinV1::Checkpoints,
+        }
+    }
+}
+
+impl From<PinV1> for Pin {
+    fn from(pin: PinV1) -> Pin {
+        match pin {
+            PinV1::Logs => Pin::Logs,
+            PinV1::Samples => Pin::Samples,
+            PinV1::Record => Pin::Record,
+            PinV1::Checkpoints => Pin::Checkpoints,
+        }
+    }
 }
 
 pub(super) fn millis(duration: Duration) -> u64 {
@@ -129,6 +163,7 @@ impl From<&JobSpec> for SpecV1 {
             budget: spec.budget,
             spares: spec.spares,
             datasets: spec.datasets.clone(),
+            pins: spec.pins.iter().copied().map(PinV1::from).collect(),
             submitter: spec.submitter.0.clone(),
         }
     }
@@ -173,6 +208,7 @@ impl TryFrom<SpecV1> for JobSpec {
             budget: spec.budget,
             spares: spec.spares,
             datasets: spec.datasets,
+            pins: spec.pins.into_iter().map(Pin::from).collect(),
             submitter: Submitter(spec.submitter),
         })
     }

@@ -28,6 +28,8 @@ pub struct Retention {
     pub logs_max: Option<Bytes>,
     /// Points of curves beyond a few hundred an attempt.
     pub samples: Option<Duration>,
+    /// Checkpoints of jobs but the newest good one.
+    pub checkpoints: Option<Duration>,
     /// Jobs' records: what is shown of them.
     pub jobs: Option<Duration>,
     /// Files that no job claims: put aside by a start, or of jobs that aren't known any more. Counted from when they came to be so.
@@ -45,6 +47,8 @@ impl Retention {
         older_attempts: Some(days(14)),
         logs_max: None,
         samples: Some(days(30)),
+        // Only their users know when nobody needs them any more.
+        checkpoints: None,
         jobs: Some(days(400)),
         lost: Some(days(30)),
         every: Duration::from_hours(1),
@@ -64,6 +68,7 @@ pub(super) struct RetentionV1 {
     older_attempts: Option<String>,
     logs_max: Option<String>,
     samples: Option<String>,
+    checkpoints: Option<String>,
     jobs: Option<String>,
     lost: Option<String>,
     every: Option<String>,
@@ -83,6 +88,7 @@ impl RetentionV1 {
             older_attempts: age("older_attempts", self.older_attempts, default.older_attempts)?,
             logs_max: self.logs_max.map_or(Ok(default.logs_max), |text| size(&text))?,
             samples: age("samples", self.samples, default.samples)?,
+            checkpoints: age("checkpoints", self.checkpoints, default.checkpoints)?,
             jobs: age("jobs", self.jobs, default.jobs)?,
             lost: age("lost", self.lost, default.lost)?,
             every: age("every", self.every, Some(default.every))?.unwrap_or(Duration::MAX),
@@ -105,6 +111,11 @@ impl Retention {
             if kept.is_none_or(|kept| kept > jobs) {
                 return Err(format!("{key} are kept for longer than jobs, and nobody could find them then"));
             }
+        }
+        if self.checkpoints.is_some_and(|kept| kept > jobs) {
+            return Err(
+                "checkpoints are kept for longer than jobs, and nobody would know whose they are then".to_owned()
+            );
         }
         Ok(())
     }
@@ -136,11 +147,12 @@ mod tests {
     fn what_is_kept_has_defaults_and_each_can_be_said_or_kept_for_ever() {
         assert_eq!(read(""), Ok(Retention::DEFAULT));
         let own = "[retention]\nlogs='120d'\nattempts=2\nolder_attempts='1d'\nlogs_max='2TiB'\nsamples='never'\njobs='never'\n\
-                   lost='1h'\nevery='10m'";
+                   checkpoints='90d'\nlost='1h'\nevery='10m'";
         let own = read(own).expect("sound");
         assert_eq!((own.logs, own.failed_logs), (Some(days(120)), Some(days(120))), "failed ones no shorter");
         assert_eq!((own.attempts, own.older_attempts), (2, Some(days(1))));
         assert_eq!((own.logs_max, own.samples, own.jobs), (Some(Bytes(2 << 40)), None, None));
+        assert_eq!((own.checkpoints, Retention::DEFAULT.checkpoints), (Some(days(90)), None), "only where it is said");
         assert_eq!((own.lost, own.every), (Some(Duration::from_hours(1)), Duration::from_mins(10)));
         let none = read("[retention]\nlogs='never'\njobs='never'\nlogs_max='never'").expect("sound");
         assert_eq!((none.logs, none.failed_logs, none.logs_max), (None, None, None), "failed ones no shorter");
@@ -164,7 +176,9 @@ mod tests {
         check("jobs = '60d'", "failed_logs are kept for longer than jobs");
         check("jobs = '100d'\nsamples = 'never'", "samples are kept for longer than jobs");
         check("logs = 'never'", "logs are kept for longer than jobs");
-        let unknown = read("[retention]\ncheckpoints = '30d'").expect_err("a refusal");
-        assert!(unknown.contains("checkpoints"), "{unknown}");
+        check("checkpoints = '30'", "checkpoints has no unit in \"30\"");
+        check("checkpoints = '401d'", "checkpoints are kept for longer than jobs");
+        let unknown = read("[retention]\ndatasets = '30d'").expect_err("a refusal");
+        assert!(unknown.contains("datasets"), "{unknown}");
     }
 }

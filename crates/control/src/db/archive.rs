@@ -214,6 +214,11 @@ impl Archive {
         if found == known { Ok(()) } else { Err(self.out_of_chain(found.sequence.max(Sequence(1)))) }
     }
 
+    /// There is no record in the archive.
+    pub(super) fn empty(&self) -> Error {
+        self.bad(Range { first: Sequence(1), last: Sequence(1) }, "it is missing, and so is every snapshot")
+    }
+
     /// The records in the archive around this one are another journal's.
     pub(super) fn out_of_chain(&self, at: Sequence) -> Error {
         let range = self.segments().ok().and_then(|all| all.into_iter().rev().find(|range| range.has(at)));

@@ -1,6 +1,7 @@
 //! Room in the journal. Records that a start doesn't need move into the history archive: they are written, synced and verified there
 //! by a thread of the service ([`ArchiveOrder::carry_out`]), and then leave the database in small transactions of its one writer.
-//! What SQLite frees it uses again, so the file doesn't shrink; what counts against the limit is what is in use.
+//! What SQLite frees it uses again, and where it is much, it is given back ([`super::shrink`]); what counts against the limit is what is in
+//! use.
 
 use gangline_base::Bytes;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -35,6 +36,8 @@ pub struct Room {
     pub used: Bytes,
     /// The most there may be.
     pub max: Bytes,
+    /// Pages of the database that nothing uses.
+    pub free: Bytes,
 }
 
 impl Room {
@@ -43,8 +46,9 @@ impl Room {
 
     pub(super) fn of(connection: &Connection, max: Bytes) -> rusqlite::Result<Room> {
         let pages = |what| connection.prepare_cached(what)?.query_row([], |row| row.get::<_, i64>(0));
-        let used = pages("PRAGMA page_count")? - pages("PRAGMA freelist_count")?;
-        Ok(Room { used: Bytes(used.cast_unsigned() * PAGE_BYTES), max })
+        let (all, free) = (pages("PRAGMA page_count")?, pages("PRAGMA freelist_count")?);
+        let bytes = |pages: i64| Bytes(pages.cast_unsigned() * PAGE_BYTES);
+        Ok(Room { used: bytes(all - free), max, free: bytes(free) })
     }
 
     /// The share in use, in percent.
@@ -81,16 +85,18 @@ pub(super) struct Kept {
     /// How far the anchor on the disk is.
     pub(super) anchored: Sequence,
     pub(super) room: Room,
+    /// The database can give pages back.
+    pub(super) may_shrink: bool,
     /// Appended since the last snapshot.
     pub(super) bytes_since_snapshot: u64,
 }
 
 impl Kept {
     /// What there is after a start.
-    pub(super) fn of(found: &Found, room: Room) -> Kept {
+    pub(super) fn of(found: &Found, room: Room, may_shrink: bool) -> Kept {
         let Begin { kept: snapshots, newest_row, .. } = found.begin;
         let (base, anchored) = (found.base, found.head.sequence);
-        Kept { base, archived: base, snapshots, newest_row, anchored, room, bytes_since_snapshot: 0 }
+        Kept { base, archived: base, snapshots, newest_row, anchored, room, may_shrink, bytes_since_snapshot: 0 }
     }
 
     /// How far records may leave the database.

@@ -37,6 +37,14 @@ pub enum Error {
         /// The file system.
         kind: &'static str,
     },
+    /// The data folder says where its journal is, and there is none, although it had jobs.
+    #[error("the journal of data folder {} is said to be in {}, and there is none", data.display(), found.display())]
+    JournalGone {
+        /// The data folder.
+        data: PathBuf,
+        /// Where its journal should be.
+        found: PathBuf,
+    },
     /// The data folder's journal is in another place than the one that was named.
     #[error("the journal of data folder {} is in {}, not in {}", data.display(), found.display(), wanted.display())]
     JournalElsewhere {
@@ -164,7 +172,7 @@ impl Error {
             Error::Row(_) => "G0213",
             Error::TailLost { .. } => "G0210",
             Error::History { .. } => "G0215",
-            Error::NetworkFolder { .. } | Error::JournalElsewhere { .. } => "G0212",
+            Error::NetworkFolder { .. } | Error::JournalElsewhere { .. } | Error::JournalGone { .. } => "G0212",
         }
     }
 
@@ -181,6 +189,11 @@ impl Error {
                  local disk of the machine that runs the control plane: --journal /var/lib/gangline"
                     .to_owned()
             }
+            Error::JournalGone { data, .. } => format!(
+                "if the journal was moved, start with --journal and its new folder, which {0}/journal.location is then changed to; \
+                 if its disk isn't mounted, mount it; if it is lost, restore the data folder from a backup",
+                data.display()
+            ),
             Error::JournalElsewhere { data, found, wanted } => format!(
                 "leave --journal out; or stop the control plane, move journal.sqlite, journal.sqlite-wal (if it is there), \
                  journal.anchor, high-water, history and snapshots from {} to {}, and remove {}/journal.location if it is there",

@@ -17,6 +17,8 @@ pub(super) const DATABASE: &str = "journal.sqlite";
 const WRITE_AHEAD_LOG: &str = "journal.sqlite-wal";
 const NEW_DATABASE: &str = "journal.sqlite.new";
 const LOCK: &str = "lock";
+/// Attempts' folders, in the data folder: there are some only once a journal was.
+const JOBS: &str = "jobs";
 /// In a data folder whose journal is elsewhere: where.
 const LOCATION: &str = "journal.location";
 
@@ -138,27 +140,36 @@ fn patiently(lock: &File) -> Result<(), TryLockError> {
 #[must_use]
 pub fn journal_folder(data: &Path) -> PathBuf {
     let elsewhere = fs::read_to_string(data.join(LOCATION)).ok().filter(|_| !data.join(DATABASE).exists());
-    elsewhere.map_or_else(|| data.to_owned(), |text| PathBuf::from(text.trim_end_matches('\n')))
+    // Within the data folder it is said relative to that, so that it is found wherever both are moved to.
+    elsewhere.map_or_else(|| data.to_owned(), |text| data.join(text.trim_end_matches('\n')))
 }
 
 /// Says in the data folder that its journal is in the folder `wanted`, and returns that one. Backups and simulations find the
 /// journal by this.
 ///
 /// # Errors
-/// [`Error::JournalElsewhere`] if the data folder's journal is in another folder; [`Error::Folder`].
+/// [`Error::JournalElsewhere`] if the data folder's journal is in another folder; [`Error::JournalGone`]; [`Error::Folder`].
 pub fn place_journal(data: &Path, wanted: &Path) -> Result<PathBuf, Error> {
     let found = journal_folder(data);
     let has_one = data.join(DATABASE).exists() || data.join(LOCATION).exists();
-    if has_one && found != wanted {
+    // A folder that was moved names a place where nothing is; where its journal is now somebody has to say.
+    let was_moved = !found.join(DATABASE).exists() && wanted.join(DATABASE).exists();
+    if has_one && found != wanted && !was_moved {
         return Err(Error::JournalElsewhere { data: data.to_owned(), found, wanted: wanted.to_owned() });
     }
     if found == wanted {
-        return Ok(found);
+        // A new journal there would give ids out again.
+        let is_gone =
+            !found.join(DATABASE).exists() && fs::read_dir(data.join(JOBS)).is_ok_and(|jobs| jobs.count() > 0);
+        let is_elsewhere = data.join(LOCATION).exists() && !data.join(DATABASE).exists();
+        let gone = || Error::JournalGone { data: data.to_owned(), found: found.clone() };
+        return if is_gone && is_elsewhere { Err(gone()) } else { Ok(found) };
     }
     let path = data.join(LOCATION);
     let refused = |source| Error::Folder { path: path.clone(), source };
     DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(data).map_err(refused)?;
-    write_durably(&path, format!("{}\n", wanted.display()).as_bytes()).map_err(refused)?;
+    let said = wanted.strip_prefix(data).unwrap_or(wanted);
+    write_durably(&path, format!("{}\n", said.display()).as_bytes()).map_err(refused)?;
     Ok(wanted.to_owned())
 }
 

@@ -16,6 +16,7 @@ use super::identity::Identity;
 use super::reader::BUSY_TIMEOUT;
 use super::record::Head;
 use super::recovery::{Found, Warning, recover};
+use super::shrink::adopt;
 use super::snapshots::Snapshots;
 use super::{Error, Reader, Recovered, Sequence, schema};
 
@@ -142,7 +143,8 @@ impl Journal {
         let given_out = recovered.given_out.unwrap_or(JobId(0));
         let anchor = Anchor::open(folder.path(), Anchored { head, given_out })?;
         checkpoint_on_close(&connection, true).map_err(failed)?;
-        let kept = Kept::of(&found, Room::of(&connection, options.bytes_max).map_err(failed)?);
+        let may_shrink = may_shrink(&connection);
+        let kept = Kept::of(&found, Room::of(&connection, options.bytes_max).map_err(failed)?, may_shrink);
         let journal = Journal {
             connection,
             database,
@@ -190,7 +192,8 @@ impl Journal {
         self.given_out = self.given_out.max(found.recovered.given_out.unwrap_or(JobId(0)));
         self.anchor = Anchor::open(self.folder.path(), Anchored { head, given_out: self.given_out })?;
         checkpoint_on_close(&connection, true).map_err(failed)?;
-        self.kept = Kept::of(&found, Room::of(&connection, options.bytes_max).map_err(failed)?);
+        let room = Room::of(&connection, options.bytes_max).map_err(failed)?;
+        self.kept = Kept::of(&found, room, self.kept.may_shrink);
         (self.connection, self.head, self.poison) = (connection, head, None);
         (self.commits_since_checkpoint, self.bytes_since_checkpoint) = (0, 0);
         Ok(found.recovered)
@@ -343,6 +346,11 @@ impl Journal {
         error
     }
 
+    /// The write-ahead log has grown by what others wrote.
+    pub(super) fn note_written(&mut self, written: Bytes) {
+        self.bytes_since_checkpoint = self.bytes_since_checkpoint.saturating_add(written.0);
+    }
+
     fn checkpoint_if_due(&mut self) {
         if self.commits_since_checkpoint >= COMMITS_PER_CHECKPOINT
             || self.bytes_since_checkpoint >= BYTES_PER_CHECKPOINT
@@ -372,6 +380,14 @@ fn open_sound(database: &Path, anchored: Option<Anchored>, options: Options) -> 
     configure(&connection, options.bytes_max).map_err(failed)?;
     let found = recover(&mut connection, database, anchored, options.accept_loss_after)?;
     Ok((connection, found))
+}
+
+/// A database that can't be written anew is as good as before: only its file never shrinks.
+fn may_shrink(connection: &Connection) -> bool {
+    adopt(connection).unwrap_or_else(|error| {
+        warn!(%error, "the journal's database can't be written anew so that it can shrink");
+        false
+    })
 }
 
 /// Writes through to the disk after a failure. What the write-ahead log holds is copied into the database and synced: after a

@@ -11,6 +11,7 @@
 //! What a start does about damage: see [`Journal::open`].
 
 mod anchor;
+mod anew;
 mod archive;
 mod begin;
 mod compaction;
@@ -27,10 +28,12 @@ mod renew;
 mod row;
 mod schema;
 mod segment;
+mod shrink;
 mod snapshots;
 #[cfg(test)]
 mod tests;
 
+pub use anew::Beside;
 pub use archive::HISTORY;
 pub use compaction::{ArchiveOrder, Archived, Examination, Room, SnapshotOrder};
 pub use copy::{CopyInfo, copy, given_out, is_beside, raise_given_out, verify};
@@ -42,4 +45,5 @@ pub use record::{Record, Sequence};
 pub use recovery::{Recovered, Snapshot, Warning};
 pub use renew::{Keys, NewSnapshot, Offline, is_malformed, salvage};
 pub use row::{DamagedRow, check_row, damaged, damaged_row, row_sum};
+pub use shrink::{ShrinkOrder, Shrunk};
 pub use snapshots::SNAPSHOTS;

@@ -58,6 +58,11 @@ impl Reader {
         self.pool.read(query).map_err(|error| Error::from_sqlite(&self.pool.database, error))
     }
 
+    /// What SQLite said of this database.
+    pub(crate) fn failed(&self, error: rusqlite::Error) -> Error {
+        Error::from_sqlite(&self.pool.database, error)
+    }
+
     /// How large the database file is, if it can be looked at.
     #[must_use]
     pub fn size(&self) -> Option<Bytes> {

@@ -17,7 +17,7 @@ use super::{Error, Reader, Sequence, schema};
 /// Where the old database is kept.
 const BEFORE: &str = "journal.sqlite.before-rebuild";
 /// Tables that aren't copied as they are: the caller writes them.
-const WRITTEN: [&str; 5] = ["jobs", "sweeps", "ledger", "samples", "answers"];
+const WRITTEN: [&str; 6] = ["jobs", "sweeps", "ledger", "samples", "curves", "answers"];
 /// Copied as far as they can be read: nothing follows from what is missing.
 const DISPENSABLE: [&str; 2] = ["dropped", "snapshots"];
 /// Ranges tried until what is left is given up.
@@ -47,6 +47,10 @@ impl Offline {
         let path = folder.join(DATABASE);
         fs::metadata(&path).map_err(|source| Error::Folder { path, source })?;
         Ok(Offline { folder: HeldFolder::hold(folder)? })
+    }
+
+    pub(super) fn hold(folder: HeldFolder) -> Offline {
+        Offline { folder }
     }
 
     /// Reads it.

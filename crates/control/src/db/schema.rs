@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use super::Error;
+use super::{Error, shrink};
 
 /// Migration `n` is at index `n - 1`; it brings a database from version `n - 1` to `n`.
 const MIGRATIONS: &[&str] = &[
@@ -16,6 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_archive.sql"),
     include_str!("migrations/0007_more_row_sums.sql"),
     include_str!("migrations/0008_removed.sql"),
+    include_str!("migrations/0009_curves.sql"),
 ];
 
 const VERSION_KEY: &str = "schema_version";
@@ -27,6 +28,7 @@ pub(super) fn newest() -> u32 {
 
 /// Makes the tables of a new database, which is not yet in WAL mode and so is one file.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
+    shrink::prepare(connection)?;
     connection.execute_batch(
         "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
          INSERT INTO meta (key, value) VALUES ('schema_version', 0);",

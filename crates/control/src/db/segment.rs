@@ -5,16 +5,12 @@
 //! A record is its time, the length of its body, and the body. Its checksum isn't stored: it follows from the chain, which has to
 //! end as the head says, so a segment is verified end to end by reading it.
 
-use std::io::{Read as _, Write as _};
-
-use flate2::Compression;
-use flate2::read::DeflateDecoder;
-use flate2::write::DeflateEncoder;
 use gangline_base::{Bytes, Timestamp};
 
 use super::archive::Range;
 use super::record::{Checksum, Head, StoredRecord};
 use super::{Limits, Record, Sequence};
+use crate::deflate::{deflate, inflate};
 
 const MAGIC: &[u8; 19] = b"gangline history 1\n";
 const HEAD_BYTES: usize = MAGIC.len() + 2 * 8 + 2 * Checksum::BYTES + 2 * 8;
@@ -83,9 +79,7 @@ pub(super) fn encode(before: Head, records: &[Record]) -> Vec<u8> {
         raw.extend(&record.body);
         end = end.extended(record.at, &record.body);
     }
-    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(&raw).expect("memory takes it");
-    let packed = encoder.finish().expect("memory takes it");
+    let packed = deflate(Vec::new(), &raw);
     let mut file = Vec::with_capacity(HEAD_BYTES + packed.len() + HASH_BYTES);
     file.extend(MAGIC);
     file.extend(before.sequence.next().0.to_le_bytes());
@@ -103,11 +97,8 @@ pub(super) fn encode(before: Head, records: &[Record]) -> Vec<u8> {
 /// The records of a file, or what is wrong with it.
 pub(super) fn decode(file: &[u8]) -> Result<Contents, &'static str> {
     let (Ends { before, end }, raw_bytes, packed) = opened(file)?;
-    let mut raw = Vec::new();
-    let read = DeflateDecoder::new(packed).take(raw_bytes + 1).read_to_end(&mut raw);
-    if read.is_err() || length_of(&raw) != raw_bytes {
-        return Err("its records can't be unpacked");
-    }
+    let raw = inflate(packed, raw_bytes).filter(|raw| length_of(raw) == raw_bytes);
+    let raw = raw.ok_or("its records can't be unpacked")?;
     let (mut records, mut head, mut rest) = (Vec::new(), before, raw.as_slice());
     while !rest.is_empty() {
         let record;

@@ -9,14 +9,11 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use flate2::Compression;
-use flate2::read::DeflateDecoder;
-use flate2::write::DeflateEncoder;
-
 use super::folder::{DATABASE, FILE_MODE, FOLDER_MODE, UNFINISHED, names, remove_unfinished, sync_with_parent};
 use super::record::{Checksum, Head};
 use super::recovery::SNAPSHOTS_KEPT;
 use super::{Error, Limits, Sequence, Snapshot};
+use crate::deflate::{deflate_fast, inflate};
 
 /// The snapshots' folder, beside the database.
 pub const SNAPSHOTS: &str = "snapshots";
@@ -119,9 +116,7 @@ fn write_aside(path: &Path, head: Head, body: &[u8]) -> io::Result<()> {
     file.write_all(&head.sequence.0.to_le_bytes())?;
     file.write_all(&head.checksum.0)?;
     file.write_all(&u64::try_from(body.len()).expect("u64 holds a usize on Linux").to_le_bytes())?;
-    let mut encoder = DeflateEncoder::new(io::BufWriter::new(file), Compression::fast());
-    encoder.write_all(body)?;
-    let mut file = encoder.finish()?;
+    let mut file = deflate_fast(io::BufWriter::new(file), body)?;
     file.write_all(&Checksum::of_snapshot(head.sequence, head.checksum, body).0)?;
     file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
 }
@@ -136,8 +131,7 @@ fn decode(bytes: &[u8]) -> Option<Sound> {
     if length > Limits::SNAPSHOT.0 {
         return None;
     }
-    let mut body = Vec::new();
-    DeflateDecoder::new(packed).take(length + 1).read_to_end(&mut body).ok()?;
+    let body = inflate(packed, length)?;
     let is_sound = u64::try_from(body.len()).is_ok_and(|read| read == length)
         && Checksum::of_snapshot(sequence, record, &body).0 == *checksum;
     let head = Head { sequence, checksum: record };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use gangline_base::{JobId, SweepId};
+use gangline_base::SweepId;
 
 use super::error::ApiError;
 use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
-use crate::model::{JobRecord, read_records, sweep_to_wire};
+use crate::model::{read_sweep_jobs, sweep_to_wire};
 use crate::wire;
 
 fn parse_sweep(text: &str) -> Result<SweepId, ApiError> {
@@ -23,14 +23,9 @@ fn parse_sweep(text: &str) -> Result<SweepId, ApiError> {
     tag = "sweeps", responses((status = 200, body = wire::Sweep), (status = 404, body = ErrorBody)))]
 pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) -> Result<Json<wire::Sweep>, ApiError> {
     let id = parse_sweep(&text)?;
-    let records = read(&app, move |transaction| {
-        let first = read_records(transaction, id.0..JobId(id.0.0.saturating_add(1)))?;
-        let jobs = first.first().map_or(0, JobRecord::sweep_jobs);
-        read_records(transaction, id.0..JobId(id.0.0.saturating_add(u64::from(jobs))))
-    });
-    let records = records.await?;
-    let mut sweep = sweep_to_wire(id, &records).ok_or_else(|| ApiError::no_sweep(&text))?;
-    let waiting = records.iter().filter(|record| record.state == wire::JobState::Waiting).map(|record| record.id);
+    let found = read(&app, move |transaction| read_sweep_jobs(transaction, id)).await?;
+    let mut sweep = sweep_to_wire(id, &found).ok_or_else(|| ApiError::no_sweep(&text))?;
+    let waiting = found.0.iter().filter(|record| record.state == wire::JobState::Waiting).map(|record| record.id);
     let reasons = app.handle.wait_reasons(waiting.collect()).await?;
     let reasons: BTreeMap<String, String> = reasons.into_iter().map(|(job, why)| (job.to_string(), why)).collect();
     for point in sweep.points.iter_mut().filter(|point| point.state == wire::JobState::Waiting) {
@@ -51,7 +46,7 @@ pub(super) async fn cancel(
     Keyed(key): Keyed,
 ) -> Result<Json<wire::CancelSweepAnswer>, ApiError> {
     let id = parse_sweep(&text)?;
-    let records = read(&app, move |transaction| read_records(transaction, id.0..JobId(id.0.0.saturating_add(1))));
-    sweep_to_wire(id, &records.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
+    let found = read(&app, move |transaction| read_sweep_jobs(transaction, id));
+    sweep_to_wire(id, &found.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
     Ok(Json(app.handle.keyed(key).cancel_sweep(id, app.user.clone()).await?))
 }

@@ -18,7 +18,7 @@ use super::field::{Field, Section, scalar};
 use super::problem::{Code, Place, Problems, Refusal, shown};
 use super::values::{self, DURATION_MAX};
 use super::yaml::{Node, Value};
-use super::{datasets, sweep, topology};
+use super::{datasets, pins, sweep, topology};
 
 /// The most nodes of a gang.
 pub(super) const NODES_MAX: u32 = 16_384;
@@ -66,6 +66,7 @@ pub(super) fn read(
     let sweep = sweep::read(&top, problems);
     let spares = top.get_or("spares", 0, |field| field.count(problems, 0..=SPARES_MAX));
     let datasets = top.get_or("datasets", BTreeSet::new(), |field| datasets::read(field, problems));
+    let pins = top.get_or("retention", BTreeSet::new(), |field| pins::read(field, problems));
     let job = JobSpec {
         name: name?,
         queue: queue?,
@@ -79,6 +80,7 @@ pub(super) fn read(
         budget: budget?,
         spares: spares?,
         datasets: datasets?,
+        pins: pins?,
         submitter: context.submitter.clone(),
     };
     Some((job, sweep?))

@@ -2,7 +2,7 @@
 
 /// The mappings of a job file and their keys. `envs`, `sweep.parameters` and the short form of
 /// `sweep` take any variable's name and are not here.
-const LEVELS: [(&str, &[&str]); 10] = [
+const LEVELS: [(&str, &[&str]); 11] = [
     (
         "",
         &[
@@ -23,6 +23,7 @@ const LEVELS: [(&str, &[&str]); 10] = [
             "recovery",
             "time_limit",
             "budget",
+            "retention",
             "sweep",
         ],
     ),
@@ -32,6 +33,7 @@ const LEVELS: [(&str, &[&str]); 10] = [
     ("topology.segment", &["nodes", "level"]),
     ("checkpoint", &["path", "grace"]),
     ("recovery", &["max_faults", "no_progress_limit", "hang_timeout", "evict_stragglers"]),
+    ("retention", &["logs", "samples", "record", "checkpoints"]),
     ("budget", &["usd"]),
     ("sweep", &["parameters", "max_parallel", "early_stop"]),
     ("sweep.early_stop", &["metric", "goal", "min_steps", "reduction"]),

@@ -14,6 +14,7 @@ mod field;
 mod job;
 mod keys;
 mod overrides;
+mod pins;
 mod problem;
 mod sweep;
 #[cfg(test)]

@@ -18,7 +18,7 @@ impl Remade {
             .or(is_same(made.submitted_at == stored.submitted_at, "when it was submitted"))
             .or(is_same(made.run == stored.run && made.workdir == stored.workdir, "what it runs"))
             .or(is_same(
-                made.gang == stored.gang && made.checkpoint_path == stored.checkpoint_path,
+                made.gang == stored.gang && made.checkpoint_path == stored.checkpoint_path && made.pins == stored.pins,
                 "what it asked for",
             ))
             .or(is_same(standing(made.state) == standing(stored.state), "its state"))
@@ -29,8 +29,10 @@ impl Remade {
     }
 
     fn has_same_attempts(&self, stored: &JobRecord) -> bool {
-        let pairs = self.record.attempts.iter().zip(&stored.attempts);
-        self.record.attempts.len() == stored.attempts.len()
+        // An earlier release kept more attempts of large gangs.
+        let Some(more) = stored.attempts.len().checked_sub(self.record.attempts.len()) else { return false };
+        let pairs = self.record.attempts.iter().zip(&stored.attempts[more..]);
+        (more == 0 || self.record.attempts.first().is_some_and(|first| first.number > 1))
             && pairs.into_iter().all(|(made, stored)| {
                 let is_known = made.ended_at.is_some() && !self.unknown.contains(&made.number);
                 is_same_attempt(made, stored, is_known)

@@ -3,7 +3,8 @@
 use rusqlite::{Row, Transaction, params};
 
 use super::answers::is_intact;
-use super::store::sample_sum;
+use super::curve::{BLOCK_COLUMNS, read_block};
+use super::store::{sample_sum, unless_damaged};
 
 /// What a slice of a table came to.
 #[derive(Debug)]
@@ -35,6 +36,24 @@ pub(crate) fn samples_from(
         let (key, is_intact) = sample(row)?;
         slice.damaged += u64::from(!is_intact);
         slice.next = Some(key);
+    }
+    slice.next = slice.next.filter(|_| seen == count);
+    Ok(slice)
+}
+
+/// Looks at `count` blocks of packed samples after an id; of a damaged one all samples count.
+pub(crate) fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+    let sql = format!("SELECT {BLOCK_COLUMNS}, id FROM curves WHERE id > ?1 ORDER BY id LIMIT ?2");
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let mut rows = statement.query(params![after, count])?;
+    let (mut slice, mut seen) = (Slice { damaged: 0, next: None }, 0);
+    while let Some(row) = rows.next()? {
+        seen += 1;
+        if unless_damaged(read_block(row))?.is_none() {
+            let points = row.get::<_, i64>(4).ok().and_then(|points| u64::try_from(points).ok());
+            slice.damaged += points.unwrap_or(1);
+        }
+        slice.next = Some(row.get(7)?);
     }
     slice.next = slice.next.filter(|_| seen == count);
     Ok(slice)

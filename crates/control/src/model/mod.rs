@@ -5,10 +5,13 @@
 
 mod agreement;
 mod answers;
+mod attempts;
 mod audit;
+mod block;
 mod booking;
 mod bound;
 mod closing;
+mod curve;
 mod last_words;
 mod ledger;
 mod packed;
@@ -23,9 +26,10 @@ mod sweep;
 mod view;
 
 pub(crate) use answers::{ANSWERS_MAX, KeptAnswer, RequestKey, keep_answers, read_answer, read_keys};
-pub(crate) use audit::{answers_from, samples_from};
+pub(crate) use audit::{answers_from, blocks_from, samples_from};
 use booking::book_attempt;
 pub(crate) use bound::bound;
+pub(crate) use curve::blocks_of_rows;
 #[cfg(test)]
 pub(crate) use ledger::read_ledger;
 pub(crate) use ledger::{LedgerRow, stored_ledger, write_ledger};
@@ -35,13 +39,13 @@ pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use remake::{Made, Remade, Remake};
 pub(crate) use report::{SampleRow, cause_as_fault, outcome_as_end};
 pub(crate) use retention::{
-    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_removed, next_curve, next_job, read_clock, read_kept, read_losses,
-    remove, sample_edges, sampled_attempts,
+    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_over, is_removed, next_curve, next_job, next_unpacked, read_clock,
+    read_kept, read_losses, remove, sample_edges, sampled_attempts,
 };
 pub(crate) use series::read_series;
 pub(crate) use store::{
     JOBS_PER_PAGE_MAX, Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly,
-    read_records, read_stored, read_sweep, repair, unless_damaged, write_job, write_sample, write_sweep,
+    read_stored, read_sweep, read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
 };
 pub(crate) use sweep::{SweepRecord, sweep_to_wire};
 #[cfg(test)]

@@ -3,11 +3,8 @@
 //! A packed document is a byte that no JSON begins with and a DEFLATE stream. Others are JSON as it is, as earlier releases wrote all.
 
 use std::borrow::Cow;
-use std::io::{Read, Write};
 
-use flate2::Compression;
-use flate2::read::DeflateDecoder;
-use flate2::write::DeflateEncoder;
+use crate::deflate::{deflate, inflate};
 
 /// What a packed document begins with.
 const PACKED: u8 = 1;
@@ -21,21 +18,14 @@ pub(super) fn pack(doc: String) -> Vec<u8> {
     if doc.len() < PACKED_BYTES_MIN {
         return doc.into_bytes();
     }
-    let mut encoder = DeflateEncoder::new(vec![PACKED], Compression::default());
-    match encoder.write_all(doc.as_bytes()).and_then(|()| encoder.finish()) {
-        Ok(packed) if packed.len() < doc.len() => packed,
-        // Memory doesn't refuse to be written; if it did, the document would still be good.
-        _ => doc.into_bytes(),
-    }
+    let packed = deflate(vec![PACKED], doc.as_bytes());
+    if packed.len() < doc.len() { packed } else { doc.into_bytes() }
 }
 
 /// The JSON of a stored document; none if it can't be unpacked.
 pub(super) fn unpack(stored: &[u8]) -> Option<Cow<'_, [u8]>> {
     let Some((&PACKED, stream)) = stored.split_first() else { return Some(Cow::Borrowed(stored)) };
-    let mut doc = Vec::new();
-    let read = DeflateDecoder::new(stream).take(DOCUMENT_BYTES_MAX + 1).read_to_end(&mut doc);
-    let is_whole = read.is_ok() && u64::try_from(doc.len()).is_ok_and(|length| length <= DOCUMENT_BYTES_MAX);
-    is_whole.then_some(Cow::Owned(doc))
+    inflate(stream, DOCUMENT_BYTES_MAX).map(Cow::Owned)
 }
 
 #[cfg(test)]
@@ -62,9 +52,7 @@ mod tests {
         let doc = "abc".repeat(1_000);
         let packed = pack(doc);
         assert_eq!(unpack(&packed[..packed.len() / 2]), None, "it breaks off");
-        let mut bomb = DeflateEncoder::new(vec![PACKED], Compression::fast());
-        let piece = vec![b' '; 1 << 20];
-        (0..65).for_each(|_| bomb.write_all(&piece).expect("memory takes it"));
-        assert_eq!(unpack(&bomb.finish().expect("memory takes it")), None);
+        let bomb = deflate(vec![PACKED], &vec![b' '; 65 << 20]);
+        assert_eq!(unpack(&bomb), None);
     }
 }

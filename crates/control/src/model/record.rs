@@ -1,5 +1,6 @@
 //! A job as the control plane remembers it: a document in the table `jobs`, version 1.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +9,16 @@ use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Rung, Share, StopReason};
 use serde::{Deserialize, Serialize};
 
+use super::attempts::excess_attempts;
 use super::last_words::LastWords;
 use super::retention::RemovedRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
+use crate::codec::PinV1;
 use crate::config::NodeConfig;
 use crate::wire::{Checkpoints, Gang, JobState, Progress};
 
 /// The version written.
 const VERSION: u32 = 1;
-/// Attempts kept in the document; the ledger keeps all.
-const ATTEMPTS_KEPT: usize = 50;
 /// Lines of history kept in the document; the journal keeps all.
 const HISTORY_KEPT: usize = 100;
 
@@ -64,6 +65,9 @@ pub(crate) struct JobRecord {
     pub(crate) budget: Option<BudgetRecord>,
     #[serde(default)]
     pub(crate) sweep: Option<PointRecord>,
+    /// What of it no retention policy removes.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) pins: BTreeSet<PinV1>,
     /// What was removed of it since it ended.
     #[serde(default, skip_serializing_if = "RemovedRecord::is_nothing")]
     pub(crate) removed: RemovedRecord,
@@ -86,6 +90,13 @@ pub(crate) struct AttemptRecord {
     /// Ranks that hold up the others, by the last look.
     #[serde(default)]
     pub(crate) stragglers: Vec<StragglerRecord>,
+}
+
+impl AttemptRecord {
+    /// Samples of its curve that have been taken in.
+    pub(crate) fn samples_stored(&self) -> u64 {
+        self.shares.first().map_or(0, |share| share.samples_stored)
+    }
 }
 
 /// A rank that holds up the others.
@@ -173,6 +184,7 @@ impl JobRecord {
             history: vec![(now, format!("submitted by {}", spec.submitter))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
             sweep: None,
+            pins: spec.pins.iter().copied().map(PinV1::from).collect(),
             removed: RemovedRecord::default(),
             shared: None,
         }
@@ -272,7 +284,7 @@ impl JobRecord {
             shares,
             stragglers: Vec::new(),
         });
-        let excess = self.attempts.len().saturating_sub(ATTEMPTS_KEPT);
+        let excess = excess_attempts(&self.attempts);
         self.attempts.drain(..excess);
     }
 

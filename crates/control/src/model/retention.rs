@@ -1,13 +1,15 @@
 //! What is removed from the read models, and what a job's record says of what was removed. Each removal asks in its own
 //! transaction whether its job has ended: of a live job nothing is removed, whatever somebody had read before.
 
+use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
-use gangline_base::{JobId, Timestamp};
+use gangline_base::{JobId, Pin, Timestamp};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
+use super::curve::{BLOCKS_PER_REMOVAL_MAX, Curve, PackedBlock, next_attempt, pack_rows, thin_blocks};
 use super::record::JobRecord;
 use super::store::{from_sql, read_record, to_sql, unless_damaged, write_job};
 use crate::db::damaged;
@@ -29,6 +31,9 @@ pub(crate) struct RemovedRecord {
     /// Since when its curve has fewer points.
     #[serde(default)]
     pub(crate) thinned_at: Option<Timestamp>,
+    /// Since when of its checkpoints only the newest good one is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) checkpoints_at: Option<Timestamp>,
 }
 
 /// Attempts' files that were removed.
@@ -78,6 +83,15 @@ pub(crate) enum Removal {
         /// Their numbers.
         numbers: Vec<RangeInclusive<u64>>,
     },
+    /// Stores samples of an attempt's first node as blocks, in the place of their rows. No sample is lost by it.
+    Pack {
+        /// The job.
+        job: JobId,
+        /// The attempt.
+        attempt: u32,
+        /// The blocks.
+        blocks: Vec<PackedBlock>,
+    },
     /// Some of the samples of an attempt's nodes but the first: releases before this one kept them.
     OtherNodes {
         /// The job.
@@ -89,6 +103,13 @@ pub(crate) enum Removal {
     Thinned {
         /// The job.
         job: JobId,
+    },
+    /// Notes that a job's checkpoints but the newest good one are removed, before they are.
+    Checkpoints {
+        /// The job.
+        job: JobId,
+        /// The rule, after "because".
+        because: String,
     },
     /// Some of the samples of a job.
     Curve {
@@ -116,6 +137,9 @@ pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Re
         Removal::Thinned { job } => change_ended(transaction, *job, |record| {
             record.removed.thinned_at.get_or_insert(now);
         }),
+        Removal::Checkpoints { job, because } => change_ended(transaction, *job, |record| {
+            record.note_removed_checkpoints(now, because);
+        }),
         Removal::Samples { job, attempt, numbers } => {
             let sql =
                 "DELETE FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0 AND number BETWEEN ?3 AND ?4";
@@ -124,12 +148,27 @@ pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Re
             for range in numbers.iter().filter(|_| is_over) {
                 statement.execute(params![to_sql(job.0), attempt, to_sql(*range.start()), to_sql(*range.end())])?;
             }
-            Ok(())
+            let ranges: Vec<_> = numbers.iter().map(|range| (to_sql(*range.start()), to_sql(*range.end()))).collect();
+            if is_over { thin_blocks(transaction, (*job, *attempt), &ranges) } else { Ok(()) }
+        }
+        Removal::Pack { job, attempt, blocks } => {
+            if is_over(transaction, *job)? {
+                pack_rows(transaction, (*job, *attempt), blocks)
+            } else {
+                Ok(())
+            }
         }
         Removal::OtherNodes { job, attempt } => {
             remove_samples(transaction, *job, "attempt = ?2 AND node_rank > 0", *attempt)
         }
-        Removal::Curve { job } => remove_samples(transaction, *job, "attempt >= ?2", 0),
+        Removal::Curve { job } => {
+            remove_samples(transaction, *job, "attempt >= ?2", 0)?;
+            let sql = format!(
+                "DELETE FROM curves WHERE id IN (SELECT id FROM curves WHERE job = ?1 LIMIT {BLOCKS_PER_REMOVAL_MAX})"
+            );
+            let is_over = is_over(transaction, *job)?;
+            if is_over { transaction.prepare_cached(&sql)?.execute([to_sql(job.0)]).map(drop) } else { Ok(()) }
+        }
         Removal::Jobs { jobs } => remove_jobs(transaction, jobs),
         Removal::Clock { at } => {
             let sql = "INSERT OR REPLACE INTO meta (key, value) VALUES (?1, ?2)";
@@ -146,7 +185,7 @@ pub(crate) fn read_clock(transaction: &Transaction<'_>) -> rusqlite::Result<Opti
 }
 
 /// A job with a row has ended.
-fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
+pub(crate) fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
     let sql = "SELECT is_live FROM jobs WHERE job = ?1";
     let found: Option<i64> =
         transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0)).optional()?;
@@ -222,6 +261,10 @@ pub(crate) struct Kept {
     /// The last attempt's number; 0 if there was none.
     pub(crate) attempts: u32,
     pub(crate) removed: RemovedRecord,
+    /// What no policy removes.
+    pub(crate) pins: BTreeSet<Pin>,
+    /// The folder of its checkpoints, if it named one.
+    pub(crate) checkpoints: Option<String>,
     /// All jobs of its sweep, or itself.
     pub(crate) siblings: Range<JobId>,
 }
@@ -238,7 +281,9 @@ impl From<JobRecord> for Kept {
             ended_at: record.ended_at.filter(|_| record.state.is_final()),
             has_failed: record.state == JobState::Failed,
             attempts: record.last_attempt().map_or(0, |attempt| attempt.number),
+            checkpoints: record.program().checkpoint_path.map(str::to_owned),
             removed: record.removed,
+            pins: record.pins.into_iter().map(Pin::from).collect(),
             siblings: first..JobId(first.0.saturating_add(count)),
         }
     }
@@ -259,6 +304,12 @@ pub(crate) fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite:
 
 /// The next job with samples after this one.
 pub(crate) fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
+    let packed = next(transaction, "SELECT min(job) FROM curves WHERE job > ?1", after)?;
+    Ok(next_unpacked(transaction, after)?.into_iter().chain(packed).min())
+}
+
+/// The next job after this one that has samples in rows of their own.
+pub(crate) fn next_unpacked(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     next(transaction, "SELECT min(job) FROM samples WHERE job > ?1", after)
 }
 
@@ -281,7 +332,16 @@ pub(crate) fn read_losses(
                ORDER BY number LIMIT ?4";
     let after = after.map_or(-1, to_sql);
     let read = |row: &Row<'_>| Ok((from_sql(row.get(0)?), row.get(1)?));
-    transaction.prepare_cached(sql)?.query_map(params![to_sql(job.0), attempt, after, count_max], read)?.collect()
+    let mut statement = transaction.prepare_cached(sql)?;
+    let rows = statement.query_map(params![to_sql(job.0), attempt, after, count_max], read)?;
+    let mut losses = rows.collect::<rusqlite::Result<Vec<Loss>>>()?;
+    let count_max = usize::try_from(count_max).expect("usize holds a u32 on Linux");
+    let (packed, _) = Curve::of(transaction, (job, attempt)).packed_after(after, count_max)?;
+    losses.extend(packed.into_iter().map(|point| (from_sql(point.number), point.loss)));
+    losses.sort_by_key(|(number, _)| *number);
+    losses.dedup_by_key(|(number, _)| *number);
+    losses.truncate(count_max);
+    Ok(losses)
 }
 
 /// The numbers of the first and the last sample of an attempt's first node.
@@ -289,28 +349,38 @@ pub(crate) fn sample_edges(
     transaction: &Transaction<'_>,
     (job, attempt): (JobId, u32),
 ) -> rusqlite::Result<Option<(u64, u64)>> {
-    let read = |edge| -> rusqlite::Result<Option<i64>> {
-        let sql = format!("SELECT {edge}(number) FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank = 0");
-        transaction.prepare_cached(&sql)?.query_row(params![to_sql(job.0), attempt], |row| row.get(0))
-    };
-    Ok(read("min")?.zip(read("max")?).map(|(first, last)| (from_sql(first), from_sql(last))))
+    let edges = Curve::of(transaction, (job, attempt)).edges()?;
+    Ok(edges.map(|(first, last)| (from_sql(first), from_sql(last))))
 }
 
 /// The attempts of a job that have samples, and whether they have some of other nodes than the first.
 pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
-    let mut next = transaction.prepare_cached("SELECT min(attempt) FROM samples WHERE job = ?1 AND attempt > ?2")?;
     let mut others = transaction
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank > 0)")?;
-    let (job, mut after, mut attempts) = (to_sql(job.0), -1_i64, Vec::new());
-    while let Some(attempt) = next.query_row(params![job, after], |row| row.get::<_, Option<i64>>(0))? {
+    let (mut after, mut attempts) = (-1_i64, Vec::new());
+    while let Some(attempt) = next_attempt(transaction, job, after)? {
         let number = u32::try_from(attempt).map_err(|_| damaged("the number of an attempt".to_owned()))?;
-        attempts.push((number, others.query_row(params![job, attempt], |row| row.get(0))?));
+        attempts.push((number, others.query_row(params![to_sql(job.0), attempt], |row| row.get(0))?));
         after = attempt;
     }
     Ok(attempts)
 }
 
 impl JobRecord {
+    /// Why it ended stays what is said of it.
+    fn note_removed(&mut self, now: Timestamp, text: String) {
+        let reason = std::mem::take(&mut self.because);
+        self.note(now, text);
+        self.because = reason;
+    }
+
+    fn note_removed_checkpoints(&mut self, now: Timestamp, because: &str) {
+        if self.removed.checkpoints_at.is_none() {
+            self.removed.checkpoints_at = Some(now);
+            self.note_removed(now, format!("checkpoints older than the newest good one are removed because {because}"));
+        }
+    }
+
     fn note_removed_logs(&mut self, now: Timestamp, through: u32, because: String) {
         let before = self.removed.logs_through();
         if through <= before {
@@ -318,10 +388,7 @@ impl JobRecord {
         }
         let which =
             if before + 1 == through { format!("attempt {through}") } else { format!("attempts up to {through}") };
-        let reason = std::mem::take(&mut self.because);
-        self.note(now, format!("logs of {which} were removed because {because}"));
-        // Why it ended stays what is said of it.
-        self.because = reason;
+        self.note_removed(now, format!("logs of {which} were removed because {because}"));
         self.removed.logs.push(RemovedLogs { through, at: now, because });
         let excess = self.removed.logs.len().saturating_sub(NOTES_MAX);
         self.removed.logs.drain(..excess);

@@ -1,7 +1,6 @@
 //! The read models' SQL.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use gangline_base::{JobId, SweepId};
@@ -10,6 +9,7 @@ use serde::de::DeserializeOwned;
 use tracing::warn;
 
 use super::answers::forget_answers;
+use super::curve::unpack_attempt;
 use super::ledger::read_ledger;
 use super::packed::{pack, unpack};
 use super::record::JobRecord;
@@ -59,7 +59,7 @@ pub(crate) enum Repair {
 pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
     match damage {
         Repair::Forget { from } => {
-            for table in ["jobs", "ledger", "samples"] {
+            for table in ["jobs", "ledger", "samples", "curves"] {
                 transaction.execute(&format!("DELETE FROM {table} WHERE job >= ?1"), [to_sql(from.0)])?;
             }
             // A sweep has the number of its first job.
@@ -68,7 +68,12 @@ pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite
         Repair::Rewind { job, placed, closed } => {
             let job = to_sql(job.0);
             transaction.execute("DELETE FROM ledger WHERE job = ?1 AND attempt > ?2", params![job, closed])?;
-            transaction.execute("DELETE FROM samples WHERE job = ?1 AND attempt > ?2", params![job, placed])?;
+            for table in ["samples", "curves"] {
+                let sql = format!("DELETE FROM {table} WHERE job = ?1 AND attempt > ?2");
+                transaction.execute(&sql, params![job, placed])?;
+            }
+            // Of what goes on, more samples come.
+            (*closed..*placed).try_for_each(|over| unpack_attempt(transaction, (JobId(from_sql(job)), over + 1)))?;
         }
         Repair::ForgetAnswers { after } => forget_answers(transaction, *after)?,
     }
@@ -254,13 +259,31 @@ pub(crate) fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<
     }
 }
 
-/// The records of these jobs, by id, without their ledger rows.
-pub(crate) fn read_records(transaction: &Transaction<'_>, jobs: Range<JobId>) -> rusqlite::Result<Vec<JobRecord>> {
+/// The intact records of a sweep's jobs, by id, and those that are damaged; nothing if there is no such sweep.
+pub(crate) fn read_sweep_jobs(
+    transaction: &Transaction<'_>,
+    id: SweepId,
+) -> rusqlite::Result<(Vec<JobRecord>, Vec<JobId>)> {
+    let jobs = match unless_damaged(read_sweep(transaction, id))?.flatten() {
+        Some(shared) => shared.jobs(),
+        // Each job of a sweep from before there were rows of sweeps says it.
+        None => unless_damaged(read_record(transaction, id.0))?.flatten().map_or(1, |first| first.sweep_jobs()),
+    };
     let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job >= ?1 AND job < ?2 ORDER BY job");
     let mut statement = transaction.prepare_cached(&sql)?;
-    let mut records = Records::default();
-    let range = [to_sql(jobs.start.0), to_sql(jobs.end.0)];
-    statement.query_map(range, |row| records.read(transaction, row))?.collect()
+    let mut rows = statement.query([to_sql(id.0.0), to_sql(id.0.0.saturating_add(u64::from(jobs)))])?;
+    let (mut records, mut found, mut lost) = (Records::default(), Vec::new(), Vec::new());
+    while let Some(row) = rows.next()? {
+        let job = job_of(row)?;
+        match unless_damaged(records.read(transaction, row))? {
+            Some(record) => found.push(record),
+            None => lost.push(job),
+        }
+    }
+    if found.is_empty() && !lost.is_empty() {
+        return Err(damaged(format!("the record of {}", id.0)));
+    }
+    Ok((found, lost))
 }
 
 /// A part of the list of jobs.

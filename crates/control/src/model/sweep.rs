@@ -108,6 +108,11 @@ impl BudgetRecord {
 }
 
 impl SweepRecord {
+    /// How many jobs it has.
+    pub(crate) fn jobs(&self) -> u32 {
+        self.jobs
+    }
+
     /// Which point of its grid a job is.
     fn place_of(&self, job: JobId) -> usize {
         usize::try_from(job.0.saturating_sub(self.id.0.0)).unwrap_or(usize::MAX)
@@ -248,8 +253,8 @@ impl JobRecord {
     }
 }
 
-/// A sweep as the API shows it, from its jobs' records in order; none if the first isn't a sweep's.
-pub(crate) fn sweep_to_wire(id: SweepId, records: &[JobRecord]) -> Option<wire::Sweep> {
+/// A sweep as the API shows it, from its jobs' intact records in order, and its other jobs; none if the first isn't a sweep's.
+pub(crate) fn sweep_to_wire(id: SweepId, (records, damaged): &(Vec<JobRecord>, Vec<JobId>)) -> Option<wire::Sweep> {
     let first = records.first()?;
     let own = first.sweep.as_ref().filter(|sweep| sweep.id == id)?;
     let shared = first.shared.as_deref();
@@ -274,5 +279,6 @@ pub(crate) fn sweep_to_wire(id: SweepId, records: &[JobRecord]) -> Option<wire::
         max_parallel: shared.map_or(own.max_parallel, |sweep| sweep.max_parallel),
         early_stop: shared.map_or(&own.early_stop, |sweep| &sweep.early_stop).clone(),
         points: records.iter().filter_map(point).collect(),
+        damaged: damaged.iter().map(JobId::to_string).collect(),
     })
 }

@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Bytes, JobId, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, JobId, Pin, Timestamp};
 
+use super::checkpoints::DueCheckpoints;
 use super::tree::{Walk, names, open_folder, open_root};
 use crate::config::Retention;
 use crate::db::{self, Reader};
@@ -39,6 +40,10 @@ pub(crate) struct Plan {
     pub(crate) last_folder: Option<JobId>,
     /// Curves to be thinned, with their jobs' ends.
     pub(crate) curves: Vec<(JobId, Timestamp)>,
+    /// Checkpoints, of which the newest good one stays.
+    pub(crate) checkpoints: Vec<DueCheckpoints>,
+    /// Before this one no job's checkpoints are due, now or later, but for those above.
+    pub(crate) checkpoints_from: JobId,
     /// Records, of single jobs and of whole sweeps, with the last end.
     pub(crate) jobs: Vec<(Range<JobId>, Timestamp)>,
     /// Before this one no curve is due, now or later, but for those above.
@@ -89,8 +94,10 @@ pub(crate) struct Planning<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) policy: &'a Retention,
     pub(crate) now: Timestamp,
-    /// No curve before this job's is looked at.
+    /// No curve before this job's is looked at,
     pub(crate) curves_from: JobId,
+    /// and no checkpoints before this one's.
+    pub(crate) checkpoints_from: JobId,
 }
 
 /// Why there is no plan.
@@ -176,6 +183,8 @@ impl Planning<'_> {
             bare: Vec::new(),
             last_folder: None,
             curves: Vec::new(),
+            checkpoints: Vec::new(),
+            checkpoints_from: self.checkpoints_from,
             jobs: Vec::new(),
             curves_from: self.curves_from,
             beyond_max: None,
@@ -191,16 +200,17 @@ impl Planning<'_> {
             with_files.remove(job);
         }
         self.plan_curves(&mut plan)?;
+        self.plan_checkpoints(&mut plan)?;
         self.plan_jobs(&with_files, &mut plan)?;
         Ok(plan)
     }
 
     /// What is durable of a job: none if its row is damaged, or it has none within.
-    fn kept(&self, job: JobId) -> Result<Option<Option<Kept>>, db::Error> {
+    pub(super) fn kept(&self, job: JobId) -> Result<Option<Option<Kept>>, db::Error> {
         self.reader.read(|transaction| unless_damaged(read_kept(transaction, job)))
     }
 
-    fn is_old(&self, since: Timestamp, age: Option<Duration>) -> bool {
+    pub(super) fn is_old(&self, since: Timestamp, age: Option<Duration>) -> bool {
         age.is_some_and(|age| self.now.since(since) >= age)
     }
 
@@ -253,6 +263,9 @@ impl Planning<'_> {
 
     fn due_logs(&self, job: &Ended) -> Option<DueLogs> {
         let Ended { kept, ended_at, folder } = job;
+        if kept.pins.contains(&Pin::Logs) {
+            return None;
+        }
         let policy = self.policy;
         let newest = folder.attempts.last().copied().unwrap_or(0).max(kept.attempts);
         let (rule, age) = if kept.has_failed { ("failed_logs", policy.failed_logs) } else { ("logs", policy.logs) };
@@ -284,7 +297,7 @@ impl Planning<'_> {
             let staying = job.folder.attempts.range(through.saturating_add(1)..);
             let bytes = staying.map(|attempt| measure(jobs, job.kept.id, Some(*attempt))).sum();
             total += bytes;
-            if bytes > 0 {
+            if bytes > 0 && !job.kept.pins.contains(&Pin::Logs) {
                 oldest_first.push((job, bytes));
             }
         }
@@ -314,7 +327,8 @@ impl Planning<'_> {
                 // Ids are given in the order of time: all that follow are younger.
                 break;
             }
-            let is_thinned = kept.as_ref().is_some_and(|kept| kept.removed.thinned_at.is_some());
+            let is_settled = |kept: &Kept| kept.removed.thinned_at.is_some() || kept.pins.contains(&Pin::Samples);
+            let is_thinned = kept.as_ref().is_some_and(is_settled);
             let ended_at = kept.and_then(|kept| kept.ended_at);
             let is_due = ended_at.is_some_and(|at| self.is_old(at, self.policy.samples)) && !is_thinned;
             plan.curves.extend(ended_at.filter(|_| is_due).map(|at| (job, at)));
@@ -335,6 +349,9 @@ impl Planning<'_> {
             let Some(kept) = self.kept(job)?.flatten() else { continue };
             if !self.is_old(kept.submitted_at, self.policy.jobs) {
                 break;
+            }
+            if !kept.pins.is_empty() {
+                continue;
             }
             let siblings = kept.siblings;
             if job == siblings.start && siblings.end <= newest && with_files.range(siblings.clone()).next().is_none() {
@@ -375,7 +392,7 @@ pub(crate) fn measure(jobs: &OwnedFd, job: JobId, attempt: Option<u32>) -> u64 {
 }
 
 /// A time as the configuration writes it.
-fn shown(age: Duration) -> String {
+pub(super) fn shown(age: Duration) -> String {
     let seconds = age.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let (length, unit) =

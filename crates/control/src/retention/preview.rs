@@ -5,6 +5,7 @@ use std::path::Path;
 use gangline_base::{JobId, Timestamp};
 use serde::Serialize;
 
+use super::checkpoints::size_of_due;
 use super::plan::{Error, Plan, Planning, name_of, open_jobs};
 use super::thinning::points_to_remove;
 use super::tree::{Walk, open_folder};
@@ -31,7 +32,7 @@ pub struct Due {
     pub rule: String,
     /// Jobs that lose something.
     pub jobs: u64,
-    /// Files and folders, points of curves, or records.
+    /// Files and folders, points of curves, checkpoints, or records.
     pub entries: u64,
     /// On disk; of points and records that isn't known.
     pub bytes: Option<u64>,
@@ -50,7 +51,7 @@ pub fn preview(folder: &Path, policy: &Retention, wall: Timestamp) -> Result<Pre
     let noted = reader.read(read_clock)?;
     // Between two passes the system's clock goes on; what it is ahead by beyond that isn't believed yet.
     let now = noted.map_or(wall, |noted| wall.min(noted + policy.every.saturating_mul(2)));
-    let planning = Planning { reader: &reader, folder, policy, now, curves_from: JobId(0) };
+    let planning = Planning { reader: &reader, folder, policy, now, curves_from: JobId(0), checkpoints_from: JobId(0) };
     let plan = planning.plan()?;
     let mut due: Vec<Due> = Vec::new();
     add_files(folder, &plan, &mut due);
@@ -65,6 +66,10 @@ pub fn preview(folder: &Path, policy: &Retention, wall: Timestamp) -> Result<Pre
         if points > 0 {
             add(&mut due, "samples", *at, (1, points, None));
         }
+    }
+    for checkpoints in &plan.checkpoints {
+        let (count, bytes) = size_of_due(&checkpoints.folder);
+        add(&mut due, "checkpoints", checkpoints.ended_at, (1, count, Some(bytes)));
     }
     for (jobs, at) in &plan.jobs {
         let count = jobs.end.0 - jobs.start.0;

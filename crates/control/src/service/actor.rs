@@ -7,7 +7,7 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Timestamp};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use super::audit::Audit;
 use super::batch::{Batch, REQUESTS_PER_BATCH_MAX, Rows};
@@ -21,11 +21,12 @@ use super::looks::{Look, Looking, ShareKey};
 use super::survey::Surveyed;
 use super::troubles::Troubles;
 use super::{Error, Options};
-use crate::codec::encode_snapshot;
 use crate::db::{self, Journal, Reader, Sequence};
 use crate::model::{JobRecord, keep_answers, remove, repair, write_job, write_ledger, write_sample, write_sweep};
 use crate::wire;
 
+/// The longest that a stop waits for its snapshot; without one the next start only replays more.
+const LAST_SNAPSHOT_MAX: Duration = Duration::from_secs(20);
 /// The longest sleep: how late a timer or a lost supervisor may be noticed.
 const TICK: Duration = Duration::from_millis(200);
 /// Between two times the journal's anchor is made durable against a power cut.
@@ -106,7 +107,7 @@ impl Actor {
             }
             self = self.survive_failure(now, &mut healing)?;
         }
-        self.snapshot();
+        self.leave_snapshot(requests, LAST_SNAPSHOT_MAX);
         info!("the control plane has stopped; running jobs go on under their supervisors");
         Ok(())
     }
@@ -315,13 +316,14 @@ impl Actor {
         }
     }
 
-    /// Writes the state at once, before the end.
+    /// Writes the state at once: what tests stop has no keeper.
+    #[cfg(test)]
     pub(super) fn snapshot(&mut self) {
         if self.entries_since_snapshot == 0 || self.journal.poison().is_some() {
             return;
         }
-        if let Err(failure) = self.journal.write_snapshot(&encode_snapshot(&self.engine.snapshot())) {
-            warn!(%failure, "no snapshot was written; the next start replays more");
+        if let Err(failure) = self.journal.write_snapshot(&crate::codec::encode_snapshot(&self.engine.snapshot())) {
+            tracing::warn!(%failure, "no snapshot was written; the next start replays more");
         }
         self.entries_since_snapshot = 0;
     }

@@ -3,22 +3,23 @@
 //!
 //! What is damaged is told in the log and in the health; `gangline rebuild` makes it again.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gangline_base::{Bytes, JobId, Timestamp};
+use rusqlite::{ErrorCode, Transaction};
 use tracing::{error, info};
 
 use crate::db::{self, Reader, Sequence};
-use crate::model::{Listing, answers_from, read_jobs, read_jobs_singly, samples_from};
+use crate::model::{Listing, answers_from, blocks_from, read_jobs, read_jobs_singly, samples_from};
 
 /// The longest a start looks at rows.
 const START_TIME_MAX: Duration = Duration::from_millis(500);
 /// A file that is larger isn't looked through as a whole at the start: 32 MiB take a few tens of milliseconds.
 const START_FILE_MAX: Bytes = Bytes(32 << 20);
-/// A file that is larger isn't looked through as a whole at all, because that is one long read: all its rows are.
-const FILE_MAX: Bytes = Bytes(512 << 20);
+/// The longest a table is compared with its indexes, since that is one read; all its rows are looked at anyway.
+const TABLE_TIME_MAX: Duration = Duration::from_secs(20);
 /// From the start to the first pass: what restarts again and again isn't slowed down by it.
 const FIRST_AFTER: Duration = Duration::from_mins(1);
 /// From the beginning of a pass to the next.
@@ -27,10 +28,11 @@ const PASS_EVERY: Duration = Duration::from_hours(24);
 const NAMED_MAX: usize = 20;
 /// Between two slices.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Jobs, records, samples and answers in a slice: some milliseconds' reading each.
+/// Jobs, records, samples, packed blocks of them and answers in a slice: some milliseconds' reading each.
 const JOBS: u32 = 200;
 const RECORDS: u32 = 2_000;
 const SAMPLES: u32 = 4_000;
+const BLOCKS: u32 = 100;
 const ANSWERS: u32 = 1_000;
 
 /// What was found last; shared by the auditing thread and the service.
@@ -47,7 +49,7 @@ struct State {
 
 /// Damage that a pass has met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Found {
+pub(super) struct Found {
     /// Jobs of which a row is damaged, here or in the ledger.
     jobs: Vec<JobId>,
     samples: u64,
@@ -60,7 +62,7 @@ struct Found {
 
 impl Found {
     /// In a sentence, with what to do. Anybody may read it, so it names no job.
-    fn summary(&self) -> Option<String> {
+    pub(super) fn summary(&self) -> Option<String> {
         if let Some(journal) = &self.journal {
             return Some(format!("{journal}: restore a backup, or keep this one until there is a newer"));
         }
@@ -129,11 +131,9 @@ impl Audit {
 }
 
 /// Looks through everything; `rest` pauses, and says whether to go on.
-fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
+pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     let mut found = Found::default();
-    if reader.size().is_some_and(|size| size <= FILE_MAX) {
-        found.file = malformed(reader);
-    }
+    compare_indexes(reader, rest, &mut found)?;
     let last = reader.read(|t| t.query_row("SELECT max(job) FROM jobs", [], |row| row.get::<_, Option<i64>>(0)));
     let last = last.ok().flatten().map_or(0, i64::cast_unsigned);
     let mut before = Some(JobId(last + 1));
@@ -149,6 +149,13 @@ fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     let mut after = Some([0; 4]);
     while let Some(at) = after {
         let slice = reader.read(|transaction| samples_from(transaction, at, SAMPLES));
+        after = slice.as_ref().ok().and_then(|slice| slice.next);
+        found.samples += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
+        rest().then_some(())?;
+    }
+    let mut after = Some(0);
+    while let Some(at) = after {
+        let slice = reader.read(|transaction| blocks_from(transaction, at, BLOCKS));
         after = slice.as_ref().ok().and_then(|slice| slice.next);
         found.samples += slice.map_or_else(|error| found.note(&error), |slice| slice.damaged);
         rest().then_some(())?;
@@ -176,6 +183,52 @@ fn malformed(reader: &Reader) -> Option<String> {
         Ok(verdict) => Some(verdict).filter(|verdict| verdict != "ok"),
         Err(error) => Some(error.to_string()),
     }
+}
+
+/// Looks at each table with its indexes, as far as that takes no longer than it may.
+fn compare_indexes(reader: &Reader, rest: &dyn Fn() -> bool, found: &mut Found) -> Option<()> {
+    let tables = match reader.read(tables) {
+        Ok(tables) => tables,
+        Err(error) => {
+            found.note(&error);
+            return Some(());
+        }
+    };
+    for table in tables {
+        match reader.read(|transaction| verdict_on(transaction, &table, TABLE_TIME_MAX)) {
+            Ok(Some(verdict)) if verdict != "ok" => drop(found.file.get_or_insert(verdict)),
+            Ok(Some(_)) => {}
+            Ok(None) => info!(table, "a table is too large to be compared with its indexes beside other work"),
+            Err(error) => drop(found.note(&error)),
+        }
+        rest().then_some(())?;
+    }
+    Some(())
+}
+
+fn tables(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<String>> {
+    let sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
+    transaction.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
+}
+
+/// What SQLite finds wrong with a table or an index of it, first; none if that takes too long.
+fn verdict_on(transaction: &Transaction<'_>, table: &str, within: Duration) -> rusqlite::Result<Option<String>> {
+    let interrupt = transaction.get_interrupt_handle();
+    let (done, is_done) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(within) == Err(RecvTimeoutError::Timeout) {
+                interrupt.interrupt();
+            }
+        });
+        let sql = format!("PRAGMA integrity_check(\"{table}\")");
+        let verdict = transaction.query_row(&sql, [], |row| row.get(0));
+        drop(done);
+        match verdict {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => Ok(None),
+            verdict => verdict.map(Some),
+        }
+    })
 }
 
 /// Looks at a slice of the jobs before one, with their ledger; where the next one begins.

@@ -5,6 +5,7 @@
 //! on the disk and has read them back.
 
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
 
 use gangline_base::{Bytes, with_causes};
 use gangline_orchestration::Snapshot;
@@ -15,7 +16,7 @@ use super::actor::{Actor, entries_per_snapshot};
 use super::batch::Batch;
 use super::handle::Request;
 use crate::codec::encode_snapshot;
-use crate::db::{self, ArchiveOrder, Archived, Examination, Sequence, SnapshotOrder};
+use crate::db::{self, ArchiveOrder, Archived, Examination, Sequence, ShrinkOrder, Shrunk, SnapshotOrder};
 
 /// Chores that may wait: one is under way at most.
 pub(super) const CHORES_MAX: usize = 1;
@@ -31,6 +32,8 @@ pub(super) enum Chore {
     Archive(ArchiveOrder),
     /// Look at the archive.
     Examine(Examination),
+    /// Give back what nothing uses.
+    Shrink(ShrinkOrder),
 }
 
 /// What came of a chore.
@@ -42,6 +45,8 @@ pub(super) enum Kept {
     Archived(Result<Archived, db::Error>),
     /// The archive is whole, or isn't.
     Examined(Result<(), db::Error>),
+    /// The database is smaller.
+    Shrunk(Result<Shrunk, db::Error>),
 }
 
 /// Does chores until nobody has any more.
@@ -59,6 +64,7 @@ pub(super) fn carry_out(chore: Chore) -> Request {
         Chore::Snapshot(state, order) => Kept::Snapshot(order.write(&encode_snapshot(&state))),
         Chore::Archive(order) => Kept::Archived(order.carry_out()),
         Chore::Examine(order) => Kept::Examined(order.carry_out()),
+        Chore::Shrink(order) => Kept::Shrunk(order.carry_out()),
     };
     Request::Kept { kept: Box::new(kept) }
 }
@@ -101,18 +107,45 @@ impl Actor {
         if self.entries_since_snapshot >= entries_per_snapshot(self.engine.jobs().len())
             || self.entries_since_snapshot > 0 && self.journal.wants_snapshot()
         {
-            let state = Box::new(self.engine.snapshot());
-            self.entries_since_snapshot = 0;
-            self.keeping.is_failing = false;
-            let order = self.journal.order_snapshot();
-            self.keeping.give(Chore::Snapshot(state, order));
+            self.order_snapshot();
         } else if let Some(order) = self.journal.order_archive().filter(|_| !self.keeping.is_failing) {
             self.keeping.give(Chore::Archive(order));
         } else if !self.keeping.is_examined {
             self.keeping.is_examined = true;
             let order = self.journal.order_examination();
             self.keeping.give(Chore::Examine(order));
+        } else if let Some(order) = self.journal.order_shrink() {
+            self.keeping.give(Chore::Shrink(order));
         }
+    }
+
+    /// At a stop: has the keeper write the state, and waits for it no longer than `within`, so that a slow disk holds up no stop.
+    pub(super) fn leave_snapshot(&mut self, requests: &Receiver<Request>, within: Duration) {
+        let deadline = Instant::now() + within;
+        let is_needed = |actor: &Actor| actor.entries_since_snapshot > 0 && actor.journal.poison().is_none();
+        while self.keeping.is_busy || is_needed(self) {
+            if !self.keeping.is_busy {
+                self.order_snapshot();
+            }
+            match requests.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Request::Kept { kept }) => self.kept(*kept),
+                // Nobody is served any more.
+                Ok(_) => {}
+                Err(_) => {
+                    let seconds = within.as_secs();
+                    warn!(seconds, "the last snapshot wasn't written in time; the next start replays more");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn order_snapshot(&mut self) {
+        let state = Box::new(self.engine.snapshot());
+        self.entries_since_snapshot = 0;
+        self.keeping.is_failing = false;
+        let order = self.journal.order_snapshot();
+        self.keeping.give(Chore::Snapshot(state, order));
     }
 
     /// What came of a chore.
@@ -129,6 +162,15 @@ impl Actor {
                 self.keeping.is_failing = true;
                 let (code, failure) = (failure.code(), with_causes(&failure));
                 warn!(code, failure, "old records can't be archived and stay in the journal; tried again later");
+            }
+            Kept::Shrunk(Ok(shrunk)) => self.journal.shrunk(shrunk),
+            Kept::Shrunk(Err(failure)) => {
+                self.journal.stop_shrinking();
+                let (code, failure) = (failure.code(), with_causes(&failure));
+                warn!(
+                    code,
+                    failure, "what nothing of the database uses can't be given back; tried again after a restart"
+                );
             }
             Kept::Examined(Ok(())) => {}
             Kept::Examined(Err(failure)) => {

@@ -36,6 +36,8 @@ const FIRST_AFTER: Duration = Duration::from_mins(1);
 const FILES_PER_BURST: u32 = 50;
 /// and the pause after them: 500 a second at most.
 const BURST_PAUSE: Duration = Duration::from_millis(100);
+/// From one look for curves of ended jobs that aren't packed yet to the next.
+const PACK_EVERY: Duration = Duration::from_mins(1);
 /// Removals that are asked of the control thread at once,
 const REMOVALS_PER_SLICE: usize = 100;
 /// and the pause after them.
@@ -79,6 +81,7 @@ pub(super) struct Outcome {
     pub(super) points: u64,
     pub(super) curves: u64,
     pub(super) records: u64,
+    pub(super) checkpoints: u64,
     /// The first thing that couldn't be removed, and why.
     pub(super) failure: Option<String>,
 }
@@ -91,6 +94,8 @@ pub(super) struct Sweeper {
     pub(super) reader: Reader,
     /// No curve before this job's is due any more.
     pub(super) curves_from: JobId,
+    /// No checkpoints of a job before this one are due any more.
+    pub(super) checkpoints_from: JobId,
     /// What couldn't be removed by the last pass, which was told.
     pub(super) told: Option<String>,
     /// Why the last pass ended early, which was told.
@@ -134,9 +139,17 @@ pub(super) fn run(
     let noted = sweeper.reader.read(read_clock).ok().flatten();
     let mut clock = CautiousClock::new(first_time(noted, last_seen, wall()), watch.elapsed());
     let mut is_lag_told = false;
-    let mut pause = FIRST_AFTER.min(sweeper.policy.every);
-    while service.rest(pause).is_ok() {
-        pause = sweeper.policy.every;
+    let every = sweeper.policy.every;
+    let mut due = watch.elapsed() + FIRST_AFTER.min(every);
+    while service.rest(PACK_EVERY.min(every)).is_ok() {
+        let packed = sweeper.pack(&mut service);
+        if sweeper.tell_end(packed).is_err() {
+            return;
+        }
+        if watch.elapsed() < due {
+            continue;
+        }
+        due = watch.elapsed() + every;
         let (shown, wall) = (wall(), watch.elapsed());
         let now = clock.at(shown, wall);
         let lag = shown.since(now);
@@ -177,13 +190,17 @@ impl Sweeper {
         service: &mut dyn Surroundings,
         outcome: &mut Outcome,
     ) -> Result<(), Ended> {
-        let Sweeper { reader, folder, policy, .. } = &*self;
-        let plan = Planning { reader, folder, policy, now, curves_from: self.curves_from }.plan()?;
+        let Sweeper { reader, folder, policy, curves_from, checkpoints_from, .. } = &*self;
+        let (curves_from, checkpoints_from) = (*curves_from, *checkpoints_from);
+        let plan = Planning { reader, folder, policy, now, curves_from, checkpoints_from }.plan()?;
         self.remove_files(now, &plan, service, outcome)?;
         for (job, _) in &plan.curves {
             self.thin(*job, service, outcome)?;
         }
         self.curves_from = plan.curves_from;
+        if self.remove_checkpoints(&plan.checkpoints, service, outcome)? {
+            self.checkpoints_from = plan.checkpoints_from;
+        }
         for (jobs, _) in plan.jobs {
             self.remove_records(jobs, service, outcome)?;
         }
@@ -311,7 +328,7 @@ impl Sweeper {
     }
 
     /// What is durable says so.
-    fn has_ended(&self, job: JobId) -> Result<bool, Ended> {
+    pub(super) fn has_ended(&self, job: JobId) -> Result<bool, Ended> {
         let kept = self.reader.read(|transaction| read_kept(transaction, job))?;
         Ok(kept.is_some_and(|kept| kept.ended_at.is_some()))
     }
@@ -379,10 +396,10 @@ impl Sweeper {
 
     /// One line for a pass, and one for what can't be removed when that is new.
     fn tell(&mut self, outcome: &Outcome) {
-        let Outcome { files, jobs_with_files, points, curves, records, failure } = outcome;
-        if files.entries + points + records > 0 {
+        let Outcome { files, jobs_with_files, points, curves, records, checkpoints, failure } = outcome;
+        if files.entries + points + records + checkpoints > 0 {
             let (files, bytes) = (files.entries, Bytes(files.bytes));
-            info!(files, %bytes, jobs = jobs_with_files, points, curves, records, "removed what was old");
+            info!(files, %bytes, jobs = jobs_with_files, points, curves, records, checkpoints, "removed what was old");
         } else {
             debug!("nothing was old");
         }

@@ -178,6 +178,7 @@ fn sweep(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sende
         launcher: Arc::clone(launcher),
         reader: actor.journal.reader(),
         curves_from: JobId(0),
+        checkpoints_from: JobId(0),
         told: None,
         told_end: None,
     };

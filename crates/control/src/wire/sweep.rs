@@ -39,6 +39,9 @@ pub struct Sweep {
     pub early_stop: Option<EarlyStop>,
     /// Its jobs, in the order of the grid.
     pub points: Vec<SweepPoint>,
+    /// Jobs that can't be shown, because what is kept of them is damaged on disk (G0213).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
 }
 
 /// Asynchronous successive halving: at each rung the best of the values seen there so far go on, one in `reduction`.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::statfs;
 
+use super::place::{Tree, own};
 use crate::files::{read_bounded, write_durably};
 use crate::process::{as_pid, kill_all};
 
@@ -42,7 +43,7 @@ impl AttemptGroup {
     /// Makes the group of the attempt in `folder` below the group of this process, and moves this process there: all that it starts
     /// from now on is in it. None if there are no such groups here, or this user may not make one.
     pub(crate) fn enter(folder: &Path) -> Option<Membership> {
-        let parent = own_group()?;
+        let parent = own(Tree::Unified)?.folder();
         remove_abandoned(&parent, ABANDONED_AFTER);
         let group = AttemptGroup { path: parent.join(name(folder)) };
         match group.make(folder) {
@@ -123,23 +124,6 @@ impl Drop for Membership {
     }
 }
 
-/// Where this process is, in version 2.
-fn own_group() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    Some(mounted(&mounts)?.join(own.trim_start_matches('/')))
-}
-
-/// Where version 2 is mounted, by /proc/self/mounts.
-fn mounted(mounts: &str) -> Option<PathBuf> {
-    let fields = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    mounts.lines().map(fields).find(|fields| fields.get(2).is_some_and(|kind| kind == "cgroup2")).map(|fields| {
-        // A space in a path is written as \040; nobody mounts this there.
-        PathBuf::from(fields[1].replace("\\040", " "))
-    })
-}
-
 /// Told from the groups of all other attempts, also of other data folders.
 fn name(folder: &Path) -> String {
     let hash = blake3::hash(folder.as_os_str().as_bytes()).to_hex();
@@ -196,14 +180,6 @@ fn below(group: &Path, depth: usize) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn where_version_2_is_mounted_is_found_beside_version_1() {
-        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
-                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
-        assert_eq!(mounted(mounts), Some(PathBuf::from("/sys/fs/cgroup/unified")));
-        assert_eq!(mounted("tmpfs /tmp tmpfs rw 0 0\n"), None);
-    }
 
     #[test]
     fn only_old_and_empty_groups_of_attempts_are_removed() {

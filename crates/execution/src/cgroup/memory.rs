@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use gangline_base::Bytes;
 
+use super::place::{Place, Tree, own};
+
 /// Where a version of cgroups has what.
 struct Version {
-    /// Before the path of its group, in /proc/self/cgroup.
-    mark: &'static str,
-    root: &'static str,
+    tree: Tree,
     limit: &'static str,
     used: &'static str,
     /// Has a line `oom_kill N`.
@@ -18,16 +18,9 @@ struct Version {
 }
 
 const VERSIONS: [Version; 2] = [
+    Version { tree: Tree::Unified, limit: "memory.max", used: "memory.current", events: "memory.events" },
     Version {
-        mark: "0::",
-        root: "/sys/fs/cgroup",
-        limit: "memory.max",
-        used: "memory.current",
-        events: "memory.events",
-    },
-    Version {
-        mark: ":memory:",
-        root: "/sys/fs/cgroup/memory",
+        tree: Tree::Controller("memory"),
         limit: "memory.limit_in_bytes",
         used: "memory.usage_in_bytes",
         events: "memory.oom_control",
@@ -44,26 +37,21 @@ pub(crate) struct Limit {
 
 /// The lowest limit of this process's group and those above it.
 pub(crate) fn limit() -> Option<Limit> {
-    groups().find_map(|(version, path)| version.tightest(Path::new(version.root), &path))
+    groups().find_map(|(version, place)| version.tightest(&place.root, &place.group))
 }
 
 /// How many processes of this process's group, or of the nearest one above it that is counted for, the kernel has killed for memory,
 /// ever. None if it doesn't count them.
 pub(crate) fn oom_kills() -> Option<u64> {
-    groups().find_map(|(version, path)| version.oom_kills(Path::new(version.root), &path))
+    groups().find_map(|(version, place)| version.oom_kills(&place.root, &place.group))
 }
 
-/// This process's group in each version, relative to its root; version 2 first.
-fn groups() -> impl Iterator<Item = (&'static Version, String)> {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    VERSIONS.iter().filter_map(move |version| Some((version, version.group_in(&own)?)))
+/// This process's group in each version; version 2 first.
+fn groups() -> impl Iterator<Item = (&'static Version, Place)> {
+    VERSIONS.iter().filter_map(|version| Some((version, own(version.tree)?)))
 }
 
 impl Version {
-    fn group_in(&self, own: &str) -> Option<String> {
-        own.lines().find_map(|line| Some(line.split_once(self.mark)?.1.trim_start_matches('/').to_owned()))
-    }
-
     /// A group that was made within another, as an attempt's is, has no file of its own unless memory is handed out below the other.
     fn oom_kills(&self, root: &Path, path: &str) -> Option<u64> {
         let leaf = root.join(path);
@@ -92,14 +80,6 @@ fn counted(events: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn groups_of_both_versions_are_found() {
-        let own = "5:memory:/slurm/job_7/step_0\n0::/user.slice\n";
-        let found = |own: &str| VERSIONS.iter().map(|version| version.group_in(own)).collect::<Vec<_>>();
-        assert_eq!(found(own), [Some("user.slice".to_owned()), Some("slurm/job_7/step_0".to_owned())]);
-        assert_eq!(found("nonsense"), [None, None]);
-    }
 
     #[test]
     fn the_tightest_limit_counts() {

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod memory;
+mod place;
 
 pub(crate) use attempt::AttemptGroup;
 pub(crate) use memory::{Limit, limit, oom_kills};

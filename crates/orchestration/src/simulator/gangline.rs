@@ -83,6 +83,7 @@ impl Gangline {
             budget: None,
             spares: 0,
             datasets: Default::default(),
+            pins: Default::default(),
             submitter: Submitter(view.workload.label(trace.user).to_owned()),
         }
     }

@@ -251,6 +251,7 @@ mod tests {
                 budget: None,
                 spares: 0,
                 datasets: Default::default(),
+                pins: Default::default(),
                 submitter: Submitter("ann".to_owned()),
             };
             self.happens(seconds_later, Event::JobSubmitted(Arc::new(spec)));

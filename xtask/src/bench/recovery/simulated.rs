@@ -15,6 +15,8 @@ const ANSWER_MOST: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// An odd number whose multiples are all over the place.
 const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
+/// How long a step takes, about.
+const STEP_NANOS: u64 = 100_000_000;
 /// A process id that no process can have on Linux.
 const NOBODY: u32 = (4 << 20) + 1;
 
@@ -117,9 +119,14 @@ impl Supervisor {
         let from = self.report["samples_from"].as_u64().unwrap_or_default();
         let Some(samples) = self.report["samples"].as_array_mut() else { return };
         let next = from + samples.len() as u64;
-        samples.extend((next..next + self.samples_each).map(
-            |number| json!({"at": now, "step": number, "loss": 1.0 / (1.0 + number as f64), "tokens": number * 65_536}),
-        ));
+        samples.extend((next..next + self.samples_each).map(|number| {
+            // Steps take about as long as each other and never exactly; a loss falls, is scattered, and is a framework's 32-bit float.
+            let scatter = (number + now).wrapping_mul(SCATTER) >> 32;
+            let at = now - (next + self.samples_each - number) * STEP_NANOS + scatter % (STEP_NANOS / 50);
+            let noise = (scatter % 100_000) as f32 / 1e6;
+            let loss = f64::from((10.0 / (1.0 + number as f32).sqrt() + 1.5) * (1.0 + noise));
+            json!({"at": at, "step": number, "loss": loss, "tokens": number * 65_536})
+        }));
     }
 
     /// Samples below this number are durable.

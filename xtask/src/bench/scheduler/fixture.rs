@@ -82,6 +82,7 @@ impl Gang {
             budget: None,
             spares: 0,
             datasets: Default::default(),
+            pins: Default::default(),
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },

@@ -245,6 +245,7 @@ impl Examples {
             budget: self.maybe(Self::money),
             spares: self.number(),
             datasets: self.datasets().into_iter().collect(),
+            pins: self.pins(),
             submitter: Submitter(self.text()),
         }
     }

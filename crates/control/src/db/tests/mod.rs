@@ -2,6 +2,8 @@
 
 mod archive;
 mod damage;
+mod moved;
+mod shrinking;
 mod writing;
 
 use std::fs;

@@ -1,12 +1,12 @@
 //! Right job files: every key reaches the specification, and what is left out has its default.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, Bytes, Goal, Launch, Level, Money, Priority, Reduction, Segment, SweepRules, TopologyRequest,
+    AcceleratorKind, Bytes, Goal, Launch, Level, Money, Pin, Priority, Reduction, Segment, SweepRules, TopologyRequest,
 };
 
 use super::*;
@@ -101,6 +101,15 @@ fn stragglers_are_put_up_with_unless_the_job_says_otherwise() {
         !evicts("name: a") && !evicts("recovery: {max_faults: 1}") && !evicts("recovery: {evict_stragglers: false}")
     );
     assert!(evicts("recovery: {evict_stragglers: true}"));
+}
+
+#[test]
+fn what_is_kept_is_said_key_by_key() {
+    let pins = |text: &str| accepted(&format!("run: x\n{text}"), &[]).pins;
+    assert_eq!(pins("name: a"), BTreeSet::new());
+    assert_eq!(pins("retention: {logs: policy}"), BTreeSet::new());
+    assert_eq!(pins("retention: {checkpoints: keep, logs: keep}"), BTreeSet::from([Pin::Logs, Pin::Checkpoints]));
+    assert_eq!(pins("retention: {samples: keep, record: keep}"), BTreeSet::from([Pin::Samples, Pin::Record]));
 }
 
 #[test]

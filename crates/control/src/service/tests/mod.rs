@@ -1,6 +1,7 @@
 //! The service's promises, tried on a real journal with a launcher that only remembers and a clock that stands until it is
 //! moved. Turns are taken by hand, so that nothing depends on threads.
 
+mod curves;
 mod disk;
 mod ends;
 mod epoch;
@@ -9,6 +10,7 @@ mod kept;
 mod lost;
 mod once;
 mod pages;
+mod pins;
 mod platform;
 mod random;
 mod rebuilt;

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::random::Chaos;
 use super::{Supervisor, World, fault, spec};
-use crate::rebuild::{Outcome as Rebuilt, rebuild};
+use crate::rebuild::{Outcome as Rebuilt, rebuild, rebuild_from_history};
 
 /// Histories tried.
 const SEEDS: u64 = 12;
@@ -241,4 +241,49 @@ fn jobs_that_were_removed_on_purpose_stay_away() {
     assert_eq!((rows(&world).0, rows(&world).1.len()), (ledger, 1));
     let again = check(&world);
     assert!(again.is_sound() && again.jobs.removed == 1, "{:?}", again.differences);
+}
+
+/// Proves A-14 where the database is gone: what archive and snapshots have comes back, the rest is told, and no id is given out again.
+#[test]
+fn a_lost_database_is_begun_anew_from_history_and_snapshots() {
+    let mut world = super::room::small();
+    let first = world.submit(spec("ends", 1, 1));
+    let now = world.now;
+    let launched = world.launch().remove(0);
+    Supervisor::new(&launched, now).runs(now).steps(now, 3).worked(700).ends(now, Outcome::Succeeded).tell(&mut world);
+    let (taken, _) = super::room::fill(&mut world);
+    world.pass_slowly(Duration::from_secs(5));
+    let (shown, booked) = world.stored(first).expect("it is there");
+    world.submit(spec("in the database alone", 1, 1));
+    let last = world.submit(spec("too", 1, 1));
+    world.crash();
+    let path = world.folder.path().join("journal.sqlite");
+    std::fs::write(&path, vec![0; 8_192]).expect("it is ours");
+    rebuild(world.folder.path(), false).expect_err("there is no schema");
+    let made = rebuild_from_history(world.folder.path()).expect("history and snapshots are there");
+    assert!(made.before.as_ref().is_some_and(|before| before.exists()), "the lost one is kept");
+    let told = made.journal.clone().unwrap_or_default();
+    assert_eq!((made.jobs.remade, made.bookings.remade), (1, 1));
+    let refused = world.open().expect_err("the loss has to be accepted").to_string();
+    assert!(refused.contains("journal") && told.contains("--accept-loss-after"), "{refused} {told}");
+    let after = made.differences[0].split(['d', ';']).find_map(|part| part.trim().parse().ok()).expect("it says where");
+    world.journal.accept_loss_after = Some(crate::db::Sequence(after));
+    world.open().expect("it opens");
+    let (again, booked_again) = world.stored(first).expect("it is made again");
+    assert_eq!((again.state, again.ended_at, booked_again), (shown.state, shown.ended_at, booked));
+    assert!(world.submit(spec("next", 1, 1)) > last, "no id is given out again");
+    assert!(world.stored(taken[0]).is_some(), "what waits is known by the state");
+}
+
+#[test]
+fn without_history_and_snapshots_nothing_is_begun_anew() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("journal.sqlite"), "lost").expect("it is ours");
+    let refused = rebuild_from_history(folder.path()).expect_err("there is nothing");
+    assert!(refused.to_string().contains("history"), "{refused}");
+    assert_eq!(
+        std::fs::read(folder.path().join("journal.sqlite")).expect("it is there"),
+        b"lost",
+        "nothing has been changed"
+    );
 }

@@ -55,16 +55,35 @@ impl Surroundings for Hands<'_> {
     }
 }
 
-fn sweep_with(world: &mut World, policy: Retention, patience: Option<u32>) -> (Result<(), Ended>, Swept) {
+fn sweeper(world: &mut World, policy: Retention) -> Sweeper {
     let launcher: Arc<dyn Launcher> = world.machines.clone();
-    let (folder, reader, now) = (world.folder.path().to_owned(), world.actor().reader.clone(), world.now);
-    let mut sweeper = Sweeper { folder, policy, launcher, reader, curves_from: JobId(0), told: None, told_end: None };
+    let (folder, reader) = (world.folder.path().to_owned(), world.actor().reader.clone());
+    Sweeper {
+        folder,
+        policy,
+        launcher,
+        reader,
+        curves_from: JobId(0),
+        checkpoints_from: JobId(0),
+        told: None,
+        told_end: None,
+    }
+}
+
+/// Packs the curves of jobs that have ended, as far as the patience goes.
+pub(super) fn pack_curves(world: &mut World, patience: Option<u32>) -> Result<(), Ended> {
+    let sweeper = sweeper(world, Retention::DEFAULT);
+    sweeper.pack(&mut Hands { world, patience })
+}
+
+pub(super) fn sweep_with(world: &mut World, policy: Retention, patience: Option<u32>) -> (Result<(), Ended>, Swept) {
+    let (mut sweeper, now) = (sweeper(world, policy), world.now);
     let mut outcome = Swept::default();
     let ended = sweeper.remove_due(now, &mut Hands { world, patience }, &mut outcome);
     (ended, outcome)
 }
 
-fn clean(world: &mut World, policy: Retention) -> Swept {
+pub(super) fn clean(world: &mut World, policy: Retention) -> Swept {
     let (ended, outcome) = sweep_with(world, policy, None);
     ended.expect("nothing stops it");
     outcome
@@ -78,7 +97,7 @@ fn leave_files(spec: &SupervisorSpec) {
 }
 
 /// An attempt begins, leaves files and ends like this; its supervisor is gone then.
-fn attempt(world: &mut World, outcome: impl FnOnce(Timestamp) -> Outcome) -> SupervisorSpec {
+pub(super) fn attempt(world: &mut World, outcome: impl FnOnce(Timestamp) -> Outcome) -> SupervisorSpec {
     let spec = world.launch().pop().expect("it is placed");
     leave_files(&spec);
     world.pass(SECOND);
@@ -91,14 +110,14 @@ fn attempt(world: &mut World, outcome: impl FnOnce(Timestamp) -> Outcome) -> Sup
     spec
 }
 
-fn succeed(world: &mut World, name: &str) -> (JobId, PathBuf) {
+pub(super) fn succeed(world: &mut World, name: &str) -> (JobId, PathBuf) {
     let job = world.submit(spec(name, 1, 1));
     let spec = attempt(world, |_| Outcome::Succeeded);
     assert_eq!(world.show(job).state, JobState::Succeeded);
     (job, spec.folder.parent().expect("an attempt's folder").to_owned())
 }
 
-fn later(world: &mut World, days: u32) {
+pub(super) fn later(world: &mut World, days: u32) {
     world.now = world.now + DAY * days;
 }
 
@@ -344,7 +363,7 @@ fn folders_that_no_job_claims_go_a_while_after_they_were_seen() {
 }
 
 /// Stores a curve of so many points, as the first of two nodes sent it and an earlier release kept it.
-fn store_curve(world: &mut World, job: JobId, points: u64) {
+pub(super) fn store_curve(world: &mut World, job: JobId, points: u64) {
     let row = |node_rank, number: u64| {
         let small = f64::from(u32::try_from(number).expect("few"));
         let loss = if number == points / 3 { 50.0 } else { 5.0 - small / 1e5 };
@@ -357,7 +376,7 @@ fn store_curve(world: &mut World, job: JobId, points: u64) {
     world.pass(SECOND);
 }
 
-fn samples(world: &mut World, job: JobId) -> (u64, u64) {
+pub(super) fn samples(world: &mut World, job: JobId) -> (u64, u64) {
     let sql = "SELECT count(*) FILTER (WHERE node_rank = 0), count(*) FILTER (WHERE node_rank > 0) FROM samples WHERE job = ?1";
     let count = |transaction: &rusqlite::Transaction<'_>| {
         transaction.query_row(sql, [job.0.cast_signed()], |row| Ok((row.get(0)?, row.get(1)?)))

@@ -14,7 +14,7 @@ use crate::wire::{self, JobState};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn small() -> World {
+pub(super) fn small() -> World {
     World::with_journal(&[("n1", 1)], db::Options { bytes_max: Bytes(4 << 20), ..db::Options::default() })
 }
 
@@ -26,7 +26,7 @@ fn submit(world: &mut World) -> Result<JobId, Error> {
 }
 
 /// Submits until a job is refused.
-fn fill(world: &mut World) -> (Vec<JobId>, Error) {
+pub(super) fn fill(world: &mut World) -> (Vec<JobId>, Error) {
     let mut taken = Vec::new();
     loop {
         match submit(world) {
@@ -154,6 +154,29 @@ fn a_snapshot_is_written_while_requests_are_answered() {
     world.crash_and_restart();
     assert_eq!(world.state(), state);
     assert!(!world.show(taken).state.is_final());
+}
+
+/// A keeper that works, and one whose disk hangs.
+#[test]
+fn a_stop_leaves_a_snapshot_and_waits_for_it_no_longer_than_it_may() {
+    for hangs in [false, true] {
+        let mut world = small();
+        submit(&mut world).expect("there is room");
+        let (chores, taken) = std::sync::mpsc::sync_channel(1);
+        let (service, requests) = std::sync::mpsc::sync_channel(4);
+        let keeper =
+            std::thread::spawn(
+                move || if hangs { drop(taken.recv()) } else { super::super::keeper::run(&taken, &service) },
+            );
+        let actor = world.actor();
+        actor.keeping = super::super::keeper::Keeping::new(chores);
+        actor.leave_snapshot(&requests, if hangs { Duration::from_millis(20) } else { Duration::from_secs(60) });
+        let state = world.state();
+        assert_eq!(names(&world, "snapshots").is_empty(), hangs);
+        world.crash_and_restart();
+        assert_eq!(world.state(), state, "without one the records say the same");
+        keeper.join().expect("no panic");
+    }
 }
 
 #[test]

@@ -55,6 +55,30 @@ fn every_flipped_bit_of_a_jobs_row_is_told_and_hides_no_other_job() {
 }
 
 /// As it is in the table, packed or not.
+/// A row that an index doesn't know is there for a listing, and not for a search.
+#[test]
+fn an_index_that_does_not_fit_its_table_is_found_by_the_daily_pass() {
+    let mut world = world();
+    let reader = world.actor().journal.reader();
+    let told =
+        |reader: &crate::db::Reader| super::super::audit::pass(reader, &|| true).expect("it isn't stopped").summary();
+    assert_eq!(told(&reader), None);
+    let other = "UPDATE sqlite_schema SET sql = replace(sql, 'is_live = 1', 'is_live = 0') WHERE name = 'jobs_live'";
+    let connection = Connection::open(world.folder.path().join("journal.sqlite")).expect("the database opens");
+    connection.pragma_update(None, "writable_schema", "ON").expect("it is ours");
+    assert_eq!(connection.execute(other, []).expect("the statement is sound"), 1);
+    drop(connection);
+    world.crash();
+    world.open().expect("the folder opens again");
+    let reader = world.actor().journal.reader();
+    let quick: String = reader
+        .read(|transaction| transaction.query_row("PRAGMA quick_check", [], |row| row.get(0)))
+        .expect("it is readable");
+    assert_eq!(quick, "ok", "what a start looks at doesn't show it");
+    let told = told(&reader).expect("it is found");
+    assert!(told.contains("jobs_live") && told.ends_with("run gangline rebuild"), "{told}");
+}
+
 fn stored_document(world: &mut World, job: JobId) -> Vec<u8> {
     let sql = format!("SELECT doc FROM jobs WHERE job = {}", job.0);
     let reader = world.actor().journal.reader();

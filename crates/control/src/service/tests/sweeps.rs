@@ -13,7 +13,7 @@ use gangline_orchestration::Refusal;
 use super::super::Error;
 use super::super::handle::Request;
 use super::{Supervisor, World, spec};
-use crate::model::{read_records, sweep_to_wire};
+use crate::model::{read_sweep_jobs, sweep_to_wire};
 use crate::wire::{self, JobState};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -43,8 +43,10 @@ fn submit(world: &mut World, sweep: SweepSpec) -> Result<wire::SweepSubmitted, E
 
 fn show(world: &mut World, points: u64) -> wire::Sweep {
     let reader = world.actor().journal.reader();
-    let records = reader.read(|transaction| read_records(transaction, JobId(1)..JobId(1 + points)));
-    sweep_to_wire(SweepId(JobId(1)), &records.expect("the read models are readable")).expect("a sweep")
+    let found = reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(1))));
+    let sweep = sweep_to_wire(SweepId(JobId(1)), &found.expect("the read models are readable")).expect("a sweep");
+    assert_eq!(u64::try_from(sweep.points.len() + sweep.damaged.len()), Ok(points));
+    sweep
 }
 
 /// The supervisors of what has just been placed; their ranks run.
@@ -142,4 +144,28 @@ fn a_job_ends_when_its_budget_is_spent() {
     let because = "spent $0.20 (estimated) of its budget of $0.20";
     assert_eq!((shown.state, shown.because.as_str()), (JobState::Stopped, because));
     assert_eq!(shown.budget.map(|budget| (budget.spent_nano_dollars, budget.ends_at)), Some((195_000_000, None)));
+}
+
+#[test]
+fn a_damaged_row_of_a_sweep_fails_itself_alone() {
+    let mut world = World::new(&[("n1", 1)]);
+    submit(&mut world, sweep(3, SweepRules { max_parallel: None, early_stop: None })).expect("it is taken");
+    let database = rusqlite::Connection::open(world.folder.path().join("journal.sqlite")).expect("it opens");
+    for (damaged, jobs) in [(2, vec!["job-2"]), (1, vec!["job-1", "job-2"])] {
+        let sql = format!("UPDATE jobs SET sum = x'00' WHERE job = {damaged}");
+        database.execute(&sql, []).expect("it is ours");
+        let shown = show(&mut world, 3);
+        assert_eq!(
+            (shown.damaged, shown.points.len()),
+            (jobs.iter().map(|job| (*job).to_owned()).collect(), 3 - jobs.len())
+        );
+        assert_eq!((shown.name.as_str(), shown.queue.as_str()), ("sft", "research"));
+    }
+    database.execute("UPDATE jobs SET sum = x'00'", []).expect("it is ours");
+    let reader = world.actor().journal.reader();
+    let refused =
+        reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(1)))).expect_err("nothing is left");
+    assert_eq!(refused.code(), "G0213");
+    let none = reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(9)))).expect("there is nothing");
+    assert!(sweep_to_wire(SweepId(JobId(9)), &none).is_none());
 }

@@ -140,6 +140,7 @@ pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
         budget: None,
         spares: 0,
         datasets: Default::default(),
+        pins: Default::default(),
         submitter: Submitter("ada".to_owned()),
     }
 }

@@ -1,9 +1,10 @@
 //! What nodes are, and what the engine remembers of run times, speeds, data and losses.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, DeviceLayout, Lane, Level, NodeName, PoolName, Step, Submitter,
+    AcceleratorKind, AttemptNumber, Bytes, DeviceLayout, Lane, Level, NodeName, Pin, PoolName, Step, Submitter,
 };
 use gangline_orchestration::{
     History, Kin, Location, LossHistory, LossRecord, NodeCapacity, NodeSpec, Pace, Sample, SpareRules, SpareSizing,
@@ -12,6 +13,11 @@ use gangline_orchestration::{
 use super::{Examples, queue_name};
 
 impl Examples {
+    pub(super) fn pins(&mut self) -> BTreeSet<Pin> {
+        let all = [Pin::Logs, Pin::Samples, Pin::Record, Pin::Checkpoints];
+        if self.has_network { all.into_iter().filter(|_| self.below(2) == 0).collect() } else { BTreeSet::new() }
+    }
+
     pub(super) fn node(&mut self) -> NodeSpec {
         let name = NodeName::new(&format!("node-{}.rack_1", self.below(1_000))).expect("a valid name");
         let (accelerator, accelerators) = (AcceleratorKind(self.text()), self.number());

@@ -87,7 +87,7 @@ impl Soak {
 ///
 /// # Errors
 /// When it can't be run to its end.
-pub(super) fn run(options: &[String]) -> Result<bool> {
+pub(in crate::soak) fn run(options: &[String]) -> Result<bool> {
     let arguments = std::iter::once("soak").chain(options.iter().map(String::as_str));
     let options = match Options::try_parse_from(arguments) {
         Ok(options) => options,

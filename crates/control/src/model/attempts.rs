@@ -1,0 +1,57 @@
+//! How many attempts a job's document has.
+
+use super::record::AttemptRecord;
+
+/// Attempts kept in the document; the ledger keeps all.
+const ATTEMPTS_KEPT: usize = 50;
+/// Nodes' shares that attempts before the newest two have in it all together: of a gang of thousands of nodes a few attempts are kept, and
+/// the document, which is written again and again, stays at a few megabytes.
+const OLDER_SHARES_KEPT: usize = 8_192;
+const NEWEST_ATTEMPTS: usize = 2;
+
+/// How many of the oldest attempts are too much for a document.
+pub(super) fn excess_attempts(attempts: &[AttemptRecord]) -> usize {
+    let mut shares = 0;
+    let fits = |(age, attempt): &(usize, &AttemptRecord)| {
+        shares += if *age < NEWEST_ATTEMPTS { 0 } else { attempt.shares.len() };
+        *age < ATTEMPTS_KEPT && shares <= OLDER_SHARES_KEPT
+    };
+    attempts.len() - attempts.iter().rev().enumerate().take_while(fits).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use gangline_base::Timestamp;
+
+    use super::super::record::ShareRecord;
+    use super::*;
+
+    #[test]
+    fn a_document_has_fewer_attempts_of_a_large_gang_and_always_the_newest_two() {
+        let share = ShareRecord {
+            node: "n1".to_owned(),
+            devices: Vec::new(),
+            report: None,
+            last: None,
+            samples_stored: 0,
+            price: None,
+        };
+        let attempt = |nodes: usize| AttemptRecord {
+            number: 1,
+            placed_at: Timestamp::EPOCH,
+            ended_at: None,
+            placed_because: String::new(),
+            ended_because: None,
+            fault: None,
+            shares: vec![share.clone(); nodes],
+            stragglers: Vec::new(),
+        };
+        let kept = |sizes: &[usize]| {
+            let attempts: Vec<AttemptRecord> = sizes.iter().map(|nodes| attempt(*nodes)).collect();
+            attempts.len() - excess_attempts(&attempts)
+        };
+        assert_eq!((kept(&[]), kept(&[1; 50]), kept(&[1; 51]), kept(&[170; 60])), (0, 50, 50, 50));
+        assert_eq!((kept(&[4_096; 50]), kept(&[16_384; 3]), kept(&[8_192; 3])), (4, 2, 3));
+        assert_eq!(kept(&[1, 1, 9_000, 1, 1]), 2, "none is left out between two that are kept");
+    }
+}

@@ -1,0 +1,133 @@
+//! Whose checkpoints are due. Nothing is unless the configuration says so; then the newest good one of a folder stays all the same, and
+//! a folder that overlaps with that of another job which has not ended, ended too recently, or keeps its own, is left alone.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use gangline_base::{JobId, Pin, Timestamp};
+use gangline_storage::{Options, PrunePolicy, Store};
+
+use super::plan::{Error, Plan, Planning, shown};
+use crate::model::{Kept, checkpoint_folder, next_job};
+
+/// Folders of checkpoints that one pass looks at, at most.
+const FOLDERS_PER_PASS_MAX: usize = 1_000;
+/// What is left of a folder's checkpoints.
+pub(crate) const KEEP_NEWEST: PrunePolicy = PrunePolicy { keep: NonZeroUsize::MIN };
+
+/// A job's checkpoints that are old.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DueCheckpoints {
+    pub(crate) job: JobId,
+    pub(crate) ended_at: Timestamp,
+    pub(crate) folder: PathBuf,
+    /// What the rule says.
+    pub(crate) because: String,
+}
+
+impl Planning<'_> {
+    /// Adds the folders with checkpoints of jobs that ended long enough ago.
+    pub(super) fn plan_checkpoints(&self, plan: &mut Plan) -> Result<(), Error> {
+        let Some(age) = self.policy.checkpoints else { return Ok(()) };
+        let because = format!("retention.checkpoints is {}", shown(age));
+        let mut due: BTreeMap<PathBuf, DueCheckpoints> = BTreeMap::new();
+        let (mut after, mut is_contiguous) = (JobId(self.checkpoints_from.0.saturating_sub(1)), true);
+        while due.len() < FOLDERS_PER_PASS_MAX
+            && let Some(job) = self.reader.read(|transaction| next_job(transaction, after))?
+        {
+            after = job;
+            let Some(kept) = self.kept(job)?.flatten() else { return Ok(()) };
+            if !self.is_old(kept.submitted_at, self.policy.checkpoints) {
+                // Ids are given in the order of time: all that follow are younger.
+                break;
+            }
+            is_contiguous &= self.lets_go(&kept) || kept.pins.contains(&Pin::Checkpoints);
+            if is_contiguous {
+                plan.checkpoints_from = JobId(job.0 + 1);
+            }
+            let Some(ended_at) = kept.ended_at.filter(|_| self.lets_go(&kept)) else { continue };
+            let folder = self.folder_of(&kept);
+            if has_several(&folder) {
+                due.insert(folder.clone(), DueCheckpoints { job, ended_at, folder, because: because.clone() });
+            }
+        }
+        if !due.is_empty() {
+            self.leave_out_shared(&mut due)?;
+        }
+        plan.checkpoints.extend(due.into_values());
+        plan.checkpoints.sort_by_key(|due| due.job);
+        Ok(())
+    }
+
+    /// Whether a job's checkpoints may go.
+    fn lets_go(&self, kept: &Kept) -> bool {
+        let is_old = kept.ended_at.is_some_and(|at| self.is_old(at, self.policy.checkpoints));
+        is_old && !kept.pins.contains(&Pin::Checkpoints)
+    }
+
+    /// As the file system names it, so that two ways to one folder are seen to be that.
+    fn folder_of(&self, kept: &Kept) -> PathBuf {
+        let folder = checkpoint_folder(self.folder, kept.id, kept.checkpoints.as_deref());
+        folder.canonicalize().unwrap_or(folder)
+    }
+
+    /// Leaves out whatever a job that needs its checkpoints may have something in. Where a job's record can't be read, that may be any.
+    fn leave_out_shared(&self, due: &mut BTreeMap<PathBuf, DueCheckpoints>) -> Result<(), Error> {
+        let mut after = JobId(0);
+        while let Some(job) = self.reader.read(|transaction| next_job(transaction, after))? {
+            after = job;
+            match self.kept(job)?.flatten() {
+                None => due.clear(),
+                Some(kept) if !self.lets_go(&kept) => remove_overlapping(due, &self.folder_of(&kept)),
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes what is in this folder, and what this folder is in.
+fn remove_overlapping<T>(due: &mut BTreeMap<PathBuf, T>, folder: &Path) {
+    for outer in folder.ancestors() {
+        due.remove(outer);
+    }
+    let inner = |due: &BTreeMap<PathBuf, T>| {
+        due.range(folder.to_owned()..).next().map(|(found, _)| found.clone()).filter(|found| found.starts_with(folder))
+    };
+    while let Some(found) = inner(due) {
+        due.remove(&found);
+    }
+}
+
+/// Whether there is something to remove. What can't be read has nothing.
+fn has_several(folder: &Path) -> bool {
+    Store::open(folder, Options::reader()).and_then(|store| store.list()).is_ok_and(|listed| listed.len() > 1)
+}
+
+/// How many checkpoints would go, and how many bytes, if the newest is good.
+pub(crate) fn size_of_due(folder: &Path) -> (u64, u64) {
+    let listed = Store::open(folder, Options::reader()).and_then(|store| store.list()).unwrap_or_default();
+    let older = &listed[..listed.len().saturating_sub(1)];
+    let bytes = older.iter().filter_map(|listed| listed.manifest.as_ref().ok()).map(|info| info.bytes.0).sum();
+    (u64::try_from(older.len()).unwrap_or(u64::MAX), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_overlaps_with_those_around_it_and_in_it_and_no_other() {
+        let folders = ["/a", "/a/b", "/a/b/c", "/a/b-2", "/a/bc", "/b"];
+        let left = |folder: &str| {
+            let mut due: BTreeMap<PathBuf, ()> = folders.iter().map(|folder| (PathBuf::from(folder), ())).collect();
+            remove_overlapping(&mut due, Path::new(folder));
+            due.into_keys().map(|folder| folder.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(left("/a/b"), ["/a/b-2", "/a/bc", "/b"]);
+        assert_eq!(left("/"), [""; 0]);
+        assert_eq!(left("/c"), ["/a", "/a/b", "/a/b/c", "/a/b-2", "/a/bc", "/b"]);
+        assert_eq!(left("/a/b/c/d"), ["/a/b-2", "/a/bc", "/b"]);
+    }
+}
