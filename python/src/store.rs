@@ -118,9 +118,8 @@ impl Store {
         Ok(Store { inner: Mutex::new(Some(Arc::new(inner))), process: std::process::id() })
     }
 
-    /// Copies the tensors, and writes them in the background. `values` are compared with other ranks' and no more.
-
-    #[expect(clippy::too_many_arguments, reason = "one of them is Python's own")]
+    /// Copies the tensors, and writes them in the background. `notes` are the metadata, the types of what in it was no text, and values
+    /// that are compared with other ranks' and no more.
     fn save(
         &self,
         py: Python<'_>,

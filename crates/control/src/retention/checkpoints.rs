@@ -13,8 +13,17 @@ use crate::model::{Kept, checkpoint_folder, next_job};
 
 /// Folders of checkpoints that one pass looks at, at most.
 const FOLDERS_PER_PASS_MAX: usize = 1_000;
-/// What is left of a folder's checkpoints.
-pub(crate) const KEEP_NEWEST: PrunePolicy = PrunePolicy { keep: NonZeroUsize::MIN };
+/// Removes all of a folder's checkpoints but the newest good save of its current branch; how many. Nothing of other branches goes
+/// unless there is such a save.
+pub(crate) fn keep_newest(folder: &Path) -> Result<usize, gangline_storage::Error> {
+    let store = Store::open(folder, Options::reader())?;
+    let newest = PrunePolicy::Keep { last: NonZeroUsize::MIN, rules: Vec::new() };
+    let mut removed = store.prune(&newest, false)?.removed.len();
+    if store.latest()?.checkpoint.is_some() {
+        removed += store.prune(&PrunePolicy::Abandoned(None), false)?.removed.len();
+    }
+    Ok(removed)
+}
 
 /// A job's checkpoints that are old.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,10 +116,11 @@ fn has_several(folder: &Path) -> bool {
 
 /// How many checkpoints would go, and how many bytes, if the newest is good.
 pub(crate) fn size_of_due(folder: &Path) -> (u64, u64) {
-    let listed = Store::open(folder, Options::reader()).and_then(|store| store.list()).unwrap_or_default();
-    let older = &listed[..listed.len().saturating_sub(1)];
-    let bytes = older.iter().filter_map(|listed| listed.manifest.as_ref().ok()).map(|info| info.bytes.0).sum();
-    (u64::try_from(older.len()).unwrap_or(u64::MAX), bytes)
+    let found = Store::open(folder, Options::reader()).and_then(|store| Ok((store.list()?, store.line()?)));
+    let (listed, line) = found.unwrap_or_default();
+    let others = listed.iter().filter(|listed| Some(&listed.step) != line.first());
+    let bytes = others.clone().filter_map(|listed| listed.manifest.as_ref().ok()).map(|info| info.bytes.0).sum();
+    (others.count() as u64, bytes)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod preview;
 mod thinning;
 mod tree;
 
-pub(crate) use checkpoints::{DueCheckpoints, KEEP_NEWEST};
+pub(crate) use checkpoints::{DueCheckpoints, keep_newest};
 pub(crate) use clock::CautiousClock;
 pub use plan::Error;
 pub(crate) use plan::{DueLogs, DueLost, Plan, Planning, UNKNOWN_SINCE, name_of, open_jobs, read_job_folder};

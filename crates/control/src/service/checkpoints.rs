@@ -1,11 +1,10 @@
 //! Old checkpoints of jobs that ended long ago are removed, where the configuration asks for that.
 
 use gangline_base::with_causes;
-use gangline_storage::{Options, Store};
 
 use super::retention::{Ended, Outcome, Surroundings, Sweeper};
 use crate::model::Removal;
-use crate::retention::{DueCheckpoints, KEEP_NEWEST};
+use crate::retention::{DueCheckpoints, keep_newest};
 
 impl Sweeper {
     /// All but the newest good checkpoint of each folder; false if some couldn't be. The durable record says so first.
@@ -21,9 +20,8 @@ impl Sweeper {
             if !self.has_ended(*job)? {
                 continue;
             }
-            let pruned = Store::open(folder, Options::reader()).and_then(|store| store.prune(KEEP_NEWEST, false));
-            match pruned {
-                Ok(pruned) => outcome.checkpoints += u64::try_from(pruned.removed.len()).unwrap_or(u64::MAX),
+            match keep_newest(folder) {
+                Ok(removed) => outcome.checkpoints += removed as u64,
                 Err(failure) => {
                     are_all = false;
                     outcome.failure.get_or_insert(format!("{job}, its checkpoints: {}", with_causes(&failure)));
