@@ -53,7 +53,8 @@ class CheckpointCallback(Saving, TrainerCallback):
         """What `train` takes as `resume_from_checkpoint` to go on from the newest good checkpoint; None if there is none yet.
 
         The Trainer reads files, so the checkpoint is unpacked in `folder` (by default where temporary files are) until its
-        first step has been trained, by each process for itself: every one of them makes this call. Raises NotFound if none of them is good, Refused if another program saved it.
+        first step has been trained; each process makes this call and unpacks its own. Raises NotFound if none of the checkpoints is
+        good, Refused if another program saved it.
         """
         reader = self._reader()
         if reader is None:

@@ -58,7 +58,7 @@ def plugged(folder, rank):
     """Saves through torch's planners what one rank is refused; what the store said, and not torch of it."""
     import torch.distributed.checkpoint as dcp
 
-    state = {f"of {rank}": torch.ones(2).to_sparse() if rank else torch.ones(2)}
+    state = {f"of {rank}": print if rank else torch.ones(2)}
     try:
         dcp.save(state, storage_writer=gangline.torch.StorageWriter(pathlib.Path(folder, "plugged"), step=1))
     except dcp.CheckpointException as error:

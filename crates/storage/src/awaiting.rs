@@ -49,6 +49,7 @@ impl Committer {
             return Err(Error::corrupt(&path, Flaw::Malformed { what: "it is of another save" }));
         }
         if index.turn.is_some_and(|turn| turn > work.turn) {
+            refusal::check(partial, rank, self.writer, work.turn())?;
             return Err(Error::Abandoned { step, rank, why: "it has given it up and begun anew".to_owned() });
         }
         let difference = match (&work.alike, &index.alike) {

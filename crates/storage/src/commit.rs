@@ -164,11 +164,7 @@ impl Committer {
             } else if partial.is_some_and(|partial| partial.tag == self.writer.tag) {
                 self.remove_own_files(&root.join(&name))?;
                 // What the gang's ranks told each other before this one opened the store is of saves that it has no part in.
-                let mut refusals = list_names(&root.join(&name))
-                    .unwrap_or_default()
-                    .into_iter()
-                    .filter(|name| layout::is_refusal(name));
-                refusals.try_for_each(|refusal| disk.remove_file(&root.join(&name).join(refusal)))?;
+                self.remove_refusals(&root.join(&name))?;
             }
         }
         Ok(())
@@ -193,15 +189,20 @@ impl Committer {
 
     /// Rank 0, once all ranks have told of a later save and so know the end of earlier ones: removes what is left of those.
     fn clear_refused(&mut self, partial: &Path) -> Result<(), Error> {
-        let Writer { rank, world_size, .. } = self.writer;
         while let Some(refused) = self.refused.pop() {
             if refused == partial {
-                self.shared.disk.remove_file(&partial.join(layout::refusal_file(rank, world_size)))?;
+                self.remove_refusals(partial)?;
             } else {
                 self.shared.disk.remove_folder(&refused)?;
             }
         }
         Ok(())
+    }
+
+    fn remove_refusals(&self, partial: &Path) -> Result<(), Error> {
+        let names = list_names(partial).unwrap_or_default();
+        let mut refusals = names.iter().filter(|name| layout::is_refusal(name));
+        refusals.try_for_each(|refusal| self.shared.disk.remove_file(&partial.join(refusal)))
     }
 
     /// Tells the others of the gang that this rank has no part in a save.
@@ -278,10 +279,6 @@ impl Committer {
         let Work { step, staged, plan, turn, alike, .. } = work;
         let disk = &self.shared.disk;
         disk.create_folder(partial)?;
-        if rank > 0 {
-            // Of an earlier turn; rank 0 takes what comes now for its end.
-            disk.remove_file(&partial.join(layout::refusal_file(rank, world_size)))?;
-        }
         let (published, mut records) = std::thread::scope(|scope| {
             let hashing = scope.spawn(|| staged.records(rank));
             let published = staged.images().enumerate().try_for_each(|(file, image)| {

@@ -1,8 +1,8 @@
 //! How a rank of a gang tells the others that a save comes to nothing, so that none waits as long as it may for it.
 //!
 //! A rank that was refused, or that failed before its shard was durable, publishes a refusal in the gang's partial folder in place
-//! of its index. Rank 0, which decides, publishes one whenever its save fails, and all others look for that. Each rank removes its
-//! own when it saves that step again, and rank 0 the folder once all have begun a later save: before, somebody may not have read it.
+//! of its index. Rank 0, which decides, publishes one whenever its save fails, and all others look for that. Rank 0
+//! removes them once all have begun a later save: before, somebody may not have read one.
 //!
 //! Keeps A-9 (a refusal has a version) and A-10 (what it says is cut).
 

@@ -161,6 +161,24 @@ fn a_rank_that_cannot_save_tells_the_others_whichever_it_is() {
 }
 
 #[test]
+fn a_rank_that_has_begun_anew_has_still_told_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let [first, hasty] = [0, 1].map(|rank| open(folder.path(), patient(rank, 2)));
+    let save = |store: &Store| store.save(Step(5), &views(&state(5)), &note()).unwrap();
+    hasty.refuse(Step(5), "it has no safe encoding").unwrap();
+    let again = save(&hasty);
+    let index = folder.path().join(".partial-0000000005-by-1-of-2/shard-00001-of-00002.index.json");
+    while !index.exists() {
+        std::thread::yield_now();
+    }
+    let told = save(&first).wait();
+    assert!(matches!(&told, Err(Error::Abandoned { rank: 1, why, .. }) if why.contains("encoding")), "{told:?}");
+    assert!(save(&first).wait().is_ok() && again.wait().is_ok());
+    let names: Vec<_> = std::fs::read_dir(folder.path().join("step-0000000005")).unwrap().collect();
+    assert_eq!(names.len(), 3, "two shards and a manifest: {names:?}");
+}
+
+#[test]
 fn a_rank_that_is_refused_or_whose_disk_fails_tells_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path(), patient(0, 2));
