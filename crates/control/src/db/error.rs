@@ -203,7 +203,7 @@ impl Error {
             ),
             Error::Damaged { .. } => {
                 "run gangline rebuild: what isn't the journal itself is made again from it; if that refuses too, restore the \
-                 data folder from a backup; the damaged files were not changed"
+                 data folder from a backup, or run gangline rebuild --from-history, which says what is lost; the damaged files were not changed"
                     .to_owned()
             }
             Error::Corrupt { last_sound, .. } => format!(
