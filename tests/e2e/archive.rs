@@ -297,7 +297,7 @@ fn a_folder_of_checkpoints_is_pruned_and_never_mixed_with_an_archive() {
     let [store_text, other_text] = [&store, &other].map(|path| path.to_str().expect("text"));
     server.refuses(&["push", store_text, store_text], "is a folder of checkpoints");
     server.refuses(&["push", store_text, other_text], "is a folder of checkpoints");
-    server.refuses(&["prune", store_text, "--keep-every-steps", "2"], "which only --keep-last N prunes");
+    server.refuses(&["prune", store_text, "--keep-every-steps", "2"], "how many of the newest good ones stay");
     server.refuses(&["prune", store_text, "--keep-last", "0"], "with N from 1 on");
     server.refuses(
         &["prune", server.folder.path().to_str().expect("text"), "--keep-last", "1"],
@@ -312,6 +312,39 @@ fn a_folder_of_checkpoints_is_pruned_and_never_mixed_with_an_archive() {
     let listed = server.say(&["list", store_text]);
     assert!(listed.lines().count() == 3 && listed.matches("not verified").count() == 2, "{listed}");
     assert_eq!(server.say(&["verify", store_text]).matches("none found").count(), 2);
+}
+
+#[test]
+fn a_branch_that_was_given_up_is_shown_and_removed_only_when_that_is_asked_for() {
+    let server = Server::start();
+    let store = server.path("store");
+    (5..=7).for_each(|step| save(&store, step));
+    // A program that loads nothing and saves a lower step begins anew.
+    save(&store, 1);
+    let text = store.to_str().expect("text");
+    let branches = server.say(&["branches", text]);
+    let lines: Vec<&str> = branches.lines().skip(1).collect();
+    assert!(lines.len() == 2 && lines[0].contains("abandoned") && lines[1].contains("current"), "{branches}");
+    assert_eq!(server.say(&["list", text]).matches("of an abandoned branch").count(), 3);
+    assert!(server.say(&["show", text]).contains("step          1"), "the newest is the newest save");
+    let kept = server.say(&["prune", text, "--keep-last", "1"]);
+    assert_eq!(kept.matches("kept").count(), 4, "{kept}");
+    server.refuses(&["prune", text, "--above", "0"], "no other good checkpoint of the current branch");
+    server.refuses(&["prune", text, "--abandoned", "--keep-last", "1"], "pruned in one way at a time");
+    let name = lines[0].split_whitespace().next().expect("a name");
+    let dry = server.say(&["prune", text, "--branch", name, "--dry-run"]);
+    assert_eq!(dry.matches("would be removed").count(), 3, "{dry}");
+    // An archive keeps them as well until they are named.
+    let archive = server.path("archive");
+    let archive = archive.to_str().expect("text");
+    ["5", "7", "1"].iter().for_each(|step| drop(server.say(&["push", text, archive, "--step", step])));
+    assert_eq!(server.say(&["prune", archive, "--keep-last", "1"]).matches("kept: abandoned").count(), 2);
+    let back = server.path("back");
+    assert!(server.say(&["pull", archive, back.to_str().expect("text")]).starts_with("step 1,"));
+    assert_eq!(server.say(&["prune", archive, "--abandoned"]).matches("removed (").count(), 2);
+    server.say(&["prune", text, "--abandoned"]);
+    assert_eq!(server.say(&["branches", text]).lines().count(), 2);
+    server.refuses(&["prune", text, "--branch", name], "branch");
 }
 
 #[test]

@@ -182,7 +182,7 @@ fn the_jobs_of_a_sweep_share_one_specification_which_counts_once() {
 #[test]
 fn what_a_user_submits_has_limits_which_replay_forgives() {
     let mut world = World::new(1, 1);
-    let user = UserLimits { jobs_max: 3, bytes_max: Bytes(9_000) };
+    let user = UserLimits { jobs_max: 3, bytes_max: Bytes(9_500) };
     let submission_bytes_max = Bytes(5_000);
     world.engine.limits = Limits { user, submission_bytes_max, live_bytes_max: Bytes(12_000), ..world.engine.limits };
     let job = |user: &str, bytes: usize| {
