@@ -13,7 +13,7 @@ import numpy
 
 from . import _values
 from ._kinds import BY_NAME, NumpyKind, kind_of
-from ._loading import ANYTHING, LEFT_OUT, How, Selection, without_gaps
+from ._loading import ANYTHING, LEFT_OUT, How, Selection, has_gaps, without_gaps
 from ._per_rank import RANKS_MAX, PerRank
 from ._random import generator_of, state_of_rank
 from ._types import RAW, STORED, numpy_type, original, stored, stored_box
@@ -300,9 +300,9 @@ class Scattering:
         kind, name = BY_NAME[payload["as"]], payload["at"]
         if name not in self.tensors:
             raise Corrupt(f"read {path_text(path)} of {self.where}: there is no tensor {name!r}")
-        if path[:1] != (OWN,) and not self.selection.takes(path):
-            self.finals[path] = lambda: LEFT_OUT
-            return LEFT_OUT
+        is_taken = path[2] or self.selection.takes(path[3:]) if path[:1] == (OWN,) else self.selection.takes(path)
+        if not is_taken:
+            return self.left_out(path)
         type_name, shape = original(*self.tensors[name], payload.get("raw"))
         target = ABSENT if self.into is None else find(self.into, path)
         if kind_of(target) is not None:
@@ -311,20 +311,23 @@ class Scattering:
 
     def per_rank(self, path, payload):
         """A value that each rank saved its own of."""
-        if not self.selection.takes(path):
-            self.finals[path] = lambda: LEFT_OUT
-            return LEFT_OUT
         (rank, ranks), saved, generator = self.place, payload["ranks"], payload.get("generator")
         if type(saved) is not int or not 0 < saved <= RANKS_MAX:
             raise ValueError("its number of ranks makes no sense")
         if saved != ranks and generator is None and self.resized is None:
+            if not self.selection.takes(path):
+                return self.left_out(path)
             raise Refused(
                 f"load {path_text(path)}: each of {saved} ranks saved its own, and {ranks} load: say by "
                 "load(..., resized=function) what is to become of them"
             )
         trees = {one: self.own_tree(one, payload["key"]) for one in ([rank] if saved == ranks else range(saved))}
-        decoded = lambda one, leaf: _values.decode_tree(trees[one], leaf, self.where, (OWN, one, *path))  # noqa: E731
+        # States of generators are small: they come along as plain values do.
+        is_taken = generator is not None and self.how.only is None
+        decoded = lambda one, leaf: _values.decode_tree(trees[one], leaf, self.where, (OWN, one, is_taken, *path))  # noqa: E731
         planned = [decoded(one, self.leaf) for one in trees]
+        if any(map(has_gaps, planned)):
+            return self.left_out(path)
 
         def final():
             found = [decoded(one, lambda path, payload: self.finals[path]()) for one in trees]
@@ -339,6 +342,10 @@ class Scattering:
 
         self.finals[path] = final
         return planned[0] if saved == ranks else ANYTHING
+
+    def left_out(self, path):
+        self.finals[path] = lambda: LEFT_OUT
+        return LEFT_OUT
 
     def own_tree(self, rank, key):
         if rank not in self.own_trees:

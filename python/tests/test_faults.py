@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,7 +138,7 @@ def test_a_failure_nobody_asked_about_never_ends_in_success(tmp_path, end):
 def test_an_exception_in_the_block_is_not_hidden_by_a_failed_save(tmp_path):
     with pytest.warns(gangline.SaveFailedWarning), pytest.raises(ZeroDivisionError):
         with gangline.Store(tmp_path / "s") as store:
-            (tmp_path / "s").rmdir()
+            shutil.rmtree(tmp_path / "s")
             (tmp_path / "s").write_text("")
             store.save(1, {})
             raise ZeroDivisionError
