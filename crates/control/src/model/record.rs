@@ -366,6 +366,8 @@ impl JobRecord {
                     }
                     Some(last) if last.ended_at.is_some() => {
                         (last.ended_at, last.ended_because) = (None, None);
+                        // What was said of its end is in the records that are lost, and books made of it couldn't be made again.
+                        last.shares.iter_mut().for_each(|share| share.last = None);
                         self.reopen_checkpoints();
                     }
                     Some(_) => {}

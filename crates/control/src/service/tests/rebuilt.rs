@@ -275,6 +275,41 @@ fn a_lost_database_is_begun_anew_from_history_and_snapshots() {
     assert!(world.stored(taken[0]).is_some(), "what waits is known by the state");
 }
 
+/// Proves A-14: what an attempt is booked for that is live again, because records were lost, is what the journal says of it.
+#[test]
+fn an_attempt_whose_end_was_lost_is_booked_as_the_journal_has_it() {
+    let mut world = World::new(&[("n1", 1)]);
+    let job = world.submit(spec("runs again", 1, 1));
+    let now = world.now;
+    let first = world.launch().remove(0);
+    let mut supervisor = Supervisor::new(&first, now);
+    supervisor.runs(now).steps(now, 3).worked(700).tell(&mut world);
+    let newest = "SELECT max(sequence) FROM records";
+    let last: i64 = database(&world).query_row(newest, [], |row| row.get(0)).expect("there are some");
+    world.pass(Duration::from_secs(2));
+    let now = world.now;
+    supervisor.ends(now, Outcome::Requeue).tell(&mut world);
+    world.pass_slowly(Duration::from_secs(60));
+    let second = world.launch().remove(0);
+    let now = world.now;
+    Supervisor::new(&second, now).runs(now).ends(now, Outcome::Succeeded).tell(&mut world);
+    assert_eq!(world.show(job).state, crate::wire::JobState::Succeeded);
+    world.crash();
+    let damage = format!("UPDATE records SET body = zeroblob(9) WHERE sequence = {}", last + 1);
+    database(&world).execute(&damage, []).expect("it is there");
+    world.open().expect_err("a record in the middle is damaged");
+    world.journal.accept_loss_after = Some(crate::db::Sequence(u64::try_from(last).expect("it is counted from 1")));
+    world.open().expect("the loss is accepted");
+    assert_eq!(world.show(job).attempts.len(), 1, "its first attempt is live again");
+    // Its supervisor isn't.
+    world.dies(&first);
+    world.pass_slowly(Duration::from_secs(60));
+    assert!(world.show(job).attempts.len() > 1);
+    world.stop();
+    let found = check(&world);
+    assert!(found.is_sound(), "{:?}", found.differences);
+}
+
 #[test]
 fn without_history_and_snapshots_nothing_is_begun_anew() {
     let folder = tempfile::tempdir().expect("a folder");
