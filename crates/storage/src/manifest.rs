@@ -157,7 +157,7 @@ pub struct CheckpointInfo {
     pub metadata_types: NoteTypes,
     /// When it was committed; none of one that was saved before this was noted.
     pub saved_at: Option<Timestamp>,
-    /// The run that saved it, as its writer is called ([`Options::run`](crate::Options::run)).
+    /// The run that saved it, as its writer is called ([`Options::run`](field@crate::Options::run)).
     pub run: Option<String>,
     /// The branch of saves that it belongs to.
     pub branch: Branch,
