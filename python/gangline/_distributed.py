@@ -127,7 +127,8 @@ class DistributedStore(Writer):
                 return self._finish(candidate, scattering, verification)
             if step is not None or not isinstance(worst, (Corrupt, NotFound)):
                 raise worst if own is None else own
-            warn_skipped(candidate, worst)
+            if isinstance(worst, Corrupt):  # else it has been pruned just now
+                warn_skipped(candidate, worst)
         raise NotFound(f"find a good checkpoint in {self.path}: there is none")
 
     def _plan(self, step, into, asked):

@@ -118,7 +118,7 @@ class Reader:
         keep: of the current branch, all but the newest so many good ones (what is newer than the oldest of these stays, good or not),
             or but what a Keep names. Reads those that stay.
         above: of the current branch, all above this step: training is to go on from there.
-        abandoned: True for all that belongs to branches that were given up, or the name of one of them.
+        abandoned: True for all abandoned checkpoints, or a branch's name for the abandoned ones of that branch.
 
         Raises Refused if no good checkpoint of the current branch would be left; for keep < 1; for no such branch.
         """

@@ -203,7 +203,7 @@ impl Store {
         self.ask_json(py, |store| store.prune(&PrunePolicy::Above(Step(step)), is_dry_run))
     }
 
-    /// Removes what belongs to branches that were given up, or to this one of them; as JSON.
+    /// Removes what is abandoned, or what of this branch is; as JSON.
     #[pyo3(signature = (branch, is_dry_run))]
     fn prune_abandoned(&self, py: Python<'_>, branch: Option<&str>, is_dry_run: bool) -> PyResult<String> {
         let branch = branch.map(str::parse).transpose().map_err(|why| refused(&format!("prune: {why}")))?;

@@ -66,7 +66,7 @@ pub(crate) enum CheckpointCommand {
     Pull(PullArgs),
     /// Measure this disk and memory, and say what checkpoints of a model will take here
     Bench(bench::BenchArgs),
-    /// Show which saves of a folder follow which, and the branches that were given up
+    /// Show which saves of a folder follow which, and which branches are abandoned
     Branches(branches::BranchesArgs),
     /// Remove checkpoints from an archive, or a folder, but for those that an option names
     Prune(prune::PruneArgs),

@@ -1,4 +1,4 @@
-//! The branches of a folder's saves, for somebody who looks.
+//! What a reader is told of the branches of a folder's saves.
 
 use std::collections::BTreeMap;
 

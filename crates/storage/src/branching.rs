@@ -79,17 +79,17 @@ impl Branching {
         let order = order_after(course.newest);
         let moment = Moment { order, step: step.0 };
         let beside = course.tip().map(|seen| Step(seen.step));
-        Ok(match self.going_on_from(&course, step) {
-            From::Tip => {
+        Ok(match self.predecessor(&course, step) {
+            Predecessor::Tip => {
                 let lineage = lineage(course.line, order, beside.map(|step| step.0));
                 Next { lineage, is_first: false, began: None }
             }
-            From::Older(Origin { line, last }) => {
+            Predecessor::Older(Origin { line, last }) => {
                 let line = Line::begin(run, moment, Some((&line, last)));
                 let began = Some(Began::Fork { from: Step(last.step), beside });
                 Next { lineage: lineage(line, order, Some(last.step)), is_first: true, began }
             }
-            From::Nothing => {
+            Predecessor::Nothing => {
                 let line = Line::begin(run, moment, None);
                 let began = beside.map(|beside| Began::Anew { beside });
                 Next { lineage: lineage(line, order, None), is_first: true, began }
@@ -97,15 +97,19 @@ impl Branching {
         })
     }
 
-    fn going_on_from(&self, course: &Course, step: Step) -> From {
+    fn predecessor(&self, course: &Course, step: Step) -> Predecessor {
         let tip = course.tip();
         match &self.resumed {
             Some(loaded) => {
                 let is_tip = tip.and_then(|tip| tip.head.as_ref()).is_some_and(|head| head.moment == loaded.last);
-                if is_tip && loaded.line.branch == course.line.branch { From::Tip } else { From::Older(loaded.clone()) }
+                if is_tip && loaded.line.branch == course.line.branch {
+                    Predecessor::Tip
+                } else {
+                    Predecessor::Older(loaded.clone())
+                }
             }
-            None if tip.is_some_and(|tip| step.0 >= tip.step) => From::Tip,
-            None => From::Nothing,
+            None if tip.is_some_and(|tip| step.0 >= tip.step) => Predecessor::Tip,
+            None => Predecessor::Nothing,
         }
     }
 
@@ -117,8 +121,8 @@ impl Branching {
     }
 }
 
-/// What a save goes on from.
-enum From {
+/// What a save follows.
+enum Predecessor {
     /// The newest save of the current branch.
     Tip,
     /// Another one.

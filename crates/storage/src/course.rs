@@ -1,8 +1,8 @@
 //! The checkpoints of a folder by the heads of their manifests: which are on the line of the current branch, and may be gone on from,
-//! and which belong to a branch that was given up.
+//! and which are abandoned.
 //!
-//! The current branch is that of the newest save. Which one that is a small file says as well (`.gangline/branch.json`): if all that a
-//! branch saved is damaged or removed, training goes on from where it forked, and never on a branch that was left.
+//! The current branch is that of the newest save. A small file names the current branch as well (`.gangline/branch.json`): if all that a
+//! branch saved is damaged or removed, training goes on from where the branch forked, and never on an abandoned branch.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -59,7 +59,7 @@ pub(crate) struct Course {
     pub(crate) newest: u64,
     /// What is on the line, oldest first. A checkpoint whose manifest can't be read is taken to be on it, where its step belongs.
     pub(crate) on: Vec<Seen>,
-    /// What was given up, oldest first.
+    /// What is abandoned, oldest first.
     pub(crate) off: Vec<Seen>,
 }
 

@@ -155,8 +155,8 @@ pub enum Error {
         /// The checkpoint.
         step: Step,
     },
-    /// No checkpoint of a branch that was given up is of this branch.
-    #[error("find a branch {branch} that was given up")]
+    /// No abandoned checkpoint belongs to this branch.
+    #[error("find an abandoned branch {branch}")]
     NoSuchBranch {
         /// The branch.
         branch: Branch,

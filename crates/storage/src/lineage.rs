@@ -1,7 +1,7 @@
 //! Which save a checkpoint follows: branches of a folder's saves.
 //!
-//! Training that goes on from an older checkpoint, or from none, begins a new branch: what was saved after that point belongs to a
-//! course that was given up, whatever its steps are. So "the newest" goes by the order of saves on the line of the current branch, and
+//! Training that goes on from an older checkpoint, or from none, begins a new branch: what was saved after that point is
+//! abandoned, whatever its steps are. So "the newest" goes by the order of saves on the line of the current branch, and
 //! never by the highest step. A checkpoint without a lineage is of a program from before there were branches: all of these are one
 //! branch, in the order of their steps.
 

@@ -25,7 +25,7 @@ pub enum PrunePolicy {
     },
     /// Of the current line all above this step: training is to go on from there.
     Above(Step),
-    /// What belongs to branches that were given up: to this one, or to all.
+    /// What is abandoned: of this branch, or of all.
     Abandoned(Option<Branch>),
 }
 

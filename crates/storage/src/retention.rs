@@ -31,7 +31,7 @@ pub enum Rule {
     },
     /// It was named.
     Pinned(BTreeSet<Step>),
-    /// It is on a branch that was given up: no other rule but [`Rule::Pinned`] looks at such a one.
+    /// It is abandoned: the current line doesn't go back to it. No other rule but [`Rule::Pinned`] looks at such a checkpoint.
     Abandoned,
     /// It is the first in its stretch of so many steps, counted from step 0; of one that no other rule keeps only these tensors
     /// are kept, as a milestone.

@@ -1,4 +1,4 @@
-//! `checkpoint branches`: which saves of a folder follow which, and what was given up.
+//! `checkpoint branches`: which saves of a folder follow which, and what is abandoned.
 
 use std::path::PathBuf;
 

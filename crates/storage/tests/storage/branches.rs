@@ -1,4 +1,4 @@
-//! Saves belong to branches: what was given up is never gone on from, and never removed by retention.
+//! Saves belong to branches: what is abandoned is never loaded by itself, and never removed by retention.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
