@@ -1,5 +1,5 @@
-//! The administrator's guide shows only what is so: every block of `docs/guide/scheduling.md` is checked here, and so are the sessions
-//! of `docs/guide/planning.md` and `docs/guide/slurm.md`.
+//! The administrator's guide shows only what is so: every block of `docs/guides/scheduling.md` is checked here, and so are the sessions
+//! of the tutorial, `docs/guides/planning.md`, `docs/guides/faults.md` and `docs/guides/slurm.md`.
 //!
 //! - `toml` is a configuration, `yaml` a job file, `conf` a `topology_file`, `csv` a trace: the product's own readers take
 //!   them. Commands find one that follows a comment `<!-- file: NAME -->` under that name.
@@ -13,22 +13,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gangline_base::Submitter;
-use gangline_control::config::Config;
-use gangline_control::jobfile;
 use gangline_execution::launcher::read_topology;
-use gangline_orchestration::simulator::{BadRows, TraceFormat, read_trace};
+use gangline_simulator::{BadRows, TraceFormat, read_trace};
+use gangline_specs::config::Config;
+use gangline_specs::jobfile;
 
 use crate::fixtures::product::Product;
 use crate::fixtures::slurm::{self, OnSlurm};
 use crate::fixtures::try_for;
 
-const GUIDE: &str = "docs/guide/scheduling.md";
+const GUIDE: &str = "docs/guides/scheduling.md";
 /// A guide that has nothing but sessions.
-const PLANNING: &str = "docs/guide/planning.md";
+const PLANNING: &str = "docs/guides/planning.md";
 /// Another.
-const FAULTS: &str = "docs/guide/faults.md";
+const FAULTS: &str = "docs/guides/faults.md";
+/// Its job files and sessions are checked.
+const TUTORIAL: &str = "docs/tutorial/first-hour.md";
 /// A guide whose sessions need a Slurm.
-const SLURM: &str = "docs/guide/slurm.md";
+const SLURM: &str = "docs/guides/slurm.md";
+/// Every control plane of the tests has this option.
+const PRICE: [&str; 2] = ["--price", "0.04"];
 /// What stands before a command.
 const PROMPT: &str = "$ gangline ";
 
@@ -151,7 +155,8 @@ fn commands<'a>(block: &'a Block<'_>) -> Vec<(usize, &'a str, &'a [&'a str])> {
 fn run(product: &mut Product, command: &str, printed: &[&str]) -> Result<(), (usize, String)> {
     let arguments: Vec<&str> = command.split_whitespace().collect();
     if let ["up", options @ ..] = arguments.as_slice() {
-        options.chunks(2).for_each(|pair| product.option(pair[0], pair[1]));
+        let pairs = options.chunks(2).filter(|pair| *pair != PRICE);
+        pairs.for_each(|pair| product.option(pair[0], pair[1]));
         product.start();
         return Ok(());
     }
@@ -192,6 +197,11 @@ fn plans_are_as_the_guide_shows_them() {
 #[test]
 fn faults_are_as_the_guide_shows_them() {
     play(FAULTS);
+}
+
+#[test]
+fn the_first_hour_is_as_the_tutorial_shows_it() {
+    play(TUTORIAL);
 }
 
 #[test]

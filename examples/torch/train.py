@@ -9,6 +9,7 @@ It runs under torchrun and under `gangline submit` alike:
 
 import argparse
 import os
+import sys
 import time
 
 import torch
@@ -86,6 +87,12 @@ def main() -> None:
     # Gloo may abort a rank that is still in its last collective when another one closes its connections.
     dist.barrier()
     dist.destroy_process_group()
+    # A thread of gloo may still hold a tensor of the last collective; if it lets go of it while the interpreter shuts
+    # down, PyTorch aborts ("terminate called without an active exception", pytorch/pytorch#179291). So there is no shutdown:
+    # all that is to be kept must be saved before this.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Checkpoints that are durable, verified, and cost almost no stall: for PyTorch, numpy and JAX.
+"""Durable, verified checkpoints with almost no stall, for PyTorch, numpy and JAX.
 
     store = gangline.Store("checkpoints")
     save = store.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step})
-    ...                                   # the state is copied: go on training
+    ...                                   # the state is copied: training continues
     save.durable()                        # waits until it is on disk, if you need to know
     state = store.load()                  # the newest good one, every byte checked
 
-No pickle: nothing in a checkpoint is ever run. The files are safetensors.
+Uses no pickle: loading a checkpoint never runs code from it. The files are safetensors.
 """
 
 from ._distributed import DistributedStore

@@ -1,4 +1,5 @@
-"""`python -m gangline import SOURCE STORE --step N`: brings what torch wrote into a store, as `gangline checkpoint import` does."""
+"""`python -m gangline import SOURCE STORE --step N`: imports a checkpoint that torch wrote, as `gangline
+checkpoint import` does."""
 
 import argparse
 import json
@@ -9,7 +10,7 @@ from .errors import Error, Refused
 
 
 def main(arguments=None):
-    """Does what the command line says; the exit code."""
+    """Runs the command line, and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m gangline", description="Checkpoints for PyTorch, numpy and JAX.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("import", help="bring a checkpoint that torch wrote into a store")

@@ -1,4 +1,4 @@
-"""The store as the ranks of a gang use it together."""
+"""The store of the ranks of a gang."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -15,24 +15,29 @@ from ._store import Save, Writer, check_step, own_bytes, own_pieces, warn_skippe
 from ._values import path_text
 from .errors import Corrupt, Error, NotFound, Refused
 
-# Grows with each attempt of a job, and is equal on its ranks: what a dead attempt left half-written is never mixed in.
+# Grows with each attempt of a job, and is equal on its ranks: half-written files of a dead attempt are never
+# mixed in.
 ATTEMPT = "GANGLINE_ATTEMPT"
 
 
 class DistributedStore(Writer):
-    """A folder of checkpoints that the ranks of a process group write together. Every rank opens it and makes every call.
+    """A folder of checkpoints that the ranks of a process group write together. Every rank opens it and makes
+    every call.
 
-    path: the folder, which all ranks see; it is made if it isn't there.
-    keep: how many good checkpoints of the current branch stay after each save; None keeps all; a Keep keeps more by rules.
+    path: the folder, which all ranks must see; created if missing.
+    keep: how many good checkpoints of the current branch stay after each save; None keeps all; a Keep adds
+        rules.
     group: a torch.distributed process group with any backend; None is the default group.
-    commit_timeout: seconds that ranks wait for each other's part of a save; it fails on all of them after that.
-    compare: what of the tensors that all ranks hold alike is compared at each save. "sampled": tensors up to 64 KiB whole, and of larger
-        ones 64 places of 64 bytes, which takes no time and finds ranks that have drifted apart; "all": every byte, for which `save`
-        waits. Other values are always compared.
+    commit_timeout: seconds that ranks wait for each other's part of a save; after that it fails on all of
+        them.
+    compare: how replicated tensors are compared at each save. "sampled": tensors up to 64 KiB whole, and 64
+        samples of 64 bytes of larger ones, which takes no time and finds ranks that have diverged; "all":
+        every byte, for which `save` waits. Other values are always compared.
     archive, archive_bytes_per_second_max: as for Store; rank 0 pushes.
     memory_max, keep_memory: as for Store, for each rank.
 
-    Opening is collective, saving isn't: ranks meet through the folder alone, in the background.
+    Opening is collective, saving isn't: ranks communicate only through the folder, in the background.
+
     Raises Held if another run writes there, Refused, IoFailed.
     """
 
@@ -59,19 +64,20 @@ class DistributedStore(Writer):
         writer = (self.rank, self.world_size, attempt())
         options = {"memory_max": memory_max, "keep_memory": keep_memory, "compare_all": compare == "all"}
         super().__init__(path, writer, keep, commit_timeout, archive, archive_bytes_per_second_max, **options)
-        # Only now has every rank cleared away what it left behind when it died.
+        # Only now has every rank removed the files that it left when it died.
         dist.barrier(group)
 
     def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, Note] | None = None) -> Save:
-        """As Store.save; collective in that every rank calls it with the same step, keys and metadata.
+        """Saves like Store.save. Every rank must make the call, with the same step, keys and metadata.
 
-        DTensors, as FSDP2 and tensor parallelism make them, are written by the ranks that hold the shards. All other tensors
-        and values have to be equal on all ranks, and are written once. What each rank has its own of goes into a PerRank; states of
-        generators of random numbers (what torch.get_rng_state(), random.getstate(), numpy.random.get_state() and the like
-        return) are known and kept by rank without one.
+        DTensors, as FSDP2 and tensor parallelism make them, are written by the ranks that hold the shards.
+        All other tensors and values must be equal on all ranks, and are written once. A value that differs by
+        rank must be wrapped in a PerRank; states of random number generators (the results of
+        torch.get_rng_state(), random.getstate(), numpy.random.get_state() and the like) are recognised and
+        kept by rank without one.
 
-        Raises as Store.save; `durable` raises Disagreement or TimedOut on every rank if one saved something else, was
-        refused, failed, or died. Only for one that died the others wait as long as commit_timeout.
+        Raises as Store.save; `durable` raises Disagreement or TimedOut on every rank if one saved a different
+        state, was refused, failed, or died. Only for a rank that died do the others wait for commit_timeout.
         """
         step = check_step(step)
         try:
@@ -97,14 +103,16 @@ class DistributedStore(Writer):
         verify: str = "all",
         resized: Callable[[tuple, list], Any] | None = None,
     ) -> dict[Any, Any]:
-        """As Store.load, and collective: all ranks load the same checkpoint, or all raise. If one refuses, nothing is read on any.
+        """Loads like Store.load. The call is collective: all ranks load the same checkpoint, or all raise. If
+        one refuses, no rank reads anything.
 
-        Of a DTensor in `into` each rank reads what its shard takes, however the checkpoint was cut. A tensor that `into` lacks
-        is loaded whole on every rank. Of a PerRank each gets what the same rank had saved. What a check in the background finds is told
-        on the rank that found it.
+        Of a DTensor in `into` each rank reads what its shard needs, whatever the sharding at the save. A
+        tensor that `into` lacks is loaded whole on every rank. Of a PerRank each rank gets the value that the
+        same rank had saved. An error that a background check finds is raised on the rank that found it.
 
-        If another number of ranks had saved it, each state of a generator is the one that all of them had, or a new one for each rank
-        that follows from theirs; other values of a PerRank are refused by name, or made by `resized`: see Store.load.
+        If another number of ranks had saved it, each generator's state is the one that all of them had, or
+        else a new one for each rank, derived from theirs; other values of a PerRank are refused by name, or
+        made by `resized`: see Store.load.
         """
         import torch.distributed as dist
 
@@ -139,7 +147,7 @@ class DistributedStore(Writer):
         return snapshot, scattering
 
     def _worst(self, own):
-        """What the first rank that failed says, or None."""
+        """Returns the error of the first rank that failed, or None."""
         import torch.distributed as dist
 
         errors = [None] * self.world_size
@@ -148,7 +156,7 @@ class DistributedStore(Writer):
 
     @staticmethod
     def _try(step, act):
-        """(What came of it, None), or (None, None) and what it failed by."""
+        """Returns (the result of `act`, None), or (None, None) and the error."""
         try:
             return act(), None
         except Exception as error:  # whatever it is, the other ranks wait to hear of it
@@ -172,7 +180,7 @@ class DistributedStore(Writer):
 
     @staticmethod
     def _sharded(path, tensor):
-        """(This rank's part of a DTensor, where it begins in the whole)."""
+        """Returns this rank's part of a DTensor, and its offsets in the whole."""
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
         if any(placement.is_partial() for placement in tensor.placements):
@@ -191,7 +199,7 @@ def _check_metadata(metadata):
 
 
 def attempt():
-    """The number of this attempt of the job, 0 if nobody says."""
+    """Returns the number of this attempt of the job; 0 if the environment doesn't set it."""
     text = os.environ.get(ATTEMPT, "0")
     if not text.isdecimal():
         raise Refused(f"open the store: {ATTEMPT} is {text!r}, not a number")

@@ -1,8 +1,9 @@
-"""Checkpoints that torch wrote, read without running anything that is in them.
+"""Reads checkpoints that torch wrote, without running any code in them.
 
-torch's files are pickles, and a pickle is a program. `torch.load(weights_only=True)` runs none: it makes tensors and plain values and
-refuses the rest by name. The `.metadata` of a torch.distributed.checkpoint folder is a pickle that torch itself reads without that
-care, so it is read here by an unpickler that knows the few classes it is made of, and nothing else.
+torch's files are pickles, and a pickle is a program. `torch.load(weights_only=True)` runs none: it makes
+tensors and plain values and refuses anything else by name. torch itself reads the `.metadata` of a
+torch.distributed.checkpoint folder, also a pickle, without that protection; here an unpickler reads it that
+knows only the few classes in it.
 """
 
 import collections
@@ -23,9 +24,9 @@ from ._store import Store
 from .errors import Corrupt, IoFailed, Refused
 
 METADATA = ".metadata"
-# A description of that many bytes is of tens of millions of tensors.
+# Metadata of this size describes tens of millions of tensors.
 METADATA_BYTES_MAX = 4 << 30
-# What a description is made of.
+# The classes in the metadata.
 CLASSES = {
     (kind.__module__, kind.__qualname__): kind
     for kind in (
@@ -37,16 +38,18 @@ CLASSES = {
 
 
 def import_checkpoint(source: str | os.PathLike[str], store: Store, step: int) -> Saved:
-    """Brings a checkpoint that torch wrote into a store, and waits until it is durable there: what there is then.
+    """Imports a checkpoint that torch wrote into a store, and waits until it is durable there; returns its
+    description.
 
-    source: a folder that torch.distributed.checkpoint wrote (`.metadata` and `.distcp` files), by any number of ranks; or a file
-        that torch.save wrote (.pt, .pth, .bin, .ckpt).
-    store: where it goes; its `keep` counts it as any other.
-    step: of the training, which such files don't say.
+    source: a folder that torch.distributed.checkpoint wrote (`.metadata` and `.distcp` files), by any number
+        of ranks; or a file that torch.save wrote (.pt, .pth, .bin, .ckpt).
+    store: the destination; its `keep` counts the checkpoint like any other.
+    step: the training step, which such files don't record.
 
-    Nothing in the files is run: Refused names the class or function that a pickle asks for if it isn't a tensor or a plain value.
-    A folder takes memory for its tensors and for the store's copy of them; a file only for the copy, since it is mapped, unless
-    it is in torch's format from before 1.6. Raises as Store.save does; Corrupt for what isn't a checkpoint, IoFailed.
+    No code in the files is run: if a pickle asks for a class or function other than a tensor or a plain
+    value, Refused names it. A folder takes memory for its tensors and for the store's copy of them; a file
+    only for the copy, since it is mapped, unless it is in torch's format from before 1.6. Raises as
+    Store.save does; Corrupt if it isn't a checkpoint, IoFailed.
     """
     source = pathlib.Path(source)
     state = _from_folder(source) if source.is_dir() else _from_file(source)
@@ -81,14 +84,14 @@ def _from_folder(source):
 
 
 def _room(described):
-    """Where it is read to."""
+    """Allocates the memory to read into."""
     if isinstance(described, metadata.TensorStorageMetadata):
         return torch.empty(described.size, dtype=described.properties.dtype)
     return None
 
 
 class _Planner(dcp.DefaultLoadPlanner):
-    """torch's own, but for values, which that one unpickles."""
+    """torch's planner, except for values, which that one unpickles."""
 
     def __init__(self):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -125,7 +128,7 @@ def _describe(path):
 
 
 def _told(source, error):
-    """What went wrong, as one of ours, with the place."""
+    """Converts an error to one of ours that names the source."""
     if isinstance(error, (Refused, pickle.UnpicklingError)):
         return Refused(f"import {source}: {_said(error)}")
     if isinstance(error, OSError):
@@ -134,7 +137,7 @@ def _told(source, error):
 
 
 def _said(error):
-    """What torch or the unpickler says, without torch's advice how to run it all the same."""
+    """Returns torch's or the unpickler's message, without torch's advice to disable the protection."""
     asked = re.search(r"GLOBAL (\S+)", str(error))
     if asked:
         return f"its pickle asks for {asked[1]}, which is no tensor and no plain value"

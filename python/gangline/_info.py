@@ -1,4 +1,4 @@
-"""What the store tells of checkpoints."""
+"""Descriptions of checkpoints that the store returns."""
 
 import dataclasses
 import datetime
@@ -10,43 +10,43 @@ from ._notes import Note, values
 
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
-    """One tensor of a checkpoint."""
+    """A tensor of a checkpoint."""
 
     type: str
     """The type of its elements by safetensors' name, such as BF16."""
     shape: tuple[int, ...]
     """Its dimensions; the whole tensor's, if it was sharded."""
     bytes: int
-    """Its bytes."""
+    """Its size in bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointInfo:
-    """A checkpoint, as its manifest tells it."""
+    """The description of a checkpoint, from its manifest."""
 
     step: int
-    """The step it holds the state after."""
+    """The step after which the state was saved."""
     bytes: int
-    """Bytes of its files."""
+    """The total size of its files."""
     world_size: int
-    """Ranks that wrote it."""
+    """The number of ranks that wrote it."""
     writer: int
     """The attempt that wrote it."""
     content_hash: str
-    """BLAKE3 over its step and tensors, whatever the files. Tensors that were saved in parts, as ranks hold shards of them, count
-    part by part: the same state cut in another way has another hash."""
+    """BLAKE3 hash over its step and tensors, independent of the files. Sharded tensors are hashed part by
+    part: the same state with another sharding has another hash."""
     metadata: Mapping[str, Note]
-    """What was noted beside the state, each of the type that it had."""
+    """Metadata saved with the state, each value with its original type."""
     saved_at: datetime.datetime | None
-    """When it was committed, in UTC; None of one that was saved before this was noted."""
+    """When it was committed, in UTC; None for checkpoints from before this was recorded."""
     run: str | None
-    """The run that saved it: the job's id under Gangline, or else one of the process's own."""
+    """The run that saved it: the job's id under Gangline, otherwise a random name of the process."""
     branch: str
     """The branch of saves that it belongs to."""
     parent: int | None
-    """The step of the save before it on its line, if there was one."""
+    """The step of the previous save on its line, if there was one."""
     tensors: Mapping[str, TensorInfo]
-    """Its tensors by name, the store's own left out."""
+    """Its tensors by name, without the store's own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,23 +54,23 @@ class Branch:
     """A branch of a folder's saves."""
 
     branch: str
-    """Its name."""
+    """The branch's id."""
     is_current: bool
-    """Whether training goes on in it."""
+    """Whether it is the current branch."""
     forked_from: int | None
-    """The checkpoint that it goes on from, if it began at one."""
+    """The checkpoint at which it forked, if any."""
     run: str
-    """The run that saved the newest of its checkpoints; empty if that wasn't noted."""
+    """The run that saved its newest checkpoint; empty if that wasn't recorded."""
     steps: tuple[int, ...]
     """Its checkpoints, oldest first."""
     abandoned: tuple[int, ...]
-    """Those of them that the current branch doesn't go back to, oldest first."""
+    """Those of its checkpoints that the current branch doesn't go back to, oldest first."""
     bytes: int
-    """Bytes of its checkpoints."""
+    """The total size of its checkpoints."""
     first_saved_at: datetime.datetime
-    """When the oldest of them was saved, in UTC."""
+    """When its oldest checkpoint was saved, in UTC."""
     last_saved_at: datetime.datetime
-    """When the newest of them was saved, in UTC."""
+    """When its newest checkpoint was saved, in UTC."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,73 +78,73 @@ class Listed:
     """A checkpoint's folder."""
 
     step: int
-    """The step in its name."""
+    """The step in the folder's name."""
     info: CheckpointInfo | None
-    """What its manifest says; None if that can't be read."""
+    """The content of its manifest; None if that can't be read."""
     error: str | None
-    """Why it can't be read."""
+    """Why the manifest can't be read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Something wrong with a checkpoint."""
+    """A defect of a checkpoint."""
 
     file: str
-    """The file it is in."""
+    """The file."""
     tensor: str | None
-    """The tensor it is in, if it is in one."""
+    """The tensor, if the defect is within one."""
     flaw: str
-    """What it is."""
+    """The defect."""
 
 
 @dataclasses.dataclass(frozen=True)
 class VerifyReport:
-    """What reading every byte of a checkpoint found."""
+    """The result of reading every byte of a checkpoint."""
 
     step: int
     tensors_good: int
     bytes_good: int
     problems: tuple[Problem, ...]
-    """What is wrong; empty if nothing is."""
+    """What is wrong; empty if the checkpoint is good."""
 
     @property
     def is_good(self) -> bool:
-        """Whether every byte is as it was saved."""
+        """Reports whether every byte is as it was saved."""
         return not self.problems
 
 
 @dataclasses.dataclass(frozen=True)
 class Pruned:
-    """What pruning removed, or would remove."""
+    """The result of pruning, or of a dry run."""
 
     removed: tuple[int, ...]
-    """Steps removed, in their order."""
+    """Steps removed, in order."""
     kept: tuple[int, ...]
-    """Steps that stay, in their order."""
+    """Steps that stay, in order."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """What putting a checkpoint into an archive took."""
+    """The result of a push to an archive."""
 
     step: int
     was_archived: bool
-    """Whether the archive had it already."""
+    """Whether the archive already had it."""
     bytes: int
-    """All its bytes."""
+    """The total bytes."""
     put: int
-    """Bytes put into the archive, coded."""
+    """Bytes put into the archive, after coding."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Pulled:
-    """What came back from an archive."""
+    """The result of a pull from an archive."""
 
     step: int
     bytes: int
-    """Bytes of its files."""
+    """The total size of its files."""
     was_there: bool
-    """Whether the store had it already, whole and good."""
+    """Whether the store already had it, whole and good."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,22 +153,24 @@ class Saved:
 
     step: int
     bytes: int
-    """Bytes of its files, all ranks together."""
+    """The total size of its files, over all ranks."""
     content_hash: str
     """As in CheckpointInfo."""
     branch: str
     """The branch that it belongs to."""
     began: Mapping[str, Mapping[str, int | None]] | None
-    """How it began that branch, if it left another (told on rank 0): {"fork": {"from": step, "beside": step}} at a checkpoint that was
-    loaded, {"anew": {"beside": step}} from nothing, beside the newest checkpoint of the branch that was left."""
+    """How it began its branch, if it left another (only on rank 0): {"fork": {"from": step, "beside":
+    step}} at a checkpoint that was loaded, {"anew": {"beside": step}} from nothing; "beside" is the newest
+    checkpoint of the branch that was left."""
     removed: tuple[int, ...]
-    """Steps that retention removed afterwards (on rank 0)."""
+    """Steps that retention removed afterwards (only on rank 0)."""
     retention_error: str | None
-    """Why retention failed, if it did: the checkpoint is durable all the same. The next save, or `close`, warns of it."""
+    """Why retention failed, if it did: the checkpoint is durable all the same. The next save, or `close`,
+    warns of it."""
 
 
 def checkpoint_info(text: str, reserved: str) -> CheckpointInfo:
-    """From the store's JSON."""
+    """Parses the store's JSON."""
     told = json.loads(text)
     tensors = {
         tensor["name"]: TensorInfo(tensor["data_type"], tuple(tensor["shape"]), tensor["bytes"])
@@ -182,7 +184,7 @@ def checkpoint_info(text: str, reserved: str) -> CheckpointInfo:
 
 
 def branches(text: str) -> list[Branch]:
-    """From the store's JSON."""
+    """Parses the store's JSON."""
     as_times = lambda told: {name: _time(told[name]) for name in ("first_saved_at", "last_saved_at")}  # noqa: E731
     as_steps = lambda told: {name: tuple(told[name]) for name in ("steps", "abandoned")}  # noqa: E731
     return [Branch(**{**told, **as_times(told), **as_steps(told)}) for told in json.loads(text)]
@@ -195,30 +197,30 @@ def _time(nanoseconds):
 
 
 def verify_report(text: str) -> VerifyReport:
-    """From the store's JSON."""
+    """Parses the store's JSON."""
     told = json.loads(text)
     problems = tuple(Problem(**problem) for problem in told.pop("problems"))
     return VerifyReport(**told, problems=problems)
 
 
 def pruned(text: str) -> Pruned:
-    """From the store's JSON."""
+    """Parses the store's JSON."""
     told = json.loads(text)
     return Pruned(tuple(told["removed"]), tuple(told["kept"]))
 
 
 def pushed(text: str) -> Pushed:
-    """From the store's JSON."""
+    """Parses the store's JSON."""
     told = json.loads(text)
     return Pushed(**{name: told[name] for name in ("step", "was_archived", "bytes", "put")})
 
 
 def pulled(text: str) -> Pulled:
-    """From the store's JSON."""
+    """Parses the store's JSON."""
     return Pulled(**json.loads(text))
 
 
 def saved(text: str) -> Saved:
-    """From the store's JSON."""
+    """Parses the store's JSON."""
     told = json.loads(text)
     return Saved(**{**told, "removed": tuple(told["removed"])})

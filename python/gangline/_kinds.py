@@ -1,9 +1,11 @@
-"""What each kind of tensor (torch's, numpy's, JAX's) is made of, and how one is made again.
+"""Access to each kind of tensor (torch's, numpy's, JAX's): reading its type, shape and bytes, and making a
+new one.
 
-A kind is an object with `name`, `type_of(value)` (the name of the element type), `shape_of(value)`, `bytes_of(value)` (its
-elements as a flat uint8 array, without a copy where it is contiguous in host memory), `identity(value)` (equal for values
-that are the same memory, else None), `new(type, shape)`, `room_in(value)` (its memory to read into, or None if it has to be
-copied into), `copy_into(target, source)` and `finish(value)`. Elements are little-endian and in row-major order.
+A kind is an object with `name`, `type_of(value)` (the name of the element type), `shape_of(value)`,
+`bytes_of(value)` (its elements as a flat uint8 array, without a copy where it is contiguous in host memory),
+`identity(value)` (equal for values that are the same memory, else None), `new(type, shape)`, `room_in(value)`
+(its memory to read into, or None if it has to be copied into), `copy_into(target, source)` and
+`finish(value)`. Elements are little-endian and in row-major order.
 """
 
 import functools
@@ -28,7 +30,7 @@ class NumpyKind:
 
     @staticmethod
     def refusal(value):
-        """Why it can't be saved, or None."""
+        """Returns the reason why it can't be saved, or None."""
         return None
 
     @staticmethod
@@ -59,7 +61,7 @@ class NumpyKind:
 
     @staticmethod
     def copy_into(target, source):
-        """Replaces what `target` holds; the value to keep is returned."""
+        """Replaces the content of `target`, and returns the value to keep."""
         if not target.flags.writeable:
             return source
         target[...] = source
@@ -67,7 +69,7 @@ class NumpyKind:
 
     @staticmethod
     def finish(value):
-        """What a new value becomes once it has been read."""
+        """Converts a new value once it has been read."""
         return value
 
 
@@ -115,7 +117,7 @@ class JaxKind(NumpyKind):
 
 
 class TorchKind:
-    """torch tensors and parameters, on any device; DTensors are taken apart by who knows the ranks."""
+    """torch tensors and parameters, on any device. The callers split DTensors, since they know the ranks."""
 
     name = "torch"
 
@@ -194,13 +196,14 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def kind_of(value):
-    """The kind of tensor that `value` is, or None."""
+    """Returns the kind of tensor that `value` is, or None."""
     return next((kind for kind in KINDS if kind.is_one(value)), None)
 
 
 @functools.lru_cache(256)
 def _name_of(dtype):
-    """numpy makes the name anew each time, which took a third of a save of many small arrays."""
+    """Caches a type's name: numpy computes it on each access, which took a third of a save of many small
+    arrays."""
     return dtype.name
 
 
@@ -211,7 +214,7 @@ def _little_endian(array):
 
 
 def _flat(array):
-    """The bytes of an array in row-major order, without a copy if it lies so."""
+    """Returns the bytes of an array in row-major order, without a copy if they are already."""
     if array.dtype.hasobject:
         raise Refused("an array of Python objects has no safe encoding")
     array = numpy.ascontiguousarray(array)

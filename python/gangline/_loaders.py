@@ -1,9 +1,10 @@
-"""torch's own data loaders, made to say where they are and to go on from there: what Lightning asks of a loader (`state_dict` and
-`load_state_dict`), and torch.utils.data.DataLoader lacks.
+"""Gives torch's own data loaders a position that can be saved and restored: Lightning expects `state_dict`
+and `load_state_dict` of a loader, and torch.utils.data.DataLoader lacks them.
 
-A loader's order follows from the generators of random numbers when it is begun. These are noted then; to go on, they are put back,
-the loader is begun again, and what had been trained on is passed over: by the sampler alone where no worker's generators hang on
-the samples, else by loading it again.
+A loader's order follows from the states of the random number generators when its iteration starts. These
+states are recorded then. To resume, they are restored, the iteration is started again, and the batches
+already trained on are skipped: through the sampler alone if no worker's generators depend on the samples,
+otherwise by loading them again.
 """
 
 import functools
@@ -17,10 +18,11 @@ from .errors import Refused, ResumeWarning
 
 
 def resumable(loader, owner):
-    """The same loader with a state, if it is one of torch's without; the caller's own isn't changed.
+    """Returns the same loader with a state, if it is one of torch's without; doesn't change the caller's own.
 
-    owner: has `put_back()`, which is called before the first batch is asked for; `is_over()`, whether the batch that was trained on
-    was the last of its epoch; `ahead()`, how many batches have been loaded that nobody has trained on.
+    owner: has `put_back()`, which is called before the first batch is requested; `is_over()`, whether the
+        last batch trained on was the last of its epoch; `ahead()`, the number of batches that are loaded but
+        not trained on yet.
     """
     if not isinstance(loader, DataLoader) or hasattr(loader, "state_dict"):
         return loader
@@ -49,7 +51,7 @@ def _class_of(kind):
 
 
 class _Resumable:
-    """What a loader has besides."""
+    """The members added to a loader."""
 
     def __iter__(self):
         self._batches = _Batches(self, super().__iter__)
@@ -69,7 +71,8 @@ class _Resumable:
 
 
 class _Batches:
-    """The batches of an epoch. The loader is begun with the first: what is drawn before belongs to others."""
+    """The batches of an epoch. The iteration starts with the first batch: earlier random draws belong to
+    others."""
 
     def __init__(self, loader, begin):
         self.loader, self.begin = loader, begin
@@ -117,7 +120,7 @@ def _pass_over(loader, inner, count):
 
 
 def _generators(loader):
-    """The generators that were given to a loader or its samplers, each once."""
+    """Returns the generators that were passed to a loader or its samplers, each once."""
     holders = [loader, loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)]
     found = [getattr(holder, "generator", None) for holder in holders]
     return list({id(one): one for one in found if isinstance(one, torch.Generator)}.values())

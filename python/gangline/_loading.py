@@ -1,4 +1,4 @@
-"""What of a checkpoint is loaded, and what became of that."""
+"""Selects what to load from a checkpoint, and reports the result."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ VERIFY = ("all", "first", "background")
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """What a caller of `load` asks for, checked."""
+    """The options of a `load`, checked."""
 
     only: frozenset | None = None
     strict: bool = True
@@ -35,25 +35,28 @@ class How:
 
 
 class Loaded:
-    """What the newest `load` of a store did: `store.loaded`."""
+    """The result of a store's newest `load`: `store.loaded`."""
 
     def __init__(self, step: int, missing: "list[str]", unexpected: "list[str]", verification=None) -> None:
         self.step = step
         """The step that was loaded."""
         self.missing = tuple(missing)
-        """What `into` (or `only`) names and the checkpoint lacks, with strict=False: keys joined by dots."""
+        """Names in `into` (or `only`) that the checkpoint lacks, with strict=False: keys joined by dots."""
         self.unexpected = tuple(unexpected)
-        """What the checkpoint has and `into` lacks, with strict=False: keys joined by dots. It was left out."""
+        """Names in the checkpoint that `into` lacks, with strict=False: keys joined by dots. They were
+        left out."""
         self._verification = verification
         self._process = os.getpid()
         self._is_told = verification is None
 
     def verified(self, timeout: float | None = None) -> None:
-        """Waits until every byte that was loaded has been compared with what was saved: with verify="background" that goes on after
-        `load`, else nothing is left to wait for.
+        """Waits until every byte that was loaded has been compared with what was saved. With
+        verify="background" that continues after `load`; otherwise it returns at once.
 
-        timeout: seconds to wait at most; None waits as long as it takes.
-        Raises Corrupt if something isn't what was saved, each time it is asked: what was loaded is then not to be used; TimedOut.
+        timeout: the most seconds to wait; None for no limit.
+
+        Raises Corrupt, on every call, if something isn't what was saved: the loaded state must then not be
+        used; TimedOut.
         """
         if self._verification is None or self._process != os.getpid():
             return
@@ -67,7 +70,7 @@ class Loaded:
         self._is_told = True
 
     def raise_untold(self, is_waiting):
-        """Raises what the check found if nobody has been told, once; waits for its end only if that is wanted."""
+        """Raises, once, the error that the check found; with `is_waiting` waits for the check to end."""
         if not self._is_told:
             try:
                 self.verified(None if is_waiting else 0.0)
@@ -79,7 +82,7 @@ class Loaded:
 
 
 class Selection:
-    """Which tensors and values of a checkpoint are loaded, from what `into` has and `only` names."""
+    """The tensors and values of a checkpoint to load, given by `into` and `only`."""
 
     def __init__(self, how, into):
         self.how, self.into = how, into
@@ -87,13 +90,13 @@ class Selection:
         self.met = set()  # of the names in `only`, those that there are
 
     def takes(self, path):
-        """Whether the tensor at `path` is to be read."""
+        """Reports whether the tensor at `path` is to be read."""
         if self.how.only is None:
             return self.is_in_into(path)
         return self.is_named(path) and (self.how.strict or self.is_in_into(path))
 
     def is_named(self, path):
-        """Whether `only` names this or something around it."""
+        """Reports whether `only` names this or a container of it."""
         if self.how.only is None:
             return True
         text = dotted(path)
@@ -103,7 +106,7 @@ class Selection:
         return bool(names)
 
     def concerns(self, path):
-        """Whether `only` names this, something around it, or something in it."""
+        """Reports whether `only` names this, a container of it, or something in it."""
         return self.is_named(path) or not path or any(name.startswith(dotted(path) + ".") for name in self.how.only)
 
     def is_in_into(self, path):
@@ -121,11 +124,11 @@ class Selection:
         return True
 
     def adds(self, depth):
-        """Whether what the checkpoint has and a container of `into` lacks is added to it."""
+        """Reports whether entries that a container of `into` lacks are added to it."""
         return self.how.strict and depth > 0
 
     def chosen(self, path, saved):
-        """`saved` with LEFT_OUT in the place of values that `only` doesn't name."""
+        """Returns `saved` with LEFT_OUT in place of values that `only` doesn't select."""
         if self.how.only is None or saved is LEFT_OUT:
             return saved
         if isinstance(saved, dict) and saved:
@@ -136,7 +139,7 @@ class Selection:
         return saved if self.is_named(path) else LEFT_OUT
 
     def check_names(self, saved):
-        """Refuses names of nothing, or with strict=False notes them."""
+        """Refuses names that match nothing, or with strict=False records them."""
         absent = sorted(self.how.only - self.met) if self.how.only is not None else []
         if absent and self.how.strict:
             there = ", ".join(repr(str(key)) for key in list(saved)[:8])
@@ -144,7 +147,8 @@ class Selection:
         self.missing += absent
 
     def check_fits(self, path, into, saved):
-        """Refuses an `into` that the checkpoint doesn't fill, or with strict=False notes what stays as it is."""
+        """Refuses an `into` with keys that the checkpoint lacks, or with strict=False records what stays
+        unchanged."""
         if saved is LEFT_OUT or saved is ANYTHING or isinstance(into, PerRank):
             return
         if isinstance(into, dict) and isinstance(saved, dict):
@@ -166,7 +170,7 @@ class Selection:
             raise Refused(f"load {path_text(path)}: into has a {names[0]}, the checkpoint {names[1]}")
 
     def adds_named(self):
-        """Whether what `only` names is added even where `into` lacks it."""
+        """Reports whether entries that `only` names are added even where `into` lacks them."""
         return self.how.only is not None and self.how.strict
 
     def lacks(self, path, why):
@@ -175,7 +179,7 @@ class Selection:
         self.missing.append(dotted(path))
 
     def merge(self, path, into, saved):
-        """`into` with what was loaded in it."""
+        """Returns `into` with the loaded values merged into it."""
         if saved is LEFT_OUT:
             return into
         if isinstance(into, dict) and isinstance(saved, dict):
@@ -211,19 +215,20 @@ class Selection:
 
 
 def dotted(path):
-    """Keys as `only` names them."""
+    """Joins keys by dots, as `only` names them."""
     return ".".join(map(str, path))
 
 
 def has_gaps(saved):
-    """Whether something in it was left out."""
+    """Reports whether something in it was left out."""
     if isinstance(saved, dict):
         return any(map(has_gaps, saved.values()))
     return saved is LEFT_OUT or isinstance(saved, (list, tuple)) and any(map(has_gaps, saved))
 
 
 def without_gaps(path, saved):
-    """`saved` without what was left out; LEFT_OUT if nothing stays. Refuses a list of which only some items were to be loaded."""
+    """Returns `saved` without what was left out; LEFT_OUT if nothing is left. Refuses a list of which only
+    some items were selected."""
     if isinstance(saved, dict) and saved:
         items = {key: without_gaps((*path, key), item) for key, item in saved.items()}
         kept = {key: item for key, item in items.items() if item is not LEFT_OUT}

@@ -1,4 +1,5 @@
-"""What the callbacks of training loops have in common: which steps are saved, where to, and when the store is open."""
+"""Common parts of the callbacks of training loops: which steps are saved, to which folder, and when the
+store is open."""
 
 import os
 import pathlib
@@ -12,23 +13,24 @@ from .errors import Refused
 
 
 class Saving:
-    """A callback that saves every so many steps through a store that is open from the first save to the training's end."""
+    """A callback that saves at a step interval, through a store that is open from the first save to the
+    training's end."""
 
     def __init__(
         self, path: str | os.PathLike[str], every_n_steps: int, keep: int | Keep | None = 2, *, archive: str | None = None
     ) -> None:
         if every_n_steps < 1:
             raise Refused(f"save every {every_n_steps} steps: at least 1")
-        # The training may change its folder.
+        # The training may change its working directory.
         self.path, self.every_n_steps, self.keep = pathlib.Path(path).absolute(), every_n_steps, keep
         self.archive = archive
         self.last: Save | None = None
-        """The save that was begun last."""
+        """The latest save."""
         self._store = None
         self._loaded = None  # the step that the training goes on from
 
     def _reader(self):
-        """What reads earlier checkpoints, if there are any."""
+        """Returns a reader of earlier checkpoints, if there are any."""
         if not self.path.exists():
             return None
         reader = Reader(self.path)
@@ -41,7 +43,7 @@ class Saving:
         self.last = self._opened().save(step, state)
 
     def _opened(self):
-        """The store; several processes open it together."""
+        """Returns the store, which several processes open together."""
         if self._store is None:
             kind = DistributedStore if is_gang() else Store
             self._store = kind(self.path, self.keep, archive=self.archive)
@@ -50,20 +52,20 @@ class Saving:
         return self._store
 
     def _end(self, error=None):
-        """Waits for what is under way; what fails then only warns if the training has failed itself."""
+        """Waits for saves in flight; their failure only warns if the training itself has failed."""
         store, self._store = self._store, None
         if store is not None:
             store.__exit__(type(error), error, None)
 
 
 def is_gang():
-    """Whether several processes train."""
+    """Reports whether several processes train."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def with_shared_buffers(state_dict, module):
-    """The state dict with rank 0's buffers on every rank, as DistributedDataParallel hands them out before each step; running averages
-    of batches, say, are each rank's own between steps."""
+    """Returns the state dict with rank 0's buffers on every rank, as DistributedDataParallel broadcasts
+    them before each step; buffers such as running averages of batches differ by rank between steps."""
     shared = dict(state_dict)
     for name, buffer in module.named_buffers():
         if name in shared:

@@ -1,4 +1,5 @@
-"""The compiled store. Use `gangline.Store` and its siblings: this is what they are made of, and may change.
+"""The compiled store, on which `gangline.Store` and its siblings are built. Use those: this module may
+change.
 
 Arrays are flat, contiguous numpy arrays of uint8. Every call but `info` releases the GIL while it works.
 """
@@ -9,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from numpy import uint8
 from numpy.typing import NDArray
 
-# Address, settings of S3, bytes a second, file of the key.
+# Address, settings of S3, bytes per second, file of the key.
 _Place = tuple[str, Mapping[str, str], int | None, str | None]
 
-# So many of the newest good ones, none for all; rules as JSON.
+# The number of newest good checkpoints (None for all), and the rules as JSON.
 _Keep = tuple[int | None, str]
 
 __version__: str

@@ -1,4 +1,4 @@
-"""Metadata: text by name for the store, and what of it was no text."""
+"""Converts metadata to text by name, with the types of the values that aren't text, and back."""
 
 import json
 
@@ -12,14 +12,14 @@ _OF_TYPE = {"integer": int, "float": float, "boolean": "true".__eq__}
 
 
 def texts(metadata):
-    """(Name to text, name to type as JSON) of a mapping of names to values."""
+    """Returns (name to text, name to type as JSON) of a mapping of names to values."""
     named = {name: _text(name, value) for name, value in metadata.items()}
     types = {name: kind for name, (_, kind) in named.items() if kind is not None}
     return {name: text for name, (text, _) in named.items()}, json.dumps(types)
 
 
 def values(named, types):
-    """The inverse."""
+    """Inverts `texts`."""
     return {name: _OF_TYPE[types[name]](text) if types.get(name) in _OF_TYPE else text for name, text in named.items()}
 
 

@@ -1,16 +1,16 @@
-"""The integer keys of optimizers' states, which torch.distributed.checkpoint turns into text.
+"""Restores the integer keys of optimizers' states, which torch.distributed.checkpoint turns into text.
 
-`Optimizer.load_state_dict` takes text keys without a word and begins its moments anew. The numbers are still there, in the `params` of
-the optimizer's groups; by these the keys become what they were. Other dicts' integer keys are text for good: nothing tells them
-from keys that always were.
+`Optimizer.load_state_dict` accepts text keys silently and starts its moments anew. The integers are still in
+the `params` of the optimizer's groups, from which the keys are restored. Integer keys of other dicts stay
+text: nothing distinguishes them from keys that always were text.
 """
 
 
 def renumber(tree, made=dict):
-    """Gives all optimizers' states in a tree of dicts and lists their keys back, in place.
+    """Restores, in place, the keys of all optimizers' states in a tree of dicts and lists.
 
     tree: as torch unflattens it, or with dicts for lists.
-    made: what makes the new dict of states, of pairs.
+    made: makes the new dict of states from pairs.
     """
     for child in tree.values() if isinstance(tree, dict) else tree:
         if isinstance(child, (dict, list)):
@@ -23,7 +23,8 @@ def renumber(tree, made=dict):
 
 
 def _parameters(groups):
-    """The numbers of an optimizer's parameters; none if its groups name them, as torch's get_optimizer_state_dict has it."""
+    """Returns the integers of an optimizer's parameters; none if its groups name them, as with torch's
+    get_optimizer_state_dict."""
     for group in groups.values() if isinstance(groups, dict) else groups:
         params = group.get("params") if isinstance(group, dict) else None
         yield from (number for number in (params if isinstance(params, list) else ()) if type(number) is int)

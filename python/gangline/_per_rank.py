@@ -1,6 +1,6 @@
-"""Values of which each rank has its own, and how they are kept: rank r's values are one tree of bytes under a reserved name, by where
-they lie in the state dict, and their tensors are by themselves. The tree that all ranks hold alike only says that there are some.
-"""
+"""Values that differ by rank. Rank r's values are stored as one tree of bytes under a reserved name, by
+their paths in the state dict, and their tensors separately. The tree that all ranks share only marks their
+places."""
 
 import json
 from collections import deque
@@ -9,17 +9,17 @@ from typing import Any
 from ._values import TAG, path_text
 
 RANKS_MAX = 65_536
-# The most values that ranks compare one by one; of more, several count as one.
+# The most values that ranks compare one by one; if there are more, several are compared together.
 UNITS_MAX = 2_048
 
 
 class PerRank:
-    """A value of which each rank has its own, in a state dict that is saved: a data loader's position, say.
+    """A value in a saved state dict that differs by rank, such as a data loader's position.
 
         store.save(step, {"model": model.state_dict(), "loader": gangline.PerRank(loader.state_dict())})
 
-    It is loaded without this around it: each rank gets what the same rank had saved. If another number of ranks loads it, nobody
-    can know what is to become of it: `load` refuses it by name, unless it is told by `resized`.
+    It is loaded without the wrapper: each rank gets the value that the same rank had saved. If another number
+    of ranks loads it, its meaning isn't known: `load` refuses it by name, unless `resized` is given.
     """
 
     def __init__(self, value: Any) -> None:
@@ -30,7 +30,8 @@ class PerRank:
 
 
 class GeneratorState(PerRank):
-    """A state of a generator of random numbers. Other numbers of ranks get new ones that are made of it."""
+    """The state of a random number generator. Another number of ranks gets new states that are derived
+    from it."""
 
     def __init__(self, value, generator):
         super().__init__(value)
@@ -38,7 +39,7 @@ class GeneratorState(PerRank):
 
 
 def units(tree):
-    """A tree of values in parts that ranks compare: [(what it is called, text)]."""
+    """Splits a tree of values into parts that ranks compare: [(name, text)]."""
     done, left = [], deque([((), tree)])
     while left:
         path, node = left.popleft()
@@ -52,7 +53,7 @@ def units(tree):
 
 
 def _children(node):
-    """[(key, child)] of a container that holds others, else None."""
+    """Returns [(key, child)] of a container that holds others, else None."""
     if isinstance(node, dict) and TAG not in node:
         return list(node.items()) or None
     if isinstance(node, dict) and node[TAG] in ("dict", "ordered"):

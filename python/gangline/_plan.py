@@ -1,7 +1,8 @@
-"""What gangline.torch.StorageWriter leaves instead of a tree of values, and the tree that is made of it.
+"""Rebuilds the tree of values of checkpoints that gangline.torch.StorageWriter wrote, which have no such
+tree.
 
-torch's planners name tensors and values by their keys joined by dots, and say separately what the keys were. Values are kept one
-by one, each as bytes under a reserved name.
+torch's planners name tensors and values by their keys joined by dots, and store the keys separately. Values
+are stored one by one, each as bytes under a reserved name.
 """
 
 import json
@@ -17,17 +18,19 @@ PLAN = RESERVED + "plan"
 
 
 class _Branch(dict):
-    """Children by key: of a dict if the keys are text, of a list if they are numbers."""
+    """Children by key: a dict's if the keys are text, a list's if they are integers."""
 
 
 class _Numbered(_Branch):
-    """Children of a dict, also by numbers."""
+    """Children of a dict whose keys may be integers."""
 
 
 def keys(snapshot, into=None):
-    """{name: its keys} as the planners of all ranks had them; what isn't in it has its name for its only key.
+    """Returns {name: its keys} as the planners of all ranks had them; the only key of a missing name is the
+    name itself.
 
-    Weights that were imported, or saved by a program that isn't Python, have no keys but those of `into`, joined by dots.
+    Weights that were imported, or saved by a program that isn't Python, have no keys except those of `into`,
+    joined by dots.
     """
     if PLAN not in snapshot.tensors:
         return dict(_places((), into))
@@ -47,7 +50,7 @@ def _places(path, into):
 
 
 def tree(snapshot, into=None):
-    """The text of a tree of values, as `_values.encode` writes it."""
+    """Returns the text of a tree of values, as `_values.encode` writes it."""
     paths = keys(snapshot, into)
     names = [name.removeprefix(OBJECT) for name in snapshot.tensors if name.startswith(OBJECT) or not name.startswith(RESERVED)]
     root, there = _Branch(), set(names)
@@ -74,7 +77,7 @@ def _put(branch, path, leaf, where):
 
 
 def _written(branch, where):
-    """A branch in the encoding of `_values`."""
+    """Encodes a branch as `_values` does."""
     if not isinstance(branch, _Branch):
         return branch
     children = {key: _written(child, where) for key, child in branch.items()}
@@ -88,10 +91,10 @@ def _written(branch, where):
 
 
 def no_leaf(path, payload):
-    """For trees that have nothing but plain values."""
+    """Refuses leaves, in trees that have only plain values."""
     raise ValueError("no such kind of value is known")
 
 
 def array_again(path, payload):
-    """For trees that have plain values and numpy arrays."""
+    """Decodes numpy arrays, in trees that have plain values and numpy arrays."""
     return array_of(payload) if payload[TAG] == "array" else no_leaf(path, payload)

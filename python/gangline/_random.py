@@ -1,4 +1,5 @@
-"""The generators of random numbers that a training loop draws from: Python's, numpy's, torch's, and each CUDA device's."""
+"""The random number generators that a training loop uses: Python's, numpy's, torch's, and each CUDA
+device's."""
 
 import hashlib
 import random
@@ -15,8 +16,9 @@ CUDA_STATE_BYTES = 16
 
 
 def rng_state() -> dict[str, Any]:
-    """The states of all generators that a training loop draws from, this rank's own: Python's, numpy's, torch's on the CPU and on each
-    CUDA device. To be saved as it is; `set_rng_state` takes what was loaded."""
+    """Returns the states of all random number generators that a training loop uses, of this rank:
+    Python's, numpy's, torch's on the CPU and on each CUDA device. Save the result as it is, and pass it to
+    `set_rng_state` after loading."""
     found = states()
     kinds = {"python": "python", "numpy": "numpy", "cpu": "torch"}
     kept = {name: GeneratorState(state, kinds[name]) for name, state in found.items() if name in kinds}
@@ -26,13 +28,15 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Puts back what `rng_state` gave, before or after it was saved and loaded. CUDA devices' only where there are as many."""
+    """Restores the result of `rng_state`, saved and loaded or not. CUDA states are restored only if the
+    number of devices is the same."""
     bare = lambda value: value.value if isinstance(value, PerRank) else value  # noqa: E731
     restore({name: list(map(bare, one)) if name == "cuda" else bare(one) for name, one in state.items()})
 
 
 def states():
-    """The states of all, in tensors and plain values: what torch.load reads without running a pickle as well."""
+    """Returns the states of all, in tensors and plain values, which torch.load can read without running a
+    pickle."""
     name, keys, *rest = numpy.random.get_state()
     found = {"python": random.getstate(), "numpy": (name, keys.tolist(), *rest)}
     torch = sys.modules.get("torch")
@@ -44,7 +48,7 @@ def states():
 
 
 def restore(found):
-    """Puts them back; those of CUDA devices only where there are as many."""
+    """Restores the states; those of CUDA devices only if the number of devices is the same."""
     random.setstate(found["python"])
     numpy.random.set_state(found["numpy"])
     torch = sys.modules.get("torch")
@@ -55,7 +59,7 @@ def restore(found):
 
 
 def generator_of(value):
-    """The kind of generator whose state `value` is beyond doubt, or None."""
+    """Returns the kind of generator whose state `value` certainly is, or None."""
     if isinstance(value, tuple):
         if len(value) == 3 and isinstance(value[1], tuple) and len(value[1]) == 625:
             is_plain = all(type(word) is int for word in value[1]) and (value[2] is None or type(value[2]) is float)
@@ -67,7 +71,7 @@ def generator_of(value):
     if torch is None or not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.dim() != 1:
         return None
     if value.numel() == CUDA_STATE_BYTES and torch.cuda.is_available() and torch.cuda.is_initialized():
-        # Nothing tells it from other 16 bytes, but that a device is in that very state.
+        # Only a device that is in this very state distinguishes it from other 16 bytes.
         return "cuda" if any(torch.equal(value.cpu(), state.cpu()) for state in torch.cuda.get_rng_state_all()) else None
     generator = torch.Generator()
     is_long_enough = value.numel() == generator.get_state().numel()
@@ -91,8 +95,9 @@ def _is_bit_generators(value):
 
 
 def state_of_rank(generator, saved, rank, ranks):
-    """The state for one of `ranks` ranks, of what another number of them saved: theirs if it was the same everywhere; else a new one
-    for each rank, which follows from theirs. So no two ranks draw the same, and the same resize gives the same numbers."""
+    """Returns the state of one of `ranks` ranks, from the states that another number of ranks saved: their
+    common state if all were equal; otherwise a new one for each rank, derived from theirs. So no two ranks
+    draw the same numbers, and the same resize always gives the same numbers."""
     if all(_text(state) == _text(saved[0]) for state in saved):
         return saved[0]
     digest = hashlib.blake2b(f"{rank} of {ranks} after {_text(saved[0])}".encode(), digest_size=8).digest()
@@ -114,7 +119,7 @@ def state_of_rank(generator, saved, rank, ranks):
 
 
 def states_of_rank(found, rank, ranks):
-    """What `states` gave in one process, for one of the ranks that go on."""
+    """Returns the states of one resuming rank, from those that `states` returned in one process."""
     kinds = {"python": "python", "numpy": "numpy", "cpu": "torch"}
     made = {name: state_of_rank(kinds[name], [state, None], rank, ranks) for name, state in found.items() if name in kinds}
     torch = sys.modules.get("torch")
@@ -131,7 +136,7 @@ def _bit_generator(state):
 
 
 def _text(state):
-    """All that a state is, as text."""
+    """Returns a state as text that identifies it."""
     if isinstance(state, dict):
         return "{" + ",".join(f"{key}:{_text(value)}" for key, value in sorted(state.items())) + "}"
     if isinstance(state, (tuple, list)):

@@ -1,5 +1,5 @@
-"""A store whose checkpoints are an archive's: what is saved lies in a folder of this machine until it is there, and comes from there
-when this machine hasn't got it."""
+"""A store backed by an archive: saves stay in a folder of this machine until they are archived, and
+checkpoints that this machine lacks are fetched from the archive."""
 
 import hashlib
 import os
@@ -12,12 +12,13 @@ _HASH_DIGITS = 16
 
 
 def is_address(path: str | os.PathLike[str]) -> bool:
-    """Whether a store's path is an archive's address: s3://bucket/prefix or file:///folder."""
+    """Reports whether a store's path is an archive's address: s3://bucket/prefix or file:///folder."""
     return "://" in os.fspath(path)
 
 
 def folder_of(address: str) -> str:
-    """The folder on this machine for an archive's checkpoints: below GANGLINE_CACHE_DIR, or else the user's cache folder."""
+    """Returns the folder on this machine for an archive's checkpoints: below GANGLINE_CACHE_DIR, or else
+    the user's cache folder."""
     name = hashlib.blake2b(address.rstrip("/").encode()).hexdigest()[:_HASH_DIGITS]
     folder = cache_folder("checkpoints") / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -25,35 +26,36 @@ def folder_of(address: str) -> str:
 
 
 def cache_folder(name: str) -> pathlib.Path:
-    """A folder of this name below GANGLINE_CACHE_DIR, or else the user's cache folder."""
+    """Returns the folder of this name below GANGLINE_CACHE_DIR, or else the user's cache folder."""
     own = os.environ.get("GANGLINE_CACHE_DIR")
     base = pathlib.Path(own) if own else pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gangline"
     return base / name
 
 
 def refuse_address(path: str | os.PathLike[str]) -> None:
-    """For a store of many ranks, which meet in a folder."""
+    """Refuses an address for a store of several ranks, which communicate through a folder."""
     if is_address(path):
         raise Refused(f"open {path} for several ranks: give a folder that all of them see, and archive={os.fspath(path)!r}")
 
 
 class Remote:
-    """An archive as a store's second place."""
+    """The archive behind a store."""
 
     def __init__(self, native, place):
         self.place = place
         self._native = native
 
     def steps(self):
-        """The whole checkpoints that are there, in order."""
+        """Returns the steps of its whole checkpoints, in order."""
         return self._native.archive_steps(self.place)
 
     def info(self, step):
-        """What the manifest of one says, as JSON."""
+        """Returns the content of a checkpoint's manifest, as JSON."""
         return self._native.archive_info(step, self.place)
 
     def fetch(self, step):
-        """Brings a checkpoint here that only the archive has; without a step the newest, if it was saved after what is here."""
+        """Fetches a checkpoint that only the archive has; without a step the newest, if it was saved after
+        the local ones."""
         here = [listed[0] for listed in self._native.list()]
         if step is not None:
             if step not in here:

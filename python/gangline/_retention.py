@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""Rules for the checkpoints that retention keeps."""
 
 import dataclasses
 import json
@@ -10,29 +10,30 @@ from .errors import Refused
 
 @dataclasses.dataclass(frozen=True)
 class Keep:
-    """What stays after each save, of the branch that is saved: whatever any of these names.
+    """The checkpoints of the current branch that stay after each save: those that any of these rules selects.
 
         gangline.Store("checkpoints", keep=gangline.Keep(last=3, every_steps=1000, lowest={"loss": 2}))
 
-    What was just saved always stays, and so does what belongs to another branch.
+    The newest checkpoint always stays, and so do checkpoints of other branches.
     """
 
     last: int = 2
-    """So many of the newest good ones, at least one."""
+    """This many of the newest good ones, at least one."""
     every_steps: int | None = None
-    """The first in each stretch of so many steps, counted from step 0."""
+    """The first in each interval of this many steps, counted from step 0."""
     every_hours: int | None = None
-    """The first in each stretch of so many hours, counted from 1970-01-01 00:00 UTC."""
+    """The first in each interval of this many hours, counted from 1970-01-01 00:00 UTC."""
     lowest: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """So many with the lowest value of a number in their metadata, such as {"loss": 3}."""
+    """Those with the lowest values of a number in their metadata; {"loss": 3} keeps three."""
     highest: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """So many with the highest value of a number in their metadata."""
+    """Those with the highest values of a number in their metadata."""
     steps: Sequence[int] = ()
     """These steps."""
 
 
 def given(keep):
-    """What the store takes for `keep`, which is a number, None or a Keep: (so many of the newest, the rules as JSON)."""
+    """Converts `keep` (a number, None or a Keep) for the native store: the number of newest ones, and the
+    rules as JSON."""
     if not isinstance(keep, Keep):
         return (None if keep is None else _count("keep", keep), "[]")
     rules = []

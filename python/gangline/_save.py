@@ -1,4 +1,4 @@
-"""A save under way, and who is told of its end."""
+"""A save in flight, and the reporting of its outcome."""
 
 import os
 import warnings
@@ -6,12 +6,12 @@ import warnings
 from . import _info, _native
 from .errors import BranchWarning, Error, Refused, RetentionFailedWarning, TimedOut
 
-# Saves whose outcome nobody was told. A store lets go of a save at the next one after its end.
+# Saves whose outcome nobody has asked for. A store drops a save at the next one after its end.
 unasked = set()
 
 
 class Save:
-    """A save under way: what `Store.save` returns."""
+    """A save in flight: the result of `Store.save`."""
 
     def __init__(self, step: int, pending: _native.Pending) -> None:
         self.step = step
@@ -22,19 +22,20 @@ class Save:
         self._began = None
 
     def staged(self) -> bool:
-        """Whether the state is copied, so that it may change. It is by the time `save` returns."""
+        """Reports whether the state is copied and may change. Always true once `save` has returned."""
         return True
 
     def done(self) -> bool:
-        """Whether the save has ended, well or not. Never waits."""
+        """Reports whether the save has ended, well or not. Never waits."""
         check_process(self._process)
         return self._pending.done()
 
     def durable(self, timeout: float | None = None) -> _info.Saved:
-        """Waits until the checkpoint is on disk, synced, and visible to `latest`; what there is then.
+        """Waits until the checkpoint is on disk, synced, and visible to `latest`; returns its description.
 
-        timeout: seconds to wait at most; None waits as long as it takes.
-        Raises TimedOut if that passed (ask again), or what made the save fail, each time it is asked.
+        timeout: the most seconds to wait; None for no limit.
+
+        Raises TimedOut if that passed (the call may be repeated), or the save's error, on every call.
         """
         check_process(self._process)
         try:
@@ -55,7 +56,7 @@ class Save:
 
 
 def check_process(opened_by):
-    """A forked child has no writing thread, and would wait for ever."""
+    """Refuses use in a forked child, which has no writing thread and would wait forever."""
     if opened_by != os.getpid():
         raise Refused("use a store in a forked process: open it again there")
 
@@ -72,7 +73,7 @@ def warn_of_retention(save):
 
 
 def ask(saves):
-    """Waits for these saves; the errors of those that failed and that nobody had asked about."""
+    """Waits for these saves; returns the errors of those that failed and that nobody had asked about."""
     failures = []
     for save in saves:
         is_told = save not in unasked

@@ -13,7 +13,7 @@ from .errors import Corrupt, Refused
 
 
 def check_step(step):
-    """A step as the store counts it."""
+    """Returns a step as the store counts it, or refuses it."""
     try:
         number = operator.index(step)
     except TypeError:
@@ -34,11 +34,12 @@ class Snapshot:
         self.tensors = {tensor["name"]: (tensor["data_type"], tuple(tensor["shape"])) for tensor in told["tensors"]}
 
     def values(self, into=None):
-        """The text of the tree of values. If none was saved, it is made of the tensors' names, and of where they are in `into`."""
+        """Returns the text of the tree of values. If none was saved, it is made from the tensors' names,
+        and their places in `into`."""
         return self.bytes(VALUES) if VALUES in self.tensors else _plan.tree(self, into)
 
     def bytes(self, name):
-        """All bytes of a tensor."""
+        """Returns all bytes of a tensor."""
         kind, shape = self.tensors[name]
         if kind != "U8" or len(shape) != 1 or shape[0] > BYTES_MAX:
             raise Corrupt(f"read {self.where}: {name!r} is not a string of at most {BYTES_MAX} bytes")
@@ -47,7 +48,8 @@ class Snapshot:
         return room.tobytes()
 
     def read(self, wanted, verify="all"):
-        """Reads boxes of tensors, several at once; the check that goes on in the background if that is wanted, or None."""
+        """Reads boxes of tensors, several at once; returns the background check if there is one, else
+        None."""
         asked = [(one.name, self.tensors[one.name][0], list(one.offsets), list(one.shape), one.room) for one in wanted]
         marks = str(cache_folder("verified")) if verify == "first" else None
         return self._native.read_into(asked, verify, marks)

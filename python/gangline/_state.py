@@ -1,7 +1,8 @@
-"""A state dict as named tensors and one tree of values, and back.
+"""Converts a state dict to named tensors and one tree of values, and back.
 
-Tensors are named by their keys, joined by dots, as torch.distributed.checkpoint does: `model.0.weight`. The tree, which says
-what else there is and where each tensor goes, is itself kept as a tensor of bytes under a reserved name.
+Tensors are named by their keys, joined by dots, as torch.distributed.checkpoint does: `model.0.weight`. The
+tree, which holds all other values and the place of each tensor, is itself stored as a tensor of bytes under a
+reserved name.
 """
 
 import base64
@@ -24,15 +25,15 @@ RESERVED = "__gangline__."
 VALUES = RESERVED + "values"
 PER_RANK = "per rank"
 ABSENT = object()
-# What is read before it is copied takes at most this at once, or one tensor.
+# The most bytes that are read before they are copied; a larger tensor is read alone.
 _BATCH_BYTES_MAX = 256 << 20
-# By the last digits of the stored type's name; of the others one.
+# Element sizes by the last digits of the stored type's name; other types have one byte.
 _ELEMENT_BYTES = {"64": 8, "32": 4, "16": 2}
 _WHOLE = How()
 
 
 class _Own:
-    """Begins the path of a value that a rank had its own of, which lies nowhere in what is loaded into."""
+    """First key of the path of a value that differs by rank, which has no place in `into`."""
 
     def __repr__(self):
         return "rank"
@@ -43,7 +44,7 @@ OWN = _Own()
 
 @dataclasses.dataclass
 class Piece:
-    """What is saved of one tensor by this rank."""
+    """The part of a tensor that this rank saves."""
 
     name: str
     type: str
@@ -54,7 +55,7 @@ class Piece:
 
 @dataclasses.dataclass
 class Wanted:
-    """What is to be read of one tensor: a box of the whole into flat memory."""
+    """A read request: a box of a tensor, into flat memory."""
 
     name: str
     offsets: tuple
@@ -64,22 +65,24 @@ class Wanted:
 
 @dataclasses.dataclass
 class Local:
-    """What this rank holds of a tensor."""
+    """The part of a tensor that this rank holds."""
 
     tensor: object
-    """Its elements here; all of them, if it isn't cut."""
+    """The local elements; all of them, if it isn't sharded."""
     identity: object
-    """What it has in common with tensors that are tied to it, or None. Ranks must find the same tensors tied."""
+    """An identity shared by tied tensors, or None. Ranks must find the same tensors tied."""
     part_of: tuple | None = None
-    """(Shape of the whole, offsets of this part), if it is this rank's own to write; None: every rank holds the same."""
+    """(Shape of the whole, offsets of this part), if only this rank writes it; None if every rank holds
+    the same tensor."""
     is_written: bool = True
-    """Whether it is to be passed to the store: it isn't what another rank writes."""
+    """Whether to pass it to the store; false if another rank writes it."""
 
 
 class Gathering:
-    """Takes a state dict apart. `local(path, kind, tensor)` tells what this rank holds of a tensor: a Local.
+    """Splits a state dict into tensors and values. `local(path, kind, tensor)` returns the part of a tensor
+    that this rank holds: a Local.
 
-    place: (this rank, how many there are). If it is a gang's, states of generators are kept per rank without being asked.
+    place: (this rank, number of ranks). In a gang, generators' states are kept by rank automatically.
     """
 
     def __init__(self, local, place=(0, 1), is_gang=False):
@@ -93,14 +96,14 @@ class Gathering:
         self.kept = []  # what must stay alive, so that no memory is mistaken for another's
 
     def tree(self, state_dict):
-        """The encoded tree; `pieces` then has the tensors."""
+        """Returns the encoded tree, and fills `pieces` with the tensors."""
         if not isinstance(state_dict, dict):
             raise Refused(f"save a dict, not a {type(state_dict).__qualname__}")
         self.values = _values.tree_of(state_dict, self.leaf)
         return _values.text_of(self.values, _values.VERSION_PER_RANK if self.own else _values.VERSION)
 
     def own_values(self):
-        """The encoded tree of what this rank has its own of, or None if there is nothing of the kind."""
+        """Returns the encoded tree of this rank's own values, or None if there are none."""
         return _values.text_of(self.own) if self.own else None
 
     def leaf(self, path, value):
@@ -153,7 +156,7 @@ class Gathering:
 
 
 class _OwnGathering(Gathering):
-    """Takes apart what a rank has its own of."""
+    """Splits a rank's own values."""
 
     def __init__(self, outer):
         super().__init__(self.whole, outer.place)
@@ -178,7 +181,8 @@ class _OwnGathering(Gathering):
 
 
 def own_name(rank):
-    """The name under which a rank's own tree of values is kept; those of its own tensors begin with it and a dot."""
+    """Returns the name of a rank's own tree of values; the names of its own tensors begin with it and a
+    dot."""
     return f"{RESERVED}rank.{rank}"
 
 
@@ -209,14 +213,14 @@ def _scalar(path, value):
 
 
 def scalar_of(payload):
-    """The numpy scalar that `_scalar` wrote."""
+    """Returns the numpy scalar that `_scalar` wrote."""
     if payload[TAG] != "numpy":
         raise ValueError("no such kind of value is known")
     return numpy.frombuffer(base64.b64decode(payload["base64"], validate=True), numpy_type(payload["type"]))[0]
 
 
 def array_payload(value):
-    """A numpy array as a value: for torch's planners, which don't take it for a tensor."""
+    """Encodes a numpy array as a value, for torch's planners, which don't treat it as a tensor."""
     return {
         TAG: "array",
         "type": value.dtype.name,
@@ -226,16 +230,17 @@ def array_payload(value):
 
 
 def array_of(payload):
-    """The inverse."""
+    """Inverts `array_payload`."""
     data = base64.b64decode(payload["base64"], validate=True)
     return numpy.frombuffer(data, numpy_type(payload["type"])).reshape(payload["shape"]).copy()
 
 
 class Scattering:
-    """Puts a state dict together again: `plan` says what to read, `fill` reads it, `finish` says what there is then.
+    """Rebuilds a state dict: `plan` decides what to read, `fill` reads it, `finish` returns the result.
 
-    `sharded(path, tensor)` tells what this rank holds of a sharded tensor in `into`: (local tensor, its offsets in the whole).
-    place: (this rank, how many there are). `resized(key, values)` makes this rank's value of those of another number of ranks.
+    `sharded(path, tensor)` returns this rank's part of a sharded tensor in `into`: (local tensor, its offsets
+    in the whole). place: (this rank, number of ranks). `resized(key, values)` makes this rank's value from
+    those of another number of ranks.
     """
 
     def __init__(self, snapshot, into, sharded, how=_WHOLE, place=(0, 1), resized=None):
@@ -252,7 +257,8 @@ class Scattering:
         self.kept = {}  # path -> what is kept of a copied tensor
 
     def plan(self):
-        """What to read into where it lies. All that can be refused is refused here, before anything is written into."""
+        """Plans what to read in place. Everything that can be refused is refused here, before anything is
+        written."""
         tree = self.selection.chosen((), _values.decode(self.text, self.leaf, self.where))
         self.selection.check_names(tree)
         if self.into is None:
@@ -262,10 +268,10 @@ class Scattering:
         return self.wanted
 
     def fill(self, read):
-        """Has `read(wanted, verify)` read what `plan` returned, and then what has to be copied, some of it at a time; what the first
-        of these returned: a check that is under way, or None."""
+        """Calls `read(wanted, verify)` for what `plan` returned, and then for the tensors that must be
+        copied, several at a time. Returns the result of the first call: a check in progress, or None."""
         verification = read(self.wanted, self.how.verify)
-        # What is copied is checked before, so that there is one check to wait for.
+        # Tensors that are copied are checked before, so that there is only one check to wait for.
         verify = "all" if self.how.verify == "background" else self.how.verify
         for batch in _batches(self.aside):
             rooms = [one.kind.new(one.type, one.kind.shape_of(one.local)) for one in batch]
@@ -276,7 +282,7 @@ class Scattering:
         return verification
 
     def finish(self):
-        """The state dict, after `fill`; `into` itself if there is one."""
+        """Returns the state dict, after `fill`; `into` itself if there is one."""
         tree = _values.decode(self.text, lambda path, payload: self.finals[path](), self.where)
         tree = self.selection.chosen((), tree)
         if self.into is not None:
@@ -310,7 +316,7 @@ class Scattering:
         return self.new_tensor(path, name, kind, (type_name, shape))
 
     def per_rank(self, path, payload):
-        """A value that each rank saved its own of."""
+        """Returns a value that was saved by rank."""
         (rank, ranks), saved, generator = self.place, payload["ranks"], payload.get("generator")
         if type(saved) is not int or not 0 < saved <= RANKS_MAX:
             raise ValueError("its number of ranks makes no sense")
@@ -322,7 +328,7 @@ class Scattering:
                 "load(..., resized=function) what is to become of them"
             )
         trees = {one: self.own_tree(one, payload["key"]) for one in ([rank] if saved == ranks else range(saved))}
-        # States of generators are small: they come along as plain values do.
+        # States of generators are small: they are loaded like plain values.
         is_taken = generator is not None and self.how.only is None
         decoded = lambda one, leaf: _values.decode_tree(trees[one], leaf, self.where, (OWN, one, is_taken, *path))  # noqa: E731
         planned = [decoded(one, self.leaf) for one in trees]
@@ -389,7 +395,8 @@ class Scattering:
         return target
 
     def check_cast(self, path, found, declared):
-        """Refuses a tensor that isn't the one that was saved, unless it only has other floating-point numbers and that is wanted."""
+        """Refuses a tensor whose shape or type differs from the saved one, unless only the floating-point
+        type differs and casting is enabled."""
         are_floats = all(name.startswith(("float", "bfloat")) for name in (found[0], declared[0]))
         may_cast = are_floats and found[1] == declared[1]
         if self.how.cast and may_cast:
@@ -405,7 +412,8 @@ class Scattering:
 
 @dataclasses.dataclass
 class _Aside:
-    """A tensor that is read into memory of its own first: it lies on a device, has gaps, or has another type."""
+    """A tensor that is first read into separate memory: it is on a device, not contiguous, or of another
+    type."""
 
     path: tuple
     name: str
@@ -423,7 +431,8 @@ class _Aside:
 
 
 def _wanted(name, stored_whole, offsets, room, shape):
-    """A box of a tensor, by its shape and offsets in elements of the framework's own; all of it without offsets."""
+    """Returns a box of a tensor, given by shape and offsets in the framework's elements; all of it without
+    offsets."""
     stored_type, whole = stored_whole
     if offsets is None:
         return Wanted(name, (0,) * len(whole), tuple(whole), room)
@@ -433,7 +442,7 @@ def _wanted(name, stored_whole, offsets, room, shape):
 
 
 def _batches(asides):
-    """Groups of tensors that together take little memory; a larger one is alone."""
+    """Groups tensors into batches of little memory; a larger tensor is alone."""
     batch, size = [], 0
     for aside in asides:
         own = aside.bytes()
@@ -451,7 +460,7 @@ def _described(type_name, shape):
 
 
 def find(tree, path):
-    """What lies in nested containers at `path`, or ABSENT."""
+    """Returns the value at `path` in nested containers, or ABSENT."""
     for key in path:
         if isinstance(tree, dict) and key in tree:
             tree = tree[key]

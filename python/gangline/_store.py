@@ -1,4 +1,4 @@
-"""The store as one process uses it."""
+"""The store of a single process."""
 
 import atexit
 import dataclasses
@@ -30,13 +30,13 @@ from .errors import (
 if TYPE_CHECKING:
     from typing import Self
 
-# How often a load looks again because what it wanted was pruned under its eyes.
+# How often a load starts again because its checkpoint was pruned meanwhile.
 _LOOKS_MAX = 4
 
 
 
 class Reader:
-    """Checkpoints that are only looked at: opening changes nothing of them. Store is one as well.
+    """A folder of checkpoints, opened for reading: opening changes nothing. Store is a subclass.
 
     path: the folder, or an archive's address, as for Store.
 
@@ -52,16 +52,14 @@ class Reader:
             advice = "give each run a folder of its own; gangline.Reader looks at this one without writing"
             raise Held(f"{error}: {advice}") from None
         self.loaded: Loaded | None = None
-        """What the newest `load` did: its step, what it left out, and whether its bytes are verified."""
+        """The result of the newest `load`: its step, what it left out, and whether its bytes are verified."""
         self._process = os.getpid()
         self._place = (0, 1)  # which rank loads, of how many
         self._remote = Remote(self._native, _place(path, None)) if is_address(path) else None
 
     def latest(self) -> _info.CheckpointInfo | None:
-        """The newest save of the current branch whose every byte is as it was saved, as CheckpointInfo; None if there is none.
-
-        Reads all of it. Warns (SkippedWarning) about newer ones that aren't good.
-        """
+        """Returns the newest intact save of the current branch, after reading all of it; None if there is
+        none. Warns (SkippedWarning) about newer ones that are damaged."""
         self._fetch(None)
         told = json.loads(self._native.latest())
         for skipped in told["skipped"]:
@@ -71,7 +69,7 @@ class Reader:
         return None if found is None else _info.checkpoint_info(json.dumps(found), RESERVED)
 
     def list(self) -> "list[_info.Listed]":
-        """All checkpoints, oldest first, by their manifests alone: a list of Listed."""
+        """Lists all checkpoints, oldest first. Reads only their manifests."""
         listed = self._native.list()
         as_info = lambda text: None if text is None else _info.checkpoint_info(text, RESERVED)  # noqa: E731
         all_listed = [_info.Listed(step, as_info(text), error) for step, text, error in listed]
@@ -82,27 +80,28 @@ class Reader:
         return sorted(all_listed, key=lambda one: one.step)
 
     def _fetch(self, step):
-        """Has a checkpoint in the folder that may be only in the archive."""
+        """Fetches a checkpoint that may be only in the archive into the folder."""
         if self._remote is not None:
             self._remote.fetch(step)
 
     def verify(self, step: int) -> _info.VerifyReport:
-        """Reads every byte of a checkpoint and names what is wrong: a VerifyReport. Raises NotFound."""
+        """Reads every byte of a checkpoint, and reports what is damaged. Raises NotFound."""
         step = check_step(step)
         self._fetch(step)
         return _info.verify_report(self._native.verify(step))
 
     def branches(self) -> "list[_info.Branch]":
-        """The branches of this folder's saves, the current one last.
+        """Returns the branches of this folder's saves, the current one last.
 
-        A save after an older checkpoint was loaded begins a branch there; one of a lower step than the newest, with nothing loaded,
-        begins a branch from nothing. What is not on the way to the newest save is abandoned: never loaded by itself, and never
-        removed by itself.
+        A save after an older checkpoint was loaded begins a branch there; a save of a lower step than the
+        newest, with nothing loaded, begins one from nothing. Checkpoints that the newest save doesn't go back
+        to are abandoned: never loaded or removed automatically.
         """
         return _info.branches(self._native.branches())
 
     def delete(self, step: int) -> None:
-        """Removes one checkpoint, of whichever branch. Raises NotFound; Refused if the current branch had no good one left."""
+        """Removes a checkpoint of any branch. Raises NotFound; Refused if the current branch had no good
+        one left."""
         self._native.delete(check_step(step))
 
     def prune(
@@ -113,14 +112,16 @@ class Reader:
         abandoned: bool | str = False,
         dry_run: bool = False,
     ) -> _info.Pruned:
-        """Removes checkpoints, or with `dry_run` tells which it would: Pruned. One of these says which:
+        """Removes checkpoints, or with `dry_run` only reports them. Takes exactly one of these:
 
-        keep: of the current branch, all but the newest so many good ones (what is newer than the oldest of these stays, good or not),
-            or but what a Keep names. Reads those that stay.
-        above: of the current branch, all above this step: training is to go on from there.
-        abandoned: True for all abandoned checkpoints, or a branch's name for the abandoned ones of that branch.
+        keep: of the current branch, keeps this many of the newest good ones (and everything newer than the
+            oldest of them), or those that a Keep selects. Reads those that stay.
+        above: removes all checkpoints of the current branch above this step, from which training is to
+            resume.
+        abandoned: True removes all abandoned checkpoints; a branch's name removes those of that branch.
 
-        Raises Refused if no good checkpoint of the current branch would be left; for keep < 1; for no such branch.
+        Raises Refused if the current branch would have no good checkpoint left; for keep < 1; for an unknown
+        branch.
         """
         asked = [name for name, value in (("keep", keep), ("above", above), ("abandoned", abandoned or None)) if value is not None]
         if len(asked) != 1:
@@ -139,16 +140,17 @@ class Reader:
         bytes_per_second_max: int | None = None,
         key_file: str | os.PathLike[str] | None = None,
     ) -> _info.Pushed:
-        """Puts a checkpoint into an archive, coded without loss and without what is there already: a Pushed.
+        """Puts a checkpoint into an archive, compressed without loss. Puts only data that the archive lacks.
 
-        archive: s3://bucket/prefix, with the address and keys in the environment or ~/.aws as for AWS's own tools
-            (AWS_REGION, AWS_ENDPOINT_URL, AWS_PROFILE, ...), or a folder.
-        step: which one; None for the newest that is good.
-        bytes_per_second_max: how much of the network it may take; None for all.
-        key_file: the file of an encrypted archive's key; None for what GANGLINE_ARCHIVE_KEY_FILE in the environment says.
+        archive: s3://bucket/prefix, with the address and keys in the environment or ~/.aws as for AWS's own
+            tools (AWS_REGION, AWS_ENDPOINT_URL, AWS_PROFILE, ...), or a folder.
+        step: the checkpoint; None for the newest good one.
+        bytes_per_second_max: limits the network rate; None for no limit.
+        key_file: the file of an encrypted archive's key; None for GANGLINE_ARCHIVE_KEY_FILE of the
+            environment.
 
-        It is in the archive only once all of it has been put, and what is interrupted goes on where it was. One program at a
-        time pushes to an archive. Raises NotFound, Corrupt, Unreachable, Refused.
+        The checkpoint is in the archive only once all of it has been put; an interrupted push is continued by
+        the next one. One program at a time pushes. Raises NotFound, Corrupt, Unreachable, Refused.
         """
         if step is None:
             newest = self.latest()
@@ -166,10 +168,11 @@ class Reader:
         bytes_per_second_max: int | None = None,
         key_file: str | os.PathLike[str] | None = None,
     ) -> _info.Pulled:
-        """Brings a checkpoint (the archive's newest without a step) into this folder, bit for bit what was pushed: a Pulled.
+        """Fetches a checkpoint (the archive's newest without a step) into this folder, bit for bit as it was
+        pushed.
 
-        It has its name only once every byte has been checked. Raises as `push`; NoSpace; Refused if there is another good one of
-        that step, which is never replaced.
+        The checkpoint appears only once every byte has been checked. Raises as `push`; NoSpace; Refused if
+        there is another good checkpoint of that step, which is never replaced.
         """
         step = None if step is None else check_step(step)
         return _info.pulled(self._native.pull(step, _place(archive, bytes_per_second_max, key_file)))
@@ -185,31 +188,37 @@ class Reader:
         verify: str = "all",
         resized: Callable[[tuple, list], Any] | None = None,
     ) -> dict[Any, Any]:
-        """Reads a checkpoint and returns the state dict: what Store, DistributedStore or a callback saved, or
-        gangline.torch.StorageWriter, whose dicts have text for keys, as torch's planners make it (but for optimizers' states). Of
-        weights that were imported, or saved by another program, a flat dict by name.
+        """Reads a checkpoint and returns the state dict. Of a checkpoint by gangline.torch.StorageWriter,
+        dicts have text keys, as torch's planners make them (except for optimizers' states); of weights that
+        were imported, or saved by another program, the result is a flat dict by name.
 
-        step: which one; None for the newest that is good (warning about newer ones that aren't: SkippedWarning).
-        into: a state dict whose tensors are read into where they lie, on whatever device; everything else in it is replaced, and it
-            is what is returned. Of the checkpoint's top level only the keys that `into` has are read (and plain values, which cost
-            nothing); to what lies in them is added what they lack, such as the moments of an optimizer that made no step yet.
-            Without `into`, everything is read, and tensors are new, in host memory.
-        only: names of what is to be read, keys joined by dots: ["model", "optimizer.state.0"]. All that lies in them is read and
-            nothing else; what else `into` has stays as it is.
-        strict: False lets `into` and the checkpoint differ. What the checkpoint lacks stays as it is in `into`, with a
-            PartialLoadWarning; what `into` lacks is left out, at every level, but an empty dict or list takes all there is.
-            `store.loaded` then tells both. A tensor of another shape is refused all the same.
-        cast: True converts where `into` has other floating-point numbers than were saved, such as bf16 for fp32, some tensors
-            (256 MiB, or one) at a time.
-        verify: when bytes are compared with what was saved. "all": before `load` returns. "first": the same, but what this machine
-            has read and found good since it was started isn't hashed again while its file's inode, length and times are the
-            same; damage that leaves these as they are goes unnoticed. "background": after `load` has returned, by reading the files
-            once more; `store.loaded.verified()` waits for it, else the store's next call, or `close`, raises what it found.
-        resized: of a PerRank that another number of ranks saved, called with its keys and the values of all these ranks: what it
-            returns is loaded (`resized=lambda keys, values: values` loads all). Without it, such a value is refused by name.
+        step: the checkpoint; None for the newest good one, with a SkippedWarning for each newer one that is
+            damaged.
+        into: a state dict whose tensors are read in place, on any device; everything else in it is replaced,
+            and `into` itself is returned. Only its top-level keys are read (and plain values, which cost
+            nothing); missing entries below them are added, such as the moments of an optimizer that hasn't
+            made a step. Without `into`, everything is read, and tensors are new, in host memory.
+        only: names of what to read, keys joined by dots: ["model", "optimizer.state.0"]. Everything below
+            these names is read and nothing else; the rest of `into` stays unchanged.
+        strict: False lets `into` and the checkpoint differ. What the checkpoint lacks stays unchanged in
+            `into`, with a PartialLoadWarning; what `into` lacks is left out, at every level, but an empty
+            dict or list takes everything. `store.loaded` then lists both. A tensor of another shape is still
+            refused.
+        cast: True converts floating-point tensors to the type in `into`, such as fp32 to bf16, in batches of
+            256 MiB or one tensor.
+        verify: when bytes are compared with what was saved. "all": before `load` returns. "first": also
+            before, but a tensor that this machine has read and found good since boot isn't hashed again while
+            its file's inode, length and times are unchanged; damage that changes none of these goes
+            undetected. "background": after `load` has returned, by reading the files again;
+            `store.loaded.verified()` waits for the result, otherwise the store's next call, or `close`,
+            raises an error that was found.
+        resized: for a PerRank that another number of ranks saved, called with its keys and the values of all
+            these ranks; its result is loaded (`resized=lambda keys, values: values` loads all). Without it,
+            such a value is refused by name.
 
-        Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or type; nothing
-        was read into it), Corrupt (naming file and tensor; tensors of `into` may then hold some of its bytes).
+        Raises NotFound, Refused (`into` has a key that the checkpoint lacks, or a tensor of another shape or
+        type; nothing was read into it), Corrupt (naming file and tensor; `into` may then hold some of its
+        bytes).
         """
         how = How.of(only, strict, cast, verify)
         self._raise_unverified()
@@ -241,7 +250,7 @@ class Reader:
         return self._finish(step, scattering, verification)
 
     def _finish(self, step, scattering, verification):
-        """The state dict, with what there is to say of it."""
+        """Returns the state dict, records the result in `loaded`, and warns about missing names."""
         state = scattering.finish()
         selection = scattering.selection
         self.loaded = Loaded(step, selection.missing, selection.unexpected, verification)
@@ -251,22 +260,22 @@ class Reader:
         return state
 
     def _raise_unverified(self, is_waiting=False):
-        """Raises what the check of the newest load found, if it has ended badly and nobody has been told."""
+        """Raises, once, the error that the newest load's check found, if it has ended."""
         if self.loaded is not None:
             self.loaded.raise_untold(is_waiting)
 
     def _resumed(self, step):
-        """Training goes on from this checkpoint, if it is a writer that has loaded it."""
+        """Overridden by writers: records that training resumes from this checkpoint."""
 
     @staticmethod
     def _sharded(path, tensor):
-        """(The part of a DTensor that is here, where it begins in the whole)."""
+        """Returns the local part of a DTensor, and its offsets in the whole."""
         if tensor.device_mesh.size() > 1:
             raise Refused(f"take {path_text(path)}: it is sharded over ranks: use gangline.DistributedStore")
         return tensor.detach().to_local(), [0] * tensor.dim()
 
     def close(self) -> None:
-        """Lets go of the folder. Raises what a check in the background found, after waiting for its end."""
+        """Closes the folder. Waits for a background check, and raises the error that it found."""
         self._native.close()
         self._raise_unverified(is_waiting=True)
 
@@ -281,15 +290,16 @@ class Reader:
 
 
 class Writer(Reader):
-    """What writers have in common: saves under way, and who is told of their ends."""
+    """Base class of writers: keeps track of saves in flight, and reports how they ended."""
 
     def __init__(self, path, writer, keep, commit_timeout=None, archive=None, archive_rate=None, *, compare_all=False, **memory):
-        # Gangline's supervisor sets it, and finishes what is copied there when this process dies.
+        # Set by Gangline's supervisor, which finishes the saves copied there when this process dies.
         staging = os.environ.get("GANGLINE_STAGING_DIR") or None
         self._archive = None if archive is None else _place(archive, archive_rate)
         options = {"commit_timeout_seconds": commit_timeout, "staging": staging, "archive": self._archive, "compare_all": compare_all}
         options |= _checked(**memory)
-        # So is this, when the job's numbers went bad: what was saved from that step on may hold what made them so.
+        # Also set by the supervisor, if the job's numbers went bad: saves from that step on may hold the
+        # cause.
         below = os.environ.get("GANGLINE_RESTORE_BELOW")
         options["restore_below"] = int(below) if below else None
         # An attempt of a job may take the folder over from one that is still dying; no other run may.
@@ -300,7 +310,8 @@ class Writer(Reader):
         _open.add(self)
 
     def send(self, step, pieces, metadata, values=()):
-        """Copies pieces and lets them be written: a Save. `values` are (name, text), and have to be equal on all ranks."""
+        """Copies pieces, to be written in the background. All ranks must have equal `values`: (name, text)
+        pairs."""
         step = check_step(step)
         given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
         notes = (*_notes.texts(metadata or {}), list(values))
@@ -316,7 +327,7 @@ class Writer(Reader):
         self._native.refuse(check_step(step), str(error) or type(error).__qualname__)
 
     def raise_unasked(self):
-        """Raises what made a save fail that nobody asked about, once; warns of retention that failed, once."""
+        """Raises, once, the error of a failed save nobody asked about; warns, once, of failed retention."""
         check_process(self._process)
         self._raise_unverified()
         ended = [save for save in self._saves if save.done()]
@@ -328,8 +339,8 @@ class Writer(Reader):
         self._warn_of_archive(False)
 
     def wait_archived(self) -> "_info.Pushed | None":
-        """Waits until what is to go to the archive is there; what the last push did, or None if you have been told, or if there was
-        nothing to do. Raises what made it fail: Unreachable, Corrupt, Refused; the next save tries again."""
+        """Waits until everything to be archived is in the archive. Returns the last push's result, once,
+        or None. Raises the push's error: Unreachable, Corrupt, Refused; the next save retries."""
         told = self._native.archived(True)
         return None if told is None else _info.pushed(told)
 
@@ -343,8 +354,8 @@ class Writer(Reader):
             warnings.warn(text, ArchiveFailedWarning, stacklevel=4)
 
     def close(self) -> None:
-        """Waits until all saves are durable, and the newest is in the archive if there is one. Raises what made a save fail whose
-        `durable` nobody asked; warns if the archive couldn't be reached."""
+        """Waits until all saves are durable, and the newest is archived. Raises the error of a failed save
+        whose `durable` wasn't called; warns if the archive couldn't be reached."""
         _open.discard(self)
         saves, self._saves = self._saves, []
         is_ours = self._process == os.getpid()
@@ -366,23 +377,25 @@ class Writer(Reader):
 
 
 class Store(Writer):
-    """A folder of checkpoints that this process alone writes. For many ranks: DistributedStore.
+    """A folder of checkpoints that this process alone writes. For several ranks: DistributedStore.
 
-    path: the folder; it is made if it isn't there. Or an archive's address, s3://bucket/prefix: what is saved is durable in a folder
-        of this machine (below GANGLINE_CACHE_DIR, or ~/.cache/gangline) and goes to the archive as with `archive`; what is loaded
-        comes from there if this machine hasn't got it, so that a run goes on wherever it is started.
-    keep: how many good checkpoints of the current branch stay after each save; None keeps all; a Keep keeps more by rules.
-    archive: s3://bucket/prefix or a folder, to which the newest checkpoint is pushed in the background whenever the push before
-        has ended; see `push`. `close` waits for it, and a process that dies is made up for by the next one's store.
-    archive_bytes_per_second_max: how much of the network that may take; None for all.
-    memory_max: bytes of host memory that copies of saves may take, under way and kept; None for two copies. A save that would take
-        more waits until an earlier one is durable; one that takes more by itself is refused.
-    keep_memory: True keeps the memory of copies for the next saves, which are several times faster for that, until `close`; False
-        gives it back to the system as soon as a save is durable.
+    path: the folder, created if missing. Or an archive's address, s3://bucket/prefix: saves are then durable
+        in a folder of this machine (below GANGLINE_CACHE_DIR, or ~/.cache/gangline) and go to the archive as
+        with `archive`; loads fetch what this machine lacks, so that a run resumes wherever it is started.
+    keep: how many good checkpoints of the current branch stay after each save; None keeps all; a Keep adds
+        rules.
+    archive: s3://bucket/prefix or a folder, to which the newest checkpoint is pushed in the background after
+        each push; see `push`. `close` waits for it; if a process dies, the next one's store continues the
+        push.
+    archive_bytes_per_second_max: limits the network rate of these pushes; None for no limit.
+    memory_max: the most bytes of host memory for copies of saves, in flight and kept; None for two copies. A
+        save that would exceed it waits for an earlier one; a save that is larger by itself is refused.
+    keep_memory: True keeps the memory of copies for later saves until `close`, which makes them several times
+        faster; False returns it to the system as soon as a save is durable.
 
-    `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the program.
-    What is saved after `load()` follows what was loaded: after an older checkpoint it begins a branch there, and what was saved after
-    that one is abandoned (see `branches`). One run writes to a folder at a time.
+    `with gangline.Store(path) as store:` waits at its end until all saves are durable; so does the end of the
+    program. Saves after `load()` follow the loaded checkpoint: after an older one they begin a branch there,
+    and those saved after it are abandoned (see `branches`). One run writes to a folder at a time.
 
     Raises Held if another run writes there, Refused, IoFailed.
     """
@@ -405,16 +418,16 @@ class Store(Writer):
         super().__init__(path, (0, 1, 0), keep, archive=archive, archive_rate=archive_bytes_per_second_max, **memory)
 
     def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, Note] | None = None) -> Save:
-        """Copies the state, which is all that it waits for, and writes it in the background; returns a Save.
+        """Copies the state, and writes it in the background. Waits only for the copy, and returns a Save.
 
-        step: of the training, 0 or more. A checkpoint of the same step is replaced.
-        state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays of any shape,
-            None, bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. No pickle: what else there is
-            is refused, with its path.
+        step: the training step, 0 or more. A checkpoint of the same step is replaced.
+        state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays of any
+            shape, None, bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. There is no
+            pickle: any other type is refused, with its path.
         metadata: a few notes, str to str, int, float or bool, 64 KiB in all; `list` and `latest` show them.
 
-        With two saves under way it waits for one of them first. Raises Refused, Poisoned; or what made an earlier save
-        fail whose `durable` nobody asked.
+        With two saves in flight it first waits for one of them. Raises Refused, Poisoned; or the error of an
+        earlier failed save whose `durable` wasn't called.
         """
         self.raise_unasked()
         gathering = Gathering(self._local)
@@ -428,14 +441,14 @@ class Store(Writer):
 
 
 def _checked(memory_max=None, keep_memory=True):
-    """The options about memory, as the store takes them."""
+    """Returns the memory options, checked."""
     if memory_max is not None and (not isinstance(memory_max, int) or not 0 < memory_max < 1 << 64):
         raise Refused(f"open the store with memory_max={memory_max!r}: give a number of bytes, or None for two copies")
     return {"memory_max": memory_max, "keep_memory": bool(keep_memory)}
 
 
 def _place(address, rate, key_file=None):
-    """An archive and how it is reached."""
+    """Returns an archive's address and settings, as the native store takes them."""
     is_setting = lambda name, value: (name.startswith("AWS_") or name == "HOME") and value.isascii()  # noqa: E731
     settings = {name: value for name, value in os.environ.items() if is_setting(name, value)}
     key_file = key_file or os.environ.get("GANGLINE_ARCHIVE_KEY_FILE") or None
@@ -443,17 +456,17 @@ def _place(address, rate, key_file=None):
 
 
 def bytes_piece(name, data):
-    """Bytes as a tensor."""
+    """Returns bytes as a tensor."""
     return Piece(name, "U8", (len(data),), numpy.frombuffer(data, numpy.uint8))
 
 
 def own_bytes(name, data):
-    """Bytes of this rank's alone, as a tensor."""
+    """Returns bytes that only this rank has, as a tensor."""
     return dataclasses.replace(bytes_piece(name, data), part_of=([len(data)], [0]))
 
 
 def own_pieces(gathering):
-    """The tree of the values that this rank has its own of, if there are any."""
+    """Returns the tree of this rank's own values as a piece; empty if there are none."""
     tree = gathering.own_values()
     return [] if tree is None else [own_bytes(own_name(gathering.place[0]), tree)]
 
@@ -462,13 +475,14 @@ def warn_skipped(step, why):
     warnings.warn(f"the checkpoint of step {step} is not good, an older one is taken: {why}", SkippedWarning, stacklevel=3)
 
 
-# Stores that aren't closed.
+# Stores that aren't closed yet.
 _open = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all():
-    """At the end of the program: waits for what is under way. A save that failed unasked ends it with status 1."""
+    """Waits, as the program ends, for saves in flight. A failed save that nobody asked about makes it exit
+    with 1."""
     mine = [save for save in unasked if save._process == os.getpid()]
     failures = ask(sorted(mine, key=lambda save: save.step))
     for store in list(_open):

@@ -1,17 +1,19 @@
-"""Element types: the store's names for them (safetensors') beside torch's and numpy's.
+"""Element types: the store's names for them (safetensors') with torch's and numpy's.
 
-What safetensors has no name for (complex32, complex128, rarer 8-bit floats) is kept as raw bytes: type U8, with the bytes of an
-element as one more dimension, and the real type beside the tensor's place in the tree of values.
+Types that safetensors doesn't know (complex32, complex128, rarer 8-bit floats) are stored as raw bytes: type
+U8, with the bytes of an element as one more dimension, and the real type with the tensor's place in the tree
+of values.
 
-Elements smaller than a byte lie packed: torch counts a pair of 4-bit floats as one element (float4_e2m1fn_x2), and safetensors
-counts them one by one. 6-bit floats, for which torch has no type, are read as the bytes that hold them.
+Elements smaller than a byte are packed: torch counts a pair of 4-bit floats as one element
+(float4_e2m1fn_x2), and safetensors counts them one by one. 6-bit floats, for which torch has no type, are
+read as the bytes that hold them.
 """
 
 import math
 
 import numpy
 
-# By torch's name; numpy's is the same where it has the type (ml_dtypes brings bfloat16 and the 8-bit floats).
+# By torch's name; numpy's is the same where it has the type (ml_dtypes adds bfloat16 and the 8-bit floats).
 STORED = {
     "float64": "F64",
     "float32": "F32",
@@ -36,37 +38,38 @@ STORED = {
 }
 NAMES = {stored: name for name, stored in STORED.items()}
 
-# Kept as raw bytes, with the bytes of one element.
+# Stored as raw bytes, with the bytes of one element.
 RAW = {"complex32": 4, "complex128": 16, "float8_e4m3": 1}
-# The same of checkpoints from before the store had names for all of these.
+# Also those in checkpoints from before the store had names for all of these.
 EVER_RAW = {**RAW, "complex64": 8, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1}
 
-# Of packed types: elements that lie together, and in how many bytes.
+# Of packed types: the elements in the smallest whole group, and its bytes.
 PACKED = {"F4": (2, 1), "F6_E2M3": (4, 3), "F6_E3M2": (4, 3)}
 
 
 def stored(name, shape):
-    """The store's type and shape of a tensor of this type, which is in STORED or RAW."""
+    """Returns the store's type and shape of a tensor of this type, which is in STORED or RAW."""
     if name in STORED:
         return STORED[name], _unpacked(STORED[name], shape)
     return "U8", tuple(shape) if RAW[name] == 1 else (*shape, RAW[name])
 
 
 def stored_box(stored_type, raw, offsets, lengths):
-    """A box of a tensor as the store has it: its offsets and lengths there. `raw` as `original` takes it."""
+    """Converts a box of a tensor to the store's offsets and lengths. `raw` is as for `original`."""
     if raw is not None and EVER_RAW[raw] > 1:
         return (*offsets, 0), (*lengths, EVER_RAW[raw])
     return _unpacked(stored_type, offsets), _unpacked(stored_type, lengths)
 
 
 def _unpacked(stored_type, numbers):
-    """Numbers of elements in each dimension, counted one by one."""
+    """Converts numbers of elements in each dimension to unpacked elements."""
     together, size = PACKED.get(stored_type, (1, 1))
     return (*numbers[:-1], numbers[-1] * together // size) if together > 1 and len(numbers) else tuple(numbers)
 
 
 def original(stored_type, stored_shape, raw):
-    """The inverse: a type's name and the shape. `raw` is the type's name if it was kept as raw bytes, else None."""
+    """Inverts `stored`: returns a type's name and the shape. `raw` is the type's name if it was stored as
+    raw bytes, else None."""
     if raw is None:
         return _packed(stored_type, stored_shape) if stored_type in PACKED else (NAMES[stored_type], tuple(stored_shape))
     size = EVER_RAW[raw]
@@ -76,7 +79,7 @@ def original(stored_type, stored_shape, raw):
 
 
 def _packed(stored_type, stored_shape):
-    """Of a packed type: the type and shape by which its bytes are seen."""
+    """Returns, for a packed type, the type and shape by which its bytes are accessed."""
     together, size = PACKED[stored_type]
     if not stored_shape or stored_shape[-1] % together:
         return "uint8", (math.prod(stored_shape) * size // together,)
@@ -84,9 +87,11 @@ def _packed(stored_type, stored_shape):
 
 
 def numpy_type(name):
-    """numpy's type of this name; ml_dtypes' for those that numpy itself doesn't have, and bytes for pairs of 4-bit floats.
+    """Returns numpy's type of this name; ml_dtypes' for types that numpy itself lacks, and bytes for pairs of
+    4-bit floats.
 
-    Raises ModuleNotFoundError if it takes ml_dtypes and that isn't installed, AttributeError for a type that neither has.
+    Raises ModuleNotFoundError if ml_dtypes is needed and isn't installed, AttributeError for a type that
+    neither has.
     """
     if name == "float4_e2m1fn_x2":
         return numpy.dtype(numpy.uint8)

@@ -1,8 +1,8 @@
-"""Nested Python values as JSON and back. Nothing is ever run on load: this is not pickle.
+"""Converts nested Python values to JSON and back. Unlike pickle, loading never runs code.
 
-Plain JSON stands for itself: None, bool, str, int, finite floats, lists, and dicts with str keys. Everything else is an
-object with the one key "$" that says what it is and a payload beside it. A dict that itself has a key "$" is written as
-pairs, so no user's value is ever taken for a tag.
+Plain JSON stands for itself: None, bool, str, int, finite floats, lists, and dicts with str keys. Any other
+value is an object with a key "$" that gives its kind, and its payload. A dict that itself has a key "$" is
+written as pairs, so no user's value is ever taken for a tag.
 
 Limits: values nest at most DEPTH_MAX deep and their JSON has at most BYTES_MAX bytes.
 """
@@ -17,11 +17,11 @@ import sys
 from .errors import Corrupt, Refused
 
 VERSION = 1
-# Of trees in which some values are kept by rank.
+# The version of trees with values that are stored by rank.
 VERSION_PER_RANK = 2
 DEPTH_MAX = 100
 BYTES_MAX = 1 << 30
-# What isn't quadratic to read: CPython itself refuses longer decimal integers.
+# Limits parsing, which takes quadratic time; CPython itself refuses longer decimal integers.
 INTEGER_DIGITS_MAX = 4000
 
 TAG = "$"
@@ -30,28 +30,28 @@ NOT_MINE = object()
 
 
 def path_text(path):
-    """A key's path for messages: `['model'][0]`."""
+    """Formats a key's path for messages: `['model'][0]`."""
     return "".join(f"[{key!r}]" for key in path) or "the state dict itself"
 
 
 def encode(value, leaf):
-    """`value` as JSON text in UTF-8.
+    """Encodes `value` as JSON text in UTF-8.
 
-    `leaf(path, value)` is asked first about each dict, tuple and value that isn't a container: it returns a dict to write in its
-    place (the tags "tensor" and "per rank" are its own), or NOT_MINE.
+    `leaf(path, value)` is called first for each dict, tuple and value that isn't a container: it returns a
+    dict to write instead (the tags "tensor" and "per rank" are its own), or NOT_MINE.
 
-    Raises Refused, with the key's path, for what has no safe encoding.
+    Raises Refused, with the key's path, for a value without a safe encoding.
     """
     return text_of(tree_of(value, leaf))
 
 
 def tree_of(value, leaf, path=()):
-    """`value`, which lies at `path`, as a tree that JSON can hold."""
+    """Converts `value`, which is at `path`, to a tree that JSON can hold."""
     return _Encoder(leaf).value(path, value)
 
 
 def text_of(tree, version=VERSION):
-    """The tree as JSON text in UTF-8."""
+    """Returns the tree as JSON text in UTF-8."""
     tree = {"version": version, "value": tree}
     text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     if len(text) > BYTES_MAX:
@@ -60,7 +60,8 @@ def text_of(tree, version=VERSION):
 
 
 def decode(text, leaf, where):
-    """What `encode` was given. `leaf(path, payload)` makes a value from what encode's `leaf` returned.
+    """Decodes what `encode` wrote. `leaf(path, payload)` makes a value from the dict that encode's `leaf`
+    returned.
 
     Raises Corrupt, naming `where`, for anything that `encode` doesn't write.
     """
@@ -68,12 +69,12 @@ def decode(text, leaf, where):
 
 
 def decode_tree(tree, leaf, where, path=()):
-    """The same of a tree that has been parsed; the value lies at `path`."""
+    """Decodes a parsed tree; the value is at `path`."""
     return _Decoder(leaf, where).value(path, tree)
 
 
 def parse(text, where):
-    """The tree in `encode`'s text, not decoded yet. Raises Corrupt, naming `where`."""
+    """Parses `encode`'s text into a tree, without decoding it. Raises Corrupt, naming `where`."""
     if len(text) > BYTES_MAX:
         raise Corrupt(f"read values of {where}: {len(text)} bytes are more than {BYTES_MAX}")
     try:
@@ -161,7 +162,7 @@ def _text(path, value):
 
 
 def _digits(path, value):
-    # 10 digits take 33.2 bits: no huge power is ever made to see that a number is too long.
+    # 10 digits take 33.2 bits: avoids computing a huge power only to find that a number is too long.
     if value.bit_length() > INTEGER_DIGITS_MAX * 3:
         raise Refused(f"save {path_text(path)}: an integer of {value.bit_length()} bits is too long; save it as bytes")
     return str(value)

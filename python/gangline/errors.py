@@ -1,12 +1,13 @@
-"""What the store refuses or fails at: one class for each decision that a caller can make."""
+"""Errors of the store, one class for each decision a caller can make."""
 
 
 class Error(Exception):
-    """Anything the store refuses or fails at. The message names the step, file or tensor."""
+    """Base class of the store's errors. The message names the step, file or tensor."""
 
 
 class Refused(Error, ValueError):
-    """What was passed can't be saved, or doesn't fit what was; or the options make no sense. Nothing was changed."""
+    """An argument can't be saved, doesn't fit the checkpoint, or is an invalid option. Nothing was
+    changed."""
 
 
 class NotFound(Error, LookupError):
@@ -14,7 +15,8 @@ class NotFound(Error, LookupError):
 
 
 class Corrupt(Error):
-    """A file is not what was saved. Load an older checkpoint: `load()` without a step does so by itself."""
+    """A file is not what was saved. Load an older checkpoint; `load()` without a step does so
+    automatically."""
 
 
 class Poisoned(Error):
@@ -22,7 +24,8 @@ class Poisoned(Error):
 
 
 class NoSpace(Error, OSError):
-    """The disk or quota is full. This save is gone, earlier ones are untouched, a later one may succeed."""
+    """The disk or quota is full. This save is lost, earlier ones are unaffected, and a later one may
+    succeed."""
 
 
 class IoFailed(Error, OSError):
@@ -30,24 +33,26 @@ class IoFailed(Error, OSError):
 
 
 class Unreachable(Error, OSError):
-    """An archive didn't do what it was asked, also after all tries that make sense. Do the same again: it goes on where it was."""
+    """An archive failed to perform an operation, after all sensible retries. Repeat it: it continues from
+    there."""
 
 
 class Disagreement(Error):
-    """Ranks saved other tensors, values or metadata under the same step, or one of them was refused or failed and told the others so.
-    The message names the rank, and what differs or went wrong."""
+    """Ranks saved different tensors, values or metadata for the same step, or one of them was refused or
+    failed. The message names the rank, and the difference or the failure."""
 
 
 class TimedOut(Error, TimeoutError):
-    """Another rank, or the disk, didn't come in time."""
+    """Another rank, or the disk, didn't finish in time."""
 
 
 class Superseded(Error):
-    """A newer attempt has saved this step: this process belongs to one that is over."""
+    """A newer attempt has saved this step: this process belongs to an attempt that has ended."""
 
 
 class Held(Error):
-    """Another run writes to this folder, or a newer attempt of this one: give each run a folder of its own. Nothing was changed."""
+    """Another run, or a newer attempt of this one, writes to this folder; each run needs a folder of its
+    own. Nothing was changed."""
 
 
 class Closed(Error):
@@ -55,28 +60,31 @@ class Closed(Error):
 
 
 class SaveFailedWarning(UserWarning):
-    """A save failed in the background while another exception was already on its way."""
+    """A save failed in the background while another exception was being raised."""
 
 
 class RetentionFailedWarning(UserWarning):
-    """A checkpoint is durable, but older ones that were to go after it couldn't be removed: the disk fills up."""
+    """The checkpoint is durable, but retention failed to remove older ones, so the disk fills up."""
 
 
 class ArchiveFailedWarning(UserWarning):
-    """Checkpoints are durable here, but the newest isn't in the archive. The next save, or the next store, tries again."""
+    """Checkpoints are durable locally, but the newest isn't in the archive. The next save, or the next
+    store, retries."""
 
 
 class BranchWarning(UserWarning):
-    """A save began a new branch though nothing had been loaded: what the folder held is left alone, and isn't gone on from."""
+    """A save began a new branch although nothing had been loaded: earlier checkpoints in the folder are
+    kept, but the branch doesn't continue from them."""
 
 
 class ResumeWarning(UserWarning):
-    """A training that is resumed may not go on exactly as one that was never stopped, for this reason."""
+    """A resumed training may differ from one that was never stopped, for the reason in the message."""
 
 
 class SkippedWarning(UserWarning):
-    """A newer checkpoint isn't good, and an older one was loaded instead."""
+    """A newer checkpoint is damaged, and an older one was loaded instead."""
 
 
 class PartialLoadWarning(UserWarning):
-    """With strict=False, the checkpoint lacks something that `into` or `only` names: it was left as it is."""
+    """With strict=False, the checkpoint lacks something that `into` or `only` names; it was left
+    unchanged."""

@@ -1,14 +1,15 @@
-"""Checkpoints of Lightning's Trainer through the store: saved beside the training, and resumed exactly.
+"""Saves checkpoints of Lightning's Trainer in the background, and resumes training exactly.
 
     checkpoints = gangline.lightning.CheckpointCallback("checkpoints", every_n_steps=100)
     trainer = lightning.pytorch.Trainer(callbacks=[checkpoints])
     trainer.fit(model, data, ckpt_path=checkpoints.newest())
 
-Saved is what Lightning itself saves (model, optimizers, schedulers, loops, callbacks, stateful data loaders), the states of the
-generators of random numbers, and where torch's own data loaders are in their epoch, without pickle. So a training that is resumed
-has the losses of one never stopped, in the middle of an epoch too, with dropout and shuffle=True; where that can't be promised
-(persistent workers, iterable datasets) a ResumeWarning says so. One process trains, or several under DDP: each has its own
-generators and its own place in the data. Works with `lightning` and with `pytorch_lightning`.
+A checkpoint holds what Lightning itself saves (model, optimizers, schedulers, loops, callbacks, stateful data
+loaders), the states of the random number generators, and the positions of torch's own data loaders in their
+epoch, without pickle. So a resumed training has the losses of one that was never stopped, also in the middle
+of an epoch, with dropout and shuffle=True; where that can't be guaranteed (persistent workers, iterable
+datasets) a ResumeWarning is issued. One process trains, or several under DDP: each has its own generators and
+its own position in the data. Works with `lightning` and with `pytorch_lightning`.
 """
 
 import os
@@ -35,25 +36,26 @@ from ._retention import Keep
 from ._store import Reader
 from .errors import Refused, ResumeWarning
 
-# Where the states of generators are in what several processes save.
+# The key of the generators' states in a save by several processes.
 RANDOM = "gangline.random"
-# Stands for the newest good checkpoint in the address that Lightning is given.
+# Stands for the newest good checkpoint in the path passed to Lightning.
 NEWEST = "newest"
 
 
 class CheckpointCallback(Saving, Checkpoint):
-    """Saves every so many steps and after the last, without making the trainer wait for the disk.
+    """Saves every `every_n_steps` steps and after the last, without making the trainer wait for the disk.
 
-    path: the store's folder; it is made if it isn't there.
+    path: the store's folder, created if missing.
     every_n_steps: optimizer steps between two saves, 1 or more.
     keep: how many good checkpoints stay; None keeps all.
-    archive: where the newest also goes in the background, as for Store.
+    archive: where the newest is also pushed in the background, as for Store.
 
-    A save that fails in the background stops the training at the next one, or at its end. Raises Refused: for several processes
-    under another strategy than DDP, and for what Lightning saves and has no safe encoding, with its path.
+    A save that fails in the background stops the training at the next save, or at its end. Raises Refused:
+    for several processes under another strategy than DDP, and for a value in Lightning's checkpoint without a
+    safe encoding, with its path.
 
-    If another number of processes goes on, each gets new generators that follow from the old ones, callbacks and loops are
-    as they were on rank 0, and the data of the epoch begins anew, with a ResumeWarning.
+    If another number of processes resumes, each gets new generators that are derived from the old ones,
+    callbacks and loops are those of rank 0, and the epoch's data starts anew, with a ResumeWarning.
     """
 
     def __init__(
@@ -64,7 +66,8 @@ class CheckpointCallback(Saving, Checkpoint):
         self._trainer = None
 
     def newest(self) -> str | None:
-        """What `fit` takes as `ckpt_path` to go on from the newest good checkpoint; None if there is none yet."""
+        """Returns the `ckpt_path` for `fit` to resume from the newest good checkpoint; None if there is
+        none yet."""
         reader = self._reader()
         if reader is None:
             return None
@@ -81,25 +84,27 @@ class CheckpointCallback(Saving, Checkpoint):
         self._trainer = trainer
         if not isinstance(strategy.checkpoint_io, _StoreIO):
             strategy.checkpoint_io = _StoreIO(self, strategy.checkpoint_io)
-            # Lightning passes each loader through it once it is as it will be used, and before it asks for batches.
+            # Lightning passes each loader through this once it is fully configured, and before it requests
+            # batches.
             strategy.process_dataloader = _resumable_for(self, trainer, strategy.process_dataloader)
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        # Now, and not earlier, if no loader of torch's has done so: others have drawn numbers until here.
+        # Only now, unless one of torch's loaders has done so: others have drawn numbers until here.
         self.put_back()
 
     def put_back(self):
-        """Before the first batch: the generators of random numbers are as they were."""
+        """Restores the random number generators, before the first batch."""
         if self._random_states is not None:
             _random.restore(self._random_states)
             self._random_states = None
 
     def is_over(self):
-        """Whether the last batch of an epoch has been trained on."""
+        """Reports whether the last batch of an epoch has been trained on."""
         return self._trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
 
     def ahead(self):
-        """Batches that Lightning has asked for and not trained on: one, where the loader doesn't know its length."""
+        """Returns the number of batches that Lightning has requested and not trained on: one, where the
+        loader has no length."""
         return len(getattr(self._trainer.fit_loop._data_fetcher, "batches", ()))
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -124,7 +129,7 @@ class CheckpointCallback(Saving, Checkpoint):
             return
         if not is_gang():
             return trainer.save_checkpoint(self.path / str(trainer.global_step), weights_only=False)
-        # Lightning writes what rank 0 has; here each rank passes what it has.
+        # Lightning writes rank 0's state; here each rank passes its own.
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         checkpoint["state_dict"] = with_shared_buffers(checkpoint["state_dict"], trainer.lightning_module)
         checkpoint["callbacks"][self.state_key].pop("random")
@@ -140,7 +145,7 @@ class CheckpointCallback(Saving, Checkpoint):
         return self._of_one(self._opened().load(step, resized=_resized))
 
     def _of_one(self, checkpoint):
-        """As Lightning knows it, whether one process saved it or several."""
+        """Converts a checkpoint to Lightning's form, whether one process saved it or several."""
         mine = checkpoint["callbacks"].get(self.state_key, {})
         if RANDOM in checkpoint:
             mine["random"] = checkpoint.pop(RANDOM)
@@ -152,7 +157,8 @@ class CheckpointCallback(Saving, Checkpoint):
 
 
 def _resized(keys, values):
-    """What becomes of `callbacks` and `loops` that another number of processes saved: they are rank 0's, without places in the data."""
+    """Returns the `callbacks` and `loops` of rank 0, without positions in the data, if another number of
+    processes saved them."""
     if keys == ("loops",) and values[0]["fit_loop"]["state_dict"].pop("combined_loader", None) is not None:
         text = f"another number of processes saved the checkpoint ({len(values)}): the data of the epoch begins anew"
         warnings.warn(text, ResumeWarning, stacklevel=2)
@@ -168,7 +174,8 @@ def _resumable_for(callback, trainer, process):
 
 
 class _StoreIO(CheckpointIO):
-    """Where Lightning reads and writes: the store for addresses in its folder, what was there before for others."""
+    """Reads and writes Lightning's checkpoints: through the store for paths in its folder, otherwise
+    through the previous plug-in."""
 
     def __init__(self, callback, others):
         self.callback, self.others = callback, others

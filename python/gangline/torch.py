@@ -1,12 +1,12 @@
-"""Plug-ins for torch.distributed.checkpoint: code that uses it switches by one argument, and gets rid of pickle. And what brings
-older checkpoints along: `import_checkpoint`.
+"""Plug-ins for torch.distributed.checkpoint, to which code switches by one argument, and which use no pickle.
+Also `import_checkpoint`, which imports older checkpoints.
 
     dcp.save(state_dict, storage_writer=gangline.torch.StorageWriter("checkpoints", step=step))
     dcp.load(state_dict, storage_reader=gangline.torch.StorageReader("checkpoints"))
 
-torch's planners decide who writes what and reshard on load, as always; the bytes go through the store: one safetensors file
-for each rank, hashed, synced, and visible only when all of it is there. Values that aren't tensors are kept in the store's
-encoding, so none but plain ones (and numpy arrays) are taken.
+torch's planners decide which rank writes what, and reshard on load, as always; the bytes go through the
+store: one safetensors file for each rank, hashed, synced, and visible only when complete. Values that aren't
+tensors are stored in the store's encoding, so only plain ones (and numpy arrays) are accepted.
 """
 
 import dataclasses
@@ -45,15 +45,16 @@ __all__ = ["StorageReader", "StorageWriter", "import_checkpoint"]
 
 
 class StorageWriter(_StorageWriter):
-    """Where dcp.save writes.
+    """The destination of dcp.save.
 
-    path: the store's folder, which all ranks see; it is made if it isn't there.
-    step: of the training; a checkpoint of the same step is replaced.
+    path: the store's folder, which all ranks must see; created if missing.
+    step: the training step; a checkpoint of the same step is replaced.
     keep: how many good checkpoints stay; None keeps all.
     metadata: a few notes, str to str, int, float or bool, equal on all ranks.
     process_group: the one that dcp.save is given.
 
-    dcp.save returns when the checkpoint is durable on all ranks. With dcp.async_save that is in the background.
+    dcp.save returns when the checkpoint is durable on all ranks. With dcp.async_save that happens in the
+    background.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class StorageWriter(_StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans):
-        # Only here is it known what all ranks' keys were before torch joined them by dots; rank 0 writes that down.
+        # Only here are all ranks' original keys known, before torch joined them by dots; rank 0 stores them.
         merged = {fqn: path for plan in plans for fqn, path in (plan.planner_data or {}).items()}
         self._plan = _values.encode(merged, lambda path, value: NOT_MINE)
         return plans
@@ -118,7 +119,7 @@ class StorageWriter(_StorageWriter):
         return pieces, results
 
     def finish(self, metadata, results):
-        """Nothing is left to do: the checkpoint was committed when rank 0 had seen all parts."""
+        """Does nothing: the checkpoint was committed when rank 0 had seen all parts."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
@@ -129,11 +130,12 @@ class StorageWriter(_StorageWriter):
 
 
 class StorageReader(_StorageReader):
-    """What dcp.load reads: what StorageWriter wrote, and what Store and DistributedStore did.
+    """The source of dcp.load: a checkpoint by StorageWriter, Store or DistributedStore.
 
     path: the store's folder.
-    step: which checkpoint; None for the newest save of the current branch. Every byte is checked: Corrupt names what isn't as it was saved, and doesn't
-        fall back to an older one. `gangline.Reader(path).latest()` finds the newest good one.
+    step: the checkpoint; None for the newest save of the current branch. Every byte is checked: Corrupt names
+        what is damaged, and there is no fallback to an older checkpoint. `gangline.Reader(path).latest()`
+        finds the newest good one.
     """
 
     def __init__(self, path: str | os.PathLike[str], step: int | None = None) -> None:
@@ -150,7 +152,7 @@ class StorageReader(_StorageReader):
             if type(held) is not _Tensor:
                 described[name] = dcp.BytesStorageMetadata()
                 continue
-            # One chunk, however it was cut: the store reads any box.
+            # One chunk, whatever the sharding: the store reads any box.
             size = torch.Size(held.shape)
             chunk = dcp.ChunkStorageMetadata(offsets=torch.Size([0] * len(size)), sizes=size)
             properties = dcp.TensorProperties(dtype=getattr(torch, held.type))
@@ -171,7 +173,8 @@ class StorageReader(_StorageReader):
         wanted, commits = [], []
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
-                # The planner's interface takes what torch.save writes: it gets that, made here, of a value decoded safely.
+                # The planner's interface takes a pickle by torch.save; this one is made here, from a safely
+                # decoded value.
                 planner.load_bytes(item, _pickled(self._value(item.storage_index.fqn)))
                 continue
             target = planner.resolve_tensor(item).detach()
@@ -190,7 +193,7 @@ class StorageReader(_StorageReader):
         return _done(None)
 
     def _open(self):
-        """Opens the checkpoint: what it has by the planners' names, and the keys that these were made of."""
+        """Opens the checkpoint: its content by the planners' names, and the original keys."""
         self._snapshot = _open(self.path, self.step)
         self._held, self._keys = (_of_store if VALUES in self._snapshot.tensors else _of_planners)(self._snapshot)
 
@@ -222,7 +225,7 @@ class StorageReader(_StorageReader):
 
 @dataclasses.dataclass
 class _Bytes:
-    """A value that is kept by itself, under this name."""
+    """A value that is stored separately under this name."""
 
     name: str
 
@@ -238,19 +241,19 @@ class _Tensor:
     raw: "str | None" = None
 
     def box(self, offsets, lengths):
-        """A box of it, as the store has it."""
+        """Returns a box of it in the store's terms."""
         return stored_box(self.stored_type, self.raw, offsets, lengths)
 
 
 @dataclasses.dataclass(eq=False)
 class _OfRanks:
-    """Stands for a value that each rank saved its own of."""
+    """Stands for a value that was saved by rank."""
 
     payload: dict
 
 
 class _Elsewhere:
-    """Stands for an array while torch flattens what it is in."""
+    """Stands for an array while torch flattens its container."""
 
 
 def _has_tensors(value):
@@ -259,11 +262,11 @@ def _has_tensors(value):
 
 
 class _Array(_Tensor):
-    """An array of numpy's or JAX's, which torch's planners take for a value."""
+    """An array of numpy's or JAX's, which torch's planners treat as a value."""
 
 
 def _of_planners(snapshot):
-    """What StorageWriter wrote: ({name: _Tensor or _Bytes}, {name: keys})."""
+    """Returns the content by StorageWriter: ({name: _Tensor or _Bytes}, {name: keys})."""
     held = {}
     for name, (kind, shape) in snapshot.tensors.items():
         if name.startswith(OBJECT):
@@ -274,7 +277,8 @@ def _of_planners(snapshot):
 
 
 def _of_store(snapshot):
-    """What Store and DistributedStore wrote, flattened as torch flattens state dicts: ({name: _Tensor or value}, {name: keys})."""
+    """Returns the content by Store or DistributedStore, flattened as torch flattens state dicts: ({name:
+    _Tensor or value}, {name: keys})."""
     held = {}
 
     def leaf(path, payload):
@@ -295,12 +299,13 @@ def _of_store(snapshot):
 
 
 _writers = {}
-# What StorageReader has loaded from a folder since a StorageWriter saved there: torch's planners tell neither of the other.
+# What StorageReader has loaded from a folder since a StorageWriter saved there: torch's planners don't
+# connect the two.
 _loaded = {}
 
 
 def _writer(path, writer, keep):
-    """The writer of this folder, kept so that its memory is used again by the next save."""
+    """Returns the writer of this folder, cached so that the next save reuses its memory."""
     key = os.path.abspath(path), os.getpid(), writer, given(keep)
     if key not in _writers:
         _writers[key] = Writer(path, writer, keep)
@@ -319,7 +324,7 @@ def _open(path, step):
 
 
 def _piece(name, described, tensor):
-    """A part of a tensor, or None if it is an empty part of one that isn't."""
+    """Returns a part of a tensor, or None for an empty part of a tensor that isn't empty."""
     type_name = TorchKind.type_of(tensor)
     refusal = TorchKind.refusal(tensor)
     if refusal is None and type_name not in STORED:
@@ -334,14 +339,15 @@ def _piece(name, described, tensor):
 
 
 def _object(planner, item):
-    """The value to write. Planners hand out pickles of them: only one that hides the value itself is asked for that."""
+    """Returns the value to write. Uses the planner's pickle only if the planner doesn't expose the value
+    itself."""
     if hasattr(planner, "lookup_object"):
         return planner.lookup_object(item.index)
     return torch.load(planner.resolve_data(item), weights_only=True)
 
 
 def _array(path, value):
-    """numpy arrays are values here: torch's planners don't take them for tensors."""
+    """Encodes numpy arrays as values: torch's planners don't treat them as tensors."""
     if not NumpyKind.is_one(value) and not isinstance(value, numpy.generic):
         return NOT_MINE
     value = numpy.asarray(value)

@@ -1,12 +1,13 @@
-"""Checkpoints of Hugging Face's Trainer through the store: saved beside the training, and resumed exactly.
+"""Saves checkpoints of Hugging Face's Trainer in the background, and resumes training exactly.
 
     checkpoints = gangline.transformers.CheckpointCallback("checkpoints", every_n_steps=100)
     trainer = transformers.Trainer(model, TrainingArguments(..., save_strategy="no"), callbacks=[checkpoints])
     trainer.train(resume_from_checkpoint=checkpoints.newest())
 
-Saved is what the Trainer itself saves (model, optimizer, scheduler, scaler, generators of random numbers, its own state), by one
-process or by several under DistributedDataParallel (torchrun), each of which has its own generators. The Trainer goes on within the
-data as always: it passes over the batches that were trained on.
+A checkpoint holds what the Trainer itself saves (model, optimizer, scheduler, scaler, random number
+generators, its own state), by one process or by several under DistributedDataParallel (torchrun), each of
+which has its own generators. The Trainer resumes within the data as always: it skips the batches that were
+trained on.
 """
 
 import dataclasses
@@ -30,17 +31,17 @@ RANDOM_NAME = "rng_state.pth"
 
 
 class CheckpointCallback(Saving, TrainerCallback):
-    """Saves every so many steps and after the last, without making the trainer wait for the disk.
+    """Saves every `every_n_steps` steps and after the last, without making the trainer wait for the disk.
 
-    path: the store's folder; it is made if it isn't there.
+    path: the store's folder, created if missing.
     every_n_steps: optimizer steps between two saves, 1 or more.
     keep: how many good checkpoints stay; None keeps all.
-    archive: where the newest also goes in the background, as for Store.
+    archive: where the newest is also pushed in the background, as for Store.
 
-    A save that fails in the background stops the training at the next one, or at its end. Raises Refused, for several processes
-    that share the model out among them (FSDP, DeepSpeed) too.
+    A save that fails in the background stops the training at the next save, or at its end. Raises Refused,
+    also for several processes that shard the model (FSDP, DeepSpeed).
 
-    If another number of processes goes on, each gets new generators that follow from the old ones.
+    If another number of processes resumes, each gets new generators that are derived from the old ones.
     """
 
     def __init__(
@@ -50,18 +51,20 @@ class CheckpointCallback(Saving, TrainerCallback):
         self._unpacked = None
 
     def newest(self, folder: str | os.PathLike[str] | None = None) -> str | None:
-        """What `train` takes as `resume_from_checkpoint` to go on from the newest good checkpoint; None if there is none yet.
+        """Returns the `resume_from_checkpoint` for `train` to resume from the newest good checkpoint; None if
+        there is none yet.
 
-        The Trainer reads files, so the checkpoint is unpacked in `folder` (by default where temporary files are) until its
-        first step has been trained; each process makes this call and unpacks its own. Raises NotFound if none of the checkpoints is
-        good, Refused if another program saved it.
+        The Trainer reads files, so the checkpoint is unpacked in `folder` (by default the folder of temporary
+        files) until its first step has been trained; each process makes this call and unpacks its own. Raises
+        NotFound if no checkpoint is good, Refused if another program saved it.
         """
         reader = self._reader()
         if reader is None:
             return None
         rank, world_size = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
         with reader:
-            # Of several processes each reads something of its own: all take the step whose every byte is good.
+            # Each of several processes reads a part of its own, so all take the step whose every byte is
+            # good.
             good = None if world_size == 1 else reader.latest()
             reader._place = rank, world_size
             state = reader.load(None if good is None else good.step, resized=lambda keys, values: values[0])
@@ -105,7 +108,7 @@ class CheckpointCallback(Saving, TrainerCallback):
             "trainer": json.dumps(dataclasses.asdict(state)),
         }
         if is_gang():
-            # It says which process it is of.
+            # Differs by process.
             saved["trainer"] = PerRank(saved["trainer"])
         scaler = getattr(optimizer, "scaler", None)
         if scaler is not None:
@@ -113,7 +116,7 @@ class CheckpointCallback(Saving, TrainerCallback):
         self._send(state.global_step, saved)
 
     def _clean_up(self):
-        """The Trainer has read everything when its first step has ended."""
+        """Removes the unpacked files: the Trainer has read everything when its first step has ended."""
         if self._unpacked is not None:
             self._unpacked.cleanup()
             self._unpacked = None

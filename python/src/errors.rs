@@ -1,13 +1,15 @@
-//! The store's errors as the exceptions of `gangline/errors.py`, one for each decision that a caller can make.
+//! Maps the store's errors to the exceptions of `gangline/errors.py`, one for each decision a caller can
+//! make.
 
 use pyo3::prelude::*;
 
 use gangline_storage::{Error, archive, with_causes};
 
-/// Where the exceptions are defined: in Python, since one that is also a `ValueError` needs two bases.
+/// The module of the exceptions. They are defined in Python, since one that is also a `ValueError` needs two
+/// bases.
 const MODULE: &str = "gangline.errors";
 
-/// The exception for an error of the store.
+/// Returns the exception for an error of the store.
 pub(crate) fn exception(error: &Error) -> PyErr {
     let mut text = with_causes(error);
     if let Error::Disagreement { .. } = error {
@@ -16,7 +18,7 @@ pub(crate) fn exception(error: &Error) -> PyErr {
     numbered(raise(class(error), &text), error)
 }
 
-/// With the operating system's number, where it is to blame, in Python's `errno`.
+/// Sets Python's `errno`, if the operating system caused the error.
 fn numbered(raised: PyErr, error: &Error) -> PyErr {
     let number = match error {
         Error::NoSpace { source, .. } | Error::Io { source, .. } | Error::Memory { source, .. } => {
@@ -28,7 +30,7 @@ fn numbered(raised: PyErr, error: &Error) -> PyErr {
     noted.map_or_else(|failed| failed, |()| raised)
 }
 
-/// The exception for an error of an archive.
+/// Returns the exception for an error of an archive.
 pub(crate) fn archive_exception(error: &archive::Error) -> PyErr {
     let class = match error {
         archive::Error::Store(error) => class(error),
@@ -36,14 +38,14 @@ pub(crate) fn archive_exception(error: &archive::Error) -> PyErr {
         archive::Error::Corrupt { .. } => "Corrupt",
         archive::Error::NoRoom { .. } => "NoSpace",
         archive::Error::Remote { .. } => "Unreachable",
-        // The rest is for the caller to put right: nothing was changed.
+        // The caller must correct the others; nothing was changed.
         _ => "Refused",
     };
     let raised = raise(class, &with_causes(error));
     if let archive::Error::Store(error) = error { numbered(raised, error) } else { raised }
 }
 
-/// A refusal of arguments that the store never saw.
+/// Returns a `Refused` exception, for arguments refused before the store sees them.
 pub(crate) fn refused(text: &str) -> PyErr {
     raise("Refused", text)
 }

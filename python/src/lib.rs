@@ -1,8 +1,8 @@
-//! `gangline._native`: the checkpoint store as Python sees it. Typed bytes go in and out as flat numpy arrays of `uint8`;
-//! what a state dict is, and which framework a tensor belongs to, is decided in Python, in `python/gangline/`.
+//! `gangline._native`: the checkpoint store for Python. Typed bytes go in and out as flat numpy arrays of
+//! `uint8`; the Python code in `python/gangline/` converts state dicts and the tensors of each framework.
 //!
-//! Every call that copies, reads, writes or waits releases the GIL. Built against Python's stable ABI (PEP 384), so one
-//! wheel serves every Python from 3.10 on.
+//! Every call that copies, reads, writes or waits releases the GIL. Built against Python's stable ABI (PEP
+//! 384), so one wheel serves every Python from 3.10 on.
 
 mod archive;
 mod errors;
@@ -13,7 +13,7 @@ mod verification;
 
 use pyo3::pymodule;
 
-/// What Python imports.
+/// The module that Python imports.
 #[pymodule(name = "_native")]
 mod native {
     /// The package's version, as Cargo and the wheel have it.

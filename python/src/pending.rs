@@ -1,4 +1,4 @@
-//! A save under way, as a handle that may be asked any number of times.
+//! A save in flight, as a handle whose outcome can be queried any number of times.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use serde::Serialize;
 
 use crate::errors::exception;
 
-/// How long a wait goes on before it looks whether the user pressed Ctrl-C.
+/// How often a wait checks for Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A save whose copy is made and whose bytes are on their way to the disk.
+/// A save that is copied and being written to disk.
 #[pyclass(frozen, module = "gangline._native")]
 pub(crate) struct Pending {
     state: Mutex<State>,
@@ -52,7 +52,7 @@ impl Pending {
         Pending { state: Mutex::new(State::UnderWay(pending)) }
     }
 
-    /// Waits at most so long; true if the save has ended by then.
+    /// Waits up to `wait`; returns true if the save has ended by then.
     fn has_ended(&self, wait: Duration) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State::UnderWay(pending) = &*state else { return true };
@@ -65,15 +65,15 @@ impl Pending {
 
 #[pymethods]
 impl Pending {
-    /// Whether the save has ended, well or not.
+    /// Reports whether the save has ended, well or not.
     fn done(&self, py: Python<'_>) -> bool {
         py.detach(|| self.has_ended(Duration::ZERO))
     }
 
-    /// Waits; the outcome as JSON, or none if `seconds` passed first.
+    /// Waits for the save; returns the outcome as JSON, or none if `seconds` passed first.
     ///
     /// # Errors
-    /// The store's, as an exception, each time it is asked; `KeyboardInterrupt`.
+    /// The store's error as an exception, on every call; `KeyboardInterrupt`.
     #[pyo3(signature = (seconds=None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<String>> {
         if wait_until(py, seconds, |wait| self.has_ended(wait))? { self.outcome().map(Some) } else { Ok(None) }
@@ -90,8 +90,8 @@ impl Pending {
     }
 }
 
-/// Waits until something has ended, at most so many seconds if that is said: whether it has. `has_ended` is asked with the longest
-/// time that it may wait.
+/// Waits until `has_ended` returns true, up to a number of seconds if given; returns whether it did. Each
+/// call of `has_ended` gets the longest time that it may wait.
 ///
 /// # Errors
 /// `KeyboardInterrupt`.

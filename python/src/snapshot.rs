@@ -1,4 +1,4 @@
-//! A checkpoint opened for reading: boxes of its tensors into memory that numpy sees.
+//! A checkpoint opened for reading: reads boxes of its tensors into numpy's memory.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use crate::errors::{exception, refused};
 use crate::verification::Verification;
 
-/// What is to be read, from Python: the tensor's name, safetensors' name of its type, where the box begins, its lengths, and
-/// flat memory for its bytes.
+/// A read request from Python: the tensor's name, safetensors' name of its type, the box's offsets and
+/// lengths, and flat memory for its bytes.
 type Asked<'py> = (String, String, Vec<usize>, Vec<usize>, PyReadwriteArray1<'py, u8>);
 
 /// A checkpoint opened for reading.
@@ -27,13 +27,14 @@ impl Snapshot {
 
 #[pymethods]
 impl Snapshot {
-    /// What its manifest says, as JSON.
+    /// Returns the content of its manifest, as JSON.
     fn info(&self) -> String {
         serde_json::to_string(self.inner.info()).expect("a checkpoint's description has string keys and plain values")
     }
 
-    /// Reads boxes of tensors, checking every byte of the parts they lie in: by `verify` "all" before it returns, "first" only
-    /// those that no mark in the folder `marks` knows, "background" afterwards, by the check that is returned.
+    /// Reads boxes of tensors, and checks every byte of the parts that they overlap. `verify` "all" checks
+    /// before it returns; "first" also, but skips tensors that have a mark in the folder `marks`;
+    /// "background" checks afterwards, and returns the check.
     ///
     /// # Errors
     /// `Refused` for a box that isn't in its tensor, `Corrupt` naming the file and tensor.
@@ -63,7 +64,7 @@ impl Snapshot {
     }
 }
 
-/// The type of this name, as safetensors writes it.
+/// Returns the data type with this safetensors name.
 pub(crate) fn data_type_of(tensor: &str, name: &str) -> PyResult<DataType> {
     let unknown = |_| refused(&format!("accept tensor {tensor:?}: the store has no type {name:?}"));
     serde_json::from_value(serde_json::Value::from(name)).map_err(unknown)

@@ -1,4 +1,4 @@
-//! The store: tensors as numpy arrays of bytes in and out, everything it tells as JSON.
+//! The store: passes tensors as numpy arrays of bytes, and everything that it returns as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
@@ -17,14 +17,14 @@ use crate::errors::{exception, refused};
 use crate::pending::Pending;
 use crate::snapshot::{Snapshot, data_type_of};
 
-/// A tensor from Python: name, safetensors' name of its type, dimensions, its bytes; and if it is a part of one, that one's
-/// dimensions and where in it the part begins.
+/// A tensor from Python: name, safetensors' name of its type, dimensions, bytes; and for a part of a sharded
+/// tensor, the dimensions of the whole and the part's offsets.
 type Given<'py> = (String, String, Vec<usize>, PyReadonlyArray1<'py, u8>, Option<(Vec<usize>, Vec<usize>)>);
 
-/// What stays, from Python: so many of the newest good ones, none for all; and the rules as JSON.
+/// The checkpoints to keep, from Python: the number of newest good ones, none for all; and the rules as JSON.
 type Keep = (Option<usize>, String);
 
-/// A rule of retention, as Python writes it.
+/// A retention rule, as Python writes it.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum GivenRule {
@@ -41,9 +41,10 @@ type Listed = (u64, Option<String>, Option<String>);
 /// A folder of checkpoints.
 #[pyclass(frozen, module = "gangline._native")]
 pub(crate) struct Store {
-    /// None once it is closed. A call holds a share of it rather than the lock, so that none waits for another.
+    /// None once it is closed. Calls clone the `Arc` rather than hold the lock, so that they don't block each
+    /// other.
     inner: Mutex<Option<Arc<gangline_storage::Store>>>,
-    /// The process that opened it: the writing thread isn't in a forked child.
+    /// The id of the process that opened it: a forked child doesn't have the writing thread.
     process: u32,
 }
 
@@ -52,7 +53,7 @@ impl Store {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A share of the store, which keeps it open.
+    /// Returns a reference to the store that keeps it open.
     fn share(&self) -> PyResult<Arc<gangline_storage::Store>> {
         if self.process != std::process::id() {
             return Err(refused("use a store in a forked process: open it again there"));
@@ -60,7 +61,7 @@ impl Store {
         self.lock().clone().ok_or_else(|| exception(&Error::Closed))
     }
 
-    /// Asks the store something, with the GIL released.
+    /// Calls the store with the GIL released.
     fn ask<T: Send>(
         &self,
         py: Python<'_>,
@@ -82,7 +83,7 @@ impl Store {
 
 #[pymethods]
 impl Store {
-    /// Opens the folder; see `gangline.Store`. Without a rank it is opened for reading.
+    /// Opens the folder; see `gangline.Store`. Without a writer it is opened for reading.
     #[new]
     #[pyo3(signature = (path, *, writer=None, run=None, keep=None, commit_timeout_seconds=None, staging=None, archive=None, restore_below=None, memory_max=None, keep_memory=true, compare_all=false))]
     #[expect(clippy::too_many_arguments, reason = "Python passes all but the path by name")]
@@ -118,8 +119,8 @@ impl Store {
         Ok(Store { inner: Mutex::new(Some(Arc::new(inner))), process: std::process::id() })
     }
 
-    /// Copies the tensors, and writes them in the background. `notes` are the metadata, the types of what in it was no text, and values
-    /// that are compared with other ranks' and no more.
+    /// Copies the tensors, and writes them in the background. `notes` are the metadata, the types of the
+    /// values in it that aren't text, and values that are only compared with other ranks'.
     fn save(
         &self,
         py: Python<'_>,
@@ -141,7 +142,7 @@ impl Store {
         self.ask(py, |store| store.save_noted(Step(step), &views, (&metadata, &types), &values)).map(Pending::new)
     }
 
-    /// Instead of a save: tells the other ranks why this one has no part in it.
+    /// Refuses a save: tells the other ranks why this one doesn't take part in it.
     fn refuse(&self, py: Python<'_>, step: u64, why: &str) -> PyResult<()> {
         self.ask(py, |store| store.refuse(Step(step), why))
     }
@@ -151,22 +152,22 @@ impl Store {
         self.ask(py, |store| store.open_step(Step(step))).map(Snapshot::new)
     }
 
-    /// The newest good checkpoint and what was passed over, as JSON.
+    /// Returns the newest good checkpoint and the skipped ones, as JSON.
     fn latest(&self, py: Python<'_>) -> PyResult<String> {
         self.ask_json(py, gangline_storage::Store::latest)
     }
 
-    /// The steps that training may go on from, the newest save first.
+    /// Returns the steps from which training may resume, the newest save first.
     fn line(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         Ok(self.ask(py, gangline_storage::Store::line)?.into_iter().map(|step| step.0).collect())
     }
 
-    /// Says that training goes on from this checkpoint.
+    /// Records that training resumes from this checkpoint.
     fn resume_from(&self, py: Python<'_>, step: u64) -> PyResult<()> {
         self.ask(py, |store| store.resume_from(Step(step)))
     }
 
-    /// The branches of the folder's saves, the current one last; as JSON.
+    /// Returns the branches of the folder's saves, the current one last; as JSON.
     fn branches(&self, py: Python<'_>) -> PyResult<String> {
         self.ask_json(py, gangline_storage::Store::branches)
     }
@@ -176,7 +177,7 @@ impl Store {
         self.ask(py, |store| store.delete(Step(step)))
     }
 
-    /// All checkpoints, oldest first.
+    /// Lists all checkpoints, oldest first.
     fn list(&self, py: Python<'_>) -> PyResult<Vec<Listed>> {
         let listed = self.ask(py, gangline_storage::Store::list)?;
         let told = |listed: gangline_storage::Listed| match listed.manifest {
@@ -186,24 +187,24 @@ impl Store {
         Ok(listed.into_iter().map(told).collect())
     }
 
-    /// Reads every byte of a checkpoint; the report as JSON.
+    /// Reads every byte of a checkpoint; returns the report as JSON.
     fn verify(&self, py: Python<'_>, step: u64) -> PyResult<String> {
         self.ask_json(py, |store| store.verify(Step(step)))
     }
 
-    /// Removes all of the current line but what is kept, or says which it would; as JSON.
+    /// Removes the checkpoints of the current line that `keep` doesn't select, or only reports them; as JSON.
     fn prune(&self, py: Python<'_>, keep: Keep, is_dry_run: bool) -> PyResult<String> {
         let last = keep_of(keep.0.ok_or_else(|| refused("prune: say how many of the newest to keep"))?)?;
         let policy = PrunePolicy::Keep { last, rules: rules_of(&keep.1)? };
         self.ask_json(py, |store| store.prune(&policy, is_dry_run))
     }
 
-    /// Removes what is above a step on the current line; as JSON.
+    /// Removes the checkpoints of the current line above a step, or only reports them; as JSON.
     fn prune_above(&self, py: Python<'_>, step: u64, is_dry_run: bool) -> PyResult<String> {
         self.ask_json(py, |store| store.prune(&PrunePolicy::Above(Step(step)), is_dry_run))
     }
 
-    /// Removes what is abandoned, or what of this branch is; as JSON.
+    /// Removes abandoned checkpoints, of one branch if given, or only reports them; as JSON.
     #[pyo3(signature = (branch, is_dry_run))]
     fn prune_abandoned(&self, py: Python<'_>, branch: Option<&str>, is_dry_run: bool) -> PyResult<String> {
         let branch = branch.map(str::parse).transpose().map_err(|why| refused(&format!("prune: {why}")))?;
@@ -215,28 +216,29 @@ impl Store {
         archive::push(py, &*self.share()?, place, step)
     }
 
-    /// What became of the last push to the archive since somebody asked, after waiting for what is to go there if that is wanted.
+    /// Returns the outcome of the last push to the archive, once; with `is_waiting` waits until everything is
+    /// archived.
     fn archived(&self, py: Python<'_>, is_waiting: bool) -> PyResult<Option<String>> {
         let store = self.share()?;
         archive::archived(py.detach(|| if is_waiting { store.wait_archived() } else { store.archived() }))
     }
 
-    /// Gets a checkpoint, or the newest, from an archive.
+    /// Fetches a checkpoint, or the newest, from an archive.
     fn pull(&self, py: Python<'_>, step: Option<u64>, place: Place) -> PyResult<String> {
         archive::pull(py, &*self.share()?, place, step)
     }
 
-    /// Gets the newest checkpoint of an archive, if it was saved after what is here.
+    /// Fetches the newest checkpoint of an archive, if it was saved after the local ones.
     fn pull_newer(&self, py: Python<'_>, place: Place) -> PyResult<()> {
         archive::pull_newer(py, &*self.share()?, place)
     }
 
-    /// The steps of an archive's whole checkpoints, oldest first.
+    /// Returns the steps of an archive's whole checkpoints, oldest first.
     fn archive_steps(&self, py: Python<'_>, place: Place) -> PyResult<Vec<u64>> {
         archive::steps(py, place)
     }
 
-    /// What the manifest of a checkpoint in an archive says.
+    /// Returns the content of the manifest of a checkpoint in an archive.
     fn archive_info(&self, py: Python<'_>, step: u64, place: Place) -> PyResult<String> {
         archive::info(py, place, step)
     }
@@ -253,7 +255,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // The thread that dropping it would wait for is in the parent only.
+            // Only the parent has the thread that a drop would wait for.
             let _in_the_parent = ManuallyDrop::new(self.lock().take());
         }
     }

@@ -1,4 +1,4 @@
-//! A check of what was loaded, under way in the background, as a handle that may be asked any number of times.
+//! A background check of loaded tensors, as a handle whose outcome can be queried any number of times.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::errors::exception;
 use crate::pending::wait_until;
 
-/// A check of tensors that were handed over unchecked.
+/// A check of tensors that were returned unchecked.
 #[pyclass(frozen, module = "gangline._native")]
 pub(crate) struct Verification {
     state: Mutex<State>,
@@ -25,7 +25,7 @@ impl Verification {
         Verification { state: Mutex::new(State::UnderWay(verification)) }
     }
 
-    /// Waits at most so long; true if the check has ended by then.
+    /// Waits up to `wait`; returns true if the check has ended by then.
     fn has_ended(&self, wait: Duration) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State::UnderWay(verification) = &*state else { return true };
@@ -37,10 +37,10 @@ impl Verification {
 
 #[pymethods]
 impl Verification {
-    /// Waits until every byte has been compared; false if `seconds` passed first.
+    /// Waits until every byte has been compared; returns false if `seconds` passed first.
     ///
     /// # Errors
-    /// `Corrupt` naming the file and tensor, each time it is asked; `IoFailed`; `KeyboardInterrupt`.
+    /// `Corrupt` naming the file and tensor, on every call; `IoFailed`; `KeyboardInterrupt`.
     #[pyo3(signature = (seconds=None))]
     fn wait(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<bool> {
         if !wait_until(py, seconds, |wait| self.has_ended(wait))? {

@@ -1,4 +1,4 @@
-"""docs/guide/checkpoints.md shows only what is so: each of its programs is written down, and each session run and compared.
+"""docs/guides/checkpoints.md shows only what is so: each of its programs is written down, and each session run and compared.
 
 A block after `<!-- file: NAME -->` is that file. A `console` block is a session: after `$ COMMAND` follows an excerpt of what it
 prints; a line `...` stands for any that are left out, a comment `# crashes` says that it doesn't end well. A session after
@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-GUIDE = pathlib.Path(__file__).parents[2] / "docs/guide/checkpoints.md"
+GUIDE = pathlib.Path(__file__).parents[2] / "docs/guides/checkpoints.md"
 # What made the environment that this runs in: `cargo xtask python` does these two.
 INSTALL = ["$ cargo xtask python --wheel", "$ pip install target/wheels/gangline-*.whl"]
 BLOCK = re.compile(r"(?:<!-- (\w+)(?:: (\S+))? -->\n)?```(\w+)\n(.*?)```", re.S)

@@ -42,7 +42,7 @@ fn refused(arguments: &[&str], part: &str) {
 /// Proves A-9: the format is written down, and a change of it is seen. `GANGLINE_BLESS=1` writes it anew.
 #[test]
 fn the_schema_of_plans_is_the_documented_one() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plan.schema.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/plan.schema.json");
     let printed = plan(&["schema"]).stdout;
     if std::env::var_os("GANGLINE_BLESS").is_some() {
         std::fs::write(path, &printed).expect("the schema can be written");

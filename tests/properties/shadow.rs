@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, Bytes, FaultCategory, GangShape, JobId, JobSpec, NodeId, Step, Timestamp};
 use gangline_orchestration::{
-    Decision, Engine, Event, Fate, FaultCause, Job, JobState, NodeSpec, NodeStatus, Outside, RequeueReason, Share,
-    ShareEnd, ShareState, StopReason,
+    Decision, Engine, Event, ExternalUsage, Fate, FaultCause, Job, JobState, NodeSpec, NodeStatus, RequeueReason,
+    Share, ShareEnd, ShareState, StopReason,
 };
 
 use super::world::{Verdict, ensure};
@@ -22,7 +22,7 @@ pub(super) struct Shadow {
     /// Nodes whose drain nobody has taken back, lost ones too, and whether it is by a deadline.
     drained: BTreeMap<NodeId, bool>,
     /// What others do with nodes.
-    outside: BTreeMap<NodeId, Outside>,
+    outside: BTreeMap<NodeId, ExternalUsage>,
     pub(super) jobs: BTreeMap<JobId, Ours>,
     pub(super) ended: BTreeMap<JobId, Fate>,
 }

@@ -10,7 +10,7 @@ use gangline_base::{
     Launch, NodeId, NodeName, PoolName, Priority, Program, QueueName, RecoveryPolicy, Step, Submitter, Timestamp,
 };
 use gangline_orchestration::{
-    Configuration, Decision, Engine, Entry, Event, FaultCause, Limits, NodeCapacity, NodeSpec, Outside,
+    Configuration, Decision, Engine, Entry, Event, ExternalUsage, FaultCause, Limits, NodeCapacity, NodeSpec,
     PreemptionRules, Refusal, ShareEnd, Snapshot,
 };
 
@@ -373,7 +373,7 @@ fn nonsense(which: u32) -> Event {
         2 => Event::ShareEnded { job, attempt, node, end: ShareEnd::Succeeded },
         3 => Event::CheckpointCommitted { job, attempt, step: Step(1) },
         4 => Event::NodeLost { node },
-        5 => Event::NodeObserved { node, outside: Outside::default() },
+        5 => Event::NodeObserved { node, outside: ExternalUsage::default() },
         6 => Event::NodeFaulty { node },
         7 => Event::StragglerFound { job, attempt, node },
         _ => Event::DrainCancelled { node },

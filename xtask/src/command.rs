@@ -5,6 +5,9 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
+/// The profile of everything that is built to be linted or tested. Benchmarks and what ships take release.
+pub(crate) const PROFILE: &str = "ci";
+
 /// The workspace's root: the nearest folder upwards whose Cargo.toml has a `[workspace]`.
 ///
 /// # Errors
@@ -23,6 +26,25 @@ pub(crate) fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
+}
+
+/// Git, whoever owns the checkout: on a CI machine that is often somebody else.
+pub(crate) fn git() -> Command {
+    let mut git = Command::new("git");
+    git.args(["-c", "safe.directory=*"]);
+    git
+}
+
+/// The commit that runs, marked if the tree has changed since.
+pub(crate) fn commit() -> String {
+    let described = output(git().args(["describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]));
+    described.map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+/// What else the machine does: its load averages over 1, 5 and 15 minutes.
+pub(crate) fn load_averages() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
 /// A command line as one would type it; arguments with spaces are quoted.

@@ -5,7 +5,7 @@
 //! it adds that pass: so what others wrote is taken as the tests have it, and only our crates are compiled once more.
 //! The targets run side by side, each in a process of its own; inputs that fail one and seeds lie below the target folder.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufReader, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -15,10 +15,12 @@ use std::process::{Child, Command, Stdio};
 use anyhow::Context as _;
 use cargo_metadata::{Message, TargetKind};
 
+use crate::bundle;
 use crate::command::{self, cargo};
 use crate::environment;
 
-/// The readers, by the names in `fuzz/benches/fuzz.rs`, each with where its seeds are: a file is one, but of a `.txt` each line.
+/// The readers, by the names in `fuzz/benches/fuzz.rs`, each with where its seeds are: a file is one, but of a `.txt` each
+/// line, and of a `.logs` each log.
 const TARGETS: [(&str, &[&str]); 13] = [
     ("catalog", &["crates/storage/tests/fixtures/archive-version-1/catalogs"]),
     ("coded_tensor", &[]),
@@ -70,13 +72,13 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 60)]
     seconds: u32,
     /// The profile that they are compiled in.
-    #[arg(long, default_value = "release")]
+    #[arg(long, default_value = command::PROFILE)]
     profile: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { targets: Vec::new(), seconds: 60, profile: "release".to_owned() }
+        Options { targets: Vec::new(), seconds: 60, profile: command::PROFILE.to_owned() }
     }
 }
 
@@ -173,10 +175,13 @@ fn seeds(sources: &[&str]) -> anyhow::Result<Vec<Vec<u8>>> {
         paths.sort();
         for path in paths.into_iter().filter(|path| path.is_file()) {
             let bytes = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-            if path.extension().is_some_and(|extension| extension == "txt") {
-                seeds.extend(bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec));
-            } else {
-                seeds.push(bytes);
+            match path.extension().and_then(OsStr::to_str) {
+                Some("txt") => seeds.extend(bytes.split(|byte| *byte == b'\n').map(<[u8]>::to_vec)),
+                Some("logs") => {
+                    let bundle = std::str::from_utf8(&bytes).with_context(|| format!("read {}", path.display()))?;
+                    seeds.extend(bundle::logs(bundle).into_iter().map(|(_, _, text)| text.into()));
+                }
+                _ => seeds.push(bytes),
             }
         }
     }

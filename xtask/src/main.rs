@@ -1,14 +1,17 @@
 //! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | deny |
 //! fuzz | python | wheels | soak | bench`.
 //!
-//! Everything runs in the release profile, so that dependencies are compiled once for building, linting and testing.
-//! Nothing here writes into the tree; cargo's target folder holds all results.
+//! Everything but benchmarks and what ships is built in the ci profile, so that dependencies are compiled once for building, linting and testing.
+//! All results go into cargo's target folder; only `bench NAME --write` writes into the tree, a page of docs/benchmarks.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "these are command-line tools: output is their purpose")]
 
 mod bench;
+#[path = "../../crates/diagnosis/tests/bundle/mod.rs"]
+mod bundle;
 mod ci;
 mod command;
 mod deny;
+mod emulated;
 mod environment;
 mod fuzz;
 #[cfg(any(feature = "recovery", feature = "soak"))]
@@ -17,7 +20,6 @@ mod moment;
 mod processes;
 mod python;
 mod soak;
-mod steps;
 mod test_command;
 mod test_report;
 mod tidy;
@@ -38,12 +40,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The gate: format, tidy, clippy, build, tests, docs, the build without the demo, end-to-end.
-    Ci {
-        /// Install missing tools with apt-get (as CI=true does).
-        #[arg(long)]
-        install: bool,
-    },
+    /// The gate: all that must hold before a change is shared, or only some parts of it, as often as one likes.
+    Ci(ci::Options),
     /// Builds what the tests run, then runs them all; the last line is the sum.
     Test {
         /// Only tests whose path contains one of these; or options of the test harness.
@@ -79,19 +77,20 @@ enum Command {
     Bench {
         /// Which one.
         name: Option<String>,
-        /// Its options; planning has --rows FILE... and --plot FILE, scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick, diagnosis has --corpus DIR, recovery has --injections N and --only PART (--help), tensors has --count N.
+        /// Its options; all take --write, which writes what was printed as a page below docs/benchmarks; planning has --rows FILE..., --plot FILE, --fit, --each and --leave-one-out, plane has --only PART (--help), scheduler has --only right|fast|good and --quick, coding and checkpoint have --quick, diagnosis has --corpus DIR, recovery has --injections N and --only PART (--help), tensors has --count N.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
     },
 }
 
+/// Ends with 0 if all was well, 1 if not, and 2 if that couldn't be found out.
 fn main() -> ExitCode {
     match fuzz::compile().and_then(|()| run(Arguments::parse().command)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(2)
         }
     }
 }
@@ -100,7 +99,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<bool> {
     std::env::set_current_dir(command::root()?)?;
     match command {
-        Command::Ci { install } => ci::ci(install || tools::is_ci()),
+        Command::Ci(options) => ci::ci(&options),
         Command::Test { filters } => test_command::test(&filters, tools::is_ci()),
         Command::Quick => ci::quick(),
         Command::Tidy => tidy(),

@@ -5,10 +5,12 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use crate::command::{run, succeeds};
+use crate::command::{PROFILE, run, succeeds};
 use crate::environment::{self, Environment};
 use crate::test_command;
 
+/// The profile of the wheel that ships.
+const RELEASE: &str = "release";
 /// What builds the wheel.
 pub(crate) const MATURIN: &str = "maturin>=1.9.4,<2";
 /// PyTorch, pinned since its checkpoint plug-ins change with it.
@@ -47,43 +49,48 @@ pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<
     let target = environment::target()?;
     let environment = environment()?;
     if is_wheel_only {
-        eprintln!("{}", wheel(&target, &environment)?.display());
+        eprintln!("{}", wheel(&target, &environment, RELEASE)?.display());
         return Ok(true);
     }
-    install_wheel(&target, &environment)?;
+    install(&environment, &wheel(&target, &environment, PROFILE)?)?;
     let mut tests = Command::new(environment.programs().join("pytest"));
     tests.args(["--config-file", "python/pyproject.toml", "-p", "no:cacheprovider", "python/tests"]);
     // A process for each processor, and few where there are many: each imports PyTorch.
     tests.args(["--numprocesses", "auto", "--maxprocesses", "4", "--dist", "worksteal"]).args(filters);
     // Scripts of PyTorch run as jobs of the binary that the other tests have too.
     test_command::build(false)?;
-    tests.env("GANGLINE_BINARY", target.join("release/gangline"));
+    tests.env("GANGLINE_BINARY", test_command::binary()?);
     // The package that was installed is tested, not the one beside the tests. What is compiled is kept, outside the tree: PyTorch
     // takes twice as long to import otherwise, and a hundred processes do.
     tests.env_remove("PYTHONPATH").env_remove("PYTHONDONTWRITEBYTECODE");
     succeeds(tests.env("PYTHONPYCACHEPREFIX", target.join("python-compiled")))
 }
 
-/// Builds the wheel with the environment's maturin, and installs it there.
+/// Builds the wheel that ships with the environment's maturin, and installs it there.
 ///
 /// # Errors
 /// When it doesn't build.
+#[cfg(feature = "bench")]
 pub(crate) fn install_wheel(target: &Path, environment: &Environment) -> anyhow::Result<()> {
-    let wheel = wheel(target, environment)?;
+    install(environment, &wheel(target, environment, RELEASE)?)
+}
+
+fn install(environment: &Environment, wheel: &Path) -> anyhow::Result<()> {
     let install = ["-m", "pip", "install", "--quiet", "--force-reinstall", "--no-deps"];
-    run(environment.python().args(install).arg(&wheel))
+    run(environment.python().args(install).arg(wheel))
 }
 
 /// Builds the wheel into an empty folder.
-fn wheel(target: &Path, environment: &Environment) -> anyhow::Result<PathBuf> {
+fn wheel(target: &Path, environment: &Environment, profile: &str) -> anyhow::Result<PathBuf> {
     let wheels = target.join("wheels");
     if wheels.exists() {
         std::fs::remove_dir_all(&wheels).context("clear the folder of wheels")?;
     }
     let programs = environment.programs();
     let mut build = Command::new(programs.join("maturin"));
-    build.args(["build", "--release", "--locked", "--quiet", "--manifest-path", "python/Cargo.toml", "--interpreter"]);
-    run(build.arg(programs.join("python")).arg("--out").arg(&wheels).env("CARGO_TARGET_DIR", target))?;
+    build.args(["build", "--profile", profile, "--locked", "--quiet", "--manifest-path", "python/Cargo.toml"]);
+    build.arg("--interpreter").arg(programs.join("python")).arg("--out").arg(&wheels);
+    run(build.env("CARGO_TARGET_DIR", target))?;
     let entries = std::fs::read_dir(&wheels).context("look for the wheel")?;
     let names: Vec<String> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     only_wheel(&names).map(|name| wheels.join(name))

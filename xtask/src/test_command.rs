@@ -1,11 +1,13 @@
 //! `test`: sets itself up, runs every test of the workspace, and ends with one line that sums them up.
 
 use std::io::{BufRead as _, BufReader, Read, Write};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use anyhow::Context as _;
 
-use crate::command::{self, cargo, run};
+use crate::command::{self, PROFILE, cargo, run};
+use crate::environment;
 use crate::test_report::TestReport;
 
 /// What judges the plans, and the soak's judgement, are tested with everything else; they are light, as the other benchmarks aren't.
@@ -21,15 +23,23 @@ pub(crate) fn test(filters: &[String], is_ci: bool) -> anyhow::Result<bool> {
     run_tests(&filters, is_ci)
 }
 
-/// Builds `target/release/gangline` and the tests in one go: apart, what they share would be compiled twice, because tests
+/// Builds `target/ci/gangline` and the tests in one go: apart, what they share would be compiled twice, because tests
 /// ask for more features of it.
 ///
 /// # Errors
 /// When it doesn't build.
 pub(crate) fn build(is_locked: bool) -> anyhow::Result<()> {
     let mut command =
-        cargo(["build", "--release", "--workspace", "--bin", "gangline", "--tests", "--features", JUDGES]);
+        cargo(["build", "--profile", PROFILE, "--workspace", "--bin", "gangline", "--tests", "--features", JUDGES]);
     run(command.args(is_locked.then_some("--locked")))
+}
+
+/// Where [`build`] puts the product's binary.
+///
+/// # Errors
+/// Outside the file system.
+pub(crate) fn binary() -> anyhow::Result<PathBuf> {
+    Ok(environment::target()?.join(PROFILE).join("gangline"))
 }
 
 /// Runs the tests, shows cargo's output as it comes, then the skips, then the sum; true if nothing failed. In CI a skip
@@ -38,7 +48,7 @@ pub(crate) fn build(is_locked: bool) -> anyhow::Result<()> {
 /// # Errors
 /// When cargo can't be started.
 pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
-    let mut command = cargo(["test", "--release", "--workspace", "--no-fail-fast", "--features", JUDGES]);
+    let mut command = cargo(["test", "--profile", PROFILE, "--workspace", "--no-fail-fast", "--features", JUDGES]);
     command.args(is_ci.then_some("--locked")).args(["--", "--show-output"]).args(filters).stdout(Stdio::piped());
     eprintln!("$ {}", command::line(&command));
     let mut child = command.spawn().context("start cargo test")?;

@@ -1,10 +1,10 @@
-//! Booking one node's share of an attempt. Keeps A-8: the buckets of an entry sum to allocated wall time times devices,
-//! and their costs sum to its cost, to the nano-GPU-second and the nano-dollar.
+//! Books one node's share of an attempt. Keeps A-8: the buckets of an entry sum to its allocated wall time
+//! times its devices, and their costs sum to its cost, to the nano-GPU-second and the nano-dollar.
 
 use gangline_base::{AttemptNumber, Bucket, Buckets, GpuSeconds, JobId, Money, NodeName, Timestamp};
 
-/// One node's share of an attempt: what was held, from when to when, at what price. This, not what the ranks
-/// say, fixes the total.
+/// An allocation on one node: devices, period and price. The total that is booked follows from it, never from
+/// what the ranks report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// The job.
@@ -13,39 +13,41 @@ pub struct Allocation {
     pub attempt: AttemptNumber,
     /// The node.
     pub node: NodeName,
-    /// Devices held there.
+    /// Number of devices held on the node.
     pub devices: u32,
-    /// When they were given.
+    /// Start of the allocation.
     pub from: Timestamp,
-    /// When they were free again.
+    /// End of the allocation.
     pub to: Timestamp,
-    /// For each GPU-hour.
+    /// Price of a GPU-hour.
     pub price: Money,
 }
 
-/// A booked share.
+/// An allocation with its time and cost by bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerEntry {
-    /// What was held.
+    /// The allocation that is booked.
     pub allocation: Allocation,
-    /// Where the time went.
+    /// Device time by bucket.
     pub buckets: Buckets,
-    /// What it cost.
+    /// Total cost.
     pub cost: Money,
 }
 
-/// What the supervisor measured of an allocation: the buckets of its ranks from `from` on.
+/// The part of an allocation that its supervisor measured: device time by bucket, starting at `from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Measured {
     before: GpuSeconds,
     buckets: Buckets,
 }
 
-/// Books an allocation. `reported` is what the supervisor measured from `reported_from` on, if it ever reported.
+/// Books an allocation. `reported` is what the supervisor measured, and since when; none if it never
+/// reported.
 ///
-/// Time before the supervisor began is `restart`; time it didn't report (from its ranks' end to the release, or
-/// all of it where a supervisor was lost) is `idle`. If the clocks disagree and more is reported than was allocated,
-/// the excess is taken off the last buckets first (idle, lost work, restart, ...), compute last.
+/// Time before the supervisor started is `restart`. Time without a report (from the end of the ranks to the
+/// release, or everything if the supervisor was lost) is `idle`. If the clocks disagree and more is reported
+/// than was allocated, the excess is taken from the last buckets first (idle, lost work, restart, ...),
+/// compute last.
 #[must_use]
 pub fn book(allocation: Allocation, reported: Option<(Timestamp, Buckets)>) -> LedgerEntry {
     let total = GpuSeconds::of(allocation.devices, allocation.to.since(allocation.from));
@@ -70,8 +72,8 @@ pub fn book(allocation: Allocation, reported: Option<(Timestamp, Buckets)>) -> L
 }
 
 impl LedgerEntry {
-    /// The cost of each bucket. They sum to [`LedgerEntry::cost`]: each is the difference of two running totals, so
-    /// no rounding is lost.
+    /// Returns the cost of each bucket. The costs sum to [`LedgerEntry::cost`]: each is the difference of two
+    /// running totals, so no rounding is lost.
     #[must_use]
     pub fn costs(&self) -> Vec<(Bucket, Money)> {
         let mut time = GpuSeconds::ZERO;
@@ -132,7 +134,7 @@ mod tests {
         assert_eq!(entry.buckets[Bucket::Idle].to_string(), "4.000");
     }
 
-    /// Proves A-8 where nothing was ever reported.
+    /// Proves A-8 for an allocation without any report.
     #[test]
     fn a_share_without_a_report_is_idle() {
         let entry = book(allocation(8, 5), None);
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!(entry.buckets[Bucket::Idle], entry.buckets.total());
     }
 
-    /// Proves A-8 for reports beyond the allocation, as from clocks that disagree.
+    /// Proves A-8 for reports that exceed the allocation, as from clocks that disagree.
     #[test]
     fn more_reported_than_held_is_cut_to_what_was_held() {
         let began = Timestamp::from_unix_nanos(0);

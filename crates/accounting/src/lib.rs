@@ -1,11 +1,14 @@
-//! What it cost: prices, and a ledger in which every GPU-second of an allocation is in exactly one bucket.
+//! Accounting: prices, and a ledger that books every GPU-second of an allocation into exactly one bucket
+//!
 //!
-//! Pure. Device time and money are integral, so sums are exact in any order.
+//! Pure: times are arguments. Device time and money are integers, so sums are exact in any order.
 
 mod ledger;
+mod phase_clock;
 mod price_book;
 
 pub use ledger::{Allocation, LedgerEntry, book};
+pub use phase_clock::PhaseClock;
 pub use price_book::{
     AcceleratorPrice, EgressPrice, Origin, PriceBook, PriceError, STALE_DAYS, StoragePrice, Terms, Tiers,
 };

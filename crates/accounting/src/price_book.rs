@@ -1,130 +1,131 @@
-//! The price book: what accelerators, storage, requests and transfers cost, with source and day.
+//! The price book: prices of accelerators, storage, requests and transfers, each with its source and date.
 //!
-//! Text in, values out; money is integral. A price says when it was read; [`STALE_DAYS`] later it is stale and shown so.
+//! Parses text into values; money is integral. A price counts as stale [`STALE_DAYS`] after it
+//! was read, and is shown as stale.
 
 use std::collections::BTreeMap;
 
 use gangline_base::{Bytes, Day, Money};
 use serde::Deserialize;
 
-/// What comes with this program.
+/// The prices that ship with this program.
 const BUILT_IN: &str = include_str!("prices.toml");
 /// Days after which a price is stale.
 pub const STALE_DAYS: i64 = 90;
-/// Longest file that is read, in bytes.
+/// Maximum size of a price file, in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Most prices of a kind in one file.
+/// Maximum number of prices of one kind in a file.
 const ENTRIES_MAX: usize = 4096;
-/// Highest price of anything for an hour, a gigabyte or a thousand requests: above it is surely a mistake.
+/// Maximum price of an hour, a gigabyte or a thousand requests; anything above is surely a mistake.
 const PRICE_MAX: Money = Money::from_nano_dollars(1_000_000_000_000);
-/// Bytes of a gigabyte, as providers bill it.
+/// Bytes in a gigabyte, as providers bill it.
 const GIGABYTE: u128 = 1_000_000_000;
 
-/// Why a price book can't be read.
+/// The reason a price book can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PriceError {
-    /// The file is far too long.
+    /// The file is too long.
     #[error("{file} has {bytes} bytes, more than a price book may have ({TEXT_BYTES_MAX})")]
     TooLong {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Its bytes.
+        /// Its size.
         bytes: usize,
     },
-    /// The file isn't TOML of this form.
+    /// The file isn't valid TOML of the expected form.
     #[error("{file} is not a price book")]
     Malformed {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// What is wrong, and where.
+        /// The parser's error, with its position.
         #[source]
         source: toml::de::Error,
     },
-    /// An entry has a field that can't be.
+    /// A field of an entry has an invalid value.
     #[error("`{field}` of {entry} in {file} is \"{found}\": write {expected}")]
     Unfit {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The entry.
+        /// Name of the entry.
         entry: String,
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
-        /// What is expected.
+        /// The value expected.
         expected: &'static str,
     },
-    /// There are too many entries.
+    /// The file has too many entries.
     #[error("{file} has more than {ENTRIES_MAX} prices of a kind")]
     TooMany {
-        /// The file.
+        /// Name of the file.
         file: String,
     },
 }
 
-/// On what terms something is rented.
+/// Rental terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Terms {
-    /// By the hour, given back at any time.
+    /// Billed by the hour; can be given back at any time.
     OnDemand,
-    /// Paid for a year.
+    /// Committed for a year.
     #[serde(rename = "reserved-1y")]
     ReservedOneYear,
-    /// Paid for three years.
+    /// Committed for three years.
     #[serde(rename = "reserved-3y")]
     ReservedThreeYears,
-    /// Until somebody pays more.
+    /// Interruptible: lost as soon as somebody pays more.
     Spot,
-    /// A whole machine, by the month.
+    /// A whole machine, rented by the month.
     BareMetal,
 }
 
-/// Where a price is from.
+/// Where a price comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The page or list.
+    /// The web page or price list.
     pub source: String,
-    /// The day it was read.
+    /// The day the price was read.
     pub as_of: Day,
 }
 
 impl Origin {
-    /// Whether the price is older than [`STALE_DAYS`] on this day.
+    /// Reports whether the price is older than [`STALE_DAYS`] on the given day.
     #[must_use]
     pub const fn is_stale(&self, today: Day) -> bool {
         today.since(self.as_of) > STALE_DAYS
     }
 }
 
-/// What an accelerator costs.
+/// The price of an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceleratorPrice {
-    /// As in the book of hardware: `H100-SXM5-80GB`.
+    /// Name as in the book of hardware: `H100-SXM5-80GB`.
     pub name: String,
-    /// Who rents it out.
+    /// The provider that rents it out.
     pub provider: String,
-    /// On what terms.
+    /// Rental terms.
     pub terms: Terms,
-    /// For one of them and an hour.
+    /// Price of one accelerator for an hour.
     pub per_hour: Money,
-    /// Where, if that is said.
+    /// Region, if the source names one.
     pub region: Option<String>,
-    /// As what, if that is said: `p5.48xlarge`.
+    /// Instance type, if the source names one: `p5.48xlarge`.
     pub instance: Option<String>,
-    /// Where the price is from.
+    /// Where the price comes from.
     pub origin: Origin,
 }
 
-/// Prices of a gigabyte, cheaper the more there are.
+/// Prices of a gigabyte, in tiers by the total amount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiers {
-    /// Up to how many bytes in all, and the price of each gigabyte there; the last has no end.
+    /// Upper bound of each tier in bytes, and the price of a gigabyte within it; the last tier has no bound.
     steps: Vec<(Option<Bytes>, Money)>,
 }
 
 impl Tiers {
-    /// What so many bytes cost, rounded down to a nano-dollar, or the most there can be.
+    /// Returns the cost of `bytes`, rounded down to a nano-dollar; saturates at the largest amount.
     #[must_use]
     pub fn cost(&self, bytes: Bytes) -> Money {
         let (mut below, mut nanos) = (0_u64, 0_u128);
@@ -138,35 +139,35 @@ impl Tiers {
     }
 }
 
-/// What storage costs.
+/// The price of storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoragePrice {
-    /// `s3-standard`.
+    /// Name of the storage class: `s3-standard`.
     pub name: String,
-    /// Whose it is.
+    /// The provider.
     pub provider: String,
-    /// For each gigabyte and month.
+    /// Price of a gigabyte for a month.
     pub per_month: Tiers,
-    /// For a thousand writing requests.
+    /// Price of a thousand write requests.
     pub per_thousand_writes: Money,
-    /// For a thousand reading requests.
+    /// Price of a thousand read requests.
     pub per_thousand_reads: Money,
-    /// Where the price is from.
+    /// Where the price comes from.
     pub origin: Origin,
 }
 
-/// What data costs that leave a provider.
+/// The price of data that leave a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressPrice {
-    /// Whom they leave.
+    /// The provider that the data leave.
     pub provider: String,
-    /// For each gigabyte of a month.
+    /// Price of a gigabyte, in tiers by the month's total.
     pub transfer: Tiers,
-    /// Where the price is from.
+    /// Where the price comes from.
     pub origin: Origin,
 }
 
-/// All prices.
+/// All known prices.
 #[derive(Clone, Debug, Default)]
 pub struct PriceBook {
     accelerators: BTreeMap<(String, String, Terms), AcceleratorPrice>,
@@ -175,16 +176,16 @@ pub struct PriceBook {
 }
 
 impl PriceBook {
-    /// What comes with this program.
+    /// Returns the prices that ship with this program.
     ///
     /// # Panics
-    /// If it is malformed; a test reads it.
+    /// If they are malformed; a test reads them.
     #[must_use]
     pub fn built_in() -> Self {
         PriceBook::default().with("the built-in price book", BUILT_IN).expect("the built-in prices are read by a test")
     }
 
-    /// These prices with those of a file's text over them.
+    /// Returns these prices, overridden and extended by those of a file's text.
     ///
     /// # Errors
     /// [`PriceError`] names file, entry and field.
@@ -215,7 +216,7 @@ impl PriceBook {
         Ok(self)
     }
 
-    /// Every price of this accelerator on these terms, cheapest first.
+    /// Returns all prices of this accelerator on these terms, cheapest first.
     #[must_use]
     pub fn accelerator(&self, name: &str, terms: Terms) -> Vec<&AcceleratorPrice> {
         let mut prices: Vec<_> =
@@ -224,30 +225,30 @@ impl PriceBook {
         prices
     }
 
-    /// Every price of an accelerator, by name, provider and terms.
+    /// Returns all prices of accelerators, by name, provider and terms.
     pub fn accelerators(&self) -> impl Iterator<Item = &AcceleratorPrice> {
         self.accelerators.values()
     }
 
-    /// The storage of this name.
+    /// Returns the storage class of this name.
     #[must_use]
     pub fn storage(&self, name: &str) -> Option<&StoragePrice> {
         self.storages.get(name)
     }
 
-    /// Every storage, by name.
+    /// Returns all storage classes, by name.
     pub fn storages(&self) -> impl Iterator<Item = &StoragePrice> {
         self.storages.values()
     }
 
-    /// What data cost that leave this provider.
+    /// Returns the price of data that leave this provider.
     #[must_use]
     pub fn egress(&self, provider: &str) -> Option<&EgressPrice> {
         self.egress.get(provider)
     }
 }
 
-/// A file of prices.
+/// A price file as written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -259,7 +260,7 @@ struct Written {
     egress: Vec<WrittenEgress>,
 }
 
-/// Dollars, as text or as the number that people write as well.
+/// An amount of dollars, written as text or as a number.
 #[derive(Deserialize)]
 #[serde(from = "toml::Value")]
 struct Amount(String);
@@ -356,7 +357,7 @@ impl WrittenEgress {
     }
 }
 
-/// Where a field is, for errors.
+/// The position of a field, for error messages.
 struct Place<'a> {
     file: &'a str,
     entry: String,
@@ -379,7 +380,7 @@ impl Place<'_> {
         Ok(Origin { source, as_of })
     }
 
-    /// Tiers go up, and only the last has no end.
+    /// Reads tiers: their bounds must increase, and only the last may lack one.
     fn tiers(&self, written: Vec<WrittenTier>) -> Result<Tiers, PriceError> {
         let mut steps: Vec<(Option<Bytes>, Money)> = Vec::new();
         for tier in written {

@@ -1,51 +1,51 @@
-//! A day of the calendar, as prices are dated: no clock, no zone.
+//! Calendar days, used to date prices: no clock and no time zone.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A day, counted from 1970-01-01.
+/// A calendar day, stored as days since 1970-01-01.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Day {
     since_epoch: i64,
 }
 
-/// Why a text is not a day.
+/// The error for text that is not a valid day.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is not a day: write it as 2026-11-22")]
 pub struct InvalidDay {
-    /// The text that was refused.
+    /// The rejected text.
     pub text: String,
 }
 
 impl Day {
-    /// Days from `earlier` to this one; negative if that is later.
+    /// Returns the days from `earlier` to this day; negative if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Day) -> i64 {
         self.since_epoch - earlier.since_epoch
     }
 
-    /// The day of so many days after 1970-01-01: what an edge makes of its clock.
+    /// Builds a day from the days since 1970-01-01, as a caller with a clock computes them.
     #[must_use]
     pub const fn from_days_since_epoch(days: i64) -> Self {
         Day { since_epoch: days }
     }
 }
 
-/// Days of each month, in a year that isn't a leap year.
+/// Days in each month of a non-leap year.
 const MONTHS: [i64; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-/// Years that are read.
+/// Years that the parser accepts.
 const YEARS: std::ops::RangeInclusive<i64> = 1970..=9999;
 
 const fn is_leap(year: i64) -> bool {
     year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
-/// Days of a month counted from 0.
+/// Returns the number of days in a month; January is month 0.
 const fn month_days(year: i64, month: usize) -> i64 {
     MONTHS[month] + if month == 1 && is_leap(year) { 1 } else { 0 }
 }
 
-/// Days of all years before, from 1970 on: 365 each, and one for each leap year.
+/// Returns the days from 1970-01-01 to the start of `year`: 365 a year plus one for each leap year.
 const fn days_before(year: i64) -> i64 {
     let past = year - 1;
     let leaps = past / 4 - past / 100 + past / 400 - (1969 / 4 - 1969 / 100 + 1969 / 400);
@@ -55,7 +55,7 @@ const fn days_before(year: i64) -> i64 {
 impl FromStr for Day {
     type Err = InvalidDay;
 
-    /// Reads `2026-11-22`.
+    /// Parses `2026-11-22`.
     fn from_str(text: &str) -> Result<Self, InvalidDay> {
         let refused = || InvalidDay { text: text.chars().take(32).collect() };
         let parts: Vec<&str> = text.split('-').collect();
@@ -76,7 +76,7 @@ impl FromStr for Day {
 }
 
 impl fmt::Display for Day {
-    /// As `2026-11-22`.
+    /// Writes `2026-11-22`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut year = 1970 + self.since_epoch.div_euclid(366).max(0);
         while days_before(year + 1) <= self.since_epoch {

@@ -1,60 +1,64 @@
-//! How a node's accelerators are joined: which of them share an NVLink island, a PCIe switch or a NUMA node.
+//! How a node's accelerators are connected: which of them share an NVLink island, a PCIe switch or a NUMA
+//! node.
 //!
-//! What `nvidia-smi topo -m` (NVIDIA, nvidia-smi(1)) and hwloc tell of a machine, reduced to what placement needs: tiers of
-//! groups, from the fastest links to the slowest. Invariants: the groups of a tier are disjoint and hold every device, and
-//! each lies within one group of every wider tier; a tier that tells no two placements apart isn't kept.
+//! This is the output of `nvidia-smi topo -m` (NVIDIA, nvidia-smi(1)) and hwloc, reduced to what placement
+//! needs: tiers of groups, from the fastest links to the slowest. Invariants: the groups of a tier are
+//! disjoint and together contain every device; each group lies within one group of every wider tier; a tier
+//! that does not distinguish any placements is dropped.
 
 use std::collections::BTreeMap;
 
-/// The most accelerators of a node that a layout may describe.
+/// The most accelerators of one node that a layout may describe.
 const DEVICES_MAX: usize = 1_024;
-/// The most tiers; NVLink, the levels of PCIe and NUMA are fewer.
+/// The most tiers in a layout; NVLink, the PCIe levels and NUMA need fewer.
 const TIERS_MAX: usize = 8;
 
-/// The tiers of a node's accelerators, fastest first. None: nothing is known, and any of them are as good as any others.
+/// The tiers of a node's accelerators, fastest links first. An empty layout means that nothing is known: any
+/// choice of accelerators is as good as any other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceLayout(Vec<Vec<u32>>);
 
-/// Why groups of accelerators make no sense.
+/// Why a device layout is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLayout {
-    /// Two tiers describe different machines.
+    /// Two tiers describe different numbers of devices.
     #[error("tier {tier} describes {devices} device(s), but the first one {first}: give every device a group in each")]
     Uneven {
-        /// The tier, from 1.
+        /// The number of the tier, counted from 1.
         tier: usize,
-        /// How many devices it describes.
+        /// How many devices this tier describes.
         devices: usize,
-        /// How many the first one does.
+        /// How many devices the first tier describes.
         first: usize,
     },
-    /// A group of fast links reaches out of one of slower links.
+    /// A group of faster links is not contained in one group of slower links.
     #[error(
         "devices {device} and {other} are together in tier {tier}, but apart in a wider one: list tiers from the fastest links to the slowest"
     )]
     Torn {
-        /// The narrower tier, from 1.
+        /// The number of the narrower tier, counted from 1.
         tier: usize,
-        /// A device.
+        /// The first of the two devices.
         device: usize,
-        /// One that shares its group in the narrower tier.
+        /// A device in the same group of the narrower tier.
         other: usize,
     },
-    /// More than is supported.
+    /// The layout exceeds the supported size.
     #[error("{tiers} tier(s) of {devices} device(s) are more than the {TIERS_MAX} of {DEVICES_MAX} there may be")]
     TooLarge {
-        /// How many tiers.
+        /// The number of tiers.
         tiers: usize,
-        /// How many devices the first describes.
+        /// How many devices the first tier describes.
         devices: usize,
     },
 }
 
 impl DeviceLayout {
-    /// A layout from the group of each device in each tier, fastest links first. How groups are numbered doesn't matter.
+    /// Builds a layout from the group of each device in each tier, fastest links first. Group numbers are
+    /// arbitrary.
     ///
     /// # Errors
-    /// [`InvalidLayout`]: tiers of different lengths, or that aren't nested.
+    /// [`InvalidLayout`] if tiers have different lengths or are not nested.
     pub fn new(tiers: Vec<Vec<u32>>) -> Result<Self, InvalidLayout> {
         let first = tiers.first().map_or(0, Vec::len);
         if tiers.len() > TIERS_MAX || first > DEVICES_MAX {
@@ -75,32 +79,34 @@ impl DeviceLayout {
         Ok(DeviceLayout(kept))
     }
 
-    /// Whether nothing is known: any devices are as good as any others.
+    /// Reports whether the layout is unknown, so that any devices are as good as any others.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many devices it describes; 0 if nothing is known.
+    /// Returns how many devices the layout describes; 0 if it is unknown.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.0.first().map_or(0, Vec::len)
     }
 
-    /// For each tier, fastest links first, the group of each device. Groups are numbered by their lowest device.
+    /// Returns the group of each device for each tier, fastest links first. A group's number follows from its
+    /// lowest device.
     pub fn tiers(&self) -> impl DoubleEndedIterator<Item = &[u32]> + ExactSizeIterator {
         self.0.iter().map(Vec::as_slice)
     }
 }
 
-/// Groups numbered in the order of their lowest devices, from 0.
+/// Renumbers groups from 0 in the order of their lowest devices.
 fn renumbered(groups: &[u32]) -> Vec<u32> {
     let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
     let mut next = 0..;
     groups.iter().map(|group| *numbers.entry(*group).or_insert_with(|| next.next().unwrap_or(u32::MAX))).collect()
 }
 
-/// Whether some devices share a group, but not all: numbered by their lowest devices, the highest number says so.
+/// Reports whether some but not all devices share a group. Groups are numbered by their lowest devices, so
+/// the highest number decides.
 fn tells_apart(groups: &[u32]) -> bool {
     let highest = groups.iter().max().and_then(|highest| usize::try_from(*highest).ok());
     highest.is_some_and(|highest| highest > 0 && highest + 1 < groups.len())

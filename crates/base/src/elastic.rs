@@ -1,71 +1,73 @@
-//! Jobs that may run on more or fewer nodes: their widths, and how fast they are at each.
+//! Elastic jobs, which may run on more or fewer nodes: their permitted widths and their speed at each width.
 
 use std::num::NonZeroU32;
 
-/// The widths a job may have beyond the least, and what it gains from them.
+/// The widths a job may have beyond its minimum, and the speed-up they give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elastic {
-    /// The most nodes. The least is its gang's.
+    /// The most nodes. The minimum is the gang's own node count.
     pub nodes_max: NonZeroU32,
-    /// How fast it is.
+    /// The speed at each width.
     pub speed_up: SpeedUp,
 }
 
-/// How much faster a job is on more nodes than on its least: points in between are on straight lines.
+/// A speed-up curve: how much faster a job is on more nodes than on its minimum. Between points the curve is
+/// linear.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpeedUp {
-    /// Nodes, and thousandths of the speed on the first's nodes; ascending.
+    /// Pairs of node count and speed in thousandths of the speed at the first point's node count; ascending.
     points: Vec<(u32, u32)>,
 }
 
-/// The speed that [`SpeedUp`] calls one.
+/// The value that [`SpeedUp`] uses for a speed of one.
 pub const SPEED_ONE: u32 = 1_000;
 
-/// Of a doubling of nodes, so many thousandths are gained as speed where nobody has said: data-parallel training keeps
-/// about 90 % of its efficiency for each doubling as long as its batch is large enough.
+/// The assumed speed-up for each doubling of nodes, in thousandths, if the user gave no curve: data-parallel
+/// training keeps about 90 % of its efficiency for each doubling as long as its batch is large enough.
 const DOUBLING: u64 = 1_800;
 
-/// A curve that isn't one.
+/// Why a speed-up curve is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSpeedUp {
-    /// More nodes are slower.
+    /// More nodes would be slower.
     #[error("{more} nodes are slower than {fewer}; leave out the widths that don't pay")]
     Falls {
-        /// The wider.
+        /// The larger node count.
         more: u32,
-        /// The narrower.
+        /// The smaller node count.
         fewer: u32,
     },
-    /// More than its share of nodes.
+    /// The speed-up is more than proportional to the number of nodes.
     #[error(
         "{nodes} nodes are said to be {speed_milli}/1000 times as fast as {least}, which is more than they are as many"
     )]
     TooGood {
-        /// The nodes.
+        /// The node count.
         nodes: u32,
-        /// The least.
+        /// The minimum node count.
         least: u32,
-        /// What is said of them.
+        /// The stated speed, in thousandths.
         speed_milli: u32,
     },
-    /// A width that the job can't have.
+    /// The curve names a width that the job can't have.
     #[error("{nodes} nodes are outside of {least} to {most}")]
     Outside {
-        /// The nodes.
+        /// The node count.
         nodes: u32,
-        /// The least it may have.
+        /// The minimum node count.
         least: u32,
-        /// The most.
+        /// The maximum node count.
         most: u32,
     },
 }
 
 impl SpeedUp {
-    /// A curve from `least` nodes (speed one) through `points`, nodes and thousandths, in any order; the last point goes on
-    /// flat.
+    /// Builds a curve that starts at `least` nodes (speed one) and runs through `points` (nodes and
+    /// thousandths, in any order); beyond the last point it is flat.
     ///
     /// # Errors
-    /// [`InvalidSpeedUp`] if it falls, promises more than nodes there are, or names a width outside of `least` to `most`.
+    /// [`InvalidSpeedUp`] if the curve falls, is more than proportional to the nodes, or names a width
+    /// outside `least` to `most`.
     pub fn new(least: NonZeroU32, most: NonZeroU32, mut points: Vec<(u32, u32)>) -> Result<Self, InvalidSpeedUp> {
         let (least, most) = (least.get(), most.get());
         points.sort_unstable();
@@ -86,7 +88,7 @@ impl SpeedUp {
         }
     }
 
-    /// What is assumed where nobody has said: 1.8 times as fast for each doubling.
+    /// Returns the assumed curve for a job without its own: 1.8 times as fast for each doubling.
     #[must_use]
     pub fn assumed(least: NonZeroU32, most: NonZeroU32) -> Self {
         let mut points = vec![(least.get(), SPEED_ONE)];
@@ -94,20 +96,21 @@ impl SpeedUp {
             let next = u64::from(speed) * DOUBLING / u64::from(SPEED_ONE);
             let high = u32::try_from(next).unwrap_or(u32::MAX);
             let to = nodes.saturating_mul(2).min(most.get());
-            // A part of a doubling is that part as fast; twice as many nodes may be more than can be counted.
+            // The last step may be a fraction of a doubling, because `nodes * 2` can exceed `most` or
+            // overflow; its gain is scaled accordingly.
             let gain = u64::from(high - speed) * u64::from(to - nodes) / u64::from(nodes);
             points.push((to, speed + u32::try_from(gain).expect("at most the gain of the whole doubling")));
         }
         SpeedUp { points }
     }
 
-    /// The points, ascending: nodes, and thousandths of the speed on the first's.
+    /// Returns the points in ascending order: node count and speed in thousandths of the first point's speed.
     #[must_use]
     pub fn points(&self) -> &[(u32, u32)] {
         &self.points
     }
 
-    /// Thousandths of the speed on the least nodes.
+    /// Returns the speed in thousandths of the speed on the minimum number of nodes.
     #[must_use]
     pub fn speed_milli(&self, nodes: u32) -> u32 {
         let above = self.points.partition_point(|(at, _)| *at <= nodes);

@@ -1,8 +1,8 @@
-//! What an error says with all that led to it.
+//! Formatting an error together with its chain of causes.
 
 use std::error::Error;
 
-/// An error and what caused it, in one line: `save step 7: write x: no space left`.
+/// Formats an error and its causes on one line: `save step 7: write x: no space left`.
 #[must_use]
 pub fn with_causes(error: &dyn Error) -> String {
     let causes = std::iter::successors(Some(error), |error| (**error).source());

@@ -1,40 +1,40 @@
-//! The kinds of cause of a failed run: the words that the diagnosis gives and that scheduling acts on.
+//! Categories of failure, assigned by the diagnosis and used by the scheduler.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Kinds of cause: what to do next differs between them.
+/// The category of a failure's cause; categories differ in what to do next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultCategory {
     /// A device, a link or a node is faulty.
     Hardware,
-    /// An accelerator's memory was too small.
+    /// An accelerator ran out of memory.
     CudaOom,
-    /// The host's memory, or its limit, was too small.
+    /// The host ran out of memory or reached its memory limit.
     HostOom,
-    /// Ranks lost one another, or a collective took too long.
+    /// Ranks lost contact with one another, or a collective timed out.
     NcclNetwork,
-    /// What feeds the model failed.
+    /// The input data pipeline failed.
     DataPipeline,
-    /// Numbers went bad: not finite, overflow.
+    /// A numerical error: a value that is not finite, or an overflow.
     Numerical,
     /// A disk, a file system, an object store or a checkpoint on it failed.
     Storage,
     /// The program or its configuration is wrong.
     UserCode,
-    /// The run was asked to leave.
+    /// The run was asked to stop.
     Preemption,
-    /// What starts and keeps runs failed: scheduler, launcher, image, driver.
+    /// Infrastructure that starts and maintains runs failed: scheduler, launcher, image or driver.
     SchedulerInfra,
-    /// Nothing says so clearly enough, or nothing failed.
+    /// The evidence is not clear enough, or nothing failed.
     #[default]
     Unknown,
 }
 
 impl FaultCategory {
-    /// All, in the order of the documentation.
+    /// All categories, in the order of the documentation.
     pub const ALL: [FaultCategory; 11] = [
         FaultCategory::Hardware,
         FaultCategory::CudaOom,
@@ -49,7 +49,7 @@ impl FaultCategory {
         FaultCategory::Unknown,
     ];
 
-    /// Its stable name.
+    /// Returns the category's stable name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl FaultCategory {
         }
     }
 
-    /// The category of that name.
+    /// Returns the category with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<FaultCategory> {
         FaultCategory::ALL.into_iter().find(|category| category.name() == name)

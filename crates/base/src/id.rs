@@ -1,11 +1,12 @@
-//! Typed ids. Ids of things the engine makes are small integers printed with a prefix; names come from people.
+//! Typed ids. The engine numbers what it creates with small integers, printed with a prefix; people choose
+//! names.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A job, numbered by the engine in order of submission; printed `job-42`.
+/// The id of a job, assigned by the engine in order of submission; printed `job-42`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct JobId(pub u64);
@@ -19,14 +20,15 @@ impl fmt::Display for JobId {
 impl FromStr for JobId {
     type Err = InvalidName;
 
-    /// Accepts `job-42` and `42`.
+    /// Parses `job-42` or `42`.
     fn from_str(text: &str) -> Result<Self, InvalidName> {
         let digits = text.strip_prefix("job-").unwrap_or(text);
         digits.parse().map(JobId).map_err(|_| InvalidName { what: "job id", text: text.to_owned() })
     }
 }
 
-/// A sweep. Its number is that of its first job, whose successors are its other jobs; printed `sweep-42`.
+/// The id of a sweep: the number of its first job. Its other jobs have the numbers that follow. Printed
+/// `sweep-42`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SweepId(pub JobId);
@@ -40,7 +42,7 @@ impl fmt::Display for SweepId {
 impl FromStr for SweepId {
     type Err = InvalidName;
 
-    /// Accepts `sweep-42`.
+    /// Parses `sweep-42`.
     fn from_str(text: &str) -> Result<Self, InvalidName> {
         let refused = || InvalidName { what: "sweep id", text: text.to_owned() };
         let digits = text.strip_prefix("sweep-").ok_or_else(refused)?;
@@ -48,7 +50,7 @@ impl FromStr for SweepId {
     }
 }
 
-/// A node, numbered by the engine in order of joining; people see its [`NodeName`].
+/// The id of a node, assigned by the engine in order of joining; people see its [`NodeName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u32);
@@ -59,7 +61,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// The how-manieth allocation of a job, from 1.
+/// The number of one of a job's attempts, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AttemptNumber(pub u32);
@@ -68,7 +70,7 @@ impl AttemptNumber {
     /// The first attempt of every job.
     pub const FIRST: AttemptNumber = AttemptNumber(1);
 
-    /// The attempt after this one.
+    /// Returns the number of the next attempt.
     #[must_use]
     pub fn next(self) -> Self {
         AttemptNumber(self.0 + 1)
@@ -81,10 +83,10 @@ impl fmt::Display for AttemptNumber {
     }
 }
 
-/// One run of a control plane, from its start to the next: a random number that the journal records first. Attempts are known
-/// by the epoch they were placed in as well as by their number, so that those of a journal that went back to an earlier state
-/// are never taken for later ones with the same number. Zero stands for the time before epochs were recorded; printed
-/// as 16 hexadecimal digits.
+/// One run of a control plane, from its start to the next start, identified by a random number that the
+/// journal records first. An attempt is identified by its number and the epoch in which it was placed, so an
+/// attempt from a journal that was rolled back is never mistaken for a later one with the same number.
+/// Zero stands for the time before epochs were recorded; printed as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
@@ -95,19 +97,19 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// Why a name was refused.
+/// The error for an invalid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} \"{text}\" is not valid: use 1 to 63 of a-z, A-Z, 0-9, '-', '_', '.', and start with a letter or digit"
 )]
 pub struct InvalidName {
-    /// What kind of name it was to be.
+    /// The kind of name that was expected.
     pub what: &'static str,
-    /// The text that was refused.
+    /// The rejected text.
     pub text: String,
 }
 
-/// The longest name accepted, in bytes (the limit of a DNS label, so that names can become host names).
+/// The longest accepted name, in bytes: the limit of a DNS label, so that a name can become a host name.
 const NAME_BYTES_MAX: usize = 63;
 
 fn checked_name(what: &'static str, text: &str) -> Result<String, InvalidName> {
@@ -120,7 +122,7 @@ fn checked_name(what: &'static str, text: &str) -> Result<String, InvalidName> {
     }
 }
 
-/// The name of a node as its administrator gave it.
+/// The name of a node, given by its administrator.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct NodeName(String);
@@ -130,16 +132,16 @@ pub struct NodeName(String);
 #[serde(transparent)]
 pub struct QueueName(String);
 
-/// The name of a pool: nodes set apart for one purpose, which jobs for another never get.
+/// The name of a pool: nodes reserved for one purpose, which jobs for other purposes never get.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct PoolName(String);
 
 impl PoolName {
-    /// The pool of nodes and jobs that name none.
+    /// The pool of nodes and jobs that name no pool.
     pub const DEFAULT: &'static str = "training";
 
-    /// Whether it is the pool of those that name none.
+    /// Reports whether this is the default pool.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.0 == PoolName::DEFAULT
@@ -155,15 +157,16 @@ impl Default for PoolName {
 macro_rules! name_type {
     ($name:ident, $what:literal) => {
         impl $name {
-            /// Checks and wraps a name.
+            /// Validates and wraps a name.
             ///
             /// # Errors
-            /// [`InvalidName`] if it is empty, too long, or has a character that could mean something in a path or URL.
+            /// [`InvalidName`] if it is empty, too long, or contains a character that could be special in a
+            /// path or URL.
             pub fn new(text: &str) -> Result<Self, InvalidName> {
                 checked_name($what, text).map($name)
             }
 
-            /// The name as text.
+            /// Returns the name as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0

@@ -1,6 +1,7 @@
-//! The words every Gangline crate shares: ids, quantities, time, phases and buckets, and the job specification.
+//! The types that every Gangline crate shares: ids, quantities, time, phases and buckets, and the job
+//! specification.
 //!
-//! Pure: no I/O, no clock, no randomness. Everything here is a value with a unit.
+//! Pure: no I/O, no clock, no randomness. Every quantity has a unit.
 
 mod day;
 mod device;
@@ -26,7 +27,7 @@ pub use money::{InvalidMoney, Money};
 pub use phase::{Bucket, Buckets, Phase, RecoveryPhase};
 pub use quantity::{Bytes, GpuSeconds, InvalidBytes, Step, Tokens};
 pub use spec::{
-    AcceleratorKind, CheckpointPolicy, GangShape, HangTimeout, JobSpec, Lane, Launch, Pin, Priority, Program,
+    AcceleratorKind, CheckpointPolicy, Flavour, GangShape, HangTimeout, JobSpec, Launch, Pin, Priority, Program,
     RecoveryPolicy, Submitter,
 };
 pub use sweep::{EarlyStop, Goal, Grid, MetricValue, Reduction, SweepRules, SweepSpec};

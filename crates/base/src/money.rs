@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::GpuSeconds;
 
-/// Nano-dollars in a dollar.
+/// Nano-dollars per dollar.
 const NANOS_PER_DOLLAR: i64 = 1_000_000_000;
-/// Nanoseconds in an hour.
+/// Nanoseconds per hour.
 const NANOS_PER_HOUR: i128 = 3_600_000_000_000;
 
 /// An amount of US dollars as an integral number of nano-dollars: ±9.2 billion dollars, exact to a billionth.
@@ -23,25 +23,25 @@ pub struct Money {
 }
 
 impl Money {
-    /// No money.
+    /// Zero dollars.
     pub const ZERO: Money = Money { nano_dollars: 0 };
 
-    /// From nano-dollars.
+    /// Builds an amount from nano-dollars.
     #[must_use]
     pub const fn from_nano_dollars(nano_dollars: i64) -> Self {
         Money { nano_dollars }
     }
 
-    /// The amount in nano-dollars.
+    /// Returns the amount in nano-dollars.
     #[must_use]
     pub const fn nano_dollars(self) -> i64 {
         self.nano_dollars
     }
 
-    /// What `time` costs at `self` for each GPU-hour, rounded down to a nano-dollar.
+    /// Returns the cost of `time` at `self` per GPU-hour, rounded down to a nano-dollar.
     ///
     /// # Panics
-    /// If the cost is beyond ±9.2 billion dollars: prices and times are bounded at the border.
+    /// If the cost exceeds ±9.2 billion dollars: prices and times are bounded where they enter the system.
     #[must_use]
     pub fn per_hour_times(self, time: GpuSeconds) -> Money {
         let nanos = i128::try_from(time.nanos()).expect("device time fits in 127 bits");
@@ -51,25 +51,26 @@ impl Money {
 }
 
 impl Money {
-    /// The sum, or the most there can be.
+    /// Returns the sum, or the maximum amount on overflow.
     #[must_use]
     pub const fn saturating_add(self, other: Money) -> Money {
         Money { nano_dollars: self.nano_dollars.saturating_add(other.nano_dollars) }
     }
 
-    /// What is left of it after `other`; nothing, if that is more.
+    /// Returns what is left after subtracting `other`; zero if `other` is larger.
     #[must_use]
     pub fn less(self, other: Money) -> Money {
         Money { nano_dollars: self.nano_dollars.saturating_sub(other.nano_dollars).max(0) }
     }
 
-    /// So many times as much, or the most there can be.
+    /// Returns `count` times the amount, or the maximum amount on overflow.
     #[must_use]
     pub fn times(self, count: u32) -> Money {
         Money { nano_dollars: self.nano_dollars.saturating_mul(i64::from(count)) }
     }
 
-    /// What `time` costs at `self` for an hour, rounded down to a nano-dollar, or the most there can be.
+    /// Returns the cost of `time` at `self` per hour, rounded down to a nano-dollar, or the maximum amount on
+    /// overflow.
     #[must_use]
     pub fn for_time(self, time: Duration) -> Money {
         let nanos = i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
@@ -77,7 +78,8 @@ impl Money {
         Money { nano_dollars: i64::try_from(cost).unwrap_or(i64::MAX) }
     }
 
-    /// How long it pays for what costs `price` an hour, rounded down to a nanosecond; none if that is free.
+    /// Returns how long the amount pays for something that costs `price` per hour, rounded down to a
+    /// nanosecond; none if that is free.
     #[must_use]
     pub fn pays_for(self, price: Money) -> Option<Duration> {
         let price = i128::from(price.nano_dollars);
@@ -110,7 +112,8 @@ impl Sum for Money {
 }
 
 impl fmt::Display for Money {
-    /// Dollars with two decimals, or with four significant ones below ten cents: `$12.30`, `$0.0041`, `$0.000008`.
+    /// Writes dollars with two decimals, or below ten cents with four significant digits: `$12.30`,
+    /// `$0.0041`, `$0.000008`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.nano_dollars < 0 { "-" } else { "" };
         let nanos = self.nano_dollars.unsigned_abs();
@@ -131,18 +134,18 @@ impl fmt::Display for Money {
     }
 }
 
-/// Why a text is not an amount of money.
+/// The error for text that is not an amount of money.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is not an amount of dollars: write it as 500, 0.04 or $12.5, with at most nine decimals")]
 pub struct InvalidMoney {
-    /// The text that was refused.
+    /// The rejected text.
     pub text: String,
 }
 
 impl FromStr for Money {
     type Err = InvalidMoney;
 
-    /// Reads a non-negative decimal number of dollars exactly, without going through a float.
+    /// Parses a non-negative decimal number of dollars exactly, without converting it to a float.
     fn from_str(text: &str) -> Result<Self, InvalidMoney> {
         let refused = || InvalidMoney { text: text.to_owned() };
         let digits = text.trim().trim_start_matches('$');

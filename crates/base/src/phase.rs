@@ -1,5 +1,6 @@
-//! Where an allocated GPU-second goes: what a rank says it does ([`Phase`]), the bucket it is booked in ([`Bucket`]),
-//! and the six parts of a recovery ([`RecoveryPhase`]). The buckets are exhaustive and exclusive.
+//! Where an allocated GPU-second goes: the [`Phase`] that a rank reports, the [`Bucket`] that the time is
+//! booked in, and the six parts of a recovery ([`RecoveryPhase`]). The buckets are exhaustive and mutually
+//! exclusive.
 
 use std::ops::{Add, Index, IndexMut};
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::GpuSeconds;
 
-/// What a rank is doing now, by its own report.
+/// What a rank is doing, as the rank reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -15,44 +16,44 @@ pub enum Phase {
     Init,
     /// Reading the checkpoint it resumes from.
     Restore,
-    /// Waiting for a batch.
+    /// Waiting for a batch of data.
     Data,
-    /// Forward, backward, optimizer.
+    /// Forward pass, backward pass or optimizer step.
     Compute,
-    /// Collectives whose time isn't hidden behind compute.
+    /// Collectives whose time is not hidden behind compute.
     Communication,
     /// Waiting for a slower peer, where the trainer can tell.
     StragglerWait,
     /// Blocked by saving a checkpoint.
     Checkpoint,
-    /// Finished its work and waiting to leave.
+    /// Finished with its work and waiting to exit.
     Done,
 }
 
-/// The one place a GPU-second is booked. See design.md 4.3.
+/// The category in which a GPU-second is booked; each GPU-second is booked in exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bucket {
-    /// Useful work: steps that no earlier attempt had made.
+    /// Useful work: steps that no earlier attempt had done.
     Compute,
     /// Waiting for data.
     DataStall,
     /// Blocked by a save.
     CheckpointStall,
-    /// Exposed collectives.
+    /// Communication that compute does not hide.
     Communication,
     /// Waiting for a slower rank.
     StragglerWait,
-    /// From the allocation to the first step.
+    /// From allocation to the first step.
     Restart,
-    /// Steps done again because a fault lost them.
+    /// Steps repeated because a fault lost them.
     LostWork,
-    /// Allocated, and none of the above.
+    /// Allocated but in none of the other buckets.
     Idle,
 }
 
 impl Bucket {
-    /// All buckets, in the order reports show them.
+    /// All buckets, in report order.
     pub const ALL: [Bucket; 8] = [
         Bucket::Compute,
         Bucket::DataStall,
@@ -64,7 +65,7 @@ impl Bucket {
         Bucket::Idle,
     ];
 
-    /// The bucket's name in reports, the API and the ledger.
+    /// Returns the bucket's name in reports, the API and the ledger.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,7 +80,7 @@ impl Bucket {
         }
     }
 
-    /// The bucket with this [`Bucket::name`].
+    /// Returns the bucket with this [`Bucket::name`].
     #[must_use]
     pub fn from_name(name: &str) -> Option<Bucket> {
         Bucket::ALL.into_iter().find(|bucket| bucket.name() == name)
@@ -93,13 +94,13 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// The time in all buckets together.
+    /// Returns the total over all buckets.
     #[must_use]
     pub fn total(&self) -> GpuSeconds {
         self.times.into_iter().sum()
     }
 
-    /// Each bucket with its time, in report order.
+    /// Returns each bucket with its time, in report order.
     pub fn iter(&self) -> impl Iterator<Item = (Bucket, GpuSeconds)> + '_ {
         Bucket::ALL.into_iter().map(|bucket| (bucket, self[bucket]))
     }
@@ -128,26 +129,27 @@ impl Add for Buckets {
     }
 }
 
-/// The six parts of a recovery (after NVRx's operations guide), in their order.
+/// The six parts of a recovery in order, following NVRx's operations guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryPhase {
-    /// From the failed rank's last sign of life to the supervisor noticing (so an upper bound).
+    /// From the failed rank's last sign of life until the supervisor notices the fault; an upper bound.
     Detect,
-    /// From noticing to the last process of the attempt being gone.
+    /// From noticing the fault until the attempt's last process is gone.
     Cleanup,
-    /// From there, through placement and launch, to the ranks of the next attempt starting. Queue time is not in it.
+    /// From the end of cleanup, through placement and launch, until the ranks of the next attempt start.
+    /// Excludes queue time.
     Rendezvous,
-    /// From the ranks starting to the checkpoint being read.
+    /// From the start of the ranks until they begin to read the checkpoint.
     Init,
     /// Reading the checkpoint.
     Restore,
-    /// From the state being restored to the first step being finished.
+    /// From the restored state to the end of the first step.
     FirstStep,
 }
 
 impl RecoveryPhase {
-    /// All six, in order.
+    /// All six parts, in order.
     pub const ALL: [RecoveryPhase; 6] = [
         RecoveryPhase::Detect,
         RecoveryPhase::Cleanup,
@@ -157,7 +159,7 @@ impl RecoveryPhase {
         RecoveryPhase::FirstStep,
     ];
 
-    /// The phase's name in reports and the API.
+    /// Returns the part's name in reports and the API.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// Why a text is not a number of bytes.
+/// The error for text that is not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{text}\" is not a size: write a number and a unit such as 512MiB, 256GiB or 1TB")]
 pub struct InvalidBytes {
-    /// The text that was refused.
+    /// The rejected text.
     pub text: String,
 }
 
-/// Units a size may be written in, longest suffix first.
+/// Units in which a size may be written, longest suffix first.
 const BYTE_UNITS: [(&str, u64); 9] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),
@@ -37,7 +37,7 @@ const BYTE_UNITS: [(&str, u64); 9] = [
 impl FromStr for Bytes {
     type Err = InvalidBytes;
 
-    /// Reads `256GiB`, `1 TB`, `4096B`; a unit is required so that nobody has to guess it.
+    /// Parses `256GiB`, `1 TB` or `4096B`; a unit is required so that nobody has to guess it.
     fn from_str(text: &str) -> Result<Self, InvalidBytes> {
         let refused = || InvalidBytes { text: text.to_owned() };
         let (suffix, factor) =
@@ -49,7 +49,7 @@ impl FromStr for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// The largest binary unit that leaves a number of at least one, with one decimal: `1.5 MiB`.
+    /// Writes the size with one decimal, in the largest binary unit in which it is at least one: `1.5 MiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit =
             [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find(|(_, bits)| self.0 >> bits > 0);
@@ -81,7 +81,7 @@ impl Sum for Bytes {
 #[serde(transparent)]
 pub struct Tokens(pub u64);
 
-/// A training step: the number of optimizer steps finished.
+/// A training step: the number of optimizer steps completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Step(pub u64);
@@ -92,36 +92,36 @@ impl fmt::Display for Step {
     }
 }
 
-/// Wall time times devices, an integral number of nano-GPU-seconds ("GPU" stands for whatever accelerator a node has,
-/// a CPU slot included).
+/// Wall time multiplied by a number of devices, stored as nano-GPU-seconds. "GPU" stands for any accelerator,
+/// including a CPU slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuSeconds {
     nanos: u128,
 }
 
 impl GpuSeconds {
-    /// None.
+    /// Zero GPU-seconds.
     pub const ZERO: GpuSeconds = GpuSeconds { nanos: 0 };
 
-    /// From nano-GPU-seconds.
+    /// Builds a value from nano-GPU-seconds.
     #[must_use]
     pub const fn from_nanos(nanos: u128) -> Self {
         GpuSeconds { nanos }
     }
 
-    /// `devices` held for `wall`.
+    /// Returns `devices` multiplied by `wall`.
     #[must_use]
     pub fn of(devices: u32, wall: Duration) -> Self {
         GpuSeconds { nanos: wall.as_nanos() * u128::from(devices) }
     }
 
-    /// In nano-GPU-seconds.
+    /// Returns the value in nano-GPU-seconds.
     #[must_use]
     pub const fn nanos(self) -> u128 {
         self.nanos
     }
 
-    /// The difference, or zero where `other` is more.
+    /// Returns the difference, or zero if `other` is larger.
     #[must_use]
     pub fn saturating_sub(self, other: GpuSeconds) -> GpuSeconds {
         GpuSeconds { nanos: self.nanos.saturating_sub(other.nanos) }
@@ -149,7 +149,7 @@ impl Sum for GpuSeconds {
 }
 
 impl fmt::Display for GpuSeconds {
-    /// Seconds with three decimals, rounded down.
+    /// Writes seconds with three decimals, rounded down.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:03}", self.nanos / 1_000_000_000, self.nanos / 1_000_000 % 1_000)
     }

@@ -1,4 +1,4 @@
-//! What a job asks for, after validation at the border. A field is here only if something honours it.
+//! The validated job specification. A field exists only if something honours it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,61 +7,63 @@ use std::time::Duration;
 
 use crate::{Bytes, Elastic, Money, PoolName, QueueName, TopologyRequest};
 
-/// A validated job.
+/// A validated job specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
-    /// What its owner calls it; not unique.
+    /// The name its owner gave it; not unique.
     pub name: String,
     /// The queue it waits in.
     pub queue: QueueName,
-    /// Its place among the waiting.
+    /// Its priority among waiting jobs.
     pub priority: Priority,
-    /// The devices it needs, all at once.
+    /// The devices it needs, allocated all at once.
     pub gang: GangShape,
-    /// The widths it may have beyond its gang's; none: it has that one always.
+    /// The additional widths it may have; none if its width is fixed.
     pub elastic: Option<Elastic>,
-    /// What its ranks run.
+    /// The program its ranks run.
     pub program: Program,
-    /// Where it saves, and how long it may take to do so when asked to stop.
+    /// Where it saves checkpoints, and how long a save may take when it is asked to stop.
     pub checkpoint: CheckpointPolicy,
-    /// How often it may fail.
+    /// How many failures it tolerates.
     pub recovery: RecoveryPolicy,
     /// The longest one attempt may run.
     pub time_limit: Option<Duration>,
-    /// The most it may cost, all attempts together, at the list price of its accelerators.
+    /// The most it may cost over all attempts, at the list price of its accelerators.
     pub budget: Option<Money>,
-    /// Standby nodes to keep while it runs, shared with other jobs' (0: none).
+    /// Standby nodes to keep while it runs, shared with other jobs; 0 for none.
     pub spares: u32,
-    /// What it reads, as its owner names it: nodes that may still have it are preferred among equals.
+    /// The datasets it reads, as its owner names them: among otherwise equal nodes, placement prefers those
+    /// that may still have them cached.
     pub datasets: BTreeSet<String>,
-    /// What of it no retention policy removes.
+    /// What retention never removes.
     pub pins: BTreeSet<Pin>,
-    /// Who sent it.
+    /// The user who submitted it.
     pub submitter: Submitter,
 }
 
-/// Something that a job leaves and that stays however old it gets, because its owner said so.
+/// A part of a job's output that its owner exempts from retention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pin {
-    /// Logs and other files of its attempts.
+    /// Logs and other files of the job's attempts.
     Logs,
-    /// All points of its curve.
+    /// All points of its metric curves.
     Samples,
-    /// What is shown of it. Every other pin keeps this as well: without it nobody would find what stays.
+    /// Its displayed record. Every other pin keeps the record as well, since what is kept could not be found
+    /// without it.
     Record,
     /// Its checkpoints.
     Checkpoints,
 }
 
-/// What a specification takes where it is stored besides its texts: the names of its fields, and its numbers.
+/// The stored size of a specification without its texts: field names and numbers.
 const FIELDS_BYTES: u64 = 960;
-/// What quotes, a colon and a comma add to a text.
+/// The bytes that quotes, a colon and a comma add to a stored text.
 const PUNCTUATION_BYTES: u64 = 4;
-/// What a pair of numbers takes.
+/// The stored size of a pair of numbers.
 const PAIR_BYTES: u64 = 24;
 
 impl JobSpec {
-    /// What it takes where it is stored, at most: limits on what users send are counted in this.
+    /// Returns an upper bound on its stored size; limits on user submissions count this.
     #[must_use]
     pub fn stored_bytes(&self) -> Bytes {
         let JobSpec { name, queue, gang, program, checkpoint, submitter, .. } = self;
@@ -75,11 +77,11 @@ impl JobSpec {
     }
 }
 
-/// What a text takes where it is stored, with quotes and what has to be escaped.
+/// Returns the stored size of a text, including quotes and escapes.
 pub(crate) fn stored_text(text: &str) -> Bytes {
     let stored = |byte: u8| match byte {
         b'"' | b'\\' => 2,
-        // Written as \u00 and two digits.
+        // Stored as `\u00` and two digits.
         0..=0x1f => 6,
         _ => 1,
     };
@@ -96,12 +98,12 @@ impl fmt::Display for Submitter {
     }
 }
 
-/// 0 to 1000, higher first.
+/// A priority from 0 to 1000; higher priorities are served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Priority(u16);
 
 impl Priority {
-    /// The highest.
+    /// The highest priority.
     pub const MAX: u16 = 1_000;
     /// `low` in a job file.
     pub const LOW: Priority = Priority(250);
@@ -112,20 +114,21 @@ impl Priority {
     /// `urgent`.
     pub const URGENT: Priority = Priority(Priority::MAX);
 
-    /// A priority, if it is at most [`Priority::MAX`].
+    /// Builds a priority, if `value` is at most [`Priority::MAX`].
     #[must_use]
     pub const fn new(value: u16) -> Option<Self> {
         if value <= Priority::MAX { Some(Priority(value)) } else { None }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn value(self) -> u16 {
         self.0
     }
 }
 
-/// A type of accelerator as inventory names it: `H100`, `A100`, or `cpu` for slots of a machine without one.
+/// A type of accelerator as the inventory names it: `H100`, `A100`, or `cpu` for the slots of a machine
+/// without accelerators.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AcceleratorKind(pub String);
 
@@ -140,69 +143,69 @@ impl fmt::Display for AcceleratorKind {
     }
 }
 
-/// Accelerators that jobs compete for: those of one type in one pool.
+/// A resource flavour: accelerators of one type in one pool, for which jobs compete.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane {
-    /// The type.
+pub struct Flavour {
+    /// The accelerator type.
     pub accelerator: AcceleratorKind,
     /// The pool.
     pub pool: PoolName,
 }
 
-impl fmt::Display for Lane {
+impl fmt::Display for Flavour {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Lane { accelerator, pool } = self;
+        let Flavour { accelerator, pool } = self;
         if pool.is_default() { write!(f, "{accelerator}") } else { write!(f, "{accelerator} of pool {pool}") }
     }
 }
 
-/// The nodes and devices a gang needs, all or nothing (A-5). The amounts are for each node.
+/// The nodes and devices a gang needs, all or nothing (A-5). Amounts are per node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GangShape {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: NonZeroU32,
-    /// The pool they are in.
+    /// The pool of its nodes.
     pub pool: PoolName,
-    /// The type of accelerator.
+    /// The accelerator type.
     pub accelerator: AcceleratorKind,
-    /// How many accelerators on each node.
+    /// Accelerators per node.
     pub accelerators_per_node: NonZeroU32,
-    /// CPU cores on each node, beside those that are slots themselves.
+    /// CPU cores per node, in addition to cores that are themselves slots.
     pub cpus_per_node: u32,
-    /// Memory on each node.
+    /// Memory per node.
     pub memory_per_node: Bytes,
-    /// How many ranks a node runs.
+    /// How ranks are launched on a node.
     pub launch: Launch,
-    /// How close to each other the nodes have to be.
+    /// How close to each other its nodes have to be.
     pub topology: TopologyRequest,
 }
 
 impl GangShape {
-    /// What it competes for.
+    /// Returns the resource flavour for which it competes.
     #[must_use]
-    pub fn lane(&self) -> Lane {
-        Lane { accelerator: self.accelerator.clone(), pool: self.pool.clone() }
+    pub fn flavour(&self) -> Flavour {
+        Flavour { accelerator: self.accelerator.clone(), pool: self.pool.clone() }
     }
 
-    /// Whether both are of one lane.
+    /// Reports whether both gangs compete for the same flavour.
     #[must_use]
     pub fn competes_with(&self, other: &GangShape) -> bool {
         self.accelerator == other.accelerator && self.pool == other.pool
     }
 
-    /// Devices of the whole gang.
+    /// Returns the number of devices of the whole gang.
     #[must_use]
     pub fn devices(&self) -> u32 {
         self.nodes.get().saturating_mul(self.accelerators_per_node.get())
     }
 
-    /// The same on another number of nodes.
+    /// Returns the same shape with another number of nodes.
     #[must_use]
     pub fn of_nodes(&self, nodes: NonZeroU32) -> GangShape {
         GangShape { nodes, ..self.clone() }
     }
 
-    /// Ranks on each node.
+    /// Returns the number of ranks per node.
     #[must_use]
     pub fn ranks_per_node(&self) -> u32 {
         match self.launch {
@@ -215,54 +218,54 @@ impl GangShape {
 /// How a node's ranks are started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Launch {
-    /// One rank for each accelerator; each sees its own device.
+    /// One rank per accelerator; each sees only its own device.
     PerAccelerator,
-    /// One process for each node; it sees all the job's devices there.
+    /// One process per node; it sees all the job's devices there.
     PerNode,
 }
 
-/// What the ranks run.
+/// The program that the ranks run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// The folder they start in: absolute.
+    /// The working directory, as an absolute path.
     pub workdir: String,
-    /// Environment variables beside torchrun's and Gangline's.
+    /// Environment variables in addition to those of torchrun and Gangline.
     pub envs: BTreeMap<String, String>,
-    /// A shell command run once on each node before the ranks.
+    /// A shell command that runs once on each node before the ranks start.
     pub setup: Option<String>,
-    /// The shell command of each rank.
+    /// The shell command that each rank runs.
     pub run: String,
 }
 
-/// Where a job saves and how long it may take to.
+/// Where a job saves checkpoints and how long a save may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckpointPolicy {
-    /// The folder of its checkpoints: absolute. Kept between attempts.
+    /// The checkpoint folder, as an absolute path. Kept between attempts.
     pub path: Option<String>,
-    /// From being asked to save and stop to SIGKILL.
+    /// The time from the request to save and stop until SIGKILL.
     pub grace: Duration,
 }
 
-/// How often a job may fail before it is stopped for good. Preemptions and resizes are not counted here.
+/// How often a job may fail before it is stopped for good. Preemptions and resizes don't count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryPolicy {
-    /// Faults in all.
+    /// The most faults in total.
     pub max_faults: u32,
-    /// Faults in a row without a newer checkpoint.
+    /// The most faults in a row without a newer checkpoint.
     pub no_progress_limit: u32,
-    /// When ranks that show no progress are given up.
+    /// When ranks without progress are considered hung.
     pub hang_timeout: HangTimeout,
-    /// It leaves a node on which a rank is slower than its peers, if there is another.
+    /// Whether the job leaves a node on which a rank is slower than its peers, if another node is available.
     pub evicts_stragglers: bool,
 }
 
-/// When ranks that run but show no progress are taken to have hung.
+/// When running ranks that make no progress are considered hung.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HangTimeout {
-    /// After a multiple of the steps' time, or of the time between lines of output, that was seen so far.
+    /// After a multiple of the step time, or of the time between lines of output, observed so far.
     #[default]
     Learned,
-    /// After so long without a step, a phase or a line of output.
+    /// After this long without a step, a phase change or a line of output.
     After(Duration),
     /// Never.
     Never,

@@ -1,8 +1,8 @@
-//! A sweep: one submission, one job for each point of a grid, and the rules that the jobs share.
+//! Sweeps: one submission that creates one job for each point of a grid, and the rules that these jobs share.
 //!
-//! Early stopping is asynchronous successive halving (ASHA: Li et al., "A System for Massively Parallel Hyperparameter
-//! Tuning", MLSys 2020): rungs lie at `min_steps * reduction^k`, and of the jobs that reach a rung about one in
-//! `reduction` goes on.
+//! Early stopping is asynchronous successive halving (ASHA: Li et al., "A System for Massively Parallel
+//! Hyperparameter Tuning", MLSys 2020): rungs lie at `min_steps * reduction^k`, and about one in `reduction`
+//! of the jobs that reach a rung continues.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -12,40 +12,43 @@ use std::sync::Arc;
 use crate::spec::stored_text;
 use crate::{Bytes, JobSpec, Step};
 
-/// A validated sweep. It takes as much memory as was sent: its points are counted out of the grid, never stored.
+/// A validated sweep. Its memory use is proportional to the submission: points are computed from the grid,
+/// never stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepSpec {
-    /// What all its jobs have in common; its name is the sweep's.
+    /// What all its jobs have in common; the sweep has this job's name.
     pub job: Arc<JobSpec>,
-    /// What each job has of its own, in the order of their ids.
+    /// The parameters of each job, in the order of job ids.
     pub grid: Grid,
-    /// What they share.
+    /// The rules its jobs share.
     pub rules: SweepRules,
 }
 
-/// Parameters with their values, each as written. Every combination is a point; the last parameter changes fastest.
+/// Parameters with their values, each as the user wrote it. Every combination is a point; the last parameter
+/// changes fastest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grid(Vec<(String, Vec<String>)>);
 
 /// The rules that a sweep's jobs share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepRules {
-    /// The most of its jobs that hold devices at once; none: as many as there is room for.
+    /// The most of its jobs that hold devices at once; none for no limit.
     pub max_parallel: Option<NonZeroU32>,
-    /// Which jobs are stopped before their end; none: none.
+    /// The rule that stops jobs early; none if no job is stopped early.
     pub early_stop: Option<EarlyStop>,
 }
 
 /// Asynchronous successive halving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EarlyStop {
-    /// The metric, as the ranks report it.
+    /// The metric's name, as the ranks report it.
     pub metric: String,
     /// Which values are better.
     pub goal: Goal,
     /// The step of the first rung.
     pub min_steps: NonZeroU64,
-    /// Of the jobs at a rung one in this many goes on, and the next rung is this many times as far.
+    /// At each rung one in this many jobs continues, and each rung's step is this many times the previous
+    /// one.
     pub reduction: Reduction,
 }
 
@@ -63,16 +66,16 @@ pub enum Goal {
 pub struct Reduction(u32);
 
 impl Reduction {
-    /// The default of the paper's experiments is 4, that of most tools 3.
+    /// The paper's experiments use 4; most tools use 3.
     pub const DEFAULT: Reduction = Reduction(3);
 
-    /// A factor, if it is at least two.
+    /// Builds a factor, if `value` is at least two.
     #[must_use]
     pub const fn new(value: u32) -> Option<Self> {
         if value >= 2 { Some(Reduction(value)) } else { None }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
@@ -80,14 +83,14 @@ impl Reduction {
 }
 
 impl EarlyStop {
-    /// The step of a rung, from 0; none beyond what a step can be.
+    /// Returns the step of a rung, counted from 0; none if that exceeds the largest step.
     #[must_use]
     pub fn rung_step(&self, rung: u32) -> Option<Step> {
         let factor = u64::from(self.reduction.get()).checked_pow(rung)?;
         self.min_steps.get().checked_mul(factor).map(Step)
     }
 
-    /// The highest rung that a job has reached with this step; none before the first.
+    /// Returns the highest rung that a job at this step has reached; none before the first.
     #[must_use]
     pub fn rung_at(&self, step: Step) -> Option<u32> {
         // Steps are below 2^64 and the reduction at least two, so there are at most 64 rungs.
@@ -96,21 +99,21 @@ impl EarlyStop {
     }
 }
 
-/// The longest part of a job's name that one parameter makes, in characters.
+/// The longest part of a job's name that comes from one parameter, in characters.
 const NAME_PART_CHARS_MAX: usize = 40;
 /// The longest name of a point, in characters.
 const NAME_CHARS_MAX: usize = 160;
-/// What a sweep's rules and the names of its fields take where they are stored, at most.
+/// The stored size of a sweep's rules and field names, at most.
 const RULES_BYTES: u64 = 256;
 
 impl Grid {
-    /// The grid of these parameters.
+    /// Builds the grid of these parameters.
     #[must_use]
     pub fn new(parameters: Vec<(String, Vec<String>)>) -> Grid {
         Grid(parameters)
     }
 
-    /// The grid whose points these are, in this order; none if they are no grid's.
+    /// Returns the grid that has exactly these points in this order; none if there isn't one.
     #[must_use]
     pub fn from_points(points: &[Vec<(String, String)>]) -> Option<Grid> {
         let first = points.first().map(Vec::as_slice).unwrap_or_default();
@@ -131,20 +134,20 @@ impl Grid {
         (grid.points() == points.len() && points.iter().enumerate().all(is_point)).then_some(grid)
     }
 
-    /// The parameters with their values.
+    /// Returns the parameters with their values.
     #[must_use]
     pub fn parameters(&self) -> &[(String, Vec<String>)] {
         &self.0
     }
 
-    /// How many points it has: none without a parameter.
+    /// Returns the number of points; 0 without parameters.
     #[must_use]
     pub fn points(&self) -> usize {
         let product = |points: usize, (_, values): &(String, Vec<String>)| points.saturating_mul(values.len());
         if self.0.is_empty() { 0 } else { self.0.iter().fold(1, product) }
     }
 
-    /// Each parameter with its value at a point, counted from 0.
+    /// Returns each parameter with its value at a point, counted from 0.
     #[must_use]
     pub fn point(&self, index: usize) -> Option<Vec<(&str, &str)>> {
         if index >= self.points() {
@@ -160,8 +163,8 @@ impl Grid {
         Some(point)
     }
 
-    /// A point's parameters for people: `LR=3e-4,BATCH=8`. What isn't a letter, a digit or one of `+-._` becomes `_`, and
-    /// what is long is cut: the job's environment has the values themselves.
+    /// Formats a point's parameters for people: `LR=3e-4,BATCH=8`. Characters other than letters, digits and
+    /// `+-._` become `_`, and long labels are cut: the job's environment has the exact values.
     #[must_use]
     pub fn label(&self, index: usize) -> Option<String> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "+-._".contains(c) { c } else { '_' };
@@ -183,7 +186,7 @@ impl Grid {
         Some(label)
     }
 
-    /// What its texts take where they are stored.
+    /// Returns the stored size of its texts.
     #[must_use]
     pub fn stored_bytes(&self) -> Bytes {
         let texts = |(name, values): &(String, Vec<String>)| {
@@ -194,13 +197,14 @@ impl Grid {
 }
 
 impl SweepSpec {
-    /// The name of a point's job.
+    /// Returns the name of a point's job.
     #[must_use]
     pub fn job_name(&self, index: usize) -> Option<String> {
         self.grid.label(index).map(|label| format!("{}/{label}", self.job.name))
     }
 
-    /// The job of a point as its own: its values are in its environment, over the file's, and in its name.
+    /// Builds the specification of a point's job: the point's values are in its name and in its environment,
+    /// where they override the job file.
     #[must_use]
     pub fn job(&self, index: usize) -> Option<JobSpec> {
         let mut job = JobSpec { name: self.job_name(index)?, ..JobSpec::clone(&self.job) };
@@ -209,7 +213,7 @@ impl SweepSpec {
         Some(job)
     }
 
-    /// What it takes where it is stored: as much as was sent, however many points there are.
+    /// Returns the stored size: it depends on what was submitted, not on the number of points.
     #[must_use]
     pub fn stored_bytes(&self) -> Bytes {
         let metric = self.rules.early_stop.as_ref().map_or(Bytes(0), |rules| stored_text(&rules.metric));
@@ -217,20 +221,20 @@ impl SweepSpec {
     }
 }
 
-/// Billionths in one.
+/// Billionths per unit.
 const NANOS: f64 = 1e9;
 
-/// A metric's value. Integral, so that comparing and storing it is exact.
+/// A metric's value, stored as an integer so that comparison and storage are exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricValue {
-    /// In billionths; what is beyond ±9.2e9 counts as that.
+    /// In billionths, clamped to ±9.2e9.
     Nanos(i64),
-    /// Not a number, or infinite: the job has diverged. Worse than any value.
+    /// NaN or infinite: the job has diverged. Worse than any number.
     Diverged,
 }
 
 impl MetricValue {
-    /// From what a rank reported.
+    /// Converts a value that a rank reported.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -240,7 +244,7 @@ impl MetricValue {
         if value.is_finite() { MetricValue::Nanos((value * NANOS).round() as i64) } else { MetricValue::Diverged }
     }
 
-    /// The number, if it is one; measured, to a billionth.
+    /// Returns the number, unless the job diverged; measured, to a billionth.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a metric has fewer than 16 significant digits")]
     pub fn reported(self) -> Option<f64> {
@@ -252,7 +256,7 @@ impl MetricValue {
 }
 
 impl Goal {
-    /// Better values first; a diverged job comes last, whatever the goal.
+    /// Orders better values first; a diverged job comes last, whatever the goal.
     #[must_use]
     pub fn compare(self, a: MetricValue, b: MetricValue) -> Ordering {
         match (a, b) {
@@ -268,7 +272,7 @@ impl Goal {
 }
 
 impl fmt::Display for MetricValue {
-    /// At most six decimals.
+    /// Writes at most six decimals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.reported() {
             None => f.write_str("not a number"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A point in time: nanoseconds since the Unix epoch, up to the year 2554.
+/// A point in time, in nanoseconds since the Unix epoch; ends in the year 2554.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp {
@@ -13,24 +13,24 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// The Unix epoch; the simulator's and the tests' beginning of time.
+    /// The Unix epoch, where time begins in the simulator and in tests.
     pub const EPOCH: Timestamp = Timestamp { unix_nanos: 0 };
 
-    /// From nanoseconds since the Unix epoch.
+    /// Builds a point in time from nanoseconds since the Unix epoch.
     #[inline]
     #[must_use]
     pub const fn from_unix_nanos(unix_nanos: u64) -> Self {
         Timestamp { unix_nanos }
     }
 
-    /// Nanoseconds since the Unix epoch.
+    /// Returns the nanoseconds since the Unix epoch.
     #[inline]
     #[must_use]
     pub const fn unix_nanos(self) -> u64 {
         self.unix_nanos
     }
 
-    /// The time from `earlier` to `self`; zero if the clock went back in between.
+    /// Returns the time from `earlier` to `self`; zero if the clock went back in between.
     #[inline]
     #[must_use]
     pub fn since(self, earlier: Timestamp) -> Duration {
@@ -41,7 +41,7 @@ impl Timestamp {
 impl Add<Duration> for Timestamp {
     type Output = Timestamp;
 
-    /// Stops at the end of representable time rather than overflow.
+    /// Saturates at the latest representable time instead of overflowing.
     #[inline]
     fn add(self, duration: Duration) -> Timestamp {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);

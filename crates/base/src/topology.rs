@@ -1,13 +1,13 @@
-//! How close to each other a gang's nodes have to be, in the levels a cluster's network has.
+//! How close to each other a gang's nodes have to be, in terms of the levels of a cluster's network.
 //!
-//! The levels are those of issue 3 and of the schedulers users come from (Slurm's block topology, Kueue's topology-aware
-//! scheduling): each domain of a level lies within one domain of every wider level.
+//! The levels are those of issue 3 and of the schedulers that users know (Slurm's block topology, Kueue's
+//! topology-aware scheduling): each domain of a level lies within one domain of every wider level.
 
 use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
-/// A kind of domain that nodes can share, from narrow to wide: the order of the variants.
+/// A level of the network topology; the variants are ordered from narrow to wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// One node: every node is its own domain.
@@ -16,19 +16,19 @@ pub enum Level {
     Nvlink,
     /// Nodes under one leaf switch.
     Rack,
-    /// Nodes whose accelerators of one number share a switch.
+    /// Nodes whose accelerators of the same index share a switch.
     RailGroup,
     /// Racks under one group of spine switches.
     Block,
-    /// Blocks under one core.
+    /// Blocks under one core switch.
     Pod,
 }
 
 impl Level {
-    /// Every level, narrow to wide.
+    /// Every level, from narrow to wide.
     pub const ALL: [Level; 6] = [Level::Node, Level::Nvlink, Level::Rack, Level::RailGroup, Level::Block, Level::Pod];
 
-    /// Its word in a job file and a configuration.
+    /// Returns the level's name in job files and configurations.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// A word that names no level.
+/// The error for a word that names no level.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is not a level of the network: write node, nvlink, rack, rail, block or pod")]
 pub struct InvalidLevel(pub String);
@@ -61,31 +61,32 @@ impl FromStr for Level {
     }
 }
 
-/// Where a gang's nodes may and should be. The default asks for nothing.
+/// Topology requirements and preferences for a gang's nodes. The default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TopologyRequest {
-    /// All nodes are in one domain of this level, or the gang waits.
+    /// The level at which all nodes must share a domain; otherwise the gang waits.
     pub require: Option<Level>,
-    /// All nodes are in one domain of this level if that can be, else in one of the narrowest wider level that can.
+    /// The level at which all nodes should share a domain; if impossible, the narrowest possible wider level.
     pub prefer: Option<Level>,
-    /// The gang is cut into groups that must each be in one domain.
+    /// Groups into which the gang is divided; each must be within one domain.
     pub segment: Option<Segment>,
 }
 
 impl TopologyRequest {
-    /// Whether some placements are forbidden: more than preferred against.
+    /// Reports whether the request forbids some placements, beyond expressing a preference.
     #[must_use]
     pub fn constrains(&self) -> bool {
         self.require.is_some() || self.segment.is_some()
     }
 }
 
-/// Groups of nodes that talk more with each other than with the rest: a tensor or pipeline parallel group.
+/// Groups of nodes that communicate more with each other than with the rest: tensor or pipeline parallel
+/// groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Segment {
-    /// Nodes in each; divides those of the gang.
+    /// Nodes per segment; divides the gang's node count.
     pub nodes: NonZeroU32,
-    /// The level of the domain that all of a segment's nodes share.
+    /// The level at which all nodes of a segment share a domain.
     pub level: Level,
 }
 

@@ -1,4 +1,5 @@
-//! Amounts on the command line: bytes (`5GB`, `64GiB`) and counts (`70B`, `1.5T`), exact as far as they are whole.
+//! Parses amounts on the command line: bytes (`5GB`, `64GiB`) and counts (`70B`, `1.5T`). Whole results are
+//! exact.
 
 use gangline_base::Bytes;
 
@@ -14,22 +15,22 @@ const BYTE_UNITS: [(&str, u64); 9] = [
     ("GiB", 1 << 30),
     ("TiB", 1 << 40),
 ];
-/// What model sizes are counted in.
+/// Units of counts, such as those of model sizes.
 const COUNT_UNITS: [(&str, u64); 4] = [("K", 1_000), ("M", 1_000_000), ("B", 1_000_000_000), ("T", 1_000_000_000_000)];
-/// The most digits after the point.
+/// Maximum number of digits after the point.
 const DIGITS_MAX: u32 = 18;
 
-/// Reads a size such as `5GB` or `1.5GiB`; not zero.
+/// Parses a size such as `5GB` or `1.5GiB`; not zero.
 pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     amount(text, &BYTE_UNITS).map(Bytes).ok_or_else(|| "write a size with its unit, such as 5GB or 64GiB".to_owned())
 }
 
-/// Reads a count such as `70B`; not zero.
+/// Parses a count such as `70B`; not zero.
 pub(crate) fn count(text: &str) -> Result<u64, String> {
     amount(text, &COUNT_UNITS).ok_or_else(|| "write a count with its unit, such as 350M, 70B or 1.5T".to_owned())
 }
 
-/// Reads a number of tokens: a count, or all its digits; not zero.
+/// Parses a number of tokens: a count, or all its digits; not zero.
 pub(crate) fn tokens(text: &str) -> Result<u64, String> {
     let plain = text.parse().ok().filter(|count| *count > 0);
     let wrong = || "write a whole number, or one with its unit such as 500M or 1.5T".to_owned();

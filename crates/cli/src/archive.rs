@@ -1,20 +1,20 @@
-//! `checkpoint push` and `pull`, and what `list` and `verify` say of an archive. Needs no control plane.
+//! `checkpoint push` and `pull`, and what `list` and `verify` show of an archive. Needs no control plane.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use gangline_api::Time;
 use gangline_base::{Step, with_causes};
-use gangline_control::wire::Time;
-use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pushed, WrappingKey};
+use gangline_storage::archive::{Archive, Error, KeyError, Listed, Options, Pushed, Requests, WrappingKey};
 use gangline_storage::{CheckpointInfo, Latest, Store};
 
 use crate::checkpoint::{Row, failed, notes, open};
 use crate::failure::Failure;
 use crate::{Global, output};
 
-/// Bytes a second of a megabit a second.
+/// A megabit a second in bytes a second.
 const MEGABIT: u64 = 125_000;
 
 /// What opens an encrypted archive.
@@ -27,13 +27,13 @@ pub(crate) struct KeyFile {
 }
 
 impl KeyFile {
-    /// The key, if there is one.
+    /// Returns the key, if one is given.
     fn read(&self) -> Result<Option<WrappingKey>, Failure> {
         self.key_file.as_deref().map(read_key).transpose()
     }
 }
 
-/// Reads a key's file.
+/// Reads a key file.
 pub(crate) fn read_key(path: &Path) -> Result<WrappingKey, Failure> {
     WrappingKey::from_file(path).map_err(|error| refused(&error.into()))
 }
@@ -87,14 +87,15 @@ pub(crate) struct PullArgs {
     reach: Reach,
 }
 
-/// Whether a place is an archive rather than a folder of checkpoints: an address, or a folder with catalogs or keys.
+/// Reports whether a place is an archive rather than a folder of checkpoints: a URL, or a folder with
+/// catalogs or keys.
 pub(crate) fn is_archive(place: &str) -> bool {
     place.contains("://") || ["catalogs", "keys"].iter().any(|part| Path::new(place).join(part).is_dir())
 }
 
 pub(crate) fn reach(address: &str, reach: &Reach) -> Result<Archive, Failure> {
     let rate = reach.limit_mbps.and_then(|limit| NonZeroU64::new(limit.get().saturating_mul(MEGABIT)));
-    // Others may hold what isn't text.
+    // Other variables may hold bytes that aren't text.
     let texts =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let s3: BTreeMap<String, String> = texts.filter(|(name, _)| name.starts_with("AWS_") || name == "HOME").collect();
@@ -132,16 +133,28 @@ pub(crate) fn push(global: &Global, args: &PushArgs) -> Result<(), Failure> {
     let archive = reach(&args.archive, &args.reach)?;
     let pushed = archive.push(&store, step).map_err(|error| refused(&error))?;
     tell_unfenced(&archive);
+    tell_requests(&archive);
     if global.json { output::json(&pushed) } else { output::say(&told(&pushed)) }
 }
 
-/// Says so if nothing but its own look at its lease keeps a program from changing the archive too late.
+/// Warns if the storage can't refuse a late change, so that only the program's own check of its lease
+/// prevents one.
 pub(crate) fn tell_unfenced(archive: &Archive) {
     if archive.is_fenced() == Some(false) {
         output::tell(
             "note: this place keeps no conditions (If-Match, If-None-Match, file locks): while two programs may change the archive, \
              don't suspend one for longer than 15 minutes",
         );
+    }
+}
+
+/// Tells how many requests were sent that a provider has prices for.
+pub(crate) fn tell_requests(archive: &Archive) {
+    let Requests { put, get, list, delete, head } = archive.requests();
+    if put + get + list + delete + head > 0 {
+        output::tell(&format!(
+            "requests sent: {put} put, {get} get, {list} list, {delete} delete, {head} head (measured)"
+        ));
     }
 }
 
@@ -186,7 +199,7 @@ fn pull_milestone(global: &Global, archive: &Archive, step: Step, folder: &Path)
     output::say(&text)
 }
 
-/// The checkpoints of an archive, by their catalogs.
+/// Returns the checkpoints of an archive, from their catalogs.
 pub(crate) fn list(address: &str, key: &KeyFile) -> Result<Vec<Row>, Failure> {
     let listed = reach(address, &Reach::from(key))?.list().map_err(|error| refused(&error))?;
     Ok(listed.into_iter().map(row).collect())
@@ -211,12 +224,12 @@ fn row(Listed { step, catalog }: Listed) -> Row {
     }
 }
 
-/// What the manifest of a checkpoint in an archive says.
+/// Returns the manifest of a checkpoint in an archive.
 pub(crate) fn info(address: &str, key: &KeyFile, step: Option<Step>) -> Result<CheckpointInfo, Failure> {
     reach(address, &Reach::from(key))?.info(step).map_err(|error| refused(&error))
 }
 
-/// What reading every byte of them found.
+/// Reads every byte of the checkpoints and adds the problems found to their rows.
 pub(crate) fn verify(address: &str, key: &KeyFile, rows: &mut [Row]) -> Result<(), Failure> {
     let archive = reach(address, &Reach::from(key))?;
     for row in rows.iter_mut().filter(|row| row.problems.is_empty()) {

@@ -1,4 +1,4 @@
-//! `backup` and `restore`: a data folder's journal as of one moment, and back.
+//! `backup` and `restore`: copy a data folder's journal as of one moment, and put it back.
 
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,7 @@ fn report(global: &Global, manifest: &Manifest, what: &str) -> Result<(), Failur
         output::tell(&format!("warning: {damage}; all else is in the backup"));
     }
     let bytes = Bytes(manifest.files.iter().map(|file| file.bytes).sum());
-    let taken = output::time(gangline_control::wire::Time(manifest.taken_at));
+    let taken = output::time(gangline_api::Time(manifest.taken_at));
     output::say(&format!(
         "{what}: {} records, jobs up to {}, {bytes}, taken at {taken}; every record was checked",
         manifest.last_record, manifest.last_job

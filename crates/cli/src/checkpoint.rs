@@ -1,5 +1,5 @@
-//! `checkpoint`: look at a folder of checkpoints or an archive, move checkpoints between them, and to other libraries and
-//! back. Needs no control plane.
+//! `checkpoint`: inspects a folder of checkpoints or an archive, moves checkpoints between them, and converts
+//! them to and from other libraries' formats. Needs no control plane.
 
 mod bench;
 mod branches;
@@ -17,8 +17,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use gangline_api::Time;
 use gangline_base::{Bytes, Step, with_causes};
-use gangline_control::wire::Time;
 use gangline_storage::archive::Milestone;
 use gangline_storage::{Branch, Listed, NoteTypes, Options, Store};
 use serde::Serialize;
@@ -29,7 +29,7 @@ use crate::failure::Failure;
 use crate::keys::{self, KeysCommand};
 use crate::{Global, output};
 
-/// Characters of the metadata that a table shows.
+/// Maximum length of metadata in a table.
 const METADATA_WIDTH: usize = 40;
 
 /// What to do.
@@ -85,17 +85,17 @@ pub(crate) struct Row {
     pub(crate) saved_at: Option<Time>,
     pub(crate) branch: Option<Branch>,
     pub(crate) metadata: BTreeMap<String, Value>,
-    /// Whether the current branch doesn't go back to it.
+    /// Whether it is abandoned: the current branch doesn't go back to it.
     pub(crate) is_abandoned: bool,
-    /// What is left of it in an archive, if that isn't all.
+    /// The milestone that is left of it in an archive, if it isn't complete.
     pub(crate) milestone: Option<Milestone>,
     pub(crate) problems: Vec<String>,
-    /// Every byte was read to look for problems.
+    /// Whether every byte was read to look for problems.
     pub(crate) is_verified: bool,
 }
 
 impl Row {
-    /// One of which nothing can be said but what is wrong with it.
+    /// Creates the row of a checkpoint that can't be read.
     pub(crate) fn broken(step: u64, problem: String) -> Row {
         Row {
             step,
@@ -201,10 +201,10 @@ fn verify(place: &str, step: Option<u64>, key: &KeyFile) -> Result<Vec<Row>, Fai
     Ok(rows)
 }
 
-/// Metadata with its numbers and truth values as such.
+/// Returns metadata in which numbers and booleans have their JSON types.
 pub(crate) fn notes(metadata: &BTreeMap<String, String>, types: &NoteTypes) -> BTreeMap<String, Value> {
     let value = |(name, text): (&String, &String)| {
-        // JSON has no number for what isn't finite, or is larger than it can tell.
+        // JSON can't express numbers that are infinite, NaN or too large.
         let read = types.get(name).and_then(|_| serde_json::from_str(text).ok());
         (name.clone(), read.unwrap_or_else(|| Value::from(text.as_str())))
     };

@@ -1,11 +1,10 @@
-//! The command line's side of the API. It knows what anybody with the token knows, and nothing more.
+//! The command line's client of the API. It has no privileges beyond those of the token.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gangline_api as api;
 use gangline_base::with_causes;
-use gangline_control::secret::TOKEN_FILE;
-use gangline_control::wire;
 use gangline_execution::endpoint::{
     CERTIFICATE_FILE, ENDPOINT_FILE, SOCKET_FILE, Way, WayError, agent, certificates, is_untrusted, url,
 };
@@ -17,19 +16,19 @@ use crate::Global;
 use crate::failure::Failure;
 use crate::retry::{KEY_HEADER, Loss, Unanswered, request_key, until_answered};
 
-/// The longest one request may take.
+/// Maximum time of a request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(40);
-/// The longest answer that is read, in bytes.
+/// Maximum size of an answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// The longest token that is read, in bytes.
+/// Maximum size of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 1_024;
 
-/// What to do about a control plane that isn't trusted.
+/// Hint for a control plane that isn't trusted.
 const TRUST: &str =
     "certificate.pem in the control plane's data folder is what to trust: give it with --certificate FILE";
-/// What to do about somebody in the control plane's place.
+/// Hint for an impostor in the control plane's place.
 const IMPOSTOR: &str = "nothing was sent to it; start the control plane again as the owner of its data folder";
-/// What to do about a control plane that isn't there.
+/// Hint for a control plane that isn't running.
 const START: &str = "is \"gangline up\" running? Jobs that run go on without it";
 
 /// A connection to a control plane.
@@ -37,17 +36,18 @@ const START: &str = "is \"gangline up\" running? Jobs that run go on without it"
 pub(crate) struct Client {
     agent: ureq::Agent,
     url: String,
-    /// Where it is, for messages.
+    /// Address of the control plane, for messages.
     place: String,
     token: String,
-    /// What to do if somebody else is there.
+    /// Hint if somebody else answers there.
     distrust: &'static str,
 }
 
 impl Client {
-    /// Finds the control plane by the options, the environment, or the data folder.
+    /// Connects to the control plane of the options, the environment, or the data folder.
     ///
-    /// By the folder it is one that proves to own it; a URL that is given is believed, as far as it isn't an `https` one.
+    /// A control plane found through the folder must prove to own it. A given URL is trusted as it is, except
+    /// that `https` verifies the certificate.
     pub(crate) fn connect(global: &Global) -> Result<Client, Failure> {
         let folder = data_folder(global)?;
         let given = match (&global.url, &global.certificate) {
@@ -70,7 +70,7 @@ impl Client {
         Ok(Client { agent, place: url.clone(), url, token, distrust: TRUST })
     }
 
-    /// Of the control plane that proves to own this data folder.
+    /// Connects to the control plane that proves to own this data folder.
     pub(crate) fn of_folder(folder: &Path, token: String) -> Result<Client, Failure> {
         let way = Way::find(folder, REQUEST_TIME_MAX).map_err(|error| no_way(folder, &error))?;
         let place = if way.is_socket() { folder.join(SOCKET_FILE).display().to_string() } else { way.url.clone() };
@@ -78,13 +78,14 @@ impl Client {
         Ok(Client { agent: way.agent, url: way.url, place, token, distrust })
     }
 
-    /// GET below `/api/v1`.
+    /// Sends a GET request below `/api/v1`.
     pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
         let request = self.agent.get(self.full(path)).header("authorization", self.bearer());
         self.read(request.call())
     }
 
-    /// POST below `/api/v1`: a change, which is made once. If its answer is lost it is sent again.
+    /// Sends a POST request below `/api/v1`: a change, which is made once; if its answer is lost the request
+    /// is repeated.
     pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         let key = request_key()?;
         until_answered(|| {
@@ -99,8 +100,8 @@ impl Client {
         })
     }
 
-    /// One job.
-    pub(crate) fn job(&self, id: &str) -> Result<wire::Job, Failure> {
+    /// Returns one job.
+    pub(crate) fn job(&self, id: &str) -> Result<api::Job, Failure> {
         self.get(&format!("/jobs/{}", path_segment(id)))
     }
 
@@ -127,7 +128,7 @@ impl Client {
         }
     }
 
-    /// The status and the whole body.
+    /// Returns the status and the whole body.
     fn receive(
         &self,
         outcome: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
@@ -154,14 +155,14 @@ impl Client {
                 hint: "use the same version of gangline on both sides".to_owned(),
             });
         }
-        match serde_json::from_str::<wire::ErrorBody>(text) {
+        match serde_json::from_str::<api::ErrorBody>(text) {
             Ok(body) => Err(Failure::Api { status, detail: body.error, file: None }),
             Err(_) => Err(self.unreachable(&format!("HTTP status {status} from something that isn't gangline"))),
         }
     }
 }
 
-/// The users' token: the one that is given, or the data folder's.
+/// Returns the users' token: the given one, or the data folder's.
 fn token(global: &Global, folder: &Path) -> Result<String, Failure> {
     if global.token.is_some() {
         let message = "refused to take a token from the command line: every user of this machine can read it there";
@@ -179,7 +180,9 @@ fn token(global: &Global, folder: &Path) -> Result<String, Failure> {
     };
     let bytes = match given.filter(|bytes| !bytes.is_empty()) {
         Some(bytes) => bytes,
-        None => read_bounded(&folder.join(TOKEN_FILE)).map_err(|error| never_ran(folder, TOKEN_FILE, &error))?,
+        None => {
+            read_bounded(&folder.join(api::TOKEN_FILE)).map_err(|error| never_ran(folder, api::TOKEN_FILE, &error))?
+        }
     };
     let text = String::from_utf8(bytes).unwrap_or_default().trim().to_owned();
     let is_token =
@@ -191,7 +194,7 @@ fn token(global: &Global, folder: &Path) -> Result<String, Failure> {
     }
 }
 
-/// A token crosses no network in the clear. No control plane listens there without TLS either.
+/// Refuses to send a token over a network without TLS. No control plane listens there without TLS either.
 fn refuse_in_the_clear(url: &str) -> Result<(), Failure> {
     let Some(rest) = url.strip_prefix("http://") else { return Ok(()) };
     let host = rest.split('/').next().unwrap_or_default();
@@ -230,7 +233,7 @@ fn untrusted(file: &Path, error: &std::io::Error) -> Failure {
     Failure::local(format!("{} can't be read: {error}", file.display()), TRUST)
 }
 
-/// A user's text as one segment of a path.
+/// Encodes a user's text as one segment of a path.
 pub(crate) fn path_segment(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
@@ -239,7 +242,7 @@ pub(crate) fn path_segment(text: &str) -> String {
     text.bytes().map(encode).collect()
 }
 
-/// The data folder that the options and the environment name.
+/// Returns the data folder that the options and the environment name.
 pub(crate) fn data_folder(global: &Global) -> Result<PathBuf, Failure> {
     if let Some(folder) = &global.data {
         return Ok(folder.clone());
@@ -251,7 +254,7 @@ pub(crate) fn data_folder(global: &Global) -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::local("no data folder: neither --data nor HOME is set", "give --data DIR"))
 }
 
-/// An absolute form of a path that may not exist yet.
+/// Returns the absolute form of a path that may not exist yet.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|error| Failure::local(format!("{}: {error}", path.display()), ""))
 }

@@ -5,15 +5,15 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
+use gangline_api as api;
 use gangline_base::{Bytes, Money};
-use gangline_control::jobfile::parse_duration;
-use gangline_control::wire;
+use gangline_specs::jobfile::parse_duration;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
 use crate::{jobs, output};
 
-/// Ids in a cell of a table; --json has all.
+/// Maximum number of ids in a table's cell; --json has all.
 const IDS_SHOWN: usize = 8;
 
 /// Which node.
@@ -41,20 +41,20 @@ pub(crate) struct TopArgs {
 }
 
 pub(crate) fn nodes(client: &Client, is_json: bool) -> Result<(), Failure> {
-    let list: wire::NodeList = client.get("/nodes")?;
+    let list: api::NodeList = client.get("/nodes")?;
     if is_json { output::json(&list) } else { output::print(&(nodes_table(&list) + &reasons(&list))) }
 }
 
-/// Why nodes take no jobs, a line each.
-fn reasons(list: &wire::NodeList) -> String {
-    let reason = |node: &wire::Node| {
+/// Formats why nodes take no jobs, one line each.
+fn reasons(list: &api::NodeList) -> String {
+    let reason = |node: &api::Node| {
         let reason = node.status_reason.as_ref()?;
         Some(format!("{} is {}: {reason}\n", node.name, node.status))
     };
     list.nodes.iter().filter_map(reason).collect()
 }
 
-fn nodes_table(list: &wire::NodeList) -> String {
+fn nodes_table(list: &api::NodeList) -> String {
     let headings =
         ["NODE", "POOL", "STATUS", ">FAULTS", "SLOTS", ">HELD", ">CPUS", ">MEMORY", ">PRICE/SLOT-HOUR", "HOLDERS"];
     let rows = list.nodes.iter().map(|node| {
@@ -82,7 +82,7 @@ pub(crate) fn drain(client: &Client, args: &DrainArgs, is_json: bool) -> Result<
     let verb = if args.undo { "undrain" } else { "drain" };
     let path = format!("/nodes/{}/{verb}", path_segment(&args.node));
     let within_seconds = args.within.map(|within| u32::try_from(within.as_secs()).unwrap_or(u32::MAX));
-    let node: wire::Node = client.post(&path, &wire::Drain { within_seconds })?;
+    let node: api::Node = client.post(&path, &api::Drain { within_seconds })?;
     if is_json {
         return output::json(&node);
     }
@@ -91,7 +91,7 @@ pub(crate) fn drain(client: &Client, args: &DrainArgs, is_json: bool) -> Result<
 }
 
 pub(crate) fn queues(client: &Client, is_json: bool) -> Result<(), Failure> {
-    let list: wire::QueueList = client.get("/queues")?;
+    let list: api::QueueList = client.get("/queues")?;
     if is_json {
         return output::json(&list);
     }
@@ -102,7 +102,7 @@ pub(crate) fn queues(client: &Client, is_json: bool) -> Result<(), Failure> {
     output::print(&queues_table(&list))
 }
 
-fn queues_table(list: &wire::QueueList) -> String {
+fn queues_table(list: &api::QueueList) -> String {
     let headings = [
         "QUEUE",
         "IN",
@@ -134,12 +134,12 @@ fn queues_table(list: &wire::QueueList) -> String {
     output::table(&headings, rows.collect())
 }
 
-/// Counts by kind as a job file writes them: `A100:8 H100:16`.
+/// Formats counts by kind as a job file writes them: `A100:8 H100:16`.
 fn by_kind(amounts: &BTreeMap<String, u32>) -> String {
     amounts.iter().map(|(kind, count)| format!("{kind}:{count}")).collect::<Vec<_>>().join(" ")
 }
 
-/// The first few of many ids.
+/// Formats the first few of many ids.
 fn some(ids: &[String]) -> String {
     let shown = ids.iter().take(IDS_SHOWN).map(String::as_str).collect::<Vec<_>>().join(" ");
     match ids.len().saturating_sub(IDS_SHOWN) {
@@ -148,8 +148,9 @@ fn some(ids: &[String]) -> String {
     }
 }
 
-/// What is wrong with the control plane, such as a journal that is nearly full; a line, or nothing.
-pub(crate) fn trouble(health: &wire::Health) -> String {
+/// Returns a line about problems of the control plane, such as a journal that is nearly full; empty if there
+/// are none.
+pub(crate) fn trouble(health: &api::Health) -> String {
     let line = |reason: &String| format!("the control plane is {}: {reason}\n\n", health.status);
     health.reason.as_ref().map(line).unwrap_or_default()
 }
@@ -157,10 +158,10 @@ pub(crate) fn trouble(health: &wire::Health) -> String {
 pub(crate) fn top(client: &Client, args: &TopArgs, is_json: bool) -> Result<(), Failure> {
     let is_live = !args.once && !is_json && std::io::stdout().is_terminal();
     loop {
-        let health: wire::Health = client.get("/health")?;
-        let nodes: wire::NodeList = client.get("/nodes")?;
-        let queues: wire::QueueList = client.get("/queues")?;
-        let mut list: wire::JobList = client.get("/jobs?limit=50")?;
+        let health: api::Health = client.get("/health")?;
+        let nodes: api::NodeList = client.get("/nodes")?;
+        let queues: api::QueueList = client.get("/queues")?;
+        let mut list: api::JobList = client.get("/jobs?limit=50")?;
         list.jobs.retain(|job| !job.state.is_final());
         if is_json {
             return output::json(
@@ -172,7 +173,7 @@ pub(crate) fn top(client: &Client, args: &TopArgs, is_json: bool) -> Result<(), 
         if !is_live {
             return output::print(&screen);
         }
-        // Home, then clear each line's rest and the screen below: no flicker.
+        // Move home, then clear the rest of each line and the screen below: no flicker.
         output::print(&format!("\x1b[H{}\x1b[J", screen.replace('\n', "\x1b[K\n")))?;
         std::thread::sleep(Duration::from_secs(args.every));
     }

@@ -1,13 +1,13 @@
-//! A control plane's configuration file, and the files that it names: descriptions of the network and of machines, which
-//! stand beside it unless their paths say otherwise.
+//! Reads a control plane's configuration file, and the descriptions of the network and of machines that it
+//! names; relative paths start at the configuration file's folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use gangline_base::DeviceLayout;
-use gangline_control::config::Config;
 use gangline_execution::inventory::read_links;
 use gangline_execution::launcher::{Places, read_topology};
+use gangline_specs::config::Config;
 
 use crate::failure::Failure;
 
@@ -17,7 +17,7 @@ use crate::failure::Failure;
 /// G0505, with the file and the line.
 pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
     let failed = |error: &dyn std::fmt::Display| {
-        let hint = "docs/configuration.md describes every key";
+        let hint = "docs/reference/configuration.md describes every key";
         Failure::coded("G0505", format!("{}: {error}", path.display()), hint)
     };
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
@@ -27,7 +27,7 @@ pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
         let places = places(&file)?;
         config.locate(&places).map_err(|error| failed(&error))?;
     }
-    // Nodes of one make name one file.
+    // Nodes of one model name the same file.
     let mut layouts: BTreeMap<PathBuf, (DeviceLayout, usize)> = BTreeMap::new();
     for node in &mut config.nodes {
         let Some(file) = node.links_file.as_deref().map(beside) else { continue };
@@ -41,12 +41,12 @@ pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// A file that the configuration at `path` names.
+/// Returns the path of a file that the configuration at `path` names.
 pub(crate) fn beside(path: &Path, file: &str) -> PathBuf {
     path.parent().map_or_else(|| PathBuf::from(file), |folder| folder.join(file))
 }
 
-/// Where nodes are, by a description of the network.
+/// Returns the network domains of nodes, from a description of the network.
 ///
 /// # Errors
 /// G0505, with the file and the line.
@@ -55,7 +55,7 @@ pub(crate) fn places(file: &Path) -> Result<Places, Failure> {
     read_topology(&text).map_err(|error| unread(file, "topology_file", &error))
 }
 
-/// How the GPUs are joined that a links_file describes, and how many they are.
+/// Returns the GPU layout that a links_file describes, and the number of GPUs.
 fn layout(file: &Path) -> Result<(DeviceLayout, usize), Failure> {
     let text = named(file, "links_file")?;
     let matrix = read_links(&text).map_err(|error| unread(file, "links_file", &error))?;
@@ -68,7 +68,7 @@ fn named(file: &Path, key: &str) -> Result<String, Failure> {
 }
 
 fn unread(file: &Path, key: &str, error: &dyn std::fmt::Display) -> Failure {
-    let hint = format!("docs/configuration.md says what a {key} may hold");
+    let hint = format!("docs/reference/configuration.md says what a {key} may hold");
     Failure::coded("G0505", format!("{}:{error}", file.display()), hint)
 }
 

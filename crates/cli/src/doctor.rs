@@ -1,5 +1,6 @@
-//! `gangline doctor`: what a training run will suffer from here, and how much: on this machine, or over a pool's nodes. Exit code 0: no
-//! problem found, 1: some found (or the command failed, which says so), 2: usage.
+//! `gangline doctor`: checks this machine, or the nodes of a pool, for what will slow down or disturb a
+//! training run. Exit code 0: no problem found, 1: problems found (or the command failed, and says so), 2:
+//! usage.
 
 mod gang;
 mod pool;
@@ -11,11 +12,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use gangline_api as api;
 use gangline_base::{Bytes, NodeName, PoolName};
-use gangline_control::config::parse_accelerators;
-use gangline_control::jobfile::parse_duration;
-use gangline_control::wire;
-use gangline_execution::checks::{CHECKS, Check, Expectations, ExpectedAccelerators, Finding, Guard, Verdict, named};
+use gangline_execution::health::node::{CHECKS, Check, Expectations, ExpectedAccelerators, Guard, named};
+use gangline_execution::health::{Finding, Verdict};
+use gangline_specs::config::parse_accelerators;
+use gangline_specs::jobfile::parse_duration;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -23,9 +25,9 @@ use crate::client::{Client, data_folder};
 use crate::failure::Failure;
 use crate::{Global, amount, output};
 
-/// All checks together end within this; each has its own time-out.
+/// Maximum time of all checks together; each has its own time-out.
 const CHECKS_MAX: Duration = Duration::from_secs(400);
-/// A GPU's share of a checkpoint unless it is said: of a model of 70B parameters on 64 of them (912 GB, MLPerf Storage 2.0).
+/// Default share of a GPU in a checkpoint: a model of 70B parameters on 64 GPUs (912 GB, MLPerf Storage 2.0).
 const CHECKPOINT_BYTES_PER_GPU: f64 = 14.25e9;
 
 /// What to check, and against what.
@@ -72,7 +74,7 @@ pub(crate) struct DoctorArgs {
     rank: bool,
 }
 
-/// Everything that is said of one machine.
+/// The report on one machine.
 #[derive(Serialize)]
 struct Report {
     host: String,
@@ -112,13 +114,12 @@ pub(crate) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failur
     Ok(exit_code(problems))
 }
 
-/// What the control plane that is found from here says of itself, if there is one.
+/// Returns a finding about the control plane that is found from here, if there is one.
 fn control_plane(global: &Global) -> Option<Finding> {
-    let health: wire::Health = Client::connect(global).and_then(|client| client.get("/health")).ok()?;
+    let health: api::Health = Client::connect(global).and_then(|client| client.get("/health")).ok()?;
     let used = format!("journal: {} of {}", Bytes(health.journal_bytes), Bytes(health.journal_bytes_max));
     let is_well = health.reason.is_none();
-    let todo =
-        "see docs/configuration.md for --journal-max and [retention], gangline rebuild --check for what is damaged";
+    let todo = "see docs/reference/configuration.md for --journal-max and [retention], gangline rebuild --check for what is damaged";
     Some(Finding {
         check: "control plane".to_owned(),
         subject: String::new(),
@@ -144,7 +145,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
 }
 
-/// Runs the checks that were asked for on this machine: first those that look, which also tell how many GPUs there are.
+/// Runs the requested checks on this machine: first those that only look, which also tell the number of GPUs.
 fn check_here(global: &Global, args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     let mut expectations = Expectations {
         accelerators: args.accelerators.clone(),
@@ -177,13 +178,13 @@ fn check_here(global: &Global, args: &DoctorArgs) -> Result<Vec<Finding>, Failur
     Ok(findings)
 }
 
-/// Of so many GPUs.
+/// Returns the share of a checkpoint for this number of GPUs.
 fn share_of(gpus: f64) -> Bytes {
     let bytes = Duration::try_from_secs_f64(gpus * CHECKPOINT_BYTES_PER_GPU / 1e9).unwrap_or_default().as_nanos();
     Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
-/// Those that were named, else this one and the control plane's if it has one.
+/// Returns the folders that were named, otherwise this one and the control plane's, if it has one.
 fn folders(global: &Global, args: &DoctorArgs) -> Result<Vec<PathBuf>, Failure> {
     if !args.folders.is_empty() {
         return Ok(args.folders.clone());

@@ -1,4 +1,5 @@
-//! `explain`: of a job, why it waits or runs where it does; with `--log`, why a run failed, from its logs alone.
+//! `explain`: tells why a job waits, or runs where it does; with `--log`, why a run failed, from its logs
+//! alone.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -13,9 +14,9 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::{Global, jobs, output};
 
-/// Logs at most; more ranks are to be passed as one launcher's output.
+/// Maximum number of logs; more ranks must be passed as one launcher's output.
 const FILES_MAX: usize = 4_096;
-/// Bytes read at once.
+/// Number of bytes read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// A job, or logs.
@@ -50,7 +51,7 @@ fn explain_logs(args: &ExplainArgs, is_json: bool) -> Result<(), Failure> {
         let message = format!("failed to read the logs: there are more than {FILES_MAX}");
         return Err(Failure::coded("G0701", message, "pass the launcher's output, which has all ranks"));
     }
-    // A large file is read in parts, and of several of them each gets its share.
+    // A large file is read in parts; several files get an equal share each.
     let share = (args.log.len() + args.kernel.len()).max(1);
     let read = |path: &PathBuf| read(path, HEAD_BYTES_MAX / share, TAIL_BYTES_MAX / share);
     let texts: Vec<Window> = args.log.iter().map(read).collect::<Result<_, _>>()?;
@@ -70,7 +71,7 @@ fn explain_logs(args: &ExplainArgs, is_json: bool) -> Result<(), Failure> {
     if is_json { output::json(&verdict) } else { output::print(&text(&verdict)) }
 }
 
-/// A verdict for people: what, why, who, what to do.
+/// Formats a verdict for people: what, why, who, what to do.
 fn text(verdict: &Verdict) -> String {
     let (category, certainty) = (verdict.category, verdict.certainty.name());
     let mut text = format!(
@@ -98,7 +99,7 @@ fn text(verdict: &Verdict) -> String {
     text
 }
 
-/// What of a file is looked at: its beginning and its end.
+/// The part of a file that is examined: its beginning and its end.
 struct Window {
     bytes: Vec<u8>,
     left_out: Option<LeftOut>,
@@ -130,14 +131,16 @@ fn read(path: &Path, head_max: usize, tail_max: usize) -> Result<Window, Failure
     Ok(window)
 }
 
-/// Whether too much of the beginning is what no terminal prints. A few such bytes stand in good logs: holes, broken lines.
+/// Reports whether too much of the beginning is unprintable. Good logs may have a few such bytes: holes,
+/// broken lines.
 fn is_binary(bytes: &[u8]) -> bool {
     let beginning = &bytes[..bytes.len().min(64 << 10)];
     let is_control = |byte: &&u8| byte.is_ascii_control() && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x08 | 0x1b);
     beginning.iter().filter(is_control).count() * 10 > beginning.len()
 }
 
-/// Reads to the end in bounded memory, and counts the lines that are left out between the beginning and the end.
+/// Reads to the end in bounded memory, and counts the lines between the beginning and the end that are left
+/// out.
 fn window(reader: &mut dyn Read, head_max: usize, tail_max: usize) -> std::io::Result<Window> {
     let (mut head, mut tail) = (Vec::new(), VecDeque::new());
     let (mut lines, mut tail_bytes, mut is_cut) = (0, 0, false);
@@ -166,7 +169,7 @@ fn window(reader: &mut dyn Read, head_max: usize, tail_max: usize) -> std::io::R
     Ok(Window { bytes: head, left_out })
 }
 
-/// The rank that a path names: rank3.log, rank_3/stderr.
+/// Returns the rank that a path names: rank3.log, rank_3/stderr.
 fn rank_of(path: &Path) -> Option<u32> {
     let path = path.to_string_lossy().to_lowercase();
     let (_, rest) = path.rsplit_once("rank")?;

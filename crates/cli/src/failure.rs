@@ -1,22 +1,22 @@
-//! Failures of a command, with their exit codes (design: 1 failed, 2 usage, 3 not found, 4 refused, 5 unreachable).
+//! Failures of a command, with the exit codes of [`Exit`].
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use gangline_control::wire::ErrorDetail;
+use gangline_api::{ErrorDetail, Exit};
 
 use crate::output;
 
-/// What a command ends with when it can't do as asked.
+/// The failure of a command.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The control plane said no.
+    /// The control plane refused the request.
     Api {
         /// The HTTP status.
         status: u16,
-        /// What it said.
+        /// The error in the answer.
         detail: ErrorDetail,
-        /// The job file the request was about, for problems' places.
+        /// The job file of the request, for the positions of problems.
         file: Option<String>,
     },
     /// The control plane can't be reached.
@@ -26,14 +26,14 @@ pub(crate) enum Failure {
         /// What to do.
         hint: String,
     },
-    /// Who answers can't prove to be the control plane that is trusted.
+    /// The process that answers can't prove to be the trusted control plane.
     Untrusted {
-        /// Who answers where.
+        /// Who answers, and where.
         message: String,
         /// What to do.
         hint: String,
     },
-    /// Anything on this side.
+    /// Any failure on this side.
     Local {
         /// A stable code, if there is one.
         code: Option<&'static str>,
@@ -53,15 +53,11 @@ impl Failure {
         Failure::Local { code: Some(code), message: message.into(), hint: hint.into() }
     }
 
-    fn exit_code(&self) -> u8 {
+    fn exit(&self) -> Exit {
         match self {
-            Failure::Api { status, .. } => match status {
-                404 | 410 => 3,
-                401 | 403 | 422 | 429 => 4,
-                _ => 1,
-            },
-            Failure::Unreachable { .. } | Failure::Untrusted { .. } => 5,
-            Failure::Local { .. } => 1,
+            Failure::Api { status, .. } => Exit::of_status(*status),
+            Failure::Unreachable { .. } | Failure::Untrusted { .. } => Exit::Unreachable,
+            Failure::Local { .. } => Exit::Failed,
         }
     }
 
@@ -80,7 +76,7 @@ impl Failure {
         }
     }
 
-    /// Says it on stderr and gives the exit code.
+    /// Prints the failure on stderr and returns the exit code.
     pub(crate) fn report(&self, is_json: bool) -> ExitCode {
         let detail = self.detail();
         if is_json {
@@ -89,7 +85,7 @@ impl Failure {
         } else {
             output::tell(self.render(&detail).trim_end());
         }
-        ExitCode::from(self.exit_code())
+        ExitCode::from(self.exit().code())
     }
 
     fn render(&self, detail: &ErrorDetail) -> String {

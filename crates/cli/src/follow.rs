@@ -1,22 +1,22 @@
-//! Following a job to its end.
+//! Follows a job to its end.
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use gangline_control::wire;
+use gangline_api as api;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::{output, report};
 
-/// Between two looks.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_millis(300);
-/// How long an unreachable control plane is waited for: a restart shouldn't end a --wait.
+/// How long to wait for an unreachable control plane: a restart shouldn't end a --wait.
 const UNREACHABLE_MAX: Duration = Duration::from_mins(2);
 
-/// Waits until the job has ended, showing how far it is. The exit code says its fate.
+/// Waits until the job has ended, and shows its progress. The exit code tells its fate.
 pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
     let bar = bar(&std::io::stderr());
     let mut last_said = String::new();
@@ -34,10 +34,10 @@ pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<Exi
     )?;
     bar.finish_and_clear();
     if is_json { output::json(&job) } else { output::print(&report::job(&job)) }?;
-    Ok(if job.state == wire::JobState::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if job.state == api::JobState::Succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Looks again and again, through a restart of the control plane, until `is_over` says so.
+/// Polls, through a restart of the control plane, until `is_over` returns true.
 pub(crate) fn watch<T>(
     look: impl Fn() -> Result<T, Failure>,
     mut is_over: impl FnMut(&T) -> bool,
@@ -58,12 +58,12 @@ pub(crate) fn watch<T>(
     }
 }
 
-/// A bar if `stream` is a terminal, else one that shows nothing.
+/// Returns a bar if `stream` is a terminal, otherwise a hidden one.
 fn bar(stream: &impl IsTerminal) -> ProgressBar {
     if stream.is_terminal() { styled(ProgressBar::new(0)) } else { ProgressBar::hidden() }
 }
 
-/// The look of a job's bar.
+/// Sets the style of a job's bar.
 pub(crate) fn styled(bar: ProgressBar) -> ProgressBar {
     let template = "{prefix:<32!} {bar:16} {wide_msg}";
     match ProgressStyle::with_template(template) {
@@ -72,8 +72,8 @@ pub(crate) fn styled(bar: ProgressBar) -> ProgressBar {
     }
 }
 
-/// Brings a bar up to date with its job.
-pub(crate) fn show(bar: &ProgressBar, job: &wire::Job) {
+/// Updates a bar from its job.
+pub(crate) fn show(bar: &ProgressBar, job: &api::Job) {
     bar.set_prefix(format!("{} {} ({})", job.id, job.name, job.queue));
     // A bar of length zero would be drawn full.
     bar.set_length(job.progress.total_steps.unwrap_or(0).max(1));
@@ -86,10 +86,10 @@ pub(crate) fn show(bar: &ProgressBar, job: &wire::Job) {
     bar.set_message(format!("{steps}{}", line(job)));
 }
 
-/// A job's state in a few words.
-pub(crate) fn line(job: &wire::Job) -> String {
+/// Describes a job's state in a few words.
+pub(crate) fn line(job: &api::Job) -> String {
     let mut text = job.state.name().to_owned();
-    if job.state == wire::JobState::Waiting || job.state.is_final() && job.because != text {
+    if job.state == api::JobState::Waiting || job.state.is_final() && job.because != text {
         text.push_str(&format!(": {}", output::shorten(&job.because, 70)));
         return text;
     }

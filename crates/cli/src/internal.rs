@@ -1,5 +1,5 @@
-//! Commands that Gangline's own processes run, hidden from the help: the supervisor, the keepers, what becomes a rank.
-//! They log to standard error, which is the attempt's `supervisor.log`.
+//! Commands that Gangline's own processes run, hidden from the help: the supervisor, the keepers, and the
+//! start of a rank. They log to standard error, which is the attempt's `supervisor.log`.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -9,16 +9,16 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use gangline_base::with_causes;
-use gangline_execution::checks;
+use gangline_execution::health::node;
 use gangline_execution::keeper::{KeeperOptions, exec_rank, keep_rank};
 use gangline_execution::supervisor::{SuperviseOptions, Supervised, UNABLE_CODE, supervise};
 
 use crate::output::{say, tell};
 
-/// The exit code of a supervisor whose attempt's end nobody took in.
+/// Exit code of a supervisor if nobody acknowledged its attempt's end.
 const UNDELIVERED: u8 = 5;
 
-/// The longest description of what a node is held against.
+/// Maximum size of the expectations of a node.
 const EXPECTATIONS_BYTES_MAX: u64 = 1 << 20;
 
 /// The internal commands.
@@ -70,7 +70,7 @@ pub(crate) enum Internal {
     },
 }
 
-/// Runs one to its end.
+/// Runs an internal command to its end.
 pub(crate) fn run(internal: Internal) -> ExitCode {
     match internal {
         Internal::Supervise { spec, own_group } => run_supervisor(spec, own_group),
@@ -102,7 +102,7 @@ pub(crate) fn run(internal: Internal) -> ExitCode {
 }
 
 fn check(name: &str) -> Result<(), String> {
-    let check = checks::named(name).ok_or_else(|| format!("there is no check \"{name}\""))?;
+    let check = node::named(name).ok_or_else(|| format!("there is no check \"{name}\""))?;
     let mut text = String::new();
     let stdin = std::io::stdin().lock().take(EXPECTATIONS_BYTES_MAX);
     let read = { stdin }.read_to_string(&mut text);
@@ -119,12 +119,12 @@ fn watch_gpus() -> Result<(), String> {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
         std::process::exit(0);
     });
-    checks::watch_gpus(|line| say(line).map_err(|_| std::io::ErrorKind::BrokenPipe.into()))
+    node::watch_gpus(|line| say(line).map_err(|_| std::io::ErrorKind::BrokenPipe.into()))
 }
 
 fn run_supervisor(spec: PathBuf, has_own_group: bool) -> ExitCode {
     log_to_stderr();
-    // What this command line was told, the token above all, is none of the ranks' business.
+    // The options of this command line, above all the token, aren't passed on to ranks.
     let is_ours = |name: &OsString| name.to_str().is_some_and(|name| name.starts_with("GANGLINE_"));
     let environment = std::env::vars_os().filter(|(name, _)| !is_ours(name)).collect();
     let kernel_log = std::env::var_os("GANGLINE_KERNEL_LOG").map(PathBuf::from);
@@ -144,19 +144,19 @@ fn run_supervisor(spec: PathBuf, has_own_group: bool) -> ExitCode {
 pub(crate) fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("GANGLINE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // A log that can't be written (a full disk, a reader that went away) is lost, and ends nobody: the subscriber's own
-    // complaint about it would go to the same place and panic there.
+    // If the log can't be written (a full disk, a closed pipe), messages are lost, but nothing ends: the
+    // subscriber's own complaint would go to the same place and panic there.
     let quiet = tracing_subscriber::fmt().log_internal_errors(false).with_target(false).with_ansi(false);
     quiet.with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
-/// The internal commands' last words go to the attempt's supervisor.log.
+/// Reports an internal command's failure in the attempt's supervisor.log.
 fn failed(doing: &str, error: &dyn Error) -> ExitCode {
     tell(&format!("failed to {doing}: {}", with_causes(error)));
     ExitCode::FAILURE
 }
 
-/// As a shell does it: 127 for a command that can't be run. The words end up in the rank's log.
+/// Fails as a shell does: 127 for a command that can't be run. The message goes to the rank's log.
 fn failed_rank(error: &dyn Error) -> ExitCode {
     tell(&format!("gangline: failed to {}", with_causes(error)));
     ExitCode::from(127)

@@ -1,7 +1,7 @@
 //! `ps`, `explain` of a job, `cancel`.
 
 use clap::Args;
-use gangline_control::wire;
+use gangline_api as api;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
@@ -31,7 +31,7 @@ pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), 
     if let Some(sweep) = &args.sweep {
         return sweeps::show(client, sweep, is_json);
     }
-    let mut list: wire::JobList = client.get(&format!("/jobs?limit={}", args.limit))?;
+    let mut list: api::JobList = client.get(&format!("/jobs?limit={}", args.limit))?;
     for job in &list.damaged {
         output::tell(&format!("{job} can't be shown: what is kept of it is damaged on disk (docs/errors/G0213.md)"));
     }
@@ -53,8 +53,8 @@ pub(crate) fn list(client: &Client, args: &PsArgs, is_json: bool) -> Result<(), 
     Ok(())
 }
 
-/// Jobs as rows.
-pub(crate) fn jobs_table(jobs: &[wire::Job]) -> String {
+/// Formats jobs as a table.
+pub(crate) fn jobs_table(jobs: &[api::Job]) -> String {
     let headings = ["JOB", "NAME", "QUEUE", "STATE", ">STEP", ">LOSS", ">SLOTS", ">AGE", "WHY"];
     let rows = jobs.iter().map(|job| {
         vec![
@@ -72,7 +72,7 @@ pub(crate) fn jobs_table(jobs: &[wire::Job]) -> String {
     output::table(&headings, rows.collect())
 }
 
-fn step(job: &wire::Job) -> String {
+fn step(job: &api::Job) -> String {
     match (job.progress.step, job.progress.total_steps) {
         (None, _) => "-".to_owned(),
         (Some(step), None) => step.to_string(),
@@ -80,7 +80,7 @@ fn step(job: &wire::Job) -> String {
     }
 }
 
-fn slots(gang: &wire::Gang) -> String {
+fn slots(gang: &api::Gang) -> String {
     let per_node = format!("{}:{}", gang.accelerator, gang.accelerators_per_node);
     match gang.nodes_max {
         Some(most) => format!("{}-{most}x{per_node}", gang.nodes),
@@ -93,12 +93,12 @@ pub(crate) fn explain(client: &Client, job: &str, is_json: bool) -> Result<(), F
     if sweeps::is_sweep(job) {
         return sweeps::show(client, job, is_json);
     }
-    let explanation: wire::Explanation = client.get(&format!("/jobs/{}/explain", path_segment(job)))?;
+    let explanation: api::Explanation = client.get(&format!("/jobs/{}/explain", path_segment(job)))?;
     if is_json { output::json(&explanation) } else { output::print(&explanation_text(&explanation)) }
 }
 
-/// An explanation for people.
-pub(crate) fn explanation_text(explanation: &wire::Explanation) -> String {
+/// Formats an explanation for people.
+pub(crate) fn explanation_text(explanation: &api::Explanation) -> String {
     let mut text = String::new();
     if let (Some(job), Some(state)) = (&explanation.job, explanation.state) {
         text.push_str(&format!("{job} is {}: {}\n", state.name(), explanation.summary));
@@ -123,6 +123,6 @@ pub(crate) fn cancel(client: &Client, args: &JobArgs, is_json: bool) -> Result<(
         return sweeps::cancel(client, &args.job, is_json);
     }
     let path = format!("/jobs/{}/cancel", path_segment(&args.job));
-    let answer: wire::CancelAnswer = client.post(&path, &serde_json::json!({}))?;
+    let answer: api::CancelAnswer = client.post(&path, &serde_json::json!({}))?;
     if is_json { output::json(&answer) } else { output::say(&format!("{} is {}", answer.job, answer.state.name())) }
 }

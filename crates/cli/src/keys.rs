@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use gangline_control::wire::Time;
+use gangline_api::Time;
 use gangline_storage::archive::{KeyShown, Rotation};
 
 use crate::archive::{KeyFile, Reach, reach, read_key, refused};

@@ -1,4 +1,4 @@
-//! What `up` starts gangs through: this machine, or Slurm.
+//! The launchers of `up`: this machine, or Slurm.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gangline_base::with_causes;
-use gangline_control::config::Config;
 use gangline_execution::launcher::slurm::SlurmOptions;
 use gangline_execution::launcher::slurm::private::CONF_VARIABLE;
 use gangline_execution::launcher::slurm::{Allocation, JobOptions};
 use gangline_execution::launcher::{
     Inherited, LaunchError, Launcher, LocalLauncher, Places, SlurmLauncher, SurveyedNode,
 };
+use gangline_specs::config::Config;
 use serde::Deserialize;
 
 use crate::configuration;
@@ -25,7 +25,7 @@ use crate::output;
 
 /// How long a gang may wait in Slurm's queue, unless the configuration says otherwise.
 const PENDING_SECONDS_MAX: u64 = 20;
-/// Where Slurm's configuration is unless SLURM_CONF says.
+/// Folder of Slurm's configuration, unless SLURM_CONF names a file.
 const SLURM_FOLDER: &str = "/etc/slurm";
 
 /// A launcher.
@@ -93,17 +93,21 @@ struct LauncherFile {
     pool_nodes: Option<NonZeroU32>,
 }
 
-/// A launcher, and whether it knows which nodes there are.
+/// A launcher, and whether it knows the nodes.
 pub(crate) struct Chosen {
     pub(crate) launcher: Arc<dyn Launcher>,
     pub(crate) has_nodes: bool,
 }
 
-/// The launcher that options and configuration ask for. The configuration was read from the file at `path`; supervisors are to reach
-/// the control plane at `address`.
+/// Hint for errors in a launcher's configuration.
+const CONFIGURATION_HINT: &str = "docs/reference/configuration.md describes [launcher]";
+
+/// Returns the launcher that options and configuration request. The configuration was read from the file at
+/// `path`; supervisors reach the control plane at `address`.
 ///
 /// # Errors
-/// G0505 for what can't be understood, G0509 if Slurm refuses. That it doesn't answer is said and no error: it may later.
+/// G0505 for invalid options or configuration, G0509 if Slurm refuses. If Slurm doesn't answer, a message is
+/// printed; that is no error, since it may answer later.
 pub(crate) fn choose(
     folder: &Path,
     config: &Config,
@@ -111,7 +115,7 @@ pub(crate) fn choose(
     args: &LauncherArgs,
     address: SocketAddr,
 ) -> Result<Chosen, Failure> {
-    let refused = |message: String| Failure::coded("G0505", message, "docs/configuration.md describes [launcher]");
+    let refused = |message: String| Failure::coded("G0505", message, CONFIGURATION_HINT);
     let file = config.launcher.clone().map(LauncherFile::deserialize).transpose();
     let file = file.map_err(|error| refused(format!("[launcher]: {}", error.message())))?.unwrap_or_default();
     let inherited = Inherited::with(config.inherit.clone()).map_err(|error| refused(format!("inherit: {error}")))?;
@@ -164,7 +168,7 @@ pub(crate) fn choose(
             }
         }
         Err(refusal @ LaunchError::Refused { .. }) => {
-            let hint = "sinfo shows the partitions; docs/guide/slurm.md tells more";
+            let hint = "sinfo shows the partitions; docs/guides/slurm.md tells more";
             return Err(Failure::coded("G0509", with_causes(&refusal), hint));
         }
         Err(silence) => output::tell(&format!(
@@ -175,7 +179,8 @@ pub(crate) fn choose(
     Ok(Chosen { launcher: Arc::new(launcher), has_nodes: true })
 }
 
-/// What to say if supervisors on some of the nodes can't report, since the control plane listens for this machine only.
+/// Returns a warning if supervisors on some of the nodes can't report, since the control plane listens on
+/// loopback only.
 fn beyond_reach(nodes: &[SurveyedNode], address: SocketAddr) -> Option<String> {
     let elsewhere = || nodes.iter().find(|node| !is_here(&node.address));
     let node = address.ip().is_loopback().then(elsewhere).flatten()?;
@@ -185,14 +190,15 @@ fn beyond_reach(nodes: &[SurveyedNode], address: SocketAddr) -> Option<String> {
     ))
 }
 
-/// Whether a name or address is this machine's, or nobody knows it.
+/// Reports whether a name or address is this machine's, or can't be resolved.
 fn is_here(address: &str) -> bool {
     let found = (address, 0).to_socket_addrs();
-    // Only its own addresses can be bound.
+    // Only the machine's own addresses can be bound.
     found.map_or(true, |mut found| found.any(|own| UdpSocket::bind(own).is_ok()))
 }
 
-/// Where nodes are: by the configuration's topology_file, otherwise by topology.conf beside slurm.conf, if there is one.
+/// Returns the network domains of nodes: from the configuration's topology_file, otherwise from topology.conf
+/// next to slurm.conf, if there is one.
 fn places(config: &Config, path: Option<&Path>, conf: Option<&Path>) -> Result<Places, Failure> {
     if let (Some(file), Some(path)) = (&config.topology_file, path) {
         return configuration::places(&configuration::beside(path, file));

@@ -1,18 +1,18 @@
-//! Where `up` listens, and under which name others reach it. Beyond loopback only with TLS, for tokens and job files cross
-//! the network there.
+//! The address on which `up` listens, and the name by which others reach it. Beyond loopback only with TLS,
+//! since tokens and job files cross the network there.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gangline_base::with_causes;
-use gangline_control::config::{Config, TlsFiles};
 use gangline_control::tls::Tls;
+use gangline_specs::config::{Config, TlsFiles};
 
 use crate::configuration::beside;
 use crate::failure::Failure;
 
-/// Where to listen unless told otherwise.
+/// The default address.
 const LISTEN: &str = "127.0.0.1:7878";
 
 /// Where to listen.
@@ -33,22 +33,22 @@ pub(crate) struct ListenArgs {
     pub(crate) tls_key: Option<PathBuf>,
 }
 
-/// Where to listen, and as whom.
+/// Where to listen, and under which name.
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
-    /// Nobody has asked for this port.
+    /// Whether the port is the default rather than a requested one.
     pub(crate) is_default: bool,
-    /// By which it is reached.
+    /// The host by which it is reached.
     host: String,
     pub(crate) tls: Option<Tls>,
 }
 
 impl Listening {
-    /// What options and configuration ask for. The configuration was read from the file at `path`.
+    /// Returns what options and configuration request. The configuration was read from the file at `path`.
     ///
     /// # Errors
-    /// G0503 for an address or a name that makes no sense, G0506 for a certificate that can't be used.
+    /// G0503 for an invalid address or name, G0506 for a certificate that can't be used.
     pub(crate) fn choose(
         folder: &Path,
         config: &Config,
@@ -87,7 +87,8 @@ impl Listening {
         Ok(Listening { address, is_default, host, tls: Some(tls) })
     }
 
-    /// The same with TLS, by a certificate of its own making, if there is none yet: a port proves nothing otherwise.
+    /// Returns the same with TLS; makes a certificate if there is none yet. Without TLS a port proves
+    /// nothing.
     ///
     /// # Errors
     /// G0506 if the certificate can't be made.
@@ -103,7 +104,7 @@ impl Listening {
         Ok(Listening { tls: Some(tls), ..self })
     }
 
-    /// How it is reached, once its port is known.
+    /// Returns its URL, once its port is known.
     pub(crate) fn url(&self, port: u16) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         match self.host.parse::<IpAddr>() {
@@ -112,14 +113,14 @@ impl Listening {
         }
     }
 
-    /// The names besides loopback's that requests may call it by.
+    /// Returns the names besides loopback's that requests may use for it.
     pub(crate) fn hosts(&self) -> Vec<String> {
         let own = (!self.address.ip().is_unspecified()).then(|| self.address.ip().to_string());
         if self.tls.is_some() { own.into_iter().chain([self.host.clone()]).collect() } else { Vec::new() }
     }
 }
 
-/// What its own certificate is to be good for: tunnels end at loopback.
+/// Returns the names for its own certificate; loopback's are included since tunnels end there.
 fn own_names(host: &str, address: IpAddr) -> Vec<String> {
     let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1", host].map(str::to_owned).into();
     if !address.is_unspecified() {
@@ -137,7 +138,7 @@ fn address(text: &str) -> Result<SocketAddr, Failure> {
     })
 }
 
-/// The certificate's and the key's files, if there are any.
+/// Returns the certificate's and the key's files, if there are any.
 fn files(config: Option<&TlsFiles>, path: Option<&Path>, args: &ListenArgs) -> Option<(PathBuf, PathBuf)> {
     if let (Some(certificate), Some(key)) = (&args.tls_certificate, &args.tls_key) {
         return Some((certificate.clone(), key.clone()));

@@ -1,15 +1,15 @@
-//! `logs`: a rank's log, to its end or as it grows.
+//! `logs`: prints a rank's log, to its end or as it grows.
 
 use std::time::Duration;
 
 use clap::Args;
-use gangline_control::wire;
+use gangline_api as api;
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
 use crate::output;
 
-/// Between two looks for more.
+/// Interval between two checks for more.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Which log.
@@ -36,8 +36,8 @@ pub(crate) fn run(client: &Client, args: &LogsArgs, is_json: bool) -> Result<(),
         query.extend(attempt.map(|attempt| format!("&attempt={attempt}")));
         query.extend(cursor.as_ref().map(|cursor| format!("&cursor={}", path_segment(cursor))));
         let path = format!("/jobs/{}/logs{query}", path_segment(&args.job));
-        let chunk = match client.get::<wire::LogChunk>(&path) {
-            // Followed before it has started: it will.
+        let chunk = match client.get::<api::LogChunk>(&path) {
+            // The log is followed before the rank has started.
             Err(Failure::Api { status: 404, detail, .. }) if args.follow && detail.code == "G0311" => {
                 if client.job(&args.job)?.state.is_final() {
                     return Ok(());
@@ -69,7 +69,7 @@ pub(crate) fn run(client: &Client, args: &LogsArgs, is_json: bool) -> Result<(),
     }
 }
 
-/// The attempt to go on with after one has ended; none if that was all.
+/// Returns the attempt to follow after one has ended; none if there is no other.
 fn next_attempt(client: &Client, args: &LogsArgs, after: u32) -> Result<Option<u32>, Failure> {
     if !args.follow || args.attempt.is_some() {
         return Ok(None);

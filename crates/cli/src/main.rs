@@ -1,4 +1,5 @@
-//! `gangline`: the one binary. Parses the command line, hands over, and turns failures into exit codes.
+//! `gangline`: the only binary. Parses the command line, calls the command, and turns failures into exit
+//! codes.
 
 mod amount;
 mod archive;

@@ -1,16 +1,16 @@
-//! How things are printed: data on stdout, everything else on stderr.
+//! Output: data on stdout, everything else on stderr.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
+use gangline_api::Time;
 use gangline_base::Timestamp;
-use gangline_control::wire::Time;
 use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Writes to stdout. A reader that has gone away (`gangline ps | head`) is no failure.
+/// Writes to stdout. A closed pipe (`gangline ps | head`) isn't an error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -24,7 +24,7 @@ pub(crate) fn say(line: &str) -> Result<(), Failure> {
     print(&format!("{line}\n"))
 }
 
-/// Writes a line to stderr. One that can't be written is lost; it must not end a control plane.
+/// Writes a line to stderr. Ignores failures, which must not end a control plane.
 pub(crate) fn tell(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -35,7 +35,7 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
     say(&text)
 }
 
-/// A plain table; columns whose heading starts with `>` are aligned to the right.
+/// Formats a plain table; columns whose heading starts with `>` are aligned to the right.
 pub(crate) fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -54,7 +54,7 @@ pub(crate) fn table(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A duration for people: `850 ms`, `12.3 s`, `4m 05s`, `3h 20m`, `2d 4h`.
+/// Formats a duration for people: `850 ms`, `12.3 s`, `4m 05s`, `3h 20m`, `2d 4h`.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -66,12 +66,12 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// Seconds for people.
+/// Formats seconds for people.
 pub(crate) fn seconds(seconds: f64) -> String {
     duration(Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
-/// A time in the user's zone, named.
+/// Formats a time in the user's time zone, with the zone's name.
 pub(crate) fn time(time: Time) -> String {
     let nanos = i128::from(time.0.unix_nanos());
     match jiff::Timestamp::from_nanosecond(nanos) {
@@ -80,13 +80,13 @@ pub(crate) fn time(time: Time) -> String {
     }
 }
 
-/// Now, read at the edge.
+/// Returns the current time, read at the edge.
 pub(crate) fn now() -> Timestamp {
     let nanos = jiff::Timestamp::now().as_nanosecond();
     Timestamp::from_unix_nanos(u64::try_from(nanos).unwrap_or_default())
 }
 
-/// How long ago.
+/// Formats how long ago a time was.
 pub(crate) fn age(since: Time) -> String {
     duration(now().since(since.0))
 }

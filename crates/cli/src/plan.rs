@@ -1,4 +1,4 @@
-//! `gangline plan`: what a run needs, before anybody pays for it. Needs no control plane.
+//! `gangline plan`: estimates what a run needs before anybody pays for it. Needs no control plane.
 
 mod books;
 mod compare;
@@ -103,7 +103,7 @@ fn print(plan: &Plan, is_json: bool) -> Result<(), Failure> {
     if is_json { output::json(plan) } else { output::print(&show::plan(plan)) }
 }
 
-/// What can't be planned.
+/// Converts a planning error.
 fn refused(error: &PlanError) -> Failure {
     Failure::coded("G0601", format!("failed to plan: {}", gangline_base::with_causes(error)), "")
 }

@@ -1,4 +1,4 @@
-//! `rebuild`: jobs, sweeps and ledger made again from the journal.
+//! `rebuild`: rebuilds jobs, sweeps and ledger from the journal.
 
 use clap::Args;
 use gangline_base::with_causes;

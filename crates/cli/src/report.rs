@@ -1,13 +1,13 @@
-//! A job's report: what became of it, how it recovered, where its slot-seconds went, what it cost.
+//! A job's report: its fate, its recoveries, where its slot-seconds went, its cost.
 
 use std::fmt::Write as _;
 
+use gangline_api::{Attempt, Budget, Job, Recovery, Usage};
 use gangline_base::{Bucket, Bytes, Money};
-use gangline_control::wire::{Attempt, Budget, Job, Recovery, Usage};
 
 use crate::{output, sweeps};
 
-/// The report as text.
+/// Returns the report as text.
 pub(crate) fn job(job: &Job) -> String {
     let mut text = String::new();
     // Writing to a String can't fail.
@@ -58,7 +58,7 @@ fn head(text: &mut String, job: &Job) -> std::fmt::Result {
     writeln!(text, "  faults       {} of at most {}", job.faults, job.max_faults)
 }
 
-/// What saving has held slots up for, once an attempt is booked.
+/// Formats the time that saves stalled the slots, once an attempt is booked.
 fn stall(usage: &Usage) -> Option<String> {
     let line = usage.buckets.iter().find(|line| line.bucket == Bucket::CheckpointStall.name())?;
     let share = line.gpu_seconds / usage.gpu_seconds * 100.0;
@@ -135,7 +135,7 @@ fn usage(text: &mut String, usage: &Usage) -> std::fmt::Result {
     writeln!(text, "    buckets sum to {:.3} s, {verdict}", seconds_of(sum))
 }
 
-/// The cost at its prices, or that nobody has said what a slot costs.
+/// Formats the cost, or says that no price of a slot is known.
 fn cost(usage: &Usage) -> String {
     let priced = usage.prices.iter().filter(|price| price.nano_dollars_per_hour > 0);
     let prices: Vec<String> = priced

@@ -1,11 +1,11 @@
-//! `retention`: what a control plane would remove now, and by which rule. Changes nothing.
+//! `retention`: shows what a control plane would remove now, and by which rule. Changes nothing.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use gangline_base::{Bytes, with_causes};
-use gangline_control::config::Config;
 use gangline_control::retention::{Due, Preview, preview};
+use gangline_specs::config::Config;
 
 use crate::client::{absolute, data_folder};
 use crate::failure::Failure;
@@ -59,8 +59,8 @@ fn line(due: &Due) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gangline_api::Time;
     use gangline_base::Timestamp;
-    use gangline_control::wire::Time;
 
     use super::*;
 

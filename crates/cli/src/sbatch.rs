@@ -1,8 +1,8 @@
-//! A batch script with `#SBATCH` lines as a job file: what it asks for in Slurm's words, in Gangline's. What isn't honoured, or
-//! in another way, is said with its line. Source of the options: sbatch(1).
+//! Translates a batch script with `#SBATCH` lines to a job file. Options that aren't honoured, or only in
+//! another way, are reported with their line. Source of the options: sbatch(1).
 //!
-//! The script runs once on each node (or, with as many tasks a node as GPUs, once for each GPU), as `srun` would run it: an
-//! `srun` in it is pointed out.
+//! The script runs once on each node (or, with as many tasks a node as GPUs, once for each GPU), as `srun`
+//! would run it; an `srun` in it is reported.
 
 mod options;
 mod words;
@@ -11,24 +11,24 @@ use serde_json::{Map, Value, json};
 
 use options::{Asked, Directive};
 
-/// A job file in the making, and what is to be told.
+/// A translated script, and notes for the user.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Translated {
     /// JSON, which is YAML.
     pub(crate) job_file: String,
-    /// What isn't honoured, or in another way: a sentence each, with the line.
+    /// One sentence with its line for each option that isn't honoured, or only in another way.
     pub(crate) notes: Vec<String>,
 }
 
-/// Whether a file is a script rather than a job file.
+/// Reports whether a file is a script rather than a job file.
 pub(crate) fn is_script(text: &str) -> bool {
     text.starts_with("#!")
 }
 
-/// Translates a script. A GPU without a type is of the `kind` that there is, if there is only one.
+/// Translates a script. A GPU without a type is of `kind`, given if the cluster has only one.
 ///
 /// # Errors
-/// Every line that makes no sense, or that asks for what a job can't be started without.
+/// All invalid lines, and lines that request something a job can't be started without.
 pub(crate) fn translate(text: &str, name: &str, kind: Option<&str>) -> Result<Translated, Vec<String>> {
     let mut asked = Asked::default();
     let (mut notes, mut problems) = (Vec::new(), Vec::new());
@@ -50,7 +50,7 @@ pub(crate) fn translate(text: &str, name: &str, kind: Option<&str>) -> Result<Tr
     }
 }
 
-/// The job file.
+/// Returns the job file.
 fn document(
     text: &str,
     name: &str,
@@ -120,7 +120,7 @@ fn document(
     Ok(Value::Object(job))
 }
 
-/// The script as one command: as it is now, like sbatch, whatever becomes of the file.
+/// Returns the script as one command: its present contents, as with sbatch, whatever becomes of the file.
 fn run(text: &str, name: &str) -> String {
     let first = text.lines().next().unwrap_or_default();
     let interpreter = first.strip_prefix("#!").map(str::trim).filter(|words| !words.is_empty()).unwrap_or("/bin/bash");
@@ -138,7 +138,7 @@ mod tests {
         (serde_json::from_str(&job_file).expect("it is JSON"), notes)
     }
 
-    /// Options, the key they lead to, its value.
+    /// Checks options: the key they lead to, and its value.
     fn check(lines: &str, key: &str, expected: Value) {
         let (job, _) = translated(lines);
         let found = key.split('.').fold(&job, |value, key| &value[key]);

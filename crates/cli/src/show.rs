@@ -1,4 +1,4 @@
-//! `show`: a job, a sweep, or the time-outs.
+//! `show`: shows a job, a sweep, or the time-outs.
 
 use clap::Args;
 use gangline_execution::timeouts::{Timeout, Timeouts};

@@ -1,4 +1,5 @@
-//! `gangline simulate`: reads the trace or the past, and the cluster, runs the simulator, prints its figures.
+//! `gangline simulate`: reads a trace or a control plane's past, and a cluster; runs the simulator; prints
+//! the results.
 
 mod input;
 mod output;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
-use gangline_orchestration::simulator::{
+use gangline_simulator::{
     BadRows, Charges, FaultSpec, LimitModel, MuriQuirk, Options, PolicyName, simulate, simulate_and_draw,
 };
 
@@ -99,7 +100,7 @@ pub(crate) fn run(args: &SimulateArgs, is_json: bool) -> Result<(), Failure> {
     crate::output::print(&text)
 }
 
-/// The cluster, and the rules that the engine goes by there.
+/// Describes the cluster, and the engine's rules there.
 fn with_rules(cluster: &str, options: &Options) -> String {
     match options.policy {
         PolicyName::Gangline => format!("{cluster}; order {}", options.sharing.order.name()),
@@ -136,7 +137,7 @@ fn charges(text: &str) -> Result<Charges, String> {
             "restart" => &mut charges.restart,
             _ => return Err(wrong()),
         };
-        *slot = gangline_orchestration::simulator::parse_span(value).ok_or_else(wrong)?;
+        *slot = gangline_simulator::parse_span(value).ok_or_else(wrong)?;
     }
     Ok(charges)
 }

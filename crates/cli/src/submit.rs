@@ -1,4 +1,4 @@
-//! `submit`: a job file to the control plane.
+//! `submit`: sends a job file to the control plane.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use gangline_control::wire;
+use gangline_api as api;
 
 use crate::client::{Client, absolute};
 use crate::failure::Failure;
 use crate::{follow, jobs, output, sbatch, sweeps};
 
-/// The largest job file that is read, in bytes; the control plane's own limit is lower.
+/// Maximum size of a job file, in bytes; the control plane's own limit is lower.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What to submit.
@@ -39,11 +39,11 @@ pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<E
     }
     let answer = submit(client, &request, &file)?;
     match answer {
-        wire::Answer::DryRun(dry_run) => {
+        api::Answer::DryRun(dry_run) => {
             if is_json { output::json(&dry_run) } else { output::print(&dry_run_text(&dry_run)) }?;
             Ok(ExitCode::SUCCESS)
         }
-        wire::Answer::SweepSubmitted(submitted) => {
+        api::Answer::SweepSubmitted(submitted) => {
             let (jobs, queue) = (submitted.jobs.len(), &submitted.queue);
             output::tell(&format!("{}: {jobs} job(s) submitted to queue {queue}", submitted.sweep));
             if args.wait {
@@ -52,46 +52,46 @@ pub(crate) fn run(client: &Client, args: &SubmitArgs, is_json: bool) -> Result<E
             if is_json { output::json(&submitted) } else { output::say(&submitted.sweep) }?;
             Ok(ExitCode::SUCCESS)
         }
-        wire::Answer::Submitted(submitted) if args.wait => {
+        api::Answer::Submitted(submitted) if args.wait => {
             output::tell(&format!("{} submitted to queue {}", submitted.job, submitted.queue));
             follow::to_the_end(client, &submitted.job, is_json)
         }
-        wire::Answer::Submitted(submitted) => {
+        api::Answer::Submitted(submitted) => {
             if is_json { output::json(&submitted) } else { output::say(&submitted.job) }?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// The job file that a batch script stands for; what isn't honoured is told.
-fn translated(client: &Client, request: &wire::SubmitRequest) -> Result<String, Failure> {
+/// Translates a batch script to a job file; prints what isn't honoured.
+fn translated(client: &Client, request: &api::SubmitRequest) -> Result<String, Failure> {
     let file = request.file_name.as_deref().unwrap_or("job");
     let name = file.split('.').next().filter(|name| !name.is_empty()).unwrap_or("job");
-    let kinds: BTreeSet<String> = client.get::<wire::NodeList>("/nodes").map_or_else(|_| BTreeSet::new(), gpu_kinds);
+    let kinds: BTreeSet<String> = client.get::<api::NodeList>("/nodes").map_or_else(|_| BTreeSet::new(), gpu_kinds);
     let only = kinds.iter().next().filter(|_| kinds.len() == 1).map(String::as_str);
     let translated = sbatch::translate(&request.job_file, name, only).map_err(|problems| {
-        let hint = "docs/guide/slurm.md says which #SBATCH lines are honoured";
+        let hint = "docs/guides/slurm.md says which #SBATCH lines are honoured";
         Failure::local(format!("{file} can't be made a job: {}", problems.join("; ")), hint)
     })?;
     translated.notes.iter().for_each(|note| output::tell(&format!("{file}: {note}")));
     Ok(translated.job_file)
 }
 
-fn gpu_kinds(list: wire::NodeList) -> BTreeSet<String> {
+fn gpu_kinds(list: api::NodeList) -> BTreeSet<String> {
     list.nodes.into_iter().map(|node| node.accelerator).filter(|kind| kind != "cpu").collect()
 }
 
-/// Sends a request; problems come back with the file's name.
-pub(crate) fn submit(client: &Client, request: &wire::SubmitRequest, file: &str) -> Result<wire::Answer, Failure> {
+/// Sends a request; problems are reported with the file's name.
+pub(crate) fn submit(client: &Client, request: &api::SubmitRequest, file: &str) -> Result<api::Answer, Failure> {
     client.post("/jobs", request).map_err(|failure| match failure {
         Failure::Api { status, detail, .. } => Failure::Api { status, detail, file: Some(file.to_owned()) },
         other => other,
     })
 }
 
-fn request(file: &Path, set: Vec<String>, dry_run: bool) -> Result<wire::SubmitRequest, Failure> {
+fn request(file: &Path, set: Vec<String>, dry_run: bool) -> Result<api::SubmitRequest, Failure> {
     let failed = |error: std::io::Error| {
-        let hint = "name a job file, or - for standard input; docs/job-file.md describes its keys";
+        let hint = "name a job file, or - for standard input; docs/reference/job-file.md describes its keys";
         Failure::local(format!("{} can't be read: {error}", file.display()), hint)
     };
     let is_stdin = file == Path::new("-");
@@ -103,17 +103,17 @@ fn request(file: &Path, set: Vec<String>, dry_run: bool) -> Result<wire::SubmitR
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let directory = absolute(folder)?.display().to_string();
     let name = file.file_name().filter(|_| !is_stdin).map(|name| name.to_string_lossy().into_owned());
-    Ok(wire::SubmitRequest { job_file, file_name: name, directory, set, dry_run })
+    Ok(api::SubmitRequest { job_file, file_name: name, directory, set, dry_run })
 }
 
-fn dry_run_text(dry_run: &wire::DryRun) -> String {
+fn dry_run_text(dry_run: &api::DryRun) -> String {
     match dry_run {
-        wire::DryRun::WouldStart { placements } => {
+        api::DryRun::WouldStart { placements } => {
             let places: Vec<String> =
                 placements.iter().map(|placement| format!("{} {:?}", placement.node, placement.devices)).collect();
             format!("valid; it would start at once on {}\n", places.join(", "))
         }
-        wire::DryRun::WouldWait { explanation } => {
+        api::DryRun::WouldWait { explanation } => {
             format!("valid; it would wait: {}", jobs::explanation_text(explanation))
         }
     }

@@ -1,14 +1,14 @@
-//! Sweeps: their jobs as a table, cancelling them, following them to their end.
+//! Sweeps: lists their jobs, cancels them, follows them to their end.
 
 use std::process::ExitCode;
 
-use gangline_control::wire::{CancelSweepAnswer, JobState, MetricPoint, Parameter, Sweep, SweepPoint};
+use gangline_api::{CancelSweepAnswer, JobState, MetricPoint, Parameter, Sweep, SweepPoint};
 
 use crate::client::{Client, path_segment};
 use crate::failure::Failure;
 use crate::{follow, output};
 
-/// Whether an id is a sweep's.
+/// Reports whether an id is a sweep's.
 pub(crate) fn is_sweep(id: &str) -> bool {
     id.starts_with("sweep-")
 }
@@ -32,7 +32,8 @@ pub(crate) fn cancel(client: &Client, id: &str, is_json: bool) -> Result<(), Fai
     output::print(&lines.collect::<String>())
 }
 
-/// Waits until every job has ended. The exit code is 0 if each succeeded or was stopped early for better ones.
+/// Waits until every job has ended. The exit code is 0 if each succeeded or was stopped early in favour of
+/// better ones.
 pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<ExitCode, Failure> {
     let mut last_said = String::new();
     let sweep = follow::watch(
@@ -51,7 +52,7 @@ pub(crate) fn to_the_end(client: &Client, id: &str, is_json: bool) -> Result<Exi
     Ok(if sweep.points.iter().all(is_well) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The sweep as text.
+/// Formats the sweep as text.
 fn text(sweep: &Sweep) -> String {
     let mut text = format!("{} {} (queue {}): {}\n", sweep.id, sweep.name, sweep.queue, counts(&sweep.points));
     if let Some(max_parallel) = sweep.max_parallel {
@@ -87,7 +88,7 @@ fn table(points: &[SweepPoint]) -> String {
     output::table(&headings, rows.collect())
 }
 
-/// How many jobs are in which state: `2 running, 3 waiting`.
+/// Formats the number of jobs by state: `2 running, 3 waiting`.
 fn counts(points: &[SweepPoint]) -> String {
     let states = [
         JobState::Waiting,
@@ -104,12 +105,12 @@ fn counts(points: &[SweepPoint]) -> String {
     counted.map(|(count, name)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// `LR=3e-4 BATCH=8`.
+/// Formats parameters: `LR=3e-4 BATCH=8`.
 pub(crate) fn parameters(parameters: &[Parameter]) -> String {
     parameters.iter().map(|it| format!("{}={}", it.name, it.value)).collect::<Vec<_>>().join(" ")
 }
 
-/// `2.31 at step 300`.
+/// Formats a metric: `2.31 at step 300`.
 pub(crate) fn metric(point: MetricPoint) -> String {
     let value = point.value.map_or_else(|| "not a number".to_owned(), |value| format!("{value:.4}"));
     format!("{value} at step {}", point.step)

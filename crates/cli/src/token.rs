@@ -1,7 +1,7 @@
-//! `token`: links to the page, and another token for the users.
+//! `token`: makes links to the page, and replaces the users' token.
 
 use clap::Subcommand;
-use gangline_control::wire;
+use gangline_api as api;
 use gangline_execution::endpoint::url;
 use serde_json::json;
 
@@ -22,7 +22,7 @@ pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure
     let client = Client::connect(global)?;
     match command {
         TokenCommand::Link => {
-            let link: wire::PageLink = client.post("/links", &json!({}))?;
+            let link: api::PageLink = client.post("/links", &json!({}))?;
             if global.json {
                 return output::json(&link);
             }
@@ -35,7 +35,7 @@ pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure
             Ok(())
         }
         TokenCommand::Rotate => {
-            let rotated: wire::TokenRotated = client.post("/token/rotate", &json!({}))?;
+            let rotated: api::TokenRotated = client.post("/token/rotate", &json!({}))?;
             if global.json {
                 return output::json(&rotated);
             }

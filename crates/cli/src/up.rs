@@ -1,4 +1,4 @@
-//! `up`: the control plane, in the foreground.
+//! `up`: runs the control plane in the foreground.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
-use gangline_control::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use gangline_control::db::{self, Sequence};
 use gangline_control::http::{self, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits};
 use gangline_control::secret::Secrets;
@@ -15,6 +14,7 @@ use gangline_execution::endpoint::publish;
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
+use gangline_specs::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -26,9 +26,9 @@ use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
 use crate::{Global, output};
 
-/// Between two looks whether the control plane's threads live.
+/// Interval between two checks that the control plane's threads live.
 const LIFE_CHECK: Duration = Duration::from_millis(500);
-/// The configuration file in the data folder.
+/// Name of the configuration file in the data folder.
 const CONFIG_FILE: &str = "gangline.toml";
 
 /// How to run the control plane.
@@ -63,7 +63,7 @@ pub(crate) struct UpArgs {
     /// Between two reports of a supervisor, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     pub(crate) heartbeat: u64,
-    /// Silence after which a supervisor is looked after, in milliseconds [default: three heartbeats]
+    /// Silence of a supervisor after which the launcher is asked whether it lives, in milliseconds [default: three heartbeats]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(200..=600_000))]
     pub(crate) lease: Option<u64>,
     /// Without a control plane for this long, supervisors stop their jobs, in seconds [default: by the heartbeat, as show --timeouts has it]
@@ -113,9 +113,10 @@ pub(crate) fn run(global: &Global, args: &UpArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Blocks until somebody wants this process to end.
+/// Blocks until this process is asked to end.
 ///
-/// Fails if the control plane has ended on its own: half of one, which answers but does nothing, is worse than none.
+/// Fails if the control plane ended on its own: half of one, which answers but does nothing, is worse than
+/// none.
 pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -165,14 +166,14 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         notice_source: args.spot_notice.clone(),
         timing: timing(args),
     };
-    // The port before the journal: whoever holds the folder keeps its endpoint file.
+    // The port comes before the journal: whoever holds the folder keeps its endpoint file.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let bound = runtime.block_on(bind(&listening));
     let listener = bound.map_err(|error| listen_failure(&journal_folder, options.journal, address, &error))?;
     let port = listener.local_addr()?.port();
     let user = options.user.clone();
     let service = Service::start(options).map_err(|error| start_failure(&error))?;
-    // Who holds the folder may take the place of the socket before.
+    // The holder of the folder may replace an earlier socket.
     let socket = runtime.block_on(async { Socket::bind(&folder) });
     let (socket, listening) = match socket {
         Ok(socket) => (Some(socket), listening),
@@ -200,7 +201,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     Ok(Running { url, visits, service, stop_http, http })
 }
 
-/// The ladder of time-outs above the heartbeat, with what was set apart.
+/// Returns the ladder of time-outs above the heartbeat, with those that are set explicitly.
 fn timing(args: &UpArgs) -> Timing {
     let derived = Timing::derived(Timeouts::derived(Duration::from_millis(args.heartbeat)));
     let lease = args.lease.map_or(derived.lease, |millis| Duration::from_millis(millis.max(args.heartbeat * 2)));
@@ -208,7 +209,7 @@ fn timing(args: &UpArgs) -> Timing {
 }
 
 impl Running {
-    /// Prints a link to the page. It may end up in a log, so it is good once and not for long.
+    /// Prints a link to the page. It may end up in a log, so it is valid once and not for long.
     pub(crate) fn tell_page(&self) -> Result<(), Failure> {
         let minutes = LINK_TIME_MAX.as_secs() / 60;
         let link = format!("{}{}", self.url, self.visits.link()?);
@@ -228,7 +229,7 @@ impl Running {
         Err(Failure::coded("G0507", "a thread of the control plane has ended unexpectedly", hint))
     }
 
-    /// Stops answering, commits what is under way, and ends. Jobs go on under their supervisors.
+    /// Stops answering, commits work in progress, and ends. Jobs go on under their supervisors.
     pub(crate) fn stop(self) {
         // Fails only if the server has ended already.
         let _ = self.stop_http.send(());
@@ -243,14 +244,16 @@ fn start_failure(error: &StartError) -> Failure {
     let message = with_causes(error);
     match error {
         StartError::Journal(journal) => Failure::coded(journal.code(), message, journal.hint()),
-        StartError::Nodes(_) => Failure::coded("G0505", message, "docs/configuration.md describes nodes and prices"),
+        StartError::Nodes(_) => {
+            Failure::coded("G0505", message, "docs/reference/configuration.md describes nodes and prices")
+        }
         _ => {
             Failure::coded("G0504", message, "was the data folder written by a newer gangline? Keep it and report this")
         }
     }
 }
 
-/// Where the journal is to be: as the options, the configuration or the data folder itself say.
+/// Returns the folder of the journal, from the options, the configuration, or the data folder itself.
 fn journal_folder(folder: &Path, config: &Config, args: &UpArgs) -> Result<PathBuf, Failure> {
     match args.journal.as_deref().or(config.journal.as_deref()) {
         Some(wanted) => absolute(wanted),
@@ -269,13 +272,13 @@ fn make_private(folder: &Path) -> Result<(), Failure> {
     })
 }
 
-/// The configuration file, if there is one.
+/// Returns the configuration file, if there is one.
 pub(crate) fn config_path(folder: &Path, named: Option<&PathBuf>) -> Option<PathBuf> {
     let own = folder.join(CONFIG_FILE);
     named.cloned().or_else(|| own.exists().then_some(own))
 }
 
-/// The launcher has nodes of its own: no others may be named.
+/// Refuses named nodes if the launcher knows its own.
 fn no_nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> {
     if config.nodes.is_empty() && args.nodes.is_empty() {
         return Ok(Vec::new());
@@ -284,14 +287,14 @@ fn no_nodes(config: &Config, args: &UpArgs) -> Result<Vec<NodeConfig>, Failure> 
     Err(Failure::coded("G0505", message, "take them out"))
 }
 
-/// The price of an accelerator-hour where nobody names another.
+/// Returns the default price of an accelerator-hour.
 fn price(args: &UpArgs) -> Result<Option<Money>, Failure> {
     let price = args.price.as_deref().map(str::parse::<Money>).transpose();
     price.map_err(|error| Failure::coded("G0505", error.to_string(), "write it as 2.49"))
 }
 
-/// The port that is asked for. If none is and the usual one is taken, be it by another user who means no good, any free one
-/// does: the command line and supervisors have the socket.
+/// Binds the requested port. If none is requested and the default one is taken, perhaps by a hostile user,
+/// any free one is used: the command line and supervisors use the socket.
 async fn bind(listening: &Listening) -> std::io::Result<TcpListener> {
     match TcpListener::bind(listening.address).await {
         Err(error) if listening.is_default && error.kind() == std::io::ErrorKind::AddrInUse => {
@@ -302,7 +305,7 @@ async fn bind(listening: &Listening) -> std::io::Result<TcpListener> {
     }
 }
 
-/// If the address is taken by a control plane on the same folder, that is what to say.
+/// Returns the error for a port that is taken; says so if a control plane on the same folder has it.
 fn listen_failure(folder: &Path, journal: db::Options, address: SocketAddr, error: &std::io::Error) -> Failure {
     if let Err(in_use @ db::Error::InUse { .. }) = db::Journal::open(folder, journal) {
         return start_failure(&StartError::Journal(in_use));
@@ -365,7 +368,7 @@ fn node(
     })
 }
 
-/// The host's name as far as it is a valid node name.
+/// Returns the host's name, reduced to a valid node name.
 fn own_node_name(machine: &Inventory) -> String {
     let name = machine.host_name.split('.').next().unwrap_or_default();
     NodeName::new(name).map_or_else(|_| "local".to_owned(), |name| name.to_string())
@@ -383,7 +386,8 @@ fn journal_options(args: &UpArgs) -> Result<db::Options, Failure> {
     Ok(options)
 }
 
-/// The user who runs the control plane, by the password file; its number where that doesn't say.
+/// Returns the name of the user who runs the control plane, from the password file; otherwise the user's
+/// number.
 fn user_name() -> String {
     let id = rustix::process::getuid().as_raw().to_string();
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();

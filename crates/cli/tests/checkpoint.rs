@@ -8,7 +8,7 @@ use gangline_storage::{DataType, Options, Step, Store, TensorView};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Layers of the model: enough for a long list.
+/// Number of the model's layers: enough for a long list.
 const LAYERS: usize = 20;
 
 /// A folder to work in.
@@ -25,7 +25,7 @@ impl Place {
         command.output().expect("gangline runs")
     }
 
-    /// Runs it when it has to go well.
+    /// Runs the command, which must succeed, and returns its output.
     fn say(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -36,7 +36,7 @@ impl Place {
         serde_json::from_str(&self.say(&[arguments, &["--json"]].concat())).expect("JSON")
     }
 
-    /// What it says on stderr when it ends with 1.
+    /// Runs the command, which must exit with 1, and returns its stderr.
     fn refused(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert_eq!(output.status.code(), Some(1), "{output:?}");

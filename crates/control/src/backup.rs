@@ -1,28 +1,30 @@
-//! Backups of a data folder: the journal as of one moment, checked, with what else a control plane needs to go on. Logs, jobs'
-//! folders and checkpoints aren't in them.
+//! Backups of a data folder: a verified copy of the journal at one moment, and the other files that a control
+//! plane needs to continue. Logs, job folders and checkpoints aren't included.
 //!
-//! A backup is a folder with the journal, its anchor, the secrets and the configuration, and a manifest that says what they
-//! are and how their bytes hash (BLAKE3). The history archive and the snapshots are in it; segments of the archive never change, so they
-//! are linked where that can be. The manifest is written last, so a backup without one was cut off.
+//! A backup is a folder with the journal, its anchor, the history archive, the snapshots, the secrets, the
+//! configuration, and a manifest that lists the files with their BLAKE3 hashes. Archive segments never
+//! change, so they are hard-linked where possible. The manifest is written last: a backup without one is
+//! incomplete.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use gangline_api::TOKEN_FILE;
 use gangline_base::{JobId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::db::{self, CopyInfo, HeldFolder, Sequence};
 use crate::secret;
 
-/// The manifest's name in a backup.
+/// The manifest's file name in a backup.
 pub const MANIFEST_FILE: &str = "backup.json";
 const VERSION: u32 = 1;
-/// What a backup has beside the journal, where the data folder has it.
-const OTHERS: [&str; 3] = [secret::TOKEN_FILE, secret::KEY_FILE, "gangline.toml"];
+/// Files that a backup has beside the journal, if the data folder has them.
+const OTHERS: [&str; 3] = [TOKEN_FILE, secret::KEY_FILE, "gangline.toml"];
 const JOURNAL: [&str; 2] = ["journal.sqlite", "journal.anchor"];
-/// What of a journal is put aside when another takes its place.
+/// Journal files that are renamed when a restored journal replaces them.
 const REPLACED: [&str; 7] = [
     "journal.sqlite",
     "journal.sqlite-wal",
@@ -35,77 +37,77 @@ const REPLACED: [&str; 7] = [
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// What a backup holds.
+/// The contents of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The format's version.
     pub v: u32,
-    /// The Gangline that made it.
+    /// The version of the Gangline that made the backup.
     pub gangline: String,
-    /// When it was made.
+    /// When the backup was made.
     pub taken_at: Timestamp,
-    /// Of which data folder.
+    /// The data folder that was backed up.
     pub data_folder: PathBuf,
     /// The journal's last record.
     pub last_record: Sequence,
-    /// The last job id that had been given out.
+    /// The highest job id given out by then.
     pub last_job: JobId,
-    /// What of the history couldn't be read when it was made, if anything.
+    /// The part of the history that couldn't be read when the backup was made, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// The files.
+    /// The backup's files.
     pub files: Vec<BackupFile>,
 }
 
 /// One file of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupFile {
-    /// Its name.
+    /// The file's path, relative to the backup.
     pub name: String,
-    /// Its size.
+    /// The file's size in bytes.
     pub bytes: u64,
-    /// The BLAKE3 hash of its bytes, in hexadecimal digits.
+    /// The BLAKE3 hash of the file, in hexadecimal digits.
     pub blake3: String,
 }
 
-/// Why there is no backup, or none is restored.
+/// The reason why a backup or a restore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The journal isn't whole, or can't be read or written.
+    /// The journal is damaged, or can't be read or written.
     #[error(transparent)]
     Journal(#[from] db::Error),
     /// A file or folder can't be read or written.
     #[error("cannot use {}", path.display())]
     File {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The backup would overwrite something.
+    /// The folder for the backup isn't empty.
     #[error("{} is there already and isn't empty", path.display())]
     NotEmpty {
         /// The folder.
         path: PathBuf,
     },
-    /// The data folder has a journal.
+    /// The data folder has a journal already.
     #[error("the data folder {} has a journal already", path.display())]
     HasJournal {
         /// The folder.
         path: PathBuf,
     },
-    /// The backup isn't what its manifest says.
+    /// The backup doesn't match its manifest.
     #[error("backup {} can't be used: {what}", path.display())]
     Unusable {
         /// The backup's folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The mismatch.
         what: String,
     },
 }
 
 impl Error {
-    /// The stable code, explained in `docs/errors/`.
+    /// Returns the stable code, explained in `docs/errors/`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -114,7 +116,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns advice for the user.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -132,10 +134,10 @@ impl Error {
     }
 }
 
-/// Makes a backup of the data folder `data` in the folder `to`, which is made. The control plane may run meanwhile.
+/// Backs up the data folder `data` into the new folder `to`. The control plane may run meanwhile.
 ///
 /// # Errors
-/// An [`Error`]; what is in `to` by then has no manifest and is no backup.
+/// Returns an [`Error`]; `to` then has no manifest and doesn't count as a backup.
 pub fn backup(data: &Path, to: &Path, now: Timestamp) -> Result<Manifest, Error> {
     make_empty(to)?;
     let CopyInfo { last, given_out, files: beside, damage } = db::copy(&db::journal_folder(data), to)?;
@@ -165,10 +167,10 @@ pub fn backup(data: &Path, to: &Path, now: Timestamp) -> Result<Manifest, Error>
     Ok(manifest)
 }
 
-/// Checks a backup: its files against its manifest, its journal record by record.
+/// Verifies a backup: its files against its manifest, and each record of its journal.
 ///
 /// # Errors
-/// An [`Error`] that says what is wrong with it.
+/// Returns an [`Error`] that names the first defect.
 pub fn verify(backup: &Path) -> Result<Manifest, Error> {
     let unusable = |what: String| Error::Unusable { path: backup.to_owned(), what };
     let path = backup.join(MANIFEST_FILE);
@@ -193,11 +195,11 @@ pub fn verify(backup: &Path) -> Result<Manifest, Error> {
     Ok(manifest)
 }
 
-/// Puts a backup into the data folder `data`. With `is_replacing`, a journal that is there is put aside first. Job ids that were
-/// given out since the backup was made aren't given out again, as far as the data folder still knows of them.
+/// Restores a backup into the data folder `data`. With `is_replacing`, an existing journal is renamed first.
+/// Job ids given out since the backup was made aren't reused, as far as the data folder still knows them.
 ///
 /// # Errors
-/// An [`Error`]; a journal that was there is there still, or beside it under another name.
+/// Returns an [`Error`]; an existing journal then still exists, possibly renamed.
 pub fn restore(backup: &Path, data: &Path, is_replacing: bool, now: Timestamp) -> Result<Manifest, Error> {
     let manifest = verify(backup)?;
     let journal = db::journal_folder(data);
@@ -211,7 +213,7 @@ pub fn restore(backup: &Path, data: &Path, is_replacing: bool, now: Timestamp) -
         let (path, aside) = (journal.join(name), journal.join(format!("replaced-{}-{name}", now.unix_nanos())));
         fs::rename(&path, aside).map_err(|source| Error::File { path, source })?;
     }
-    // The database last: until it is there, the folder has no journal.
+    // The database comes last: until it exists, the folder has no journal.
     for file in manifest.files.iter().rev() {
         let is_other = OTHERS.contains(&file.name.as_str());
         let folder = if is_other { data } else { journal.as_path() };
@@ -254,7 +256,7 @@ fn describe(folder: &Path, name: &str) -> Result<BackupFile, Error> {
     Ok(BackupFile { name: name.to_owned(), bytes, blake3: hasher.finalize().to_hex().to_string() })
 }
 
-/// Durably, for the owner only.
+/// Writes a file durably, readable by its owner only.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let refused = |source| Error::File { path: path.to_owned(), source };
     let mut options = fs::OpenOptions::new();
@@ -306,12 +308,12 @@ mod tests {
                 let last = manifest.last_record.0;
                 assert_eq!(bodies(&restored), (1..=last).map(|number| number.to_string()).collect::<Vec<_>>());
                 assert!(last > round * 30, "as of the moment when it was asked for");
-                assert!(restored.join(secret::TOKEN_FILE).exists());
+                assert!(restored.join(TOKEN_FILE).exists());
             });
         }
     }
 
-    /// A data folder whose oldest records are in the archive.
+    /// Returns a journal whose oldest records are in the archive.
     fn archived(data: &Path) -> Journal {
         let (mut journal, _) = Journal::open(data, Options::default()).expect("a new journal opens");
         (1..=20).for_each(|number| commit(&mut journal, number));
@@ -342,7 +344,7 @@ mod tests {
         let history = journal.reader().history(Sequence::ZERO, 100).expect("it is whole");
         assert_eq!(history.len(), 25);
         drop(journal);
-        // What is put back takes the place of all that was there.
+        // A restore replaces all existing files.
         restore(&to, &data, true, NOW).expect("there is room");
         assert!(data.join("replaced-0-history").join(names_of(beside[0])).exists());
         assert!(Journal::open(&data, Options::default()).is_ok());
@@ -361,7 +363,7 @@ mod tests {
         let segment = "history/000000000001-000000000020.segment";
         let mut bytes = fs::read(data.join(segment)).expect("it is there");
         bytes[30] ^= 1;
-        // Another file: the one in the first backup may be the same as the original.
+        // A new file: the one in the first backup may be a hard link to the original.
         fs::remove_file(data.join(segment)).expect("it is ours");
         fs::write(data.join(segment), &bytes).expect("it is ours");
         verify(&whole).expect("the first isn't touched");

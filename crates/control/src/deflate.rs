@@ -1,4 +1,5 @@
-//! DEFLATE, for all that is stored packed. What is unpacked has a limit, which the reader of each format names.
+//! DEFLATE for all compressed data at rest. Decompression has a limit, which the reader of each format names
+//!
 
 use std::io::{self, Read as _, Write};
 
@@ -6,15 +7,15 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 
-/// Appends the packed bytes to `begun`.
+/// Appends the compressed bytes to `begun`.
 pub(crate) fn deflate(begun: Vec<u8>, bytes: &[u8]) -> Vec<u8> {
     deflate_into(begun, bytes, Compression::default()).expect("memory takes all that is written")
 }
 
-/// Writes the packed bytes, with as little work as possible, and returns what they were written to.
+/// Writes the compressed bytes at the fastest level and returns the writer.
 ///
 /// # Errors
-/// The writer's.
+/// Returns the writer's error.
 pub(crate) fn deflate_fast<W: Write>(writer: W, bytes: &[u8]) -> io::Result<W> {
     deflate_into(writer, bytes, Compression::fast())
 }
@@ -25,7 +26,7 @@ fn deflate_into<W: Write>(writer: W, bytes: &[u8], level: Compression) -> io::Re
     encoder.finish()
 }
 
-/// What was packed; none if the stream is damaged or holds more than `length_max` bytes.
+/// Returns the decompressed bytes, or `None` if the stream is damaged or holds more than `length_max` bytes.
 pub(crate) fn inflate(packed: &[u8], length_max: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     DeflateDecoder::new(packed).take(length_max.saturating_add(1)).read_to_end(&mut bytes).ok()?;
@@ -36,7 +37,7 @@ pub(crate) fn inflate(packed: &[u8], length_max: u64) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Proves A-10 for what is unpacked.
+    /// Proves A-10 for decompression.
     #[test]
     fn what_is_cut_or_longer_than_its_limit_is_refused() {
         let text = b"abc".repeat(1_000);

@@ -1,22 +1,23 @@
-//! What fuzzers (`fuzz/`) and the mutation tests run: each reader of bytes that users, supervisors and old journals hand to the
-//! control plane, and what must hold of whatever it accepts. None of them panics.
+//! Targets of the fuzzers (`fuzz/`) and of the mutation tests: each reader of bytes from users, supervisors
+//! and old journals, with the properties of every accepted input. None of them panics.
 
 use std::path::Path;
 
 use gangline_base::{JobId, Submitter, Timestamp};
 use gangline_execution::protocol::{NodeState, Report};
 use gangline_orchestration::{Entry, Event};
+use gangline_specs::jobfile::{Context, Problem, Submission, parse};
 
 use crate::codec::{Recorded, decode_entry, decode_snapshot, encode_entry, encode_snapshot};
-use crate::jobfile::{Context, Problem, Submission, parse};
-use crate::model::{AttemptRecord, JobRecord, ShareRecord, Texts, bound, outcome_as_end, to_wire};
+use crate::model::{AttemptRecord, JobRecord, ShareRecord, Texts, bound, outcome_as_end, to_api};
 
-/// The job that reports are of.
+/// The job that reports belong to.
 const JOB_FILE: &str = "name: fuzzed\nresources: {accelerators: \"cpu:2\"}\nrun: \"true\"\n";
-/// The node they come from.
+/// The node that reports come from.
 const NODE: &str = "node-0";
 
-/// A job file: it is refused for a bounded number of reasons, or what it asks for reads back from the journal as it was.
+/// Checks a job file: it is refused with a bounded number of reasons, or its job survives a round trip
+/// through the journal.
 pub fn job_file(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     match read(text) {
@@ -37,7 +38,7 @@ fn read(text: &str) -> Result<Submission, Vec<Problem>> {
     parse(text, &context)
 }
 
-/// A journal record's body.
+/// Checks the body of a journal record.
 pub fn journal_entry(body: &[u8]) {
     match decode_entry(body) {
         Ok(Recorded::Engine(entry)) => reads_back(&entry),
@@ -53,15 +54,15 @@ fn reads_back(entry: &Entry) {
     assert_eq!(again.engine().as_ref(), Some(entry), "an entry reads back as it was");
 }
 
-/// A snapshot's body.
+/// Checks the body of a snapshot.
 pub fn journal_snapshot(body: &[u8]) {
     let Ok(snapshot) = decode_snapshot(body) else { return };
     let again = decode_snapshot(&encode_snapshot(&snapshot)).expect("what is written can be read");
     assert_eq!(again, snapshot, "a snapshot reads back as it was");
 }
 
-/// A supervisor's report on the attempt that its token is for. Repeating it changes nothing, and what is kept of it can be stored,
-/// read again and shown.
+/// Checks a supervisor's report on the attempt of its token. A repeated report changes nothing, and the
+/// stored part of a report can be written, read back and shown.
 pub fn report(body: &[u8]) {
     let Ok(mut report) = serde_json::from_slice::<Report>(body) else { return };
     bound(&mut report);
@@ -79,11 +80,11 @@ pub fn report(body: &[u8]) {
     record.summarise();
     assert!(samples.is_empty() || again.is_empty(), "no sample is taken twice");
     assert_eq!(serde_json::to_string(&record).ok(), Some(stored), "a repeated report changes nothing");
-    let shown = to_wire(Path::new("/data"), &record, &[], Texts::Whole);
+    let shown = to_api(Path::new("/data"), &record, &[], Texts::Whole);
     serde_json::to_string(&shown).expect("what is shown can be sent");
 }
 
-/// A job with one attempt on one node.
+/// Returns a job with one attempt on one node.
 fn running_job() -> JobRecord {
     let Ok(Submission::Job(spec)) = read(JOB_FILE) else { unreachable!("the job file is right") };
     let mut record = JobRecord::new(JobId(1), &spec, Timestamp::EPOCH);
@@ -115,15 +116,15 @@ mod tests {
 
     use super::*;
 
-    /// Bodies as version 1 writes them: entries, then a snapshot.
+    /// Bodies of version 1: entries, then a snapshot.
     const JOURNAL: &str = include_str!("../tests/fixtures/journal_v1.txt");
-    /// What a supervisor reports.
+    /// A supervisor's report.
     const REPORT: &str = include_str!("../../../fuzz/seeds/report/running.json");
     /// Job files.
     const JOB_FILES: [&str; 2] =
         [include_str!("../../../examples/jobs/hello.yaml"), include_str!("../../../examples/jobs/torchrun-style.yaml")];
 
-    /// Runs a reader on so many mutations of an input: bytes changed, left out, repeated.
+    /// Runs a reader on `rounds` mutations of an input: bytes changed, removed and repeated.
     fn mutate(reader: fn(&[u8]), sound: &[u8], rounds: u32) {
         reader(sound);
         let mut random = ChaCha8Rng::seed_from_u64(1);

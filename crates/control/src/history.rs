@@ -1,11 +1,11 @@
-//! A data folder's journal read from its beginning, for simulations: what happened before, decided anew.
+//! Reads a data folder's journal from the beginning, for simulations that decide the past anew.
 //!
-//! Reads only: the folder's lock isn't taken and nothing is written, so the control plane may run meanwhile.
+//! Read-only: takes no lock and writes nothing, so the control plane may run meanwhile.
 
 use std::path::Path;
 
-use gangline_orchestration::Refusal;
-use gangline_orchestration::simulator::Past;
+use gangline_base::Timestamp;
+use gangline_orchestration::{Entry, Refusal};
 
 use crate::codec::{self, decode_entry};
 use crate::db::{self, Reader, Sequence};
@@ -13,45 +13,46 @@ use crate::db::{self, Reader, Sequence};
 /// Records read at once.
 const PAGE: u32 = 10_000;
 
-/// Why a past can't be read.
+/// The reason why the history can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The journal can't be read.
     #[error(transparent)]
     Journal(#[from] db::Error),
-    /// A record can't be understood.
+    /// A record can't be decoded.
     #[error("record {at} of the journal")]
     Record {
-        /// Which.
+        /// The record's number.
         at: Sequence,
-        /// Why.
+        /// The decoding error.
         source: codec::Error,
     },
-    /// A record can't follow those before it.
+    /// A record doesn't follow from those before it.
     #[error("record {at} of the journal does not follow from those before it")]
     Sequence {
-        /// Which.
+        /// The record's number.
         at: Sequence,
-        /// Why.
+        /// The engine's refusal.
         source: Refusal,
     },
 }
 
-/// Reads all of a data folder's journal.
+/// Passes each engine entry of a data folder's journal to `take_in`, in order. So the caller may be a
+/// simulator, which the control plane doesn't know.
 ///
 /// # Errors
-/// An [`Error`] that names the record.
-pub fn read(folder: &Path) -> Result<Past, Error> {
+/// Returns an [`Error`] that names the record.
+pub fn read(folder: &Path, take_in: &mut dyn FnMut(Timestamp, &Entry) -> Result<(), Refusal>) -> Result<(), Error> {
     let reader = Reader::open(&db::journal_folder(folder))?;
-    let (mut past, mut after) = (Past::default(), Sequence::ZERO);
+    let mut after = Sequence::ZERO;
     loop {
         let records = reader.history(after, PAGE)?;
-        let Some(last) = records.last().map(|record| record.sequence) else { return Ok(past) };
+        let Some(last) = records.last().map(|record| record.sequence) else { return Ok(()) };
         for record in records {
             let at = record.sequence;
             let entry = decode_entry(&record.body).map_err(|source| Error::Record { at, source })?;
             let Some(entry) = entry.engine() else { continue };
-            past.take_in(record.at, &entry).map_err(|source| Error::Sequence { at, source })?;
+            take_in(record.at, &entry).map_err(|source| Error::Sequence { at, source })?;
         }
         after = last;
     }
@@ -59,7 +60,7 @@ pub fn read(folder: &Path) -> Result<Past, Error> {
 
 #[cfg(test)]
 mod tests {
-    use gangline_base::{JobId, Timestamp};
+    use gangline_base::JobId;
     use gangline_orchestration::{Configuration, Entry as EngineEntry, Event};
 
     use super::*;
@@ -80,16 +81,36 @@ mod tests {
         let folder = tempfile::tempdir().expect("there is room");
         let configured = EngineEntry::Event(Event::Configured(std::sync::Arc::new(Configuration::default())));
         let _held = journal(folder.path(), vec![encode_entry(&configured)]);
-        let past = read(folder.path()).expect("it is a journal");
-        assert_eq!((past.nodes().len(), past.into_workload().jobs.len()), (0, 0));
+        let mut entries = Vec::new();
+        let mut take_in = |_, entry: &EngineEntry| {
+            entries.push(entry.clone());
+            Ok(())
+        };
+        read(folder.path(), &mut take_in).expect("it is a journal");
+        assert_eq!(entries, [configured]);
+    }
+
+    #[test]
+    fn a_refused_entry_is_named_and_ends_the_reading() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let configured = EngineEntry::Event(Event::Configured(std::sync::Arc::new(Configuration::default())));
+        let _held = journal(folder.path(), vec![encode_entry(&configured), encode_entry(&configured)]);
+        let mut taken = 0;
+        let mut take_in = |_, _: &EngineEntry| {
+            taken += 1;
+            if taken == 1 { Ok(()) } else { Err(Refusal::UnknownJob(JobId(7))) }
+        };
+        let error = read(folder.path(), &mut take_in).expect_err("the second is refused");
+        assert!(matches!(error, Error::Sequence { at: Sequence(2), .. }), "{error:?}");
+        assert_eq!(taken, 2);
     }
 
     #[test]
     fn what_cannot_be_read_is_named() {
         let folder = tempfile::tempdir().expect("there is room");
-        assert!(matches!(read(folder.path()), Err(Error::Journal(db::Error::Folder { .. }))));
+        assert!(matches!(read(folder.path(), &mut |_, _| Ok(())), Err(Error::Journal(db::Error::Folder { .. }))));
         let _held = journal(folder.path(), vec![b"{}".to_vec()]);
-        let error = read(folder.path()).expect_err("it is no entry").to_string();
+        let error = read(folder.path(), &mut |_, _| Ok(())).expect_err("it is no entry").to_string();
         assert_eq!(error, "record 1 of the journal");
     }
 }

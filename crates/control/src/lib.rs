@@ -1,18 +1,17 @@
-//! The control plane: journal, read models, HTTP API and page.
+//! The control plane: journal, read models, HTTP API and web page.
 //!
-//! [`service::Service`] is the one thread that owns the engine and the journal; [`http`] turns requests into calls on
-//! its handle and reads of the read models. Keeps at the product's border.
+//! [`service::Service`] is the one thread that owns the engine and the journal. [`http`] turns requests into
+//! calls on the service's handle and into queries of the read models. Keeps
+//! and A-13 at the product's border.
 
 pub mod backup;
 pub mod codec;
-pub mod config;
 pub mod db;
 mod deflate;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod history;
 pub mod http;
-pub mod jobfile;
 mod model;
 mod notice;
 pub mod rebuild;
@@ -21,4 +20,3 @@ pub mod secret;
 pub mod service;
 pub mod tls;
 mod web;
-pub mod wire;

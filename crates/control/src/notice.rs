@@ -1,16 +1,17 @@
-//! How much time a cloud's notice leaves: what supervisors find and pass on as it stands (`execution/src/supervisor/notice.rs`).
+//! Deadlines of a cloud's termination notices. Supervisors find notices and pass them on verbatim
+//! (`execution/src/supervisor/notice.rs`).
 
 use std::time::Duration;
 
 use gangline_base::Timestamp;
 use jiff::fmt::rfc2822;
 
-/// Google says no time: an instance has 30 s.
+/// Google's notice has no time: an instance has 30 s.
 const UNSAID: Duration = Duration::from_secs(30);
-/// No notice is longer than this.
+/// The longest notice that is believed.
 const LEFT_MAX: Duration = Duration::from_hours(24);
 
-/// When a machine goes, by its notice.
+/// Returns the time at which a notice says the machine will go.
 pub(crate) fn leaves_at(text: &str, seen_at: Timestamp) -> Timestamp {
     let text = text.trim();
     let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
@@ -22,7 +23,7 @@ pub(crate) fn leaves_at(text: &str, seen_at: Timestamp) -> Timestamp {
     at.max(seen_at).min(seen_at + LEFT_MAX)
 }
 
-/// A time as RFC 3339 or RFC 2822 writes it.
+/// Parses a time in RFC 3339 or RFC 2822.
 fn moment(text: &str) -> Option<Timestamp> {
     let at: jiff::Timestamp = text.parse().ok().or_else(|| Some(rfc2822::parse(text).ok()?.timestamp()))?;
     u64::try_from(at.as_nanosecond()).ok().map(Timestamp::from_unix_nanos)

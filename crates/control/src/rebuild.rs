@@ -1,7 +1,8 @@
-//! `gangline rebuild`: the read models of jobs, sweeps and ledger made again from the journal, and compared with those that are stored.
+//! `gangline rebuild`: recomputes the read models from the journal and compares them with the stored ones.
 //!
-//! What can't be made again is kept where it is intact: samples, answers, notes of the moment, and what attempts came to that an earlier
-//! release ended. Works on a folder that no control plane holds. Keeps A-3 and A-8: the journal alone says what happened.
+//! Data that the journal doesn't hold is kept where it is intact: samples, answers, transient notes, and
+//! results of attempts that an earlier release ended. Works on a folder that no control plane holds. Keeps
+//! A-3 and A-8: the journal alone says what happened.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,29 +22,29 @@ use crate::model::{
 
 /// Records read at once.
 const PAGE: u32 = 10_000;
-/// Differences that are told one by one.
+/// The most differences that are listed one by one.
 const TOLD_MAX: usize = 100;
-/// The largest number of an answer that is looked for.
+/// The largest answer number that is looked for.
 const NUMBER_MAX: i64 = 1 << 40;
-/// Samples that may go with one that can't be read.
+/// The smallest range of samples that is given up as a whole when one of them can't be read.
 const SAMPLES_GRAIN: i64 = 64;
 
-/// What became of the rows of one kind.
+/// The number of rows of one kind, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// They say what the journal says.
+    /// Rows that agree with the journal.
     pub same: u64,
-    /// They are, or would be, made again.
+    /// Rows that were recomputed or, in a check, would be.
     pub remade: u64,
-    /// The journal doesn't know what they say, and they are intact.
+    /// Intact rows whose content the journal doesn't know.
     pub kept: u64,
-    /// They were removed because their jobs had ended long before ([`crate::config`]'s retention), and stay so.
+    /// Rows that retention removed ([`gangline_specs::config`]); they stay removed.
     pub removed: u64,
-    /// They are damaged or missing, and the journal doesn't have them.
+    /// Damaged or missing rows that the journal can't restore.
     pub lost: u64,
 }
 
-/// What was found, and done.
+/// The result of a rebuild or a check.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outcome {
     /// Jobs.
@@ -52,26 +53,27 @@ pub struct Outcome {
     pub sweeps: Counts,
     /// Rows of the ledger.
     pub bookings: Counts,
-    /// Curves and packed parts of curves of which samples can't be read, and ranges of answers to requests with a key that can't.
+    /// Curves and packed curve blocks with unreadable samples.
     pub lost_samples: u64,
-    /// See `lost_samples`.
+    /// Unreadable ranges of answers to requests with a key.
     pub lost_answers: u64,
-    /// What is wrong with the journal itself, if it could be gone around.
+    /// Damage to the journal itself, if reading could continue past it.
     pub journal: Option<String>,
-    /// Then jobs below this one stay as they are: they began before the first state after that.
+    /// If the journal is damaged: jobs below this id stay as stored, because they began before the first
+    /// readable state after the damage.
     pub known_from: Option<JobId>,
-    /// What SQLite finds wrong with the file.
+    /// SQLite's first complaint about the file.
     pub malformed: Option<String>,
     /// The first differences, each in a sentence.
     pub differences: Vec<String>,
-    /// How many there are.
+    /// The number of all differences.
     pub differences_total: u64,
-    /// Where the old database is, if there is a new one.
+    /// Path of the old database, if there is a new one.
     pub before: Option<PathBuf>,
 }
 
 impl Outcome {
-    /// Whether the read models say what the journal says, in a sound file.
+    /// Reports whether the read models agree with the journal and the file is sound.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.differences_total == 0 && self.malformed.is_none()
@@ -85,10 +87,11 @@ impl Outcome {
     }
 }
 
-/// Compares the read models of a data folder with its journal and, unless this is only a `check`, makes them again if they differ.
+/// Compares the read models of a data folder with its journal and recomputes them if they differ, unless
+/// `is_check`.
 ///
 /// # Errors
-/// An [`Error`]; nothing has been changed then.
+/// Returns an [`Error`]; nothing has been changed then.
 pub fn rebuild(data: &Path, is_check: bool) -> Result<Outcome, Error> {
     let offline = Offline::open(&db::journal_folder(data))?;
     let malformed = offline.malformed()?;
@@ -124,7 +127,7 @@ pub fn rebuild(data: &Path, is_check: bool) -> Result<Outcome, Error> {
                 Write::Database(error) => error,
                 Write::Journal(error) => {
                     failure = Some(error);
-                    // What is told is the failure itself.
+                    // The message shows only the failure itself.
                     rusqlite::Error::InvalidQuery
                 }
             })
@@ -134,12 +137,12 @@ pub fn rebuild(data: &Path, is_check: bool) -> Result<Outcome, Error> {
     Ok(outcome)
 }
 
-/// Begins the journal's database anew from the history archive and the snapshots, for when it is lost or can't be read at all. Read
-/// models are those of jobs that had ended where the archive ends; a start makes those of the jobs that its state has. What was only in the
-/// database is told as lost.
+/// Recreates a lost or unreadable journal database from the history archive and the snapshots. Writes the
+/// read models of jobs that had ended where the archive ends; the next start writes those of the jobs in its
+/// state. Records that only the database had are reported as lost.
 ///
 /// # Errors
-/// An [`Error`]; where there is neither archive nor snapshot, nothing has been changed.
+/// Returns an [`Error`]; if there is neither archive nor snapshot, nothing has been changed.
 pub fn rebuild_from_history(data: &Path) -> Result<Outcome, Error> {
     let (offline, found) = Offline::begin_anew(&db::journal_folder(data))?;
     let (archived, last) = (found.archived, found.last());
@@ -171,7 +174,8 @@ pub fn rebuild_from_history(data: &Path) -> Result<Outcome, Error> {
     Ok(outcome)
 }
 
-/// The state before the first record or, if there is one that can't be read, from the oldest stored state that covers it.
+/// Returns the state before the first record or, if a record can't be read, the oldest stored state that
+/// covers it.
 fn begin_after(reader: &Reader, broken: Option<Sequence>) -> Result<(Remake, Sequence), Error> {
     let Some((at, body)) = broken.map(|broken| reader.snapshot_of(broken)).transpose()?.flatten() else {
         return Ok((Remake::new(Engine::new(Limits::default())), Sequence::ZERO));
@@ -181,18 +185,19 @@ fn begin_after(reader: &Reader, broken: Option<Sequence>) -> Result<(Remake, Seq
     Ok((Remake::new(engine), at))
 }
 
-/// Read models in the making. They are written as they are made, or only compared: a long past has more of them than fit into memory.
+/// Read models under construction. They are written or compared one at a time, because a long history doesn't
+/// fit into memory.
 struct Making<'t> {
     reader: Reader,
     into: Option<&'t Transaction<'t>>,
     outcome: Outcome,
     seen: BTreeSet<JobId>,
     known_from: JobId,
-    /// Jobs that live on are left to a start.
+    /// Makes only the rows of ended jobs; a start makes those of live ones.
     is_of_ended: bool,
 }
 
-/// Why rows aren't written.
+/// The reason why rows weren't written.
 enum Write {
     Database(rusqlite::Error),
     Journal(Error),
@@ -217,7 +222,7 @@ impl From<db::Error> for Write {
 }
 
 impl<'t> Making<'t> {
-    /// Only compares.
+    /// Returns a comparison that writes nothing.
     fn new(reader: Reader) -> Making<'t> {
         Making {
             reader,
@@ -229,18 +234,18 @@ impl<'t> Making<'t> {
         }
     }
 
-    /// Makes only the rows of jobs that end.
+    /// Returns a rebuild of the rows of ended jobs only.
     fn of_ended(reader: Reader, into: Option<&'t Transaction<'t>>) -> Making<'t> {
         Making { into, is_of_ended: true, ..Making::new(reader) }
     }
 
-    /// Follows the records from the first one to this one.
+    /// Applies the records from the first to `until`.
     fn follow_until(mut self, until: Sequence) -> Result<(Engine, Outcome), Error> {
         let (engine, _) = self.follow_to(begin_after(&self.reader, None)?, until)?;
         Ok((engine, self.outcome))
     }
 
-    /// Follows all records after one, to the engine at the last.
+    /// Applies all records after the given state and returns the engine at the last one.
     fn follow(&mut self, state: (Remake, Sequence)) -> Result<(Engine, Sequence), Error> {
         self.follow_to(state, Sequence(u64::MAX))
     }
@@ -324,12 +329,12 @@ impl<'t> Making<'t> {
     }
 
     fn is_removed(&self, id: JobId) -> Result<bool, Error> {
-        // An earlier release's database has no such table, and nothing was removed from it.
+        // A database of an earlier release has no such table, and nothing was removed from it.
         let is_removed = |transaction: &Transaction<'_>| Ok(is_removed(transaction, id).unwrap_or(false));
         Ok(unless_malformed(self.reader.read(is_removed))?.unwrap_or(false))
     }
 
-    /// How many of a job's bookings are lost.
+    /// Compares a job's ledger rows and returns how many are lost.
     fn take_ledger(&mut self, made: &Remade, was_told: bool) -> Result<u64, Error> {
         let (id, queue) = (made.record.id, &made.record.queue);
         let booked: Vec<LedgerRow> = made.booked.iter().map(|entry| LedgerRow::of(queue, entry)).collect();
@@ -399,7 +404,7 @@ impl<'t> Making<'t> {
         write(transaction).map_err(|error| Error::from(self.reader.failed(error)))
     }
 
-    /// Tells of stored jobs that the journal doesn't know, and of damaged ones that it doesn't go back to.
+    /// Reports stored jobs that the journal doesn't know, and damaged ones from before its first state.
     fn look_for_others(&mut self) -> Result<(), Error> {
         for job in unless_malformed(self.reader.read(known_jobs))?.unwrap_or_default() {
             if job < self.known_from {
@@ -415,7 +420,7 @@ impl<'t> Making<'t> {
     }
 }
 
-/// What a query found; none if it met a row or a page that isn't what was written.
+/// Returns a query's result, or `None` if the query met a damaged row or page.
 fn intact<T>(found: Result<T, db::Error>) -> Result<Option<T>, db::Error> {
     match found {
         Err(db::Error::Row(_)) => Ok(None),
@@ -431,7 +436,7 @@ fn unless_malformed<T>(found: Result<T, db::Error>) -> Result<Option<T>, db::Err
     }
 }
 
-/// Fills the new tables; those of samples and answers from the old ones as far as they can be read.
+/// Fills the new tables. Samples and answers are copied from the old ones as far as they can be read.
 fn write(
     transaction: &Transaction<'_>,
     reader: Reader,
@@ -448,7 +453,7 @@ fn write(
                 .tell(format!("rows of {table} from {from} to {to} are lost, and the journal doesn't go back so far"));
         }
     }
-    // What is told of it was told when it was compared.
+    // The comparison has already reported these differences.
     Making { into: Some(transaction), ..Making::new(reader) }.follow(state)?;
     copy_samples(transaction, before, outcome)?;
     let answers = "INSERT INTO main.answers SELECT * FROM old.answers WHERE number BETWEEN ?1 AND ?2";
@@ -457,12 +462,12 @@ fn write(
     Ok(())
 }
 
-/// Copies curves whole or, where a page is malformed, what can be read around it.
+/// Copies curves whole or, where a page is malformed, the readable samples around it.
 fn copy_samples(transaction: &Transaction<'_>, before: i64, outcome: &mut Outcome) -> rusqlite::Result<()> {
     let last = last_job(transaction)?.map_or(before, |job| i64::try_from(job.0).unwrap_or(i64::MAX));
     let jobs = "INSERT INTO main.samples SELECT * FROM old.samples WHERE job BETWEEN ?1 AND ?2";
     let lost = salvage(transaction, jobs, Keys { from: 0, to: last, grain: 1 })?;
-    // Without the index, which may be what is damaged.
+    // Avoids the index, which may be the damaged part.
     let packed = format!(
         "INSERT OR IGNORE INTO main.curves SELECT * FROM old.curves NOT INDEXED WHERE id BETWEEN ?1 AND ?2 AND job <= {last}"
     );
@@ -483,7 +488,7 @@ fn copy_samples(transaction: &Transaction<'_>, before: i64, outcome: &mut Outcom
     Ok(())
 }
 
-/// Those of an attempt's samples below a number that can be read.
+/// Copies the readable samples of an attempt below number `stored`.
 fn salvage_samples(transaction: &Transaction<'_>, job: JobId, (attempt, stored): (u32, u64)) -> rusqlite::Result<()> {
     let sql = format!(
         "INSERT INTO main.samples SELECT * FROM old.samples

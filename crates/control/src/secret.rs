@@ -1,4 +1,5 @@
-//! The two secrets of a data folder: the users' token, and the key from which each attempt's token is derived.
+//! The two secrets of a data folder: the users' token, and the key from which the token of each attempt is
+//! derived.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -7,19 +8,18 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use gangline_api::TOKEN_FILE;
 use gangline_base::{AttemptNumber, Epoch, JobId};
 use gangline_execution::files::write_durably;
 
-/// The name of the users' token in the data folder.
-pub const TOKEN_FILE: &str = "token";
-/// The name of the key of attempt tokens.
+/// File name of the key for attempt tokens.
 pub const KEY_FILE: &str = "attempt.key";
-/// Bytes of randomness in each; 64 hexadecimal digits on disk.
+/// Random bytes in each secret; 64 hexadecimal digits on disk.
 const SECRET_BYTES: usize = 32;
-/// The most that is read of such a file.
+/// The most bytes read from a secret's file.
 const FILE_BYTES_MAX: u64 = 1_024;
 
-/// What the control plane checks bearers against. Never printed.
+/// The secrets against which the control plane checks bearer tokens. Never printed.
 #[derive(Clone)]
 pub struct Secrets {
     user: Arc<RwLock<String>>,
@@ -33,17 +33,17 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// Reads the secrets of a data folder, making them at its first use, with mode 0600.
+    /// Reads the secrets of a data folder, creating them with mode 0600 at the first use.
     ///
     /// # Errors
-    /// If the files can't be read or made, or hold something else than a secret.
+    /// Fails if the files can't be read or created, or don't hold a secret.
     pub fn open(folder: &Path) -> io::Result<Secrets> {
         let user = Arc::new(RwLock::new(read_or_make(&folder.join(TOKEN_FILE))?));
         let attempt_key = *blake3::hash(read_or_make(&folder.join(KEY_FILE))?.as_bytes()).as_bytes();
         Ok(Secrets { user, attempt_key })
     }
 
-    /// Whether this is the users' token. Takes the same time whatever is wrong with it.
+    /// Reports whether `token` is the users' token, in constant time.
     #[must_use]
     pub fn is_user(&self, token: &str) -> bool {
         // blake3::Hash compares in constant time.
@@ -56,12 +56,14 @@ impl Secrets {
         self.user.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Another token for the users: the one before is good no more. Attempts keep theirs, so what runs goes on.
+    /// Replaces the users' token; the old one becomes invalid. Attempts keep their tokens, so running jobs go
+    /// on.
     ///
     /// # Errors
-    /// If the new one can't be kept in the data folder; the old one stays then.
+    /// Fails if the new token can't be stored in the data folder; the old one then stays valid.
     pub fn rotate(&self, folder: &Path) -> io::Result<()> {
-        // Held while the file is written, so that of two rotations at once the file has the one that counts.
+        // Held while the file is written, so that after two concurrent rotations the file has the valid
+        // token.
         let mut user = self.user.write().unwrap_or_else(PoisonError::into_inner);
         let token = random()?;
         write_durably(&folder.join(TOKEN_FILE), token.as_bytes())?;
@@ -69,19 +71,19 @@ impl Secrets {
         Ok(())
     }
 
-    /// The token of the supervisors of an attempt that was placed in this epoch.
+    /// Returns the token for the supervisors of an attempt that was placed in this epoch.
     #[must_use]
     pub fn attempt_token(&self, job: JobId, attempt: AttemptNumber, epoch: Epoch) -> String {
         self.attempt_hash(job, attempt, epoch).to_hex().to_string()
     }
 
-    /// Whether this is the token of that attempt.
+    /// Reports whether `token` belongs to that attempt.
     #[must_use]
     pub fn is_attempt(&self, token: &str, job: JobId, attempt: AttemptNumber, epoch: Epoch) -> bool {
         blake3::Hash::from_hex(token).is_ok_and(|hash| hash == self.attempt_hash(job, attempt, epoch))
     }
 
-    /// Attempts from before epochs were recorded have tokens of that time.
+    /// Attempts from before epochs were recorded have tokens derived without one.
     fn attempt_hash(&self, job: JobId, attempt: AttemptNumber, epoch: Epoch) -> blake3::Hash {
         let name =
             if epoch == Epoch::default() { format!("{job}/{attempt}") } else { format!("{job}/{attempt}/{epoch}") };
@@ -89,14 +91,15 @@ impl Secrets {
     }
 }
 
-/// A new secret, in hexadecimal digits.
+/// Returns a new secret in hexadecimal digits.
 pub(crate) fn random() -> io::Result<String> {
     let mut bytes = [0; SECRET_BYTES];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Made aside and linked into place, so that nobody ever reads half a secret and the first of two makers wins.
+/// Writes a temporary file and links it into place, so that nobody reads half a secret and the first of two
+/// writers wins.
 fn read_or_make(path: &Path) -> io::Result<String> {
     if let Some(text) = read(path)? {
         return Ok(text);

@@ -1,6 +1,6 @@
-//! The certificate that a control plane shows beyond loopback: one that it has been given, or one that it makes and keeps
-//! in the data folder. Clients trust what the data folder says ([`gangline_execution::endpoint`]), so one that is signed
-//! by nobody else is as good as any.
+//! The TLS certificate that a control plane presents beyond loopback: one that the user provides, or a
+//! self-signed one that it makes and keeps in the data folder. Clients trust the certificates named in the
+//! data folder ([`gangline_execution::endpoint`]), so a self-signed certificate is as good as any.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,63 +16,63 @@ use rustls::pki_types::{CertificateDer, InvalidDnsNameError, PrivateKeyDer, Serv
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-/// In the data folder: the private key and the certificate that the control plane has made for itself.
+/// File in the data folder with the control plane's own private key and certificate.
 const OWN_FILE: &str = "tls.pem";
-/// How a certificate begins and ends in PEM (RFC 7468).
+/// The lines around a certificate in PEM (RFC 7468).
 const MARKS: [&str; 2] = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"];
 
-/// A certificate and its key, ready to be shown to whoever connects.
+/// A certificate and its key, ready for use by a server.
 #[derive(Clone, Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
     certificates: String,
 }
 
-/// Why a certificate can't be used.
+/// The reason why a certificate can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file can't be read or written.
     #[error("{path}")]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file isn't what it should be.
+    /// A file has no such item in PEM.
     #[error("{path} has no {expected} in PEM")]
     Malformed {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What should be in it.
+        /// The item that should be in it.
         expected: &'static str,
-        /// What is wrong.
+        /// The parser's error.
         source: pem::Error,
     },
-    /// Certificate and key don't do.
+    /// The certificate and the key can't be used together.
     #[error("the certificate in {path} and its key can't be used")]
     Unusable {
-        /// Of the certificate.
+        /// The certificate's file.
         path: PathBuf,
-        /// Why.
+        /// The library's error.
         source: rustls::Error,
     },
-    /// Clients would refuse it.
+    /// Clients would refuse the certificate.
     #[error("the certificate in {path} isn't good for \"{name}\", or those that signed it aren't with it in the file")]
     Untrusted {
-        /// Of the certificate.
+        /// The certificate's file.
         path: PathBuf,
-        /// What clients reach the control plane by.
+        /// A name or address by which clients reach the control plane.
         name: String,
-        /// Why.
+        /// The verifier's error.
         source: rustls::Error,
     },
-    /// What it should be good for is no name.
+    /// A requested name is neither a host name nor an address.
     #[error("\"{name}\" is neither a host's name nor an address")]
     NoName {
-        /// As given.
+        /// The name as given.
         name: String,
-        /// Why.
+        /// The parser's error.
         source: InvalidDnsNameError,
     },
     /// No certificate can be made.
@@ -81,10 +81,10 @@ pub enum TlsError {
 }
 
 impl Tls {
-    /// The control plane's own, which is made again if it isn't good for all these names and addresses.
+    /// Loads the control plane's own certificate, or makes a new one if it isn't valid for all of `names`.
     ///
     /// # Errors
-    /// [`TlsError`] if it can't be made or kept.
+    /// Returns [`TlsError`] if the certificate can't be made or stored.
     pub fn own(folder: &Path, names: &[String]) -> Result<Tls, TlsError> {
         let path = folder.join(OWN_FILE);
         if let Ok(tls) = Tls::of_files(&path, &path, names) {
@@ -102,10 +102,11 @@ impl Tls {
         Tls::of_files(&path, &path, names)
     }
 
-    /// One that is given, for these names and addresses.
+    /// Loads a certificate and key that the user provides, for the given names and addresses.
     ///
     /// # Errors
-    /// [`TlsError`] if clients that trust the certificates in its file would refuse it, now and under one of these names.
+    /// Returns [`TlsError`] if clients that trust the certificates in its file would refuse it now under one
+    /// of these names.
     pub fn of_files(certificate: &Path, key: &Path, names: &[String]) -> Result<Tls, TlsError> {
         let path = certificate;
         let text = std::fs::read_to_string(path).map_err(|source| TlsError::Io { path: path.to_owned(), source })?;
@@ -133,19 +134,19 @@ impl Tls {
         Ok(Tls { config: Arc::new(config), certificates: only_certificates(&text) })
     }
 
-    /// What clients are to trust, as PEM.
+    /// Returns the certificates that clients have to trust, as PEM.
     #[must_use]
     pub fn certificates(&self) -> &str {
         &self.certificates
     }
 
-    /// Shows the certificate to those who connect.
+    /// Returns an acceptor that presents the certificate.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.clone())
     }
 }
 
-/// What a client does that trusts these certificates only.
+/// Returns the verifier of a client that trusts only these certificates.
 fn verifier(chain: &[CertificateDer<'static>]) -> Result<Arc<WebPkiServerVerifier>, rustls::Error> {
     let mut roots = RootCertStore::empty();
     for certificate in chain {
@@ -160,7 +161,7 @@ fn server_name(name: &str) -> Result<ServerName<'_>, TlsError> {
     ServerName::try_from(name).map_err(|source| TlsError::NoName { name: name.to_owned(), source })
 }
 
-/// Without what else is in the file, such as a key.
+/// Returns only the certificates of a PEM file, without keys.
 fn only_certificates(text: &str) -> String {
     let mut kept = String::new();
     let mut is_inside = false;
@@ -190,7 +191,7 @@ mod tests {
         let first = Tls::own(folder.path(), &one).expect("it is made");
         let again = Tls::own(folder.path(), &one).expect("it is read");
         assert_eq!(first.certificates(), again.certificates());
-        assert!(!first.certificates().contains("KEY"), "the key stays here");
+        assert!(!first.certificates().contains("PRIVATE KEY"), "the key stays here");
         let moved = Tls::own(folder.path(), &names(&["10.0.0.1"])).expect("it is made again");
         assert_ne!(moved.certificates(), first.certificates());
         std::fs::write(folder.path().join(OWN_FILE), "damaged").expect("a file");
@@ -206,7 +207,7 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
     }
 
-    /// A certificate that an authority has signed, with the authority's own and the key.
+    /// Returns a certificate signed by an authority, the authority's own certificate, and the key.
     fn signed(expiry: (i32, u8, u8)) -> (String, String, String) {
         let authority_key = KeyPair::generate().expect("a key");
         let mut authority = CertificateParams::new(Vec::new()).expect("no names");
@@ -221,7 +222,7 @@ mod tests {
         (certificate.pem(), own.pem(), key.serialize_pem())
     }
 
-    /// Proves A-12: what clients would refuse is refused where it can be mended.
+    /// A certificate that clients would refuse is refused at start, where it can be fixed.
     #[test]
     fn a_given_certificate_must_be_one_that_clients_take() {
         let folder = tempfile::tempdir().expect("a folder");

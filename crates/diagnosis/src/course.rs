@@ -1,4 +1,5 @@
-//! How a run went on: which faults it survived, which belong to an earlier attempt, whether it ended well.
+//! The course of a run in a text: which faults it survived, which belong to an earlier attempt, whether it
+//! succeeded.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +8,27 @@ use crate::rules::Strength;
 use crate::scan::{Finding, Matcher};
 use crate::text::Text;
 
-/// Lines at a text's end in which steps are looked for.
+/// Number of lines at a text's end in which steps are searched for.
 const LINES_BACK_MAX: usize = 3_000;
-/// Lines after a finding in which steps are looked for, when the text's end has none.
+/// Number of lines after a finding in which steps are searched for, when the text's end has none.
 const LINES_ON_MAX: usize = 300;
-/// Steps after a fault that show it was survived: other ranks may print one or two before they notice.
+/// Number of steps after a fault that show it was survived: other ranks may print one or two before they
+/// notice.
 const STEPS_MIN: usize = 3;
-/// Findings of one text that are followed this way.
+/// Maximum number of findings of one text for which the lines after them are searched.
 const FOLLOWED_MAX: usize = 64;
 
-/// A text's course.
+/// The course of a run in one text.
 #[derive(Debug, Default)]
 pub(crate) struct Course<'a> {
     text: Option<Text<'a>>,
-    /// Where the third-last step stands, over all and for each rank.
+    /// Offset of the third-last step, over all ranks and for each.
     steps_end: BTreeMap<Option<u32>, usize>,
-    /// Where the last step stands.
+    /// Offset of the last step.
     last_step: Option<usize>,
-    /// Where the last attempt begins.
+    /// Offset of the last attempt's beginning.
     restart: Option<usize>,
-    /// Where the run says that it ended well.
+    /// Offset of the line that says that the run succeeded.
     success: Option<usize>,
 }
 
@@ -47,7 +49,7 @@ impl<'a> Course<'a> {
         course
     }
 
-    /// Notes a step, the last ones first: of all ranks together, and of its own.
+    /// Notes a step, from the last to the first: for all ranks together, and for its own.
     fn note_step(&mut self, counts: &mut BTreeMap<Option<u32>, usize>, offset: usize, rank: Option<u32>) {
         self.last_step = self.last_step.or(Some(offset));
         for whose in [None, rank].into_iter().take(1 + usize::from(rank.is_some())) {
@@ -59,7 +61,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Marks what was survived or belongs to an earlier attempt.
+    /// Marks findings that were survived or belong to an earlier attempt.
     pub(crate) fn judge(&self, matcher: &mut Matcher<'_>, findings: &mut [Finding]) {
         let mut followed = 0;
         for finding in findings.iter_mut() {
@@ -83,7 +85,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// Whether steps follow soon; for texts whose end is a long last word.
+    /// Reports whether steps follow soon, for texts that end with a long dump.
     fn goes_on_after(&self, matcher: &mut Matcher<'_>, finding: &Finding) -> bool {
         let Some(text) = self.text else { return false };
         let lines = text.lines_from(finding.offset).take(LINES_ON_MAX);

@@ -1,15 +1,16 @@
-//! What torchrun says of the rank that failed first: a block of lines under "Root Cause (first observed failure)".
+//! Parses torchrun's report of the rank that failed first: the block of lines under "Root Cause (first
+//! observed failure)".
 
 use crate::line::Cleaner;
 use crate::text::Text;
 
-/// The rule that knows the block's first line.
+/// The rule that matches the block's first line.
 pub(crate) const RULE: &str = "torchrun_root_cause";
 
-/// Lines of the block.
+/// Maximum number of lines of the block.
 const LINES_MAX: usize = 12;
 
-/// Whom the block names.
+/// The rank and node that the block names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RootCause {
     pub(crate) rank: Option<u32>,

@@ -1,62 +1,63 @@
-//! What is known of a failed run: what its ranks wrote, how they ended, and what their nodes said meanwhile.
+//! Evidence about a failed run: its ranks' output, how they ended, and the kernel logs of their nodes.
 
 use gangline_base::Timestamp;
 
-/// Everything that may say why a run failed. Texts are bytes as they were written: any encoding, colours and all.
+/// All evidence about a failed run. Texts are bytes as they were written, with any encoding and colours.
 ///
-/// A text is looked at whole. Whoever reads files passes the head and tail that fit (see [`HEAD_BYTES_MAX`] and [`TAIL_BYTES_MAX`]).
+/// A text is examined as a whole. Callers that read files pass the head and the tail that fit (see
+/// [`HEAD_BYTES_MAX`] and [`TAIL_BYTES_MAX`]).
 #[derive(Clone, Debug, Default)]
 pub struct Evidence<'a> {
-    /// The exit code of the whole run, where only that is known.
+    /// The exit code of the whole run, if only that is known.
     pub exit_code: Option<i32>,
     /// The signal that ended the whole run.
     pub signal: Option<i32>,
-    /// One for each log of a rank, a launcher or a whole run.
+    /// Logs of ranks, of launchers or of the whole run.
     pub logs: Vec<Log<'a>>,
-    /// What the kernels said while the run ran.
+    /// Kernel logs of the nodes during the run.
     pub kernels: Vec<KernelLog<'a>>,
     /// Events of accelerators.
     pub devices: Vec<DeviceEvent>,
-    /// Processes that cgroups killed for memory.
+    /// Counts of processes that cgroups killed for memory.
     pub cgroups: Vec<CgroupEvents>,
 }
 
-/// Bytes of a file's beginning that are worth reading.
+/// Number of bytes worth reading at the beginning of a file.
 pub const HEAD_BYTES_MAX: usize = 8 << 20;
-/// Bytes of a file's end that are worth reading.
+/// Number of bytes worth reading at the end of a file.
 pub const TAIL_BYTES_MAX: usize = 56 << 20;
 
-/// The log of a rank, or one into which several wrote.
+/// The log of a rank, or of several ranks together.
 #[derive(Clone, Debug, Default)]
 pub struct Log<'a> {
-    /// What the log is called when it is quoted: a file's name.
+    /// Name of the log in quotes: its file's name.
     pub name: String,
-    /// Whose it is; none when several ranks write into it.
+    /// The rank that wrote it; none if several did.
     pub rank: Option<u32>,
-    /// Where that rank ran.
+    /// The node of that rank.
     pub node: Option<String>,
     /// When that rank ended. The first to end is the likelier cause.
     pub ended_at: Option<Timestamp>,
-    /// What it returned.
+    /// Exit code of that rank.
     pub exit_code: Option<i32>,
-    /// What killed it.
+    /// The signal that killed it.
     pub signal: Option<i32>,
-    /// Its text.
+    /// The text.
     pub text: &'a [u8],
-    /// What was left out of the text, so that lines keep their numbers.
+    /// The part that was left out of the text, so that lines keep their numbers.
     pub left_out: Option<LeftOut>,
 }
 
 /// A part of a log that isn't in its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Where in the text it would stand.
+    /// Offset in the text where it would be.
     pub at: usize,
-    /// How many lines it has.
+    /// Number of its lines.
     pub lines: usize,
 }
 
-/// Lines of a node's kernel.
+/// The kernel log of a node.
 #[derive(Clone, Debug)]
 pub struct KernelLog<'a> {
     /// The node.
@@ -76,7 +77,7 @@ pub struct DeviceEvent {
     pub what: DeviceFault,
 }
 
-/// What an accelerator's driver can report.
+/// A fault that an accelerator's driver reports.
 #[derive(Clone, Debug)]
 pub enum DeviceFault {
     /// An NVIDIA XID by number.

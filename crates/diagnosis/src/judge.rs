@@ -1,4 +1,5 @@
-//! From findings to a verdict: the strongest line decides, of equals the first; what followed from it doesn't.
+//! Derives a verdict from findings: the strongest line decides, the first among equals; consequences of it
+//! don't count.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -12,23 +13,23 @@ use crate::scan::{Finding, Matcher, scan};
 use crate::source::{Source, sources};
 use crate::verdict::{Alternative, Certainty, Quote, Verdict};
 
-/// Lines that a verdict quotes.
+/// Maximum number of lines that a verdict quotes.
 const QUOTES_MAX: usize = 5;
-/// Other causes that a verdict names.
+/// Maximum number of alternatives in a verdict.
 const ALTERNATIVES_MAX: usize = 3;
-/// Bytes of a line that are quoted.
+/// Maximum length of a quoted line in bytes.
 const QUOTE_BYTES_MAX: usize = 400;
-/// What an equally strong line for another cause takes from the confidence.
+/// Factor on the confidence if an equally strong line names another cause.
 const DOUBT: f64 = 0.9;
-/// What a second rule for the same cause takes from the doubt left.
+/// Factor on the remaining doubt if a second rule names the same cause.
 const SUPPORT: f64 = 0.7;
-/// What a consequence is worth at most after an exception that nobody explains.
+/// Maximum confidence of a consequence that follows an unexplained exception.
 const SHADOWED_MAX: f64 = 0.45;
-/// Below this, the verdict is that nothing says so clearly enough.
+/// Below this confidence, the verdict is `unknown`.
 const CONFIDENCE_MIN: f64 = 0.5;
 
 impl Rules {
-    /// Why the run failed. The same evidence gives the same verdict, in whatever order its parts come.
+    /// Diagnoses why the run failed. The result doesn't depend on the order of the evidence's parts.
     #[must_use]
     pub fn classify(&self, evidence: &Evidence<'_>) -> Verdict {
         let sources = sources(evidence);
@@ -39,10 +40,10 @@ impl Rules {
     }
 }
 
-/// [`Rules::classify`] for a caller with one question; the rules are made for it.
+/// Makes the rules and calls [`Rules::classify`], for callers with a single question.
 ///
 /// # Errors
-/// When the rules that ship were edited and aren't right.
+/// If a built-in rule file was edited and is invalid.
 pub fn classify(evidence: &Evidence<'_>) -> Result<Verdict, RuleError> {
     Ok(Rules::new()?.classify(evidence))
 }
@@ -67,7 +68,7 @@ impl Judge<'_> {
             live.iter().filter(|other| self.category(other) == category).map(|other| other.rule).collect();
         let mut confidence = best.strength.confidence();
         confidence = if live.iter().any(is_rival) { confidence * DOUBT } else { confidence };
-        // A suspicion stays one, however many lines share it.
+        // A suspicion stays one, however many lines support it.
         confidence = if friends.len() > 1 && best.strength > Strength::Hint {
             1.0 - (1.0 - confidence) * SUPPORT
         } else {
@@ -100,7 +101,8 @@ impl Judge<'_> {
         }
     }
 
-    /// What counts: what wasn't survived, of the last attempt if that says anything; the decisive one first.
+    /// Returns the findings that count: not survived, and of the last attempt if it has any; the decisive one
+    /// first.
     fn live(&self) -> Vec<Finding> {
         let counts = |finding: &&Finding| !finding.is_survived;
         let all: Vec<Finding> = self.found.iter().filter(counts).cloned().collect();
@@ -120,7 +122,8 @@ impl Judge<'_> {
         live
     }
 
-    /// When the first rank ended, if it was known to and said nothing: what others then say of lost connections follows from it.
+    /// Returns when the first rank ended, if that is known and it printed no cause: other ranks' lost
+    /// connections are consequences of it.
     fn died_silently_first(&self, live: &[Finding]) -> Option<u64> {
         let first = self.sources.iter().filter_map(|source| Some((source.ended_at?, source.rank?))).min()?;
         let ends = |source: &Source<'_>| Some(first) == source.ended_at.zip(source.rank) && !source.is_file;
@@ -131,7 +134,8 @@ impl Judge<'_> {
         (self.sources.iter().any(ends) && !live.iter().any(|it| says(&it))).then_some(first.0)
     }
 
-    /// Whether a mere consequence was found, and before it an exception that no rule knows: it may follow from that.
+    /// Reports whether a consequence was found, and before it an exception that no rule knows, which may be
+    /// its cause.
     fn is_shadowed(&self, best: &Finding, live: &[Finding]) -> bool {
         let is_consequence = self.rules.rules[best.rule].effect && best.strength == Strength::Sign;
         let place = |it: &Finding| (it.source, it.offset);
@@ -140,7 +144,8 @@ impl Judge<'_> {
         is_consequence && live.iter().any(|it| it.strength == Strength::Hint && is_before(it) && !is_known(it))
     }
 
-    /// Whether the end came before the finding: a launcher's word on the first one, or a rank known to have ended earlier.
+    /// Reports whether the end came before the finding: the launcher names it as the first, or its rank ended
+    /// earlier.
     fn is_before(&self, end: &Finding, finding: &Finding) -> bool {
         let ended_at = |finding: &Finding| self.sources[finding.source].ended_at;
         let is_earlier = ended_at(end).zip(ended_at(finding)).is_some_and(|(end, other)| end < other);
@@ -155,7 +160,7 @@ impl Judge<'_> {
         self.rules.subcategories.get(&(category, subcategory.to_owned()))
     }
 
-    /// A verdict about a text in which no rule knows a line, or the run got over all it knows.
+    /// Returns the verdict if no rule matches a line, or the run survived all that matched.
     fn nothing(&self) -> Verdict {
         let is_survived = !self.found.is_empty();
         let has_text = self.sources.iter().any(|source| !source.text.trim_ascii().is_empty());
@@ -178,7 +183,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The decisive line, then what else was found, one line a rule, in order of weight.
+    /// Returns the decisive line, then the other findings, one line for each rule, by weight.
     fn quotes(&self, live: &[Finding]) -> Vec<Quote> {
         let mut rules = BTreeSet::new();
         let mut places = BTreeSet::new();
@@ -197,7 +202,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What else lines speak for; where the verdict is unknown, first of all what was suspected.
+    /// Returns other causes that lines support; if the verdict is unknown, suspected ones come first.
     fn alternatives(&self, verdict: Category, live: &[Finding]) -> Vec<Alternative> {
         let mut seen = BTreeSet::from([verdict, Category::Unknown]);
         let others = live.iter().filter(|other| other.strength > Strength::Trace && seen.insert(self.category(other)));
@@ -209,14 +214,14 @@ impl Judge<'_> {
         others.collect()
     }
 
-    /// The rank that the launcher says failed first, for a line that names none.
+    /// Returns the rank that the launcher names as the first to fail, for a line that names none.
     fn first_rank(&self, best: &Finding) -> Option<u32> {
         let is_rank = |finding: &&Finding| finding.source == best.source && finding.rank.is_some();
         let first = self.found.iter().filter(is_rank).find(|it| self.rules.rules[it.rule].id == elastic::RULE);
         first.and_then(|finding| finding.rank)
     }
 
-    /// Where that rank ran, if any log says so.
+    /// Returns the node of that rank, if any log tells.
     fn node_of(&self, rank: Option<u32>) -> Option<String> {
         let rank = rank?;
         let found = self.found.iter().filter(|finding| finding.rank == Some(rank));

@@ -1,10 +1,13 @@
-//! Why a run failed, from what its ranks wrote and its nodes said: deterministic, offline, in milliseconds.
+//! Diagnoses why a run failed, from the output of its ranks and the kernel logs of its nodes: deterministic,
+//! offline, in milliseconds.
 //!
-//! [`Rules::classify`] takes [`Evidence`] and gives a [`Verdict`]: one of eleven categories, a subcategory, a confidence, the lines
-//! that say so, whom it blames and what to do. Rules are data (rules/*.toml), each with the source that shows its message's form.
-//! How a verdict comes about, and how to add a rule, is in docs/diagnosis.md.
+//! [`Rules::classify`] takes [`Evidence`] and returns a [`Verdict`]: one of eleven categories, a subcategory,
+//! a confidence, the lines that support it, the rank or node at fault, and what to do. Rules are data
+//! (rules/*.toml), each with the source that documents its message's form. docs/reference/diagnosis.md tells
+//! how a verdict is reached, and how to add a rule.
 //!
-//! Keeps A-1 (no I/O, no clock: texts come in, a value goes out) and A-10 (lines, tracebacks and findings have limits).
+//! Keeps A-1 (no I/O, no clock: texts come in, a value goes out) and A-10 (lines, tracebacks and findings
+//! have limits).
 
 mod course;
 mod elastic;

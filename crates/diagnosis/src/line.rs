@@ -1,4 +1,4 @@
-//! A line without what terminals, launchers and loggers put around it: colours, rank and node labels, times.
+//! Strips what terminals, launchers and loggers add around a line: colours, rank and node labels, times.
 
 use std::borrow::Cow;
 
@@ -7,31 +7,32 @@ use regex_automata::util::captures::Captures;
 
 use crate::rules::{RuleError, compile};
 
-/// Bytes of a line that are looked at: a traceback's message fits, a gigabyte of base64 doesn't.
+/// Maximum number of bytes of a line that are examined: a traceback's message fits, a gigabyte of base64
+/// doesn't.
 const LINE_BYTES_MAX: usize = 4096;
-/// Of which so many from its end, where long lines say what went wrong.
+/// Number of these bytes taken from the line's end, where long lines state the error.
 const LINE_TAIL_BYTES: usize = 1024;
-/// Labels around a line, one in another, at most.
+/// Maximum number of nested labels around a line.
 const LABELS_MAX: usize = 5;
 
-/// A line's text and what its labels said.
+/// A line's text and the contents of its labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) text: String,
-    /// What stood before the text: labels, times, levels.
+    /// The prefix of the text: labels, times, levels.
     pub(crate) label: String,
     pub(crate) rank: Option<u32>,
     pub(crate) node: Option<String>,
 }
 
-/// Takes labels off.
+/// Strips labels from lines.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
     labels: Vec<Regex>,
     colour: Regex,
 }
 
-/// Labels as launchers print them; `rank` and `node` are taken from them.
+/// Labels as launchers print them; `rank` and `node` are extracted from them.
 const LABELS: [&str; 13] = [
     // torch.distributed since 2.3, torchrun --tee, Lightning, Megatron
     r"^\s*\[(?:global_)?(?:rank|default|trainer|worker|role|process)[ _:]?(?P<rank>\d{1,6})\]:? ?",
@@ -68,7 +69,7 @@ impl Cleaner {
         })
     }
 
-    /// The text of a raw line. Indentation stays: tracebacks are read by it.
+    /// Returns the text of a raw line. Keeps the indentation, which tracebacks need.
     pub(crate) fn clean(&self, raw: &[u8]) -> Line {
         let cut = shortened(raw);
         let plain = self.without_colours(&cut);
@@ -98,14 +99,14 @@ impl Cleaner {
     }
 }
 
-/// What the pattern and its groups match, if it does.
+/// Returns the matches of the pattern and its groups, if it matches.
 pub(crate) fn captures(regex: &Regex, text: &[u8]) -> Option<Captures> {
     let mut captures = regex.create_captures();
     regex.captures(text, &mut captures);
     captures.is_match().then_some(captures)
 }
 
-/// The part of `text` that a group of that name matched.
+/// Returns the part of `text` that a named group matched.
 pub(crate) fn named(captures: &Captures, name: &str, text: &[u8]) -> Option<String> {
     captures.get_group_by_name(name).map(|part| String::from_utf8_lossy(&text[part.range()]).into_owned())
 }

@@ -1,21 +1,24 @@
-//! Which words a line must contain for a pattern to match it. Thousands of lines are passed over by one search for all such
-//! words; only lines that contain one meet a pattern.
+//! Derives the words that a line must contain for a pattern to match it. A single search for all such words
+//! skips thousands of lines; only lines with one of them are matched against patterns.
 
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{Ast, RepetitionKind};
 
-/// Shorter words than this are in too many lines to be of use.
+/// Minimum length of a useful word; shorter ones are in too many lines.
 const WORD_BYTES_MIN: usize = 3;
-/// Of longer words the beginning is looked for: it finds the same lines and few others, with a search that is much faster to make.
+/// Maximum length of a searched word. The beginning of a longer word finds the same lines and few others, and
+/// the search is built much faster.
 const WORD_BYTES_MAX: usize = 10;
-/// Words that stand in the lines of a run that goes well.
+/// Words in the lines of a healthy run.
 const COMMON: [&str; 8] = ["loss", "lm_loss", "grad", "ppl", "step", "error", "model", "train"];
-/// Alternatives of a pattern at most; one with more is to be split.
+/// Maximum number of alternatives of a pattern; one with more must be split.
 const WORDS_MAX: usize = 32;
 
-/// Words of which every matching line contains at least one, whatever their case; none if the pattern needs no such word.
+/// Returns words of which every matching line contains at least one, in any case; none if the pattern needs
+/// no such word.
 pub(crate) fn required_words(pattern: &str) -> Option<Vec<String>> {
-    // The pattern as it is written is enough, and takes half the time that its meaning would. Half of them are mere words.
+    // Parsing the pattern's syntax is enough, and takes half as long as translating it. Half of the patterns
+    // are mere words.
     let is_word = !pattern.contains(regex_syntax::is_meta_character);
     let words = if is_word { vec![pattern.to_owned()] } else { words_of(&Parser::new().parse(pattern).ok()?)? };
     let words = words.into_iter().map(|word| word.chars().take(WORD_BYTES_MAX).collect::<String>());
@@ -40,14 +43,15 @@ fn words_of(ast: &Ast) -> Option<Vec<String>> {
     }
 }
 
-/// Letters that stand beside each other, or one part of any other kind.
+/// Returns the words of adjacent letters, or of one part of any other kind.
 fn words_of_run(run: &[Ast]) -> Option<Vec<String>> {
     let letter = |ast: &Ast| if let Ast::Literal(literal) = ast { Some(literal.c) } else { None };
     let letters: Option<String> = run.iter().map(letter).collect();
     letters.map_or_else(|| words_of(run.first()?), |letters| Some(vec![letters]))
 }
 
-/// Words are worth as much as the shortest of them; of equals, the fewer. A word of every training log is worth the least.
+/// Ranks words: by the length of the shortest, then by their number, fewer first. A word of every training
+/// log is worth the least.
 fn worth(words: &[String]) -> (usize, usize) {
     let length = |word: &String| if COMMON.contains(&word.trim()) { WORD_BYTES_MIN } else { word.len() };
     let shortest = words.iter().map(length).min().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The rules: data in rules/*.toml, one file a category, read once.
+//! The rules: data in rules/*.toml, one file for each category, read once.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::literal::required_words;
 use gangline_base::FaultCategory as Category;
 
-/// The files of rules that ship with this crate.
+/// The rule files that ship with this crate.
 const FILES: [(&str, &str); 12] = [
     ("hardware.toml", include_str!("../rules/hardware.toml")),
     ("cuda_oom.toml", include_str!("../rules/cuda_oom.toml")),
@@ -23,61 +23,62 @@ const FILES: [(&str, &str); 12] = [
     ("preemption.toml", include_str!("../rules/preemption.toml")),
     ("scheduler_infra.toml", include_str!("../rules/scheduler_infra.toml")),
     ("unknown.toml", include_str!("../rules/unknown.toml")),
-    // Last, so that of rules for one line any other comes first.
+    // Last, so that any other rule for the same line comes first.
     ("python.toml", include_str!("../rules/python.toml")),
 ];
 const COURSE: (&str, &str) = ("course.toml", include_str!("../rules/course.toml"));
 
-/// What opens a Python traceback.
+/// The first line of a Python traceback.
 pub(crate) const TRACEBACK: &str = "traceback (most recent call last)";
 
-/// A compiled pattern takes at most so much, or is refused.
+/// Maximum size of a compiled pattern.
 const PATTERN_BYTES_MAX: usize = 4 << 20;
 
-/// Why rules can't be used. Those that ship are tested, so only an edited file meets this.
+/// The reason rules can't be used. The built-in rules are tested, so only an edited file causes one.
 #[derive(Debug, thiserror::Error)]
 pub enum RuleError {
-    /// A file isn't TOML of the form that docs/diagnosis.md gives.
+    /// A file isn't TOML of the form that docs/reference/diagnosis.md describes.
     #[error("read {file}: {message}")]
     File {
-        /// Which.
+        /// Name of the file.
         file: String,
-        /// What is wrong and where.
+        /// The error and its position.
         message: String,
     },
-    /// A pattern can't be used.
+    /// A pattern is invalid.
     #[error("use the pattern {pattern:?}: {message}")]
     Pattern {
-        /// Which.
+        /// The pattern.
         pattern: String,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
-    /// A rule is incomplete or there twice.
+    /// A rule is incomplete or a duplicate.
     #[error("use the rule {id}: {message}")]
     Rule {
-        /// Which.
+        /// Id of the rule.
         id: String,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
 }
 
-/// How much a matching line says. The order decides: a proof beats an earlier cause, a cause beats an earlier likely one.
+/// The weight of a matching line. The order decides: a proof beats an earlier cause, a cause beats an earlier
+/// likely one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Strength {
-    /// Goes with failures of every kind; alone it decides nothing.
+    /// Accompanies failures of every kind; decides nothing alone.
     Trace,
-    /// Makes one suspect it, no more: the verdict is unknown, and names it as an alternative.
+    /// Raises a suspicion only: the verdict stays unknown, and names it as an alternative.
     Hint,
-    /// Points somewhere, but is often a consequence.
+    /// Points to a cause, but is often a consequence.
     Sign,
     /// Usually the cause.
     Likely,
     /// Names the cause.
     Cause,
-    /// A physical fact, said by what it happened to.
+    /// A physical fact, reported by the affected component.
     Proof,
 }
 
@@ -91,7 +92,7 @@ impl Strength {
         }
     }
 
-    /// How often such a line alone is right, on the corpus in tests/; see docs/diagnosis.md.
+    /// Returns how often such a line alone is right on the corpus in tests/; see docs/reference/diagnosis.md.
     pub(crate) fn confidence(self) -> f64 {
         match self {
             Strength::Proof => 0.95,
@@ -104,13 +105,13 @@ impl Strength {
     }
 }
 
-/// In whose code an exception was raised.
+/// Whose code raised an exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Raised {
-    /// The program's own.
+    /// The program's own code.
     Own,
-    /// That of a library, or nobody knows.
+    /// A library's, or unknown code.
     Library,
 }
 
@@ -123,7 +124,7 @@ struct RuleFile {
     rule: Vec<Rule>,
 }
 
-/// What a cause means, and what to do.
+/// Summary of a cause, and advice.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Subcategory {
@@ -131,7 +132,7 @@ pub(crate) struct Subcategory {
     pub(crate) advice: String,
 }
 
-/// A rule: lines that say one thing.
+/// A rule: patterns of lines with the same meaning.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
@@ -140,76 +141,76 @@ pub(crate) struct Rule {
     pub(crate) category: Option<Category>,
     pub(crate) subcategory: String,
     pub(crate) strength: Strength,
-    /// Any of these in a line, whatever the case; groups named rank and node say whom it blames.
+    /// Alternative patterns, case-insensitive; groups named rank and node tell which one is at fault.
     pub(crate) patterns: Vec<String>,
-    /// Not when this is in the line too.
+    /// The line must not match this.
     pub(crate) unless: Option<String>,
-    /// Only when this is in one of the lines around it.
+    /// A line nearby must match this.
     pub(crate) near: Option<String>,
-    /// Only for the last line of a traceback, which says the exception.
+    /// Only the last line of a traceback, which names the exception, can match.
     #[serde(default)]
     pub(crate) traceback: bool,
-    /// Only for a traceback that went through such a place.
+    /// The traceback must have a frame that matches this.
     pub(crate) frames: Option<String>,
-    /// Not for a traceback that went through such a place.
+    /// The traceback must not have a frame that matches this.
     pub(crate) unless_frames: Option<String>,
-    /// Only for an exception raised there.
+    /// The exception must be raised in such code.
     pub(crate) raised: Option<Raised>,
-    /// Often follows from a fault elsewhere: equals come first.
+    /// Often a consequence of a fault elsewhere: equally strong lines of other rules come first.
     #[serde(default)]
     pub(crate) effect: bool,
-    /// Says only that another process went away: how that one ended says more.
+    /// Tells only that another process went away: how that one ended is more informative.
     #[serde(default)]
     pub(crate) peer: bool,
-    /// Says how the process ended that ended first.
+    /// Tells how the first process to end ended.
     #[serde(default)]
     pub(crate) first: bool,
-    /// A logger's level doesn't matter: such lines are notes by nature.
+    /// The logger's level is ignored: such lines are notes by nature.
     #[serde(default)]
     pub(crate) any_level: bool,
-    /// True even if the run went on for a while.
+    /// Valid even if the run continued for a while.
     #[serde(default)]
     pub(crate) sticky: bool,
-    /// Where the form of the message is from.
+    /// The source that documents the message's form.
     pub(crate) source: String,
 }
 
-/// What lines say of a run's course, rather than of a fault.
+/// Patterns of lines about a run's progress rather than a fault.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Course {
-    /// A step was done.
+    /// A finished step.
     pub(crate) progress: String,
-    /// And these make it none.
+    /// Exceptions to `progress`.
     pub(crate) not_progress: String,
-    /// The run began anew.
+    /// A restart of the run.
     pub(crate) restart: String,
-    /// The run ended well.
+    /// Success of the run.
     pub(crate) success: String,
-    /// The line's fault was dealt with.
+    /// A fault that was handled.
     pub(crate) handled: String,
-    /// The line says nothing, whatever its words.
+    /// Irrelevant lines, whatever their words.
     pub(crate) noise: String,
-    /// The line is a logger's warning.
+    /// A logger's warning.
     pub(crate) warning: String,
-    /// And these aren't, though they say so.
+    /// Exceptions to `warning`.
     pub(crate) not_warning: String,
-    /// The line is a logger's note.
+    /// A logger's note.
     pub(crate) note: String,
-    /// The line is an exception, as it ends a traceback.
+    /// The exception line that ends a traceback.
     pub(crate) exception: String,
-    /// The traceback's place is in a library.
+    /// A frame in a library.
     pub(crate) library: String,
 }
 
-/// A pattern: the rule's place among the rules, the pattern's among its patterns.
+/// A pattern: the rule's index, and the pattern's index within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) rule: usize,
     pub(crate) pattern: usize,
 }
 
-/// The rules, ready to be asked. Making them takes longer than asking them: make them once.
+/// The compiled rules. Building them takes longer than using them, so build them once.
 #[derive(Debug)]
 pub struct Rules {
     pub(crate) rules: Vec<Rule>,
@@ -217,15 +218,15 @@ pub struct Rules {
     pub(crate) course: Course,
     pub(crate) cleaner: crate::line::Cleaner,
     pub(crate) words: AhoCorasick,
-    /// For each word, the patterns that need it; none for the word that opens a traceback.
+    /// For each word, the patterns that need it; empty for the word that opens a traceback.
     pub(crate) patterns_of_word: Vec<Vec<Place>>,
 }
 
 impl Rules {
-    /// The rules that ship.
+    /// Builds the built-in rules.
     ///
     /// # Errors
-    /// When one of their files was edited and isn't right.
+    /// If one of their files was edited and is invalid.
     pub fn new() -> Result<Rules, RuleError> {
         let (mut rules, mut subcategories) = (Vec::new(), BTreeMap::new());
         for (name, text) in FILES {
@@ -239,7 +240,8 @@ impl Rules {
             places.entry(word).or_default().push(place);
         }
         let (words, patterns_of_word): (Vec<String>, Vec<Vec<Place>>) = places.into_iter().unzip();
-        // Half as fast to search with as a DFA, and made in a quarter of the time: mostly there is one log to search.
+        // Half as fast in a search as a DFA, but built in a quarter of the time; usually there is only one
+        // log to search.
         let kind = Some(AhoCorasickKind::ContiguousNFA);
         let words = AhoCorasick::builder().ascii_case_insensitive(true).kind(kind).build(&words);
         let words = words.map_err(|error| pattern_error("the words of all rules", &error))?;
@@ -247,13 +249,13 @@ impl Rules {
         Ok(Rules { rules, subcategories, course: read(COURSE.0, COURSE.1)?, cleaner, words, patterns_of_word })
     }
 
-    /// How many rules there are.
+    /// Returns the number of rules.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// Never, with the rules that ship.
+    /// Reports whether there are no rules; never true for the built-in ones.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
@@ -264,7 +266,7 @@ fn read<T: serde::de::DeserializeOwned>(name: &str, text: &str) -> Result<T, Rul
     toml::from_str(text).map_err(|error| RuleError::File { file: name.to_owned(), message: error.to_string() })
 }
 
-/// The words of all patterns that are looked for in lines.
+/// Returns the words to search for of all patterns for lines.
 fn words(rules: &[Rule]) -> Result<Vec<(Place, String)>, RuleError> {
     let mut words = Vec::new();
     let message = "write it so that a match needs a word of three letters or more";
@@ -278,9 +280,9 @@ fn words(rules: &[Rule]) -> Result<Vec<(Place, String)>, RuleError> {
     Ok(words)
 }
 
-/// A pattern as all are: bytes, any case, no Unicode classes.
+/// Compiles a pattern the same way for all: bytes, case-insensitive, no Unicode classes.
 pub(crate) fn compile(pattern: &str) -> Result<Regex, RuleError> {
-    // No prefilter: it takes most of the time that making a pattern takes, and a pattern meets few lines.
+    // No prefilter: building it takes most of the compile time, and a pattern is matched against few lines.
     let config = Config::new().utf8_empty(false).auto_prefilter(false).nfa_size_limit(Some(PATTERN_BYTES_MAX));
     let syntax = syntax::Config::new().unicode(false).utf8(false).case_insensitive(true);
     let regex = Regex::builder().configure(config).syntax(syntax).build(pattern);

@@ -1,4 +1,4 @@
-//! Finds the lines that rules know, in all texts.
+//! Finds the lines that match rules, in all texts.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,22 +13,25 @@ use crate::source::Source;
 use crate::text::Text;
 use crate::traceback::{self, Traceback};
 
-/// Lines with a known word that are looked at, at the beginning of a text and at its end: between them is repetition.
+/// Maximum number of lines with a known word that are examined, at the beginning of a text and at its end;
+/// those between are repetition.
 const LINES_HEAD_MAX: usize = 1_000;
 const LINES_TAIL_MAX: usize = 4_000;
-/// Known words of a line that are looked at.
+/// Maximum number of known words of a line that are examined.
 const WORDS_MAX: usize = 256;
-/// Findings of a rule in a text that are kept, the first ones and the last ones.
+/// Maximum number of findings of a rule in a text that are kept: the first and the last ones.
 const FINDINGS_EACH_MAX: usize = 16;
-/// Tracebacks of a text that are read.
+/// Maximum number of tracebacks of a text that are read.
 const TRACEBACKS_MAX: usize = 400;
-/// Letters of a line's text in which its logger's level is looked for.
+/// Length of a line's beginning in which its logger's level is searched for.
 const LEVEL_WITHIN: usize = 60;
-/// Lines before and after, in which `near` is looked for.
+/// Numbers of lines before and after in which `near` is searched for.
 const NEAR_BEFORE: usize = 40;
 const NEAR_AFTER: usize = 20;
+/// Maximum number of bytes of such a line that are examined.
+const NEAR_LINE_BYTES_MAX: usize = 4096;
 
-/// A line that a rule knows.
+/// A line that matches a rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     pub(crate) rule: usize,
@@ -38,13 +41,13 @@ pub(crate) struct Finding {
     pub(crate) rank: Option<u32>,
     pub(crate) node: Option<String>,
     pub(crate) strength: Strength,
-    /// The run went on after it.
+    /// Whether the run continued after it.
     pub(crate) is_survived: bool,
-    /// It belongs to an attempt before the last one.
+    /// Whether it belongs to an attempt before the last one.
     pub(crate) is_earlier: bool,
 }
 
-/// Patterns compiled so far: most rules are never met, so most are never compiled.
+/// The patterns compiled so far. Most rules never meet a candidate line, so most are never compiled.
 pub(crate) struct Matcher<'r> {
     rules: &'r Rules,
     compiled: BTreeMap<&'r str, Option<Regex>>,
@@ -59,7 +62,8 @@ impl<'r> Matcher<'r> {
         self.rules
     }
 
-    /// A pattern. One that can't be compiled matches nothing; a test compiles them all.
+    /// Returns a compiled pattern. A pattern that can't be compiled matches nothing; a test compiles them
+    /// all.
     pub(crate) fn regex(&mut self, pattern: &'r str) -> Option<&Regex> {
         self.compiled.entry(pattern).or_insert_with(|| compile(pattern).ok()).as_ref()
     }
@@ -68,7 +72,7 @@ impl<'r> Matcher<'r> {
         self.regex(pattern).is_some_and(|regex| regex.is_match(text.as_bytes()))
     }
 
-    /// The parts that a pattern of a rule names.
+    /// Returns the named groups of a rule's pattern.
     fn captures(&mut self, rule: &'r Rule, pattern: usize, text: &str) -> Option<Captures> {
         let found = captures(self.regex(rule.patterns.get(pattern)?)?, text.as_bytes())?;
         let is_excluded = rule.unless.as_deref().is_some_and(|unless| self.matches(unless, text));
@@ -76,7 +80,7 @@ impl<'r> Matcher<'r> {
     }
 }
 
-/// All findings in a text, in the order of its lines.
+/// Returns all findings in a text, in the order of its lines.
 pub(crate) fn scan(matcher: &mut Matcher<'_>, index: usize, source: &Source<'_>) -> Vec<Finding> {
     let rules = matcher.rules;
     let text = Text::whole(&source.text);
@@ -107,7 +111,7 @@ pub(crate) fn scan(matcher: &mut Matcher<'_>, index: usize, source: &Source<'_>)
     findings
 }
 
-/// Lines in which a known word stands, and which words.
+/// Returns the lines that contain a known word, and which words.
 fn lines_with_words(rules: &Rules, text: &Text<'_>) -> Vec<((usize, usize), Vec<usize>)> {
     let mut head: Vec<((usize, usize), Vec<usize>)> = Vec::new();
     let mut tail: VecDeque<((usize, usize), Vec<usize>)> = VecDeque::new();
@@ -140,7 +144,7 @@ struct Scan<'s, 'm, 'r, 'a> {
     text: Text<'s>,
     findings: Vec<Finding>,
     counts: BTreeMap<usize, usize>,
-    /// Where the exceptions of tracebacks stand that were read.
+    /// Offsets of the exceptions whose tracebacks were read.
     exceptions: BTreeSet<usize>,
     matcher: &'m mut Matcher<'r>,
 }
@@ -171,12 +175,12 @@ impl<'r> Scan<'_, '_, 'r, '_> {
         }
     }
 
-    /// Whether the traceback went through such a place, if one is asked for.
+    /// Reports whether the traceback has a matching frame; none if no pattern is given.
     fn went(&mut self, place: Option<&'r str>, traceback: &Traceback) -> Option<bool> {
         place.map(|place| self.matcher.matches(place, &traceback.frames))
     }
 
-    /// Notes the line if the pattern fits and the rule hasn't noted it.
+    /// Adds a finding if the pattern matches and the rule has none for the line yet.
     fn note(&mut self, place: Place, offset: usize, line: &Line) {
         let index = place.rule;
         let rule = &self.matcher.rules.rules[index];
@@ -185,7 +189,7 @@ impl<'r> Scan<'_, '_, 'r, '_> {
         }
         let Some(found) = self.matcher.captures(rule, place.pattern, &line.text) else { return };
         let course = &self.matcher.rules.course;
-        // An exception is no key with a value, though `KeyError: 10` looks like one.
+        // An exception isn't a key with a value, though `KeyError: 10` looks like one.
         if !rule.sticky && !rule.traceback && self.matcher.matches(&course.noise, &line.text) {
             return;
         }
@@ -217,7 +221,7 @@ impl<'r> Scan<'_, '_, 'r, '_> {
         self.findings.push(finding);
     }
 
-    /// What a line weighs that its logger called a warning or a note.
+    /// Returns the strength of a line, lowered if its logger called it a warning or a note.
     fn strength(&mut self, strength: Strength, line: &Line) -> Strength {
         let beginning: String = line.label.chars().chain(line.text.chars().take(LEVEL_WITHIN)).collect();
         let course = &self.matcher.rules.course;
@@ -232,10 +236,10 @@ impl<'r> Scan<'_, '_, 'r, '_> {
         }
     }
 
-    fn is_near(&mut self, near: &str, offset: usize) -> bool {
-        let Some(regex) = compile(near).ok() else { return false };
+    fn is_near(&mut self, near: &'r str, offset: usize) -> bool {
         let after = self.text.lines_from(offset).take(NEAR_AFTER);
         let mut lines = self.text.lines_before(offset).take(NEAR_BEFORE).chain(after);
-        lines.any(|(_, line)| regex.is_match(&line[..line.len().min(4096)]))
+        let Some(regex) = self.matcher.regex(near) else { return false };
+        lines.any(|(_, line)| regex.is_match(&line[..line.len().min(NEAR_LINE_BYTES_MAX)]))
     }
 }

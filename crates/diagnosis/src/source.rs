@@ -1,11 +1,11 @@
-//! Everything known, as texts of one kind: logs, kernels' lines, and lines made of events and exit codes.
+//! Converts all evidence to texts of one kind: logs, kernel logs, and lines made of events and exit codes.
 
 use std::borrow::Cow;
 
 use crate::evidence::{DeviceFault, Evidence, LeftOut, Log};
 use crate::text::Text;
 
-/// A text and whose it is.
+/// A text and its origin.
 #[derive(Debug)]
 pub(crate) struct Source<'a> {
     pub(crate) name: String,
@@ -14,20 +14,20 @@ pub(crate) struct Source<'a> {
     /// When its writer ended, in nanoseconds since the epoch.
     pub(crate) ended_at: Option<u64>,
     pub(crate) text: Cow<'a, [u8]>,
-    /// Its lines stand in a file and have numbers.
+    /// Whether its lines are those of a file and have numbers.
     pub(crate) is_file: bool,
     pub(crate) left_out: Option<LeftOut>,
 }
 
 impl Source<'_> {
-    /// The number of the line at `offset`; 0 for what has no lines.
+    /// Returns the number of the line at `offset`; 0 for a source without lines.
     pub(crate) fn line_number(&self, offset: usize) -> usize {
         let before = self.left_out.filter(|left_out| offset >= left_out.at).map_or(0, |left_out| left_out.lines);
         if self.is_file { Text::whole(&self.text).number(offset) + before } else { 0 }
     }
 }
 
-/// Orders them so that the order they came in doesn't matter.
+/// Returns the texts in an order that doesn't depend on the evidence's order.
 pub(crate) fn sources<'a>(evidence: &'a Evidence<'_>) -> Vec<Source<'a>> {
     let mut sources: Vec<Source<'a>> = Vec::new();
     for kernel in &evidence.kernels {
@@ -65,7 +65,7 @@ fn log_and_end<'a>(log: &'a Log<'_>) -> impl Iterator<Item = Source<'a>> {
     std::iter::once(text).chain(end(&log.name, log.exit_code, log.signal)).map(whose)
 }
 
-/// An end in words that rules know.
+/// Describes an exit code or signal in words that rules know.
 fn end<'a>(name: &str, exit_code: Option<i32>, signal: Option<i32>) -> Option<Source<'a>> {
     let text = match (signal, exit_code) {
         (Some(signal), _) => format!("ended by signal {signal}"),

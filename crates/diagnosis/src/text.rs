@@ -1,4 +1,5 @@
-//! A text as lines, found from any place in it. A carriage return ends a line too: progress bars write so.
+//! A text as lines that can be reached from any offset. A carriage return ends a line too, as progress bars
+//! use it.
 
 use memchr::{memchr_iter, memchr2, memrchr2};
 
@@ -17,7 +18,7 @@ impl<'a> Text<'a> {
         self.bytes.len()
     }
 
-    /// Where the line that `offset` is in begins and ends.
+    /// Returns the bounds of the line at `offset`.
     pub(crate) fn bounds(&self, offset: usize) -> (usize, usize) {
         let start = memrchr2(b'\n', b'\r', &self.bytes[..offset]).map_or(0, |end| end + 1);
         (start, self.end(offset))
@@ -31,7 +32,7 @@ impl<'a> Text<'a> {
         memchr2(b'\n', b'\r', &self.bytes[offset..]).map_or(self.bytes.len(), |length| offset + length)
     }
 
-    /// Lines with where they begin, from the one that begins at `start`.
+    /// Returns lines with their offsets, from the one that begins at `start`.
     pub(crate) fn lines_from(&self, start: usize) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
         let (text, mut next) = (*self, start);
         std::iter::from_fn(move || {
@@ -45,13 +46,13 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// All lines, the last first.
+    /// Returns all lines, the last first.
     pub(crate) fn lines_backwards(&self) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
         let is_ended = matches!(self.bytes.last(), None | Some(b'\n' | b'\r'));
         self.lines_before(if is_ended { self.bytes.len() } else { self.bytes.len() + 1 })
     }
 
-    /// Lines before the one that begins at `start`, the nearest first.
+    /// Returns the lines before the one that begins at `start`, the nearest first.
     pub(crate) fn lines_before(&self, start: usize) -> impl Iterator<Item = (usize, &'a [u8])> + use<'a> {
         let (text, mut end) = (*self, start);
         std::iter::from_fn(move || {
@@ -62,7 +63,7 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// The number, from 1, of the line at `offset`, as editors count.
+    /// Returns the number of the line at `offset`, counted from 1.
     pub(crate) fn number(&self, offset: usize) -> usize {
         memchr_iter(b'\n', &self.bytes[..offset]).count() + 1
     }

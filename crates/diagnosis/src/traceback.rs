@@ -1,28 +1,29 @@
-//! A Python traceback in a log: which places it went through, and the exception that ends it.
+//! Parses a Python traceback in a log: its frames, and the exception that ends it.
 
 use crate::line::{Cleaner, Line};
 use crate::text::Text;
 
-/// Lines of a traceback at most; deeper ones are recursion.
+/// Maximum number of lines of a traceback; deeper ones are recursion.
 const LINES_MAX: usize = 600;
-/// Bytes of its places that are kept.
+/// Maximum number of bytes of its frames that are kept.
 const FRAMES_BYTES_MAX: usize = 32 << 10;
 
-/// Lines above an exception in which its places are looked for, when the line that opens the traceback is lost.
+/// Number of lines above an exception in which its frames are searched for, when the traceback's first line
+/// is lost.
 const LINES_ABOVE_MAX: usize = 80;
-/// Lines between two places at most: code, and the marks under it.
+/// Maximum number of lines between two frames: code, and the marks under it.
 const LINES_BETWEEN_MAX: usize = 3;
 
 /// A traceback.
 #[derive(Debug, Default)]
 pub(crate) struct Traceback {
-    /// `File "…", line …, in …` and their lines of code, one under the other.
+    /// Frames, `File "…", line …, in …`, with their lines of code, one under the other.
     pub(crate) frames: String,
-    /// The last of those places: where the exception was raised. Empty if places were cut out.
+    /// The last frame: where the exception was raised. Empty if frames were cut out.
     pub(crate) innermost: String,
-    /// Where the line of the exception begins in the text.
+    /// Offset of the exception's line in the text.
     pub(crate) offset: usize,
-    /// That line.
+    /// The exception's line.
     pub(crate) exception: Line,
 }
 
@@ -43,7 +44,7 @@ impl Traceback {
     }
 }
 
-/// Reads the traceback whose first line begins at `start`. Lines of other ranks may stand between its lines.
+/// Reads the traceback whose first line begins at `start`. Lines of other ranks may be interleaved.
 pub(crate) fn read(text: &Text<'_>, start: usize, cleaner: &Cleaner) -> Option<Traceback> {
     let mut lines = text.lines_from(start);
     let opening = cleaner.clean(lines.next()?.1);
@@ -58,7 +59,7 @@ fn read_plain(lines: impl Iterator<Item = (usize, Line)>) -> Option<Traceback> {
         let indent = line.text.len() - line.text.trim_start().len();
         match frame_indent {
             None if is_place(line.text.trim_start()) => frame_indent = Some(indent),
-            // Not a traceback after all, or one whose places were cut out.
+            // Not a traceback after all, or one whose frames were cut out.
             None => return Some(traceback.ended(offset, line)),
             Some(least) if indent < least => return Some(traceback.ended(offset, line)),
             Some(_) => {}
@@ -68,7 +69,7 @@ fn read_plain(lines: impl Iterator<Item = (usize, Line)>) -> Option<Traceback> {
     None
 }
 
-/// One as rich draws them, in a frame: the exception stands under it.
+/// Reads a traceback that rich drew in a frame: the exception is below it.
 fn read_rich(lines: impl Iterator<Item = (usize, Line)>) -> Option<Traceback> {
     let (mut traceback, mut is_over) = (Traceback::default(), false);
     for (offset, line) in lines {
@@ -81,7 +82,7 @@ fn read_rich(lines: impl Iterator<Item = (usize, Line)>) -> Option<Traceback> {
     None
 }
 
-/// The traceback that ends with the line at `end`, from the places above it; none if there are none.
+/// Reads the traceback that ends with the line at `end`, from the frames above it; none if there are none.
 pub(crate) fn read_above(text: &Text<'_>, end: usize, exception: Line, cleaner: &Cleaner) -> Option<Traceback> {
     let (mut lines, mut between) = (Vec::new(), 0);
     for (_, raw) in text.lines_before(end).take(LINES_ABOVE_MAX) {
@@ -102,7 +103,7 @@ pub(crate) fn read_above(text: &Text<'_>, end: usize, exception: Line, cleaner: 
     Some(traceback.ended(end, exception))
 }
 
-/// A line of a traceback without what is drawn around it; places as Python writes them: rich's are `│ /a/b.py:3 in f │`.
+/// Strips the box around a line of a traceback, and converts rich's `│ /a/b.py:3 in f │` to Python's form.
 fn unframed(line: &str) -> String {
     let inside = line.trim_matches(|letter: char| letter == '│' || letter.is_whitespace());
     match inside.split_once(".py:") {

@@ -1,66 +1,68 @@
-//! What is said of a failed run.
+//! The verdict on a failed run.
 
 use gangline_base::FaultCategory as Category;
 use serde::Serialize;
 
-/// Why a run failed, with the lines that say so.
+/// Why a run failed, with the lines that support it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The kind of cause.
+    /// Category of the cause.
     pub category: Category,
-    /// The cause itself, as `ecc` or `import_error`; docs/diagnosis.md lists them.
+    /// The cause within its category, such as `ecc` or `import_error`; docs/reference/diagnosis.md lists
+    /// them.
     pub subcategory: String,
-    /// How likely the category is right, from 0 to 1; below 0.5 the category is `unknown`.
+    /// Probability that the category is right, from 0 to 1; below 0.5 the category is `unknown`.
     pub confidence: f64,
-    /// The same in a word.
+    /// The confidence as a word.
     pub certainty: Certainty,
-    /// What happened, in a sentence.
+    /// One sentence on what happened.
     pub summary: String,
-    /// The lines that say so, the decisive one first.
+    /// The lines that support it, the decisive one first.
     pub evidence: Vec<Quote>,
-    /// The rank where it began.
+    /// The rank in which the failure began.
     pub rank: Option<u32>,
-    /// The node where it began.
+    /// The node on which the failure began.
     pub node: Option<String>,
     /// What to do about it.
     pub advice: String,
-    /// The rule that decided, as rules/*.toml names it; none if none did.
+    /// The rule that decided, by its id in rules/*.toml; none if none did.
     pub rule: Option<String>,
-    /// The decisive line is one that often follows from something else, as a lost connection does: what another node says may be the cause.
+    /// Whether the decisive line is often a consequence of something else, as a lost connection is: another
+    /// node's log may name the cause.
     pub is_consequence: bool,
     /// Where the form of the decisive line is documented.
     pub source: Option<String>,
-    /// Other kinds of cause that lines speak for, likeliest first.
+    /// Other causes that lines support, likeliest first.
     pub alternatives: Vec<Alternative>,
 }
 
-/// What else it could have been.
+/// Another possible cause.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Alternative {
-    /// The kind of cause.
+    /// Category of the cause.
     pub category: Category,
-    /// The cause itself.
+    /// The cause within its category.
     pub subcategory: String,
-    /// How much its best line would weigh alone, from 0 to 1.
+    /// Confidence that its best line would have alone, from 0 to 1.
     pub confidence: f64,
 }
 
-/// A line that speaks for a verdict.
+/// A line that supports a verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Quote {
-    /// The log it stands in.
+    /// Name of its log.
     pub log: String,
-    /// Its number there, from 1; 0 for what isn't a line, as an exit code.
+    /// Its number in the log, from 1; 0 for evidence that isn't a line, such as an exit code.
     pub line: usize,
-    /// Who wrote it.
+    /// The rank that wrote it.
     pub rank: Option<u32>,
-    /// Where.
+    /// The node of that rank.
     pub node: Option<String>,
     /// The line without colours, shortened.
     pub text: String,
 }
 
-/// A confidence in a word.
+/// A confidence as a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Certainty {
@@ -68,12 +70,12 @@ pub enum Certainty {
     High,
     /// At least 0.5: likely, look at the lines.
     Medium,
-    /// Below: a guess.
+    /// Below 0.5: a guess.
     Low,
 }
 
 impl Certainty {
-    /// The word for a confidence.
+    /// Returns the word for a confidence.
     #[must_use]
     pub fn of(confidence: f64) -> Certainty {
         match confidence {
@@ -83,7 +85,7 @@ impl Certainty {
         }
     }
 
-    /// Its stable name.
+    /// Returns its stable name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

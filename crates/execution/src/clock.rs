@@ -1,11 +1,11 @@
-//! The wall clock that never goes back, and how times are written in logs. Read only at the edges of this crate.
+//! A wall clock that never goes back, and the format of times in logs. Read only at the edges of this crate.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use gangline_base::Timestamp;
 
-/// Wall time as of the start of this process, carried on by the monotonic clock: a step of the system clock during a run
-/// can't make a rank's time negative.
+/// Wall time at the start of this process, advanced by the monotonic clock: an adjustment of the system clock
+/// during a run can't make a rank's time negative.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     started: Timestamp,
@@ -19,18 +19,18 @@ impl Clock {
         Clock { started: Timestamp::EPOCH + since_epoch, reference: Instant::now() }
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub(crate) fn now(&self) -> Timestamp {
         self.started + self.reference.elapsed()
     }
 
-    /// The monotonic instant of a time on this clock; times before the start become the start.
+    /// Returns the monotonic instant of a time on this clock; times before the start become the start.
     pub(crate) fn instant(&self, at: Timestamp) -> Instant {
         self.reference + at.since(self.started)
     }
 }
 
-/// `2026-11-21T09:30:00.123456Z`.
+/// Formats a time as `2026-11-21T09:30:00.123456Z`.
 pub(crate) fn utc(at: Timestamp) -> String {
     let seconds = at.unix_nanos() / 1_000_000_000;
     let micros = at.unix_nanos() / 1_000 % 1_000_000;
@@ -39,7 +39,8 @@ pub(crate) fn utc(at: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// Year, month and day of a number of days since 1970-01-01 (Howard Hinnant's algorithm, for non-negative days).
+/// Returns year, month and day of a number of days since 1970-01-01 (Howard Hinnant's algorithm, for
+/// non-negative days).
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;

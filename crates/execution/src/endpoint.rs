@@ -1,8 +1,9 @@
-//! How a control plane is reached, by what its data folder says: its Unix socket there, or, from other machines and where a
-//! folder can hold no socket, its URL with the certificates that are trusted for it. Either way the control plane proves to
-//! be the owner of the folder before it is sent anything, so who takes its place while it is down learns nothing and is
-//! obeyed in nothing. A URL in the clear proves nothing and is not used; it is there for browsers, for those who name it
-//! themselves, and for supervisors of the release before, which know nothing else.
+//! How clients and supervisors reach a control plane, given its data folder: through the Unix socket there,
+//! or, from other machines and where the folder can hold no socket, through its URL with the certificates
+//! that are trusted for it. Either way the control plane proves that it owns the folder before it is sent
+//! anything; an impostor that takes its place while it is down learns nothing and can command nothing. A
+//! plain `http` URL proves nothing and is not used; it exists for browsers, for users who name it explicitly,
+//! and for supervisors of the previous release, which know nothing else.
 
 mod socket;
 mod transport;
@@ -21,12 +22,14 @@ pub use socket::{DataFolder, Impostor, SOCKET_FILE, is_down};
 use crate::files::write_durably;
 use transport::SocketConnector;
 
-/// In the data folder: the control plane's URL as the only line.
+/// File in the data folder with the control plane's URL as its only line.
 pub const ENDPOINT_FILE: &str = "endpoint";
-/// Beside it, if the URL is an `https` one: PEM with the certificate that the control plane shows and those that signed it.
+/// File next to it, if the URL is an `https` one: PEM with the control plane's certificate and those that
+/// signed it.
 pub const CERTIFICATE_FILE: &str = "certificate.pem";
 
-/// Says in the data folder how the control plane is reached: the certificates first, since who reads the URL needs them.
+/// Writes to the data folder how the control plane is reached: the certificates first, since readers of the
+/// URL need them.
 ///
 /// # Errors
 /// If a file can't be written.
@@ -37,64 +40,65 @@ pub fn publish(folder: &Path, url: &str, certificates: Option<&str>) -> io::Resu
     write_durably(&folder.join(ENDPOINT_FILE), format!("{url}\n").as_bytes())
 }
 
-/// What a request over the socket names as its host; no name is looked up for it.
+/// Host part of requests over the socket; it is never looked up.
 const SOCKET_URL: &str = "http://127.0.0.1";
-/// The longest URL or certificates that are read, in bytes (A-10).
+/// Maximum size of the URL or the certificates, in bytes (A-10).
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A header of supervisors' reports: `JOB/ATTEMPT/EPOCH` in numbers, the epoch as it is printed, so that the attempt's token can be checked before the body
-/// is read. Supervisors of the release before don't send it.
+/// Header of supervisors' reports: `JOB/ATTEMPT/EPOCH` in numbers, the epoch as it is printed. It lets the
+/// control plane check the attempt's token before it reads the body. Supervisors of the previous release
+/// don't send it.
 pub const ATTEMPT_HEADER: &str = "gangline-attempt";
 
-/// How to speak to a control plane that proves to be the owner of its data folder.
+/// A connection to a control plane that proves to be the owner of its data folder.
 #[derive(Clone, Debug)]
 pub struct Way {
-    /// Before the path of a request.
+    /// Base URL of requests.
     pub url: String,
-    /// Makes the requests.
+    /// The HTTP client.
     pub agent: ureq::Agent,
     is_socket: bool,
 }
 
-/// Why there is no way to a control plane.
+/// The reason a control plane can't be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum WayError {
-    /// A file of the folder, or the folder itself, can't be read.
+    /// The folder, or a file in it, can't be read.
     #[error("read {path}: {source}")]
     Unreadable {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// Nobody listens at the socket, and the URL isn't one that proves anything.
     #[error("find a control plane: nobody listens at {path}, and {url} could be anybody's")]
     Down {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// The URL.
         url: String,
     },
-    /// Somebody else listens at the socket, or it can't be used.
+    /// Another user's process listens at the socket, or the socket can't be used.
     #[error("reach the control plane at {path}: {source}")]
     Socket {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The certificates aren't any.
+    /// The certificates are invalid.
     #[error("use the certificates for {url}: {source}")]
     Certificates {
-        /// Of the control plane.
+        /// The control plane's URL.
         url: String,
-        /// Why.
+        /// The cause.
         source: Box<ureq::Error>,
     },
 }
 
 impl WayError {
-    /// Whether somebody answers who isn't the owner of the folder.
+    /// Reports whether somebody other than the folder's owner answers.
     #[must_use]
     pub fn is_impostor(&self) -> bool {
         matches!(self, WayError::Socket { source, .. } if is_impostor(source))
@@ -102,10 +106,10 @@ impl WayError {
 }
 
 impl Way {
-    /// The way to the control plane of a data folder. Requests take no longer than `time_max`.
+    /// Finds the control plane of a data folder. Its requests take at most `time_max`.
     ///
     /// # Errors
-    /// [`WayError`] if there is none now: the control plane may be down, or somebody else be in its place.
+    /// [`WayError`] if it can't be reached now: it may be down, or an impostor in its place.
     pub fn find(folder: &Path, time_max: Duration) -> Result<Way, WayError> {
         let held =
             DataFolder::open(folder).map_err(|source| WayError::Unreadable { path: folder.to_owned(), source })?;
@@ -116,7 +120,7 @@ impl Way {
         }
     }
 
-    /// Whether it is the socket of the folder, rather than a URL.
+    /// Reports whether this is the folder's socket rather than a URL.
     #[must_use]
     pub fn is_socket(&self) -> bool {
         self.is_socket
@@ -134,7 +138,7 @@ impl Way {
         Way { url: SOCKET_URL.to_owned(), agent, is_socket: true }
     }
 
-    /// By TLS, with the certificates of the folder and no others.
+    /// Connects by TLS, trusting only the folder's certificates.
     fn by_url(folder: &Path, held: &DataFolder, time_max: Duration) -> Result<Way, WayError> {
         let read = |name: &str| {
             read_owned(held, name).map_err(|source| WayError::Unreadable { path: folder.join(name), source })
@@ -156,35 +160,36 @@ impl fmt::Display for Way {
     }
 }
 
-/// A small file of the folder that nobody else could have put there.
+/// Reads a small file of the folder that only the folder's owner or root could have written.
 fn read_owned(folder: &DataFolder, name: &str) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     folder.open_owned(name)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The URL that a data folder names.
+/// Returns the URL from a data folder.
 ///
 /// # Errors
-/// If it can't be read, or somebody else has put it there.
+/// If it can't be read, or another user wrote it.
 pub fn url(folder: &Path) -> io::Result<String> {
     let bytes = read_owned(&DataFolder::open(folder)?, ENDPOINT_FILE)?;
     Ok(String::from_utf8_lossy(&bytes).trim().trim_end_matches('/').to_owned())
 }
 
-/// The certificates that a data folder vouches for.
+/// Returns the certificates from a data folder.
 ///
 /// # Errors
-/// If they can't be read, or somebody else has put them there.
+/// If they can't be read, or another user wrote them.
 pub fn certificates(folder: &Path) -> io::Result<Vec<u8>> {
     read_owned(&DataFolder::open(folder)?, CERTIFICATE_FILE)
 }
 
-/// An HTTP client that gives up after `time_max` and trusts these certificates (PEM), and without any no TLS at all. It
-/// follows no redirections and knows no proxies: what it sends has a token.
+/// Creates an HTTP client that gives up after `time_max` and trusts these certificates (PEM); without
+/// certificates it doesn't use TLS. It follows no redirects and uses no proxies, since its requests carry a
+/// token.
 ///
 /// # Errors
-/// If these aren't certificates.
+/// If the certificates are invalid.
 pub fn agent(time_max: Duration, certificates: Option<&[u8]>) -> Result<ureq::Agent, ureq::Error> {
     let mut roots: Vec<Certificate<'static>> = Vec::new();
     for item in certificates.into_iter().flat_map(parse_pem) {
@@ -208,8 +213,8 @@ pub fn agent(time_max: Duration, certificates: Option<&[u8]>) -> Result<ureq::Ag
     Ok(config.build().new_agent())
 }
 
-/// Whether what answered wasn't the control plane that is trusted: it showed another certificate, or one for another name, or
-/// isn't the owner of the data folder.
+/// Reports whether the other end isn't the trusted control plane: it showed another certificate, or one for
+/// another name, or doesn't own the data folder.
 #[must_use]
 pub fn is_untrusted(error: &ureq::Error) -> bool {
     let is_refusal = |error: &rustls::Error| matches!(error, rustls::Error::InvalidCertificate(_));
@@ -258,7 +263,7 @@ mod tests {
         let held = DataFolder::open(&deep).expect("it is there");
         let listener = UnixListener::bind(held.place(SOCKET_FILE)).expect("it is bound");
         let answer = std::thread::spawn(move || {
-            // One that looks who is there, one that asks.
+            // One connection that identifies the peer, one for the request.
             drop(listener.accept());
             let (mut stream, _) = listener.accept().expect("somebody asks");
             let mut asked = [0; 16];
@@ -270,7 +275,7 @@ mod tests {
         let mut response = way.agent.get(format!("{}/x", way.url)).call().expect("an answer");
         assert_eq!(response.body_mut().read_to_string().expect("text"), "hi");
         assert_eq!(answer.join().expect("nobody panicked"), *b"GET /x HTTP/1.1\r");
-        // Its file is left, and nobody behind it.
+        // The file of the socket is left, but nobody listens.
         publish(&deep, "http://127.0.0.1:1", None).expect("it is written");
         assert!(matches!(Way::find(&deep, SOON), Err(WayError::Down { .. })));
     }

@@ -1,4 +1,5 @@
-//! Small files that are whole or absent: written aside, fsynced, renamed, the folder fsynced; and read with a limit.
+//! Small files that are whole or absent: written aside, fsynced, renamed, and the folder fsynced. Reads have
+//! a limit.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,13 +8,13 @@ use std::path::Path;
 
 use crate::shared_place::open_regular;
 
-/// The largest small file that is read: specs, records, the endpoint.
+/// Maximum size of a small file (spec, record, endpoint), in bytes.
 const SMALL_FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Puts `bytes` at `path` with mode 0600, durably, replacing what was there.
+/// Writes `bytes` durably to `path` with mode 0600, replacing any previous content.
 ///
 /// # Errors
-/// If the file, or one beside it, can't be written; what was there is whole then.
+/// If the file, or the temporary file next to it, can't be written; the previous content is then intact.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let aside = path.with_extension("aside");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
@@ -26,10 +27,10 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Reads a small file. What isn't a file, such as a FIFO, is not waited for.
+/// Reads a small file. Doesn't block on anything that isn't a file, such as a FIFO.
 ///
 /// # Errors
-/// If it can't be read, is no regular file, or has more than 4 MiB.
+/// If it can't be read, isn't a regular file, or has more than 4 MiB.
 pub fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(SMALL_FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;

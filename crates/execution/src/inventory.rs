@@ -1,5 +1,5 @@
-//! What this machine has: accelerators (NVIDIA's through NVML, loaded at run time), otherwise CPU slots; memory, cores,
-//! name.
+//! The inventory of this machine: accelerators (NVIDIA's through NVML, loaded at run time), otherwise CPU
+//! slots; memory, cores, name.
 
 mod links;
 #[cfg(test)]
@@ -16,17 +16,17 @@ use tracing::warn;
 
 use crate::program::{self, Limits};
 
-/// The most accelerators that are looked at.
+/// Maximum number of accelerators that are examined.
 const ACCELERATORS_MAX: u32 = 64;
-/// Of the driver's own program, which says how the GPUs are joined: a driver in trouble answers late or never.
+/// Limits for nvidia-smi, which tells how the GPUs are joined: with a driver in trouble it is slow or hangs.
 const LINKS_LIMITS: Limits = Limits { time: Duration::from_secs(10), output: 1 << 20, errors: 0 };
 
-/// A machine.
+/// Inventory of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inventory {
     /// Its host name.
     pub host_name: String,
-    /// Its CPU cores, as far as this process may use them.
+    /// Number of CPU cores that this process may use.
     pub cpus: u32,
     /// Its memory.
     pub memory: Bytes,
@@ -39,15 +39,15 @@ pub struct Inventory {
 pub struct Accelerators {
     /// A short kind such as `H100`; `cpu` for CPU slots.
     pub kind: String,
-    /// The product's full name, if the driver tells.
+    /// The product's full name, if the driver reports it.
     pub product: Option<String>,
-    /// How many.
+    /// Number of accelerators.
     pub count: u32,
-    /// The memory of each; none for CPU slots.
+    /// Memory of each; none for CPU slots.
     pub memory: Option<Bytes>,
 }
 
-/// Looks at this machine.
+/// Takes the inventory of this machine.
 #[must_use]
 pub fn this_machine() -> Inventory {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
@@ -61,7 +61,8 @@ pub fn this_machine() -> Inventory {
     }
 }
 
-/// How this machine's GPUs are joined, if it has several and `nvidia-smi topo -m` tells; unknown otherwise.
+/// Returns how this machine's GPUs are joined, if it has several and `nvidia-smi topo -m` tells; unknown
+/// otherwise.
 #[must_use]
 pub fn this_layout(machine: &Inventory) -> DeviceLayout {
     if machine.accelerators.memory.is_none() || machine.accelerators.count < 2 {
@@ -76,14 +77,15 @@ pub fn this_layout(machine: &Inventory) -> DeviceLayout {
     })
 }
 
-/// What `nvidia-smi topo -m` prints; none if it can't be run, or takes too long.
+/// Returns the output of `nvidia-smi topo -m`; none if it can't be run, or takes too long.
 pub(crate) fn printed_links() -> Option<String> {
     let ran = program::run(Command::new("nvidia-smi").args(["topo", "-m"]), Vec::new(), LINKS_LIMITS).ok()?;
     let text = String::from_utf8(ran.output).ok()?;
     (ran.status.is_some() && !text.is_empty()).then_some(text)
 }
 
-/// NVIDIA's accelerators; none without a driver. On a machine with several kinds, those of the first one's kind.
+/// Returns NVIDIA's accelerators; none without a driver. On a machine with several kinds, only those of the
+/// first one's kind.
 fn nvidia() -> Option<Accelerators> {
     let nvml = Nvml::init().ok()?;
     let count = nvml.device_count().ok()?.min(ACCELERATORS_MAX);
@@ -104,10 +106,11 @@ fn of_first_kind(devices: Vec<(String, u64)>) -> Option<Accelerators> {
     })
 }
 
-/// Words of NVIDIA's product names that don't tell accelerators apart.
+/// Words of NVIDIA's product names that don't distinguish accelerators.
 const BRANDS: [&str; 6] = ["NVIDIA", "Tesla", "GeForce", "Quadro", "Graphics", "Device"];
 
-/// `NVIDIA H100 80GB HBM3` is an `H100`, `NVIDIA A100-SXM4-80GB` an `A100`, `NVIDIA GeForce RTX 4090` an `RTX4090`.
+/// Shortens a product's name: `NVIDIA H100 80GB HBM3` is an `H100`, `NVIDIA A100-SXM4-80GB` an `A100`,
+/// `NVIDIA GeForce RTX 4090` an `RTX4090`.
 #[must_use]
 pub fn short_kind(product: &str) -> String {
     let mut words = product.split_ascii_whitespace().filter(|word| !BRANDS.contains(word));
@@ -120,7 +123,7 @@ pub fn short_kind(product: &str) -> String {
     }
 }
 
-/// The total in `/proc/meminfo`, in bytes.
+/// Returns the total from `/proc/meminfo`, in bytes.
 fn memory_total(meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
     let kibibytes = line.and_then(|line| line.trim().trim_end_matches("kB").trim_end().parse::<u64>().ok());

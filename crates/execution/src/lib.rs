@@ -1,17 +1,18 @@
-//! Running gangs: launchers start one supervisor for each node, the supervisor runs the ranks and reports.
+//! Runs gangs: a launcher starts one supervisor for each node; the supervisor runs the ranks and reports to
+//! the control plane.
 //!
-//! Keeps A-10 (everything has a limit), A-13 (a flaky control plane never hurts a healthy job; an orphan stops).
+//! Keeps A-10 (everything has a limit), A-13 (a flaky control plane never hurts a healthy job; an orphan
+//! stops).
 //!
-//! Three kinds of processes, all of them the one binary: the **supervisor** (`gangline supervise`) decides and reports, a
-//! **keeper** (`gangline keep-rank`) for each rank owns the rank's processes and its log, and `gangline exec-rank` is
-//! what turns into the rank itself.
+//! There are three kinds of processes, all of the same binary. The **supervisor** (`gangline supervise`)
+//! decides and reports. A **keeper** for each rank (`gangline keep-rank`) owns the rank's processes and its
+//! log. `gangline exec-rank` turns into the rank itself.
 
 mod cgroup;
-pub mod checks;
 mod clock;
 pub mod endpoint;
-pub mod fabric;
 pub mod files;
+pub mod health;
 pub mod inventory;
 pub mod keeper;
 pub mod launcher;

@@ -1,35 +1,37 @@
-//! Processes as `/proc` shows them: who they are beyond a number that the system uses again, and whose children they are.
+//! Processes as `/proc` shows them: their identity beyond a process id that the system reuses, and their
+//! descendants.
 
 use std::fs;
 use std::io;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What `/proc/PID/stat` says of a process.
+/// Contents of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stat {
-    /// D, S, R and so on, as ps shows it.
+    /// Process state (D, S, R, ...), as ps shows it.
     pub(crate) state: char,
-    /// Its parent.
+    /// Id of its parent.
     pub(crate) parent: u32,
-    /// Its session: what a process starts is in the same one, unless it makes one of its own.
+    /// Id of its session. Children are in the same session unless they make one of their own.
     pub(crate) session: u32,
-    /// Ended with all its threads, and not yet reaped by its parent. While a thread is left, the memory and the devices of the
-    /// process are too, though its first thread shows as a zombie already.
+    /// All threads have ended and the parent hasn't reaped it yet. While a thread remains, so do the memory
+    /// and the devices of the process, though its first thread already shows as a zombie.
     pub(crate) is_zombie: bool,
-    /// When it started, in clock ticks since the boot: tells it from a later process with its number.
+    /// Start time in clock ticks since the boot: distinguishes it from a later process with the same id.
     pub(crate) start_ticks: u64,
-    /// In the middle of `execve`: it has left its old program's memory, and the new one's arguments and environment aren't there yet.
-    /// Nobody can tell this of another user's process.
+    /// In the middle of `execve`: the old program's memory is gone, and the new program's arguments and
+    /// environment aren't in place yet. Unknown for another user's process.
     pub(crate) is_loading: bool,
 }
 
-/// The state of a process, if there is one with this number.
+/// Returns the state of a process, if one with this id exists.
 pub(crate) fn stat(pid: u32) -> Option<Stat> {
     parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Reads a stat line. The name in parentheses may hold anything, so fields are counted from its last parenthesis.
+/// Parses a stat line. The name in parentheses may hold anything, so fields are counted from its last
+/// parenthesis.
 fn parse_stat(line: &str) -> Option<Stat> {
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -39,41 +41,42 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let session = fields.nth(1)?.parse().ok()?;
     let threads: u32 = fields.nth(13)?.parse().ok()?;
     let start_ticks = fields.nth(1)?.parse().ok()?;
-    // Fields 23, the size of its memory, which kernel threads and zombies have none of, and 51, where its environment ends.
+    // Field 23 is the size of its memory (0 for kernel threads and zombies), field 51 the end of its
+    // environment.
     let (has_memory, environment_end) = (fields.next()? != "0", fields.nth(27));
     let is_loading = has_memory && environment_end == Some("0");
     let is_zombie = matches!(state, 'Z' | 'X') && threads <= 1;
     Some(Stat { state, parent, session, is_zombie, start_ticks, is_loading })
 }
 
-/// What a process is called: the first 15 bytes of its program's name, unless it calls itself otherwise.
+/// Returns the name of a process: the first 15 bytes of its program's name, unless it sets another.
 pub(crate) fn name(pid: u32) -> Option<String> {
     Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
-/// A process for a person: `4711 (python3, state D)`.
+/// Describes a process for a person: `4711 (python3, state D)`.
 pub(crate) fn described(pid: u32) -> String {
     let name = name(pid).unwrap_or_default();
     let state = stat(pid).map_or("gone".to_owned(), |stat| format!("state {}", stat.state));
     format!("{pid} ({name}, {state})")
 }
 
-/// The id of this boot: a process number and start time mean nothing after another.
+/// Returns the id of this boot. A process id and start time mean nothing after a reboot.
 pub(crate) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// This process's number.
+/// Returns the id of this process.
 pub(crate) fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// A process number as the system calls want it.
+/// Converts a process id to the type that the system calls take.
 pub(crate) fn as_pid(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
-/// Living processes that descend from `ancestor`, at any depth, without those in or below `spared`.
+/// Returns the living descendants of `ancestor`, at any depth, except those in or below `spared`.
 pub(crate) fn descendants(ancestor: u32, spared: &[u32]) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = numbers().filter_map(living_with_parent).collect();
     let mut family = vec![ancestor];
@@ -87,25 +90,25 @@ pub(crate) fn descendants(ancestor: u32, spared: &[u32]) -> Vec<u32> {
     family.split_off(1)
 }
 
-/// Sends SIGKILL to each; those that are gone already don't matter.
+/// Sends SIGKILL to each; ignores those that are gone already.
 pub(crate) fn kill_all(pids: &[u32]) {
     signal_all(pids, Signal::KILL);
 }
 
-/// Sends a signal to each; those that are gone already don't matter.
+/// Sends a signal to each; ignores those that are gone already.
 pub(crate) fn signal_all(pids: &[u32], signal: Signal) {
     for pid in pids.iter().copied().filter_map(as_pid) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// All process numbers there are.
+/// Returns the ids of all processes.
 pub(crate) fn numbers() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// A process and its parent, unless it is a zombie.
+/// Returns a process and its parent, unless it is a zombie.
 fn living_with_parent(pid: u32) -> Option<(u32, u32)> {
     let stat = stat(pid)?;
     (!stat.is_zombie).then_some((pid, stat.parent))

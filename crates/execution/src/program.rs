@@ -1,7 +1,7 @@
-//! Running another program with limits of its time and its output. Keeps A-10.
+//! Runs another program with limits on its time and its output. Keeps A-10.
 //!
-//! Whatever it starts is killed with it, and nobody waits for what can't be killed: a tool that hangs in a driver holds a
-//! thread, not its caller.
+//! A program that exceeds its time is killed with all that it started. Nobody waits for a process that can't
+//! be killed: a tool that hangs in a driver holds a thread, not its caller.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -14,39 +14,39 @@ use rustix::process::{Signal, kill_process_group};
 
 use crate::process::as_pid;
 
-/// How long the last words of one that was killed may take.
+/// How long to wait for the remaining output of a program that ended or was killed.
 const LAST_WORDS_WAIT: Duration = Duration::from_secs(1);
 
-/// What a program may take.
+/// Limits of a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Until it has to have ended.
+    /// Maximum run time.
     pub(crate) time: Duration,
-    /// So much of its standard output is read, in bytes.
+    /// Maximum number of bytes read from its standard output.
     pub(crate) output: u64,
-    /// So much of its standard error; with 0 it goes nowhere.
+    /// Maximum number of bytes read from its standard error; 0 discards it.
     pub(crate) errors: u64,
 }
 
-/// What a program did.
+/// Result of a program.
 #[derive(Debug)]
 pub(crate) struct Ran {
-    /// How it ended; none if it took too long and was killed.
+    /// Exit status; none if it was killed for taking too long.
     pub(crate) status: Option<ExitStatus>,
-    /// What it printed, until then and as far as it is read.
+    /// Standard output, up to the limits.
     pub(crate) output: Vec<u8>,
-    /// Its errors.
+    /// Standard error, up to the limits.
     pub(crate) errors: Vec<u8>,
 }
 
 impl Ran {
-    /// Whether it ended well and in time.
+    /// Reports whether it succeeded within its time.
     pub(crate) fn has_succeeded(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
 }
 
-/// Runs a program to its end, or to the limit of its time.
+/// Runs a program to its end, or until its time is up.
 ///
 /// # Errors
 /// If it can't be started.
@@ -57,34 +57,35 @@ pub(crate) fn run(command: &mut Command, input: Vec<u8>, limits: Limits) -> io::
     let group = as_pid(child.id());
     let deadline = Instant::now() + limits.time;
     if let Some(mut stdin) = child.stdin.take() {
-        // One that doesn't read its input says why by its end.
+        // A program that doesn't read its input tells why by its exit.
         thread::spawn(move || stdin.write_all(&input));
     }
     let output = read(child.stdout.take(), limits.output);
     let errors = read(child.stderr.take(), limits.errors);
     let (sender, ended) = channel();
-    // The one who started it may have given up.
+    // The caller may have given up.
     thread::spawn(move || sender.send(child.wait()));
     let left = |until: Instant| until.saturating_duration_since(Instant::now());
     let said = output.recv_timeout(left(deadline)).ok();
     let status = ended.recv_timeout(left(deadline)).ok().transpose()?;
     if let (None, Some(group)) = (status, group) {
-        // It may just have ended.
+        // The program may have ended just now.
         let _ = kill_process_group(group, Signal::KILL);
     }
-    // What has ended, or was killed, says no more, unless something that it left behind has its output.
+    // A program that ended or was killed prints no more, unless a process that it left behind holds its
+    // output.
     let last = Instant::now() + LAST_WORDS_WAIT;
     let output = said.or_else(|| output.recv_timeout(left(last)).ok()).unwrap_or_default();
     let errors = errors.recv_timeout(left(last)).unwrap_or_default();
     Ok(Ran { status, output, errors })
 }
 
-/// What comes of a stream, as far as it is read; who has more to say finds nobody listening.
+/// Reads a stream up to the limit; further output finds its pipe closed.
 fn read(stream: Option<impl Read + Send + 'static>, bytes_max: u64) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What was read before an error tells more than nothing; and the reader may have given up.
+        // Output from before an error is better than none, and the receiver may have given up.
         let _ = stream.map(|stream| stream.take(bytes_max).read_to_end(&mut bytes));
         sender.send(bytes)
     });
@@ -110,7 +111,7 @@ mod tests {
         run(&mut Command::new("/no/such/program"), Vec::new(), LIMITS).expect_err("it isn't there");
     }
 
-    /// Proves A-10: neither a program that never ends nor one that never stops talking holds its caller up.
+    /// Proves A-10: neither a program that never ends nor one that never stops printing blocks its caller.
     #[test]
     fn one_that_takes_too_long_is_killed_with_what_it_started() {
         let short = Limits { time: Duration::from_millis(300), ..LIMITS };

@@ -1,13 +1,15 @@
-//! What the control plane and a supervisor say to each other, version 2: JSON over HTTP, and a spec file at the start.
+//! The protocol between control plane and supervisor, version 2: JSON over HTTP, and a spec file at the
+//! start.
 //!
-//! These are wire types: versioned, and not the core's. Reports are **cumulative**: each one holds all that the
-//! supervisor knows, so a lost, repeated or late report changes nothing, and a control plane that lost its memory
-//! learns everything from the next one. Only metric samples are sent incrementally, numbered, until acknowledged.
+//! These are wire types: versioned, and separate from the core's types. Reports are **cumulative**:
+//! each one holds all that the supervisor knows, so a lost, repeated or late report changes nothing, and a
+//! control plane that lost its memory learns everything from the next one. Only metric samples are sent
+//! incrementally: they are numbered, and sent until they are acknowledged.
 //!
-//! Flow: the launcher writes a [`SupervisorSpec`] and starts `gangline supervise SPEC`. The supervisor posts a
-//! [`Report`] to `/api/v1/supervisors/report` at once, every `heartbeat_ms`, and at every change; the bearer token is the
-//! attempt's own. It gets [`Orders`] back. After it has reported [`NodeState::Ended`] and `end_acknowledged` came
-//! back, it exits.
+//! Flow: the launcher writes a [`SupervisorSpec`] and starts `gangline supervise SPEC`. The supervisor posts
+//! a [`Report`] to `/api/v1/supervisors/report` at once, every `heartbeat_ms`, and at every change; the
+//! bearer token is the attempt's own. The answer is [`Orders`]. The supervisor exits after it has reported
+//! [`NodeState::Ended`] and received `end_acknowledged`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,373 +18,379 @@ use serde::{Deserialize, Serialize};
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, MetricValue, Phase};
 
-/// The newest version, which both sides send. Version 2 added the epoch.
+/// The newest version; both sides send it. Version 2 added the epoch.
 pub const PROTOCOL_VERSION: u32 = 2;
-/// The oldest version that is understood: that of the release before, so that running jobs outlive an upgrade, or its being
-/// taken back. A control plane answers a report in the report's own version.
+/// The oldest version that is accepted: the previous release's, so that running jobs outlive an upgrade or a
+/// downgrade. A control plane answers a report in the report's own version.
 pub const PROTOCOL_VERSION_OLDEST: u32 = 1;
 
-/// Whether a report, orders or a spec of this version is understood; one of another is refused with an error that says so.
+/// Reports whether a report, orders or a spec of this version is accepted.
 #[must_use]
 pub const fn is_understood(version: u32) -> bool {
     PROTOCOL_VERSION_OLDEST <= version && version <= PROTOCOL_VERSION
 }
 
-/// Most samples in one report; the rest go with the next.
+/// Maximum number of samples in one report; the rest follow in the next.
 pub const SAMPLES_PER_REPORT_MAX: usize = 1_000;
 
-/// Times on the wire are nanoseconds since the Unix epoch.
+/// A time on the wire, in nanoseconds since the Unix epoch.
 pub type UnixNanos = u64;
 
-/// All a supervisor needs to run its node's share of an attempt. Written by the launcher with mode 0600.
+/// Everything a supervisor needs to run its node's share of an attempt. The launcher writes it with mode
+/// 0600.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SupervisorSpec {
-    /// [`PROTOCOL_VERSION`].
+    /// The protocol version, [`PROTOCOL_VERSION`].
     pub version: u32,
     /// The job's number.
     pub job: u64,
-    /// Its name, for log lines and titles.
+    /// The job's name, for log lines and titles.
     pub job_name: String,
-    /// The attempt, from 1.
+    /// The attempt's number, from 1.
     pub attempt: u32,
-    /// The epoch in which the attempt was placed ([`gangline_base::Epoch`]); 0 before epochs were recorded.
+    /// The epoch in which the attempt was placed ([`gangline_base::Epoch`]); 0 in specs from before epochs
+    /// were recorded.
     #[serde(default)]
     pub epoch: u64,
-    /// This node's name.
+    /// The name of this node.
     pub node: String,
-    /// This node's place in the gang, from 0 (torchrun's GROUP_RANK).
+    /// Index of this node in the gang, from 0 (torchrun's GROUP_RANK).
     pub node_rank: u32,
-    /// Nodes in the gang.
+    /// Number of nodes in the gang.
     pub node_count: u32,
-    /// Ranks on each node (LOCAL_WORLD_SIZE).
+    /// Number of ranks on each node (LOCAL_WORLD_SIZE).
     pub ranks_per_node: u32,
-    /// Devices of this node that belong to the job, in rank order.
+    /// Devices of this node that the job holds, in rank order.
     pub devices: Vec<u32>,
-    /// The accelerator's kind; `cpu` for CPU slots (no CUDA_VISIBLE_DEVICES is set then).
+    /// The accelerator's kind; `cpu` for CPU slots, for which CUDA_VISIBLE_DEVICES isn't set.
     pub device_kind: String,
-    /// The launcher has made as many devices visible as there are `devices`, which ones was its choice: the CUDA_VISIBLE_DEVICES
-    /// that the supervisor finds stays.
+    /// Whether the launcher chose the devices: CUDA_VISIBLE_DEVICES is then left as it is.
     #[serde(default)]
     pub keeps_visible_devices: bool,
-    /// CPU cores of this node that belong to the job; 0 if it didn't ask.
+    /// CPU cores of this node that the job holds; 0 if it requested none.
     #[serde(default)]
     pub cpus: u32,
-    /// Memory of this node that belongs to the job, in bytes; 0 if it didn't ask.
+    /// Memory of this node that the job holds, in bytes; 0 if it requested none.
     #[serde(default)]
     pub memory_bytes: u64,
-    /// How long the job may run; the control plane sees to that.
+    /// Time limit of the job; enforced by the control plane.
     #[serde(default)]
     pub time_limit_ms: Option<u64>,
-    /// The folder the ranks start in.
+    /// Working directory of the ranks.
     pub workdir: PathBuf,
     /// The job's own environment variables.
     pub envs: BTreeMap<String, String>,
-    /// A shell command run once before the ranks.
+    /// Shell command that runs once before the ranks.
     pub setup: Option<String>,
-    /// The shell command of each rank.
+    /// Shell command of each rank.
     pub run: String,
     /// The job's checkpoint folder (GANGLINE_CHECKPOINT_DIR).
     pub checkpoint_dir: Option<PathBuf>,
-    /// Faults of this job so far (TORCHELASTIC_RESTART_COUNT).
+    /// Number of the job's faults so far (TORCHELASTIC_RESTART_COUNT).
     pub faults: u32,
-    /// Its fault budget (TORCHELASTIC_MAX_RESTARTS).
+    /// The job's fault budget (TORCHELASTIC_MAX_RESTARTS).
     pub max_faults: u32,
-    /// The metric that samples carry, if the job's sweep compares its jobs by one.
+    /// The metric to send with samples, if the job belongs to a sweep that compares its jobs by one.
     #[serde(default)]
     pub metric: Option<String>,
-    /// The highest step an earlier attempt reached: steps up to it are done again and booked as lost work.
+    /// The highest step that an earlier attempt reached; repeated steps up to it are booked as lost work.
     pub high_water_step: u64,
-    /// The job goes on from a checkpoint before this step (GANGLINE_RESTORE_BELOW): its numbers went bad after that one.
+    /// Resume from a checkpoint before this step (GANGLINE_RESTORE_BELOW), since the loss diverged at it.
     #[serde(default)]
     pub restore_below: Option<u64>,
-    /// What it was fed up to this step is to be left out (GANGLINE_SKIP_DATA_THROUGH): they went bad there again.
+    /// Skip the training data up to this step (GANGLINE_SKIP_DATA_THROUGH), since the loss diverged there
+    /// repeatedly.
     #[serde(default)]
     pub skip_data_through: Option<u64>,
-    /// The attempt's own token.
+    /// The attempt's token.
     pub token: String,
-    /// A file with the control plane's URL as its only line, beside its certificates (see [`crate::endpoint`]); read again
-    /// for each report.
+    /// A file with the control plane's URL as its only line, next to its certificates (see
+    /// [`crate::endpoint`]); read again for each report.
     pub endpoint_file: PathBuf,
     /// This node's folder of the attempt: logs, exit records, supervisor.json, supervisor.log.
     pub folder: PathBuf,
     /// The host name or address by which the gang's other nodes reach this one.
     pub address: String,
-    /// Between two reports.
+    /// Interval between two reports.
     pub heartbeat_ms: u64,
-    /// Without contact for this long, the supervisor stops its ranks and exits.
+    /// After this long without contact to the control plane, the supervisor stops its ranks and exits.
     pub orphan_after_ms: u64,
-    /// Without a step, a phase or output for this long, the ranks have hung; 0: never; none: learned from the ranks.
+    /// Hang time-out: silence without a step, phase or output. 0: never; none: learned from the ranks.
     #[serde(default)]
     pub hang_timeout_ms: Option<u64>,
-    /// Where a cloud says that the machine is about to go: `aws`, `gcp`, `azure`, a page or a file; none: nobody says.
+    /// Source of the cloud's notice of reclaiming the machine: `aws`, `gcp`, `azure`, a URL or a file.
     #[serde(default)]
     pub notice_source: Option<String>,
-    /// A rank's log is bounded: at this size it is rotated once, so twice this is kept.
+    /// Size at which a rank's log is rotated. One old file is kept, so a log takes at most twice this.
     pub log_bytes_max: u64,
 }
 
 /// A supervisor's report: everything it knows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`PROTOCOL_VERSION`].
+    /// The protocol version, [`PROTOCOL_VERSION`].
     pub version: u32,
     /// The job's number.
     pub job: u64,
-    /// The attempt.
+    /// The attempt's number.
     pub attempt: u32,
-    /// The epoch that its spec names: a report of another epoch than the attempt's is about another attempt of that number.
+    /// The epoch from the spec. A report whose epoch differs from the attempt's is about another attempt of
+    /// that number.
     #[serde(default)]
     pub epoch: u64,
     /// The node's name.
     pub node: String,
     /// The supervisor's process id.
     pub supervisor_pid: u32,
-    /// When it was sent.
+    /// Time at which the report was sent.
     pub sent_at: UnixNanos,
-    /// When the supervisor started.
+    /// Start time of the supervisor.
     pub started_at: UnixNanos,
-    /// Where the node's share of the attempt stands.
+    /// State of the node's share of the attempt.
     pub state: NodeState,
-    /// Each rank.
+    /// Reports on the node's ranks.
     pub ranks: Vec<RankReport>,
     /// Device time by bucket, all ranks together, from `started_at` to now (or to the end).
     pub usage: UsageReport,
-    /// When what happened first.
+    /// Times of first occurrences.
     pub marks: Marks,
-    /// The last durable checkpoint a rank announced.
+    /// The last durable checkpoint that a rank announced.
     pub checkpoint: Option<CheckpointReport>,
-    /// Checkpoints announced by this node in this attempt, and their bytes together.
+    /// Number of checkpoints that this node announced in this attempt.
     pub checkpoints: u32,
-    /// Bytes of those checkpoints.
+    /// Total bytes of those checkpoints.
     pub checkpoint_bytes: u64,
-    /// Node 0 offers where its ranks will meet.
+    /// Where the gang's ranks will meet; offered by node 0.
     pub rendezvous: Option<Rendezvous>,
-    /// A cloud's notice that the machine is about to go, as it was found.
+    /// The cloud's notice that the machine is about to be taken back, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<Notice>,
-    /// What the supervisor's checks found wrong with the node itself: faults of it, and checks that got no answer.
+    /// Faults of the node itself that the supervisor's checks found, and checks that didn't answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub findings: Vec<NodeFinding>,
-    /// Samples from number `samples_from` on.
+    /// Samples, starting with number `samples_from`.
     pub samples: Vec<Sample>,
-    /// The number of the first of `samples`; numbering starts at 0 with each attempt.
+    /// The number of the first of `samples`. Numbers start at 0 in each attempt.
     pub samples_from: u64,
 }
 
-/// A cloud's notice.
+/// A cloud's notice that the machine is about to be taken back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
-    /// Its text.
+    /// Text of the notice.
     pub text: String,
-    /// When it was found.
+    /// Time at which the supervisor found it.
     pub seen_at: UnixNanos,
 }
 
-/// What a check found wrong with a node itself.
+/// A problem of the node itself that a check found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFinding {
-    /// The check and what it looked at, such as `gpu gpu 3`.
+    /// The check and its subject, such as `gpu gpu 3`.
     pub place: String,
-    /// What was seen; of a check that hung, for how long it was waited for.
+    /// The observation; for a check that hung, how long the supervisor waited.
     pub measured: String,
 }
 
-/// Where a node's share of an attempt stands.
+/// State of a node's share of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum NodeState {
-    /// Setup is running or the rendezvous isn't complete.
+    /// The setup command is running or the rendezvous isn't complete.
     Preparing,
-    /// The ranks run.
+    /// The ranks are running.
     Running {
-        /// Since when.
+        /// Start time of the ranks.
         since: UnixNanos,
     },
     /// All processes of the attempt on this node are gone.
     Ended {
-        /// Since when.
+        /// Time of the end.
         at: UnixNanos,
-        /// How it ended.
+        /// The outcome.
         outcome: Outcome,
     },
 }
 
-/// How a node's share of an attempt ended.
+/// Outcome of a node's share of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Outcome {
-    /// All ranks exited 0.
+    /// All ranks exited with 0.
     Succeeded,
-    /// A rank exited 93: restarting won't help.
+    /// A rank exited with 93: a restart won't help.
     DoNotRestart {
-        /// Which, and its last words.
+        /// The rank and its last lines.
         fault: Fault,
     },
-    /// A rank exited 94: it has saved and wants to be queued again.
+    /// A rank exited with 94: it has saved and asks to be requeued.
     Requeue,
-    /// Something failed; this is the first failure by time, the others follow from it.
+    /// A failure: the first by time; others follow from it.
     Fault {
         /// The first failure.
         fault: Fault,
     },
-    /// Stopped on orders, or as an orphan, before anything failed.
+    /// Stopped by an order, or as an orphan, before anything failed.
     Stopped,
-    /// Stopped because somebody else told the supervisor to end, before anything failed.
+    /// Stopped because something other than the control plane told the supervisor to end, before anything
+    /// failed.
     Terminated,
-    /// The ranks could not be started for a reason that isn't the job's: this node has no processes, memory, file descriptors or disk
-    /// space left for them, say.
+    /// The ranks could not be started for a reason that isn't the job's: the node lacks processes, memory,
+    /// file descriptors or disk space, for example.
     Unable {
-        /// The operating system's reason.
+        /// The operating system's error.
         message: String,
     },
 }
 
-/// The root cause of a node's failure, as far as the supervisor can see.
+/// The root cause of a node's failure, as far as the supervisor can tell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The global rank that failed first; none if it was the setup or the supervisor itself.
+    /// The global rank that failed first; none if the setup or the supervisor itself failed.
     pub rank: Option<u32>,
-    /// What it did.
+    /// The kind of failure.
     pub cause: FaultCause,
-    /// When the supervisor noticed.
+    /// Time at which the supervisor noticed.
     pub noticed_at: UnixNanos,
-    /// The last message, log line or (without any) start of that rank before: the fault lies between. Of a rank that never
-    /// spoke the protocol it is its end: its silence says nothing.
+    /// Time of the rank's last message, log line or (without either) start before the fault: the fault lies
+    /// between the two. For a rank that never used the protocol it is the time of its end, since its silence
+    /// means nothing.
     pub last_sign_of_life: UnixNanos,
-    /// The last lines it logged, at most ten.
+    /// The rank's last log lines, at most ten.
     pub last_lines: Vec<String>,
-    /// What the ranks' logs say of the cause, if they say something clear.
+    /// Diagnosis of the ranks' logs, if it is clear enough.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diagnosis: Option<Box<Diagnosis>>,
 }
 
-/// Why the ranks failed, by their logs (docs/diagnosis.md): estimated.
+/// Why the ranks failed, estimated from their logs (docs/reference/diagnosis.md).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// One of the diagnosis' categories.
+    /// Category of the cause.
     pub category: String,
-    /// The cause itself.
+    /// The cause within its category.
     pub subcategory: String,
-    /// From 0 to 1.
+    /// Confidence from 0 to 1.
     pub confidence: f64,
-    /// What happened, in a sentence.
+    /// One sentence on what happened.
     pub summary: String,
     /// What to do about it.
     pub advice: String,
-    /// The rank where it began.
+    /// The rank in which the failure began.
     pub rank: Option<u32>,
-    /// It often follows from something else, as a lost connection does: another node's fault may be the cause.
+    /// Whether this cause often follows from another, as a lost connection does: a fault of another node may
+    /// be behind it.
     #[serde(default)]
     pub is_consequence: bool,
-    /// The lines that say so, at most three.
+    /// The log lines that support it, at most three.
     pub evidence: Vec<String>,
 }
 
-/// What a failed process did.
+/// How a process failed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum FaultCause {
-    /// It exited with this code.
+    /// The process exited with this code.
     Exit {
-        /// The code.
+        /// The exit code.
         code: i32,
     },
-    /// A signal killed it.
+    /// A signal killed the process.
     Signal {
         /// The signal's number.
         signal: i32,
     },
     /// The setup command failed.
     Setup {
-        /// Its exit code, or 128 + signal.
+        /// The command's exit code, or 128 + signal.
         code: i32,
     },
-    /// It could not be started.
+    /// The process could not be started.
     Start {
-        /// The operating system's reason.
+        /// The operating system's error.
         message: String,
     },
     /// The gang's other nodes didn't come to the rendezvous in time.
     Rendezvous,
-    /// The ranks came to a stand.
+    /// The ranks hung.
     Hang {
-        /// For how long nothing was seen of the rank.
+        /// Length of the rank's silence.
         silent_ms: u64,
-        /// What was allowed, by its steps or its output so far.
+        /// Length allowed, as set by the job or learned from the rank's steps or output.
         limit_ms: u64,
     },
-    /// A rank reported so many steps in a row whose loss was no number.
+    /// A rank reported a loss that was NaN or infinite in too many steps in a row.
     NotFinite {
-        /// The last of them.
+        /// The last of these steps.
         step: u64,
-        /// How many.
+        /// The number of these steps.
         steps: u32,
     },
-    /// The supervisor itself was lost with its ranks; only the control plane says so.
+    /// The supervisor was lost together with its ranks; only the control plane reports this.
     SupervisorLost,
 }
 
-/// One rank, now.
+/// State of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankReport {
     /// The global rank.
     pub rank: u32,
-    /// Its process id, while it runs.
+    /// The process id, while it runs.
     pub pid: Option<u32>,
-    /// Its phase, if it says so.
+    /// The current phase, if the rank reports phases.
     pub phase: Option<Phase>,
-    /// The last step it finished.
+    /// The last finished step.
     pub step: Option<u64>,
-    /// The step it will end at, if it says so.
+    /// The step at which the rank will end, if it reports one.
     pub total_steps: Option<u64>,
-    /// Tokens since the attempt started.
+    /// Tokens processed since the attempt started.
     pub tokens: u64,
-    /// When its output or its socket last said something.
+    /// Time of the last output or socket message.
     pub last_sign_of_life: UnixNanos,
-    /// Log lines or socket messages that were dropped for being too long, malformed, or beyond a limit.
+    /// Number of log lines and socket messages that were dropped: too long, malformed, or beyond a limit.
     pub dropped: u64,
-    /// What it spent its time on so far, if it says its phases.
+    /// Time spent so far, by phase, if the rank reports phases.
     #[serde(default)]
     pub work: Work,
 }
 
-/// What a rank has spent its time on in an attempt, by its phases.
+/// Work of a rank in an attempt, with its time by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// Steps it finished.
+    /// Number of finished steps.
     pub steps: u64,
-    /// Nanoseconds of computing.
+    /// Nanoseconds spent computing.
     pub compute_nanos: u64,
-    /// Nanoseconds of waiting for data.
+    /// Nanoseconds spent waiting for data.
     pub data_nanos: u64,
 }
 
-/// First times of things, for the recovery report.
+/// Times of first occurrences, for the recovery report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
-    /// The ranks were started.
+    /// Start of the ranks.
     pub ranks_started: Option<UnixNanos>,
-    /// The first rank said `restore`.
+    /// Time when the first rank entered `restore`.
     pub restore_began: Option<UnixNanos>,
-    /// The last rank left `restore`.
+    /// Time when the last rank left `restore`.
     pub restore_ended: Option<UnixNanos>,
-    /// The first step was finished.
+    /// End of the first step.
     pub first_step: Option<UnixNanos>,
 }
 
 /// A durable checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointReport {
-    /// Its step.
+    /// The checkpoint's step.
     pub step: u64,
-    /// Its bytes, all ranks together.
+    /// Total bytes of all ranks.
     pub bytes: u64,
-    /// When the rank said so.
+    /// Time at which the rank announced it.
     pub at: UnixNanos,
 }
 
-/// Where the ranks meet.
+/// Address at which the ranks meet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rendezvous {
     /// MASTER_ADDR.
@@ -391,29 +399,29 @@ pub struct Rendezvous {
     pub port: u16,
 }
 
-/// One point of the training curves.
+/// A point of the training curves.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// When the supervisor read it.
+    /// Time at which the supervisor received it.
     pub at: UnixNanos,
     /// The step.
     pub step: u64,
     /// The loss, if reported and finite.
     pub loss: Option<f64>,
-    /// Tokens of this node's ranks since the attempt started.
+    /// Tokens processed by this node's ranks since the attempt started.
     pub tokens: u64,
-    /// The metric of [`SupervisorSpec::metric`], if it was reported with this step.
+    /// Value of [`SupervisorSpec::metric`], if it was reported with this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<SampleMetric>,
 }
 
-/// A metric of a sample.
+/// The value of a sample's metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SampleMetric {
     /// The value in billionths.
     Nanos(i64),
-    /// Not a number, or infinite.
+    /// NaN or infinite.
     Diverged,
 }
 
@@ -448,7 +456,7 @@ impl From<&Buckets> for UsageReport {
 }
 
 impl From<&UsageReport> for Buckets {
-    /// Names this version doesn't know are booked as idle rather than lost.
+    /// Books buckets that this version doesn't know as idle, so that no time is lost.
     fn from(report: &UsageReport) -> Self {
         let mut buckets = Buckets::default();
         for (name, nanos) in &report.0 {
@@ -462,30 +470,31 @@ impl From<&UsageReport> for Buckets {
 /// The control plane's answer to a [`Report`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orders {
-    /// [`PROTOCOL_VERSION`].
+    /// The protocol version, [`PROTOCOL_VERSION`].
     pub version: u32,
-    /// Stop the ranks.
+    /// Order to stop the ranks.
     pub stop: Option<StopOrder>,
     /// Where the ranks meet, once node 0 has offered it.
     pub rendezvous: Option<Rendezvous>,
-    /// Samples below this number are stored and needn't be sent again.
+    /// Samples with lower numbers are stored and needn't be sent again.
     pub samples_stored: u64,
-    /// The reported end is stored; the supervisor may exit, unless it is to stay.
+    /// The reported end is stored; the supervisor may exit, unless `stay` is set.
     pub end_acknowledged: bool,
-    /// After its end the supervisor stays for now: what it runs in will be ended with those of the gang's other nodes.
+    /// The supervisor must stay after its end for now: the allocation it runs in is released together with
+    /// those of the gang's other nodes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stay: bool,
-    /// The next report is due in so many milliseconds, if there is no news before. Longer than the spec's heartbeat where very many
-    /// supervisors report; none means the spec's.
+    /// The next report is due within this many milliseconds, or earlier if there is news. Longer than the
+    /// spec's heartbeat where very many supervisors report; none: the spec's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report_within_ms: Option<u64>,
 }
 
-/// How to stop.
+/// An order to stop the ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {
-    /// From the save-and-stop message and SIGTERM to SIGKILL.
+    /// Time between the save-and-stop message or SIGTERM and SIGKILL.
     pub grace_ms: u64,
-    /// Why, for the rank and the log.
+    /// The reason, for the rank and the log.
     pub reason: String,
 }

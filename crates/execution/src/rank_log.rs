@@ -1,6 +1,6 @@
-//! A rank's output as a bounded log file: `2026-11-21T09:30:00.123456Z O|E text` for each line. Keeps A-10: the file is
-//! rotated once at its limit, long lines are split, and a full disk drops lines and counts them rather than hurt the
-//! rank.
+//! A rank's output as a bounded log file: `2026-11-21T09:30:00.123456Z O|E text` for each line. Keeps A-10:
+//! the file is rotated once at its limit, long lines are split, and on a full disk lines are dropped and
+//! counted, so that the rank isn't affected.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -11,16 +11,16 @@ use gangline_base::Timestamp;
 
 use crate::clock::utc;
 
-/// A longer line is split into several.
+/// Longer lines are split.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 10;
-/// How many of the last lines are kept for a fault report.
+/// Number of last lines kept for a fault report.
 pub(crate) const LAST_LINES_MAX: usize = 10;
-/// The longest of those, in bytes; the rest of the line is in the file.
+/// Maximum length of each of those, in bytes; the rest of the line is in the file.
 const LAST_LINE_BYTES_MAX: usize = 1 << 10;
-/// Lines are collected up to this size before they are written.
+/// Size up to which lines are collected before they are written.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
-/// Which output a line came from.
+/// The output that a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Standard output, `O`.
@@ -35,7 +35,7 @@ pub(crate) struct RankLog {
     bytes_max: u64,
     file: Option<File>,
     written: u64,
-    /// The last write failed half-way: the next one starts a new line.
+    /// The last write failed half-way, so the next one starts a new line.
     is_torn: bool,
     batch: Vec<u8>,
     batch_lines: u64,
@@ -44,17 +44,17 @@ pub(crate) struct RankLog {
     dropped: u64,
 }
 
-/// The start of a line whose end hasn't come yet.
+/// The start of a line whose end hasn't arrived yet.
 #[derive(Default)]
 struct Unfinished {
     text: Vec<u8>,
-    /// The last byte was `\r`: a `\n` now belongs to it.
+    /// The last byte was `\r`, so a `\n` now belongs to it.
     after_return: bool,
 }
 
 impl RankLog {
-    /// Writes to `path`, and at `bytes_max` goes on in a new file after moving the old one to `path` + `.1`. If the file
-    /// can't be opened, lines are dropped and counted until it can.
+    /// Creates a log at `path`. At `bytes_max` the file is moved to `path` + `.1` and a new one is started.
+    /// If the file can't be opened, lines are dropped and counted until it can.
     pub(crate) fn new(path: &Path, bytes_max: u64) -> Self {
         let mut log = RankLog {
             path: path.to_owned(),
@@ -72,7 +72,7 @@ impl RankLog {
         log
     }
 
-    /// Takes output as it came. `\n`, `\r\n` and `\r` (progress bars) end a line.
+    /// Adds output as it arrived. `\n`, `\r\n` and `\r` (progress bars) end a line.
     pub(crate) fn feed(&mut self, stream: Stream, bytes: &[u8], now: Timestamp) {
         let place = usize::from(stream == Stream::Err);
         let mut line = std::mem::take(&mut self.unfinished[place]);
@@ -107,7 +107,7 @@ impl RankLog {
         self.write_batch();
     }
 
-    /// The rank has ended: writes what came without a line end.
+    /// Writes the unfinished line after the rank has ended.
     pub(crate) fn finish(&mut self, now: Timestamp) {
         for (place, stream) in [Stream::Out, Stream::Err].into_iter().enumerate() {
             let line = std::mem::take(&mut self.unfinished[place]);
@@ -118,17 +118,17 @@ impl RankLog {
         self.write_batch();
     }
 
-    /// The last lines, oldest first.
+    /// Returns the last lines, oldest first.
     pub(crate) fn last_lines(&self) -> Vec<String> {
         self.last_lines.iter().cloned().collect()
     }
 
-    /// Lines that didn't get into the file.
+    /// Returns the number of lines that are missing from the file.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Counts lines that were lost before they came here.
+    /// Counts lines that were lost before they arrived here.
     pub(crate) fn count_dropped(&mut self, lines: u64) {
         self.dropped += lines;
     }
@@ -176,7 +176,7 @@ impl RankLog {
         self.batch.clear();
     }
 
-    /// Moves the full file away. If that fails, the file is cut instead: the limit holds either way.
+    /// Moves the full file away. If that fails, truncates it instead: the limit holds either way.
     fn rotate(&mut self) {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
@@ -196,7 +196,8 @@ impl RankLog {
     }
 }
 
-/// How many bytes of a full line to write now, so that a character that may go on isn't cut in two.
+/// Returns how many bytes of a full line to write now, so that a character that may be incomplete isn't
+/// split.
 fn whole_characters(text: &[u8]) -> usize {
     let is_continuation = |byte: &u8| byte & 0b1100_0000 == 0b1000_0000;
     let tail = text.iter().rev().take(3).take_while(|byte| is_continuation(byte)).count();
@@ -268,7 +269,8 @@ mod tests {
         assert!(texts(&text).iter().all(|line| line.len() <= LINE_BYTES_MAX + 2));
     }
 
-    /// Proves A-10 for logs: whatever a rank prints, twice the limit is kept, and it is the newest.
+    /// Proves A-10 for logs: whatever a rank prints, at most twice the limit is kept, and it is the newest
+    /// output.
     #[test]
     fn the_log_is_rotated_once_and_stays_below_twice_its_limit() {
         let folder = Folder::new();

@@ -1,9 +1,9 @@
-//! What a rank may tell its supervisor, and what it may be told: JSON lines over the Unix socket `GANGLINE_SOCKET`.
-//! Public and documented for users in `docs/rank-protocol.md`. Each rank has a socket of its own, so it needn't (and can't)
-//! say whom it speaks for. Everything is optional: a rank that never connects runs just as well.
+//! The messages between a rank and its supervisor: JSON lines over the Unix socket `GANGLINE_SOCKET`. Public
+//! and documented for users in `docs/reference/rank-protocol.md`. Each rank has its own socket, so it needn't
+//! (and can't) say which rank it is. Everything is optional: a rank that never connects runs just as well.
 //!
-//! Keeps A-9 (wire types at the border) and A-10 (lines are bounded); what doesn't fit is dropped and counted, and never
-//! hurts the supervisor.
+//! Keeps A-9 (wire types at the border) and A-10 (lines are bounded); invalid input is dropped and counted,
+//! and never harms the supervisor.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +11,36 @@ use serde::{Deserialize, Serialize};
 
 use gangline_base::{Bytes, MetricValue, Phase, Step, Tokens};
 
-/// The longest line a rank may send, its line end included.
+/// Maximum length of a rank's line, including its line end.
 pub const RANK_LINE_BYTES_MAX: usize = 64 << 10;
-/// Steps, bytes and tokens beyond this are taken for mistakes (and would not survive a JSON number everywhere).
+/// Steps, bytes and tokens beyond this are taken for mistakes (and would not survive every JSON parser).
 pub const COUNT_MAX: u64 = 1 << 53;
 
-/// Metrics beyond so many in one line are dropped.
+/// Maximum number of metrics in one line; further ones are dropped.
 pub const METRICS_MAX: usize = 64;
-/// The metric that is called by a key of its own.
+/// The metric that has a key of its own.
 pub(crate) const LOSS: &str = "loss";
-/// What stands for a number that JSON can't write; no metric is this large and means it.
+/// Stands for a number that JSON can't express; no real metric has this value.
 const NO_NUMBER: f64 = f64::MAX;
 
 /// One line of a rank, checked.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankMessage {
-    /// It enters this phase.
+    /// The phase that it enters.
     pub phase: Option<Phase>,
-    /// It has finished this step.
+    /// The step that it finished.
     pub step: Option<Step>,
     /// The step's loss, if finite.
     pub loss: Option<f64>,
-    /// The step's metrics by name, its loss among them; those that aren't finite too.
+    /// The step's metrics by name, including the loss and values that aren't finite.
     pub metrics: BTreeMap<String, MetricValue>,
-    /// The step's tokens.
+    /// Tokens of the step.
     pub tokens: Option<Tokens>,
-    /// A checkpoint is durable.
+    /// A checkpoint that became durable.
     pub checkpoint: Option<CheckpointSaved>,
-    /// The step it will end at.
+    /// The step at which it will end.
     pub total_steps: Option<Step>,
-    /// Keys whose value this version doesn't understand; the rest of the message counts.
+    /// Number of keys whose value this version doesn't understand; the rest of the message counts.
     pub refused_values: u64,
 }
 
@@ -53,13 +53,13 @@ pub struct CheckpointSaved {
     pub bytes: Bytes,
 }
 
-/// Why a rank's line was refused whole.
+/// The reason a rank's whole line was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RefusedLine {
     /// Not a JSON object with values of the right types.
     #[error("the line is not a message of the rank protocol")]
     Malformed(#[source] serde_json::Error),
-    /// A number that can't be meant.
+    /// A number that is too large to be meant.
     #[error("{key} is {value}, beyond 2^53")]
     Absurd {
         /// The key.
@@ -89,8 +89,8 @@ struct WireCheckpoint {
 }
 
 impl RankMessage {
-    /// Reads one line. Python writes a diverged loss as `NaN` or `Infinity`, which JSON doesn't know: the loss is absent
-    /// then, because a step whose loss is lost is better than a step that is lost.
+    /// Parses one line. Python writes a diverged loss as `NaN` or `Infinity`, which isn't JSON: the loss is
+    /// then absent, because losing a step's loss is better than losing the step.
     ///
     /// # Errors
     /// [`RefusedLine`] if it isn't a message or has an absurd number.
@@ -135,7 +135,7 @@ fn phase_named(name: &str) -> Option<Phase> {
     serde_json::from_value(serde_json::Value::from(name)).ok()
 }
 
-/// The line with what JSON doesn't allow as a number made [`NO_NUMBER`]; none if it has no such thing.
+/// Replaces numbers that JSON doesn't allow by [`NO_NUMBER`]; none if the line has no such number.
 fn without_non_numbers(line: &[u8]) -> Option<String> {
     let text = str::from_utf8(line).ok()?;
     let stand_in = format!("{NO_NUMBER:e}");
@@ -143,21 +143,21 @@ fn without_non_numbers(line: &[u8]) -> Option<String> {
     (clean != text).then_some(clean)
 }
 
-/// What a supervisor tells a rank.
+/// An order of a supervisor to a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "order")]
 pub enum RankOrder {
     /// Save a checkpoint and exit with 94 (or 0 if the work is done).
     SaveAndStop {
-        /// From now to SIGKILL; SIGTERM comes before.
+        /// Time from now to SIGKILL; SIGTERM comes before.
         grace_ms: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
 impl RankOrder {
-    /// The line that is sent.
+    /// Returns the line that is sent.
     #[must_use]
     pub fn line(&self) -> String {
         let mut line = serde_json::to_string(self).expect("an order of numbers and text is always JSON");
@@ -166,7 +166,7 @@ impl RankOrder {
     }
 }
 
-/// Cuts a rank's bytes into lines of at most [`RANK_LINE_BYTES_MAX`].
+/// Splits a rank's bytes into lines of at most [`RANK_LINE_BYTES_MAX`].
 #[derive(Debug, Default)]
 pub struct LineCutter {
     line: Vec<u8>,
@@ -175,7 +175,8 @@ pub struct LineCutter {
 }
 
 impl LineCutter {
-    /// Takes bytes as they came and gives each whole line to `found`. Longer lines are skipped and counted.
+    /// Takes bytes as they arrived and passes each whole line to `found`. Longer lines are skipped and
+    /// counted.
     pub fn feed(&mut self, bytes: &[u8], mut found: impl FnMut(&[u8])) {
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
             let is_whole = part.ends_with(b"\n");
@@ -197,7 +198,7 @@ impl LineCutter {
         }
     }
 
-    /// How many lines were too long since the last call.
+    /// Returns the number of lines that were too long since the last call.
     pub fn take_oversize(&mut self) -> u64 {
         std::mem::take(&mut self.oversize)
     }

@@ -1,6 +1,7 @@
-//! Files and folders in places that others can write to, such as `/dev/shm` and `/tmp`: somebody else may have put anything there under
-//! any name. A FIFO would be waited for, a link would lead away, and another's folder would be trusted. So what is opened is no link, is
-//! never waited for, and is this user's own; and what is made has a name that nobody guesses.
+//! Files and folders in places that others can write to, such as `/dev/shm` and `/tmp`, where another user
+//! may have created anything under any name: a FIFO that blocks, a link that leads elsewhere, a folder that
+//! isn't to be trusted. So a path that is opened must not be a link, never blocks, and must belong to this
+//! user; and a folder that is made has a name that nobody can guess.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Read};
@@ -10,10 +11,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::process::geteuid;
 
-/// Bytes of a name that are drawn: nobody makes all folders of that name first.
+/// Random bytes in a name, so that nobody can create all possible folders first.
 const DRAWN_BYTES: usize = 8;
 
-/// Makes a folder that only this user may enter, called `prefix` and what nobody guesses.
+/// Makes a folder that only this user may enter, named `prefix` and a random part.
 ///
 /// # Errors
 /// If it can't be made; the path is in the error.
@@ -28,7 +29,7 @@ pub(crate) fn make_folder(parent: &Path, prefix: &str) -> io::Result<PathBuf> {
 /// Makes a folder that only this user may enter.
 ///
 /// # Errors
-/// If it can't be made, or is there already: then the error says whose it is.
+/// If it can't be made, or exists already: then the error names its owner.
 pub(crate) fn make_folder_at(path: &Path) -> io::Result<()> {
     let named = |error: io::Error| {
         let owner = path.symlink_metadata().map(|found| format!(" (it belongs to user {})", found.uid()));
@@ -36,9 +37,9 @@ pub(crate) fn make_folder_at(path: &Path) -> io::Result<()> {
         io::Error::new(error.kind(), format!("make {}{owner}: {error}", path.display()))
     };
     match DirBuilder::new().mode(0o700).create(path) {
-        // The umask may have taken something away.
+        // The umask may have removed permissions.
         Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(0o700)).map_err(named),
-        // What the platform lacks is known by the system's own error.
+        // Platform errors are recognised by the system's own error.
         Err(error) if crate::trouble::is_platforms(&error) => Err(error),
         Err(error) => Err(named(error)),
     }
@@ -47,7 +48,7 @@ pub(crate) fn make_folder_at(path: &Path) -> io::Result<()> {
 /// Opens this user's file `name` in this user's `folder` for reading.
 ///
 /// # Errors
-/// If either isn't there, isn't what it should be, or is another user's.
+/// If either doesn't exist, has the wrong type, or belongs to another user.
 pub(crate) fn open_own(folder: &Path, name: &str) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let directory = File::from(open(folder, flags | OFlags::DIRECTORY, Mode::empty())?);
@@ -59,10 +60,10 @@ pub(crate) fn open_own(folder: &Path, name: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens a file of whomever for reading, without waiting for one that isn't a file at all.
+/// Opens any user's file for reading, without blocking on one that isn't a regular file.
 ///
 /// # Errors
-/// If it can't be opened, or is no regular file.
+/// If it can't be opened, or isn't a regular file.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     let file = File::from(open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
     check_regular(&file, path)?;
@@ -93,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// Proves A-10: nothing that stands in the way of a file is waited for.
+    /// Proves A-10: opening never blocks on what takes a file's place.
     #[test]
     fn a_fifo_a_link_and_anothers_file_are_refused_at_once_and_by_name() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,42 +1,43 @@
-//! The one ladder of time-outs, each rung tied to the one below: whoever waits for longer can count on what waits for shorter having
-//! acted. Printed by `gangline show --timeouts`.
+//! The ladder of time-outs, each tied to the one below: whoever waits longer can rely on those who wait for
+//! less time having acted. Printed by `gangline show --timeouts`.
 //!
-//! Peers set each of these apart, so that they can cross, and nobody can set them right (pytorch/torchtitan#2899, pytorch/torchft#329).
+//! Other systems configure each of these separately, so they can cross, and nobody can set them right
+//! (pytorch/torchtitan#2899, pytorch/torchft#329).
 
 use std::time::Duration;
 
-/// How long each waits. Derived from the heartbeat alone.
+/// The time-outs. Derived from the heartbeat alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Between a supervisor's reports.
+    /// Interval between a supervisor's reports.
     pub heartbeat: Duration,
     /// Silence of a supervisor after which its launcher is asked whether it lives.
     pub silence: Duration,
-    /// Silence of a rank that is never taken for a hang, however short its steps.
+    /// Minimum silence of a rank that counts as a hang, however short its steps.
     pub step: Duration,
     /// How long a gang's nodes wait for one another.
     pub rendezvous: Duration,
     /// How long ranks run on without the control plane.
     pub lease: Duration,
-    /// Silence of a supervisor that still runs after which its launcher kills it.
+    /// Silence of a running supervisor after which its launcher kills it.
     pub launcher: Duration,
 }
 
 /// One rung of the ladder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeout {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// How long it is.
+    /// Its length.
     pub after: Duration,
-    /// So many times the rung below; none for the lowest.
+    /// Its factor over the rung below; none for the lowest.
     pub times_the_one_below: Option<u32>,
-    /// What happens then.
+    /// What happens when it expires.
     pub then: &'static str,
 }
 
-/// Reports that a control plane is asked to take in a second: what a tenth of one core does (`cargo xtask bench recovery --only
-/// heartbeats`). More supervisors than that report less often.
+/// Reports that a control plane accepts in a second: what a tenth of one core handles (`cargo xtask bench
+/// recovery --only heartbeats`). Where supervisors would exceed it, they report less often.
 const REPORTS_A_SECOND_MAX: u32 = 400;
 const SILENCE_TIMES: u32 = 3;
 const STEP_TIMES: u32 = 19;
@@ -45,10 +46,10 @@ const LEASE_TIMES: u32 = 2;
 const LAUNCHER_TIMES: u32 = 2;
 
 impl Timeouts {
-    /// With a heartbeat of half a second.
+    /// The ladder for a heartbeat of half a second.
     pub const DEFAULT: Timeouts = Timeouts::derived(Duration::from_millis(500));
 
-    /// The ladder above a heartbeat.
+    /// Derives the ladder from a heartbeat.
     #[must_use]
     pub const fn derived(heartbeat: Duration) -> Timeouts {
         let silence = heartbeat.saturating_mul(SILENCE_TIMES);
@@ -58,21 +59,21 @@ impl Timeouts {
         Timeouts { heartbeat, silence, step, rendezvous, lease, launcher: lease.saturating_mul(LAUNCHER_TIMES) }
     }
 
-    /// Between a supervisor's reports where so many report: the heartbeat, unless all of them together would report more than 400
-    /// times a second.
+    /// Returns the reporting interval for this number of supervisors: the heartbeat, or longer if together
+    /// they would report more than 400 times a second.
     #[must_use]
     pub fn heartbeat_of(heartbeat: Duration, supervisors: usize) -> Duration {
         let supervisors = u32::try_from(supervisors).unwrap_or(u32::MAX);
         heartbeat.max(Duration::from_secs(1) / REPORTS_A_SECOND_MAX * supervisors)
     }
 
-    /// The silence that means something from who was told to report that often.
+    /// Returns the silence that is significant for a supervisor with this reporting interval.
     #[must_use]
     pub fn silence_of(heartbeat: Duration) -> Duration {
         heartbeat.saturating_mul(SILENCE_TIMES)
     }
 
-    /// The rungs, lowest first.
+    /// Returns the rungs, lowest first.
     #[must_use]
     pub fn rungs(&self) -> [Timeout; 6] {
         let rung = |name, after, times, then| Timeout { name, after, times_the_one_below: times, then };

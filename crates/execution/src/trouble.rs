@@ -1,12 +1,13 @@
-//! Errors that are the platform's own: it lacks something for a while, or for good, which no job can help. What fails by one is
-//! tried again later and counts for nothing.
+//! Platform errors: failures for lack of a resource, which no job can help. An operation that fails with one
+//! is retried later and isn't counted against the job.
 
 use std::fmt::Display;
 use std::io;
 
 use rustix::io::Errno;
 
-/// What the system says when it has no file descriptors, processes, memory, buffers or disk space left, or when a disk doesn't work.
+/// Errors of the system when it lacks file descriptors, processes, memory, buffers or disk space, or a disk
+/// fails.
 const PLATFORMS: [Errno; 10] = [
     Errno::MFILE,
     Errno::NFILE,
@@ -20,26 +21,26 @@ const PLATFORMS: [Errno; 10] = [
     Errno::STALE,
 ];
 
-/// Whether an error is the platform's own.
+/// Reports whether an error is the platform's own.
 pub(crate) fn is_platforms(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| PLATFORMS.contains(&errno))
 }
 
-/// Why something could not be started.
+/// The reason something could not be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) message: String,
-    /// It is the platform's own.
+    /// Whether the platform is at fault.
     pub(crate) is_platforms: bool,
 }
 
 impl Problem {
-    /// What was being done, and what the system said.
+    /// Describes the operation that failed and the system's error.
     pub(crate) fn of(doing: impl Display, error: &io::Error) -> Problem {
         Problem { message: format!("{doing}: {error}"), is_platforms: is_platforms(error) }
     }
 
-    /// One of what was asked for.
+    /// Describes a problem of the job's own request.
     pub(crate) fn asked(message: String) -> Problem {
         Problem { message, is_platforms: false }
     }

@@ -1,4 +1,4 @@
-//! Budgets: to the second, over all attempts, with the grace paid for.
+//! Budgets are exact to the second over all attempts, and include the grace period.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn money(text: &str) -> Money {
     text.parse().expect("money")
 }
 
-/// One node of eight at this price.
+/// Returns a world with one node of eight accelerators at this price.
 fn world(price: &str) -> World {
     let mut world = World::new(1, 8);
     set_price(&mut world, price);
@@ -26,7 +26,7 @@ fn set_price(world: &mut World, price: &str) -> Vec<Decision> {
     world.apply(Event::Configured(Arc::new(configuration))).expect("a sound configuration")
 }
 
-/// With a grace of 30 seconds.
+/// Submits a job with a grace period of 30 seconds.
 fn submit(world: &mut World, devices: u32, budget: &str) -> Result<Vec<Decision>, Refusal> {
     let spec = JobSpec { budget: Some(money(budget)), ..spec(1, devices) };
     world.apply(Event::JobSubmitted(Arc::new(spec)))
@@ -44,7 +44,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_job_is_stopped_so_that_its_grace_is_still_paid_for() {
-    // Two devices at 3.60 an hour each cost 0.002 a second; 2 dollars last 1,000 seconds.
+    // Two devices at 3.60 per hour each cost 0.002 per second, so 2 dollars last 1,000 seconds.
     let mut world = world("3.6");
     submit(&mut world, 2, "2").expect("it pays for a start");
     assert_eq!(world.engine.next_deadline(), Some(world.now + SECOND * 970));
@@ -64,7 +64,7 @@ fn attempts_are_paid_for_together() {
     let fault = ShareEnd::fault(FaultCause::Exit(1), world.now);
     let decisions = world.end(JobId(1), &fault);
     assert!(matches!(decisions[..], [Decision::Requeue { .. }, Decision::Place { .. }]), "{decisions:?}");
-    // 400 of 1,000 seconds are paid for; the rest lasts 600, of which 30 are the grace.
+    // 400 of 1,000 seconds are spent; the rest lasts 600, including 30 for the grace period.
     assert_eq!(world.pass(SECOND * 569), []);
     assert_eq!(world.pass(SECOND).len(), 1);
     world.check_replay();
@@ -79,7 +79,7 @@ fn a_job_whose_rest_pays_for_no_minute_ends_instead_of_waiting() {
     world.pass(SECOND * 911);
     let fault = ShareEnd::fault(FaultCause::Exit(1), world.now);
     assert_eq!(world.end(JobId(1), &fault), [spent(1, "0.911", "1")]);
-    // A second less, and a minute and the grace are left.
+    // One second earlier, a minute and the grace period are still covered.
     submit(&mut world, 1, "1").expect("it pays for a start");
     world.pass(SECOND * 910);
     assert!(matches!(world.end(JobId(2), &fault)[..], [Decision::Requeue { .. }, Decision::Place { .. }]));
@@ -99,13 +99,13 @@ fn a_new_price_counts_from_now_on() {
     let mut world = world("3.6");
     submit(&mut world, 8, "1.6").expect("it pays for a start");
     submit(&mut world, 8, "0.8").expect("it pays for a start");
-    // 100 of 200 seconds are paid for; at twice the price the rest lasts 50.
+    // 100 of 200 seconds are spent; at twice the price the rest lasts 50.
     world.pass(SECOND * 100);
     assert_eq!(set_price(&mut world, "7.2"), [spent(2, "0", "0.8")]);
     assert_eq!(world.engine.next_deadline(), Some(world.now + SECOND * 20));
     assert_eq!(world.pass(SECOND * 20), [stop(1)]);
     world.check_replay();
-    // Without a price nothing is spent any more.
+    // Without a price nothing more is spent.
     world.apply(Event::Configured(Arc::new(Configuration::default()))).expect("no queues");
     world.now = world.now + SECOND * 1_000;
     assert_eq!(world.end(JobId(1), &ShareEnd::Stopped), [spent(1, "1.12", "1.6")]);
@@ -117,7 +117,7 @@ fn a_budget_without_a_price_or_too_small_for_a_start_is_refused() {
     let mut unpriced = World::new(1, 8);
     assert_eq!(submit(&mut unpriced, 1, "100"), Err(Refusal::NoPrice { kind: kind() }));
     let mut world = world("3.6");
-    // A minute and the grace are 90 seconds.
+    // A minute plus the grace period is 90 seconds.
     let least = money("0.09");
     let budget = money("0.089999999");
     assert_eq!(submit(&mut world, 1, "0.089999999"), Err(Refusal::BudgetTooSmall { budget, least }));

@@ -1,9 +1,10 @@
-//! How the cluster is to be shared: the queues and their rules. Comes in as an event, so the journal holds it and replay
-//! decides by the rules of the time.
+//! The cluster's configuration: queues and scheduling rules. It arrives as an event, so the journal records
+//! it and replay uses the rules that were in force at the time.
 //!
-//! A queue's *quota* is what it may always have, its *borrowing limit* what it may have beyond while others leave it idle,
-//! its *weight* how it shares that with its siblings. The words are those of Kueue's ClusterQueue (nominalQuota,
-//! borrowingLimit, fairSharing.weight); that quotas are in accelerators by kind is ours.
+//! A queue's *quota* is what it may always use, its *borrowing limit* what it may use beyond the quota while
+//! others leave it idle, and its *weight* its part of idle capacity relative to its siblings. The terms are
+//! those of Kueue's ClusterQueue (nominalQuota, borrowingLimit, fairSharing.weight); unlike there, quotas are
+//! in accelerators by kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -11,43 +12,41 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, Money, QueueName};
 
-use crate::advance::{self, AdvanceReservation, InvalidReservation};
-use crate::fabric::{Fabric, InvalidFabric};
-use crate::health::HealthPolicy;
-use crate::order::QueueOrder;
-use crate::preemption::cost::RestartCosts;
-use crate::spares::{InvalidSpares, SpareRules};
+use crate::placement::{self, AdvanceReservation, Fabric, HealthPolicy, InvalidFabric, InvalidReservation};
+use crate::preemption::RestartCosts;
+use crate::queueing::QueueOrder;
+use crate::recovery::{InvalidSpares, SpareRules};
 
-/// Queues in one configuration.
+/// The most queues in one configuration.
 pub const QUEUES_MAX: usize = 10_000;
-/// Queues above one another.
+/// The most levels of queues.
 pub(crate) const QUEUE_DEPTH_MAX: usize = 8;
 
-/// How the cluster is shared. The default has no queues: all jobs wait in one line.
+/// The cluster's configuration. The default has no queues: all jobs wait in a single queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// The queues, parents and leaves, in any order. None: every queue name is accepted and means nothing.
+    /// The queues, parents and leaves, in any order. If empty, every queue name is accepted and ignored.
     pub queues: Vec<QueueSpec>,
-    /// After this time, use counts half as much against a queue's share.
+    /// The time after which past use counts half as much toward a queue's share.
     pub half_life: Duration,
-    /// Who is first among jobs of one priority in one queue.
+    /// The order of jobs with the same priority in a queue.
     pub order: QueueOrder,
-    /// List prices of an accelerator-hour, by kind: what budgets are counted by.
+    /// List prices per accelerator-hour, by kind; budgets are metered with them.
     pub prices: BTreeMap<AcceleratorKind, Money>,
-    /// When running jobs are stopped for waiting ones.
+    /// When running jobs are preempted for waiting ones.
     pub preemption: PreemptionRules,
-    /// What the network carries; none: placements are compared by their domains alone.
+    /// The network's bandwidths; without them placements are compared only by their domains.
     pub fabric: Option<Fabric>,
-    /// When faults make a node suspect; none: they never do.
+    /// When faults make a node suspect; none if they never do.
     pub health: Option<HealthPolicy>,
-    /// Nodes set apart for a time, in any order.
+    /// Advance reservations, in any order.
     pub reservations: Vec<AdvanceReservation>,
-    /// Nodes kept for jobs that lose one.
+    /// How many nodes are kept as spares.
     pub spares: SpareRules,
 }
 
 impl Configuration {
-    /// No queues, and every rule on that keeps waits short: what a cluster gains if its administrator wants that.
+    /// Returns a configuration without queues and with every rule enabled that shortens waits.
     #[must_use]
     pub fn shortest_waits() -> Self {
         let preemption = PreemptionRules { share_time: true, consolidate: true, ..PreemptionRules::default() };
@@ -72,26 +71,31 @@ impl Default for Configuration {
     }
 }
 
-/// When running jobs are stopped for waiting ones. What is stopped is asked to save first, and waits again.
+/// When running jobs are preempted for waiting ones. A preempted job is asked to save first, and is then
+/// requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreemptionRules {
-    /// A queue that holds less than it is entitled to takes it back from queues that hold more than they are (Kueue's
-    /// `reclaimWithinCohort: Any`). What a queue is entitled to is its quota, and its part by weight of what is left.
+    /// A queue that holds less than its entitlement takes devices back from queues that hold more than theirs
+    /// (Kueue's `reclaimWithinCohort: Any`). The entitlement is the quota plus a part, by weight, of what is
+    /// left.
     pub reclaim: bool,
-    /// Within a queue, a waiting job stops running ones of lower priority (Kueue's `withinClusterQueue: LowerPriority`).
+    /// Within a queue, a waiting job preempts running ones of lower priority (Kueue's `withinClusterQueue:
+    /// LowerPriority`).
     pub by_priority: bool,
-    /// Within a queue and a priority, a job that has run for long makes room for one that is expected to be short.
+    /// Within a queue and a priority, a job that has run for long is preempted for one that is expected to be
+    /// short.
     pub share_time: bool,
-    /// Jobs on part of a node move to other nodes where that makes room for one that waits (KAI's consolidation).
+    /// Jobs on part of a node move to other nodes where that makes room for a waiting job (KAI's
+    /// consolidation).
     pub consolidate: bool,
-    /// No attempt is stopped before it has run for so long.
+    /// The least time that an attempt runs before it can be preempted.
     pub runtime_min: Duration,
-    /// How long a job stands still when it is stopped and started again: an estimate, for jobs that it was not measured on.
+    /// The downtime of stopping and restarting a job, estimated; used for jobs without measurements.
     pub restart: RestartCosts,
 }
 
 impl PreemptionRules {
-    /// Nobody is ever stopped for another.
+    /// Rules under which no job is preempted.
     pub const OFF: PreemptionRules = PreemptionRules {
         reclaim: false,
         by_priority: false,
@@ -103,7 +107,7 @@ impl PreemptionRules {
 }
 
 impl PreemptionRules {
-    /// Whether jobs are stopped, once they have saved, for others of no better right.
+    /// Reports whether a job may be preempted, once it has saved, for another job of equal right.
     pub(crate) fn moves_equals(&self) -> bool {
         self.share_time || self.consolidate
     }
@@ -111,7 +115,8 @@ impl PreemptionRules {
 
 impl Default for PreemptionRules {
     fn default() -> Self {
-        // Together what Tiresias (NSDI 2019) measured for a preemption on average, 62 s; Sia (SOSP 2023) has 25 to 250 s.
+        // The sum is close to the 62 s that Tiresias (NSDI 2019) measured on average for a preemption; Sia
+        // (SOSP 2023) has 25 to 250 s.
         let restart = RestartCosts {
             save: Duration::from_secs(20),
             requeue: Duration::from_secs(10),
@@ -128,53 +133,53 @@ impl Default for PreemptionRules {
     }
 }
 
-/// A queue. Jobs wait in queues without children.
+/// The rules of one queue. Jobs wait only in queues without children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueSpec {
-    /// Its name, unique among all.
+    /// The queue's unique name.
     pub name: QueueName,
-    /// The queue it belongs to; none at the top.
+    /// The parent queue; none at the top level.
     pub parent: Option<QueueName>,
-    /// Its part beside its siblings' of what nobody's quota covers.
+    /// Its part, relative to its siblings, of the capacity that no quota covers.
     pub weight: NonZeroU32,
-    /// Accelerators it may always have, by kind.
+    /// Accelerators it may always use, by kind.
     pub quota: BTreeMap<AcceleratorKind, u32>,
-    /// Accelerators it may have beyond its quota, by kind; a kind that isn't here has no limit.
+    /// Accelerators it may use beyond its quota, by kind; unlisted kinds have no limit.
     pub borrowing_limit: BTreeMap<AcceleratorKind, u32>,
 }
 
 impl QueueSpec {
-    /// The most accelerators of a kind it may have at once, if that is bounded.
+    /// Returns the most accelerators of a kind that the queue may use at once, if limited.
     #[must_use]
     pub fn limit(&self, kind: &AcceleratorKind) -> Option<u32> {
         self.borrowing_limit.get(kind).map(|borrowed| self.quota_of(kind).saturating_add(*borrowed))
     }
 
-    /// The accelerators of a kind it may always have.
+    /// Returns the accelerators of a kind that the queue may always use.
     #[must_use]
     pub fn quota_of(&self, kind: &AcceleratorKind) -> u32 {
         self.quota.get(kind).copied().unwrap_or(0)
     }
 }
 
-/// Why a configuration makes no sense.
+/// Why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfiguration {
-    /// Two queues have one name.
+    /// Two queues have the same name.
     #[error("there are two queues named \"{queue}\"")]
     Duplicate {
-        /// The name.
+        /// The duplicate name.
         queue: QueueName,
     },
-    /// A parent isn't among the queues.
+    /// A queue names a parent that does not exist.
     #[error("queue \"{queue}\" belongs to \"{parent}\", which is not a queue here")]
     UnknownParent {
         /// The queue.
         queue: QueueName,
-        /// Its parent.
+        /// The unknown parent.
         parent: QueueName,
     },
-    /// A queue is above itself, or too deep.
+    /// A queue is its own ancestor or nested too deeply.
     #[error(
         "queue \"{queue}\" has more than {QUEUE_DEPTH_MAX} queues above it: is one of them its own parent, directly or not?"
     )]
@@ -182,7 +187,7 @@ pub enum InvalidConfiguration {
         /// The queue.
         queue: QueueName,
     },
-    /// The children are promised more than their parent has.
+    /// The children's quotas add up to more than their parent's quota.
     #[error(
         "the queues in \"{parent}\" have a quota of {children} {kind} in all, but \"{parent}\" itself only {own}: raise its quota or lower theirs"
     )]
@@ -191,36 +196,36 @@ pub enum InvalidConfiguration {
         parent: QueueName,
         /// The kind of accelerator.
         kind: AcceleratorKind,
-        /// The children's quotas.
+        /// The sum of the children's quotas.
         children: u64,
-        /// Its own.
+        /// The parent's own quota.
         own: u32,
     },
-    /// The network's bandwidths contradict each other.
+    /// The network's bandwidths are inconsistent.
     #[error(transparent)]
     Fabric(#[from] InvalidFabric),
-    /// Reservations contradict each other.
+    /// The reservations are inconsistent.
     #[error(transparent)]
     Reservation(#[from] InvalidReservation),
-    /// The rules for spares make no sense.
+    /// The rules for spares are invalid.
     #[error(transparent)]
     Spares(#[from] InvalidSpares),
-    /// Use or faults would at once be forgotten.
+    /// A half-life is too short, so use or faults would be forgotten at once.
     #[error("the half-life of use, and that of nodes' faults, has to be at least a second")]
     HalfLife,
-    /// More queues than are supported.
+    /// There are more queues than supported.
     #[error("{count} queues are more than the {QUEUES_MAX} there may be")]
     TooManyQueues {
-        /// How many.
+        /// The number of queues.
         count: usize,
     },
 }
 
 impl Configuration {
-    /// Whether it makes sense.
+    /// Validates the configuration.
     ///
     /// # Errors
-    /// The first [`InvalidConfiguration`].
+    /// The first [`InvalidConfiguration`] found.
     pub fn check(&self) -> Result<(), InvalidConfiguration> {
         if self.queues.len() > QUEUES_MAX {
             return Err(InvalidConfiguration::TooManyQueues { count: self.queues.len() });
@@ -239,12 +244,13 @@ impl Configuration {
         for queue in &self.queues {
             check_ancestors(queue, &by_name)?;
         }
-        advance::check(self)?;
+        placement::check_reservations(self)?;
         self.spares.check()?;
         self.queues.iter().try_for_each(|parent| self.check_children(parent))
     }
 
-    /// A parent that says nothing of a kind is bounded by its own parent at most, and promises what its children do.
+    /// Checks that children's quotas don't exceed the quotas that their parent names. A parent without a quota
+    /// for a kind is bounded only by its ancestors.
     fn check_children(&self, parent: &QueueSpec) -> Result<(), InvalidConfiguration> {
         let children = || self.queues.iter().filter(|queue| queue.parent.as_ref() == Some(&parent.name));
         let kinds: BTreeSet<&AcceleratorKind> = parent.quota.keys().collect();

@@ -1,5 +1,6 @@
-//! What the state of a job calls for; who starts is `pass.rs`. Decisions follow from the state alone, not from the event that led to it: a journal that
-//! lost its last decision decides it again. Every decision carries its reason; gangs are placed whole.
+//! Decisions on a job that follow from its state; `pass.rs` decides which jobs start. Decisions depend only
+//! on the state, not on the event that led to it: if a journal lost its last decision, the engine makes it
+//! again. Every decision carries its reason; gangs are placed whole.
 
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use gangline_base::Timestamp;
 
 use crate::engine::Engine;
 use crate::evolve::has_advanced;
-use crate::health::RootFault;
 use crate::job::{Attempt, Job, ShareState};
+use crate::placement::RootFault;
 use crate::{Decision, Fate, RequeueReason, ShareEnd, StopReason};
 
-/// Before a job that could not be started is tried again: what the platform lacks may be there by then.
+/// The pause before a job that could not be started is tried again, so that the platform can recover.
 const UNABLE_PAUSE: Duration = Duration::from_secs(15);
 
 impl Engine {
@@ -25,14 +26,16 @@ impl Engine {
         self.is_placement_due |= self.cluster.check_up(now);
         let mut decisions = Vec::new();
         while let Some(id) = self.attention.pop_first() {
-            if let Some(decision) = self.jobs.get(&id).and_then(|job| self.decide_for(now, job)) {
+            if let Some(mut decision) = self.jobs.get(&id).and_then(|job| self.decide_for(now, job)) {
+                self.stay_without_room(now, &mut decision);
                 self.evolve_decision(now, &decision);
                 decisions.push(decision);
             } else {
                 self.grow(now, id, &mut decisions);
             }
         }
-        // A stop brings an end forward, which may let others start: each of these passes stops somebody, or is the last.
+        // A stop brings an end forward and may let other jobs start. The loop ends because each pass but the
+        // last stops a job.
         while std::mem::take(&mut self.is_placement_due) {
             self.place_waiting(now, &mut decisions);
         }
@@ -53,7 +56,7 @@ impl Engine {
         Some(Decision::Stop { job: job.id, attempt: attempt.number, reason })
     }
 
-    /// Why an attempt that runs has to stop, if it has.
+    /// Returns why a running attempt has to stop, if it has to.
     fn stop_reason(&self, now: Timestamp, job: &Job, attempt: &Attempt) -> Option<StopReason> {
         if attempt.stop.is_some() {
             return None;
@@ -80,7 +83,8 @@ impl Engine {
         }
     }
 
-    /// What becomes of a job whose attempt is over. The work being done beats every other reason to end.
+    /// Decides what happens to a job whose attempt has ended. Success takes precedence over every other
+    /// outcome.
     fn decide_close(&self, now: Timestamp, job: &Job, attempt: &Attempt) -> Decision {
         let ends =
             || attempt.states.iter().filter_map(|s| if let ShareState::Ended(end) = s { Some(end) } else { None });
@@ -94,7 +98,8 @@ impl Engine {
             Some(StopReason::Straggler { node }) => Some(RequeueReason::Straggler { node }),
             _ => None,
         };
-        // What fails after it was told to make room does so because of that: a node that goes, say.
+        // A failure after the attempt was told to make room is a consequence of that, for example when the
+        // node goes away.
         let counts = |at: Timestamp| making_room.is_none() || attempt.stop_at.is_none_or(|stop_at| at < stop_at);
         let faults = ends().filter_map(|e| match e {
             ShareEnd::Fault { cause, category, is_consequence, at } if counts(*at) => {
@@ -131,13 +136,13 @@ impl Engine {
         }
     }
 
-    /// None for a job that asked to be queued again and has saved something new, else 1, 2, 4, ... seconds by its
-    /// requeues so far: one that only ever asks must not spin.
+    /// Returns no pause for a job that asked to be requeued and has saved a new checkpoint, else 1, 2, 4, ...
+    /// seconds by its requeues so far, so that a job that always asks does not spin.
     fn requeue_pause(&self, job: &Job) -> Duration {
         if has_advanced(job) { Duration::ZERO } else { self.doubled(job.requeues) }
     }
 
-    /// A second, doubled so many times, within the limit.
+    /// Returns one second doubled `times` times, within the limit.
     pub(crate) fn doubled(&self, times: u32) -> Duration {
         Duration::from_secs(1 << times.min(16)).min(self.limits.backoff_max)
     }

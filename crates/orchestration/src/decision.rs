@@ -1,17 +1,17 @@
-//! What the engine decides, and why. The shell performs decisions; it never makes them (style 16).
+//! What the engine decides, and why. The shell carries out decisions but never makes them (style 16).
 
 use std::fmt;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, FaultCategory, JobId, Money, NodeId, Timestamp};
 
-use crate::claim::{Claim, ClaimReason};
+use crate::preemption::{Claim, ClaimReason};
 use crate::{Closeness, FaultCause, MissedRung, Remedy, Share};
 
 /// A decision with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Give a gang its devices, all at once, and start it.
+    /// Allocates all of a gang's devices at once and starts the gang.
     Place {
         /// The job.
         job: JobId,
@@ -19,39 +19,39 @@ pub enum Decision {
         attempt: AttemptNumber,
         /// The nodes and devices, in rank order.
         shares: Vec<Share>,
-        /// Why now and here.
+        /// Why it starts now and on these nodes.
         reason: PlaceReason,
     },
-    /// Hold nodes for a waiting job until the jobs that are stopped for it have left them.
+    /// Holds nodes for a waiting job until its victims have left them.
     Claim {
         /// The waiting job.
         job: JobId,
-        /// What it gets and whom it takes it from; their stops follow.
+        /// The claimed nodes and the victims; the victims' stops follow.
         claim: Claim,
-        /// Why these.
+        /// Why these nodes and victims.
         reason: ClaimReason,
     },
-    /// Stop what still runs of an attempt.
+    /// Stops the part of an attempt that still runs.
     Stop {
         /// The job.
         job: JobId,
         /// Its attempt.
         attempt: AttemptNumber,
-        /// Why.
+        /// Why it is stopped.
         reason: StopReason,
     },
-    /// The attempt is over, its devices are free, and the job waits again.
+    /// Requeues a job whose attempt has ended and whose devices are free.
     Requeue {
         /// The job.
         job: JobId,
-        /// The attempt that is over.
+        /// The attempt that ended.
         attempt: AttemptNumber,
-        /// It isn't placed before this time.
+        /// The earliest time at which the job may be placed again.
         not_before: Timestamp,
-        /// Why.
+        /// Why it is requeued.
         reason: RequeueReason,
     },
-    /// The job is over, and its devices are free.
+    /// Ends a job whose devices are free.
     End {
         /// The job.
         job: JobId,
@@ -61,7 +61,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The job it is about.
+    /// Returns the job that the decision concerns.
     #[must_use]
     pub fn job(&self) -> JobId {
         match self {
@@ -74,19 +74,19 @@ impl Decision {
     }
 }
 
-/// Why a gang was placed now and where it was.
+/// Why a gang was placed at this time and on these nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlaceReason {
-    /// How long it had waited since it was last queued.
+    /// The time since the job was last queued.
     pub waited: Duration,
-    /// The job with a better place in line that waits for the same kind of accelerator, if there is one: this one starts
-    /// before it because it is on other devices, or is over before that one could start.
+    /// The job that is served earlier and waits for the same kind of accelerator, if any. The placed job
+    /// starts first because it uses other devices or ends before that job could start.
     pub backfills: Option<JobId>,
-    /// Nodes that could have taken a share; the fullest of them were chosen, so that large holes stay whole.
+    /// Nodes that could have taken a share; the fullest were chosen, which keeps large free areas whole.
     pub candidates: u32,
-    /// How close its nodes are; none for one node, and where the network isn't known.
+    /// How close its nodes are; none for one node or an unknown network.
     pub closeness: Option<Closeness>,
-    /// It restarts on the devices it has held since then, and its time limit counts from then.
+    /// Set if the job restarts on devices it still holds: when it got them. Its time limit counts from then.
     pub kept_since: Option<Timestamp>,
 }
 
@@ -112,30 +112,30 @@ pub enum StopReason {
     Cancelled,
     /// It reached its time limit.
     TimeLimit(Duration),
-    /// Another node's share of the gang has ended without success.
+    /// The gang's share on another node ended without success.
     PeerEnded,
-    /// What is left of its budget pays for just its grace.
+    /// The rest of its budget only covers its grace period.
     BudgetSpent,
     /// Other jobs of its sweep do better.
     EarlyStop(MissedRung),
-    /// Another job has the better right to its devices.
+    /// Another job has a better right to its devices.
     Preempted {
-        /// That job.
+        /// The other job.
         by: JobId,
     },
-    /// It goes on with more or fewer nodes.
+    /// It continues on more or fewer nodes.
     Resized {
-        /// So many.
+        /// The new number of nodes.
         to: u32,
     },
-    /// A rank is slow on one of its nodes, and it goes on with another.
+    /// A rank is slow on one of its nodes, and the job moves to another node.
     Straggler {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// One of its nodes is about to go.
+    /// One of its nodes is about to go away.
     NodeLeaves {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
 }
@@ -158,48 +158,49 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// Why a job goes back into its queue.
+/// Why a job is requeued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequeueReason {
-    /// A fault that its budget covers.
+    /// It failed, within its fault budget.
     Fault {
-        /// What failed first.
+        /// The root cause.
         cause: FaultCause,
-        /// Of what kind that is.
+        /// The category of the cause.
         category: FaultCategory,
-        /// Faults so far, this one counted.
+        /// Faults so far, including this one.
         faults: u32,
-        /// How many it may have.
+        /// The most faults the job may have.
         max_faults: u32,
-        /// How it goes on.
+        /// How the job continues.
         remedy: Remedy,
     },
-    /// It saved and asked for it (exit code 94).
+    /// It saved and asked to be requeued (exit code 94).
     Asked,
     /// Its supervisors stopped it because they lost the control plane.
     Orphaned,
-    /// Somebody else told its supervisors to end.
+    /// Something outside Gangline told its supervisors to end.
     Terminated,
-    /// It could not be started, which is the platform's fault and counts for nothing.
+    /// It could not be started. This is the platform's fault and is not counted against the job.
     Unable,
-    /// It made room for another job. Counted apart from faults, and without a limit: the job did nothing wrong.
+    /// It was preempted for another job. Preemptions are counted apart from faults and have no limit, since
+    /// the job did nothing wrong.
     Preempted {
-        /// That job.
+        /// The other job.
         by: JobId,
     },
-    /// It goes on with more or fewer nodes. Counted apart from faults and preemptions.
+    /// It continues on more or fewer nodes. Counted apart from faults and preemptions.
     Resized {
-        /// So many.
+        /// The new number of nodes.
         to: u32,
     },
     /// It left a node on which a rank was slow. Counted as a preemption.
     Straggler {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// It left a node that was about to go. Counted as a preemption.
+    /// It left a node that was about to go away. Counted as a preemption.
     NodeLeft {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
 }
@@ -235,11 +236,11 @@ pub enum Fate {
     TimedOut,
     /// A rank exited 93.
     DoNotRestart,
-    /// It failed more often than its budget allows.
+    /// It failed more often than its fault budget allows.
     FaultsExhausted {
         /// The last root cause.
         cause: FaultCause,
-        /// Faults in all.
+        /// The total number of faults.
         faults: u32,
     },
     /// It failed this many times in a row without a newer checkpoint.
@@ -249,23 +250,23 @@ pub enum Fate {
         /// Faults in a row.
         faults: u32,
     },
-    /// It failed without having got further, in a way in which it would fail again.
+    /// It failed without progress, and would fail again in the same way.
     NotRetried {
         /// The root cause.
         cause: FaultCause,
-        /// Of what kind that is.
+        /// The category of the cause.
         category: FaultCategory,
     },
     /// It asked to be queued again more often than the engine's limit.
     RequeuesExhausted {
-        /// How often.
+        /// The number of requeues.
         requeues: u32,
     },
-    /// Its budget doesn't pay for more.
+    /// The rest of its budget doesn't pay for more.
     BudgetSpent {
         /// What it has spent (estimated, by list prices).
         spent: Money,
-        /// What it was allowed.
+        /// Its budget.
         budget: Money,
     },
     /// Other jobs of its sweep did better.
@@ -273,7 +274,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Whether the job did what it was to do.
+    /// Reports whether the job succeeded.
     #[must_use]
     pub fn is_success(self) -> bool {
         matches!(self, Fate::Succeeded)
@@ -302,7 +303,7 @@ impl fmt::Display for Fate {
     }
 }
 
-/// A fault and its kind, if that is known.
+/// Formats a fault with its category, if known.
 fn told(cause: FaultCause, category: FaultCategory) -> String {
     match category {
         FaultCategory::Unknown => cause.to_string(),

@@ -1,45 +1,46 @@
-//! The state machine: queues, whole-gang placement, backfill, drain, cancel, time limits, fault budgets.
+//! The engine's state machine: queues, whole-gang placement, backfill, drain, cancel, time limits, fault
+//! budgets.
 //!
-//! Three kinds of function, kept apart: `admit` (here) refuses what doesn't apply, `evolve.rs` changes the state and
-//! never decides (so that replay can't, A-3), `decide.rs` and `pass.rs` look at the state and decide.
+//! There are three kinds of function, kept apart: `admit` (here) refuses invalid events, `evolve.rs` changes
+//! the state but never decides, so that replay can't decide either, and `decide.rs` and `pass.rs` read
+//! the state and decide.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, NodeName, Timestamp};
 
-use crate::caches::Caches;
-use crate::estimate::Estimates;
 use crate::job::{Job, ShareState};
 use crate::load::{Loads, UserLimits};
-use crate::outlook::Outlook;
-use crate::queue::{OverLimit, QueueIndex, QueueStanding, Queues};
-use crate::spares::Spares;
-use crate::standing::NodeStatus;
+use crate::placement::{Caches, NodeStatus, Outlook};
+use crate::queueing::{Estimates, OverLimit, QueueIndex, QueueStanding, Queues};
+use crate::recovery::Spares;
 use crate::sweep::Sweeps;
 use crate::{Cluster, Configuration, Decision, Entry, Event, Refusal, placement};
 
-/// Limits of the engine. What was let in once stays, though a limit is lowered later.
+/// The engine's limits. What was admitted stays even if a limit is lowered later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Jobs waiting at once.
+    /// The most jobs waiting at once.
     pub waiting_max: usize,
-    /// What a job, or a sweep with all its jobs, may take where it is stored: one entry of the journal has to hold it.
+    /// The most stored bytes of a job, or of a sweep with all its jobs: they must fit into one journal entry.
     pub submission_bytes_max: Bytes,
-    /// What all live jobs together may take there: a snapshot has to hold them.
+    /// The most stored bytes of all live jobs together: they must fit into a snapshot.
     pub live_bytes_max: Bytes,
-    /// What one user may have of both.
+    /// The limits on one user's jobs and stored bytes.
     pub user: UserLimits,
-    /// Nodes known at once.
+    /// The most nodes known at once.
     pub nodes_max: usize,
-    /// Times a job may ask to be queued again (exit code 94, orphaned) in its life.
+    /// The most times a job may be requeued at its own request (exit code 94), as an orphan, or after
+    /// SIGTERM to its supervisor.
     pub requeues_max: u32,
-    /// The longest a job that keeps failing, or asking to be queued again, without progress waits before its next attempt.
+    /// The longest pause before the next attempt of a job that repeatedly fails or asks to be requeued
+    /// without progress.
     pub backoff_max: Duration,
 }
 
 impl Limits {
-    /// Nothing that is submitted is too much: for simulations.
+    /// Limits that accept any submission, for simulations.
     pub const UNLIMITED: Limits = Limits {
         waiting_max: usize::MAX,
         submission_bytes_max: Bytes(u64::MAX),
@@ -69,35 +70,35 @@ pub struct Engine {
     pub(crate) limits: Limits,
     pub(crate) now: Timestamp,
     pub(crate) next_job: u64,
-    /// What is placed belongs to it.
+    /// The epoch of new placements.
     pub(crate) epoch: Epoch,
     pub(crate) cluster: Cluster,
     pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) queues: Queues,
-    /// When nodes will have devices free.
+    /// When nodes will have free devices.
     pub(crate) outlook: Outlook,
-    /// How long jobs ran.
+    /// Expected run times, learned from past jobs.
     pub(crate) estimates: Estimates,
     pub(crate) sweeps: Sweeps,
-    /// What users have in here.
+    /// The load of each user's live jobs.
     pub(crate) loads: Loads,
-    /// What nodes read of late.
+    /// The datasets that nodes have read recently.
     pub(crate) caches: Caches,
     pub(crate) spares: Spares,
-    /// Nodes that go, and when.
+    /// Nodes that are about to go away, and when.
     pub(crate) leaving: BTreeMap<NodeId, Timestamp>,
-    /// Waiting jobs that have a claim.
+    /// Waiting jobs with a claim.
     pub(crate) claimants: BTreeSet<JobId>,
-    /// When to look at a job again; entries may be stale, which costs a look.
+    /// When to reconsider a job. Stale entries are harmless: they cost one look.
     pub(crate) timers: BTreeSet<(Timestamp, JobId)>,
-    /// Jobs that something happened to since they were last decided on.
+    /// Jobs whose state changed since the last decision on them.
     pub(crate) attention: BTreeSet<JobId>,
-    /// Something happened that could let a waiting job start.
+    /// Something changed that could let a waiting job start.
     pub(crate) is_placement_due: bool,
 }
 
 impl Engine {
-    /// An engine without nodes or jobs.
+    /// Creates an engine without nodes or jobs.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Engine {
@@ -122,11 +123,11 @@ impl Engine {
         }
     }
 
-    /// Takes in what happened and decides until nothing is left to decide. A `now` before the last one counts as the
-    /// last one.
+    /// Applies an event and decides until no decision is left. A `now` before the last one counts as the last
+    /// one.
     ///
     /// # Errors
-    /// A [`Refusal`] if the event doesn't apply; the state is as before then.
+    /// A [`Refusal`] if the event is invalid in the current state, which is then unchanged.
     pub fn apply(&mut self, now: Timestamp, event: &Event) -> Result<Vec<Decision>, Refusal> {
         self.admit(event)?;
         let now = now.max(self.now);
@@ -134,12 +135,13 @@ impl Engine {
         Ok(self.settle(now))
     }
 
-    /// Takes a journal entry back in, deciding nothing. After the last one, `apply` of [`Event::TimePassed`] decides
-    /// whatever the crash left undecided. A time before the last one counts as the last one, as it did in `apply`.
+    /// Applies a journal entry without deciding. After the last entry, call `apply` with
+    /// [`Event::TimePassed`] to make the decisions that a crash left open. As in `apply`, a time before the
+    /// last one counts as the last one.
     ///
     /// # Errors
-    /// A [`Refusal`] if the entry speaks of what was never replayed: the journal isn't this engine's. What was accepted by the
-    /// rules and limits of its time is never refused by those of today.
+    /// A [`Refusal`] if the entry refers to something never replayed, so the journal is not this engine's. An
+    /// entry that was accepted by the rules and limits of its time is never refused by today's rules.
     pub fn replay(&mut self, at: Timestamp, entry: &Entry) -> Result<(), Refusal> {
         let at = at.max(self.now);
         match entry {
@@ -162,68 +164,68 @@ impl Engine {
         Ok(())
     }
 
-    /// The id the next submitted job gets.
+    /// Returns the id that the next submitted job gets.
     #[must_use]
     pub fn next_job_id(&self) -> JobId {
         JobId(self.next_job)
     }
 
-    /// The time of the last entry.
+    /// Returns the time of the last entry.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// The epoch that what is placed now belongs to.
+    /// Returns the epoch of placements made now.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// When to apply [`Event::TimePassed`] at the latest, if anything waits for a time.
+    /// Returns when to apply [`Event::TimePassed`] at the latest, if anything is waiting for a time.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let of_job = self.timers.first().map(|(at, _)| *at);
         of_job.into_iter().chain(self.cluster.next_checkup()).min()
     }
 
-    /// A waiting or running job.
+    /// Returns a waiting or running job.
     #[must_use]
     pub fn job(&self, id: JobId) -> Option<&Job> {
         self.jobs.get(&id)
     }
 
-    /// Every waiting or running job, by id.
+    /// Returns every waiting or running job, by id.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = &Job> {
         self.jobs.values()
     }
 
-    /// Waiting jobs in the order they are considered: the queue that is served next first, each with all its jobs.
+    /// Returns waiting jobs in the order in which they are considered: queue by queue, the next served first.
     #[must_use]
     pub fn waiting(&self) -> Vec<JobId> {
         let order = self.leaves_in_order(self.now);
         order.into_iter().flat_map(|leaf| self.queues.pending(leaf)).map(|key| key.job).collect()
     }
 
-    /// Every waiting job, in the order of its queue.
+    /// Returns every waiting job, in the order of its queue.
     pub(crate) fn waiting_jobs(&self) -> impl Iterator<Item = &Job> {
         let keys = self.queues.active().flat_map(|leaf| self.queues.pending(leaf));
         keys.filter_map(|key| self.jobs.get(&key.job))
     }
 
-    /// How many jobs wait.
+    /// Returns the number of waiting jobs.
     #[must_use]
     pub fn waiting_count(&self) -> usize {
         self.queues.waiting()
     }
 
-    /// How the cluster is shared.
+    /// Returns the current configuration.
     #[must_use]
     pub fn configuration(&self) -> &Configuration {
         self.queues.configuration()
     }
 
-    /// Every configured queue with its share, in the order of the configuration.
+    /// Returns every configured queue with its share, in configuration order.
     #[must_use]
     pub fn queues(&self, now: Timestamp) -> Vec<QueueStanding<'_>> {
         let totals = self.cluster.totals();
@@ -238,13 +240,13 @@ impl Engine {
         leaves.into_iter().map(|(_, leaf)| leaf).collect()
     }
 
-    /// The nodes.
+    /// Returns the cluster's nodes.
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// The node with this name.
+    /// Returns the id of the node with this name.
     #[must_use]
     pub fn node_id(&self, name: &NodeName) -> Option<NodeId> {
         self.cluster.id_of(name)
@@ -293,7 +295,7 @@ impl Engine {
         self.admit_spec(spec)
     }
 
-    /// Whether what it asks for can be had here at all.
+    /// Checks whether this cluster could ever run the job.
     pub(crate) fn admit_spec(&self, spec: &JobSpec) -> Result<(), Refusal> {
         if !self.queues.takes_jobs(&spec.queue) {
             return Err(Refusal::UnknownQueue { queue: spec.queue.clone(), queues: self.queues.leaf_names() });

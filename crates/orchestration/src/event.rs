@@ -1,4 +1,4 @@
-//! What happened outside the engine, and the entries a journal is made of.
+//! Events from outside the engine, and the entries of a journal.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,165 +9,171 @@ use gangline_base::{
     Timestamp,
 };
 
-use crate::{Configuration, Decision, NodeSpec, Outside};
+use crate::{Configuration, Decision, ExternalUsage, NodeSpec};
 
-/// Something that happened outside the engine. Facts only; what to do about it is the engine's decision.
+/// Something that happened outside the engine. Events are only facts; the engine decides how to react.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A node came, came back, or has a new capacity. Nodes are known by name; a new name gets the next id. A node
-    /// that is draining goes on draining: only its administrator takes a drain back.
+    /// A node joined, came back, or changed its capacity. Nodes are identified by name; a new name gets the
+    /// next id. A draining node keeps draining: only its administrator cancels a drain.
     NodeJoined(NodeSpec),
-    /// A node is gone, with whatever ran on it.
+    /// A node is lost, with everything that ran on it.
     NodeLost {
-        /// Which.
+        /// The lost node.
         node: NodeId,
     },
-    /// Nothing new is to start on a node. What runs there goes on; if the node goes at a certain time (an administrator's
-    /// deadline, a cloud's spot notice), it is asked to save and stop just in time, and waits again.
+    /// An administrator or a cloud wants a node empty: nothing new starts there and running jobs continue. If
+    /// the node goes away at a known time (an administrator's deadline, a cloud's spot notice), its jobs are
+    /// asked to save and stop just in time, and are requeued.
     DrainRequested {
-        /// Which.
+        /// The node to drain.
         node: NodeId,
-        /// It goes after this time; none: it stays until what runs there is over.
+        /// The time until the node goes away; none if it stays until its jobs have ended.
         within: Option<Duration>,
     },
-    /// A draining node takes jobs again.
+    /// A draining node accepts jobs again.
     DrainCancelled {
-        /// Which.
+        /// The node.
         node: NodeId,
     },
-    /// Others than this engine's jobs hold this much of a node now, or have closed or opened it.
+    /// External usage of a node changed, or another system closed or opened the node.
     NodeObserved {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// What they do.
-        outside: Outside,
+        /// The external usage.
+        outside: ExternalUsage,
     },
-    /// A check found a fault of the node itself, or got no answer. What runs there goes on, for it may be well.
+    /// A health check found a fault of the node itself or got no answer. Jobs there continue, since they may
+    /// be unaffected.
     NodeFaulty {
-        /// Which.
+        /// The faulty node.
         node: NodeId,
     },
-    /// A rank of a job has been slower than its peers for a while, by its own work. A job that wants to be rid of such a node leaves it.
+    /// A rank of a job has been slower than its peers for a while because of its own work. A job that asked
+    /// for straggler eviction leaves the node.
     StragglerFound {
         /// The job.
         job: JobId,
-        /// Its attempt.
+        /// The job's attempt.
         attempt: AttemptNumber,
-        /// The node.
+        /// The node of the slow rank.
         node: NodeId,
     },
-    /// The administrator says how the cluster is shared. Jobs that wait and run go on under the new rules.
+    /// The administrator changed the configuration. Waiting and running jobs continue under the new rules.
     Configured(Arc<Configuration>),
-    /// A user sent a job; it gets the next id ([`crate::Engine::next_job_id`]).
+    /// A user submitted a job; it gets the next id ([`crate::Engine::next_job_id`]).
     JobSubmitted(Arc<JobSpec>),
-    /// A user sent a sweep: its points get the next ids, all or none of them, and it gets that of the first.
+    /// A user submitted a sweep: either all its points get the next ids or none does. The sweep has the
+    /// number of its first job.
     SweepSubmitted(Arc<SweepSpec>),
-    /// A user wants what is left of a sweep gone.
+    /// A user wants to cancel the remaining jobs of a sweep.
     SweepCancelRequested {
-        /// Which.
+        /// The sweep.
         sweep: SweepId,
-        /// Who.
+        /// The user.
         by: Submitter,
     },
-    /// A job of a sweep with early stopping reported its metric at a rung it had not reported at before.
+    /// A job of a sweep with early stopping reported its metric at a rung for the first time.
     MetricReported {
         /// The job.
         job: JobId,
-        /// Its attempt.
+        /// The job's attempt.
         attempt: AttemptNumber,
-        /// The step it was measured at.
+        /// The step at which the metric was measured.
         step: Step,
-        /// The value.
+        /// The metric's value.
         value: MetricValue,
     },
-    /// A user wants a job gone.
+    /// A user wants to cancel a job.
     CancelRequested {
-        /// Which.
+        /// The job.
         job: JobId,
-        /// Who.
+        /// The user.
         by: Submitter,
     },
-    /// All ranks of one node's share of an attempt run.
+    /// All ranks of an attempt's share on one node are running.
     ShareStarted {
         /// The job.
         job: JobId,
-        /// Its attempt.
+        /// The job's attempt.
         attempt: AttemptNumber,
         /// The node.
         node: NodeId,
     },
-    /// All processes of one node's share of an attempt are gone.
+    /// All processes of an attempt's share on one node are gone.
     ShareEnded {
         /// The job.
         job: JobId,
-        /// Its attempt.
+        /// The job's attempt.
         attempt: AttemptNumber,
         /// The node.
         node: NodeId,
-        /// How.
+        /// How the share ended.
         end: ShareEnd,
     },
     /// A checkpoint became durable.
     CheckpointCommitted {
         /// The job.
         job: JobId,
-        /// Its attempt.
+        /// The job's attempt.
         attempt: AttemptNumber,
         /// The checkpoint's step.
         step: Step,
     },
-    /// Journal entries were lost to damage. Ids below this one may have been given out in them, and may live on in
-    /// supervisors and folders, so no new job gets one.
+    /// Journal entries were lost to damage. They may have assigned ids below this one, which may still be in
+    /// use by supervisors and folders, so no new job gets such an id.
     IdsSkipped {
-        /// The lowest id that was surely not given out.
+        /// The lowest id that was certainly not assigned.
         below: JobId,
     },
-    /// A control plane started. What is placed from now on belongs to its epoch.
+    /// A control plane started. New placements belong to its epoch.
     EpochBegan {
-        /// Its number.
+        /// The epoch.
         epoch: Epoch,
     },
-    /// A timer went off: see [`crate::Engine::next_deadline`].
+    /// A timer expired: see [`crate::Engine::next_deadline`].
     TimePassed,
 }
 
-/// How one node's share of an attempt ended.
+/// How an attempt's share on one node ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShareEnd {
     /// All ranks exited 0.
     Succeeded,
-    /// A rank exited 93: restarting won't help.
+    /// A rank exited 93: a restart won't help.
     DoNotRestart,
     /// A rank exited 94: it has saved and wants to be queued again.
     Requeue,
-    /// Something failed.
+    /// A fault occurred.
     Fault {
-        /// What.
+        /// The cause.
         cause: FaultCause,
-        /// Of what kind, if what is known of it says so surely.
+        /// The category of the cause, if known with certainty.
         category: FaultCategory,
-        /// It looks like what follows from another's fault.
+        /// Whether this fault looks like a consequence of another share's fault.
         is_consequence: bool,
-        /// When it was noticed; of an attempt's faults the earliest that isn't a mere consequence is its root cause.
+        /// When the fault was noticed. The root cause of an attempt is its earliest fault that isn't a mere
+        /// consequence.
         at: Timestamp,
     },
     /// Stopped on orders, or as an orphan.
     Stopped,
-    /// Somebody else told the supervisor to end: a system that shuts down, `scancel`.
+    /// Something outside Gangline told the supervisor to end, such as a system shutdown or `scancel`.
     Terminated,
-    /// Its ranks could not be started, which is the platform's fault: no processes, memory or disk space, say.
+    /// Its ranks could not be started because of the platform, for example for lack of processes, memory or
+    /// disk space.
     Unable,
 }
 
 impl ShareEnd {
-    /// A fault of which no more is known.
+    /// Returns a fault of unknown category.
     #[must_use]
     pub fn fault(cause: FaultCause, at: Timestamp) -> Self {
         ShareEnd::Fault { cause, category: FaultCategory::Unknown, is_consequence: false, at }
     }
 }
 
-/// What went wrong, as far as scheduling needs to know.
+/// The cause of a fault, as far as scheduling needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultCause {
     /// A rank exited with this code.
@@ -178,15 +184,15 @@ pub enum FaultCause {
     Setup(i32),
     /// The ranks or the supervisor could not be started.
     Start,
-    /// The gang's nodes didn't meet in time.
+    /// The gang's nodes did not meet in time.
     Rendezvous,
-    /// The ranks came to a stand.
+    /// The ranks hung.
     Hang,
-    /// The loss was no number for several steps.
+    /// The loss was NaN or infinite for several steps.
     NotFinite,
-    /// The supervisor is gone and its ranks with it.
+    /// The supervisor was lost, and its ranks with it.
     SupervisorLost,
-    /// The node is gone.
+    /// The node was lost.
     NodeLost,
 }
 
@@ -206,11 +212,11 @@ impl fmt::Display for FaultCause {
     }
 }
 
-/// One entry of a journal: what happened or what was decided.
+/// A journal entry: an event or a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// It happened.
+    /// Something that happened.
     Event(Event),
-    /// The engine decided it.
+    /// Something that the engine decided.
     Decision(Decision),
 }

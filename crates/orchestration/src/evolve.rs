@@ -1,4 +1,5 @@
-//! How events and decisions change the state. Nothing here decides, and nothing else changes the state.
+//! How events and decisions change the state. Nothing here decides, and nothing else changes the state (A-2,
+//!
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -6,41 +7,42 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, FaultCategory, JobId, JobSpec, NodeId, Step, SweepId, SweepSpec, Timestamp};
 
-use crate::backfill::{latest_end, latest_end_of};
-use crate::elasticity::{gang_of, width_of};
 use crate::engine::Engine;
-use crate::job::{Attempt, Job, JobState, Rollback, ShareState};
-use crate::queue::Queues;
-use crate::share::held_by;
-use crate::spares::lost_node;
-use crate::standing::Standing;
+use crate::job::{Attempt, Job, JobState, Rollback, ShareState, gang_of, width_of};
+use crate::placement::{NodeCondition, latest_end, latest_end_of};
+use crate::queueing::{Queues, held_by};
+use crate::recovery::lost_node;
 use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Rung, Share, ShareEnd, StopReason, Sweep};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
         match event {
-            // Leaves no trace, so a tick that decides nothing needs no place in the journal.
+            // Changes nothing, so a tick without decisions needs no journal entry.
             Event::TimePassed => return,
             Event::NodeJoined(spec) => {
                 self.observe_nodes(now);
                 let held: Vec<_> = self.jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
                 let id = self.cluster.join(spec.clone(), &held);
-                self.cluster.change_standing(now, id, |_| {});
+                self.cluster.change_condition(now, id, |_| {});
                 self.look_out_anew(id);
                 self.is_placement_due = true;
             }
             Event::NodeLost { node } => self.lose_node(now, *node),
             Event::DrainRequested { node, within } => {
-                self.cluster.change_standing(now, *node, |standing| standing.is_draining = true);
+                self.cluster.change_condition(now, *node, |condition| condition.is_draining = true);
                 self.leave_by(*node, within.map(|within| now + within));
-                // The first in line may step aside now, which lets those behind it start.
+                // The first waiting job may be unable to run now, so it reserves nothing and others may start.
                 self.is_placement_due = true;
             }
             Event::DrainCancelled { node } => {
-                let trusted = |standing: &mut Standing| {
-                    *standing = Standing { is_lost: standing.is_lost, outside: standing.outside, ..Standing::default() }
+                let trusted = |condition: &mut NodeCondition| {
+                    *condition = NodeCondition {
+                        is_lost: condition.is_lost,
+                        outside: condition.outside,
+                        ..NodeCondition::default()
+                    }
                 };
-                self.cluster.change_standing(now, *node, trusted);
+                self.cluster.change_condition(now, *node, trusted);
                 self.leave_by(*node, None);
                 self.is_placement_due = true;
             }
@@ -85,7 +87,7 @@ impl Engine {
                 job.rollback = None;
             }
         });
-        // It may be stopped for another from now on, which somebody may wait for.
+        // The job can now be preempted, and a waiting job may depend on that.
         if !had_advanced && self.queues.configuration().preemption.moves_equals() {
             self.is_placement_due = true;
             self.seek_for(id);
@@ -109,7 +111,7 @@ impl Engine {
         });
     }
 
-    /// Works out anew when a node, which has joined or whose devices others took, will have what free.
+    /// Recomputes when a node will have what free, after it joined or its external usage changed.
     fn look_out_anew(&mut self, id: NodeId) {
         let Some(node) = self.cluster.node(id) else { return };
         self.outlook.forget(node);
@@ -123,17 +125,18 @@ impl Engine {
 
     fn lose_node(&mut self, now: Timestamp, node: NodeId) {
         self.observe_nodes(now);
-        // One that is drained goes away as was to be expected.
-        if self.cluster.node(node).is_some_and(|node| !node.standing.is_lost && !node.standing.is_draining) {
+        // The departure of a drained node was expected, so it doesn't count as a loss.
+        if self.cluster.node(node).is_some_and(|node| !node.condition.is_lost && !node.condition.is_draining) {
             self.cluster.count_fault(now, node, FaultCategory::Unknown);
             self.count_loss(node);
         }
-        // A drain by a deadline is over once the node has gone; any other only when its administrator says so.
+        // A drain with a deadline ends once the node has gone; any other drain ends only when its
+        // administrator cancels it.
         let is_due = self.leaving.contains_key(&node);
-        let lost = |standing: &mut Standing| {
-            (standing.is_lost, standing.is_draining) = (true, standing.is_draining && !is_due)
+        let lost = |condition: &mut NodeCondition| {
+            (condition.is_lost, condition.is_draining) = (true, condition.is_draining && !is_due)
         };
-        self.cluster.change_standing(now, node, lost);
+        self.cluster.change_condition(now, node, lost);
         self.leave_by(node, None);
         let end = ShareEnd::fault(FaultCause::NodeLost, now);
         let has_live_share = |job: &&Job| {
@@ -205,7 +208,7 @@ impl Engine {
         self.now = now;
     }
 
-    /// A gang gets its devices; in terms of its limits it has held them since `allocated_at`.
+    /// Gives a gang its devices; for its limits, it has held them since `allocated_at`.
     fn evolve_place(
         &mut self,
         now: Timestamp,
@@ -265,7 +268,7 @@ impl Engine {
                 self.outlook.take(node, share, id, end);
             }
         }
-        // What is promised to the first in line may come sooner now, which lets others start.
+        // A reservation may come true sooner now, which lets other jobs start.
         self.is_placement_due = true;
     }
 
@@ -323,7 +326,7 @@ impl Engine {
         }
     }
 
-    /// Sets the queues up anew: what they used stays, what jobs hold and wait for is booked in the new ones.
+    /// Rebuilds the queues: past use is kept, and what jobs hold and wait for is booked in the new queues.
     fn configure(&mut self, now: Timestamp, configuration: &Configuration) {
         let limited = self.meter_all(now);
         let past = self.queues.past(now);
@@ -348,12 +351,12 @@ impl Engine {
     }
 }
 
-/// Faults in a row without a newer checkpoint, if the current attempt now ends with a fault.
+/// Returns the faults in a row without a newer checkpoint, if the current attempt now ends with a fault.
 pub(crate) fn faults_without_progress(job: &Job) -> u32 {
     if has_advanced(job) { 0 } else { job.faults_without_progress + 1 }
 }
 
-/// Whether the current attempt has committed a checkpoint beyond the one it started from.
+/// Reports whether the current attempt has committed a checkpoint newer than the one it started from.
 pub(crate) fn has_advanced(job: &Job) -> bool {
     job.attempt().is_some_and(|attempt| job.checkpoint > attempt.checkpoint_at_start)
 }

@@ -1,28 +1,29 @@
-//! Why a job waits, as values.
+//! Why a job is pending, as values.
 
 use std::cmp::Reverse;
 use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
 
-use crate::claim::names;
 use crate::engine::Engine;
-use crate::line::QueueKey;
+use crate::preemption::names;
+use crate::queueing::QueueKey;
 use crate::reasons::{Candidate, Reasons};
-use crate::spares::SparePool;
+use crate::recovery::SparePool;
 use crate::{DomainFit, Refusal, Share};
 
-/// Why a waiting job waits.
+/// Why a job is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// The first thing in its way.
+    /// What blocks it first.
     pub blocker: Blocker,
-    /// Waiting jobs that are considered before it.
+    /// The number of waiting jobs considered before it.
     pub ahead: usize,
-    /// Waiting jobs in all, itself included.
+    /// The number of waiting jobs, including this one.
     pub waiting: usize,
-    /// When it starts at the latest, by the time limits of what runs and if nothing with a better place comes; unknown
-    /// unless it is the first that waits for its kind of accelerator and all in its way has a time limit.
+    /// The latest start time, derived from the time limits of running jobs and assuming that no job with a
+    /// better place arrives. Unknown unless the job is the first to wait for its kind of accelerator and
+    /// everything in its way has a time limit.
     pub starts_by: Option<Timestamp>,
 }
 
@@ -31,41 +32,41 @@ pub struct Explanation {
 pub enum Blocker {
     /// It failed and pauses before its next attempt.
     BackingOff {
-        /// Until then.
+        /// When the pause ends.
         until: Timestamp,
     },
-    /// Its queue, or one above, may have no more accelerators of the kind.
+    /// Its queue, or an ancestor, may not use more accelerators of the kind.
     Quota {
-        /// That queue.
+        /// The queue at its limit.
         queue: QueueName,
         /// The kind of accelerator.
         kind: AcceleratorKind,
-        /// How many the job wants.
+        /// How many the job requests.
         wanted: u32,
         /// How many the queue's jobs hold.
         held: u32,
-        /// How many they may: quota and borrowing together.
+        /// The queue's limit: quota plus borrowing limit.
         limit: u32,
     },
-    /// As many jobs of its sweep hold devices as may at once.
+    /// Its sweep has reached its limit on jobs that hold devices at once.
     Parallel {
         /// The sweep.
         sweep: SweepId,
-        /// How many of its jobs hold devices.
+        /// How many of the sweep's jobs hold devices.
         holding: u32,
-        /// How many may.
+        /// The sweep's limit.
         max_parallel: u32,
     },
-    /// There is room, but it is held for a job with a better place in line, which this one would delay.
+    /// There is room, but it is held for a job that is served earlier, which this job would delay.
     Behind {
-        /// That job.
+        /// The other job.
         job: JobId,
-        /// When that one starts at the latest; unknown if what is in its way has no time limit.
+        /// The other job's latest start time; unknown if something in its way has no time limit.
         starts_by: Option<Timestamp>,
-        /// What keeps that one.
+        /// What blocks the other job.
         because: Box<Blocker>,
     },
-    /// There is room, but on nodes that an administrator has reserved for others, now or before this job would be over.
+    /// There is room, but on nodes that are reserved for others now or before this job would end.
     Reserved {
         /// The reservation.
         reservation: String,
@@ -76,51 +77,51 @@ pub enum Blocker {
         /// Whether it has begun.
         is_open: bool,
     },
-    /// There is room, but on nodes that are kept for jobs that lose one.
+    /// There is room, but on spare nodes, kept for jobs that lose a node.
     Spares {
-        /// How many.
+        /// How many nodes are kept.
         kept: u32,
-        /// Why.
+        /// Why they are kept.
         pool: SparePool,
     },
     /// Other jobs are saving to make room for it.
     Claimed {
-        /// Those.
+        /// The victims.
         victims: Vec<JobId>,
-        /// When they are gone at the latest.
+        /// When the last victim will have left at the latest.
         until: Timestamp,
     },
     /// Other jobs hold the devices.
     NotEnoughFree {
-        /// What it wants.
+        /// The requested gang.
         wanted: GangShape,
         /// Nodes that could take a share now.
         nodes_with_room: usize,
-        /// Free accelerators of the kind on ready nodes; enough of them may still be on too few nodes.
+        /// Free accelerators of the kind on ready nodes; there may be enough, but on too few nodes.
         free_accelerators: u32,
-        /// Who holds accelerators of the kind on ready nodes, at most 16 jobs.
+        /// Jobs that hold accelerators of the kind on ready nodes, at most 16.
         holders: Vec<JobId>,
     },
     /// Enough nodes have room, but not close enough to each other.
     Topology {
-        /// What it wants.
+        /// The requested gang.
         wanted: GangShape,
-        /// The domain that has room for the largest part of it.
+        /// The domain with room for the largest part of the gang.
         best: DomainFit,
-        /// Nodes anywhere that could take a share now.
+        /// Nodes in any domain that could take a share now.
         nodes_with_room: usize,
     },
-    /// Too few nodes that could hold it are ready.
+    /// Too few of the nodes that could hold the gang are ready.
     NodesUnavailable {
-        /// What it wants.
+        /// The requested gang.
         wanted: GangShape,
         /// Ready nodes that could take a share if empty.
         ready: u32,
-        /// Nodes that could, but are draining.
+        /// Suitable nodes that are draining.
         draining: Vec<NodeName>,
-        /// Nodes that could, but are lost.
+        /// Suitable nodes that are lost.
         lost: Vec<NodeName>,
-        /// Nodes that could, but have had too many faults of their own.
+        /// Suitable nodes that are suspect because of their faults.
         suspect: Vec<NodeName>,
     },
     /// Nothing: it starts with the next decision.
@@ -148,10 +149,10 @@ impl fmt::Display for Blocker {
                 "there is room, but it might run into reservation \"{reservation}\": set a time_limit that ends before it begins"
             ),
             Blocker::Spares { kept, pool } => {
-                let lane = &pool.lane;
+                let flavour = &pool.flavour;
                 write!(
                     f,
-                    "there is room, but {kept} {lane} node(s) are kept as spares ({pool}): only work of low priority may start there"
+                    "there is room, but {kept} {flavour} node(s) are kept as spares ({pool}): only work of low priority may start there"
                 )
             }
             Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
@@ -200,17 +201,17 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// The pool, where it has to be said.
+/// Formats the pool, unless it is the default pool.
 pub(crate) fn of_pool(wanted: &GangShape) -> String {
     if wanted.pool.is_default() { String::new() } else { format!(" of pool {}", wanted.pool) }
 }
 
-/// What would become of a job if it were submitted now.
+/// What would happen to a job submitted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DryRun {
-    /// It would start at once, here.
+    /// It would start at once.
     WouldStart {
-        /// The nodes and devices.
+        /// The nodes and devices it would get.
         shares: Vec<Share>,
     },
     /// It would wait.
@@ -218,20 +219,21 @@ pub enum DryRun {
 }
 
 impl Engine {
-    /// Why a waiting job waits; none if it isn't waiting.
+    /// Explains why a job is pending; none if it isn't waiting.
     #[must_use]
     pub fn explain(&self, now: Timestamp, id: JobId) -> Option<Explanation> {
         Some(self.explain_candidate(now, &Candidate::waiting(self.jobs.get(&id)?)?))
     }
 
-    /// What keeps a waiting job from starting, without its place in line, which takes longer to count.
+    /// Returns what keeps a waiting job from starting, without its position in the queue, which is slower to
+    /// compute.
     #[must_use]
     pub fn blocker(&self, now: Timestamp, id: JobId) -> Option<Blocker> {
         self.blockers(now, &[id]).pop().map(|(_, blocker)| blocker)
     }
 
-    /// What keeps each of these jobs from starting; those that don't wait are left out. What they have in common is worked
-    /// out once.
+    /// Returns what keeps each of these jobs from starting, omitting jobs that don't wait. Shared results are
+    /// computed once.
     #[must_use]
     pub fn blockers(&self, now: Timestamp, jobs: &[JobId]) -> Vec<(JobId, Blocker)> {
         let mut reasons = Reasons::new(self, now);
@@ -239,10 +241,10 @@ impl Engine {
         waiting.map(|(id, candidate)| (id, reasons.blocker_of(&candidate))).collect()
     }
 
-    /// Where a job would run if it were submitted now, or why it would wait.
+    /// Returns where a job would run if it were submitted now, or why it would wait.
     ///
     /// # Errors
-    /// The [`Refusal`] that submitting it would meet.
+    /// The [`Refusal`] that the submission would get.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
         self.admit_job(spec)?;
         let (turn, job) = (self.turn_of(now, spec, self.estimates.expect(spec)), self.next_job_id());

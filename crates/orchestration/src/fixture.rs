@@ -1,4 +1,4 @@
-//! Nodes, jobs and dice for this crate's tests.
+//! Nodes, jobs and pseudo-random numbers for this crate's tests.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -41,7 +41,7 @@ pub(crate) fn queue(name: &str) -> QueueName {
     QueueName::new(name).expect("this is a name")
 }
 
-/// A job without a limit, in the queue "default".
+/// Returns a job without a limit, in the queue "default".
 pub(crate) fn job(gang: GangShape) -> JobSpec {
     JobSpec {
         name: "job".to_owned(),
@@ -66,16 +66,17 @@ pub(crate) fn job(gang: GangShape) -> JobSpec {
     }
 }
 
-/// A job that waits.
+/// Returns a waiting job.
 pub(crate) fn waiting(spec: JobSpec) -> Job {
     Job::submitted(JobId(1), Arc::new(spec), Timestamp::EPOCH)
 }
 
-/// Numbers that look random, the same for the same seed (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
+/// A pseudo-random number generator, deterministic for a seed (SplitMix64: Steele, Lea and Flood, OOPSLA
+/// 2014).
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    /// From 0 to `limit - 1`.
+    /// Returns a number from 0 to `limit - 1`.
     pub(crate) fn below(&mut self, limit: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;

@@ -1,20 +1,18 @@
-//! What must hold of the state at all times; the tests ask after every event.
+//! The invariants of the engine's state; the tests check them after every event.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::{JobId, NodeId, QueueName, SweepId};
 
-use crate::elasticity::{gang_of, nodes_max};
 use crate::engine::Engine;
-use crate::job::{Job, JobState};
+use crate::job::{Job, JobState, gang_of, nodes_max};
 use crate::load::Loads;
-use crate::queue::{QueueIndex, Queues};
-use crate::share::{Resource, held_by};
+use crate::queueing::{QueueIndex, Queues, Resource, held_by};
 
 /// A broken invariant: a bug in the engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// a device belongs to two gangs.
+    /// two gangs hold the same device.
     #[error("A-5: device {device} of {node} belongs to {first} and {second}")]
     DoublyHeld {
         /// The node.
@@ -26,7 +24,7 @@ pub enum Violation {
         /// The other.
         second: JobId,
     },
-    /// a gang holds another number of nodes or devices than it asked for.
+    /// a gang holds a different number of nodes or devices than it asked for.
     #[error("A-5: {job} is placed in part")]
     PlacedInPart {
         /// The job.
@@ -38,31 +36,31 @@ pub enum Violation {
         /// The node.
         node: NodeId,
     },
-    /// A queue's books and the jobs in it disagree.
+    /// A queue's books disagree with the jobs in it.
     #[error("what queue \"{queue}\" is booked to hold is not what its jobs hold")]
     QueueBooksWrong {
         /// The queue.
         queue: QueueName,
     },
-    /// What the queues in demand below a queue are promised isn't what was added up.
+    /// The booked demand below a queue differs from the sum over the queues in demand.
     #[error("the promises to the queues in demand are not added up rightly")]
     DemandWrong,
-    /// More of a sweep's jobs hold devices than may, or they are counted wrongly.
+    /// More of a sweep's jobs hold devices than its limit, or the count is wrong.
     #[error("the live jobs of {sweep}, or those that hold devices, are more than may be or not what was counted")]
     SweepWrong {
         /// The sweep.
         sweep: SweepId,
     },
-    /// A waiting job has the right to stop others, and nobody looks at its line.
+    /// A waiting job may preempt others, but its queue isn't in the index of queues that may.
     #[error("the right of {job} is overlooked")]
     RightMissed {
         /// The job.
         job: JobId,
     },
-    /// What users' live jobs amount to is counted wrong.
+    /// The load of users' live jobs is counted wrongly.
     #[error("what the live jobs of users amount to is counted wrong")]
     LoadWrong,
-    /// A waiting job isn't in the queue, or one that doesn't wait is.
+    /// A waiting job is missing from its queue, or the queue contains a job that doesn't wait.
     #[error("the queue and the state of {job} disagree")]
     QueueWrong {
         /// The job.
@@ -71,7 +69,7 @@ pub enum Violation {
 }
 
 impl Engine {
-    /// Looks for a broken invariant. Costs as much as there are jobs and devices: for tests and diagnosis.
+    /// Checks all invariants. The cost grows with the number of jobs and devices: for tests and diagnosis.
     ///
     /// # Errors
     /// The first [`Violation`] found.
@@ -81,7 +79,7 @@ impl Engine {
             let of_node = held.get(&node.id);
             let is_held = |device: &u32| of_node.is_some_and(|devices| devices.contains_key(device));
             let unheld = (0..node.spec.capacity.accelerators).filter(|device| !is_held(device));
-            let others = usize::try_from(node.standing.outside.accelerators).unwrap_or(usize::MAX);
+            let others = usize::try_from(node.condition.outside.accelerators).unwrap_or(usize::MAX);
             let kept = unheld.clone().count().saturating_sub(others);
             let expected: BTreeSet<u32> = unheld.take(kept).collect();
             if node.free != expected {
@@ -106,7 +104,7 @@ impl Engine {
         self.check_queues()
     }
 
-    /// No more jobs of a sweep hold devices than may, and the counts are right.
+    /// Checks that no more jobs of a sweep hold devices than its limit, and that the counts are right.
     fn check_sweeps(&self) -> Result<(), Violation> {
         let mut counted: BTreeMap<SweepId, (u32, u32)> = BTreeMap::new();
         for job in self.jobs.values() {
@@ -126,7 +124,7 @@ impl Engine {
         wrong.map_or(Ok(()), |sweep| Err(Violation::SweepWrong { sweep }))
     }
 
-    /// What users have is what their live jobs amount to.
+    /// Checks that the users' loads equal the sums over their live jobs.
     fn check_loads(&self) -> Result<(), Violation> {
         let mut counted = Loads::default();
         self.sweeps.all().for_each(|sweep| counted.sweep_came(sweep));
@@ -134,7 +132,7 @@ impl Engine {
         if counted == self.loads { Ok(()) } else { Err(Violation::LoadWrong) }
     }
 
-    /// What a queue holds is what the jobs in and below it hold, and within its limit.
+    /// Checks that each queue holds what the jobs in and below it hold, within its limit.
     fn check_queues(&self) -> Result<(), Violation> {
         let mut counted = Queues::new(self.queues.configuration().clone());
         for job in self.jobs.values() {

@@ -1,74 +1,75 @@
-//! A job that waits or runs, and its attempts.
+//! Live jobs and their attempts.
 
 use std::cmp::Reverse;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
+use gangline_base::{AttemptNumber, Bytes, Epoch, GangShape, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
 
-use crate::claim::Claim;
-use crate::line::QueueKey;
+use crate::preemption::Claim;
+use crate::queueing::QueueKey;
 use crate::{Account, Pace, ShareEnd, StopReason};
 
-/// A live job: waiting or allocated. Ended jobs leave the engine; their story is in the journal.
+/// A live job: waiting or allocated. Jobs leave the engine when they end; their history is in the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// Its id.
     pub id: JobId,
-    /// What it asks for.
+    /// What it requests.
     pub spec: Arc<JobSpec>,
-    /// When it came.
+    /// When it was submitted.
     pub submitted_at: Timestamp,
-    /// Its turn among jobs of its priority in its queue: the earlier, the sooner.
+    /// Its turn among jobs of its priority in its queue; earlier turns go first.
     pub turn: Timestamp,
-    /// Where it stands.
+    /// Its state.
     pub state: JobState,
-    /// How long it held devices in attempts that are over.
+    /// How long it held devices in attempts that have ended.
     pub ran: Duration,
-    /// Attempts so far.
+    /// The number of attempts so far.
     pub attempts: u32,
-    /// Faults so far.
+    /// The number of faults so far.
     pub faults: u32,
-    /// Faults in a row without a newer checkpoint.
+    /// The number of faults in a row without a newer checkpoint.
     pub faults_without_progress: u32,
-    /// Times it was queued again without a fault.
+    /// How often it was requeued at its own request, as an orphan, or after SIGTERM to its supervisor.
     pub requeues: u32,
-    /// Times it was stopped for another job.
+    /// How often it was stopped to make room, for a node that left, or for a slow node.
     pub preemptions: u32,
-    /// Its last attempt ended with the loss of a node: spares are kept for such.
+    /// Whether its last attempt ended because it lost, or left, a node; spares are kept for such jobs.
     pub is_recovering: bool,
     /// The newest durable checkpoint.
     pub checkpoint: Option<Step>,
-    /// When that became durable.
+    /// When that checkpoint became durable.
     pub checkpoint_at: Option<Timestamp>,
-    /// Times it was restarted on more or fewer nodes.
+    /// How often it was restarted on more or fewer nodes.
     pub resizes: u32,
-    /// On how many nodes its last attempt ran.
+    /// The number of nodes of its last attempt.
     pub width: Option<u32>,
-    /// How fast it has turned out to be.
+    /// Its measured speed.
     pub pace: Pace,
-    /// Nodes that other jobs are leaving for it, or that it goes on with after a resize.
+    /// Its claim: nodes that other jobs are leaving for it, or nodes it continues on after a resize.
     pub claim: Option<Claim>,
-    /// What it goes on with at once after a fault.
+    /// The devices on which it restarts in place after a fault.
     pub kept: Option<Kept>,
-    /// Its numbers went bad: it goes on from an earlier checkpoint than its newest.
+    /// Set after a numerical fault: it restarts from an earlier checkpoint than its newest.
     pub rollback: Option<Rollback>,
-    /// A user wants it gone.
+    /// Whether a user has cancelled it.
     pub is_cancelled: bool,
     /// The sweep it belongs to.
     pub sweep: Option<SweepId>,
-    /// What it has spent, if it has a budget.
+    /// Its spending, if it has a budget.
     pub account: Account,
 }
 
-/// Where a live job stands.
+/// The state of a live job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// In its queue.
+    /// Waiting in its queue.
     Queued {
-        /// Since when.
+        /// When it was queued.
         since: Timestamp,
-        /// Not to be placed before.
+        /// The earliest time at which it may be placed.
         not_before: Timestamp,
     },
     /// Holding devices.
@@ -76,7 +77,7 @@ pub enum JobState {
 }
 
 impl Job {
-    /// A job that has just come, of no sweep, whose turn is when it came.
+    /// Creates a newly submitted job that belongs to no sweep and whose turn is its submission time.
     pub(crate) fn submitted(id: JobId, spec: Arc<JobSpec>, now: Timestamp) -> Self {
         Job {
             id,
@@ -105,7 +106,7 @@ impl Job {
         }
     }
 
-    /// Its attempt, if it holds devices.
+    /// Returns its attempt, if it holds devices.
     #[must_use]
     pub fn attempt(&self) -> Option<&Attempt> {
         match &self.state {
@@ -114,7 +115,7 @@ impl Job {
         }
     }
 
-    /// Its place in its queue.
+    /// Returns its position in its queue.
     pub(crate) fn key(&self) -> QueueKey {
         QueueKey { priority: Reverse(self.spec.priority), turn: self.turn, job: self.id }
     }
@@ -127,94 +128,97 @@ impl Job {
     }
 }
 
-/// What a gang keeps while its ranks are restarted.
+/// The devices that a gang keeps while its ranks are restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// Its shares.
     pub shares: Vec<Share>,
-    /// Since when it has held them.
+    /// When it got them.
     pub since: Timestamp,
 }
 
-/// From where a job goes on whose numbers went bad: its newest checkpoint may hold what made them so. Void once it has saved
-/// beyond that one.
+/// The checkpoint limit for a job after a numerical fault: its newest checkpoint may contain the cause. Void
+/// once the job has saved a newer checkpoint than that one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollback {
-    /// Only checkpoints before this step count; none: it had saved nothing.
+    /// Only checkpoints before this step count; none if there were none.
     pub below: Option<Step>,
-    /// They went bad a second time: what it was fed between that checkpoint and the fault is to be left out. (PaLM skipped 200 to
-    /// 500 batches after a spike, arXiv 2204.02311, section 5.1.)
+    /// Whether to skip the data between that checkpoint and the fault, because the fault occurred a second
+    /// time. (PaLM skipped 200 to 500 batches after a spike, arXiv 2204.02311, section 5.1.)
     pub skips_data: bool,
 }
 
 /// One allocation of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Which of the job's, from 1.
+    /// Its number among the job's attempts, counted from 1.
     pub number: AttemptNumber,
-    /// The epoch in which it was placed: a supervisor of the same number but of another epoch isn't this attempt's.
+    /// The epoch in which it was placed: a supervisor with the same attempt number but another epoch belongs
+    /// to a different attempt.
     pub epoch: Epoch,
-    /// When it got its devices.
+    /// When it was placed.
     pub placed_at: Timestamp,
-    /// Since when the job holds them: earlier if it restarted in place. Time limits count from then.
+    /// When the job got its devices: before `placed_at` if it restarted in place. Time limits count from
+    /// here.
     pub allocated_at: Timestamp,
-    /// The nodes in rank order.
+    /// Its shares in rank order.
     pub shares: Vec<Share>,
-    /// How far each share is; as long as `shares`.
+    /// The state of each share, parallel to `shares`.
     pub states: Vec<ShareState>,
-    /// It was told to stop.
+    /// Why it was told to stop, if it was.
     pub stop: Option<StopReason>,
-    /// When it was told to.
+    /// When it was told to stop.
     pub stop_at: Option<Timestamp>,
-    /// The node that it leaves because of a rank that is slow there.
+    /// The node that it leaves because a rank is slow there.
     pub straggler: Option<NodeId>,
-    /// The newest checkpoint when it was placed: an attempt that commits none beyond it has made no progress.
+    /// The newest checkpoint when it was placed; an attempt without a newer one has made no progress.
     pub checkpoint_at_start: Option<Step>,
 }
 
 impl Attempt {
-    /// Whether all ranks of the gang run.
+    /// Reports whether all ranks of the gang run.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.states.iter().all(|state| matches!(state, ShareState::Running))
     }
 
-    /// Whether nothing of it runs any more.
+    /// Reports whether all its shares have ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.states.iter().all(|state| matches!(state, ShareState::Ended(_)))
     }
 
-    /// Whether it has been told to stop, and all it was asked to save is durable: nothing is left to wait for.
+    /// Reports whether it has been told to stop and has since saved a durable checkpoint, so that nothing is
+    /// left to wait for.
     #[must_use]
     pub fn has_saved(&self, checkpoint_at: Option<Timestamp>) -> bool {
         self.stop_at.is_some_and(|stop_at| checkpoint_at.is_some_and(|saved| saved >= stop_at))
     }
 
-    /// Where the share on `node` stands in `shares`.
+    /// Returns the index of the share on `node` in `shares`.
     #[must_use]
     pub fn share_index(&self, node: NodeId) -> Option<usize> {
         self.shares.iter().position(|share| share.node == node)
     }
 
-    /// What a restart in place keeps of it.
+    /// Returns what a restart in place keeps of the attempt.
     pub(crate) fn kept(&self) -> Kept {
         Kept { shares: self.shares.clone(), since: self.allocated_at }
     }
 
-    /// Devices it holds.
+    /// Returns the number of devices it holds.
     #[must_use]
     pub fn devices(&self) -> usize {
         self.shares.iter().map(|share| share.devices.len()).sum()
     }
 }
 
-/// What a gang holds on one node.
+/// A gang's devices, cores and memory on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The node.
     pub node: NodeId,
-    /// The accelerators, in rank order: ascending, unless the node's layout says otherwise.
+    /// The accelerators in rank order: ascending, unless the node's device layout requires another order.
     pub devices: Vec<u32>,
     /// CPU cores.
     pub cpus: u32,
@@ -222,13 +226,29 @@ pub struct Share {
     pub memory: Bytes,
 }
 
-/// How far a share is.
+/// The state of a share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShareState {
-    /// Placed; its supervisor hasn't said that the ranks run.
+    /// Placed; the supervisor has not yet reported that its ranks run.
     Launching,
     /// Its ranks run.
     Running,
     /// Its processes are gone.
     Ended(ShareEnd),
+}
+
+/// Returns the most nodes a job may have.
+pub(crate) fn nodes_max(spec: &JobSpec) -> NonZeroU32 {
+    spec.elastic.as_ref().map_or(spec.gang.nodes, |elastic| elastic.nodes_max)
+}
+
+/// Returns the gang of an attempt, with as many nodes as the attempt has shares.
+pub(crate) fn gang_of(spec: &JobSpec, attempt: &Attempt) -> GangShape {
+    spec.gang.of_nodes(width_of(attempt))
+}
+
+/// Returns the number of nodes of an attempt.
+pub(crate) fn width_of(attempt: &Attempt) -> NonZeroU32 {
+    let nodes = u32::try_from(attempt.shares.len()).ok().and_then(NonZeroU32::new);
+    nodes.expect("an attempt has from 1 to 2^32 shares")
 }

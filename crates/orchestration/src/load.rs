@@ -1,7 +1,7 @@
-//! What users' live jobs amount to: how many there are, and what they take in the journal's snapshots.
+//! The load of each user's live jobs: their number and their size in the journal's snapshots.
 //!
-//! A job counts from its submission to its end, a sweep's specification until its last job has ended. Nobody can fill the
-//! platform for the others, and no sum of valid submissions makes a snapshot that can't be written.
+//! A job counts from its submission to its end, a sweep's specification until its last job has ended. These
+//! limits keep one user from filling the platform, and keep snapshots small enough to be written.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::engine::Engine;
 use crate::job::Job;
 use crate::sweep::Sweep;
 
-/// What one user may have at once.
+/// The limits on one user's live jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserLimits {
-    /// Jobs that wait or run.
+    /// The most jobs that wait or run.
     pub jobs_max: usize,
-    /// What these take where they are stored.
+    /// The most stored bytes of these jobs.
     pub bytes_max: Bytes,
 }
 
@@ -27,16 +27,16 @@ impl Default for UserLimits {
     }
 }
 
-/// What a user has, or all of them together.
+/// The load of one user, or of all users together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Jobs that wait or run.
+    /// The number of jobs that wait or run.
     pub jobs: usize,
-    /// What these take where they are stored.
+    /// Their stored bytes.
     pub bytes: Bytes,
 }
 
-/// What each user has. Derived, like an index: a snapshot doesn't have it.
+/// The load of each user. Derived like an index: snapshots don't contain it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loads {
     users: BTreeMap<Submitter, Load>,
@@ -62,24 +62,24 @@ impl Loads {
         }
     }
 
-    /// A job is live from now on. `has_own_spec`: its sweep, if it has one, doesn't hold its specification.
+    /// Adds a live job. `has_own_spec` says that the job, not its sweep, holds its specification.
     pub(crate) fn job_came(&mut self, job: &Job, has_own_spec: bool) {
         self.add(&job.spec.submitter, 1, if has_own_spec { job.spec.stored_bytes() } else { Bytes(0) });
     }
 
-    /// A job has ended.
+    /// Removes a job that has ended.
     pub(crate) fn job_went(&mut self, job: &Job, has_own_spec: bool) {
         self.take(&job.spec.submitter, 1, if has_own_spec { job.spec.stored_bytes() } else { Bytes(0) });
     }
 
-    /// A sweep has a live job from now on.
+    /// Adds a sweep with a live job.
     pub(crate) fn sweep_came(&mut self, sweep: &Sweep) {
         if let Some(spec) = &sweep.spec {
             self.add(&spec.job.submitter, 0, spec.stored_bytes());
         }
     }
 
-    /// The last job of a sweep has ended.
+    /// Removes a sweep whose last job has ended.
     pub(crate) fn sweep_went(&mut self, sweep: &Sweep) {
         if let Some(spec) = &sweep.spec {
             self.take(&spec.job.submitter, 0, spec.stored_bytes());
@@ -88,19 +88,19 @@ impl Loads {
 }
 
 impl Engine {
-    /// What a user's live jobs amount to.
+    /// Returns the load of a user's live jobs.
     #[must_use]
     pub fn load_of(&self, user: &Submitter) -> Load {
         self.loads.users.get(user).copied().unwrap_or_default()
     }
 
-    /// What all live jobs amount to.
+    /// Returns the load of all live jobs.
     #[must_use]
     pub fn load(&self) -> Load {
         self.loads.all
     }
 
-    /// Whether a user may add so many jobs that take so much.
+    /// Checks whether a user may add this many jobs of this size.
     pub(crate) fn admit_load(&self, user: &Submitter, jobs: usize, bytes: Bytes) -> Result<(), Refusal> {
         let limits = &self.limits;
         if bytes > limits.submission_bytes_max {

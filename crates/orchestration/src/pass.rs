@@ -1,14 +1,15 @@
-//! The scheduling pass: who of those who wait starts now.
+//! The scheduling pass: which waiting jobs start now.
 //!
-//! Queues are served by their standing (`queue.rs`), jobs within one in order. The first job of each lane (kind of
-//! accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`); those behind it start only beside that. A job that
-//! cannot run whatever becomes free (over its queue's limit, too few nodes ready, backing off) reserves nothing.
-//! Nothing starves within a queue: the first in line keeps its reservation until it starts.
+//! Queues are served by their standing (`queue.rs`), jobs within a queue in order. The first job of each
+//! flavour (kind of accelerator in a pool) that has to wait for devices gets a reservation (`backfill.rs`);
+//! jobs behind it start only if they don't delay it. A job that could not run whatever became free (over its
+//! queue's limit, too few ready nodes, backing off) reserves nothing. Jobs don't starve within a queue: the
+//! first one keeps its reservation until it starts.
 //!
-//! A pass looks at each *request* (`line.rs`) until it fails, not at each job; leaves lines out that are over a limit;
-//! and ends when no gang that is waited for could have room, reservations or not. Because who is served first may change
-//! with what starts, rounds follow each other until one decides nothing: then another pass would decide nothing either,
-//! so that a restart changes nothing.
+//! A pass tries each *request* (`pending.rs`) until it fails, rather than each job; skips queues over a
+//! limit; and ends when no requested gang could have room, reservations or not. Starting a job can change the
+//! order of queues, so rounds repeat until one decides nothing. Another pass would then decide nothing
+//! either, so a restart changes nothing.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -16,57 +17,52 @@ use std::sync::Arc;
 
 use gangline_base::{AttemptNumber, GangShape, JobSpec, NodeId, Timestamp};
 
-use crate::backfill::{Reservation, latest_end};
-use crate::caches::Near;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::lanes::ByLane;
-use crate::line::{QueueKey, Span};
-use crate::placement::Room;
-use crate::queue::QueueIndex;
-use crate::rank::Standing;
-use crate::spares::Applicant;
-use crate::standing::NodeStatus;
+use crate::placement::{Applicant, ByFlavour, Near, NodeStatus, Reservation, Room, latest_end};
+use crate::queueing::{QueueIndex, QueueKey, RankPath, Span};
 use crate::{Decision, Node, PlaceReason, placement};
 
-/// Searches for room in one pass: Slurm's bf_max_job_test does the same for its backfill.
+/// The most searches for room in one pass, as Slurm limits its backfill by bf_max_job_test.
 const SEARCHES_MAX: usize = 10_000;
 
-/// A gang of so many nodes gets a reservation as soon as its turn comes, though it isn't first in line.
+/// The smallest node count of a large gang. A large gang gets a reservation when its turn comes even if it
+/// isn't first in line.
 const LARGE_NODES: u32 = 8;
-/// Reservations for such gangs at once, for each kind of accelerator.
+/// The most reservations for large gangs at once, for each flavour.
 const LARGE_RESERVATIONS_MAX: usize = 4;
 
-/// What a round has found out so far.
+/// What a round has established so far.
 #[derive(Default)]
 struct Round {
-    /// Nodes that running jobs are leaving for others.
+    /// Nodes that running jobs are leaving for claimants.
     claims: Vec<Reservation>,
-    /// For each lane (kind of accelerator in a pool): that of the first in line, then those of large gangs.
-    reservations: ByLane<Vec<Reservation>>,
-    /// The earliest end with which a gang found no room; the beginning of time if none would help. One that ends no
-    /// earlier fares no better.
+    /// Reservations by flavour (kind of accelerator in a pool): that of the first waiting job, then those of
+    /// large gangs.
+    reservations: ByFlavour<Vec<Reservation>>,
+    /// The earliest end for which a gang found no room; the earliest possible time if no end would help. A
+    /// request that ends at that time or later can't find room either.
     failed: BTreeMap<Arc<GangShape>, Option<Timestamp>>,
-    /// Gangs that too few nodes are ready for.
+    /// Gangs for which too few nodes are ready.
     unable: BTreeSet<Arc<GangShape>>,
-    /// Gangs that are waited for and could have room somewhere.
+    /// Requested gangs that could still have room somewhere.
     hopes: BTreeSet<Arc<GangShape>>,
-    /// The first job of each request in a line, of those that haven't failed.
+    /// By queue, the first job of each request that hasn't failed.
     lines: BTreeMap<QueueIndex, BinaryHeap<Reverse<QueueKey>>>,
-    /// What the line that is looked at is over a limit with, and whose.
+    /// Gangs for which the current queue is over a limit, with the queue that has the limit.
     over: Vec<(Arc<GangShape>, QueueIndex)>,
-    /// The lines that are left to look at, once all that is hoped for waits behind a reservation.
-    rest: Option<BinaryHeap<Reverse<(Standing, QueueIndex)>>>,
-    /// Lines that have nothing more to give.
+    /// The queues still to visit once every gang in `hopes` waits behind a reservation.
+    rest: Option<BinaryHeap<Reverse<(RankPath, QueueIndex)>>>,
+    /// Queues with nothing left to start.
     done: Vec<QueueIndex>,
-    /// Something was reserved just now.
+    /// Whether a reservation has just been made.
     has_reserved: bool,
-    /// A job has passed another.
+    /// Whether a job has started before one ahead of it.
     has_backfilled: bool,
 }
 
 impl Round {
-    /// Whether nothing comes of looking at a job: it would find no room, and get no reservation.
+    /// Reports whether trying a job is pointless: it would find no room and get no reservation.
     fn is_settled(&self, gang: &GangShape, end: Option<Timestamp>) -> bool {
         let held = self.reservations.get(gang).map_or(0, Vec::len);
         self.has_failed(gang, end) && (self.unable.contains(gang) || !reserves(held.max(1), gang))
@@ -85,27 +81,27 @@ impl Round {
             self.hopes.remove(gang);
         }
         match self.failed.get_mut(gang) {
-            // Unknown ends are the latest.
+            // An unknown end counts as the latest.
             Some(failed) => *failed = [*failed, end].into_iter().flatten().min(),
             None => drop(self.failed.insert(Arc::new(gang.clone()), end)),
         }
     }
 }
 
-/// What a job that starts now has to keep clear of.
+/// What a job that starts now must not interfere with.
 pub(crate) struct Beside<'a> {
-    /// When it is over at the latest.
+    /// When the job ends at the latest.
     end: Option<Timestamp>,
-    /// Nodes it may not use.
+    /// Nodes that the job may not use.
     barred: BTreeSet<NodeId>,
-    /// Nodes that may have its data.
+    /// Nodes that may have the job's data cached.
     near: Near,
     claims: &'a [Reservation],
     held: &'a [Reservation],
 }
 
 impl Beside<'_> {
-    /// How many of a node's free accelerators it may have.
+    /// Returns how many of a node's free accelerators the job may use.
     pub(crate) fn usable(&self, node: &Node) -> u32 {
         if self.barred.contains(&node.id) {
             return 0;
@@ -125,7 +121,7 @@ impl Engine {
         self.claim_for_waiting(now, decisions);
     }
 
-    /// Whether another round could decide more.
+    /// Runs one round; reports whether another round could decide more.
     fn place_round(&mut self, now: Timestamp, searches: &mut usize, decisions: &mut Vec<Decision>) -> bool {
         let hopes = self.queues.requests.open().filter(|gang| self.has_devices_for(gang)).cloned().collect();
         let mut round = Round { claims: self.live_claims(), hopes, ..Round::default() };
@@ -155,8 +151,8 @@ impl Engine {
         round.has_backfilled
     }
 
-    /// The line to look at next. Once all that is hoped for waits behind a reservation, only lines are looked at that hope
-    /// for something, or could reserve more.
+    /// Returns the next queue to visit. Once every gang in `hopes` waits behind a reservation, only queues
+    /// that request such a gang or could make another reservation are visited.
     fn next_line(&self, round: &mut Round) -> Option<QueueIndex> {
         let held = |gang: &GangShape| round.reservations.get(gang).map_or(0, Vec::len);
         if round.rest.is_none() && round.hopes.iter().any(|gang| held(gang) == 0) {
@@ -183,13 +179,13 @@ impl Engine {
         None
     }
 
-    /// Whether as many nodes have devices free as a gang takes, wherever they are.
+    /// Reports whether enough nodes, wherever they are, have free devices for a gang.
     fn has_devices_for(&self, gang: &GangShape) -> bool {
         self.cluster.topology().root().with_devices_for(gang) >= gang.nodes.get()
     }
 
-    /// Once something is reserved, looks at what is waited for as a whole: where the shortest request for a gang finds no
-    /// room beside that, none does, in whatever line.
+    /// After a reservation, drops gangs from `hopes`: if the shortest request for a gang finds no room beside
+    /// the reservations, no request for that gang does, in any queue.
     fn drop_hopes(&self, now: Timestamp, round: &mut Round, searches: &mut usize) {
         if !std::mem::take(&mut round.has_reserved) {
             return;
@@ -212,7 +208,7 @@ impl Engine {
         }
     }
 
-    /// The next job of a leaf that starts.
+    /// Returns the next job of a leaf that starts.
     fn next_of(&self, now: Timestamp, leaf: QueueIndex, round: &mut Round, searches: &mut usize) -> Option<Decision> {
         let mut heads = round.lines.remove(&leaf).unwrap_or_else(|| self.heads(now, leaf, round));
         let mut found = None;
@@ -241,7 +237,7 @@ impl Engine {
         found
     }
 
-    /// The first job of each request in a line that hasn't failed.
+    /// Returns the first job of each request in a queue that hasn't failed.
     fn heads(&self, now: Timestamp, leaf: QueueIndex, round: &mut Round) -> BinaryHeap<Reverse<QueueKey>> {
         let line = self.queues.line(leaf);
         let mut heads = BinaryHeap::new();
@@ -255,25 +251,25 @@ impl Engine {
         heads
     }
 
-    /// Whether a line is over a limit with a gang; notes so.
+    /// Reports, and notes in the round, whether a queue is over a limit with a gang.
     fn is_over(&self, leaf: QueueIndex, gang: &GangShape, round: &mut Round) -> bool {
         let limited_by = self.queues.limited_by(leaf, gang);
         round.over.extend(limited_by.map(|by| (Arc::new(gang.clone()), by)));
         limited_by.is_some()
     }
 
-    /// Whether only devices could be in its way.
+    /// Reports whether only a lack of devices could keep the job from starting.
     pub(crate) fn may_start(&self, now: Timestamp, leaf: QueueIndex, job: &Job) -> bool {
         self.is_due(now, job) && self.queues.limited_by(leaf, &job.spec.gang).is_none()
     }
 
-    /// Whether it waits for nothing but its turn.
+    /// Reports whether the job's pause is over and its sweep lets another of its jobs start.
     fn is_due(&self, now: Timestamp, job: &Job) -> bool {
         matches!(job.state, JobState::Queued { not_before, .. } if not_before <= now)
             && self.sweeps.full(job.sweep).is_none()
     }
 
-    /// Whether ready nodes could take it, were they empty.
+    /// Reports whether the ready nodes could hold the job if they were empty.
     pub(crate) fn could_run(&self, spec: &JobSpec) -> bool {
         self.cluster.could_hold(&spec.gang, &[NodeStatus::Ready]) >= spec.gang.nodes.get()
     }
@@ -290,7 +286,7 @@ impl Engine {
         }
         let is_barred = !self.barring(now, &job.spec).is_empty();
         if is_barred && placement::has_room(&self.cluster, gang, &Node::free_count) {
-            // It waits for a window to end, and holds nothing meanwhile.
+            // The job waits for a window to end and reserves nothing meanwhile.
             return None;
         }
         let has_no_room = held.is_empty() && round.claims.is_empty() || !self.has_devices_for(gang);
@@ -300,7 +296,7 @@ impl Engine {
             held.push(self.reserve(now, job.id, gang, held));
             round.has_reserved = true;
         }
-        // Others may have what this one may not.
+        // Spares may be available to other jobs but not to this one.
         let is_kept_out = !self.spares_kept_from(now, &job.applicant()).is_empty() && self.has_devices_for(gang);
         if !is_barred && !is_kept_out {
             round.note_failure(gang, if has_no_room { Some(Timestamp::EPOCH) } else { end });
@@ -308,7 +304,7 @@ impl Engine {
         None
     }
 
-    /// Places a job on what neither claims nor reservations hold for others, if there is room.
+    /// Places a job on nodes that neither claims nor reservations hold for others, if there is room.
     pub(crate) fn place_beside(
         &self,
         now: Timestamp,
@@ -326,7 +322,7 @@ impl Engine {
         Some(Decision::Place { job: job.id, attempt, shares, reason })
     }
 
-    /// Room for a job that starts now.
+    /// Finds room for a job that starts now.
     pub(crate) fn room_beside(
         &self,
         now: Timestamp,
@@ -354,7 +350,7 @@ impl Engine {
     }
 }
 
-/// Whether a gang that has no room gets a reservation, beside so many that there are.
+/// Reports whether a gang without room gets a reservation, given the number of existing reservations.
 pub(crate) fn reserves(held: usize, gang: &GangShape) -> bool {
     let is_large = gang.nodes.get() >= LARGE_NODES;
     held == 0 || is_large && held <= LARGE_RESERVATIONS_MAX

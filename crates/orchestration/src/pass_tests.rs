@@ -1,5 +1,5 @@
-//! The pass decides exactly what a plain reading of its rules decides: every job looked at in turn, every share worked
-//! out anew, nothing remembered.
+//! The pass decides exactly what a plain implementation of its rules decides: one that tries every job in
+//! turn, computes every share anew and caches nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use gangline_base::{JobId, JobSpec, NodeId, Priority, Timestamp};
 
-use crate::backfill::latest_end;
 use crate::engine::{Engine, Limits};
 use crate::fixture::{self, Dice};
 use crate::pass::reserves;
+use crate::placement::latest_end;
 use crate::{Configuration, Decision, Event, FaultCause, PreemptionRules, QueueOrder, QueueSpec, ShareEnd};
 
-/// Rounds of [`plain_round`] until one passes nobody.
+/// Runs [`plain_round`] until no job passes another.
 fn plain_pass(engine: &mut Engine, now: Timestamp) -> Vec<Decision> {
     let mut decisions = Vec::new();
     while plain_round(engine, now, &mut decisions) {}
     decisions
 }
 
-/// Looks at every waiting job once; says whether one passed another.
+/// Tries every waiting job once; reports whether one passed another.
 fn plain_round(engine: &mut Engine, now: Timestamp, decisions: &mut Vec<Decision>) -> bool {
     let mut looked_at = BTreeSet::new();
     let mut reservations = BTreeMap::new();
@@ -33,7 +33,7 @@ fn plain_round(engine: &mut Engine, now: Timestamp, decisions: &mut Vec<Decision
         if !engine.may_start(now, leaf, &job) {
             continue;
         }
-        let held: &mut Vec<_> = reservations.entry(job.spec.gang.lane()).or_default();
+        let held: &mut Vec<_> = reservations.entry(job.spec.gang.flavour()).or_default();
         let Some(decision) = engine.place_beside(now, &job, &[], held) else {
             if reserves(held.len(), &job.spec.gang) && engine.could_run(&job.spec) {
                 held.push(engine.reserve(now, id, &job.spec.gang, held));
@@ -95,7 +95,7 @@ fn random_job(dice: &mut Dice) -> JobSpec {
     }
 }
 
-/// Something that may happen to the engine; nothing, if what is drawn can't.
+/// Returns a random event; none if the one drawn is impossible.
 fn random_event(engine: &Engine, dice: &mut Dice, now: Timestamp) -> Vec<Event> {
     let running: Vec<_> = engine.jobs().filter_map(|job| Some((job, job.attempt()?))).collect();
     let node = NodeId(dice.below(12));
@@ -123,11 +123,12 @@ fn random_event(engine: &Engine, dice: &mut Dice, now: Timestamp) -> Vec<Event> 
     }
 }
 
-/// Applies an event, and asks the plain pass about the same state. Says how many jobs started, and passed another.
+/// Applies an event and compares with the plain pass. Returns how many jobs started, and how many passed
+/// another.
 fn check(engine: &mut Engine, now: Timestamp, event: &Event, seed: u64) -> (usize, usize) {
     let mut plain = engine.clone();
     let Ok(decisions) = engine.apply(now, event) else { return (0, 0) };
-    // A restart in place is no pass's business.
+    // A restart in place does not belong to a pass.
     let is_place =
         |decision: &&Decision| matches!(decision, Decision::Place { reason, .. } if reason.kept_since.is_none());
     plain.evolve_event(now, event);

@@ -1,28 +1,24 @@
-//! What keeps waiting jobs from starting, worked out for many of them at once.
+//! Why waiting jobs are pending, computed for many jobs at once.
 //!
-//! A listing asks for a page out of a hundred thousand that wait, on the one thread that decides. So nothing here goes
-//! through all jobs: reservations are found once for each lane, what a gang lacks once for each gang, and jobs that ask for
-//! the same in the same place have the same answer.
+//! A listing shows one page of possibly a hundred thousand waiting jobs, on the same thread that schedules.
+//! So nothing here visits all jobs: reservations are computed once per flavour, shortages once per gang, and
+//! jobs with equal requests in equal positions share one answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_base::{GangShape, JobId, JobSpec, Lane, Priority, QueueName, SweepId, Timestamp};
+use gangline_base::{Flavour, GangShape, JobId, JobSpec, Priority, QueueName, SweepId, Timestamp};
 
-use crate::advance::AdvanceReservation;
-use crate::backfill::Reservation;
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::line::{QueueKey, Span};
 use crate::pass::reserves;
-use crate::queue::{OverLimit, QueueIndex};
-use crate::spares::Applicant;
-use crate::standing::NodeStatus;
+use crate::placement::{AdvanceReservation, Applicant, NodeStatus, Reservation};
+use crate::queueing::{OverLimit, QueueIndex, QueueKey, Span};
 use crate::{Blocker, Node, placement};
 
-/// Holders named in one explanation.
+/// The most holders named in one explanation.
 const HOLDERS_NAMED_MAX: usize = 16;
 
-/// A job that waits, or would.
+/// A waiting job, or one that would wait if submitted.
 pub(crate) struct Candidate<'a> {
     pub(crate) spec: &'a JobSpec,
     pub(crate) is_recovering: bool,
@@ -32,7 +28,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// A job; none if it doesn't wait.
+    /// Returns the candidate for a job; none if the job doesn't wait.
     pub(crate) fn waiting(job: &'a Job) -> Option<Self> {
         let JobState::Queued { not_before, .. } = job.state else { return None };
         let is_recovering = job.is_recovering;
@@ -44,14 +40,15 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// The reservations that a pass would make for one lane, in the order it makes them, and for whom.
+/// The reservations that a pass would make for one flavour, in the order in which it makes them, with the
+/// jobs they are for.
 #[derive(Default)]
 struct Promised {
     places: Vec<(usize, QueueKey)>,
     reservations: Vec<Reservation>,
 }
 
-/// What decides on the answer where a gang has room: jobs that are the same in this have the same.
+/// The key by which answers are shared where a gang has room: jobs with the same key have the same answer.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Alike<'a> {
     queue: &'a QueueName,
@@ -59,17 +56,17 @@ struct Alike<'a> {
     span: Span,
     priority: Priority,
     is_recovering: bool,
-    /// How many reservations are before it.
+    /// The number of reservations ahead of it.
     held: usize,
 }
 
-/// See the module.
+/// Computes why jobs are pending; see the module.
 pub(crate) struct Reasons<'a> {
     engine: &'a Engine,
     now: Timestamp,
-    /// In the order they are served.
+    /// Leaves in the order in which they are served.
     leaves: Vec<QueueIndex>,
-    promised: BTreeMap<Lane, Promised>,
+    promised: BTreeMap<Flavour, Promised>,
     lacks: BTreeMap<GangShape, Blocker>,
     alike: BTreeMap<Alike<'a>, Blocker>,
 }
@@ -81,23 +78,23 @@ impl<'a> Reasons<'a> {
         Reasons { engine, now, leaves, promised, lacks, alike }
     }
 
-    /// The reservations that the pass would have made when it came to this job.
+    /// Returns the reservations that the pass would have made before trying this job.
     pub(crate) fn reservations_before(&mut self, candidate: &Candidate<'_>) -> &[Reservation] {
-        let (lane, own_leaf) = (candidate.spec.gang.lane(), self.engine.queues.leaf(&candidate.spec.queue));
+        let (flavour, own_leaf) = (candidate.spec.gang.flavour(), self.engine.queues.leaf(&candidate.spec.queue));
         let own_place = self.leaves.iter().position(|leaf| *leaf == own_leaf).unwrap_or(self.leaves.len());
-        if !self.promised.contains_key(&lane) {
-            let promised = self.promised_in(&lane);
-            self.promised.insert(lane.clone(), promised);
+        if !self.promised.contains_key(&flavour) {
+            let promised = self.promised_in(&flavour);
+            self.promised.insert(flavour.clone(), promised);
         }
-        let Some(Promised { places, reservations }) = self.promised.get(&lane) else { return &[] };
+        let Some(Promised { places, reservations }) = self.promised.get(&flavour) else { return &[] };
         &reservations[..places.partition_point(|place| *place < (own_place, candidate.key))]
     }
 
-    fn promised_in(&self, lane: &Lane) -> Promised {
+    fn promised_in(&self, flavour: &Flavour) -> Promised {
         let mut promised = Promised::default();
         for (place, leaf) in self.leaves.iter().enumerate() {
             let mut after = None;
-            while let Some(job) = self.next_reserving(*leaf, lane, after, promised.places.len()) {
+            while let Some(job) = self.next_reserving(*leaf, flavour, after, promised.places.len()) {
                 let reservation = self.engine.reserve(self.now, job.id, &job.spec.gang, &promised.reservations);
                 promised.reservations.push(reservation);
                 promised.places.push((place, job.key()));
@@ -107,14 +104,21 @@ impl<'a> Reasons<'a> {
         promised
     }
 
-    /// The next job of a leaf that gets a reservation, beside so many that there are. The first is near the front of the line;
-    /// after it only large gangs get one, which are looked up rather than searched for.
-    fn next_reserving(&self, leaf: QueueIndex, lane: &Lane, after: Option<QueueKey>, held: usize) -> Option<&'a Job> {
+    /// Returns the next job of a leaf that gets a reservation, given the number of existing reservations. The
+    /// first is near the front of the queue; after it only large gangs get one, and those are found by an
+    /// index.
+    fn next_reserving(
+        &self,
+        leaf: QueueIndex,
+        flavour: &Flavour,
+        after: Option<QueueKey>,
+        held: usize,
+    ) -> Option<&'a Job> {
         let engine = self.engine;
         let line = engine.queues.line(leaf);
         let is_next = |job: &&Job| {
             let gang = &job.spec.gang;
-            let competes = lane.accelerator == gang.accelerator && lane.pool == gang.pool && reserves(held, gang);
+            let competes = flavour.accelerator == gang.accelerator && flavour.pool == gang.pool && reserves(held, gang);
             competes && engine.may_start(self.now, leaf, job) && engine.could_run(&job.spec)
         };
         if held == 0 {
@@ -130,7 +134,7 @@ impl<'a> Reasons<'a> {
             .min_by_key(|job| job.key())
     }
 
-    /// What keeps a job from starting.
+    /// Returns what keeps a job from starting.
     pub(crate) fn blocker_of(&mut self, candidate: &Candidate<'a>) -> Blocker {
         let (engine, gang) = (self.engine, &candidate.spec.gang);
         if candidate.not_before > self.now {
@@ -168,7 +172,7 @@ impl<'a> Reasons<'a> {
         blocker
     }
 
-    /// What keeps a job from starting for which there is room, but for others.
+    /// Returns what keeps a job from starting that has room, but on nodes held for others.
     fn blocker_beside(&mut self, candidate: &Candidate<'_>) -> Blocker {
         let (engine, now, applicant) = (self.engine, self.now, candidate.applicant());
         if let Some(first) = engine.barring(now, candidate.spec).first()
@@ -180,7 +184,7 @@ impl<'a> Reasons<'a> {
         let spares = engine.spares_kept_from(now, &applicant);
         if !spares.is_empty() && engine.room_beside(now, &applicant, &[], &[]).is_none() {
             let kept = u32::try_from(spares.len()).unwrap_or(u32::MAX);
-            return Blocker::Spares { kept, pool: engine.spare_pool(now, &candidate.spec.gang.lane()) };
+            return Blocker::Spares { kept, pool: engine.spare_pool(now, &candidate.spec.gang.flavour()) };
         }
         let claims = engine.claims_beside(candidate.key.job);
         let held = self.reservations_before(candidate);
@@ -195,7 +199,7 @@ impl<'a> Reasons<'a> {
         Blocker::Behind { job, starts_by, because: Box::new(because) }
     }
 
-    /// What a waiting job that is first in line lacks.
+    /// Returns what a waiting job lacks, or its live claim.
     fn lack_of(&mut self, job: &Job) -> Blocker {
         match self.engine.live_claim(job) {
             Some(claim) => Blocker::Claimed { victims: claim.victims.clone(), until: claim.until },
@@ -203,7 +207,7 @@ impl<'a> Reasons<'a> {
         }
     }
 
-    /// What a gang lacks that there is no room for.
+    /// Returns what a gang without room lacks.
     fn lack(&mut self, gang: &GangShape) -> Blocker {
         if let Some(known) = self.lacks.get(gang) {
             return known.clone();

@@ -9,9 +9,9 @@ use gangline_base::{
 use crate::SWEEP_JOBS_MAX;
 use crate::configuration::InvalidConfiguration;
 use crate::explain::of_pool;
-use crate::topology::Misplaced;
+use crate::placement::Misplaced;
 
-/// A refused event. The state is as before.
+/// A refused event. The state is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No job of this id is waiting or running.
@@ -20,15 +20,15 @@ pub enum Refusal {
     /// No node has this id.
     #[error("{0} is not known")]
     UnknownNode(NodeId),
-    /// The node is gone; it can't be drained or take jobs again before it joins.
+    /// The node is lost; it can't be drained or take jobs before it joins again.
     #[error("{0} is lost")]
     LostNode(NodeId),
-    /// The attempt named is not the job's current one, or that share of it has already ended.
+    /// The attempt is not the job's current one, or this share of it has already ended.
     #[error("{job} {attempt} has ended already")]
     Stale {
         /// The job.
         job: JobId,
-        /// The attempt that is over.
+        /// The attempt that has ended.
         attempt: AttemptNumber,
     },
     /// The gang could not be placed even if every known node were ready and empty.
@@ -42,63 +42,63 @@ pub enum Refusal {
         /// Queues that take jobs.
         queues: Vec<QueueName>,
     },
-    /// The gang is larger than its queue may ever be.
+    /// The gang exceeds the limit of its queue.
     #[error("it wants {wanted} {kind} in all, and queue \"{queue}\" may have at most {limit}")]
     BeyondLimit {
         /// The queue, or one above it.
         queue: QueueName,
         /// The kind of accelerator.
         kind: AcceleratorKind,
-        /// Accelerators the gang wants.
+        /// The number of accelerators that the gang requests.
         wanted: u32,
-        /// Accelerators the queue may have, quota and borrowing together.
+        /// The queue's limit: quota plus borrowing limit.
         limit: u32,
     },
-    /// The queues contradict each other.
+    /// The configuration is invalid.
     #[error(transparent)]
     Configuration(#[from] InvalidConfiguration),
-    /// The queue is at its limit.
+    /// The engine is at its limit of waiting jobs.
     #[error("{waiting} jobs are waiting, the most there may be")]
     QueueFull {
-        /// How many wait.
+        /// The number of waiting jobs.
         waiting: usize,
     },
-    /// A job or a sweep is larger than what one entry of the journal takes.
+    /// A job or a sweep is too large for one journal entry.
     #[error("it takes {bytes} where it is stored, and a submission may take {limit}")]
     TooLarge {
-        /// What it takes.
+        /// Its stored size.
         bytes: Bytes,
-        /// What it may.
+        /// The size limit.
         limit: Bytes,
     },
-    /// A user has as many live jobs as one may have.
+    /// A user would have more live jobs than the limit.
     #[error("{user} has {live} job(s) that wait or run, and with {more} more they would be over the limit of {limit}")]
     UserJobs {
         /// The user.
         user: Submitter,
-        /// How many there are.
+        /// The number of live jobs.
         live: usize,
-        /// How many were to come.
+        /// The number of jobs to be added.
         more: usize,
-        /// How many there may be.
+        /// The limit.
         limit: usize,
     },
-    /// What a user's live jobs, or all of them, take where they are stored is at its limit.
+    /// The stored size of a user's live jobs, or of all live jobs, would exceed its limit.
     #[error("{} take {live} where they are stored, and with {more} more they would be over the limit of {limit}", whose_jobs(user.as_ref()))]
     Stored {
-        /// The user; none if it is all jobs together.
+        /// The user; none if the limit is on all jobs together.
         user: Option<Submitter>,
-        /// What they take.
+        /// The stored size of the live jobs.
         live: Bytes,
-        /// What was to come.
+        /// The stored size to be added.
         more: Bytes,
-        /// What they may take.
+        /// The limit.
         limit: Bytes,
     },
-    /// A node says it is where another node of the same domain says that the domain isn't.
+    /// A node's location contradicts that of another node in the same domain.
     #[error("{0}")]
     Misplaced(Box<Misplaced>),
-    /// A gang can't be cut into segments of equal size.
+    /// A gang can't be divided into segments of equal size.
     #[error("{nodes} node(s) can't be cut into segments of {segment}; ask for a multiple of {segment} nodes")]
     UnevenSegments {
         /// The gang's nodes.
@@ -109,23 +109,23 @@ pub enum Refusal {
     /// No sweep of this id has a job that is waiting or running.
     #[error("{0} has no job that is waiting or running")]
     UnknownSweep(SweepId),
-    /// A sweep without a point, or with too many.
+    /// A sweep has no points, or too many.
     #[error("a sweep of {points} job(s) can't be taken; it may have 1 to {SWEEP_JOBS_MAX}")]
     SweepSize {
-        /// How many.
+        /// The number of points.
         points: usize,
     },
-    /// A point of a sweep can't be taken, so none is.
+    /// A point of a sweep is refused, and with it the whole sweep.
     #[error("\"{point}\" of a sweep of {points} can't be taken, so none is: {because}")]
     SweepPoint {
         /// The point's name.
         point: String,
-        /// How many there are.
+        /// The number of points in the sweep.
         points: usize,
-        /// Why not.
+        /// Why the point is refused.
         because: Box<Refusal>,
     },
-    /// Nothing depends on the job's metric at this step.
+    /// No decision depends on the job's metric at this step.
     #[error("step {step} of {job} is not the first at a rung of a sweep with early stopping")]
     MetricNotDue {
         /// The job.
@@ -133,31 +133,31 @@ pub enum Refusal {
         /// The step.
         step: Step,
     },
-    /// A budget for accelerators that nobody has said the price of.
+    /// The budget is for accelerators without a configured price.
     #[error("it has a budget, but nobody has said what an hour of {kind} costs")]
     NoPrice {
         /// The kind of accelerator.
         kind: AcceleratorKind,
     },
-    /// A budget that doesn't pay for a start.
+    /// The budget doesn't pay for a start.
     #[error("its budget of {budget} does not pay for a minute and the grace to save, which cost {least}")]
     BudgetTooSmall {
         /// The budget.
         budget: Money,
-        /// What has to be paid for at least.
+        /// The smallest sufficient budget.
         least: Money,
     },
-    /// The cluster is at its limit.
+    /// The cluster is at its limit of nodes.
     #[error("{nodes} nodes are known, the most there may be")]
     ClusterFull {
-        /// How many are known.
+        /// The number of known nodes.
         nodes: usize,
     },
 }
 
 impl Refusal {
-    /// Whether a rule or a limit refuses what would make sense otherwise. Rules change from one release to the next; what was
-    /// accepted before they did stays accepted.
+    /// Reports whether a rule or limit causes the refusal, rather than an inconsistency. Rules change between
+    /// releases; replay keeps what older rules accepted.
     pub(crate) fn is_by_rule(&self) -> bool {
         match self {
             Refusal::UnknownJob(_) | Refusal::UnknownNode(_) | Refusal::UnknownSweep(_) | Refusal::Stale { .. } => {
@@ -188,35 +188,37 @@ fn whose_jobs(user: Option<&Submitter>) -> String {
     user.map_or_else(|| "all jobs together".to_owned(), |user| format!("the jobs of {user}"))
 }
 
-/// What a gang wants beside what there is.
+/// What a gang requests compared with what the cluster has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// What it wants.
+    /// The requested gang.
     pub wanted: GangShape,
     /// Nodes with accelerators of that kind.
     pub nodes_of_kind: u32,
-    /// Nodes that could each take a share, were they ready and empty.
+    /// Nodes that could each take a share if ready and empty.
     pub nodes_that_fit: u32,
-    /// The most accelerators of that kind one node has.
+    /// The most accelerators of that kind on one node.
     pub accelerators_per_node_max: u32,
-    /// The most CPU cores a node of that kind has.
+    /// The most CPU cores on one node of that kind.
     pub cpus_per_node_max: u32,
-    /// The most memory a node of that kind has.
+    /// The most memory on one node of that kind.
     pub memory_per_node_max: Bytes,
-    /// All kinds there are, with their pools.
+    /// All available kinds, with their pools.
     pub kinds: Vec<String>,
-    /// The domain that could hold most of it, if it wants its nodes close to each other.
+    /// The domain that could hold most of the gang, if its nodes have to be close to each other.
     pub closest: Option<DomainFit>,
 }
 
-/// What the most suitable domain could hold of a gang that is bound to one, or to segments in one each.
+/// How many nodes the most suitable domain offers a gang that must be within one domain, or whose segments
+/// must.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainFit {
-    /// The level asked for.
+    /// The requested level.
     pub level: Level,
-    /// The best domain: of that level, or the whole cluster (none) for segments. None too if no node names the level.
+    /// The best domain; for segments it may be the whole cluster, which is none. Also none if no node names a
+    /// domain of the level.
     pub domain: Option<String>,
-    /// Nodes of it that together could hold a part of the gang.
+    /// Nodes of that domain that together could hold a part of the gang.
     pub nodes: u32,
 }
 
@@ -232,7 +234,7 @@ impl fmt::Display for DomainFit {
 }
 
 impl Fit {
-    /// What could be asked for instead.
+    /// Describes what could be requested instead.
     #[must_use]
     pub fn what_would_fit(&self) -> String {
         let kind = &self.wanted.accelerator;

@@ -1,4 +1,5 @@
-//! What was accepted once is replayed whatever the rules are by now, and what the journal can't mean is refused.
+//! Entries accepted once are replayed whatever today's rules are; entries that contradict the journal are
+//! refused.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::{Configuration, Engine, Entry, Event, Limits, Location, NodeSpec, Que
 
 const NOW: Timestamp = Timestamp::EPOCH;
 
-/// One node of two accelerators, and a queue that isn't the jobs'.
+/// Creates an engine with one node of two accelerators, and a queue that is not the jobs' queue.
 fn engine() -> Engine {
     let mut engine = Engine::new(Limits { waiting_max: 3, nodes_max: 2, ..Limits::default() });
     let queue = QueueSpec {
@@ -46,7 +47,7 @@ fn sweep(job: JobSpec, points: u32) -> Event {
     Event::SweepSubmitted(Arc::new(SweepSpec { job: Arc::new(job), grid, rules }))
 }
 
-/// Events that today's rules refuse, as if those of an earlier release had let them in.
+/// Events that today's rules refuse, as if an earlier release had accepted them.
 fn against_the_rules() -> Vec<Event> {
     let submitted = |job: JobSpec| Event::JobSubmitted(Arc::new(job));
     let segments = {
@@ -83,7 +84,7 @@ fn against_the_rules() -> Vec<Event> {
     ]
 }
 
-/// Proves A-3 across releases: rules that became stricter keep no journal from starting.
+/// Proves A-3 across releases: stricter rules don't keep a journal from being replayed.
 #[test]
 fn what_was_accepted_is_replayed_whatever_the_rules_are_by_now() {
     let mut engine = engine();

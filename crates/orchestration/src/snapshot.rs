@@ -4,56 +4,51 @@ use std::collections::BTreeMap;
 
 use gangline_base::{Epoch, JobId, NodeId, QueueName, Timestamp};
 
-use crate::backfill::latest_end_of;
-use crate::caches::Caches;
-use crate::elasticity::gang_of;
 use crate::engine::{Engine, Limits};
-use crate::estimate::{Estimates, History, Kin};
-use crate::job::{Job, JobState};
-use crate::queue::Queues;
-use crate::share::held_by;
-use crate::standing::Standing;
+use crate::job::{Job, JobState, gang_of};
+use crate::placement::{Caches, NodeCondition, latest_end_of};
+use crate::queueing::{Estimates, History, Kin, Queues, held_by};
 use crate::{Configuration, LossHistory, NodeSpec, Refusal, Share, Sweep, Usages};
 
-/// Everything a new engine needs to go on where another stood.
+/// Everything a new engine needs to continue from this state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The time of the last entry.
     pub at: Timestamp,
     /// The number of the next job.
     pub next_job: u64,
-    /// The epoch of the control plane that took it.
+    /// The epoch of the control plane that took the snapshot.
     pub epoch: Epoch,
-    /// The nodes; a node's id is its place in this list.
-    pub nodes: Vec<(NodeSpec, Standing)>,
-    /// Nodes that go, and when.
+    /// The nodes; a node's id is its index in this list.
+    pub nodes: Vec<(NodeSpec, NodeCondition)>,
+    /// Nodes that are about to go away, and when.
     pub leaving: Vec<(NodeId, Timestamp)>,
     /// Live jobs, by id.
     pub jobs: Vec<Job>,
     /// Sweeps with a live job, by id.
     pub sweeps: Vec<Sweep>,
-    /// How the cluster is shared.
+    /// The configuration.
     pub configuration: Configuration,
-    /// What each queue holds and used; all of them together under no name. Empty in a snapshot from before there were
-    /// queues: then what jobs hold is booked anew, and nothing was used.
+    /// What each queue holds and has used; the root queue has no name. Empty in snapshots from before queues
+    /// existed: then what jobs hold is booked anew, and past use is zero.
     pub usages: Vec<(Option<QueueName>, Usages)>,
-    /// How long jobs ran, by kind.
+    /// Past run times, by kind of job.
     pub histories: Vec<(Kin, History)>,
-    /// What nodes read of late, the last first.
+    /// Datasets that each node read recently, the latest first.
     pub datasets: Vec<(NodeId, Vec<String>)>,
-    /// How many nodes were lost, in which time.
+    /// How many nodes were lost over which node-time.
     pub losses: LossHistory,
 }
 
 impl Engine {
-    /// The state now. Two engines with equal snapshots behave alike.
+    /// Returns the current state. Engines with equal snapshots behave alike.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             at: self.now,
             next_job: self.next_job,
             epoch: self.epoch,
-            nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.standing)).collect(),
+            nodes: self.cluster.nodes().map(|node| (node.spec.clone(), node.condition)).collect(),
             leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
             sweeps: self.sweeps.all().cloned().collect(),
@@ -65,10 +60,10 @@ impl Engine {
         }
     }
 
-    /// An engine with the state of a snapshot. Every live job gets a look at the next `apply`.
+    /// Restores an engine from a snapshot. The next `apply` considers every live job.
     ///
     /// # Errors
-    /// A [`Refusal`] if a job holds devices on a node that the snapshot doesn't have.
+    /// A [`Refusal`] if a job holds devices on a node that is missing from the snapshot.
     pub fn restore(limits: Limits, snapshot: Snapshot) -> Result<Self, Refusal> {
         let mut engine = Engine::new(limits);
         engine.now = snapshot.at;
@@ -77,9 +72,9 @@ impl Engine {
         let jobs: BTreeMap<JobId, Job> = snapshot.jobs.into_iter().map(|job| (job.id, job)).collect();
         let shares: Vec<&Share> = jobs.values().filter_map(Job::attempt).flat_map(|a| &a.shares).collect();
         engine.cluster.configure(&snapshot.configuration);
-        for (spec, standing) in snapshot.nodes {
+        for (spec, condition) in snapshot.nodes {
             let id = engine.cluster.join(spec, &shares);
-            engine.cluster.change_standing(snapshot.at, id, |fresh| *fresh = standing);
+            engine.cluster.change_condition(snapshot.at, id, |fresh| *fresh = condition);
         }
         let is_unknown = |node: &NodeId| engine.cluster.node(*node).is_none();
         if let Some(node) = shares.iter().map(|share| share.node).find(is_unknown) {

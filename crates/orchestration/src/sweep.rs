@@ -1,13 +1,13 @@
-//! Sweeps: how many of a sweep's jobs hold devices at once, and which are stopped before their end.
+//! Sweeps: how many of a sweep's jobs hold devices at once, and which are stopped early.
 //!
-//! Early stopping is asynchronous successive halving in its stopping form (ASHA: Li et al., MLSys 2020, algorithm 2; that a
-//! job which isn't promoted is stopped rather than paused is what Ray Tune and Syne Tune do, and what a gang that holds
-//! devices wants). A job that reports its metric at a rung goes on if its value is among the best 1/reduction of those
-//! seen at that rung so far, its own included, and never fewer than one; a tie counts as among them. A job that has
-//! diverged never goes on.
+//! Early stopping is asynchronous successive halving in its stopping form (ASHA: Li et al., MLSys 2020,
+//! algorithm 2). Like Ray Tune and Syne Tune, it stops a job that isn't promoted instead of pausing it, since
+//! a paused gang would hold devices. A job that reports its metric at a rung continues if its value is among
+//! the best 1/reduction of the values reported there so far, its own included, but at least one job
+//! continues; ties are in its favour. A job that has diverged never continues.
 //!
-//! A rung keeps its values in the order they came, so a job's verdict follows from the state whenever it is asked for:
-//! only what came before it counts.
+//! A rung keeps its values in order of arrival and a verdict counts only earlier values, so it follows from
+//! the state no matter when it is computed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,30 +25,30 @@ pub const SWEEP_JOBS_MAX: usize = 1_000;
 /// A sweep with a live job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {
-    /// Its id, which has the number of its first job.
+    /// Its id: the number of its first job.
     pub id: SweepId,
-    /// How many jobs it has; their ids follow one another.
+    /// The number of its jobs; their ids are consecutive.
     pub jobs: u32,
-    /// What was submitted, which all its jobs share; none if it came when each job had a specification of its own.
+    /// The submitted specification that its jobs share; none for sweeps from before jobs shared one.
     pub spec: Option<Arc<SweepSpec>>,
-    /// The rules they share.
+    /// The rules its jobs share.
     pub rules: SweepRules,
-    /// What its jobs reported at each rung, in the order it came.
+    /// The values reported at each rung, in order of arrival.
     pub rungs: BTreeMap<u32, Vec<(JobId, MetricValue)>>,
 }
 
-/// Where a job fell short of those before it.
+/// The rung at which a job's value was not good enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissedRung {
     /// The rung's step.
     pub step: Step,
-    /// What the job reported there.
+    /// The value the job reported.
     pub value: MetricValue,
-    /// The worst value that would have gone on; none if no other job has reported a number.
+    /// The worst value that would have continued; none if that one has diverged.
     pub bar: Option<MetricValue>,
-    /// How many of the values at the rung go on.
+    /// How many of the values at the rung continue.
     pub kept: u32,
-    /// How many values there were, this one included.
+    /// How many values were reported, including this one.
     pub seen: u32,
 }
 
@@ -64,17 +64,17 @@ impl fmt::Display for MissedRung {
 }
 
 impl Sweep {
-    /// The last of its jobs, and one more.
+    /// Returns the id after that of its last job.
     fn jobs_end(&self) -> JobId {
         JobId(self.id.0.0.saturating_add(u64::from(self.jobs)))
     }
 
-    /// Which point of the grid a job is.
+    /// Returns the index of a job's point in the grid.
     fn point_of(&self, job: JobId) -> Option<usize> {
         job.0.checked_sub(self.id.0.0).and_then(|index| usize::try_from(index).ok())
     }
 
-    /// The step of the next rung of a job.
+    /// Returns the step of a job's next rung.
     fn next_rung(&self, job: JobId) -> Option<Step> {
         let has_reported = |values: &Vec<(JobId, MetricValue)>| values.iter().any(|(other, _)| *other == job);
         let last = self.rungs.iter().rev().find(|(_, values)| has_reported(values)).map(|(rung, _)| *rung);
@@ -86,7 +86,7 @@ impl Sweep {
         self.rungs.entry(rung).or_default().push((job, value));
     }
 
-    /// Whether a job fell short at the last rung it reported at.
+    /// Returns the rung missed if a job's value was not good enough at its last rung.
     fn missed(&self, job: JobId) -> Option<MissedRung> {
         let rules = self.rules.early_stop.as_ref()?;
         let (rung, seen) = self.rungs.iter().rev().find_map(|(rung, values)| {
@@ -97,7 +97,7 @@ impl Sweep {
     }
 }
 
-/// The verdict on the last of the values at a rung.
+/// Judges the last of the values at a rung.
 fn judge(rules: &EarlyStop, mut values: Vec<MetricValue>, step: Step) -> Option<MissedRung> {
     let value = *values.last()?;
     let seen = u32::try_from(values.len()).expect("a sweep has at most a thousand jobs");
@@ -109,7 +109,7 @@ fn judge(rules: &EarlyStop, mut values: Vec<MetricValue>, step: Step) -> Option<
     (!goes_on).then_some(MissedRung { step, value, bar, kept, seen })
 }
 
-/// What is counted of a sweep rather than stored.
+/// A sweep with counts that are derived rather than stored.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveSweep {
     pub(crate) sweep: Sweep,
@@ -134,29 +134,29 @@ impl Sweeps {
         self.0.get(&id).map(|live| &live.sweep)
     }
 
-    /// Whether a job of this sweep, or of none, has its specification to itself.
+    /// Reports whether a job of this sweep (or of none) has its own specification.
     pub(crate) fn has_own_spec(&self, id: Option<SweepId>) -> bool {
         id.and_then(|id| self.get(id)).is_none_or(|sweep| sweep.spec.is_none())
     }
 
-    /// A job of it is live from now on.
+    /// Counts a new live job of the sweep.
     pub(crate) fn joined(&mut self, id: Option<SweepId>) {
         self.count(id, |sweep| sweep.live += 1);
     }
 
-    /// A job of it has ended; the last one takes the sweep along, which is returned then.
+    /// Removes an ended job; returns the sweep if that was its last job.
     pub(crate) fn left(&mut self, id: Option<SweepId>) -> Option<Sweep> {
         self.count(id, |sweep| sweep.live -= 1);
         let id = id.filter(|id| self.0.get(id).is_some_and(|sweep| sweep.live == 0))?;
         self.0.remove(&id).map(|live| live.sweep)
     }
 
-    /// A job of it holds devices from now on.
+    /// Counts a job that now holds devices.
     pub(crate) fn took(&mut self, id: Option<SweepId>) {
         self.count(id, |sweep| sweep.holding += 1);
     }
 
-    /// A job of it has given its devices back.
+    /// Counts a job that has released its devices.
     pub(crate) fn gave_back(&mut self, id: Option<SweepId>) {
         self.count(id, |sweep| sweep.holding -= 1);
     }
@@ -167,7 +167,7 @@ impl Sweeps {
         }
     }
 
-    /// What keeps another job of the sweep from starting.
+    /// Returns what keeps another job of the sweep from starting.
     pub(crate) fn full(&self, id: Option<SweepId>) -> Option<Blocker> {
         let live = self.0.get(&id?)?;
         let max_parallel = live.sweep.rules.max_parallel?.get();
@@ -175,39 +175,40 @@ impl Sweeps {
         (live.holding >= max_parallel).then_some(blocker)
     }
 
-    /// Live jobs, and those that hold devices.
+    /// Returns the numbers of live jobs and of jobs that hold devices.
     pub(crate) fn counts(&self) -> BTreeMap<SweepId, (u32, u32)> {
         self.0.iter().map(|(id, sweep)| (*id, (sweep.live, sweep.holding))).collect()
     }
 }
 
 impl Engine {
-    /// A sweep that has a live job.
+    /// Returns a sweep that has a live job.
     #[must_use]
     pub fn sweep(&self, id: SweepId) -> Option<&Sweep> {
         self.sweeps.get(id)
     }
 
-    /// The live jobs of a sweep, by id.
+    /// Returns the live jobs of a sweep, by id.
     pub fn sweep_jobs(&self, id: SweepId) -> impl Iterator<Item = &Job> {
         let end = self.sweeps.get(id).map_or(id.0, Sweep::jobs_end);
         self.jobs.range(id.0..end).map(|(_, job)| job)
     }
 
-    /// The step from which on the job's metric decides whether it goes on; none unless it has to be reported at all.
+    /// Returns the step from which the job's metric decides whether it continues; none if its metric isn't
+    /// needed.
     #[must_use]
     pub fn next_rung(&self, job: &Job) -> Option<Step> {
         self.sweeps.get(job.sweep?)?.next_rung(job.id)
     }
 
-    /// The metric that the job's sweep compares its jobs by.
+    /// Returns the metric by which the job's sweep compares its jobs.
     #[must_use]
     pub fn metric_of(&self, job: &Job) -> Option<&str> {
         self.sweeps.get(job.sweep?)?.rules.early_stop.as_ref().map(|rules| rules.metric.as_str())
     }
 
-    /// What a job asks for as its own. The jobs of a sweep share one specification ([`Job::spec`]): here the values of the
-    /// job's point are in its environment and in its name.
+    /// Returns a job's own specification. Jobs of a sweep share one ([`Job::spec`]); here the name and the
+    /// environment contain the values of the job's point.
     #[must_use]
     pub fn own_spec(&self, job: &Job) -> Arc<JobSpec> {
         let own = || {
@@ -217,22 +218,23 @@ impl Engine {
         own().map_or_else(|| job.spec.clone(), Arc::new)
     }
 
-    /// What would become of the first job of a sweep if it were submitted now.
+    /// Returns what would happen to the first job of a sweep if it were submitted now.
     ///
     /// # Errors
-    /// The [`Refusal`] that submitting the sweep would meet.
+    /// The [`Refusal`] that the submission would get.
     pub fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<DryRun, Refusal> {
         self.admit_sweep(sweep)?;
         self.dry_run(now, &sweep.job)
     }
 
-    /// Where a job fell short, if it did at its last rung.
+    /// Returns the rung a job missed, if its value at its last rung was not good enough.
     pub(crate) fn missed_rung(&self, job: &Job) -> Option<MissedRung> {
         self.sweeps.get(job.sweep?)?.missed(job.id)
     }
 
-    /// All points or none. They differ in nothing that matters here, so the first stands for all of them, and a queue that
-    /// has no room names the first that would find it full.
+    /// Admits all points or none. Points don't differ in anything checked here, so the first is checked for
+    /// all of them; if the engine has no room for all, the refusal names the first point that would find it
+    /// full.
     pub(crate) fn admit_sweep(&self, sweep: &SweepSpec) -> Result<(), Refusal> {
         let points = sweep.grid.points();
         if points == 0 || points > SWEEP_JOBS_MAX {

@@ -1,5 +1,5 @@
-//! Sweeps: all points or none, never more at once than may, and early stopping against a plain reading of the paper's
-//! rule, in random histories that are replayed. The world here also serves the tests of budgets.
+//! Sweeps: all points or none, the limit on parallel jobs, and early stopping against a plain implementation
+//! of the paper's rule, in random histories that are replayed. The tests of budgets use this world too.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -35,7 +35,7 @@ pub(crate) fn spec(nodes: u32, devices: u32) -> JobSpec {
 }
 
 impl World {
-    /// Nodes of so many accelerators.
+    /// Creates a world with nodes of this many accelerators.
     pub(crate) fn new(nodes: u32, accelerators: u32) -> Self {
         let limits = Limits { waiting_max: 50, ..Limits::default() };
         let mut world = World { engine: Engine::new(limits), now: Timestamp::EPOCH, journal: Vec::new() };
@@ -60,7 +60,7 @@ impl World {
         world
     }
 
-    /// Applies an event; nothing may be broken after it.
+    /// Applies an event and checks the invariants.
     pub(crate) fn apply(&mut self, event: Event) -> Result<Vec<Decision>, Refusal> {
         let decisions = self.engine.apply(self.now, &event)?;
         self.engine.check_invariants().expect("the invariants hold");
@@ -74,7 +74,7 @@ impl World {
         self.apply(Event::TimePassed).expect("time passes")
     }
 
-    /// Every share of a job that is live ends like this.
+    /// Ends every share of a live job like this.
     pub(crate) fn end(&mut self, job: JobId, end: &ShareEnd) -> Vec<Decision> {
         let attempt = self.engine.job(job).and_then(|job| job.attempt()).expect("it holds devices").clone();
         let mut decisions = Vec::new();
@@ -212,7 +212,7 @@ fn no_more_of_a_sweep_run_at_once_than_may() {
     assert_eq!(placed(&world.apply(sweep(5, spec(1, 1), at_most(2))).expect("room")), [1, 2]);
     let full = Blocker::Parallel { sweep: SweepId(JobId(1)), holding: 2, max_parallel: 2 };
     assert_eq!(world.engine.blocker(world.now, JobId(3)), Some(full));
-    // It keeps nobody else from what it may not use.
+    // The limited job keeps no other job from devices that it may not use itself.
     assert_eq!(placed(&world.apply(Event::JobSubmitted(Arc::new(spec(1, 2)))).expect("room")), [6]);
     assert_eq!(placed(&world.end(JobId(2), &ShareEnd::Succeeded)), [3]);
     world.check_replay();
@@ -247,7 +247,7 @@ fn the_first_at_a_rung_goes_on_and_a_worse_one_is_stopped() {
         [Decision::End { job: JobId(2), fate: Fate::EarlyStop(missed) }]
     );
     assert_eq!(world.report(3, 12, 3.0), Ok(Vec::new()), "a tie goes on");
-    // The next rung is judged anew, and one that comes later counts against nobody that went on.
+    // The next rung is judged separately, and a later report doesn't affect jobs that already continued.
     assert_eq!(world.report(1, 20, 9.0), Ok(Vec::new()));
     assert_eq!(world.report(3, 20, f64::NAN).map(|decisions| decisions.len()), Ok(1), "a diverged job is stopped");
     world.check_replay();
@@ -293,8 +293,8 @@ impl Random {
     }
 }
 
-/// The paper's rule, read plainly: a job goes on if it is in the top `max(1, floor(n / reduction))` of the `n` values at
-/// its rung, its own among them.
+/// Implements the paper's rule plainly: a job continues if it is in the top `max(1, floor(n / reduction))` of
+/// the `n` values at its rung, its own included.
 fn goes_on(goal: Goal, reduction: u32, before: &[f64], value: f64) -> bool {
     let is_better = |other: &&f64| match goal {
         Goal::Minimize => **other < value,
@@ -305,7 +305,7 @@ fn goes_on(goal: Goal, reduction: u32, before: &[f64], value: f64) -> bool {
     !value.is_nan() && better < (all / usize::try_from(reduction).expect("small")).max(1)
 }
 
-/// A random history of a sweep, and what its jobs have reported.
+/// A random history of a sweep, with the values its jobs reported.
 struct History {
     random: Random,
     world: World,
@@ -356,7 +356,7 @@ impl History {
         }
     }
 
-    /// The job does some steps and reports; what the engine says must be what the rule does.
+    /// Lets the job do some steps and report; the engine's verdict must equal the rule's.
     fn report(&mut self, job: JobId) {
         let step = self.steps.entry(job).or_default();
         *step += 1 + self.random.below(4);
@@ -385,8 +385,8 @@ impl History {
     }
 }
 
-/// Proves for sweeps: in random histories no more run than may, successive halving stops exactly those that
-/// the paper's rule does, and the journal gives the same state.
+/// Proves for sweeps: in random histories no more jobs run than the limit, successive halving
+/// stops exactly the jobs that the paper's rule stops, and replaying the journal gives the same state.
 #[test]
 fn successive_halving_stops_whom_the_rule_does() {
     let mut stopped = 0;

@@ -1,11 +1,11 @@
-//! The blocks of docs/guide/add-a-model.md are read by the code that reads the real files.
+//! The blocks of docs/guides/add-a-model.md are read by the code that reads the real files.
 
 use gangline_accounting::{PriceBook, Terms};
 
 use crate::hardware::book::Book;
 use crate::model::catalog::Catalog;
 
-const GUIDE: &str = include_str!("../../../docs/guide/add-a-model.md");
+const GUIDE: &str = include_str!("../../../docs/guides/add-a-model.md");
 
 /// The block of TOML behind a mark.
 fn block(kind: &str) -> &'static str {

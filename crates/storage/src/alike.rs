@@ -1,12 +1,14 @@
-//! What all ranks of a gang hold alike, compared before a checkpoint is committed.
+//! Compares the state that all ranks of a gang replicate, before a checkpoint is committed.
 //!
-//! A rank copies only its share of replicated tensors, so a value that differs by rank would be lost without a word. Each rank
-//! tells rank 0 digests of what it was given, with its index, and rank 0 refuses by name what differs. Metadata, values and small
-//! tensors are hashed whole. Hashing every byte of large tensors on every rank would make the trainer wait for work that grows with
-//! the model, so of them places all over are hashed: ranks that have drifted apart differ almost everywhere, while a single element
-//! that differs is found only with [`Compare::All`].
+//! A rank copies only its share of replicated tensors, so a value that differs by rank would be lost
+//! silently. Each rank sends rank 0 digests of its replicated state with its index, and if they differ, rank
+//! 0 refuses the save and names the difference. Metadata, values and small tensors are hashed whole. Hashing
+//! every byte of large tensors on every rank would block the trainer for a time that grows with the model, so
+//! evenly spread samples of them are hashed: ranks that have diverged differ almost everywhere, while a
+//! single differing element is found only with [`Compare::All`].
 //!
-//! Keeps A-10: at most [`GROUPS_MAX`] digests of 8 bytes for each rank, whatever there is to compare.
+//! Keeps A-10: at most [`GROUPS_MAX`] digests of 8 bytes for each rank, whatever the number of tensors and
+//! values.
 
 use std::collections::BTreeMap;
 
@@ -16,48 +18,48 @@ use crate::staged::threads_for;
 use crate::threads::on_threads;
 use crate::{DataType, Digest, TensorView};
 
-/// The most digests that a rank tells; of more tensors and values some share one.
+/// The most digests that a rank sends; if there are more tensors and values, several share a digest.
 const GROUPS_MAX: usize = 4_096;
-/// Tensors up to this size are hashed whole: states of generators, cursors, scalars, biases.
+/// Tensors up to this size are hashed whole: random generators' states, cursors, scalars, biases.
 const WHOLE_BYTES_MAX: usize = 64 << 10;
-/// Places of a larger tensor that are hashed.
+/// Samples of a larger tensor.
 const SAMPLES: usize = 64;
-/// Bytes at each: a cache line.
+/// Bytes of a sample: a cache line.
 const SAMPLE_BYTES: usize = 64;
 /// Hexadecimal digits of a group's digest.
 const DIGITS: usize = 16;
 /// The most differences named in an error.
 const NAMED_MAX: usize = 3;
 
-/// How ranks compare the tensors that they hold alike.
+/// How ranks compare replicated tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compare {
-    /// Tensors up to 64 KiB whole, and of larger ones 64 places of 64 bytes, evenly spread.
+    /// Tensors up to 64 KiB whole, and 64 evenly spread samples of 64 bytes of larger ones.
     #[default]
     Sampled,
-    /// Every byte. The caller of [`Store::save`](crate::Store::save) waits for that.
+    /// Every byte. The caller of [`Store::save`](crate::Store::save) waits for the hashes.
     All,
 }
 
-/// A value that all ranks hold alike and that isn't stored under this name: it is compared and no more.
+/// A replicated value that is only compared, and not stored under this name.
 #[derive(Clone, Copy, Debug)]
 pub struct AlikeValue<'a> {
-    /// What errors call it.
+    /// The value's name in errors.
     pub name: &'a str,
-    /// What has to be equal.
+    /// The bytes that must be equal.
     pub data: &'a [u8],
 }
 
-/// A rank's digests of what all ranks hold alike.
+/// A rank's digests of its replicated state.
 #[derive(Clone, Debug)]
 pub(crate) struct Alike {
-    /// One for each group, in hexadecimal digits.
+    /// The digest of each group, in hexadecimal digits.
     pub(crate) digests: String,
-    /// What each group is called; empty if that isn't known any more.
+    /// The name of each group; empty if the names are no longer known.
     names: Vec<String>,
 }
 
-/// Something to compare.
+/// A tensor or value to compare.
 struct Entry<'a> {
     name: String,
     declared: (DataType, &'a [usize]),
@@ -73,7 +75,7 @@ struct Piece<'a> {
 }
 
 impl Alike {
-    /// Of a save, by the rank that makes it.
+    /// Computes the digests of a save.
     pub(crate) fn of(
         tensors: &[TensorView<'_>],
         metadata: &BTreeMap<String, String>,
@@ -97,7 +99,7 @@ impl Alike {
         Alike::grouped(&entries)
     }
 
-    /// What another process wrote down.
+    /// Returns digests that another process recorded.
     pub(crate) fn found(digests: String) -> Alike {
         Alike { digests, names: Vec::new() }
     }
@@ -121,7 +123,7 @@ impl Alike {
         Alike { digests, names }
     }
 
-    /// What differs on a rank that tells these digests, in words; none if nothing does.
+    /// Describes the difference from another rank's digests; none if they are equal.
     pub(crate) fn difference(&self, others: &str) -> Option<String> {
         if self.digests == others {
             return None;
@@ -132,7 +134,7 @@ impl Alike {
         let mut differing: Vec<usize> =
             mine.zip(others).enumerate().filter(|(_, (mine, other))| mine != other).map(|(at, _)| at).collect();
         if !is_as_long {
-            // From the first one on, what is compared with each other isn't the same thing.
+            // From the first difference on, the groups at one index may hold different entries.
             differing = vec![differing.first().copied().unwrap_or(first)];
         }
         let name = |at: &usize| self.names.get(*at).map_or("something", String::as_str);
@@ -143,7 +145,7 @@ impl Alike {
     }
 }
 
-/// The digest of each entry's content, made on a few threads.
+/// Returns the digest of each entry's content, computed on several threads.
 fn contents(entries: &[Entry<'_>]) -> Vec<Digest> {
     let pieces_of =
         |entry: &Entry<'_>| if entry.is_sampled { 1 } else { entry.data.len().max(1).div_ceil(SEGMENT_BYTES) };

@@ -1,22 +1,23 @@
-//! The archive: where checkpoints go to be kept for long, in fewer bytes, and come back bit for bit.
+//! The archive: long-term storage of checkpoints in fewer bytes, from which they are restored bit for bit.
 //!
-//! Keeps A-6 (a checkpoint is in the archive once its catalog is, which is put last; deletion never reaches what a remaining
-//! one needs), A-9 (catalogs have a version and are not the core types) and A-10 (objects, counts, depths, tries and
-//! memory are limited; a push or pull holds a few chunks and a pack, never a checkpoint).
+//! Keeps A-6 (a checkpoint is in the archive once its catalog, which is put last, is there; deletion never
+//! removes data that a remaining one needs), A-9 (catalogs have a version and are not the core types) and
+//! A-10 (objects, counts, depths, tries and memory are limited; a push or pull holds a few chunks and a pack
+//! in memory, never a checkpoint).
 //!
-//! An archive is objects by name, in a folder or in S3. `catalogs/step-....json` says what a checkpoint is made of
-//! (`catalog`); `packs/<hash>` are 32 to 64 MiB of coded chunks. What the archive has already is only referred to:
-//! whole tensors, then chunks of them. What it hasn't is coded against the same tensor in the nearest checkpoint, on
-//! its own, or not at all, whichever pays; a bf16 copy that follows from its fp32 master isn't stored. Techniques and
-//! their literature are those of `gangline_coding`; content-addressed objects and catalogs last are those of backup programs
-//! (Quinlan and Dorward 2002, "Venti: a new approach to archival storage").
+//! An archive is a set of named objects, in a folder or in S3. `catalogs/step-....json` describes a
+//! checkpoint's content (`catalog`); `packs/<hash>` are 32 to 64 MiB of coded chunks. Whole tensors and
+//! chunks that the archive already has are only referred to. New chunks are coded against the same tensor in
+//! the nearest checkpoint, on their own, or not at all, whichever pays; a bf16 copy that follows from its
+//! fp32 master isn't stored. The techniques and their literature are those of `gangline_compression`;
+//! content-addressed objects with the catalog put last are common in backup programs (Quinlan and Dorward
+//! 2002, "Venti: a new approach to archival storage").
 //!
-//! An archive may be encrypted (`vault`), from its first push on. One program at a time changes an archive (`lease`); any number
-//! may read it. What is read while it is pruned may be gone, and that is said.
+//! An archive may be encrypted (`vault`), from its first push on. One program at a time changes an archive
+//! (`lease`); any number may read it. Objects that are pruned during a read may be gone; the read then
+//! reports an error.
 
 mod access;
-#[cfg(feature = "s3")]
-mod aws;
 mod catalog;
 mod compaction;
 mod contents;
@@ -25,7 +26,6 @@ mod encode;
 mod error;
 mod fence;
 mod fetch;
-mod folder;
 mod known;
 mod lease;
 mod milestone;
@@ -33,19 +33,17 @@ mod pack;
 mod prune;
 mod pull;
 mod push;
-mod remote;
-#[cfg(feature = "s3")]
-mod s3;
 mod source;
 mod vault;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gangline_base::{Bytes, Step, Timestamp};
+use gangline_objects::{Link, Policy, Remote};
 use serde::Serialize;
 
 use crate::lineage::{Line, Moment};
@@ -56,12 +54,12 @@ use access::{Access, Change};
 use fetch::Fetcher;
 use lease::Lease;
 use prune::{Sweep, Thinning};
-use remote::{Link, Manners, Remote};
 use vault::Vault;
 
 pub use crate::retention::{Reason, Rule};
 pub(crate) use catalog::Catalog;
-pub use error::{Error, Source};
+pub use error::Error;
+pub use gangline_objects::{Requests, Source};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use lease::parse_lease;
 pub use milestone::Milestone;
@@ -70,25 +68,26 @@ pub use pull::Pulled;
 pub use push::Pushed;
 pub use vault::{KeyError, KeyId, KeyShown, Rotated, Rotation, WrappingKey};
 
-/// How an archive is used.
+/// Options for using an archive.
 #[derive(Clone)]
 pub struct Options {
-    /// The most bytes a second, up and down together; none for as many as go.
+    /// The most bytes per second, up and down together; none for no limit.
     pub bytes_per_second_max: Option<NonZeroU64>,
-    /// How long to wait after a first failure before trying again; doubles with each.
+    /// The pause before the first retry; it doubles with each further one.
     pub first_pause: Duration,
-    /// Chunks that a push codes at once, at most eight. More changes nothing but the time and the memory that it takes.
+    /// Chunks that a push codes in parallel, at most eight. Affects only time and memory.
     pub threads: NonZeroUsize,
-    /// Settings for S3, named as in the environment of AWS's own tools (`AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_PROFILE`, ...), and
-    /// `HOME`, below which the files of these tools are.
+    /// Settings for S3, named as in the environment of AWS's own tools (`AWS_REGION`, `AWS_ENDPOINT_URL`,
+    /// `AWS_PROFILE`, ...), and `HOME`, the folder of these tools' files.
     pub s3: BTreeMap<String, String>,
-    /// What opens an encrypted archive. An archive that has nothing yet is encrypted from its first push on if this is given.
+    /// The wrapping key of an encrypted archive. If it is given for an empty archive, the archive is
+    /// encrypted from its first push on.
     pub key: Option<WrappingKey>,
-    /// What leases are dated by; the system's clock by default.
+    /// The clock that dates leases; the system's clock by default.
     pub clock: Arc<Clock>,
 }
 
-/// How long to wait after a first failure by default.
+/// The default pause before the first retry.
 const FIRST_PAUSE_DEFAULT: Duration = Duration::from_millis(250);
 
 impl Default for Options {
@@ -105,7 +104,7 @@ impl Default for Options {
 }
 
 impl std::fmt::Debug for Options {
-    /// Without the settings for S3, which have secrets.
+    /// Omits the settings for S3, which contain secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")
             .field("bytes_per_second_max", &self.bytes_per_second_max)
@@ -116,77 +115,78 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// Checkpoints in an object store or a folder.
+/// An archive of checkpoints in an object store or a folder.
 pub struct Archive {
     link: Link,
     threads: NonZeroUsize,
     key: Option<WrappingKey>,
     clock: Arc<Clock>,
-    /// What this one's leases are called; held while it has one.
+    /// The name of this archive's leases; locked while it holds one.
     seat: Mutex<Option<KeyId>>,
 }
 
-/// An archived checkpoint, as its catalog tells it.
+/// The description of an archived checkpoint, from its catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Archived {
-    /// The step it holds the state after.
+    /// The step after which the state was saved.
     pub step: Step,
     /// When the store committed it.
     pub saved_at: Timestamp,
-    /// Bytes of its shards.
+    /// The total size of its shards.
     pub bytes: Bytes,
-    /// Bytes of the packs that it needs, with what these hold for others.
+    /// The total size of the packs that it needs, including their chunks of other checkpoints.
     pub packs: Bytes,
-    /// How many tensors it has.
+    /// The number of its tensors.
     pub tensors: usize,
-    /// Over the step and every tensor.
+    /// Hash over the step and every tensor.
     pub content_hash: Digest,
     /// The branch that it belongs to.
     pub branch: Branch,
-    /// Whether the branch of the newest save doesn't go back to it; told of a list.
+    /// Whether the branch of the newest save doesn't go back to it; set only in a list.
     pub is_abandoned: bool,
-    /// What the trainer noted.
+    /// Metadata that the trainer saved with the tensors.
     pub metadata: BTreeMap<String, String>,
-    /// What of that was no text.
+    /// The types of the metadata values that are not text.
     pub metadata_types: NoteTypes,
-    /// What is left of it, if that isn't all: training can't go on from it.
+    /// Set if only a part is left: training can't resume from it.
     pub milestone: Option<Milestone>,
 }
 
-/// A checkpoint's catalog, or why it can't be read.
+/// A checkpoint's catalog, or the reason why it can't be read.
 #[derive(Debug)]
 pub struct Listed {
     /// The step in the catalog's name.
     pub step: Step,
-    /// What it says.
+    /// The content of the catalog.
     pub catalog: Result<Archived, Error>,
 }
 
-/// Refuses a folder that holds checkpoints as they were saved: an archive in it would be mixed with them.
-fn refuse_store(path: PathBuf) -> Result<PathBuf, Error> {
+/// Refuses a folder that holds a store's checkpoints: an archive's objects would be mixed with them.
+fn refuse_store(path: &Path) -> Result<(), Error> {
     let has_catalogs = path.join("catalogs").is_dir();
-    // One that can't be listed is told of by the first act on it.
-    let is_store = list_steps(&path).is_ok_and(|steps| !steps.is_empty());
-    if is_store && !has_catalogs { Err(Error::IsStore { path }) } else { Ok(path) }
+    // If the folder can't be listed, the first operation on it reports the error.
+    let is_store = list_steps(path).is_ok_and(|steps| !steps.is_empty());
+    if is_store && !has_catalogs { Err(Error::IsStore { path: path.to_owned() }) } else { Ok(()) }
 }
 
 impl Archive {
-    /// Opens the archive at `s3://bucket/prefix`, `file:///folder` or a path. Nothing is made before the first push.
+    /// Opens the archive at `s3://bucket/prefix`, `file:///folder` or a path. Creates nothing before the
+    /// first push.
     ///
     /// # Errors
     /// [`Error::Address`]; [`Error::IsStore`].
     pub fn open(url: &str, options: &Options) -> Result<Archive, Error> {
-        let remote: Box<dyn Remote> = match folder::folder_of(url) {
-            Some(path) => Box::new(folder::Folder::new(refuse_store(PathBuf::from(path))?)),
-            None => other_remote(url, options)?,
-        };
+        if let Some(path) = gangline_objects::folder_of(url) {
+            refuse_store(path)?;
+        }
+        let remote = gangline_objects::open(url, &options.s3)?;
         Ok(Archive::over(remote, options))
     }
 
     pub(crate) fn over(remote: Box<dyn Remote>, options: &Options) -> Archive {
         let Options { bytes_per_second_max, first_pause, threads, .. } = *options;
         Archive {
-            link: Link::new(remote, Manners { rate: bytes_per_second_max, first_pause }),
+            link: Link::new(remote, Policy { bytes_per_second_max, first_pause }),
             threads,
             key: options.key.clone(),
             clock: Arc::clone(&options.clock),
@@ -195,12 +195,12 @@ impl Archive {
     }
 
     fn access(&self) -> Result<Access<'_>, Error> {
-        // What has nothing yet has nothing encrypted.
+        // An empty archive has nothing encrypted.
         let vault = Vault::open(&self.link, self.key.as_ref())?.unwrap_or(Vault::Plain);
         Ok(Access { link: &self.link, vault })
     }
 
-    /// Does something that nobody else may do meanwhile.
+    /// Runs `act` under the archive's lease, so that no other program changes the archive meanwhile.
     fn alone<T>(&self, purpose: &str, act: impl FnOnce(&Lease<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
         let name = seat.map_or_else(KeyId::random, Ok)?;
@@ -211,11 +211,13 @@ impl Archive {
         done
     }
 
-    /// Puts a checkpoint of the store into the archive; one that is there already costs a look.
+    /// Puts a checkpoint of the store into the archive. A checkpoint that is already there only costs a
+    /// lookup.
     ///
     /// # Errors
-    /// [`Error::Held`] and [`Error::LeaseLost`], [`Error::Key`], [`Error::Store`] if the checkpoint isn't good, [`Error::Remote`], and [`Error::Corrupt`] if a pack that was put isn't
-    /// there at the end. Nothing of the checkpoint is visible then, and the next push goes on where this one was.
+    /// [`Error::Held`] and [`Error::LeaseLost`], [`Error::Key`], [`Error::Store`] if the checkpoint isn't
+    /// good, [`Error::Remote`], and [`Error::Corrupt`] if a pack that was put isn't listed at the end. Then
+    /// nothing of the checkpoint is visible, and the next push continues from there.
     pub fn push(&self, store: &Store, step: Step) -> Result<Pushed, Error> {
         let source = source::Source::open(store.path(), step)?;
         self.alone(&format!("push step {step}"), |lease| {
@@ -234,8 +236,9 @@ impl Archive {
     /// Rebuilds a checkpoint (the newest, without a step) in the store's folder, bit for bit.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Milestone`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`] for what isn't as it was put, [`Error::Occupied`] if the store
-    /// has a good one of other content, [`Error::NoRoom`], [`Error::Store`]. The store's folder is as before then.
+    /// [`Error::NotFound`], [`Error::Milestone`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`] for a
+    /// damaged object, [`Error::Occupied`] if the store has a good checkpoint of this step with other
+    /// content, [`Error::NoRoom`], [`Error::Store`]. The store's folder is then unchanged.
     pub fn pull(&self, step: Option<Step>, store: &Store) -> Result<Pulled, Error> {
         let access = self.access()?;
         let catalog = known::find_catalog(&access, step)?;
@@ -245,11 +248,11 @@ impl Archive {
         }
     }
 
-    /// Does the same with the newest checkpoint, if it was saved after the newest of the store's current line. A checkpoint of its step that
-    /// the store has is then an older save, and replaced.
+    /// Pulls the newest checkpoint, if it was saved after the newest of the store's current line. It replaces
+    /// a checkpoint of its step in the store, which is then an older save.
     ///
     /// # Errors
-    /// As [`Archive::pull`], but for [`Error::Occupied`]; an archive without checkpoints is none.
+    /// As [`Archive::pull`], except [`Error::Occupied`]; an archive without checkpoints gives none.
     pub fn pull_newer(&self, store: &Store) -> Result<Option<Pulled>, Error> {
         let access = self.access()?;
         let catalog = match known::find_catalog(&access, None) {
@@ -263,10 +266,12 @@ impl Archive {
         pull::rebuild(&access, &catalog, store).map(Some)
     }
 
-    /// Writes the tensors of a milestone to a folder, bit for bit, as a safetensors file for each rank. It is no checkpoint.
+    /// Writes the tensors of a milestone to a folder, bit for bit, as a safetensors file for each rank. The
+    /// result is not a checkpoint.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Whole`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`], [`Error::Store`].
+    /// [`Error::NotFound`], [`Error::Whole`], [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`],
+    /// [`Error::Store`].
     pub fn pull_milestone(&self, step: Step, folder: &Path) -> Result<Archived, Error> {
         let access = self.access()?;
         let catalog = known::find_catalog(&access, Some(step))?;
@@ -277,7 +282,7 @@ impl Archive {
         Ok(catalog.archived())
     }
 
-    /// All checkpoints, oldest first, by their catalogs alone.
+    /// Lists all checkpoints, oldest first. Reads only their catalogs.
     ///
     /// # Errors
     /// [`Error::Key`], [`Error::Remote`].
@@ -308,19 +313,21 @@ impl Archive {
         Ok(all)
     }
 
-    /// What the manifest of a checkpoint (the newest, without a step) says.
+    /// Returns the content of a checkpoint's manifest (the newest, without a step).
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog or the manifest isn't what was put.
+    /// [`Error::NotFound`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog or the
+    /// manifest is damaged.
     pub fn info(&self, step: Option<Step>) -> Result<CheckpointInfo, Error> {
         let access = self.access()?;
         contents::info(&access, &known::find_catalog(&access, step)?)
     }
 
-    /// Reads every byte of a checkpoint and names what isn't as it was put.
+    /// Reads every byte of a checkpoint, and reports what is damaged.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog itself is damaged.
+    /// [`Error::NotFound`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if the catalog itself is
+    /// damaged.
     pub fn verify(&self, step: Step) -> Result<VerifyReport, Error> {
         let access = self.access()?;
         let catalog = known::find_catalog(&access, Some(step))?;
@@ -351,11 +358,13 @@ impl Archive {
         Ok(report)
     }
 
-    /// Removes the checkpoints that no rule keeps, or says what it would remove, and packs that nothing needs; packs of which
-    /// less than half is needed are written anew. The newest always stays, and what others need of those that go.
+    /// Removes the checkpoints that no rule keeps, or with `is_dry_run` only reports them, and removes packs
+    /// that no checkpoint needs. Packs of which less than half is needed are rewritten. The newest checkpoint
+    /// always stays, as does everything that remaining checkpoints need.
     ///
     /// # Errors
-    /// [`Error::Held`] and [`Error::LeaseLost`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if a catalog can't be read or one that stays lacks a pack: nothing is removed then.
+    /// [`Error::Held`] and [`Error::LeaseLost`], [`Error::Key`], [`Error::Remote`]; [`Error::Corrupt`] if a
+    /// catalog can't be read or a remaining checkpoint lacks a pack: then nothing is removed.
     pub fn prune(&self, rules: &[Rule], now: Timestamp, is_dry_run: bool) -> Result<Pruned, Error> {
         if is_dry_run {
             let access = self.access()?;
@@ -365,7 +374,7 @@ impl Archive {
         self.alone("prune", |lease| {
             let change = Change { access: self.access()?, lease };
             let thinning = Thinning::of(&change.access, rules)?;
-            // Whatever would keep the rest from being done is found before anything is changed.
+            // A dry check first, so that an error is found before anything is changed.
             Sweep::of(&change.access, rules, now, &thinning)?;
             let milestones_put = thinning.execute(&change)?;
             let sweep = Sweep::of(&change.access, rules, now, &thinning)?;
@@ -374,17 +383,20 @@ impl Archive {
         })
     }
 
-    /// Makes the keys of an archive that has nothing yet, for [`Options::key`]; a first push does the same. The id of the data key.
+    /// Creates the keys of an empty archive, for [`Options::key`], as a first push does. Returns the id of
+    /// the data key.
     ///
     /// # Errors
-    /// [`KeyError::Taken`] if it has keys or checkpoints, [`KeyError::Needed`] without a key; [`Error::Held`], [`Error::Remote`].
+    /// [`KeyError::Taken`] if it has keys or checkpoints, [`KeyError::Needed`] without a key;
+    /// [`Error::Held`], [`Error::Remote`].
     pub fn init_keys(&self) -> Result<KeyId, Error> {
         let key = self.wrapping_key()?;
         self.alone("make keys", |lease| vault::init(lease, key, (self.clock)()))
     }
 
-    /// Wraps the archive's data keys for another key than [`Options::key`], or makes a new data key, or both. Nothing that is
-    /// encrypted is touched, and at every instant the one or the other key opens the archive; what was cut off is run again.
+    /// Wraps the archive's data keys for another key than [`Options::key`], or makes a new data key, or both.
+    /// Encrypted data stays as it is, and at every instant the old or the new key opens the archive. After an
+    /// interruption, run it again.
     ///
     /// # Errors
     /// [`Error::Key`], [`Error::Held`], [`Error::LeaseLost`], [`Error::Remote`].
@@ -393,8 +405,8 @@ impl Archive {
         self.alone("rotate keys", |lease| vault::rotate(lease, key, change, (self.clock)()))
     }
 
-    /// The archive's data keys, oldest first, and what they encrypt; none if it is plain. What packs they encrypt is known only
-    /// with [`Options::key`].
+    /// Returns the archive's data keys, oldest first, and what they encrypt; empty if the archive is plain.
+    /// The packs that they encrypt are known only with [`Options::key`].
     ///
     /// # Errors
     /// [`Error::Key`], [`Error::Remote`], [`Error::Corrupt`].
@@ -402,26 +414,23 @@ impl Archive {
         vault::show(&self.link, self.key.as_ref())
     }
 
-    /// Whether a program that was suspended for longer than its lease can't change the archive any more, whatever it looked at
-    /// before. That takes a place that keeps conditions, which is tried when the archive is first changed: none before.
+    /// Reports whether changes are fenced: a program that was suspended for longer than its lease can't
+    /// change the archive any more. This needs a remote that keeps conditions, which is tried when the
+    /// archive is first changed; none before that.
     pub fn is_fenced(&self) -> Option<bool> {
         self.link.known_conditions()
+    }
+
+    /// Returns the billed requests sent so far through this archive, retries included. A folder bills
+    /// nothing.
+    #[must_use]
+    pub fn requests(&self) -> Requests {
+        self.link.requests()
     }
 
     fn wrapping_key(&self) -> Result<&WrappingKey, Error> {
         Ok(self.key.as_ref().ok_or(KeyError::Needed { wanted: Vec::new() })?)
     }
-}
-
-#[cfg(feature = "s3")]
-fn other_remote(url: &str, options: &Options) -> Result<Box<dyn Remote>, Error> {
-    Ok(Box::new(s3::Bucket::open(url, &options.s3)?))
-}
-
-#[cfg(not(feature = "s3"))]
-fn other_remote(url: &str, _: &Options) -> Result<Box<dyn Remote>, Error> {
-    let why = "write a path or file:///folder; this program was built without S3".to_owned();
-    Err(Error::Address { url: url.to_owned(), why })
 }
 
 impl Catalog {

@@ -1,5 +1,5 @@
-//! How the ranks of a gang wait for each other: rank 0 for the others' indexes, they for the manifest that it commits. They meet only
-//! in the store's folder.
+//! How the ranks of a gang wait for each other: rank 0 for the other ranks' indexes, the others for the
+//! manifest that rank 0 commits. They communicate only through the store's folder.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use crate::manifest::{INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, read_manif
 use crate::refusal::{self, Turn};
 use crate::{Error, Flaw, layout};
 
-/// Between two looks at a file another rank is to write.
+/// The polling interval for a file that another rank is to write.
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// What tells a file from another that takes its name while it is there.
+/// Returns an identity that distinguishes a file from another that later takes its name.
 pub(crate) fn identity(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 impl Committer {
-    /// Rank 0: waits for another rank's index, which has to be of the same save as `mine`.
+    /// Rank 0: waits for another rank's index, which must be of the same save as `mine`.
     pub(crate) fn await_shards(
         &self,
         partial: &Path,
@@ -34,7 +34,7 @@ impl Committer {
         let step = work.step;
         let index: ShardIndex =
             self.await_file(step, rank, || match read_sealed::<ShardIndex>(&path, INDEX_MAGIC) {
-                // What the time before left, until the rank writes another in its place.
+                // An index of an earlier turn, which the rank will replace.
                 Ok(index) if index.turn.is_some_and(|turn| turn < work.turn) => {
                     Err(Error::corrupt(&path, Flaw::Missing))
                 }
@@ -63,7 +63,7 @@ impl Committer {
         }
     }
 
-    /// Another rank: waits until rank 0 has committed a manifest that holds `mine`.
+    /// Other ranks: waits until rank 0 has committed a manifest that holds `mine`.
     pub(crate) fn await_commit(
         &self,
         partial: &Path,
@@ -77,7 +77,7 @@ impl Committer {
             let files = manifest.shards.iter().filter(|file| file.rank == mine.shard.rank);
             manifest.writer == self.writer.tag && files.eq(mine.files())
         };
-        // An older checkpoint of this step, even a broken one, may be there until rank 0's takes its place.
+        // An older checkpoint of this step, even a damaged one, may be there until rank 0 replaces it.
         self.await_file(step, 0, || match read_manifest(&path, step.0) {
             Ok(manifest) if is_ours(&manifest) && (earlier.is_none() || identity(&path) != earlier) => Ok(manifest),
             Ok(_) | Err(Error::Corrupt { .. }) => {
@@ -91,7 +91,7 @@ impl Committer {
         self.shared.root.join(layout::checkpoint_folder(step.0)).join(layout::MANIFEST)
     }
 
-    /// Looks again and again while `look` says that the file is missing.
+    /// Calls `look` repeatedly as long as it reports that the file is missing.
     fn await_file<T>(&self, step: Step, rank: u32, look: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
         let started = Instant::now();
         loop {

@@ -1,7 +1,8 @@
-//! Measures a disk and this machine's memory with the store itself: it saves, verifies and copies bytes that no disk makes smaller, in
-//! a folder of its own that is gone afterwards. What a process that was killed left of such a folder, the next one removes.
+//! Measures a disk and this machine's memory with the store itself: saves, verifies and copies incompressible
+//! bytes, in a folder of its own that is removed afterwards. A folder left by a killed process is removed by
+//! the next run.
 //!
-//! Keeps A-10: the sample takes a named part of what is free, and no more than was asked for.
+//! Keeps A-10: the sample takes a named fraction of the free space, and no more than was asked for.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,80 +16,80 @@ use serde::Serialize;
 use crate::forecast::Rates;
 use crate::{DataType, Error, Options, Problem, Store, TensorView};
 
-/// With less the figures would say little.
+/// A smaller sample gives no useful figures.
 const SAMPLE_BYTES_MIN: u64 = 32 << 20;
-/// Checkpoints of the sample that are on disk at once, at most: one being written, one that is kept, one that goes.
+/// The most checkpoints of the sample on disk at once: one being written, one kept, one being removed.
 const SAMPLES_AT_ONCE: u64 = 4;
-/// Bytes of one tensor of it.
+/// Bytes of each tensor of the sample.
 const TENSOR_BYTES: usize = 16 << 20;
-/// How the folder is called; the host and the process follow.
+/// Prefix of the folder's name; the host and the process follow.
 const FOLDER_PREFIX: &str = ".gangline-bench-";
 
-/// How much is measured.
+/// The size of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Bytes of the state that is saved, unless the disk has little room.
+    /// Bytes of the saved state; fewer if the disk has little space.
     pub bytes: Bytes,
-    /// Saves and copies that are measured; one save before them isn't, for its memory is fresh.
+    /// The number of saves and copies measured. One save before them isn't counted, since its memory is new.
     pub rounds: u32,
-    /// Threads that copy at once, as many as there are cores at most.
+    /// Threads that copy in parallel; at most the number of cores is used.
     pub threads: u32,
 }
 
-/// What was measured, in bytes a second but for the sample's size.
+/// The result of a measurement, in bytes per second, except for the sample's size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Bytes of the state that was saved.
+    /// Bytes of the saved state.
     pub sample: Bytes,
-    /// Bytes over the time that `save` blocks: one thread copies.
+    /// Bytes over the time that `save` blocks, in which one thread copies.
     pub save_copy: f64,
-    /// The same of the first save, whose memory is fresh.
+    /// The same rate for the first save, whose memory is new.
     pub first_save_copy: f64,
-    /// Threads that copied at once.
+    /// Threads that copied in parallel.
     pub threads: usize,
-    /// What forecasts are made from.
+    /// The rates from which forecasts are made.
     pub rates: Rates,
 }
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// There is no such folder.
+    /// The folder doesn't exist.
     #[error("there is no folder {}", path.display())]
     NoFolder {
         /// Its path.
         path: PathBuf,
     },
-    /// It is full.
+    /// The disk has too little space.
     #[error("{} has no space left to measure with: {free} are free, {needed} are needed", path.display())]
     NoSpace {
         /// The folder.
         path: PathBuf,
-        /// What is free.
+        /// The free space.
         free: Bytes,
-        /// What is needed.
+        /// The space needed.
         needed: Bytes,
     },
-    /// Nothing can be made in it.
+    /// The folder isn't writable.
     #[error("failed to write in {}", path.display())]
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The store couldn't do it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] Error),
-    /// What was read isn't what was written.
+    /// The bytes read differ from those written.
     #[error("this disk did not give back what was written: {0}")]
     Damaged(Problem),
 }
 
-/// Saves, reads and copies a state in a folder of its own below `folder`, and removes that again.
+/// Saves, reads and copies a state in a folder of its own below `folder`, and removes that folder again.
 ///
 /// # Errors
-/// [`BenchError`]; nothing stays behind then either.
+/// [`BenchError`]; nothing is left behind then either.
 pub fn measure(folder: &Path, sample: &Sample) -> Result<Measured, BenchError> {
     if !folder.is_dir() {
         return Err(BenchError::NoFolder { path: folder.to_owned() });
@@ -105,7 +106,7 @@ pub fn measure(folder: &Path, sample: &Sample) -> Result<Measured, BenchError> {
     Ok(measured)
 }
 
-/// What fits: several of them are on disk at once.
+/// Returns the sample size that fits: several samples are on disk at once.
 fn fitting(folder: &Path, wanted: Bytes) -> Result<usize, BenchError> {
     let failed = |errno: rustix::io::Errno| BenchError::Folder { path: folder.to_owned(), source: errno.into() };
     let room = statvfs(folder).map_err(failed)?;
@@ -118,25 +119,25 @@ fn fitting(folder: &Path, wanted: Bytes) -> Result<usize, BenchError> {
     Ok(usize::try_from(sample).unwrap_or(usize::MAX))
 }
 
-/// The beginning of the names of this machine's folders: others may share the disk.
+/// Returns the prefix of this machine's folders: other machines may share the disk.
 fn prefix() -> String {
     format!("{FOLDER_PREFIX}{}-", rustix::system::uname().nodename().to_string_lossy())
 }
 
-/// Removes what processes of this machine that have ended left here.
+/// Removes folders of processes of this machine that have ended.
 fn remove_left_behind(folder: &Path) {
     let prefix = prefix();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix(&prefix)).and_then(|pid| pid.parse::<u32>().ok());
         if process.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
-            // Whoever can't remove it can still measure.
+            // A folder that can't be removed doesn't prevent the measurement.
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// Bytes that no disk makes smaller (xorshift64, Marsaglia 2003).
+/// Returns incompressible bytes (xorshift64, Marsaglia 2003).
 fn noise(count: usize) -> Vec<u8> {
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = vec![0; count];
@@ -183,7 +184,7 @@ fn measure_in(folder: &Path, bytes: &[u8], sample: &Sample) -> Result<Measured, 
     Ok(Measured { sample, save_copy: rate(median(&blocking[1..])), first_save_copy: rate(blocking[0]), threads, rates })
 }
 
-/// How long so many threads take together to copy the bytes to memory that was written before.
+/// Returns how long this many threads together take to copy the bytes to memory that was written before.
 fn copy_time(bytes: &[u8], threads: usize, rounds: u32) -> Duration {
     let mut room = bytes.to_vec();
     let part = bytes.len().div_ceil(threads);
@@ -197,7 +198,7 @@ fn copy_time(bytes: &[u8], threads: usize, rounds: u32) -> Duration {
         started.elapsed()
     };
     let times: Vec<Duration> = (0..rounds).map(|_| copy(&mut room)).collect();
-    // Whoever looks at what was copied makes the copies happen.
+    // Reading the result keeps the compiler from removing the copies.
     assert_eq!(room.last(), bytes.last(), "a copy is a copy");
     median(&times)
 }

@@ -1,4 +1,4 @@
-//! What a reader is told of the branches of a folder's saves.
+//! Describes the branches of a folder's saves to readers.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,27 @@ use crate::course::{Course, Head};
 /// A branch of a folder's saves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BranchInfo {
-    /// Its name.
+    /// The branch's id.
     pub branch: Branch,
-    /// Whether training goes on in it.
+    /// Whether it is the current branch.
     pub is_current: bool,
-    /// The checkpoint that it goes on from, if it began at one.
+    /// The checkpoint at which it forked, if any.
     pub forked_from: Option<Step>,
-    /// The run that saved the newest of its checkpoints; empty if that wasn't noted.
+    /// The run that saved its newest checkpoint; empty if that wasn't recorded.
     pub run: String,
     /// Its checkpoints, oldest first.
     pub steps: Vec<Step>,
-    /// Those of them that the current branch doesn't go back to, oldest first.
+    /// Those of its checkpoints that the current branch doesn't go back to, oldest first.
     pub abandoned: Vec<Step>,
-    /// Bytes of its checkpoints.
+    /// The total size of its checkpoints.
     pub bytes: Bytes,
-    /// When the oldest of them was saved.
+    /// When its oldest checkpoint was saved.
     pub first_saved_at: Timestamp,
-    /// When the newest of them was saved.
+    /// When its newest checkpoint was saved.
     pub last_saved_at: Timestamp,
 }
 
-/// The branches there are checkpoints of, the one with the newest save last.
+/// Returns the branches that have checkpoints, the one with the newest save last.
 pub(crate) fn branches(course: &Course) -> Vec<BranchInfo> {
     let mut saves: Vec<(&Head, bool)> = Vec::new();
     for (seen, is_abandoned) in [(&course.on, false), (&course.off, true)] {

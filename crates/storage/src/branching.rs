@@ -1,8 +1,8 @@
-//! Which branch a save belongs to, as rank 0 decides it.
+//! Decides on rank 0 which branch a save belongs to.
 //!
-//! A writer that has loaded the newest save of the current branch goes on in it; one that has loaded another begins a branch there. One
-//! that has loaded nothing goes on after the newest save if its step is no lower, and otherwise begins a branch from nothing: what was
-//! saved before is then another course of training.
+//! A writer that has loaded the newest save of the current branch continues it; one that has loaded another
+//! checkpoint begins a branch there. A writer that has loaded nothing continues after the newest save if its
+//! step is no lower, and otherwise begins a branch from nothing, beside the earlier saves.
 
 use std::path::Path;
 
@@ -13,39 +13,39 @@ use crate::Error;
 use crate::course::{Course, Heads, current_branch};
 use crate::lineage::{Line, Lineage, Moment, Origin};
 
-/// That a save began a branch.
+/// How a save began a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Began {
-    /// At a checkpoint that is not the newest, which was loaded.
+    /// At a loaded checkpoint that is not the newest.
     Fork {
-        /// The checkpoint that it goes on from.
+        /// The checkpoint at which it forks.
         from: Step,
-        /// The newest one of the branch that is left.
+        /// The newest checkpoint of the branch that is left.
         beside: Option<Step>,
     },
-    /// From nothing, though there are checkpoints: none was loaded, and their steps are higher.
+    /// From nothing, although there are checkpoints: none was loaded, and their steps are higher.
     Anew {
-        /// The newest one of the branch that is left.
+        /// The newest checkpoint of the branch that is left.
         beside: Step,
     },
 }
 
-/// A writer's moment.
+/// A writer's position among the branches.
 #[derive(Debug, Default)]
 pub(crate) struct Branching {
     pub(crate) heads: Heads,
     /// This writer's last save.
     at: Option<Origin>,
-    /// What was loaded since the last save that was committed.
+    /// The checkpoint that was loaded since the last committed save.
     resumed: Option<Origin>,
 }
 
-/// What a save's manifest will say.
+/// The lineage for the manifest of a save.
 #[derive(Clone, Debug)]
 pub(crate) struct Next {
     pub(crate) lineage: Lineage,
-    /// Whether it is the first of its branch.
+    /// Whether the save is the first of its branch.
     pub(crate) is_first: bool,
     pub(crate) began: Option<Began>,
 }
@@ -113,7 +113,7 @@ impl Branching {
         }
     }
 
-    /// The save is committed.
+    /// Records that the save is committed.
     pub(crate) fn committed(&mut self, lineage: &Lineage, step: Step) {
         self.resumed = None;
         let last = Moment { order: lineage.order, step: step.0 };
@@ -121,11 +121,11 @@ impl Branching {
     }
 }
 
-/// What a save follows.
+/// The predecessor of a save.
 enum Predecessor {
     /// The newest save of the current branch.
     Tip,
-    /// Another one.
+    /// Another save.
     Older(Origin),
     Nothing,
 }

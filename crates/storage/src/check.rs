@@ -1,4 +1,4 @@
-//! Checking a checkpoint on disk, byte for byte, and naming what is wrong with it.
+//! Checks every byte of a checkpoint on disk, and reports what is damaged.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,28 +12,28 @@ use crate::reading::{Origin, Piece, read_pieces};
 use crate::shard::Shard;
 use crate::{Error, Flaw, layout};
 
-/// What a check of a checkpoint found.
+/// The result of checking a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
     /// The checkpoint.
     pub step: Step,
     /// Tensors whose bytes were read and found good.
     pub tensors_good: usize,
-    /// Bytes of the shards found good.
+    /// Bytes of the intact shards.
     pub bytes_good: Bytes,
-    /// What is wrong; empty if nothing is.
+    /// What is wrong; empty if the checkpoint is good.
     pub problems: Vec<Problem>,
 }
 
-/// Something wrong with a checkpoint.
+/// A defect of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The file it is in; as text, what isn't UTF-8 in its name is replaced.
+    /// The file; in text form, bytes of its name that aren't UTF-8 are replaced.
     #[serde(serialize_with = "as_path_text")]
     pub file: PathBuf,
-    /// The tensor it is in, if it is in one.
+    /// The tensor, if the defect is within one.
     pub tensor: Option<String>,
-    /// What it is.
+    /// The defect.
     #[serde(serialize_with = "as_text")]
     pub flaw: Flaw,
 }
@@ -56,18 +56,19 @@ impl fmt::Display for Problem {
 }
 
 impl VerifyReport {
-    /// Whether every byte is as it was saved.
+    /// Reports whether every byte is as it was saved.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.problems.is_empty()
     }
 }
 
-/// Reads all of the checkpoint in `root`'s folder of `step`. The manifest comes along if it could be read.
+/// Reads all of the checkpoint in `root`'s folder of `step`. Also returns the manifest if it could be read.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is no such folder, or it was removed meanwhile; [`Error::Io`] if the operating system refuses for a reason that says
-/// nothing about the files (permissions, too many open files): better no answer than a wrong one.
+/// [`Error::NotFound`] if there is no such folder, or it was removed meanwhile; [`Error::Io`] if the
+/// operating system refuses for a reason that says nothing about the files (permissions, too many open
+/// files): no answer is better than a wrong one.
 pub(crate) fn check(root: &Path, step: u64) -> Result<(Option<Manifest>, VerifyReport), Error> {
     let folder = root.join(layout::checkpoint_folder(step));
     let present = Present::find(&folder, Step(step))?;
@@ -78,7 +79,7 @@ pub(crate) fn check(root: &Path, step: u64) -> Result<(Option<Manifest>, VerifyR
     Ok((manifest, report))
 }
 
-/// The same of a checkpoint of `step` in a folder of any name.
+/// Checks a checkpoint of `step` in a folder of any name.
 pub(crate) fn check_folder(folder: &Path, step: u64) -> Result<(Option<Manifest>, VerifyReport), Error> {
     let mut report = VerifyReport { step: Step(step), tensors_good: 0, bytes_good: Bytes(0), problems: Vec::new() };
     let manifest = match read_manifest(&folder.join(layout::MANIFEST), step) {
@@ -113,7 +114,7 @@ fn check_tensors(shard: Shard<'_>, report: &mut VerifyReport) -> Result<(), Erro
     Ok(())
 }
 
-/// Sorts an error into a fault of the checkpoint, or one that prevents an answer.
+/// Converts an error into a defect of the checkpoint, or returns it if it prevents an answer.
 fn problem_of(error: Error) -> Result<Problem, Error> {
     match error {
         Error::Corrupt { path, tensor, flaw } => Ok(Problem { file: path, tensor, flaw }),

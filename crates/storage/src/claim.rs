@@ -1,4 +1,4 @@
-//! Whether a checkpoint that somebody claims to have saved is there, by names and one manifest: no tensor is read.
+//! Verifies a claim that a checkpoint was saved, by folder names and one manifest: no tensor is read.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use crate::error::Error;
 use crate::layout::{self, Partial};
 use crate::prune::list_names;
 
-/// What a folder says of a claim.
+/// The state of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// A checkpoint of that step is committed, or one of a higher step on the current line is.
+    /// A checkpoint of that step, or of a higher step on the current line, is committed.
     Durable,
-    /// The folder is a store and has no such checkpoint.
+    /// The folder is a store without such a checkpoint.
     Absent,
-    /// The folder isn't a store, or not yet: what is saved there, and whether, is its owner's affair.
+    /// The folder isn't a store, or not yet. Saves in other formats can't be verified.
     NoStore,
 }
 
-/// Looks into the folder at `root`, which need not be there. Blocks for as long as its file system does.
+/// Looks into the folder at `root`, which may be missing. Blocks for as long as its file system does.
 ///
 /// # Errors
 /// [`Error::Io`] if the folder can't be read.

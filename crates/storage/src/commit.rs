@@ -1,10 +1,12 @@
-//! The background half of a save: shard, index, and on rank 0 the manifest and the final name.
+//! The background part of a save: writes the shard and its index, and on rank 0 the manifest, and renames the
+//! folder.
 //!
-//! Each rank publishes its shard and then the shard's index in the gang's partial folder. Rank 0 waits for all
-//! indexes, publishes the manifest there, and renames the folder. The others wait until they see a manifest under the
-//! final name that holds their own shard. Whoever fails tells the others (see `refusal`), so that none waits for what won't come.
-//! A save that fails clears away what it had written, unless an fsync failed: then nothing more is touched. Once its index is
-//! published, a rank that only waited in vain leaves its shard: rank 0 may be about to commit it.
+//! Each rank publishes its shard and then the shard's index in the gang's partial folder. Rank 0 waits for
+//! all indexes, publishes the manifest there, and renames the folder. The other ranks wait until a manifest
+//! under the final name holds their own shard. A rank that fails tells the others (see `refusal`), so that
+//! none waits in vain. A failed save removes what it had written, unless an fsync failed: then nothing
+//! more is touched. Once its index is published, a rank that only timed out leaves its shard: rank 0 may be
+//! about to commit it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,18 +34,18 @@ use crate::staging::Noted;
 use crate::tiering::Tiering;
 use crate::{Digest, Error, NoteTypes, Pruned, Saved, layout};
 
-/// The most saves in a row that came to nothing whose refusals are kept.
+/// The most consecutive failed saves whose refusals are kept.
 const REFUSED_MAX: usize = 64;
 
-/// What a store's handle and its thread share.
+/// State that a store's handle and its thread share.
 pub(crate) struct Shared {
     pub(crate) root: PathBuf,
     pub(crate) options: Options,
     pub(crate) disk: Disk,
-    /// Set when the store is dropped: stop waiting for other ranks.
+    /// Set when the store is dropped: stops waiting for other ranks.
     pub(crate) closing: Mutex<bool>,
     pub(crate) closed: Condvar,
-    /// What goes to the archive.
+    /// The queue of checkpoints to archive.
     pub(crate) tiering: Arc<Tiering>,
 }
 
@@ -61,23 +63,24 @@ impl Shared {
     }
 }
 
-/// A save, copied and ready to be written.
+/// A copied save, ready to be written.
 pub(crate) struct Work {
     pub(crate) step: Step,
-    /// This rank's part.
+    /// The copy of this rank's part.
     pub(crate) staged: Staged,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) metadata_types: NoteTypes,
     pub(crate) plan: Digest,
-    /// The checkpoint that was loaded since the save before, if one was: see [`Store::resume_from`](crate::Store::resume_from).
+    /// The checkpoint that was loaded since the previous save, if any: see
+    /// [`Store::resume_from`](crate::Store::resume_from).
     pub(crate) resumed: Option<Origin>,
-    /// Of the times in a row that this step was to be saved, which one this is.
+    /// How many times in a row this step was requested, this time included.
     pub(crate) turn: u32,
-    /// What all ranks hold alike; none for a lone writer.
+    /// Digests of the replicated tensors and values; none for a lone writer.
     pub(crate) alike: Option<Alike>,
-    /// Whether another process copied it: what that one had begun counts.
+    /// Whether another process made the copy: what that process had already written counts.
     pub(crate) is_taken_over: bool,
-    /// What others need to finish it, until it has ended.
+    /// The note with which others can finish the save; removed when the save has ended.
     pub(crate) noted: Option<Noted>,
 }
 
@@ -89,14 +92,14 @@ impl Work {
 
 impl Drop for Work {
     fn drop(&mut self) {
-        // Before its copy is used for another save.
+        // Removes the note before the copy's memory is used for another save.
         self.noted = None;
     }
 }
 
-/// How a save failed.
+/// When a save failed.
 enum Failed {
-    /// Before the others of the gang could count on this rank, or on rank 0.
+    /// Before the other ranks could count on this one, or on rank 0.
     Alone(Error),
     /// Afterwards: this rank's part is durable, and rank 0 decides.
     Waiting(Error),
@@ -114,23 +117,25 @@ impl Failed {
     }
 }
 
-/// Does the saves of one writer.
+/// Commits the saves of one writer.
 pub(crate) struct Committer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) writer: Writer,
-    /// The right to change the folder's checkpoints; rank 0's, unless the file system keeps no locks.
+    /// The lease of the folder's checkpoints; only rank 0 has one, and only if the file system supports
+    /// locks.
     lease: Option<Arc<Lease>>,
-    /// Rank 0's place among the branches.
+    /// Rank 0's position among the branches.
     branching: Branching,
-    /// A branch that a save began and that isn't written down yet as the current one, with that save's order.
+    /// A branch that a save began and that isn't recorded yet as the current one, with that save's order.
     begun: Option<(u64, Line)>,
-    /// Checkpoints this process committed or checked: retention needn't read them again.
+    /// Checkpoints that this process committed or checked; retention doesn't read them again.
     known_good: BTreeSet<u64>,
-    /// Checkpoints that retention took the names of, and whose bytes go once the save has been reported.
+    /// Checkpoints that retention has renamed; their bytes are removed after the save has been reported.
     retired: Vec<Step>,
-    /// Why some of them couldn't be removed; told with the next save.
+    /// The error of a failed removal; reported with the next save.
     not_cleared: Option<Error>,
-    /// Rank 0: where refusals of its own lie. The others may read them until all have begun a later save.
+    /// Rank 0: the folders of its own refusals. The others may read these until all ranks have begun a later
+    /// save.
     refused: Vec<PathBuf>,
 }
 
@@ -149,7 +154,8 @@ impl Committer {
         }
     }
 
-    /// Clears away what dead writers left: on every rank its own files of this tag, on rank 0 everything of lower tags.
+    /// Removes what dead writers left: on every rank its own files of this tag, on rank 0 everything of lower
+    /// tags.
     pub(crate) fn clear_leftovers(&self) -> Result<(), Error> {
         let (disk, root) = (&self.shared.disk, &self.shared.root);
         for name in list_names(root)? {
@@ -163,7 +169,7 @@ impl Committer {
                 disk.remove_folder(&root.join(&name))?;
             } else if partial.is_some_and(|partial| partial.tag == self.writer.tag) {
                 self.remove_own_files(&root.join(&name))?;
-                // What the gang's ranks told each other before this one opened the store is of saves that it has no part in.
+                // Refusals from before this store was opened concern saves in which it has no part.
                 self.remove_refusals(&root.join(&name))?;
             }
         }
@@ -175,10 +181,10 @@ impl Committer {
         let names = [layout::index_file(rank, world_size), layout::refusal_file(rank, world_size)]
             .into_iter()
             .chain((0..FILES_MAX).map(|file| layout::rank_file(rank, world_size, file)));
-        // The index goes first: without it the shard is nobody's.
+        // The index goes first: a shard without one is never committed.
         for (place, name) in names.enumerate() {
             let paths = [partial.join(&name), layout::aside(partial, &name)];
-            // Files come one after the other.
+            // Files are numbered without gaps.
             if place > 2 && !paths.iter().any(|path| path.exists()) {
                 break;
             }
@@ -187,7 +193,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Rank 0, once all ranks have told of a later save and so know the end of earlier ones: removes what is left of those.
+    /// Rank 0: removes the refusals of earlier saves. Called once all ranks have published for a later save,
+    /// so all know how the earlier ones ended.
     fn clear_refused(&mut self, partial: &Path) -> Result<(), Error> {
         while let Some(refused) = self.refused.pop() {
             if refused == partial {
@@ -205,7 +212,7 @@ impl Committer {
         refusals.try_for_each(|refusal| self.shared.disk.remove_file(&partial.join(refusal)))
     }
 
-    /// Tells the others of the gang that this rank has no part in a save.
+    /// Tells the other ranks of the gang that this rank doesn't take part in a save.
     pub(crate) fn refuse(&mut self, turn: Turn, reason: Reason) -> Result<(), Error> {
         self.shared.disk.check_poison()?;
         let partial = self.shared.root.join(self.writer.partial(turn.step).to_string());
@@ -222,7 +229,7 @@ impl Committer {
         refusal::publish(&self.shared.disk, partial, self.writer, turn, reason)
     }
 
-    /// Clears away what a failed save had written, and tells the others.
+    /// Removes what a failed save had written, and tells the others.
     fn abandon(&mut self, partial: &Path, work: &Work, failed: &Failed) -> Result<(), Error> {
         if self.writer.world_size == 1 {
             return self.shared.disk.remove_folder(partial);
@@ -247,7 +254,7 @@ impl Committer {
         if let Err(failed) = &committed
             && self.shared.disk.check_poison().is_ok()
         {
-            // The save has failed already and that is what is reported; what can't be removed now goes at the next open.
+            // The save's own error is reported; what can't be removed now is removed at the next open.
             let _ = self.abandon(&partial, &work, failed);
         }
         drop(work);
@@ -262,7 +269,8 @@ impl Committer {
         let Writer { rank, world_size, .. } = self.writer;
         let index = self.write(partial, work).map_err(Failed::Alone)?;
         if rank > 0 {
-            // Rank 0 can't commit before it has seen the index: what is there by now is an earlier checkpoint of this step.
+            // Rank 0 can't commit before it has seen the index: a manifest that exists by now is an earlier
+            // checkpoint of this step.
             let earlier = if work.is_taken_over { None } else { identity(&self.manifest_path(work.step)) };
             let name = layout::index_file(rank, world_size);
             let text = seal_within(&index, "bytes of shard index").map_err(Failed::Alone)?;
@@ -330,7 +338,7 @@ impl Committer {
         Ok((manifest, began))
     }
 
-    /// Rank 0: the manifest, then the final name.
+    /// Rank 0: publishes the manifest, then renames the folder.
     fn commit(&self, partial: &Path, manifest: Manifest) -> Result<Manifest, Error> {
         let (disk, root) = (&self.shared.disk, &self.shared.root);
         self.check_not_superseded(&manifest)?;
@@ -344,12 +352,12 @@ impl Committer {
         self.lease.as_ref().map_or(Ok(()), |lease| lease.check())?;
         disk.rename_folder(partial, &root.join(layout::checkpoint_folder(manifest.step)))?;
         disk.sync_folder(root)?;
-        // If a checkpoint of this step was there, it has taken the partial folder's name.
+        // If a checkpoint of this step existed, the rename has moved it to the partial folder's name.
         disk.remove_folder(partial)?;
         Ok(manifest)
     }
 
-    /// Gives the files of ranks that have several the numbers by which the manifest knows them.
+    /// Renames the files of ranks that have several to the numbers in the manifest.
     fn number_files(&self, partial: &Path, manifest: &Manifest) -> Result<(), Error> {
         if manifest.shards.len() == manifest.world_size as usize {
             return Ok(());
@@ -364,10 +372,10 @@ impl Committer {
         Ok(())
     }
 
-    /// A process of an attempt that is over must not replace what its successor saved.
+    /// Refuses a commit that would replace a checkpoint of a newer attempt.
     fn check_not_superseded(&self, mine: &Manifest) -> Result<(), Error> {
         let run = |manifest: &Manifest| manifest.lineage.as_ref().map(|lineage| lineage.run.clone());
-        // Attempts of another run are counted from 1 as well, and say nothing of this one's.
+        // Attempts of another run have their own numbers, which can't be compared with this run's.
         let is_newer = |there: &Manifest| {
             there.writer > mine.writer && run(there).is_none_or(|there| run(mine).is_none_or(|mine| mine == there))
         };
@@ -405,8 +413,9 @@ impl Committer {
         }
     }
 
-    /// Removes what retention took the names of. It takes as long as the file system needs to free the blocks, and nobody
-    /// needs to wait for that. What can't be removed now goes at the next open.
+    /// Removes the bytes of checkpoints that retention has renamed. This takes as long as the file system
+    /// needs to free the blocks, so it runs after the save has been reported. What can't be removed now is
+    /// removed at the next open.
     pub(crate) fn clear_retired(&mut self) {
         let retired = std::mem::take(&mut self.retired);
         self.not_cleared = prune::clear(&self.shared.disk, &self.shared.root, &retired).err();

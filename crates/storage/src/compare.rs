@@ -1,8 +1,8 @@
-//! What became of each tensor from one checkpoint to another.
+//! Compares the tensors of two checkpoints.
 //!
-//! Equal hashes are equal bytes, and different hashes are different bytes if both tensors were saved whole or cut alike: most
-//! tensors are judged without reading any. Of those that were cut in different ways the bytes are compared, segment by segment
-//! as one side is read and where the other side has them (A-10: memory doesn't depend on the tensor).
+//! Equal hashes mean equal bytes. Different hashes mean different bytes if both tensors were saved whole or
+//! with the same sharding: most tensors are compared without reading them. If the shardings differ, the bytes
+//! are compared, segment by segment as one side is read (A-10: memory doesn't depend on the tensor).
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -19,37 +19,37 @@ use crate::{CheckpointInfo, Error, Snapshot, TensorInfo};
 /// Bytes that are compared at once.
 const COMPARED_BYTES: usize = 64 << 10;
 
-/// What became of a tensor.
+/// The difference between two versions of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It has the same bytes.
+    /// The bytes are equal.
     Equal,
-    /// It has other bytes.
+    /// The bytes differ.
     Changed,
-    /// It has another element type or shape.
+    /// The element type or shape differs.
     Redeclared,
-    /// It is new.
+    /// Only the later checkpoint has it.
     Added,
-    /// It is gone.
+    /// Only the earlier checkpoint has it.
     Removed,
-    /// It was cut into other parts, so that the hashes don't tell: [`Snapshot::is_equal_to`] does.
+    /// The sharding differs, so the hashes aren't comparable; [`Snapshot::is_equal_to`] compares the bytes.
     Recut,
 }
 
-/// A tensor of two checkpoints, or of one of them.
+/// A tensor that at least one of two checkpoints has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared<'a> {
-    /// What became of it.
+    /// How its two versions differ.
     pub verdict: Verdict,
-    /// As it was; none if it is new.
+    /// The earlier version; none if it was added.
     pub before: Option<&'a TensorInfo>,
-    /// As it is; none if it is gone.
+    /// The later version; none if it was removed.
     pub after: Option<&'a TensorInfo>,
 }
 
 impl<'a> Compared<'a> {
-    /// The tensor as it is, or as it was if it is gone.
+    /// Returns the later version, or the earlier one if the tensor was removed.
     #[must_use]
     pub fn tensor(&self) -> &'a TensorInfo {
         self.after.or(self.before).expect("what is compared is on one side at least")
@@ -77,7 +77,7 @@ fn judge(before: &TensorInfo, after: &TensorInfo) -> Verdict {
     }
 }
 
-/// What became of each tensor of two checkpoints, by name, as far as their manifests tell.
+/// Compares the tensors of two checkpoints, by name, using only their manifests.
 #[must_use]
 pub fn compare<'a>(before: &'a CheckpointInfo, after: &'a CheckpointInfo) -> Vec<Compared<'a>> {
     let (mut old, mut new) = (before.tensors.iter().peekable(), after.tensors.iter().peekable());
@@ -93,12 +93,12 @@ pub fn compare<'a>(before: &'a CheckpointInfo, after: &'a CheckpointInfo) -> Vec
 }
 
 impl Snapshot {
-    /// Whether a tensor has the same type, shape and bytes in both checkpoints, however it was cut, by reading it in both. Takes
-    /// some 100 MiB of memory, whatever the size of the tensor.
+    /// Reports whether a tensor has the same type, shape and bytes in both checkpoints, whatever its
+    /// sharding. Reads it in both, in about 100 MiB of memory, whatever the size of the tensor.
     ///
     /// # Errors
-    /// [`Error::InvalidTensor`] if one of them has no such tensor; [`Error::Corrupt`] naming the file and tensor that isn't what
-    /// was saved; [`Error::Io`].
+    /// [`Error::InvalidTensor`] if one of them has no such tensor; [`Error::Corrupt`] naming the file and
+    /// tensor that isn't what was saved; [`Error::Io`].
     pub fn is_equal_to(&self, other: &Snapshot, name: &str) -> Result<bool, Error> {
         let (mine, theirs) = (self.tensor(name)?, other.tensor(name)?);
         if (mine.data_type, &mine.shape) != (theirs.data_type, &theirs.shape) {
@@ -118,7 +118,7 @@ impl Snapshot {
         })?;
         let is_equal = outcome.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         if !is_equal {
-            // What differs may be damage: then that is to be said.
+            // The difference may be damage of the other side: its check reports that.
             other.scatter(&[(name, Region::whole(&theirs.shape))], |_, _, _, _| ())?;
         }
         Ok(is_equal)
@@ -130,7 +130,7 @@ fn parts_of<'a>(shard: &'a Shard<'a>, name: &str) -> impl Iterator<Item = (&'a S
     parts.filter(move |part| part.record.name == name).map(move |part| (shard, part))
 }
 
-/// Whether a file has these bytes at a place: an error without a cause if it hasn't.
+/// Compares a range of a file with these bytes; an error without a cause if they differ.
 fn has(shard: &Shard<'_>, mut start: u64, bytes: &[u8]) -> Result<(), Option<Error>> {
     let mut buffer = [0; COMPARED_BYTES];
     for bytes in bytes.chunks(COMPARED_BYTES) {

@@ -1,13 +1,15 @@
-//! A copy that goes past the processor's caches.
+//! A copy that bypasses the processor's caches.
 //!
-//! A save copies gigabytes that nobody reads again before they have long left the caches. An ordinary store first reads the line
-//! that it overwrites, and drives the trainer's data out; a streaming store does neither (Intel's Optimization Reference
-//! Manual, section 9.4.1.2, "streaming non-temporal stores"). `cargo xtask bench checkpoint` shows it beside an ordinary copy.
+//! A save copies gigabytes that aren't read again before they have left the caches. An ordinary store first
+//! reads the line that it overwrites, and evicts the trainer's data; a streaming store does neither (Intel's
+//! Optimization Reference Manual, section 9.4.1.2, "streaming non-temporal stores"). `cargo xtask bench
+//! checkpoint` shows it beside an ordinary copy.
 
-/// Bytes of a vector, the smallest that every x86-64 processor stores past its caches; places are aligned to it.
+/// Bytes of a vector, the smallest that every x86-64 processor can store past its caches; destinations are
+/// aligned to it.
 #[cfg(target_arch = "x86_64")]
 const VECTOR_BYTES: usize = 16;
-/// Bytes that are stored in a row: a line of the cache, so that whole lines leave for memory.
+/// Bytes stored in a row: a cache line, so that whole lines are written to memory.
 #[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
@@ -28,7 +30,7 @@ pub(crate) fn copy_past_caches(to: &mut [u8], from: &[u8]) {
     to_tail.copy_from_slice(from_tail);
 }
 
-/// Copies lines, the first of which is aligned to one.
+/// Copies whole lines; the first destination is aligned to a line.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "streaming stores have no safe form")]
 fn stream(to: &mut [[u8; LINE_BYTES]], from: &[[u8; LINE_BYTES]]) {

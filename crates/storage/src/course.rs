@@ -1,8 +1,9 @@
-//! The checkpoints of a folder by the heads of their manifests: which are on the line of the current branch, and may be gone on from,
-//! and which are abandoned.
+//! Sorts the checkpoints of a folder by the heads of their manifests into those on the line of the current
+//! branch, from which training may resume, and abandoned ones.
 //!
-//! The current branch is that of the newest save. A small file names the current branch as well (`.gangline/branch.json`): if all that a
-//! branch saved is damaged or removed, training goes on from where the branch forked, and never on an abandoned branch.
+//! The current branch is that of the newest save. A small file also names it (`.gangline/branch.json`): if
+//! all saves of a branch are damaged or removed, training resumes from where the branch forked, and never on
+//! an abandoned branch.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -12,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gangline_base::{Step, Timestamp};
+use gangline_objects::modified;
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Disk;
@@ -20,12 +22,12 @@ use crate::manifest::{MANIFEST_MAGIC, read_sealed, seal};
 use crate::prune::list_steps;
 use crate::{Branch, Error, Flaw, layout};
 
-/// What the file that names the current branch says it is.
+/// The magic of the file that names the current branch.
 const CURRENT_MAGIC: &str = "gangline-current-branch";
-/// Its version.
+/// The version of its format.
 const CURRENT_VERSION: u32 = 1;
 
-/// What is known of a checkpoint without its tensors.
+/// The description of a checkpoint without its tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
     pub(crate) lineage: Lineage,
@@ -39,31 +41,32 @@ pub(crate) struct Head {
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) step: u64,
-    /// None if the manifest isn't there or isn't what was saved.
+    /// None if the manifest is missing or damaged.
     pub(crate) head: Option<Arc<Head>>,
 }
 
 impl Seen {
-    /// The branch that it belongs to, if its manifest can be read.
+    /// Returns its branch, if the manifest can be read.
     pub(crate) fn branch(&self) -> Option<Branch> {
         self.head.as_ref().map(|head| head.lineage.line.branch)
     }
 }
 
-/// The folder's checkpoints, sorted.
+/// The checkpoints of a folder, sorted.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Course {
-    /// The current branch and those that it came from.
+    /// The current branch and the branches it came from.
     pub(crate) line: Line,
-    /// The newest save that is known of, if there is any.
+    /// The order of the newest known save, if there is any.
     pub(crate) newest: u64,
-    /// What is on the line, oldest first. A checkpoint whose manifest can't be read is taken to be on it, where its step belongs.
+    /// The checkpoints on the line, oldest first. A checkpoint with an unreadable manifest counts as on the
+    /// line, at its step.
     pub(crate) on: Vec<Seen>,
-    /// What is abandoned, oldest first.
+    /// The abandoned checkpoints, oldest first.
     pub(crate) off: Vec<Seen>,
 }
 
-/// The part of a manifest that is read.
+/// The members of a manifest that are read.
 #[derive(Deserialize)]
 struct ManifestHead {
     step: u64,
@@ -73,17 +76,17 @@ struct ManifestHead {
     lineage: Option<Lineage>,
 }
 
-/// The file that names the current branch.
+/// The content of the file that names the current branch.
 #[derive(Serialize, Deserialize)]
 struct Current {
     magic: String,
     version: u32,
-    /// That of the save that began it.
+    /// The order of the save that began the branch.
     order: u64,
     line: Line,
 }
 
-/// What tells one manifest from another under the same name.
+/// Distinguishes one manifest from another under the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -97,14 +100,14 @@ impl Stamp {
     }
 }
 
-/// The heads that were read, so that each is read once.
+/// A cache of the heads, so that each manifest is read once.
 #[derive(Debug, Default)]
 pub(crate) struct Heads {
     known: BTreeMap<u64, (Stamp, Option<Arc<Head>>)>,
 }
 
 impl Heads {
-    /// Looks at a folder.
+    /// Reads the course of a folder.
     pub(crate) fn course(&mut self, root: &Path) -> Result<Course, Error> {
         let current = read_current(root)?;
         let steps = list_steps(root)?;
@@ -116,7 +119,7 @@ impl Heads {
         Ok(Course::of(seen, current.map(|current| (current.order, current.line))))
     }
 
-    /// One checkpoint; none if it has gone meanwhile.
+    /// Reads one checkpoint's head; returns none if the checkpoint is gone meanwhile.
     fn look(&mut self, root: &Path, step: u64) -> Result<Option<Seen>, Error> {
         let folder = root.join(layout::checkpoint_folder(step));
         let path = folder.join(layout::MANIFEST);
@@ -158,14 +161,7 @@ fn read_head(path: &Path, step: u64, file: &Metadata) -> Result<Head, Error> {
     Ok(Head { lineage, saved_at, bytes, metadata, moment })
 }
 
-/// When a file was last written.
-pub(crate) fn modified(file: &Metadata) -> Timestamp {
-    let seconds = u64::try_from(file.mtime()).unwrap_or(0);
-    let nanos = u64::try_from(file.mtime_nsec()).unwrap_or(0);
-    Timestamp::from_unix_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
-}
-
-/// A checkpoint that training goes on from.
+/// Returns the origin of a checkpoint from which training resumes.
 ///
 /// # Errors
 /// [`Error::NotFound`]; [`Error::Corrupt`] if its manifest isn't what was saved.
@@ -204,12 +200,12 @@ impl Course {
         course
     }
 
-    /// The newest save on the line.
+    /// Returns the newest save on the line.
     pub(crate) fn tip(&self) -> Option<&Seen> {
         self.on.last()
     }
 
-    /// A checkpoint, on the line or off it.
+    /// Returns the checkpoint of a step, on the line or abandoned.
     pub(crate) fn find(&self, step: u64) -> Option<&Seen> {
         self.on.iter().chain(&self.off).find(|seen| seen.step == step)
     }
@@ -218,13 +214,13 @@ impl Course {
 fn read_current(root: &Path) -> Result<Option<Current>, Error> {
     match read_sealed::<Current>(&root.join(layout::OWN_FOLDER).join(layout::CURRENT_BRANCH), CURRENT_MAGIC) {
         Ok(current) if current.version == CURRENT_VERSION => Ok(Some(current)),
-        // The newest save's own manifest says the same.
+        // The newest save's own manifest also names its branch.
         Ok(_) | Err(Error::Corrupt { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Writes down which branch is the current one: that which a save of this order began.
+/// Records the current branch, which a save of this order began.
 pub(crate) fn write_current(disk: &Disk, root: &Path, order: u64, line: &Line) -> Result<(), Error> {
     let folder = root.join(layout::OWN_FOLDER);
     if !folder.is_dir() {
@@ -235,7 +231,7 @@ pub(crate) fn write_current(disk: &Disk, root: &Path, order: u64, line: &Line) -
     disk.publish(&folder, layout::CURRENT_BRANCH, &seal(&current))
 }
 
-/// The branch that the folder's file names.
+/// Returns the branch that the folder's file names.
 pub(crate) fn current_branch(root: &Path) -> Result<Option<Branch>, Error> {
     Ok(read_current(root)?.map(|current| current.line.branch))
 }

@@ -1,7 +1,7 @@
-//! BLAKE3 digests: of a tensor's bytes, of a file, of a whole checkpoint's content.
+//! BLAKE3 digests of a tensor's bytes, of a file, and of a checkpoint's content.
 //!
-//! BLAKE3 is a tree (its specification, section 2.1), so the segments of a long input are hashed on any threads in any order
-//! and joined afterwards; the digest is the same.
+//! BLAKE3 is a tree (its specification, section 2.1), so the segments of a long input can be hashed on any
+//! threads in any order and joined afterwards, with the same digest.
 
 use std::fmt;
 
@@ -13,23 +13,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Returns the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Digest {
         blake3::hash(bytes).into()
     }
 
-    /// The digest's 32 bytes.
+    /// Returns the digest's 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }
 
-/// Bytes of a segment: a power of two, so that segments are subtrees; a few milliseconds of work.
+/// Bytes of a segment: a power of two, so that segments are subtrees; hashing one takes a few milliseconds.
 pub(crate) const SEGMENT_BYTES: usize = 8 << 20;
 
-/// What a segment of an input adds to its digest.
+/// A segment's chaining value, from which the input's digest is joined.
 pub(crate) type SegmentHash = ChainingValue;
 
 /// Hashes one segment: the bytes at `at`, a multiple of [`SEGMENT_BYTES`], of an input of `total` bytes.
@@ -39,15 +39,16 @@ pub(crate) fn hash_segment(bytes: &[u8], at: usize, total: usize) -> SegmentHash
     hasher.finish()
 }
 
-/// Hashes one segment block by block, so that a block can be hashed while it is in the processor's cache.
+/// Hashes one segment block by block, so that each block can be hashed while it is in the processor's cache.
 pub(crate) struct SegmentHasher {
     hasher: blake3::Hasher,
-    /// Whether the segment is all of its input.
+    /// Whether the segment is its whole input.
     is_whole: bool,
 }
 
 impl SegmentHasher {
-    /// For the segment at `at`, a multiple of [`SEGMENT_BYTES`], of an input of `total` bytes.
+    /// Returns a hasher of the segment at `at`, a multiple of [`SEGMENT_BYTES`], of an input of `total`
+    /// bytes.
     pub(crate) fn new(at: usize, total: usize) -> SegmentHasher {
         let mut hasher = blake3::Hasher::new();
         let is_whole = total <= SEGMENT_BYTES;
@@ -62,13 +63,13 @@ impl SegmentHasher {
         self.hasher.update(bytes);
     }
 
-    /// What the segment adds to its input's digest.
+    /// Returns the segment's chaining value.
     pub(crate) fn finish(&self) -> SegmentHash {
         if self.is_whole { *self.hasher.finalize().as_bytes() } else { self.hasher.finalize_non_root() }
     }
 }
 
-/// The digest of an input of `total` bytes from the hashes of all its segments, in order.
+/// Joins the hashes of all segments, in order, into the digest of an input of `total` bytes.
 pub(crate) fn join_segments(segments: &[SegmentHash], total: usize) -> Digest {
     if let [whole] = segments {
         return Digest(*whole);
@@ -126,23 +127,23 @@ impl<'de> Deserialize<'de> for Digest {
 pub(crate) struct FramedHasher(blake3::Hasher);
 
 impl FramedHasher {
-    /// For one purpose, so that digests of different purposes never meet.
+    /// Returns a hasher for one purpose; digests of different purposes never collide.
     pub(crate) fn new(purpose: &str) -> Self {
         FramedHasher(blake3::Hasher::new_derive_key(purpose))
     }
 
-    /// A field of any length.
+    /// Adds a field of any length.
     pub(crate) fn field(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.update(bytes);
     }
 
-    /// A number.
+    /// Adds a number.
     pub(crate) fn number(&mut self, number: u64) {
         self.0.update(&number.to_le_bytes());
     }
 
-    /// The digest of all fields.
+    /// Returns the digest of all fields.
     pub(crate) fn finish(&self) -> Digest {
         self.0.finalize().into()
     }

@@ -1,7 +1,9 @@
-//! Every change to the disk, in the order that survives a crash: write aside, fsync the file, rename, fsync the folder.
+//! Durable changes to the disk, in an order that survives a crash: write to a temporary name, fsync the file,
+//! rename, fsync the folder.
 //!
-//! Keeps A-7: the first fsync that fails poisons the store, because what the kernel dropped then can't be known. Each
-//! change asks the [`DiskHook`] first, so a test can kill the writer, or fill the disk, at any of them.
+//! Keeps A-7: the first fsync that fails poisons the store, because the kernel may have dropped any pending
+//! write. Each change calls the [`DiskHook`] first, so a test can kill the writer, or fill the disk, at any
+//! of them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,37 +22,37 @@ use crate::{Error, layout};
 /// A change that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskAct {
-    /// Make a folder.
+    /// Creates a folder.
     CreateFolder,
-    /// Make an empty file.
+    /// Creates an empty file.
     CreateFile,
-    /// Write some bytes to a file.
+    /// Writes bytes to a file.
     Write,
-    /// fsync a file.
+    /// Syncs a file.
     SyncFile,
-    /// Give a file or folder its final name; the path is the final one.
+    /// Renames a file or folder to its final name; the path is the final one.
     Rename,
-    /// fsync a folder.
+    /// Syncs a folder.
     SyncFolder,
-    /// Remove a file or folder.
+    /// Removes a file or folder.
     Remove,
 }
 
-/// Asked before each change; an error is taken for the operating system's own.
+/// Called before each change; its error is treated as the operating system's.
 pub type DiskHook = Arc<dyn Fn(DiskAct, &Path) -> io::Result<()> + Send + Sync>;
 
-/// Writes bytes at a place of a file; from any thread.
+/// Writes bytes at an offset of a file; may be called from any thread.
 pub(crate) type WriteAt<'a> = &'a (dyn Fn(u64, &[u8]) -> Result<(), Error> + Sync);
 
-/// The most bytes handed to the kernel at once.
+/// The most bytes of one write call.
 const WRITE_BYTES_MAX: usize = 8 << 20;
 
-/// The most bytes of a block that is written past the page cache. Disks reach their rate from 1 to 4 MiB on.
+/// The most bytes of a block that is written with direct I/O. Disks reach full throughput at 1 to 4 MiB.
 const BLOCK_BYTES: usize = 4 << 20;
-/// Blocks under way at once.
+/// Blocks in flight at the same time.
 const BLOCKS_IN_FLIGHT: usize = 4;
 
-/// The store's hands.
+/// Makes the store's changes to the disk.
 pub(crate) struct Disk {
     hook: Option<DiskHook>,
     poisoned_by: OnceLock<PathBuf>,
@@ -61,7 +63,7 @@ impl Disk {
         Disk { hook, poisoned_by: OnceLock::new() }
     }
 
-    /// An error once any fsync has failed.
+    /// Returns an error if any fsync has failed.
     pub(crate) fn check_poison(&self) -> Result<(), Error> {
         match self.poisoned_by.get() {
             None => Ok(()),
@@ -78,18 +80,18 @@ impl Disk {
         self.check_poison()?;
         let synced = self.act(act, path, || file.sync_all());
         if synced.is_err() {
-            // Only the first failure is kept: later ones follow from it.
+            // Only the first failure is kept; later ones follow from it.
             self.poisoned_by.get_or_init(|| path.to_owned());
         }
         synced
     }
 
-    /// Makes a folder and its parents; one that is there already is fine.
+    /// Creates a folder and its parents; an existing one is no error.
     pub(crate) fn create_folder(&self, path: &Path) -> Result<(), Error> {
         self.act(DiskAct::CreateFolder, path, || fs::create_dir_all(path))
     }
 
-    /// Makes a folder and its parents, durably.
+    /// Creates a folder and its parents, durably.
     pub(crate) fn create_root(&self, path: &Path) -> Result<(), Error> {
         let is_missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
         let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
@@ -100,12 +102,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Publishes a small file: after this it is there in full and durable, or (after an error) not there under its name.
+    /// Publishes a small file: on success it is complete and durable; after an error the old
+    /// or the new one has its name, whole.
     pub(crate) fn publish(&self, folder: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
         self.publish_stream(folder, name, |write| write(bytes))
     }
 
-    /// Publishes a file that is made piece by piece: `fill` gets a function that writes the next bytes.
+    /// Publishes a file that is written piece by piece: `fill` receives a function that appends bytes.
     pub(crate) fn publish_stream<E: From<Error>>(
         &self,
         folder: &Path,
@@ -120,8 +123,8 @@ impl Disk {
         })
     }
 
-    /// Publishes a file of so many bytes that come in any order and from several threads: `fill` gets a function that writes
-    /// bytes at a place. Whole pages go past the page cache.
+    /// Publishes a file of a known length, written in any order and from several threads: `fill` receives a
+    /// function that writes bytes at an offset. Whole pages are written with direct I/O.
     pub(crate) fn publish_placed(
         &self,
         folder: &Path,
@@ -138,18 +141,19 @@ impl Disk {
         })
     }
 
-    /// Publishes a file that is laid out in memory, past the page cache where the file system can: several blocks under way
-    /// at once keep the disk busy, and the cache would copy each byte and then hold what nobody reads.
+    /// Publishes a file whose content is in memory, with direct I/O if the file system supports it: several
+    /// blocks in flight keep the disk busy, and the page cache would copy each byte and then hold data that
+    /// nobody reads.
     pub(crate) fn publish_image(&self, folder: &Path, name: &str, image: Image<'_>) -> Result<(), Error> {
         self.publish_with(folder, name, create_direct, |aside, file| {
             self.act(DiskAct::Write, aside, || reserve(file, image.padded.len() as u64))?;
             self.write_blocks(aside, file, image.padded)?;
-            // What was written up to a page goes again.
+            // Removes the padding up to a page.
             self.act(DiskAct::Write, aside, || file.set_len(image.bytes))
         })
     }
 
-    /// Makes a file aside, fills it, makes it durable, and gives it its name.
+    /// Creates a file under a temporary name, fills it, syncs it, and renames it.
     fn publish_with<E: From<Error>>(
         &self,
         folder: &Path,
@@ -166,7 +170,7 @@ impl Disk {
         Ok(self.sync_folder(folder)?)
     }
 
-    /// Writes blocks of a file, several at once; none after one has failed.
+    /// Writes the blocks of a file, several at once; stops after an error.
     fn write_blocks(&self, path: &Path, file: &File, bytes: &[u8]) -> Result<(), Error> {
         let blocks: Vec<(usize, &[u8])> = bytes.chunks(BLOCK_BYTES).enumerate().collect();
         let write = |(number, block): (usize, &[u8])| {
@@ -176,8 +180,8 @@ impl Disk {
         try_on_threads(BLOCKS_IN_FLIGHT, blocks, write).map(drop)
     }
 
-    /// Builds a checkpoint's folder aside and gives it its name in one step. What a build before left there goes first; what a
-    /// failed one leaves goes too, unless an fsync failed.
+    /// Builds a checkpoint's folder under a temporary name and renames it in one step. Removes what an
+    /// earlier build left, and after a failed build also what this one left, unless an fsync failed.
     pub(crate) fn publish_folder<T, E: From<Error>>(
         &self,
         root: &Path,
@@ -189,31 +193,32 @@ impl Disk {
         self.create_folder(&aside)?;
         let built = build(&aside);
         if built.is_err() && self.check_poison().is_ok() {
-            // The build has failed already and that is what is reported; what can't be removed now goes with the next one.
+            // The build's own error is reported; what can't be removed now is removed at the next build.
             let _ = self.remove_folder(&aside);
         }
         let built = built?;
         self.rename_folder(&aside, &root.join(name))?;
         self.sync_folder(root)?;
-        // If a folder of that name was there, it is aside now.
+        // If a folder of that name existed, it now has the temporary name.
         self.remove_folder(&aside)?;
         Ok(built)
     }
 
-    /// Gives a finished folder its final name. If that name is taken the two change places in one step, so that there
-    /// is a checkpoint under the name at every instant; the old one is then at `from`.
+    /// Renames a finished folder to its final name. If the name is taken, the two are exchanged in one step,
+    /// so that a checkpoint has the name at every instant; the old one is then at `from`.
     pub(crate) fn rename_folder(&self, from: &Path, to: &Path) -> Result<(), Error> {
         self.act(DiskAct::Rename, to, || {
             let flags = if to.exists() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
             match renameat_with(CWD, from, CWD, to, flags) {
-                // Some network file systems know no flags; a plain rename replaces nothing but an empty folder.
+                // Some network file systems don't support the flags. A plain rename replaces only an empty
+                // folder.
                 Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
                 renamed => renamed.map_err(io::Error::from),
             }
         })
     }
 
-    /// Gives a file another name in its folder, whose names are made durable later.
+    /// Renames a file within its folder. The folder must be synced later.
     pub(crate) fn rename_file(&self, from: &Path, to: &Path) -> Result<(), Error> {
         self.act(DiskAct::Rename, to, || fs::rename(from, to))
     }
@@ -224,12 +229,12 @@ impl Disk {
         self.sync(DiskAct::SyncFolder, path, &folder)
     }
 
-    /// Removes a file; one that isn't there is fine.
+    /// Removes a file; a missing one is no error.
     pub(crate) fn remove_file(&self, path: &Path) -> Result<(), Error> {
         self.act(DiskAct::Remove, path, || missing_is_fine(fs::remove_file(path)))
     }
 
-    /// Removes a folder and all in it; one that isn't there is fine.
+    /// Removes a folder and its content; a missing one is no error.
     pub(crate) fn remove_folder(&self, path: &Path) -> Result<(), Error> {
         self.act(DiskAct::Remove, path, || missing_is_fine(fs::remove_dir_all(path)))
     }
@@ -247,12 +252,13 @@ impl DiskAct {
     }
 }
 
-/// A new file.
+/// Creates a file, or truncates an existing one.
 fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).open(path)
 }
 
-/// A new file to write past the page cache; through it, where the file system can't (EINVAL, open(2)).
+/// Creates a file for direct I/O, or for buffered I/O where the file system doesn't support it (EINVAL,
+/// open(2)).
 fn create_direct(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
@@ -262,8 +268,8 @@ fn create_direct(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Writes bytes at a place: whole pages of memory that belong to whole pages of the file past the page cache, if the file
-/// system can, and the rest through it.
+/// Writes bytes at an offset: page-aligned memory that goes to whole pages of the file with direct I/O, if
+/// the file system supports it, and the rest buffered.
 fn write_placed((direct, file): (Option<&File>, &File), bytes: &[u8], at: u64) -> io::Result<()> {
     let is_aligned = at.is_multiple_of(PAGE as u64) && bytes.as_ptr().addr().is_multiple_of(PAGE);
     let (pages, rest) = bytes.split_at(if is_aligned { bytes.len() - bytes.len() % PAGE } else { 0 });
@@ -275,14 +281,14 @@ fn write_placed((direct, file): (Option<&File>, &File), bytes: &[u8], at: u64) -
     file.write_all_at(rest, at + pages.len() as u64)
 }
 
-/// The same way of opening a file, past the page cache: what is written or read once needn't be kept there.
+/// Adds direct I/O to the options: data that is written or read once needn't be cached.
 pub(crate) fn past_the_cache(mut options: OpenOptions) -> OpenOptions {
     options.custom_flags(i32::try_from(OFlags::DIRECT.bits()).expect("flags of open(2) are an int"));
     options
 }
 
-/// Reserves space, where the file system can: then blocks are written at the same time, while a file that grows takes one
-/// after the other, and a disk that is too full says so before anything is written.
+/// Reserves space, if the file system supports it: blocks can then be written in parallel, while writes that
+/// extend a file are serialized, and a full disk is reported before anything is written.
 fn reserve(file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),

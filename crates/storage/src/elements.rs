@@ -1,8 +1,8 @@
-//! Elements of each type as numbers.
+//! Decodes the elements of each data type as numbers.
 
 use crate::DataType;
 
-/// How bytes are read as numbers.
+/// How bytes are decoded as numbers.
 #[derive(Clone, Debug)]
 pub(crate) enum Elements {
     F64,
@@ -15,13 +15,13 @@ pub(crate) enum Elements {
     U64,
     U32,
     U16,
-    /// Bytes by what each stands for.
+    /// A table of the value of each byte.
     Bytes(Box<[f64; 256]>),
-    /// Halves of bytes by what each stands for, the lower first.
+    /// A table of the value of each half byte; the lower half comes first.
     Halves(Box<[f64; 16]>),
 }
 
-/// What a small float is made of: the bits of its exponent and of its mantissa, and its exponent's bias.
+/// The format of a small float: the bits of its exponent and of its mantissa, and the exponent's bias.
 #[derive(Clone, Copy)]
 struct Small {
     exponent: u32,
@@ -30,23 +30,23 @@ struct Small {
     specials: Specials,
 }
 
-/// Which bits are no finite number.
+/// The bit patterns that are not finite numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Specials {
-    /// As IEEE 754 has it: the largest exponent is of infinities and of what is no number.
+    /// As in IEEE 754: the largest exponent encodes infinities and NaN.
     Ieee,
-    /// No infinity; all ones is no number ("fn").
+    /// No infinity; all ones is NaN ("fn").
     AllOnes,
-    /// No infinity; minus zero is no number ("fnuz").
+    /// No infinity; minus zero is NaN ("fnuz").
     MinusZero,
-    /// Every one is finite.
+    /// Every pattern is finite.
     None,
 }
 
 const F16: Small = Small { exponent: 5, mantissa: 10, bias: 15, specials: Specials::Ieee };
 
 impl Elements {
-    /// Those of a type; none if they don't lie in whole bytes and halves of bytes.
+    /// Returns the decoder of a type; none if elements don't fill whole or half bytes.
     pub(crate) fn of(data_type: DataType) -> Option<Elements> {
         let small = |exponent, mantissa, bias, specials| {
             let small = Small { exponent, mantissa, bias, specials };
@@ -81,7 +81,7 @@ impl Elements {
         })
     }
 
-    /// Visits elements of two runs of bytes in pairs, and says of each pair whether the bits differ.
+    /// Visits the elements of two byte slices in pairs, with whether their bits differ.
     #[expect(clippy::cast_precision_loss, reason = "how far integers of 64 bits are apart is told in f64")]
     pub(crate) fn each_pair(&self, a: &[u8], b: &[u8], visit: impl FnMut(f64, f64, bool)) {
         match self {
@@ -118,7 +118,7 @@ fn pairs<const N: usize>(a: &[u8], b: &[u8], value: impl Fn([u8; N]) -> f64, mut
 }
 
 impl Small {
-    /// The number that these bits stand for.
+    /// Returns the value of these bits.
     fn value(self, bits: usize) -> f64 {
         let bits = u32::try_from(bits).expect("16 bits at most");
         let (ones, largest) = ((1 << self.mantissa) - 1, (1 << self.exponent) - 1);
@@ -138,7 +138,7 @@ impl Small {
     }
 }
 
-/// Two to a power that a normal number can have.
+/// Returns two to a power, which must be the exponent of a normal number.
 fn power_of_two(power: i32) -> f64 {
     f64::from_bits(u64::from((1_023 + power).cast_unsigned()) << 52)
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, as decisions a caller can make.
+//! Errors of the store, one variant for each decision a caller can make.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,27 +15,28 @@ pub enum Error {
     /// There is no checkpoint of this step.
     #[error("find a checkpoint of step {step}")]
     NotFound {
-        /// The step asked for.
+        /// The requested step.
         step: Step,
     },
-    /// A file of the checkpoint is not what was saved. Fall back to an older checkpoint.
+    /// A file of the checkpoint is not what was saved. The caller should fall back to an older checkpoint.
     #[error("read {}{}: {flaw}", path.display(), tensor.as_ref().map(|name| format!(", tensor {name:?}")).unwrap_or_default())]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// The tensor, if the fault is in one.
+        /// The tensor, if the fault is within one.
         tensor: Option<String>,
         /// What is wrong with it.
         flaw: Flaw,
     },
-    /// An earlier fsync failed: what is on disk is unknown, so this store writes no more. Open a new one on a
-    /// healthy disk.
+    /// An earlier fsync failed: the state of the disk is unknown, so this store writes no more. Open a
+    /// new one on a healthy disk.
     #[error("save: the store is poisoned since fsync of {} failed", path.display())]
     Poisoned {
         /// The file or folder whose fsync failed.
         path: PathBuf,
     },
-    /// The disk or quota is full. This save is gone, earlier ones are untouched, and a later one may succeed.
+    /// The disk or quota is full. This save is lost, earlier ones are unaffected, and a later one may
+    /// succeed.
     #[error("write {}: no space left", path.display())]
     NoSpace {
         /// The file that didn't fit.
@@ -46,17 +47,18 @@ pub enum Error {
     /// The operating system refused.
     #[error("{act} {}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         act: &'static str,
-        /// To what.
+        /// The file or folder.
         path: PathBuf,
         /// The operating system's error.
         source: io::Error,
     },
-    /// There is no memory to copy the save to. Nothing of it is on disk, and a smaller or later one may succeed.
+    /// There is not enough memory to copy the save. Nothing of it is on disk, and a smaller or later one may
+    /// succeed.
     #[error("save: reserve {bytes} bytes of host memory for its copy")]
     Memory {
-        /// How much.
+        /// The bytes needed.
         bytes: u64,
         /// The operating system's error.
         source: io::Error,
@@ -64,40 +66,40 @@ pub enum Error {
     /// Something is larger than a named limit allows.
     #[error("accept {what}: {value} is more than {max}")]
     Limit {
-        /// What there is too much of.
+        /// The thing that is limited.
         what: &'static str,
-        /// How much there is.
+        /// The actual value.
         value: u64,
-        /// How much there may be.
+        /// The limit.
         max: u64,
     },
-    /// A tensor can't be saved as it is: the caller's mistake.
+    /// A tensor is invalid and can't be saved: the caller's mistake.
     #[error("accept tensor {tensor:?}: {why}")]
     InvalidTensor {
-        /// Its name.
+        /// The tensor's name.
         tensor: String,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Where something new was to go, there is something already; nothing was written over.
+    /// The target already exists; nothing was overwritten.
     #[error("make {}: it is there already, and not empty", path.display())]
     Occupied {
         /// The folder.
         path: PathBuf,
     },
-    /// None of the checkpoint's tensors is meant.
+    /// No tensor of the checkpoint matches the selection.
     #[error("find a tensor whose name begins with {prefix:?}")]
     NothingSelected {
-        /// How the names should have begun.
+        /// The prefix of the wanted names.
         prefix: String,
     },
     /// The options contradict themselves.
     #[error("open the store: {why}")]
     InvalidOptions {
-        /// How.
+        /// The contradiction.
         why: &'static str,
     },
-    /// A rank of the gang saved other tensors, values or metadata under the same step.
+    /// A rank of the gang saved different tensors, values or metadata for the same step.
     #[error("commit step {step}: rank {rank} saved something else than rank 0: {what}")]
     Disagreement {
         /// The step.
@@ -107,27 +109,28 @@ pub enum Error {
         /// What differs.
         what: String,
     },
-    /// A rank of the gang was refused, or failed, and told the others so.
+    /// A rank of the gang was refused or failed, and told the others.
     #[error("commit step {step}: rank {rank} didn't save its part: {why}")]
     Abandoned {
         /// The step.
         step: Step,
-        /// The rank.
+        /// The rank that failed.
         rank: u32,
-        /// What went wrong there.
+        /// The reason it gave.
         why: String,
     },
-    /// The gang's other ranks, or rank 0's commit, didn't come in time.
+    /// Other ranks, or rank 0's commit, didn't arrive in time.
     #[error("commit step {step}: waited {waited:?} for {}", if *rank == 0 { "rank 0 to commit".to_owned() } else { format!("rank {rank}'s shard") })]
     Timeout {
         /// The step.
         step: Step,
         /// The first rank that was missing.
         rank: u32,
-        /// How long it was waited for.
+        /// The time waited.
         waited: Duration,
     },
-    /// A newer writer has saved a good checkpoint of this step: this process belongs to an attempt that is over.
+    /// A newer writer has saved a good checkpoint of this step: this process belongs to an attempt that has
+    /// ended.
     #[error("commit step {step}: writer {by} has saved it and is newer than writer {writer}")]
     Superseded {
         /// The step.
@@ -137,19 +140,19 @@ pub enum Error {
         /// The newer tag.
         by: u64,
     },
-    /// Another run writes to the folder, or a newer attempt of this one. Nothing was changed.
+    /// Another run, or a newer attempt of this one, writes to the folder. Nothing was changed.
     #[error("write checkpoints to {}: {run} writes there (process {process} on {host})", path.display())]
     Held {
         /// The folder.
         path: PathBuf,
-        /// The run that writes.
+        /// The run that holds the folder.
         run: String,
-        /// Its writer's machine.
+        /// The host of its writer.
         host: String,
-        /// Its writer's process there.
+        /// The process id of its writer.
         process: u32,
     },
-    /// Without this checkpoint, the current branch would have no good one left. Nothing was removed.
+    /// Removing this checkpoint would leave the current branch without a good one. Nothing was removed.
     #[error("remove step {step}: no other good checkpoint of the current branch would be left")]
     LastGood {
         /// The checkpoint.
@@ -161,12 +164,12 @@ pub enum Error {
         /// The branch.
         branch: Branch,
     },
-    /// The archive that checkpoints are to go to can't be opened.
+    /// The archive for the checkpoints can't be opened.
     #[error("open the archive {address}")]
     Archive {
-        /// Where it is said to be.
+        /// The archive's address.
         address: String,
-        /// Why.
+        /// The archive's error.
         source: Box<crate::archive::Error>,
     },
     /// The store was opened for reading.
@@ -180,27 +183,27 @@ pub enum Error {
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
-    /// It isn't there.
+    /// The file doesn't exist.
     #[error("the file is missing")]
     Missing,
-    /// It was cut short or grew.
+    /// The file was truncated or has grown.
     #[error("{found} bytes instead of {expected}")]
     Length {
-        /// Bytes it should have.
+        /// The expected length in bytes.
         expected: u64,
-        /// Bytes it has.
+        /// The actual length in bytes.
         found: u64,
     },
-    /// Its content doesn't match its hash.
+    /// The content doesn't match its hash.
     #[error("its hash doesn't match")]
     Hash,
-    /// In an encrypted archive: it doesn't authenticate as what was encrypted there.
+    /// In an encrypted archive: authentication of the ciphertext failed.
     #[error("it was changed, moved or renamed since it was encrypted")]
     Forged,
-    /// The disk gave an I/O error, or the file ended, while it was read.
+    /// Reading failed with an I/O error, or the file ended early.
     #[error("it can't be read to its end")]
     Unreadable,
-    /// It is of a format version that this program doesn't know.
+    /// The format version is unknown to this program.
     #[error("format version {found} is not known here (the newest known is {known})")]
     Version {
         /// The file's version.
@@ -208,16 +211,16 @@ pub enum Flaw {
         /// The newest version this program reads.
         known: u32,
     },
-    /// It isn't a file of the expected kind, or breaks its format's rules.
+    /// The file isn't of the expected kind, or breaks a rule of its format.
     #[error("malformed: {what}")]
     Malformed {
-        /// The rule it breaks.
+        /// The rule that is broken.
         what: &'static str,
     },
 }
 
 impl Error {
-    /// An error of the operating system, sorted into the decision it means for the caller.
+    /// Returns the variant for an error of the operating system.
     pub(crate) fn io(act: &'static str, path: &Path, source: io::Error) -> Error {
         let path = path.to_owned();
         match source.kind() {
@@ -226,13 +229,13 @@ impl Error {
         }
     }
 
-    /// An error of the operating system while a file was read. One that tells of damage on the disk is a fault of the file: an older
-    /// checkpoint may be whole.
+    /// Returns the variant for an error of the operating system while a file was read. An error that
+    /// indicates damage of the disk becomes `Corrupt`: an older checkpoint may be intact.
     pub(crate) fn reading(path: &Path, source: io::Error) -> Error {
         if is_damage(&source) { Error::corrupt(path, Flaw::Unreadable) } else { Error::io("read", path, source) }
     }
 
-    /// The same, if it is a fault of a file: in this tensor of it.
+    /// Adds the tensor's name to an error about a file.
     pub(crate) fn in_tensor(self, name: &str) -> Error {
         match self {
             Error::Corrupt { path, flaw, .. } => Error::Corrupt { path, tensor: Some(name.to_owned()), flaw },
@@ -240,22 +243,23 @@ impl Error {
         }
     }
 
-    /// A file that isn't what was saved.
+    /// Returns a `Corrupt` error without a tensor.
     pub(crate) fn corrupt(path: &Path, flaw: Flaw) -> Error {
         Error::Corrupt { path: path.to_owned(), tensor: None, flaw }
     }
 }
 
-/// Whether reading failed because of what is on the disk: a bad sector, metadata or checksums of the file system that don't fit (ext4 and
-/// XFS say EUCLEAN and EBADMSG, a bad block of an array ENODATA), a file that ends early. That there are too many open files, or that
-/// a server is away, says nothing about the file.
+/// Reports whether a read failed because of damage on the disk: a bad sector, inconsistent metadata or
+/// checksums of the file system (ext4 and XFS return EUCLEAN and EBADMSG, a bad block of an array ENODATA),
+/// or a file that ends early. Errors such as too many open files or an unreachable server say nothing about
+/// the file.
 fn is_damage(error: &io::Error) -> bool {
     const DAMAGE: [Errno; 4] = [Errno::IO, Errno::UCLEAN, Errno::BADMSG, Errno::NODATA];
     Errno::from_io_error(error).is_some_and(|errno| DAMAGE.contains(&errno))
         || matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::IsADirectory)
 }
 
-/// `Ok` while `value` is at most `max`.
+/// Returns `Ok` if `value` is at most `max`.
 pub(crate) fn within(what: &'static str, value: usize, max: usize) -> Result<(), Error> {
     if value <= max { Ok(()) } else { Err(Error::Limit { what, value: value as u64, max: max as u64 }) }
 }

@@ -1,10 +1,10 @@
-//! A folder that others' tools read: the tensors of a checkpoint, whole, in safetensors files of a chosen size, and an index of
-//! which file has which, as Hugging Face's libraries write and read them ("Sharded checkpoints" and "Safetensors" in their
-//! documentation).
+//! Exports the tensors of a checkpoint for other tools: a folder of whole tensors, in safetensors files of a
+//! chosen size, with an index of the files, as Hugging Face's libraries write and read them ("Sharded
+//! checkpoints" and "Safetensors" in their documentation).
 //!
-//! Nothing is held in memory but the segments that are being read: each goes to its places in the file at once, however its
-//! tensor was cut when it was saved. Keeps A-6 (the index, or the only file, comes last, and a file gets its name only after every
-//! byte in it was as it was saved) and A-10 (memory doesn't depend on the model).
+//! Only the segments being read are held in memory: each is written to the file at once, whatever the
+//! tensor's sharding at the save. Keeps A-6 (the index, or the only file, comes last, and a file gets its
+//! name only after every byte in it was verified) and A-10 (memory doesn't depend on the model).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use gangline_coding::{Rounding, derive_bf16};
+use gangline_compression::{Rounding, derive_bf16};
 use serde::Serialize;
 
 use crate::disk::{Disk, WriteAt};
@@ -22,35 +22,36 @@ use crate::shard::encode_header;
 use crate::tensor::name_fault;
 use crate::{Bytes, DataType, DiskHook, Error, Snapshot, Step, TensorInfo, layout};
 
-/// How the names of what the Python package keeps for itself begin. It is never exported.
+/// Prefix of the tensors that the Python package saves for its own use. They are never exported.
 pub const RESERVED_PREFIX: &str = "__gangline__.";
-/// The most bytes of tensors in a file by default: Hugging Face's own 5 GB.
+/// The default limit of tensor bytes in a file: Hugging Face's own 5 GB.
 pub const SHARD_BYTES_DEFAULT: Bytes = Bytes(5_000_000_000);
-/// What transformers asks of a file's metadata: that it is of PyTorch's naming.
+/// The metadata entry that transformers requires: the file's names are PyTorch's.
 const FORMAT: (&str, &str) = ("format", "pt");
 /// The index's name, which transformers looks for.
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What is exported, and how.
+/// Options of an export.
 #[derive(Clone)]
 pub struct ExportOptions {
-    /// Only tensors whose names begin so, and without it: `model.` makes `model.head.weight` a `head.weight`.
+    /// Exports only tensors whose names begin with this prefix, and removes it: `model.` exports
+    /// `model.head.weight` as `head.weight`.
     pub prefix: String,
     /// The most bytes of tensors in a file; a larger tensor has a file of its own.
     pub shard_bytes_max: Bytes,
-    /// What becomes of fp32 tensors.
+    /// The precision of exported fp32 tensors.
     pub precision: Precision,
-    /// Asked before each change to the disk; for tests that kill or fill it there.
+    /// A hook that is called before each change to the disk, for tests that fail or kill the writer there.
     pub disk_hook: Option<DiskHook>,
 }
 
-/// What becomes of fp32 tensors on their way out; others leave as they are.
+/// The precision of exported fp32 tensors; tensors of other types stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// They leave as they were saved.
+    /// Unchanged.
     #[default]
     AsSaved,
-    /// They are rounded to bf16: to the nearest, ties to even, as PyTorch does it. This loses bits, on purpose.
+    /// Rounded to bf16: to the nearest, ties to even, as PyTorch does it. This is lossy.
     Bf16,
 }
 
@@ -65,22 +66,22 @@ impl Default for ExportOptions {
     }
 }
 
-/// What was exported.
+/// The result of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exported {
     /// The checkpoint.
     pub step: Step,
-    /// The files with tensors, in order.
+    /// The files of tensors, in order.
     pub files: Vec<String>,
-    /// Tensors in them.
+    /// The number of tensors in them.
     pub tensors: usize,
     /// Bytes of these tensors.
     pub bytes: Bytes,
-    /// Tensors of the checkpoint that were not meant.
+    /// The number of the checkpoint's tensors that were not selected.
     pub left_out: usize,
 }
 
-/// The index of a folder of several files.
+/// The index of an export of several files.
 #[derive(Serialize)]
 struct Index<'a> {
     metadata: Total,
@@ -92,16 +93,16 @@ struct Total {
     total_size: u64,
 }
 
-/// A tensor on its way out.
+/// A tensor to export.
 #[derive(Clone, Copy)]
 struct Leaving<'a> {
-    /// Its name there.
+    /// Its exported name.
     name: &'a str,
-    /// What it is here.
+    /// Its description in the checkpoint.
     tensor: &'a TensorInfo,
-    /// What its elements become.
+    /// Its exported element type.
     data_type: DataType,
-    /// Its bytes there.
+    /// Its exported bytes.
     bytes: u64,
 }
 
@@ -114,8 +115,8 @@ impl<'a> Leaving<'a> {
         }
     }
 
-    /// Writes whole elements of it, which begin so many bytes after its first as it was saved, to a file in which it begins at
-    /// `start`.
+    /// Writes whole elements to a file in which the tensor begins at `start`. The elements begin `to` bytes
+    /// after the saved tensor's first byte.
     fn write(&self, start: u64, to: usize, run: &[u8], write: WriteAt<'_>) -> Result<(), Error> {
         if self.data_type == self.tensor.data_type {
             return write(start + to as u64, run);
@@ -127,14 +128,15 @@ impl<'a> Leaving<'a> {
 }
 
 impl Snapshot {
-    /// Writes tensors of the checkpoint, each whole, to a folder as Hugging Face's libraries expect them: `model.safetensors`,
-    /// or `model-00001-of-0000N.safetensors` and so on with an index. Every byte is checked on its way. The folder is made; one
-    /// that is there has to be empty. Takes some 100 MiB of memory, whatever the size of the model.
+    /// Writes tensors of the checkpoint, each whole, to a folder as Hugging Face's libraries expect them:
+    /// `model.safetensors`, or `model-00001-of-0000N.safetensors` and so on with an index. Every byte is
+    /// checked. The folder is created; an existing one must be empty. Takes about 100 MiB of memory, whatever
+    /// the size of the model.
     ///
     /// # Errors
-    /// [`Error::Occupied`]; [`Error::NothingSelected`]; [`Error::InvalidTensor`] for a name that is nothing but the prefix;
-    /// [`Error::Corrupt`] naming the tensor that isn't what was saved; [`Error::NoSpace`], [`Error::Io`]. What was written is
-    /// removed then.
+    /// [`Error::Occupied`]; [`Error::NothingSelected`]; [`Error::InvalidTensor`] for a name that equals the
+    /// prefix; [`Error::Corrupt`] naming the tensor that isn't what was saved; [`Error::NoSpace`],
+    /// [`Error::Io`]. Files that were written are then removed.
     pub fn export(&self, folder: &Path, options: &ExportOptions) -> Result<Exported, Error> {
         let leaving = select(&self.info().tensors, options)?;
         let shards = pack(&leaving, options.shard_bytes_max);
@@ -144,7 +146,7 @@ impl Snapshot {
         disk.create_root(folder)?;
         let written = self.write_shards(&disk, folder, files.iter().zip(&shards).collect());
         if written.is_err() && disk.check_poison().is_ok() {
-            // The export has failed already and that is what is reported.
+            // The export's own error is reported.
             let _ = if was_there { empty(&disk, folder, &files) } else { disk.remove_folder(folder) };
         }
         written?;
@@ -180,7 +182,7 @@ impl Snapshot {
                 }
                 let write_run = |to, run: &[u8]| tensors[of].write(starts[of], to, run, write);
                 if let Err(error) = overlap.each_run(at, bytes, write_run) {
-                    // Others' failures are of the same disk.
+                    // Only the first failure is kept: the others are of the same disk.
                     let _ = failure.set(error);
                 }
             });
@@ -189,7 +191,7 @@ impl Snapshot {
     }
 }
 
-/// Whether the folder is there, in which case it has nothing in it.
+/// Reports whether the folder exists; an existing one must be empty.
 fn is_there_and_empty(folder: &Path) -> Result<bool, Error> {
     match std::fs::read_dir(folder) {
         Ok(mut entries) => match entries.next() {
@@ -201,13 +203,13 @@ fn is_there_and_empty(folder: &Path) -> Result<bool, Error> {
     }
 }
 
-/// Removes what this export may have put into a folder that was empty.
+/// Removes the files of this export from a folder that was empty.
 fn empty(disk: &Disk, folder: &Path, files: &[String]) -> Result<(), Error> {
     let names = files.iter().map(String::as_str).chain([INDEX]);
     names.flat_map(|name| [folder.join(name), layout::aside(folder, name)]).try_for_each(|path| disk.remove_file(&path))
 }
 
-/// The tensors that are meant, by their new names.
+/// Returns the selected tensors, by their exported names.
 fn select<'a>(tensors: &'a [TensorInfo], options: &ExportOptions) -> Result<Vec<Leaving<'a>>, Error> {
     let ExportOptions { prefix, precision, .. } = options;
     let is_ours = |tensor: &&TensorInfo| !tensor.name.starts_with(RESERVED_PREFIX);
@@ -223,7 +225,7 @@ fn select<'a>(tensors: &'a [TensorInfo], options: &ExportOptions) -> Result<Vec<
     }
 }
 
-/// Deals tensors to files in their order: a file is full when the next doesn't fit.
+/// Splits tensors into files in their order: a file is full when the next tensor doesn't fit.
 fn pack<'a>(tensors: &[Leaving<'a>], bytes_max: Bytes) -> Vec<Vec<Leaving<'a>>> {
     let mut shards: Vec<Vec<Leaving<'a>>> = Vec::new();
     let mut room = 0;
@@ -245,13 +247,14 @@ fn total(tensors: &[Leaving<'_>]) -> Bytes {
     Bytes(tensors.iter().map(|tensor| tensor.bytes).sum())
 }
 
-/// A file's name, as transformers has it.
+/// Returns a file's name, as transformers expects it.
 fn file_name(number: usize, count: usize) -> String {
     if count == 1 { "model.safetensors".to_owned() } else { format!("model-{number:05}-of-{count:05}.safetensors") }
 }
 
-/// The header of a file, where in the file each tensor begins, and where the last ends. Wide elements come first: then every
-/// tensor is aligned to its elements. Among those, what is whole pages comes first: then it lies in whole pages.
+/// Returns the header of a file, the offset of each tensor, and the end of the last. Wide elements come
+/// first, so that every tensor is aligned to its elements. Among equally wide ones, tensors of whole pages
+/// come first, so that they are page-aligned.
 fn lay_out(tensors: &[Leaving<'_>]) -> Result<(Vec<u8>, Vec<u64>, u64), Error> {
     let rank = |index: &usize| {
         let Leaving { data_type, bytes, .. } = tensors[*index];

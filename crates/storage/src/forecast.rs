@@ -1,10 +1,10 @@
-//! What checkpoints of a model will take, from rates that were measured: arithmetic alone.
+//! Estimates the cost of checkpoints of a model from measured rates: pure arithmetic.
 //!
-//! A save blocks the trainer for one copy of its state, so the stall is the bytes of a node over the rate at which its ranks copy
-//! together; it is durable when the node's disk has taken those bytes in; the overhead is the stall over the interval; and no
-//! interval is shorter than the disk takes (CheckFreq, Mohan et al., FAST'21, bounds the interval in the same way). Bytes of a
-//! model are 14 a parameter: master, two moments and a bf16 copy (the 16 of ZeRO, Rajbhandari et al., SC'20, section 3, less the
-//! gradients).
+//! A save blocks the trainer while it copies its state, so the stall is the bytes of a node over the rate at
+//! which its ranks copy together; it is durable when the node's disk has written those bytes; the overhead is
+//! the stall over the interval; and no interval can be shorter than the write takes (CheckFreq, Mohan et al.,
+//! FAST'21, bounds the interval in the same way). A model takes 14 bytes for each parameter: master, two
+//! moments and a bf16 copy (the 16 of ZeRO, Rajbhandari et al., SC'20, section 3, less the gradients).
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use std::time::Duration;
 use gangline_base::Bytes;
 use serde::Serialize;
 
-/// Bytes of training state of a parameter: fp32 master, first and second moment, and the bf16 weight.
+/// Bytes of training state for each parameter: fp32 master, first and second moment, and the bf16 weight.
 pub const BYTES_PER_PARAMETER: u64 = 14;
-/// A checkpoint should be durable in so many seconds.
+/// The goal for the seconds until a checkpoint is durable.
 pub const DURABLE_SECONDS: f64 = 10.0;
-/// Goals for the overhead: at a checkpoint every so many seconds, at most this share of the time.
+/// Goals for the overhead: the interval in seconds, and the largest fraction of the time.
 pub const OVERHEADS: [(f64, f64); 2] = [(30.0, 0.02), (150.0, 0.004)];
 
-/// What was measured on one node, in bytes a second.
+/// Rates measured on one node, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rates {
-    /// Copying to host memory, as many threads at once as there are ranks or cores.
+    /// Copying to host memory, with as many threads as there are ranks or cores.
     pub copy: f64,
     /// Writing and fsync.
     pub write: f64,
@@ -30,16 +30,16 @@ pub struct Rates {
     pub read: f64,
 }
 
-/// How many accelerators there are.
+/// The number of accelerators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Fleet {
-    /// All of them.
+    /// Accelerators in total.
     pub gpus: NonZeroU32,
-    /// Of one node, which has one such disk.
+    /// Accelerators of each node, which has one such disk.
     pub gpus_per_node: NonZeroU32,
 }
 
-/// What a checkpoint will take. All of it is estimated.
+/// The estimated cost of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Forecast {
     /// Bytes of the state.
@@ -48,39 +48,39 @@ pub struct Forecast {
     pub nodes: u32,
     /// Bytes that the fullest node writes.
     pub bytes_per_node: Bytes,
-    /// For which the trainer stands still.
+    /// Seconds for which the trainer is blocked.
     pub blocking_seconds: f64,
-    /// From the call until it is on disk.
+    /// Seconds from the call until the checkpoint is durable.
     pub durable_seconds: f64,
-    /// To read it back, checked.
+    /// Seconds to read it back, with verification.
     pub restore_seconds: f64,
-    /// The shortest time from one checkpoint to the next that the disk sustains.
+    /// The shortest interval between checkpoints that the disk sustains.
     pub interval_seconds_min: f64,
-    /// The interval that was asked about.
+    /// The requested interval.
     pub interval_seconds: f64,
-    /// Share of the time that is lost at that interval; none if the disk doesn't sustain it.
+    /// The fraction of the time lost at that interval; none if the disk doesn't sustain it.
     pub overhead: Option<f64>,
-    /// What is strived for, and whether it is within reach.
+    /// The goals, and whether they are met.
     pub goals: Vec<Goal>,
 }
 
-/// A goal and whether it is within reach.
+/// A goal, and whether it is met.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Goal {
-    /// What is strived for.
+    /// The goal, in words.
     pub goal: String,
-    /// What is estimated.
+    /// The estimated value.
     pub estimate: String,
-    /// Whether the estimate is good enough.
+    /// Whether the estimate meets the goal.
     pub is_within_reach: bool,
 }
 
-/// What checkpoints of so many bytes will take.
+/// Estimates the cost of checkpoints of this many bytes.
 #[must_use]
 pub fn forecast(bytes: Bytes, fleet: Fleet, rates: Rates, interval: Duration) -> Forecast {
     let gpus_per_node = fleet.gpus_per_node.min(fleet.gpus);
     let nodes = fleet.gpus.get().div_ceil(gpus_per_node.get());
-    // A last node with fewer accelerators makes the others hold more than an equal share.
+    // If the last node has fewer accelerators, the others hold more than an equal share.
     let of_full_node = u128::from(bytes.0) * u128::from(gpus_per_node.get());
     let bytes_per_node =
         u64::try_from(of_full_node.div_ceil(u128::from(fleet.gpus.get()))).expect("a node holds at most all bytes");
@@ -112,7 +112,7 @@ pub fn forecast(bytes: Bytes, fleet: Fleet, rates: Rates, interval: Duration) ->
     }
 }
 
-/// An overhead for people.
+/// Formats an overhead as a percentage.
 #[must_use]
 pub fn percent(overhead: Option<f64>) -> String {
     overhead.map_or_else(|| "more often than the disk sustains".to_owned(), |share| format!("{:.2} %", share * 100.0))

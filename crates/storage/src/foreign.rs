@@ -1,6 +1,6 @@
-//! Safetensors files, and indexes of them, that others wrote: read by the rules of the format (safetensors' README, "Format") and
-//! trusted in nothing: every length, offset, name and count is checked before anything is read or made room for, and no
-//! name in an index leads out of its folder.
+//! Safetensors files and indexes written by other programs. They are read by the rules of the format
+//! (safetensors' README, "Format") and not trusted: every length, offset, name and count is checked
+//! before anything is read or allocated, and no name in an index leads out of its folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,7 +23,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const INDEX_BYTES_MAX: u64 = 512 << 20;
 /// The longest file name in an index, in bytes.
 const FILE_NAME_BYTES_MAX: usize = 255;
-/// How the names of the files end.
+/// The extension of the files.
 const EXTENSION: &str = "safetensors";
 
 /// A file of tensors.
@@ -39,12 +39,13 @@ pub(crate) struct ForeignTensor {
     pub(crate) name: String,
     pub(crate) data_type: DataType,
     pub(crate) shape: Vec<usize>,
-    /// Where in the file its first byte is.
+    /// The offset of its first byte in the file.
     pub(crate) start: u64,
     pub(crate) bytes: u64,
 }
 
-/// The files of a model, by name: those that a folder's index names, the only one in a folder, or a file itself.
+/// Returns the files of a model, by name: those that a folder's index names, the only one in a folder, or a
+/// file itself.
 ///
 /// # Errors
 /// [`Error::Corrupt`] naming the file and the rule that it breaks; [`Error::InvalidTensor`]; [`Error::Io`].
@@ -62,7 +63,7 @@ pub(crate) fn open_model(path: &Path) -> Result<Vec<ForeignFile>, Error> {
     Ok(files)
 }
 
-/// The only file of tensors in a folder.
+/// Returns the only safetensors file in a folder.
 fn only_file(folder: &Path) -> Result<PathBuf, Error> {
     let failed = |source| Error::io("list", folder, source);
     let mut found = None;
@@ -77,7 +78,7 @@ fn only_file(folder: &Path) -> Result<PathBuf, Error> {
     found.ok_or_else(|| Error::corrupt(folder, Flaw::Malformed { what: "it has no safetensors file" }))
 }
 
-/// The files that an index names, each with just the tensors that the index says it has.
+/// Opens the files that an index names, each with exactly the tensors that the index lists for it.
 fn open_indexed(path: &Path) -> Result<Vec<ForeignFile>, Error> {
     check_is_file(path)?;
     let mut text = Vec::new();
@@ -94,7 +95,7 @@ fn open_indexed(path: &Path) -> Result<Vec<ForeignFile>, Error> {
     Ok(files)
 }
 
-/// Reads an index: which tensors each file has. Gives the rule that it breaks.
+/// Parses an index into the tensors of each file; returns the rule that it breaks otherwise.
 pub(crate) fn parse_index(text: &[u8]) -> Result<BTreeMap<String, BTreeSet<String>>, &'static str> {
     #[derive(Deserialize)]
     struct Index {
@@ -119,13 +120,13 @@ pub(crate) fn parse_index(text: &[u8]) -> Result<BTreeMap<String, BTreeSet<Strin
     if files.is_empty() { Err("it names no tensor") } else { Ok(files) }
 }
 
-/// Whether a name can only be that of a file right in the folder.
+/// Reports whether a name can only refer to a file directly in the folder.
 fn is_plain(file: &str) -> bool {
     let has_extension = Path::new(file).extension().is_some_and(|extension| extension == EXTENSION);
     has_extension && file.len() <= FILE_NAME_BYTES_MAX && !file.contains(['/', '\\', '\0']) && !file.starts_with('.')
 }
 
-/// Opening a pipe would wait for ever.
+/// Returns the length of a regular file; opening a pipe would block forever.
 fn check_is_file(path: &Path) -> Result<u64, Error> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::corrupt(path, Flaw::Missing)),
@@ -151,7 +152,7 @@ impl ForeignFile {
         Ok(ForeignFile { path: path.to_owned(), tensors })
     }
 
-    /// The file's bytes.
+    /// Opens the file to read its data.
     pub(crate) fn data(&self) -> Result<File, Error> {
         open_present(&self.path)
     }
@@ -172,15 +173,15 @@ impl ForeignFile {
     }
 }
 
-/// A rule that a header breaks, and the tensor where it does.
+/// A rule that a header breaks, and the tensor in question.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) tensor: Option<String>,
     pub(crate) what: &'static str,
 }
 
-/// The tensors that a header (with its length before it) of a file of so many bytes declares. They must fill the file from the
-/// header's end without gap or overlap.
+/// Returns the tensors that a header (with the length field before it) of a file of this many bytes declares.
+/// They must fill the file from the header's end without gap or overlap.
 pub(crate) fn parse_header(header: &[u8], file_bytes: u64) -> Result<Vec<ForeignTensor>, Fault> {
     #[derive(Deserialize)]
     struct Declared {
@@ -220,7 +221,7 @@ pub(crate) fn parse_header(header: &[u8], file_bytes: u64) -> Result<Vec<Foreign
     Ok(tensors)
 }
 
-/// The members of a JSON object in their order, those of one name too, but for what is no tensor.
+/// The members of a JSON object in order, duplicates included, except for the metadata.
 struct Members<T>(Vec<(String, T)>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {

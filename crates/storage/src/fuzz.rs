@@ -1,9 +1,10 @@
-//! What fuzzers (`fuzz/`) and the mutation tests run: each parser of bytes that somebody else may have written, and what must hold of
-//! whatever it accepts. None of them panics, and none makes room for more than a small multiple of its input.
+//! Targets of the fuzzers (`fuzz/`) and the mutation tests: each parser of untrusted bytes, and the
+//! properties of accepted input. No parser panics, and none allocates more than a small multiple of
+//! its input.
 
 use std::path::Path;
 
-use gangline_coding::{Decoder, decode_tensor};
+use gangline_compression::{Decoder, decode_tensor};
 
 use crate::alike::Alike;
 use crate::archive::Catalog;
@@ -15,12 +16,13 @@ use crate::refusal;
 use crate::shard::{place, read_header};
 use crate::{Digest, Step, TENSORS_MAX};
 
-/// The step that manifests and catalogs are read as.
+/// The step that manifests and catalogs are parsed for.
 const STEP: u64 = 2;
-/// Bytes of the copy that notes are of.
+/// Bytes of the copy that notes describe.
 const COPY_BYTES: usize = 2 * crate::memory::PAGE;
 
-/// The beginning of a safetensors file: what is accepted as others' is found at the same places as a shard of ours.
+/// The beginning of a safetensors file: tensors accepted from a foreign file have the same places as in a
+/// shard of ours.
 pub fn shard_header(file: &[u8]) {
     let file_bytes = file.len() as u64;
     let Ok(header) = read_header(&mut &*file, Path::new("fuzzed"), file_bytes) else { return };
@@ -43,7 +45,7 @@ pub fn shard_header(file: &[u8]) {
     assert!(foreign.iter().zip(&placed).all(is_same), "both readers find a tensor at the same place");
 }
 
-/// A manifest, with its checksum or a right one put in its place.
+/// A manifest, with its own checksum or a corrected one.
 pub fn manifest(text: &[u8]) {
     for text in [text.to_vec(), seal_text(text.to_vec())] {
         let Ok(manifest) = parse_manifest(&text, STEP) else { continue };
@@ -54,7 +56,7 @@ pub fn manifest(text: &[u8]) {
     }
 }
 
-/// A rank's index of its shard, or its word that it doesn't save, with its checksum or a right one.
+/// A rank's index of its shard, or its refusal, with its own checksum or a corrected one.
 pub fn index(text: &[u8]) {
     for text in [text.to_vec(), seal_text(text.to_vec())] {
         if let Some(error) = refusal::parse_error(&text, Step(STEP)) {
@@ -68,7 +70,7 @@ pub fn index(text: &[u8]) {
     }
 }
 
-/// An archive's catalog, with its checksum or a right one.
+/// An archive's catalog, with its own checksum or a corrected one.
 pub fn catalog(text: &[u8]) {
     for text in [text.to_vec(), seal_text(text.to_vec())] {
         let Ok(catalog) = Catalog::read(STEP, &text) else { continue };
@@ -80,7 +82,8 @@ pub fn catalog(text: &[u8]) {
     }
 }
 
-/// A note in a staging folder, with its checksum or a right one: what it says of a copy lies in the copy.
+/// A note in a staging folder, with its own checksum or a corrected one: an accepted note describes ranges
+/// within the copy.
 pub fn staged_note(text: &[u8]) {
     for text in [text.to_vec(), seal_text(text.to_vec())] {
         let Some(staged) = crate::staging::parse_note(&text, COPY_BYTES) else { continue };
@@ -88,25 +91,25 @@ pub fn staged_note(text: &[u8]) {
     }
 }
 
-/// An archive's lease, with its checksum or a right one.
+/// An archive's lease, with its own checksum or a corrected one.
 pub fn lease(text: &[u8]) {
     for text in [text.to_vec(), seal_text(text.to_vec())] {
-        // It says who and when, and any words will do for that.
+        // An accepted lease has no further property: its names are free text.
         let _ = crate::archive::parse_lease(&text);
     }
 }
 
-/// A coded tensor after two bytes: how long it is to be, and in the highest bit whether there is a base.
+/// A coded tensor after two bytes, which give the raw length and in the highest bit whether there is a base.
 pub fn coded_tensor(input: &[u8]) {
     let Some(([low, high], coded)) = input.split_first_chunk() else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high & 0x7f]));
     let (base, mut raw) = (vec![0x3c; length], vec![0; length]);
     let base = (*high & 0x80 != 0).then_some(base.as_slice());
-    // A refusal is as good as bytes.
+    // Both a refusal and decoded bytes are fine.
     let _ = decode_tensor(&mut Decoder::new(), coded, base, &mut raw);
 }
 
-/// An index of safetensors files: no name in what is accepted leads out of the folder.
+/// An index of safetensors files: no name in an accepted index leads out of the folder.
 pub fn foreign_index(text: &[u8]) {
     let Ok(files) = parse_index(text) else { return };
     for file in files.keys() {

@@ -1,8 +1,8 @@
-//! A model that others saved, as a checkpoint of the store: each of its safetensors files becomes a shard, copied a block at a
-//! time, hashed on the way, and read back before it counts.
+//! Imports a model that another program saved: each of its safetensors files becomes a shard, copied block by
+//! block, hashed meanwhile, and read back before the import succeeds.
 //!
-//! The folder is built aside and gets its name last, by the store's own hands. Memory doesn't depend on the model
-//! a block and a header for each file under way.
+//! The folder is built under a temporary name and renamed last, through the store's own `Disk`.
+//! Memory doesn't depend on the model: a block and a header for each file in progress.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -25,34 +25,35 @@ use crate::{Bytes, Digest, Error, Flaw, Step, Store, TENSORS_MAX, WORLD_SIZE_MAX
 
 /// Bytes that are copied at once.
 const BLOCK_BYTES: usize = 4 << 20;
-/// Files that are copied at once.
+/// Files that are copied in parallel.
 const FILES_AT_ONCE: usize = 4;
-/// Whose checkpoint it is: older than every attempt of a trainer.
+/// The writer tag of an import: older than every attempt of a trainer.
 const WRITER: u64 = 0;
 
-/// What was imported.
+/// The result of an import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Imported {
     /// The checkpoint.
     pub step: Step,
-    /// Files that it was in; shards that it is in.
+    /// The number of the model's files, each of which is now a shard.
     pub files: usize,
-    /// Its tensors.
+    /// The number of its tensors.
     pub tensors: usize,
-    /// Bytes of its shards.
+    /// The total size of its shards.
     pub bytes: Bytes,
-    /// Over the step and every tensor.
+    /// Hash over the step and every tensor.
     pub content_hash: Digest,
 }
 
 impl Store {
-    /// Makes a checkpoint of a model in safetensors files: of a folder with `model.safetensors.index.json`, of a folder with one
-    /// file, or of a file. Names get `prefix` before them. Works on a store that was opened for reading, too.
+    /// Imports a model from a folder with `model.safetensors.index.json`, a folder with one safetensors file,
+    /// or a file. `prefix` is added to the names. Also works on a store that was opened for reading.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] naming the file, the tensor and the rule of the format that it breaks; [`Error::InvalidTensor`] and
-    /// [`Error::Limit`] for what the store can't keep; [`Error::Occupied`] if the store has a checkpoint of this step;
-    /// [`Error::NoSpace`], [`Error::Io`], [`Error::Poisoned`]. The store is as before then.
+    /// [`Error::Corrupt`] naming the file, the tensor and the rule of the format that it breaks;
+    /// [`Error::InvalidTensor`] and [`Error::Limit`] for tensors that the store can't keep;
+    /// [`Error::Occupied`] if the store has a checkpoint of this step; [`Error::NoSpace`], [`Error::Io`],
+    /// [`Error::Poisoned`]. The store is then unchanged.
     pub fn import(&self, model: &Path, step: Step, prefix: &str) -> Result<Imported, Error> {
         let files = open_model(model)?;
         check_names(&files, prefix)?;
@@ -74,7 +75,7 @@ impl Store {
     }
 }
 
-/// Checks that the store can keep these tensors under their new names, each of which is there once.
+/// Checks that the store can keep the tensors under their new names, and that the names are unique.
 fn check_names(files: &[ForeignFile], prefix: &str) -> Result<(), Error> {
     within("files", files.len(), usize::try_from(WORLD_SIZE_MAX).expect("64-bit Linux only"))?;
     within("tensors", files.iter().map(|file| file.tensors.len()).sum(), TENSORS_MAX)?;
@@ -102,7 +103,7 @@ fn build(disk: &Disk, aside: &Path, step: Step, files: &[ForeignFile], prefix: &
     Ok(manifest.expect("a manifest that can't be read is a problem"))
 }
 
-/// Copies all files, a few at once; none after one has failed.
+/// Copies all files, several in parallel; begins no more after one has failed.
 fn write_shards(disk: &Disk, aside: &Path, files: &[ForeignFile], prefix: &str) -> Result<Vec<ShardRecord>, Error> {
     let world_size = u32::try_from(files.len()).expect("their number has been checked");
     let write = |(rank, file): (u32, &ForeignFile)| write_shard(disk, aside, (rank, world_size), file, prefix);
@@ -117,7 +118,8 @@ fn write_shard(
     prefix: &str,
 ) -> Result<ShardRecord, Error> {
     let mut order: Vec<&ForeignTensor> = file.tensors.iter().collect();
-    // Wide elements first keeps every tensor aligned to its elements; whole pages first among those, to whole pages.
+    // Wide elements come first, so that every tensor is aligned to its elements; among equally wide ones,
+    // whole pages come first, so that they are page-aligned.
     order.sort_by_key(|tensor| {
         (Reverse(tensor.data_type.alignment()), !tensor.bytes.is_multiple_of(PAGE as u64), &tensor.name)
     });
@@ -145,7 +147,7 @@ fn write_shard(
     Ok(ShardRecord { rank, bytes, header_blake3: Digest::of(&header), tensors })
 }
 
-/// Copies a tensor's bytes and gives their hash.
+/// Copies a tensor's bytes, and returns their hash.
 fn copy(
     source: &File,
     path: &Path,

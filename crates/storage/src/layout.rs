@@ -1,63 +1,64 @@
-//! Names on disk. All are made of numbers, so nothing a caller passes can climb out of the store's folder.
+//! Names on disk. All are made of numbers, so no caller's value can lead out of the store's folder.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The manifest's name in a checkpoint's folder; its presence under the final name is what makes it a checkpoint.
-pub(crate) const MANIFEST: &str = "manifest.json";
-/// What a checkpoint on its way out is called while its files are removed.
-pub(crate) const DELETED_PREFIX: &str = ".deleted-";
-/// Files being written are called this and their final name.
-pub(crate) const ASIDE_PREFIX: &str = ".aside-";
+use gangline_objects::ASIDE_PREFIX;
 
-/// The folder of what the store notes for itself, beside the checkpoints.
+/// The manifest's name in a checkpoint's folder. A folder with a final name and a manifest is a checkpoint.
+pub(crate) const MANIFEST: &str = "manifest.json";
+/// Prefix of a checkpoint's folder while its files are removed.
+pub(crate) const DELETED_PREFIX: &str = ".deleted-";
+
+/// The folder of the store's own files, beside the checkpoints.
 pub(crate) const OWN_FOLDER: &str = ".gangline";
-/// Which branch is the current one, in that folder.
+/// The file in that folder that names the current branch.
 pub(crate) const CURRENT_BRANCH: &str = "branch.json";
-/// Who writes, in that folder.
+/// The file in that folder that names the writer.
 pub(crate) const WRITER: &str = "writer.json";
-/// What is locked while the writer changes, in that folder.
+/// The file in that folder that is locked while the writer changes.
 pub(crate) const WRITER_GUARD: &str = "writer.guard";
-/// How a rank's word that it doesn't save is called after the rank.
+/// Suffix of a rank's refusal.
 const REFUSAL_SUFFIX: &str = ".refused.json";
 
-/// What a file of this name is called while it is written.
+/// Returns the temporary path of a file while it is written.
 pub(crate) fn aside(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{ASIDE_PREFIX}{name}"))
 }
 
-/// The folder of a complete checkpoint.
+/// Returns the folder name of a complete checkpoint.
 pub(crate) fn checkpoint_folder(step: u64) -> String {
     format!("step-{step:010}")
 }
 
-/// The step of a complete checkpoint's folder; none if `name` isn't one, written exactly as this module writes it.
+/// Returns the step of a complete checkpoint's folder; none if `name` isn't exactly as this module writes it.
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (checkpoint_folder(step) == name).then_some(step)
 }
 
-/// Where a checkpoint is moved before it is removed.
+/// Returns the folder name to which a checkpoint is renamed before its files are removed.
 pub(crate) fn deleted_folder(step: u64) -> String {
     format!("{DELETED_PREFIX}{step:010}")
 }
 
-/// The folder in which a checkpoint from an archive is rebuilt.
+/// Returns the folder name in which a checkpoint from an archive is rebuilt.
 pub(crate) fn pulled_folder(step: u64) -> String {
     format!(".pulled-{step:010}")
 }
 
-/// The folder in which a model that others saved becomes a checkpoint.
+/// Returns the folder name in which an imported model becomes a checkpoint.
 pub(crate) fn imported_folder(step: u64) -> String {
     format!(".imported-{step:010}")
 }
 
-/// A file of tensors: the `number`th of a checkpoint of so many. With one file a rank, as almost always, its number is the rank's.
+/// Returns the name of shard file `number` of `count`. With one file per rank, the usual case, the number is
+/// the rank.
 pub(crate) fn shard_file(number: u32, count: u32) -> String {
     format!("shard-{number:05}-of-{count:05}.safetensors")
 }
 
-/// The `file`th file of a rank's tensors until the commit, which gives all files of a checkpoint their numbers.
+/// Returns the name of a rank's shard file until the commit, which numbers all files of a checkpoint.
 pub(crate) fn rank_file(rank: u32, world_size: u32, file: usize) -> String {
     if file == 0 {
         return shard_file(rank, world_size);
@@ -65,17 +66,17 @@ pub(crate) fn rank_file(rank: u32, world_size: u32, file: usize) -> String {
     format!("shard-{rank:05}-of-{world_size:05}.{file:05}.safetensors")
 }
 
-/// One rank's word to rank 0 that its shard is durable.
+/// Returns the name of the index with which a rank tells rank 0 that its shard is durable.
 pub(crate) fn index_file(rank: u32, world_size: u32) -> String {
     format!("shard-{rank:05}-of-{world_size:05}.index.json")
 }
 
-/// One rank's word to the others that a save comes to nothing.
+/// Returns the name of the refusal with which a rank tells the others that a save has failed.
 pub(crate) fn refusal_file(rank: u32, world_size: u32) -> String {
     format!("shard-{rank:05}-of-{world_size:05}{REFUSAL_SUFFIX}")
 }
 
-/// Whether a file of this name is such a word.
+/// Reports whether this is the name of a refusal.
 pub(crate) fn is_refusal(name: &str) -> bool {
     name.ends_with(REFUSAL_SUFFIX)
 }
@@ -95,7 +96,7 @@ impl fmt::Display for Partial {
 }
 
 impl Partial {
-    /// Reads a folder's name; none if it isn't one of these.
+    /// Parses a folder's name; none if it isn't such a folder.
     pub(crate) fn parse(name: &str) -> Option<Partial> {
         let (step, rest) = name.strip_prefix(".partial-")?.split_once("-by-")?;
         let (tag, world_size) = rest.split_once("-of-")?;

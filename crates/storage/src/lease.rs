@@ -1,9 +1,11 @@
-//! The lease of a folder's writer: two runs that save into one folder would prune each other's checkpoints, so the second is refused.
+//! The lease of a folder's writer. Two runs that save into one folder would prune each other's checkpoints,
+//! so the second one is refused.
 //!
-//! A writer locks a file of its own in `.gangline/` and writes its name into `writer.json`. Locks are those of fcntl(2): a process that
-//! dies loses them at once, children don't inherit them, and NFS keeps them. The lease belongs to the run: another attempt of the same
-//! run takes it over from one that is still dying, and that one then commits nothing more. Within a process it is shared. Where a file
-//! system keeps no locks there is no lease, and nobody is refused.
+//! A writer locks a file of its own in `.gangline/` and writes its name into `writer.json`. The locks are
+//! those of fcntl(2): a process that dies loses them at once, children don't inherit them, and NFS supports
+//! them. The lease belongs to the run: another attempt of the same run takes it over from one that is still
+//! dying, and the older attempt then commits nothing more. Stores of one process share it. On a file system
+//! without locks there is no lease, and nobody is refused.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -25,12 +27,12 @@ const MAGIC: &str = "gangline-writer";
 const VERSION: u32 = 1;
 /// The most bytes of the file that names the writer.
 const HOLDER_BYTES_MAX: u64 = 16 << 10;
-/// How long two that open the folder at once wait for each other.
+/// How long two processes that open the folder at the same time wait for each other.
 const GUARD_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Between two looks at the guard.
+/// The time between two attempts to lock the guard.
 const GUARD_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Who writes.
+/// The content of `writer.json`: the current writer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Holder {
     magic: String,
@@ -39,7 +41,7 @@ struct Holder {
     tag: u64,
     host: String,
     process: u32,
-    /// The file that it has locked.
+    /// The name of the file that the writer has locked.
     lock: String,
 }
 
@@ -48,21 +50,21 @@ struct Holder {
 pub(crate) struct Lease {
     folder: PathBuf,
     lock: String,
-    /// Locked for as long as it is open.
+    /// The locked file; closing it releases the lock.
     _file: File,
 }
 
-/// Leases that this process has taken: none has the lock of another.
+/// The number of leases that this process has taken; makes the names of lock files unique.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// A folder, by device and inode.
+/// A folder's device and inode.
 type FolderId = (u64, u64);
 
-/// The leases of this process: a lock doesn't keep a process from itself.
+/// The leases of this process: a lock doesn't exclude other threads of the same process.
 static HELD: Mutex<BTreeMap<FolderId, Weak<Lease>>> = Mutex::new(BTreeMap::new());
 
 impl Lease {
-    /// Takes the lease of a folder; none if its file system keeps no locks.
+    /// Takes the lease of a folder; none if its file system doesn't support locks.
     ///
     /// # Errors
     /// [`Error::Held`] by another run, or by a newer attempt of this one; [`Error::Io`].
@@ -118,7 +120,7 @@ impl Lease {
         Ok(Lease { folder, lock, _file: file })
     }
 
-    /// Whether it is still this one's.
+    /// Returns `Ok` while the lease belongs to this attempt.
     ///
     /// # Errors
     /// [`Error::Held`] if another attempt has taken it over.
@@ -128,7 +130,7 @@ impl Lease {
                 let path = self.folder.parent().unwrap_or(&self.folder).to_owned();
                 Err(Error::Held { path, run, host, process })
             }
-            // A file that somebody removed says nothing of another writer.
+            // A missing file doesn't indicate another writer.
             _ => Ok(()),
         }
     }
@@ -136,12 +138,13 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // What stays is locked by nobody, and goes when the next writer looks at it.
+        // A file that stays isn't locked, and the next writer removes it.
         let _ = fs::remove_file(self.folder.join(&self.lock));
     }
 }
 
-/// Keeps others from taking the lease meanwhile; none if the file system keeps no locks.
+/// Locks the guard, so that no other process takes the lease meanwhile; none if the file system doesn't
+/// support locks.
 fn guard(folder: &Path) -> Result<Option<File>, Error> {
     let path = folder.join(layout::WRITER_GUARD);
     let failed = |source| Error::io("lock", &path, source);
@@ -164,7 +167,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(path)
 }
 
-/// Who has written its name there; none if nobody has, or that can't be read.
+/// Reads the writer's name; none if it is missing or unreadable.
 fn read_holder(folder: &Path) -> Option<Holder> {
     let path = folder.join(layout::WRITER);
     if fs::metadata(&path).ok()?.len() > HOLDER_BYTES_MAX {
@@ -173,7 +176,7 @@ fn read_holder(folder: &Path) -> Option<Holder> {
     unseal(&fs::read(&path).ok()?, MAGIC, VERSION).ok()
 }
 
-/// Whether the holder's lock is held. That of a dead one is removed.
+/// Reports whether the holder's lock is held. Removes the lock file of a dead holder.
 fn is_alive(folder: &Path, holder: &Holder) -> io::Result<bool> {
     if holder.lock.contains('/') {
         return Ok(false);

@@ -1,17 +1,20 @@
-//! The checkpoint store: tensors in, durable folders out, and never a torn or flipped one offered back.
+//! The checkpoint store: saves tensors into durable folders, and never offers a torn or corrupted checkpoint.
 //!
-//! Keeps A-6 (a checkpoint is visible only when complete and verified; the last good one is never the one being
-//! replaced), A-7 (after a failed fsync the writer is poisoned and says so), A-9 (disk types have a version and stay
-//! inside) and A-10 (every name, header, manifest, list and wait has a limit).
+//! Keeps A-6 (a checkpoint is visible only when complete and verified; the last good one is never the one
+//! being replaced), A-7 (after a failed fsync the writer is poisoned and says so), A-9 (disk types have a
+//! version and stay inside) and A-10 (every name, header, manifest, list and wait has a limit).
 //!
-//! On disk a checkpoint is a folder, `step-0000000100/`, with one safetensors file per rank and a `manifest.json` that
-//! names every tensor with its BLAKE3 hash. It is built aside in `.partial-...` and renamed in one piece: what has its
-//! final name is complete. Ranks of a gang meet only through the file system: each writes its shard and an index of
-//! it, rank 0 commits when it has seen them all.
+//! On disk a checkpoint is a folder, `step-0000000100/`, with one safetensors file per rank and a
+//! `manifest.json` that names every tensor with its BLAKE3 hash. The folder is built as `.partial-...` and
+//! then renamed, so a folder under its final name is complete. Ranks of a gang communicate only through the
+//! file system: each rank writes its shard and an index of it, and rank 0 commits when it has seen all
+//! indexes.
 //!
-//! What all ranks hold alike, each passes to [`Store::save`], and rank `r` writes what is dealt to it (largest first, to the
-//! rank with the fewest bytes so far); what differs after all is refused by name ([`Compare`]). Of tensors that are cut each rank passes its own part ([`PartOf`]); a [`Snapshot`]
-//! reads any box of any tensor back, so a checkpoint can be loaded by any number of ranks, cut in any way.
+//! Every rank passes all replicated tensors to [`Store::save`], and each rank writes the ones assigned to it
+//! (largest first, to the rank with the fewest bytes so far). If the replicas differ, the save is refused and
+//! the error names the tensor ([`Compare`]). Of a sharded tensor, each rank passes its own part ([`PartOf`]).
+//! A [`Snapshot`] reads any box of any tensor, so a checkpoint can be loaded by any number of ranks and with
+//! any sharding.
 
 mod alike;
 pub mod archive;

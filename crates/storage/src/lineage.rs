@@ -1,9 +1,9 @@
-//! Which save a checkpoint follows: branches of a folder's saves.
+//! The order of saves: the branches of a folder, and the save that each checkpoint follows.
 //!
-//! Training that goes on from an older checkpoint, or from none, begins a new branch: what was saved after that point is
-//! abandoned, whatever its steps are. So "the newest" goes by the order of saves on the line of the current branch, and
-//! never by the highest step. A checkpoint without a lineage is of a program from before there were branches: all of these are one
-//! branch, in the order of their steps.
+//! Training that resumes from an older checkpoint, or starts anew, begins a new branch: what was saved after
+//! that point is abandoned, whatever its steps. So "the newest" is decided by the order of saves on the line
+//! of the current branch, never by the highest step. Checkpoints without a lineage were saved before branches
+//! existed; together they form one branch, in the order of their steps.
 
 use std::fmt;
 
@@ -12,24 +12,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::digest::FramedHasher;
 
-/// The most branches that a line goes back to; of one that forked more often the oldest are forgotten, and what they saved is left alone.
+/// The most branches that a line goes back to. If it forked more often, the oldest are forgotten, and their
+/// saves are left alone.
 pub(crate) const FORKS_MAX: usize = 256;
 /// The most bytes of a run's name.
 pub const RUN_BYTES_MAX: usize = 128;
 
-/// A branch's name: 64 bits that no other branch has, but for those that were saved before there were branches.
+/// A branch's id: 64 bits, unique, except that all saves from before branches existed share one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Branch(u64);
 
-/// When a save was made, among all of a folder: by the clock, or right after the save before if the clock says earlier than that.
+/// The position of a save in the order of a folder's saves: the clock's time, or just after the previous save
+/// if the clock is behind that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Moment {
-    /// Nanoseconds since the Unix epoch; 0 of what was saved before there were branches.
+    /// Nanoseconds since the Unix epoch; 0 for saves from before branches existed.
     pub(crate) order: u64,
     pub(crate) step: u64,
 }
 
-/// Where a line left a branch.
+/// The point where a line left a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fork {
     pub(crate) branch: Branch,
@@ -37,37 +39,37 @@ pub(crate) struct Fork {
     pub(crate) last: Moment,
 }
 
-/// A branch and those that it came from.
+/// A branch and the branches it came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Line {
     pub(crate) branch: Branch,
-    /// The oldest first.
+    /// The forks, oldest first.
     pub(crate) forks: Vec<Fork>,
 }
 
-/// A save that was loaded: its line, and its moment in it.
+/// A save that was loaded: its line, and its moment on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
     pub(crate) line: Line,
     pub(crate) last: Moment,
 }
 
-/// What a manifest says of where its checkpoint stands among the others.
+/// A checkpoint's position among the others, as its manifest records it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lineage {
-    /// Who saved it.
+    /// The run that saved it.
     pub(crate) run: String,
-    /// In nanoseconds since the Unix epoch.
+    /// Nanoseconds since the Unix epoch.
     pub(crate) saved_at: u64,
     /// See [`Moment::order`].
     pub(crate) order: u64,
-    /// The step of the save before it on its line.
+    /// The step of the previous save on its line.
     pub(crate) parent: Option<u64>,
     pub(crate) line: Line,
 }
 
 impl Branch {
-    /// The branch that this save begins.
+    /// Returns the branch that a save begins.
     fn begun_by(run: &str, moment: Moment) -> Branch {
         let mut hasher = FramedHasher::new("gangline branch 1");
         hasher.field(run.as_bytes());
@@ -110,12 +112,12 @@ impl<'de> Deserialize<'de> for Branch {
 }
 
 impl Line {
-    /// Whether a save of this branch and moment belongs to the line.
+    /// Reports whether a save of this branch and moment belongs to the line.
     pub(crate) fn holds(&self, branch: Branch, moment: Moment) -> bool {
         branch == self.branch || self.forks.iter().any(|fork| fork.branch == branch && moment <= fork.last)
     }
 
-    /// A line of its own that begins with this save, after `last` of `from` or after nothing.
+    /// Returns a new line that begins with this save, after a moment of the line `from` or after nothing.
     pub(crate) fn begin(run: &str, moment: Moment, from: Option<(&Line, Moment)>) -> Line {
         let mut forks = Vec::new();
         if let Some((line, last)) = from {
@@ -126,14 +128,14 @@ impl Line {
         Line { branch: Branch::begun_by(run, moment), forks }
     }
 
-    /// Where it left the branch that it came from last.
+    /// Returns the step at which it left its previous branch.
     pub(crate) fn forked_at(&self) -> Option<Step> {
         self.forks.last().map(|fork| Step(fork.last.step))
     }
 }
 
 impl Lineage {
-    /// The rule that it breaks, if it breaks one.
+    /// Returns the rule that the lineage breaks, if any.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if self.run.len() > RUN_BYTES_MAX {
             Some("its run's name is longer than 128 bytes")

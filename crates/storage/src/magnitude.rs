@@ -1,7 +1,8 @@
-//! How far tensors of one checkpoint are from those of another: in numbers, not in bytes.
+//! Measures the numerical difference between the tensors of two checkpoints.
 //!
-//! One side is read as for a load, on several threads, each byte checked; of the other the bytes of the same elements are read
-//! where they lie, a block at a time (A-10: memory doesn't depend on the tensors), and all of that side is checked afterwards.
+//! One side is read as for a load, on several threads, with every byte checked; the bytes of the same
+//! elements are read from the other side's files, a block at a time (A-10: memory doesn't depend on the
+//! tensors), and that side is checked afterwards.
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -16,40 +17,41 @@ use crate::{Error, Snapshot};
 /// Bytes of each side that are compared at once.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// What the elements of a tensor, or of several, are in one checkpoint and in another. A complex number counts as two elements.
+/// The difference between the elements of one or several tensors in two checkpoints. A complex number counts
+/// as two elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Magnitude {
-    /// Elements.
+    /// The number of elements.
     pub elements: u64,
-    /// Elements whose bits differ.
+    /// The number of elements whose bits differ.
     pub changed: u64,
-    /// The largest difference of an element that is finite on both sides.
+    /// The largest absolute difference of elements that are finite on both sides.
     pub max_abs: f64,
-    /// The sum of the squares of these differences, and of the elements as they were: of those that are finite on both sides.
+    /// The sums of squares over the elements that are finite on both sides.
     pub squares: Squares,
-    /// Elements that were no number.
+    /// The number of elements that were NaN.
     pub nan_before: u64,
-    /// Elements that are no number.
+    /// The number of elements that are NaN now.
     pub nan_after: u64,
-    /// Elements that were infinite.
+    /// The number of elements that were infinite.
     pub infinite_before: u64,
-    /// Elements that are infinite.
+    /// The number of elements that are infinite now.
     pub infinite_after: u64,
 }
 
 /// Sums of squares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Squares {
-    /// Of differences.
+    /// Of the differences.
     pub difference: f64,
-    /// Of elements as they were.
+    /// Of the earlier elements.
     pub before: f64,
-    /// How many elements that is.
+    /// The number of elements summed.
     pub elements: u64,
 }
 
 impl Magnitude {
-    /// The root of the mean square of the differences; none without elements that are finite on both sides.
+    /// Returns the root mean square of the differences; none without elements that are finite on both sides.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a mean over 2^53 elements isn't exact anyway")]
     pub fn rms(&self) -> Option<f64> {
@@ -57,14 +59,14 @@ impl Magnitude {
         (elements > 0).then(|| (difference / elements as f64).sqrt())
     }
 
-    /// The length of the difference as a part of the length of what was (L2 norms); none if that was zero.
+    /// Returns the L2 norm of the difference relative to that of the earlier elements; none if that was zero.
     #[must_use]
     pub fn relative_l2(&self) -> Option<f64> {
         let Squares { difference, before, .. } = self.squares;
         (before > 0.0).then(|| (difference / before).sqrt())
     }
 
-    /// Of the elements of both.
+    /// Combines the measurements of two sets of elements.
     #[must_use]
     pub fn and(self, other: &Magnitude) -> Magnitude {
         Magnitude {
@@ -100,21 +102,22 @@ impl Magnitude {
     }
 }
 
-/// A part of a tensor on the other side, which a box is read for.
+/// A part of a tensor on the other side, and the box to read for it.
 struct Part<'a> {
-    /// Which of the tensors asked for.
+    /// The index of the tensor.
     tensor: usize,
     shard: &'a Shard<'a>,
     placed: Placed<'a>,
 }
 
 impl Snapshot {
-    /// Measures what has become of tensors between this checkpoint and a later one, which both have with one type and shape,
-    /// however each was cut. None of one whose elements are no numbers here (6-bit floats).
+    /// Measures how tensors differ between this checkpoint and a later one. Both must have them with the same
+    /// type and shape; their shardings may differ. None for types that can't be decoded as numbers (6-bit
+    /// floats).
     ///
     /// # Errors
-    /// [`Error::InvalidTensor`] for a tensor that isn't in both, or not with one type and shape; [`Error::Corrupt`] naming the
-    /// file and tensor that isn't what was saved; [`Error::Io`].
+    /// [`Error::InvalidTensor`] for a tensor that isn't in both, or differs in type or shape;
+    /// [`Error::Corrupt`] naming the file and tensor that isn't what was saved; [`Error::Io`].
     pub fn measure(&self, after: &Snapshot, names: &[&str]) -> Result<Vec<Option<Magnitude>>, Error> {
         let elements = names.iter().map(|name| self.elements(after, name)).collect::<Result<Vec<_>, Error>>()?;
         let files: Vec<(PathBuf, &ShardRecord)> = after.files();
@@ -132,12 +135,12 @@ impl Snapshot {
             let mut total = sums[part.tensor].lock().unwrap_or_else(PoisonError::into_inner);
             *total = total.and(&sum);
             if let Err(error) = added {
-                // Others' failures are of the same files.
+                // Only the first failure is kept: the others are of the same files.
                 let _ = failure.set(error);
             }
         })?;
         failure.into_inner().map_or(Ok(()), Err)?;
-        // What was read of the other side may be damage: then that is to be said.
+        // The other side may be damaged: its check reports that.
         after.scatter(&boxes, |_, _, _, _| ())?;
         let sums = sums.into_iter().map(|sum| sum.into_inner().unwrap_or_else(PoisonError::into_inner));
         Ok(sums.zip(&elements).map(|(sum, elements)| elements.as_ref().map(|_| sum)).collect())
@@ -153,7 +156,7 @@ impl Snapshot {
     }
 }
 
-/// The parts of the tensors that can be measured.
+/// Returns the parts of the tensors that can be measured.
 fn parts_of<'a>(shards: &'a [Shard<'a>], names: &[&str], elements: &[Option<Elements>]) -> Vec<Part<'a>> {
     let mut order: Vec<usize> = (0..names.len()).filter(|index| elements[*index].is_some()).collect();
     order.sort_by_key(|index| names[*index]);
@@ -167,7 +170,7 @@ fn parts_of<'a>(shards: &'a [Shard<'a>], names: &[&str], elements: &[Option<Elem
 }
 
 impl Part<'_> {
-    /// Adds the elements of a run: as they were, and as this side has them so many bytes after its first.
+    /// Adds the elements of a run, which lie in this part `to` bytes after its first byte.
     fn add(&self, to: usize, run: &[u8], elements: &Elements, sum: &mut Magnitude) -> Result<(), Error> {
         let mut buffer = [0; BLOCK_BYTES];
         let mut start = self.placed.start + to as u64;

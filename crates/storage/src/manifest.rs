@@ -1,5 +1,6 @@
-//! The disk types (A-9): the manifest that is committed last, and the index by which a rank tells rank 0 that its
-//! shard is durable. Both are one JSON object whose last member is a checksum over all bytes before it.
+//! The disk types (A-9): the manifest, which is committed last, and the index with which a rank tells rank 0
+//! that its shard is durable. Both are one JSON object whose last member is a checksum over all bytes before
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,26 +20,27 @@ use crate::region::{Region, WholeRecord, fill};
 use crate::tensor::{byte_count, is_of_whole_bytes, name_fault};
 use crate::{DIMENSIONS_MAX, DataType, Digest, Error, Flaw, TENSORS_MAX, layout};
 
-/// What a manifest says it is.
+/// The magic of a manifest.
 pub(crate) const MANIFEST_MAGIC: &str = "gangline-checkpoint";
-/// What an index says it is.
+/// The magic of an index.
 pub(crate) const INDEX_MAGIC: &str = "gangline-shard-index";
-/// The newest format version read; what is written is of the oldest that can say it.
+/// The newest format version that is read. Files are written in the oldest version that can express them.
 pub(crate) const FORMAT_VERSION: u32 = 3;
-/// The version of what holds no parts of tensors, which older programs read as well.
+/// The version of checkpoints without sharded tensors, which older programs can read.
 const WITHOUT_PARTS: u32 = 1;
-/// The version of what holds parts of tensors, and one file of tensors for each rank.
+/// The version of checkpoints with sharded tensors and one file per rank.
 pub(crate) const ONE_FILE_A_RANK: u32 = 2;
 /// The most ranks in a gang.
 pub const WORLD_SIZE_MAX: u32 = 65_536;
-/// The most tensors and parts of tensors in a checkpoint, all ranks together.
+/// The most tensors and parts of tensors in a checkpoint, over all ranks.
 pub(crate) const PARTS_MAX: usize = 8_000_000;
-/// The most files of tensors in a checkpoint: one for each rank, and more of ranks whose tensors don't fit the header of one.
+/// The most shard files in a checkpoint: one per rank, and more for ranks whose tensors exceed the header of
+/// one.
 pub(crate) const FILES_MAX: usize = WORLD_SIZE_MAX as usize;
-/// The largest manifest or index written or read: a tensor takes some 230 bytes of it.
+/// The largest manifest or index written or read; each tensor takes about 230 bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 2 << 30;
 
-/// A tensor as a file knows it.
+/// The record of a tensor in a manifest or index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TensorRecord {
     pub(crate) name: String,
@@ -52,7 +54,7 @@ pub(crate) struct TensorRecord {
 }
 
 impl TensorRecord {
-    /// Where it lies in the whole tensor.
+    /// Returns the tensor's box in the whole tensor.
     pub(crate) fn region(&self) -> Region {
         match &self.part_of {
             None => Region::whole(&self.shape),
@@ -60,18 +62,19 @@ impl TensorRecord {
         }
     }
 
-    /// Where it begins in the whole tensor, if it is a part of one.
+    /// Returns its first element in the whole tensor, if this is a part.
     fn offsets(&self) -> Option<&[usize]> {
         self.part_of.as_ref().map(|whole| whole.offsets.as_slice())
     }
 
-    /// The whole tensor's shape.
+    /// Returns the whole tensor's shape.
     fn whole_shape(&self) -> &[usize] {
         self.part_of.as_ref().map_or(&self.shape, |whole| &whole.shape)
     }
 }
 
-/// A shard as a file knows it. Its header's hash and its tensors' hashes cover every byte of it.
+/// The record of a shard in a manifest or index. The hashes of its header and of its tensors cover every byte
+/// of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ShardRecord {
     pub(crate) rank: u32,
@@ -81,7 +84,7 @@ pub(crate) struct ShardRecord {
 }
 
 impl ShardRecord {
-    /// Whether a file of its size has room for its tensors, of which each has a size that can be counted.
+    /// Reports whether the file is large enough for its tensors, and no tensor's size overflows.
     fn can_hold_its_tensors(&self) -> bool {
         let mut sizes = self.tensors.iter().filter_map(|tensor| byte_count(tensor.data_type, &tensor.shape));
         sizes.try_fold(0_u64, |sum, bytes| sum.checked_add(bytes)).is_some_and(|sum| sum <= self.bytes)
@@ -101,7 +104,7 @@ pub(crate) struct Manifest {
     pub(crate) metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) metadata_types: NoteTypes,
-    /// None of what was saved before there were branches. Not part of the content hash.
+    /// None for checkpoints saved before branches existed. Not part of the content hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lineage: Option<Lineage>,
     pub(crate) shards: Vec<ShardRecord>,
@@ -115,80 +118,82 @@ pub(crate) struct ShardIndex {
     pub(crate) step: u64,
     pub(crate) writer: u64,
     pub(crate) world_size: u32,
-    /// Over the metadata and the names, types and shapes of the tensors that all ranks hold alike, those in parts left out: equal
-    /// on ranks that save the same thing.
+    /// Over the metadata and the names, types and shapes of the replicated tensors: equal on ranks that save
+    /// the same state.
     pub(crate) plan_blake3: Digest,
-    /// Of the times in a row that this step was to be saved, which one this is.
+    /// How many times in a row this step was requested, this time included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) turn: Option<u32>,
-    /// Digests of what all ranks hold alike.
+    /// Digests of the replicated tensors and values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) alike: Option<String>,
     pub(crate) shard: ShardRecord,
-    /// The rank's further files, if its tensors don't fit the header of one.
+    /// The rank's further files, if its tensors exceed the header of one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) more: Vec<ShardRecord>,
 }
 
 impl ShardIndex {
-    /// All files of the rank.
+    /// Returns all files of the rank.
     pub(crate) fn files(&self) -> impl Iterator<Item = &ShardRecord> {
         std::iter::once(&self.shard).chain(&self.more)
     }
 }
 
-/// A complete checkpoint, as its manifest tells it.
+/// The description of a complete checkpoint, from its manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckpointInfo {
-    /// The step it holds the state after.
+    /// The step after which the state was saved.
     pub step: Step,
     /// The tag of the writer that saved it.
     pub writer: u64,
-    /// Ranks that wrote it.
+    /// The number of ranks that wrote it.
     pub world_size: u32,
-    /// Bytes of its shards.
+    /// The total size of its shards.
     pub bytes: Bytes,
-    /// Over the step and every tensor, whatever the files, paths and time. Of tensors that were saved whole it doesn't depend on
-    /// the ranks either; those saved in parts count part by part, so cut in another way the same state has another hash.
+    /// Hash over the step and every tensor, independent of files, paths and time. For tensors saved whole it
+    /// is also independent of the ranks; sharded tensors are hashed part by part, so the same state with
+    /// another sharding has another hash.
     pub content_hash: Digest,
-    /// What the trainer noted beside the tensors. Not part of the content hash.
+    /// Metadata that the trainer saved with the tensors. Not part of the content hash.
     pub metadata: BTreeMap<String, String>,
-    /// What of that was no text.
+    /// The types of the metadata values that are not text.
     pub metadata_types: NoteTypes,
-    /// When it was committed; none of one that was saved before this was noted.
+    /// When it was committed; none for checkpoints from before this was recorded.
     pub saved_at: Option<Timestamp>,
-    /// The run that saved it, as its writer is called ([`Options::run`](field@crate::Options::run)).
+    /// The run that saved it ([`Options::run`](field@crate::Options::run)).
     pub run: Option<String>,
-    /// The branch of saves that it belongs to.
+    /// The branch that it belongs to.
     pub branch: Branch,
-    /// The step of the save before it on its line, if there was one.
+    /// The step of the previous save on its line, if any.
     pub parent: Option<Step>,
     /// Its tensors, by name.
     pub tensors: Vec<TensorInfo>,
 }
 
-/// One tensor of a checkpoint.
+/// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TensorInfo {
     /// Its name.
     pub name: String,
     /// The type of its elements.
     pub data_type: DataType,
-    /// Its dimensions, as a whole.
+    /// The dimensions of the whole tensor.
     pub shape: Vec<usize>,
-    /// Its bytes, as a whole.
+    /// The bytes of the whole tensor.
     pub bytes: Bytes,
-    /// The BLAKE3 hash of its bytes; of one that was saved in parts, of what its parts are and of their hashes.
+    /// The BLAKE3 hash of its bytes; for a sharded tensor, of the descriptions and hashes of its parts.
     pub hash: Digest,
-    /// Parts that it was saved in.
+    /// The number of parts in which it was saved.
     pub parts: usize,
-    /// How it was cut, if it was: hashes of tensors say nothing of each other unless these are equal.
+    /// A digest of the sharding, if it is sharded: hashes of two tensors are comparable only if these are
+    /// equal.
     #[serde(skip)]
     pub(crate) cut: Option<Digest>,
 }
 
 impl Manifest {
-    /// The manifest of these shards, in the order of their ranks.
+    /// Returns the manifest of these shards, which are in the order of their ranks.
     pub(crate) fn over(
         step: Step,
         writer: u64,
@@ -214,31 +219,32 @@ impl Manifest {
         manifest
     }
 
-    /// Its files of tensors by name, in their order.
+    /// Returns its shard files by name, in their order.
     pub(crate) fn files(&self) -> impl Iterator<Item = (String, &ShardRecord)> {
         self.shards.iter().enumerate().map(|(at, shard)| (self.file_name(at), shard))
     }
 
-    /// The name of one of its files.
+    /// Returns the name of the file at an index.
     pub(crate) fn file_name(&self, at: usize) -> String {
         let number = |files: usize| u32::try_from(files).expect("files are checked to be few");
         layout::shard_file(number(at), number(self.shards.len()))
     }
 
-    /// Whether each rank has a file or more, in the order of the ranks.
+    /// Reports whether each rank has at least one file, in the order of the ranks.
     fn has_files_of_all_ranks(&self) -> bool {
         let mut ranks = self.shards.chunk_by(|a, b| a.rank == b.rank).map(|files| files[0].rank);
         ranks.by_ref().eq(0..self.world_size)
     }
 
-    /// All tensors and parts of tensors, by name and place.
+    /// Returns all tensors and parts of tensors, by name and offset.
     pub(crate) fn tensors(&self) -> Vec<&TensorRecord> {
         let mut tensors: Vec<&TensorRecord> = self.shards.iter().flat_map(|shard| &shard.tensors).collect();
         tensors.sort_by(|a, b| a.name.cmp(&b.name).then_with(|| a.offsets().cmp(&b.offsets())));
         tensors
     }
 
-    /// Whether the manifest agrees with itself, with the format's limits and with the folder it was found in.
+    /// Returns the reason why the manifest contradicts itself, the format's limits or its folder's step; none
+    /// if it is valid.
     fn fault(&self, step: u64) -> Option<&'static str> {
         let tensors = self.tensors();
         let is_sound = |tensor: &&TensorRecord| {
@@ -299,7 +305,8 @@ impl Manifest {
     }
 }
 
-/// Checks that what has one name is one whole tensor, or parts that fill one, and that there aren't too many.
+/// Checks that all records of one name are one whole tensor, or parts that cover one, and that their number
+/// is within the limit.
 ///
 /// # Errors
 /// [`Error::InvalidTensor`] naming the tensor; [`Error::Limit`].
@@ -326,7 +333,7 @@ pub(crate) fn check_parts(sorted: &[&TensorRecord]) -> Result<(), Error> {
     within("tensors", names, TENSORS_MAX)
 }
 
-/// The hash of a tensor: of its bytes, or of what its parts are.
+/// Returns the hash of a tensor: of its bytes, or of the descriptions of its parts.
 fn hash_parts(parts: &[&TensorRecord]) -> Digest {
     if let [TensorRecord { part_of: None, blake3, .. }] = parts {
         return *blake3;
@@ -338,7 +345,7 @@ fn hash_parts(parts: &[&TensorRecord]) -> Digest {
     hasher.finish()
 }
 
-/// What tells one way to cut a tensor from another; none if it is whole.
+/// Returns a digest that distinguishes shardings of a tensor; none if it is whole.
 fn cut_of(parts: &[&TensorRecord]) -> Option<Digest> {
     if let [TensorRecord { part_of: None, .. }] = parts {
         return None;
@@ -350,7 +357,7 @@ fn cut_of(parts: &[&TensorRecord]) -> Option<Digest> {
     Some(hasher.finish())
 }
 
-/// Adds a tensor, or a part of one.
+/// Adds a tensor, or a part of one, to the hash.
 fn hash_record(hasher: &mut FramedHasher, record: &TensorRecord) {
     hash_declaration(hasher, &record.name, record.data_type, &record.shape);
     if let Some(whole) = &record.part_of {
@@ -360,7 +367,7 @@ fn hash_record(hasher: &mut FramedHasher, record: &TensorRecord) {
     hasher.field(record.blake3.as_bytes());
 }
 
-/// The format version that can say what these shards hold.
+/// Returns the oldest format version that can express these shards.
 pub(crate) fn version_of(shards: &[ShardRecord]) -> u32 {
     let has = |what: fn(&TensorRecord) -> bool| shards.iter().any(|shard| shard.tensors.iter().any(what));
     let has_parts = || has(|tensor| tensor.part_of.is_some());
@@ -383,14 +390,14 @@ pub(crate) fn read_manifest(path: &Path, step: u64) -> Result<Manifest, Error> {
     }
 }
 
-/// Reads and checks a manifest's text, which is that of `step`.
+/// Parses and checks the text of the manifest of `step`.
 pub(crate) fn parse_manifest(text: &[u8], step: u64) -> Result<Manifest, Flaw> {
     let manifest: Manifest = unseal(text, MANIFEST_MAGIC, FORMAT_VERSION)?;
     manifest.fault(step).map_or(Ok(manifest), |what| Err(Flaw::Malformed { what }))
 }
 
-/// The hash of what a checkpoint holds: the step, then each tensor's name, type, shape and hash, by name. Tensors that were
-/// saved in parts count part by part, so cut in another way the same state has another hash.
+/// Returns the hash of a checkpoint's content: the step, then each tensor's name, type, shape and hash, by
+/// name. Sharded tensors are hashed part by part, so the same state with another sharding has another hash.
 pub(crate) fn content_hash(step: u64, sorted: &[&TensorRecord]) -> Digest {
     let mut hasher = FramedHasher::new("gangline checkpoint content 1");
     hasher.number(step);
@@ -401,7 +408,7 @@ pub(crate) fn content_hash(step: u64, sorted: &[&TensorRecord]) -> Digest {
     hasher.finish()
 }
 
-/// Adds a tensor's name, type and shape.
+/// Adds a tensor's name, type and shape to the hash.
 pub(crate) fn hash_declaration(hasher: &mut FramedHasher, name: &str, data_type: DataType, shape: &[usize]) {
     hasher.field(name.as_bytes());
     hasher.field(data_type.name().as_bytes());
@@ -415,14 +422,14 @@ const CHECKSUM_OPEN: &str = ",\"checksum\":\"";
 const CHECKSUM_CLOSE: &str = "\"}\n";
 const CHECKSUM_DIGITS: usize = 64;
 
-/// A JSON object with its checksum as the last member.
+/// Serializes a JSON object with its checksum as the last member.
 pub(crate) fn seal<T: Serialize>(body: &T) -> Vec<u8> {
     let mut text = serde_json::to_vec(body).expect("disk types have string keys and no failing serializer");
     assert_eq!(text.pop(), Some(b'}'), "disk types are objects");
     seal_text(text)
 }
 
-/// The same of an object's text up to its closing brace.
+/// Adds the checksum to the text of an object, which lacks the closing brace.
 pub(crate) fn seal_text(mut text: Vec<u8>) -> Vec<u8> {
     let checksum = Digest::of(&text).to_string();
     for part in [CHECKSUM_OPEN, &checksum, CHECKSUM_CLOSE] {
@@ -431,7 +438,7 @@ pub(crate) fn seal_text(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// The same, refused if it is larger than what is read again.
+/// Serializes like [`seal`], but refuses text that is larger than the limit for reading.
 ///
 /// # Errors
 /// [`Error::Limit`].
@@ -441,8 +448,8 @@ pub(crate) fn seal_within<T: Serialize>(body: &T, what: &'static str) -> Result<
     Ok(text)
 }
 
-/// Reads what [`seal`] wrote: checksum first, then magic and version, then the rest. Members this version doesn't
-/// know are ignored, so that a newer program may add some.
+/// Reads what [`seal`] wrote: checks the checksum first, then magic and version, then parses the rest.
+/// Members that this version doesn't know are ignored, so that a newer program may add some.
 pub(crate) fn unseal<T: DeserializeOwned>(text: &[u8], magic: &str, known: u32) -> Result<T, Flaw> {
     #[derive(Deserialize)]
     struct Head {
@@ -468,7 +475,7 @@ pub(crate) fn unseal<T: DeserializeOwned>(text: &[u8], magic: &str, known: u32) 
     serde_json::from_slice(text).map_err(|_| malformed("a member is missing or of the wrong type"))
 }
 
-/// Reads and unseals a bounded file.
+/// Reads and unseals a file, up to the size limit.
 pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path, magic: &str) -> Result<T, Error> {
     let file = open_present(path)?;
     let mut text = Vec::new();
@@ -479,7 +486,7 @@ pub(crate) fn read_sealed<T: DeserializeOwned>(path: &Path, magic: &str) -> Resu
     unseal(&text, magic, FORMAT_VERSION).map_err(|flaw| Error::corrupt(path, flaw))
 }
 
-/// Opens a file that has to be there. One that is a FIFO isn't waited for.
+/// Opens a file that must exist. Doesn't block on a FIFO.
 pub(crate) fn open_present(path: &Path) -> Result<File, Error> {
     let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     opened.map(File::from).map_err(io::Error::from).map_err(|source| match source.kind() {

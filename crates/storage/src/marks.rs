@@ -1,9 +1,11 @@
-//! What this machine has read and found good since it was started: a small file for each shard file, named by what the system
-//! says of that (device, inode, length, times) and by what the manifest says of its tensors, with a bit for each tensor.
+//! Marks: records of the tensors that this machine has read and found good since boot. Each shard file has
+//! one small mark file, named after the system's attributes of the shard (device, inode, length, times) and
+//! the manifest's record of its tensors, with a bit for each tensor.
 //!
-//! Marks only save work: one that is lost, torn or of another boot costs a hash and nothing else, so they aren't synced.
+//! Marks only save work: a mark that is lost, torn or from another boot costs another hash and nothing else,
+//! so they aren't synced.
 //!
-//! Invariant: no more than [`MARKS_MAX`] are kept, the newest.
+//! Invariant: at most [`MARKS_MAX`] are kept, the newest.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -17,23 +19,24 @@ use crate::shard::Shard;
 
 /// The most marks that are kept.
 const MARKS_MAX: usize = 1_024;
-/// A number that Linux draws at each start (random(4)).
+/// A random id that Linux draws at each boot (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Bytes of a boot id: a UUID's text and a newline.
 const BOOT_ID_BYTES_MAX: u64 = 64;
-/// Bytes of the digest that a mark ends with.
+/// Bytes of the digest at the end of a mark.
 const DIGEST_BYTES: usize = 32;
 
-/// What is known of some shards.
+/// The marks of some shards.
 #[derive(Debug)]
 pub(crate) struct Marks {
     folder: PathBuf,
-    /// Of each shard its mark's name, and a bit for each of its tensors; no name if nothing can be known of it.
+    /// For each shard its mark's name, and a bit for each of its tensors; no name if the shard can't have a
+    /// mark.
     known: Vec<(Option<String>, Vec<u8>)>,
 }
 
 impl Marks {
-    /// What the folder says of these shards.
+    /// Reads the marks of these shards.
     pub(crate) fn look(folder: &Path, shards: &[Shard<'_>]) -> Marks {
         let boot = is_own(folder).then(boot_id).flatten();
         let look = |shard: &Shard<'_>| {
@@ -45,13 +48,13 @@ impl Marks {
         Marks { folder: folder.to_owned(), known: shards.iter().map(look).collect() }
     }
 
-    /// Whether a tensor was found good before.
+    /// Reports whether a tensor was found good before.
     pub(crate) fn has(&self, Piece { shard, tensor, .. }: Piece) -> bool {
         let (name, bits) = &self.known[shard];
         name.is_some() && bits[tensor / 8] >> (tensor % 8) & 1 == 1
     }
 
-    /// Notes that these were found good, unless their file has changed since it was looked at.
+    /// Marks these pieces as good, unless their file has changed since its mark was read.
     pub(crate) fn note(&mut self, shards: &[Shard<'_>], pieces: &[Piece]) {
         let Some(boot) = boot_id() else { return };
         let mut is_new = vec![false; shards.len()];
@@ -62,7 +65,7 @@ impl Marks {
         for ((shard, (name, bits)), is_new) in shards.iter().zip(&self.known).zip(is_new) {
             let is_same = name.is_some() && name_of(&boot, shard) == *name;
             if let (Some(name), true, true) = (name, is_same, is_new) {
-                // What can't be noted is hashed again the next time.
+                // Without the mark, the tensors are hashed again the next time.
                 let _ = write(&self.folder, name, bits);
             }
         }
@@ -70,7 +73,8 @@ impl Marks {
     }
 }
 
-/// Whether a folder, which is made if it isn't there, is this user's own and nobody else may write to it.
+/// Reports whether a folder belongs to this user and nobody else may write to it. Creates it if it is
+/// missing.
 fn is_own(folder: &Path) -> bool {
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     let own = rustix::process::geteuid().as_raw();
@@ -100,7 +104,7 @@ fn name_of(boot: &[u8], shard: &Shard<'_>) -> Option<String> {
     Some(hasher.finish().to_string())
 }
 
-/// The bits of a mark, if it is whole.
+/// Returns the bits of a mark, if it is intact.
 fn read(path: &Path, length: usize) -> Option<Vec<u8>> {
     let mut bits = Vec::new();
     let whole = length + DIGEST_BYTES;
@@ -138,7 +142,7 @@ mod tests {
 
     const BYTES: usize = 5_000;
 
-    /// A store with one tensor, one byte of whose file was changed since.
+    /// Returns a store with one tensor, one byte of whose file was changed after the save.
     fn damaged(root: &Path) -> Store {
         let store = Store::open(root, Options::default()).expect("a store");
         let tensor =

@@ -1,7 +1,7 @@
-//! Whole pages of memory: a process's own, or a file's in memory (tmpfs), which outlives the process.
+//! Memory in whole pages: the process's own, or a file in memory (tmpfs), which outlives the process.
 //!
-//! Pages are asked for as huge ones, because the first write to each takes a fault, and 512 times fewer faults are what
-//! makes new memory usable at once (`madvise(2)`, `MADV_HUGEPAGE`; where the system knows none, nothing is lost).
+//! Huge pages are requested, because the first write to each page takes a fault, and 512 times fewer faults
+//! make new memory usable at once (`madvise(2)`, `MADV_HUGEPAGE`; without support for them nothing is lost).
 
 use std::fs::File;
 use std::io;
@@ -10,28 +10,28 @@ use std::path::{Path, PathBuf};
 use memmap2::{Advice, MmapMut, MmapOptions};
 use rustix::fs::{Mode, OFlags};
 
-/// What direct I/O is aligned to, in memory and in the file: a page, and at least a sector of every disk.
+/// The alignment of direct I/O, in memory and in the file: a page, and at least a sector of every disk.
 pub(crate) const PAGE: usize = 4_096;
 
-/// Bytes that start at a page.
+/// Bytes that start at a page boundary.
 #[derive(Debug)]
 pub(crate) struct Memory {
     map: MmapMut,
-    /// The file that they are; removed with them.
+    /// The file behind them, which is removed with them.
     file: Option<PathBuf>,
 }
 
 impl Memory {
-    /// So many bytes of this process's own, all zero.
+    /// Allocates zeroed bytes of the process's own.
     pub(crate) fn own(bytes: usize) -> io::Result<Memory> {
         let map = MmapOptions::new().len(bytes.max(PAGE)).map_anon()?;
-        // Advice that isn't taken costs time and nothing else.
+        // If the advice is ignored, only time is lost.
         let _ = map.advise(Advice::HugePage);
         Ok(Memory { map, file: None })
     }
 
-    /// So many bytes that are a new file in memory. All are made room for now: a full file system is an error here rather than
-    /// a signal later.
+    /// Creates a file in memory with this many bytes. All its space is reserved now: a full file system is an
+    /// error here rather than a signal later.
     pub(crate) fn new_file(path: PathBuf, bytes: usize) -> io::Result<Memory> {
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
         let mapped = file.set_len(bytes as u64).and_then(|()| map(&file)).inspect_err(|_| remove(&path))?;
@@ -41,7 +41,8 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The file at `path`, as whoever made it left it. A link isn't followed, and what is no file isn't waited for.
+    /// Maps the file at `path`, with the content that its creator left. Doesn't follow a link, and doesn't
+    /// block on anything that isn't a file.
     pub(crate) fn found_file(path: PathBuf) -> io::Result<Memory> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(&path, flags, Mode::empty())?);
@@ -51,17 +52,17 @@ impl Memory {
         Ok(Memory { map: map(&file)?, file: Some(path) })
     }
 
-    /// The file that they are, if they are one.
+    /// Returns the file behind the bytes, if there is one.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// All of them.
+    /// Returns all bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.map
     }
 
-    /// All of them.
+    /// Returns all bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map
     }
@@ -73,15 +74,16 @@ impl Drop for Memory {
     }
 }
 
-/// One that can't be removed goes with its folder.
+/// Ignores errors: a file that stays is removed with its folder.
 fn remove(file: &Path) {
     let _ = std::fs::remove_file(file);
 }
 
 #[expect(unsafe_code, reason = "a file that is mapped may be cut short by others: see below")]
 fn map(file: &File) -> io::Result<MmapMut> {
-    // SAFETY: the file is one of a staging folder, which belongs to one user and which nobody writes to but the rank whose
-    // memory it is and, when that has ended, whoever finishes its saves. Neither changes a file's length once it is mapped.
+    // SAFETY: the file is in a staging folder, which belongs to one user. Only the rank that created the file
+    // writes to it and, when that rank has ended, the process that finishes its saves. Neither changes a
+    // file's length once it is mapped.
     unsafe { MmapMut::map_mut(file) }
 }
 

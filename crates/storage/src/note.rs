@@ -1,4 +1,4 @@
-//! What a trainer notes beside the tensors: text by name, and of what was a number or a truth value the type.
+//! The metadata that a trainer saves with the tensors: text by name, and the types of numbers and booleans.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use crate::error::within;
 /// The most bytes of metadata, names and values together.
 pub const METADATA_BYTES_MAX: usize = 64 << 10;
 
-/// What a note was before it became text.
+/// The original type of a value that is stored as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoteType {
-    /// A whole number, in decimal.
+    /// An integer, in decimal.
     Integer,
-    /// A floating-point number, as its shortest text that reads back; also `nan`, `inf` and `-inf`.
+    /// A floating-point number, as the shortest text that parses to it; also `nan`, `inf` and `-inf`.
     Float,
     /// `true` or `false`.
     Boolean,
 }
 
-/// Types of notes by their names; what isn't named is text.
+/// Types of metadata values by name; values without a type are text.
 pub type NoteTypes = BTreeMap<String, NoteType>;
 
 impl NoteType {
-    /// Whether this is the text of such a value.
+    /// Reports whether the text is a value of this type.
     #[must_use]
     pub fn fits(self, text: &str) -> bool {
         match self {
@@ -50,7 +50,7 @@ pub(crate) fn check(metadata: &BTreeMap<String, String>, types: &NoteTypes) -> R
     }
 }
 
-/// The rule that types of notes break, if they break one.
+/// Returns the rule that the types break, if any.
 pub(crate) fn fault(metadata: &BTreeMap<String, String>, types: &NoteTypes) -> Option<&'static str> {
     let fits = |(name, kind): (&String, &NoteType)| metadata.get(name).is_some_and(|text| kind.fits(text));
     (!types.iter().all(fits)).then_some("a note of the metadata isn't of the type that it is said to be")

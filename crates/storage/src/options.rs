@@ -1,4 +1,4 @@
-//! How a store is opened.
+//! Options for opening a store.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -15,80 +15,85 @@ use crate::manifest::WORLD_SIZE_MAX;
 use crate::retention::Rule;
 use crate::{Bytes, Compare, Error, Step, Tier};
 
-/// What tells the time.
+/// A source of the current time.
 pub type Clock = dyn Fn() -> Timestamp + Send + Sync;
 
-/// The system's clock.
+/// Returns the system clock's time.
 pub(crate) fn system_time() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Timestamp::EPOCH + since
 }
 
-/// The name of this process's runs, random.
+/// Returns the random name of the run for which this process saves by default.
 fn own_run() -> &'static str {
     static OWN: OnceLock<String> = OnceLock::new();
     OWN.get_or_init(|| {
-        // The standard library's hashers are keyed at random by the operating system.
+        // The standard library seeds each `RandomState` from the operating system's random numbers.
         let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), std::process::id());
         format!("run-{random:016x}")
     })
 }
 
-/// How a [`Store`](crate::Store) is opened. The default is a lone writer that keeps the last two checkpoints.
+/// Options of a [`Store`](crate::Store). The default is a single writer that keeps the last two checkpoints.
 #[derive(Clone)]
 pub struct Options {
-    /// Who opens it.
+    /// The role of this process.
     pub role: Role,
     /// How many good checkpoints stay after each commit; `None` keeps all.
     pub keep: Option<NonZeroUsize>,
-    /// Reasons to keep more checkpoints of the current line than these. Nothing of another branch is removed by retention.
+    /// Rules that keep additional checkpoints of the current line. Retention removes nothing of other
+    /// branches.
     pub rules: Vec<Rule>,
-    /// The run that saves, at most 128 bytes: two attempts of one run may take the folder over from each other, and no other run may
-    /// write there meanwhile. `None` is a run of this process alone.
+    /// The run that saves, at most 128 bytes. Two attempts of one run may take the folder over from each
+    /// other; no other run may write there meanwhile. `None` stands for a run of this process alone.
     pub run: Option<String>,
-    /// What saves are dated by; the system's clock by default.
+    /// The clock that dates saves; the system's clock by default.
     pub clock: Arc<Clock>,
-    /// How long a gang's rank 0 waits for the other ranks' shards, and they for its commit.
+    /// How long rank 0 waits for the other ranks' shards, and the other ranks for rank 0's commit.
     pub commit_timeout: Duration,
-    /// How ranks compare what they hold alike.
+    /// How ranks compare replicated tensors.
     pub compare: Compare,
-    /// A folder in memory (tmpfs) that outlives this process, as Gangline's supervisor gives its ranks one in
-    /// `GANGLINE_STAGING_DIR`: saves are copied there, and one that is copied when its rank dies is finished by
-    /// [`finish_staged`](crate::finish_staged). What there is no room for is copied to the process's own memory.
+    /// A folder in memory (tmpfs) that outlives this process; Gangline's supervisor passes one to its ranks
+    /// in `GANGLINE_STAGING_DIR`. Saves are copied there, and [`finish_staged`](crate::finish_staged)
+    /// finishes a save whose rank dies after the copy. A copy that doesn't fit there goes to the process's
+    /// own memory.
     pub staging: Option<PathBuf>,
-    /// The most host memory that the copies of this process's saves take, under way and kept for the next; `None` for up to two
-    /// copies. A save that would take more waits until an earlier one is durable; one that takes more by itself is refused.
+    /// The most host memory that copies of this process's saves take, in flight and kept for later saves;
+    /// `None` for up to two copies. A save that would exceed it waits until an earlier save is durable; a
+    /// save that is larger by itself is refused.
     pub memory_max: Option<Bytes>,
-    /// Whether the memory of copies is kept for the next saves, which are several times faster for that, until the store is
-    /// dropped; else it goes back to the system as soon as a save is durable.
+    /// Whether the memory of copies is kept for later saves until the store is dropped, which makes them
+    /// several times faster. Otherwise it returns to the system as soon as a save is durable.
     pub keeps_memory: bool,
-    /// An archive to which rank 0 pushes checkpoints in the background, the newest first. Dropping the store waits for that.
+    /// An archive to which rank 0 pushes checkpoints in the background, newest first. Dropping the store
+    /// waits for it.
     pub archive: Option<Tier>,
-    /// Only checkpoints before this step count as the newest, as Gangline's supervisor tells its ranks in
-    /// `GANGLINE_RESTORE_BELOW` when numbers went bad: later ones may hold what made them so.
+    /// Only checkpoints before this step count as the newest. Gangline's supervisor passes the step in
+    /// `GANGLINE_RESTORE_BELOW` when training diverged: later checkpoints may hold the cause.
     pub restore_below: Option<Step>,
-    /// Asked before each change to the disk; for tests that kill or fill it there.
+    /// A hook that is called before each change to the disk, for tests that fail or kill the writer there.
     pub disk_hook: Option<DiskHook>,
 }
 
-/// Who opens a store.
+/// The role in which a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Somebody who looks: opening changes nothing on disk, and [`Store::save`](crate::Store::save) is refused.
+    /// Only reads: opening changes nothing on disk, and [`Store::save`](crate::Store::save) is refused.
     Reader,
-    /// A rank that saves. Opening creates the folder and clears away what dead writers left half-written.
+    /// A rank that saves. Opening creates the folder and removes files that dead writers left half-written.
     Writer {
         /// This process's rank, from 0.
         rank: u32,
-        /// Ranks in the gang, all saving the same replicated state.
+        /// The number of ranks in the gang, all of which save the same replicated state.
         world_size: u32,
-        /// Grows with each attempt (its number, say) and is equal on all ranks of one. Half-written saves of another
-        /// tag are never mixed in, those of a lower one are cleared away.
+        /// Grows with each attempt (for example, the attempt's number) and is equal on all ranks of one
+        /// attempt. Half-written saves of another tag are never mixed in, and those of a lower tag are
+        /// removed.
         tag: u64,
     },
 }
 
-/// How many checkpoints stay by default: one good one always survives the loss of the last.
+/// How many checkpoints stay by default: two, so that a good one survives the loss of the newest.
 const KEEP_DEFAULT: NonZeroUsize = NonZeroUsize::new(2).expect("two is not zero");
 /// How long a gang waits for its slowest rank by default.
 const COMMIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
@@ -114,19 +119,19 @@ impl Default for Options {
 }
 
 impl Options {
-    /// For somebody who only looks (or prunes).
+    /// Returns the options of a reader, which may also prune.
     #[must_use]
     pub fn reader() -> Self {
         Options { role: Role::Reader, ..Options::default() }
     }
 
-    /// For one rank of a gang; see [`Role::Writer`].
+    /// Returns the options of one rank of a gang; see [`Role::Writer`].
     #[must_use]
     pub fn writer(rank: u32, world_size: u32, tag: u64) -> Self {
         Options { role: Role::Writer { rank, world_size, tag }, ..Options::default() }
     }
 
-    /// The run that saves.
+    /// Returns the run that saves.
     pub(crate) fn run(&self) -> &str {
         self.run.as_deref().unwrap_or_else(|| own_run())
     }
@@ -165,7 +170,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// One save's place in time: which step, by whom.
+/// Identifies the writer of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) rank: u32,
@@ -174,7 +179,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// The folder in which this writer's gang builds the checkpoint of `step`.
+    /// Returns the folder in which this writer's gang builds the checkpoint of `step`.
     pub(crate) fn partial(self, step: Step) -> crate::layout::Partial {
         crate::layout::Partial { step: step.0, tag: self.tag, world_size: self.world_size }
     }

@@ -1,4 +1,4 @@
-//! Saves under way: bounded in number, each with a handle to wait for.
+//! Saves in flight: limited in number, each with a handle to wait for it.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,10 +11,10 @@ use crate::{Began, Branch, Digest, Error, Pruned};
 
 /// The most saves whose copies are in host memory at once; [`Store::save`](crate::Store::save) waits for one to end.
 pub const SAVES_IN_FLIGHT_MAX: usize = 2;
-/// How long a save waits for an earlier one to end.
+/// The longest that a save waits for an earlier one to end.
 pub(crate) const SLOT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
-/// A save under way. Dropping it lets the save go on unobserved.
+/// A save in flight. Dropping the handle doesn't stop the save.
 #[derive(Debug)]
 pub struct Pending {
     step: Step,
@@ -26,21 +26,22 @@ pub struct Pending {
 pub struct Saved {
     /// Its step.
     pub step: Step,
-    /// Bytes of its shards, all ranks together.
+    /// The total size of its shards, over all ranks.
     pub bytes: Bytes,
-    /// Over its step and tensors; see [`CheckpointInfo::content_hash`](crate::CheckpointInfo::content_hash).
+    /// Hash over its step and tensors; see
+    /// [`CheckpointInfo::content_hash`](crate::CheckpointInfo::content_hash).
     pub content_hash: Digest,
     /// The branch that it belongs to.
     pub branch: Branch,
-    /// How it began that branch, if it did and left another (told on rank 0).
+    /// The fork, if it began this branch by leaving another (only on rank 0).
     pub began: Option<Began>,
-    /// What retention removed afterwards (on rank 0); the space is free a moment later. Its failure doesn't make the checkpoint
-    /// less durable.
+    /// The checkpoints that retention removed afterwards (on rank 0); their space is freed a moment later. If
+    /// retention fails, the checkpoint is durable all the same.
     pub retention: Result<Pruned, Error>,
 }
 
 impl Saved {
-    /// The checkpoint of this manifest, with nothing removed for it.
+    /// Returns the checkpoint of this manifest, with no retention.
     pub(crate) fn of(manifest: &Manifest) -> Saved {
         Saved {
             step: Step(manifest.step),
@@ -59,7 +60,7 @@ impl Pending {
         (sender, Pending { step, outcome })
     }
 
-    /// The step being saved.
+    /// Returns the step being saved.
     #[must_use]
     pub fn step(&self) -> Step {
         self.step
@@ -68,14 +69,14 @@ impl Pending {
     /// Waits until the checkpoint is durable and visible, on every rank of the gang.
     ///
     /// # Errors
-    /// As told by the [`Error`]; the checkpoint is then not offered by [`latest`](crate::Store::latest), except when
-    /// the fsync after its last rename failed ([`Error::Io`], and the store is poisoned).
+    /// The [`Error`] of the save. The checkpoint is then not returned by [`latest`](crate::Store::latest),
+    /// except when the fsync after its last rename failed ([`Error::Io`], and the store is poisoned).
     pub fn wait(self) -> Result<Saved, Error> {
         self.outcome.recv().unwrap_or(Err(Error::Closed))
     }
 
-    /// Waits like [`Pending::wait`], but not longer than this; none if the save is still under way then. The outcome is told
-    /// once.
+    /// Waits like [`Pending::wait`], up to `limit`; returns none if the save is still in flight then. The
+    /// outcome is returned once.
     ///
     /// # Errors
     /// Inside, as from [`Pending::wait`].
@@ -88,7 +89,7 @@ impl Pending {
         }
     }
 
-    /// The outcome if it is there already, once; a trainer asks between steps.
+    /// Returns the outcome if the save has ended, once; a trainer can poll it between steps.
     ///
     /// # Errors
     /// Inside, as from [`Pending::wait`].
@@ -102,14 +103,14 @@ impl Pending {
     }
 }
 
-/// Counts saves in flight.
+/// Limits the number of saves in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     taken: Mutex<usize>,
     freed: Condvar,
 }
 
-/// The right to hold one save's copy; given back when dropped.
+/// The right to hold one save's copy; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Slot(Arc<Slots>);
 

@@ -1,5 +1,5 @@
-//! Whether a checkpoint's folder is still the one that a reader began with. Retention may remove it, and a save of the same step replace
-//! it, at any time: what is missing then says nothing of damage.
+//! Detects that a checkpoint's folder was removed or replaced during a read. Retention may remove it, and a
+//! save of the same step may replace it, at any time; a missing file is then no sign of damage.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use gangline_base::Step;
 
 use crate::Error;
 
-/// A checkpoint's folder as it was found.
+/// The identity of a checkpoint's folder when the read began.
 #[derive(Clone, Debug)]
 pub(crate) struct Present {
     folder: PathBuf,
@@ -17,7 +17,7 @@ pub(crate) struct Present {
 }
 
 impl Present {
-    /// Finds it.
+    /// Records the identity of a checkpoint's folder.
     ///
     /// # Errors
     /// [`Error::NotFound`].
@@ -26,7 +26,7 @@ impl Present {
         Ok(Present { folder: folder.to_owned(), step, id })
     }
 
-    /// Whether it is there still.
+    /// Returns `Ok` if the folder is still the same.
     ///
     /// # Errors
     /// [`Error::NotFound`] if it was removed or replaced.
@@ -35,7 +35,7 @@ impl Present {
         is_same.then_some(()).ok_or(Error::NotFound { step: self.step })
     }
 
-    /// The error of a read of it: that it is gone, if it is.
+    /// Replaces an error of a read by `NotFound`, if the folder was removed or replaced.
     pub(crate) fn explain(&self, error: Error) -> Error {
         match error {
             Error::Corrupt { .. } => self.check().err().unwrap_or(error),

@@ -1,4 +1,4 @@
-//! Retention: which checkpoints stay. The last good one always does.
+//! Pruning: decides which checkpoints stay. The last good one always does.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -13,23 +13,23 @@ use crate::disk::Disk;
 use crate::retention::{Candidate, Rule, kept};
 use crate::{Branch, Error, layout};
 
-/// Which checkpoints go.
+/// Which checkpoints to remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PrunePolicy {
-    /// Of the current line all but these. What belongs to other branches stays.
+    /// All of the current line, except these. Checkpoints of other branches stay.
     Keep {
         /// This many of the newest *good* ones, and everything newer than the oldest of them.
         last: NonZeroUsize,
-        /// What else stays, and why.
+        /// Rules that keep additional checkpoints.
         rules: Vec<Rule>,
     },
-    /// Of the current line all above this step: training is to go on from there.
+    /// All of the current line above this step, from which training is to resume.
     Above(Step),
-    /// What is abandoned: of this branch, or of all.
+    /// Abandoned checkpoints: those of this branch, or all.
     Abandoned(Option<Branch>),
 }
 
-/// What pruning did, or would do.
+/// The result of pruning, or of a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
     /// Checkpoints removed, by step.
@@ -39,7 +39,7 @@ pub struct Pruned {
 }
 
 impl Pruned {
-    /// The same, but for steps that stay for another reason.
+    /// Moves these steps from `removed` to `kept`.
     pub(crate) fn but(mut self, needed: &BTreeSet<Step>) -> Pruned {
         let (stay, removed) = self.removed.into_iter().partition(|step| needed.contains(step));
         self.removed = removed;
@@ -49,7 +49,7 @@ impl Pruned {
     }
 }
 
-/// Which of a folder's checkpoints are good: those in `known`, and those whose every byte is found good now.
+/// Determines which of a folder's checkpoints are good: those in `known`, and those verified now.
 pub(crate) struct Goodness<'a> {
     pub(crate) root: &'a Path,
     pub(crate) known: &'a BTreeSet<u64>,
@@ -67,7 +67,7 @@ impl Goodness<'_> {
         }
     }
 
-    /// Whether any of these is good; the last are looked at first.
+    /// Reports whether any of these is good; looks at the last ones first.
     fn any(&self, seen: &[&Seen]) -> Result<bool, Error> {
         for seen in seen.iter().rev() {
             if self.of(seen.step)? {
@@ -78,10 +78,11 @@ impl Goodness<'_> {
     }
 }
 
-/// Says what goes.
+/// Returns the checkpoints to remove and to keep.
 ///
 /// # Errors
-/// [`Error::LastGood`] if no good checkpoint of the current line would be left; [`Error::NoSuchBranch`]; [`Error::Io`].
+/// [`Error::LastGood`] if no good checkpoint of the current line would be left; [`Error::NoSuchBranch`];
+/// [`Error::Io`].
 pub(crate) fn plan(course: &Course, policy: &PrunePolicy, goodness: &Goodness<'_>) -> Result<Pruned, Error> {
     let removed: BTreeSet<u64> = match policy {
         PrunePolicy::Keep { last, rules } => beyond(course, *last, rules, goodness)?,
@@ -114,7 +115,7 @@ pub(crate) fn plan(course: &Course, policy: &PrunePolicy, goodness: &Goodness<'_
     Ok(pruned)
 }
 
-/// The plan that removes one checkpoint, wherever it is.
+/// Returns the plan that removes one checkpoint, of any branch.
 pub(crate) fn plan_one(course: &Course, step: Step, goodness: &Goodness<'_>) -> Result<Pruned, Error> {
     let others: Vec<&Seen> = course.on.iter().filter(|seen| seen.step != step.0).collect();
     let is_on_line = others.len() < course.on.len();
@@ -127,8 +128,8 @@ pub(crate) fn plan_one(course: &Course, step: Step, goodness: &Goodness<'_>) -> 
     Ok(Pruned { removed: vec![step], kept: Vec::new() })
 }
 
-/// What of the line is older than the newest so many good ones, and not kept by a rule. Unless that many good ones are found, all
-/// are kept.
+/// Returns the checkpoints of the line that are older than the newest `last` good ones and that no rule
+/// keeps. If there are fewer good ones, all are kept.
 fn beyond(
     course: &Course,
     last: NonZeroUsize,
@@ -155,7 +156,7 @@ fn candidate(step: u64, head: &Head) -> Candidate<'_> {
     Candidate { step: Step(step), saved_at: head.saved_at, metadata: &head.metadata, is_whole: true, is_on_line: true }
 }
 
-/// Takes the names of checkpoints away, so that a reader sees all of one or none. Their bytes stay until [`clear`].
+/// Renames checkpoints, so that a reader sees all of one or none. Their bytes stay until [`clear`].
 pub(crate) fn retire(disk: &Disk, root: &Path, steps: &[Step]) -> Result<(), Error> {
     steps.iter().try_for_each(|step| {
         let doomed = root.join(layout::deleted_folder(step.0));
@@ -164,15 +165,15 @@ pub(crate) fn retire(disk: &Disk, root: &Path, steps: &[Step]) -> Result<(), Err
     })
 }
 
-/// Removes the bytes of checkpoints that were retired.
+/// Removes the bytes of retired checkpoints.
 pub(crate) fn clear(disk: &Disk, root: &Path, steps: &[Step]) -> Result<(), Error> {
     steps.iter().try_for_each(|step| disk.remove_folder(&root.join(layout::deleted_folder(step.0))))
 }
 
-/// The most entries looked at in a store's folder.
+/// The most entries read from a store's folder.
 const ENTRIES_MAX: usize = 100_000;
 
-/// The names in a store's folder, bounded.
+/// Returns the names in a store's folder, up to a limit.
 pub(crate) fn list_names(root: &Path) -> Result<Vec<String>, Error> {
     let failed = |source| Error::io("list", root, source);
     let mut names = Vec::new();
@@ -183,7 +184,7 @@ pub(crate) fn list_names(root: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// The steps there are folders of, oldest first.
+/// Returns the steps that have a checkpoint folder, in ascending order.
 pub(crate) fn list_steps(root: &Path) -> Result<Vec<u64>, Error> {
     let mut steps: Vec<u64> = list_names(root)?.iter().filter_map(|name| layout::step_of(name)).collect();
     steps.sort_unstable();

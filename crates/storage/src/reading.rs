@@ -1,11 +1,13 @@
-//! Reading tensors back: in segments, several at once, each byte hashed on its way.
+//! Reads tensors back in segments, several at once, and hashes every byte read.
 //!
-//! Disks reach their rate only with several requests under way, and one thread hashes and copies less than a fast one gives;
-//! so a few threads take the segments of all tensors in the order of the files, and the segments' hashes are joined into each
-//! tensor's at the end. What is delivered counts only if its tensor's hash is right.
+//! Disks reach full throughput only with several requests in flight, and one thread hashes and copies less
+//! than a fast disk delivers. So a few threads take the segments of all tensors in file order, and the
+//! segments' hashes are joined into each tensor's hash at the end. Delivered bytes are valid only if their
+//! tensor's hash matches.
 //!
-//! What the page cache holds is copied from there, straight to where it belongs, in blocks that are hashed while they are in the
-//! core's own cache. What it doesn't hold is read past it: nothing is gained by keeping there what is read once.
+//! Bytes in the page cache are copied straight to their destination, in blocks that are hashed while they are
+//! in the core's own cache. Other bytes are read with direct I/O: caching data that is read once gains
+//! nothing.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -19,48 +21,49 @@ use crate::shard::Shard;
 use crate::threads::on_threads;
 use crate::{Error, Flaw};
 
-/// Threads that read and hash at once: as many requests as keep a disk busy.
+/// Threads that read and hash at the same time: enough requests to keep a disk busy.
 const READERS_MAX: usize = 8;
-/// Less than this is read by one thread: that takes milliseconds.
+/// Less than this is read by one thread: it takes milliseconds.
 const READ_ALONE_BYTES: usize = 8 << 20;
-/// Bytes that are asked of a disk at once. Disks reach their rate from 1 to 4 MiB on.
+/// Bytes of one disk request. Disks reach full throughput at 1 to 4 MiB.
 const DISK_BLOCK_BYTES: usize = 4 << 20;
-/// Bytes that are copied and then hashed: few enough to stay in a core's own cache in between.
+/// Bytes of a block that is copied and then hashed: small enough to stay in a core's own cache in between.
 const HOT_BLOCK_BYTES: usize = 256 << 10;
 
-/// A tensor of a shard that is to be read.
+/// A tensor of a shard to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    /// Which of the shards.
+    /// The index of the shard.
     pub(crate) shard: usize,
-    /// Which of its tensors.
+    /// The index of the tensor in the shard.
     pub(crate) tensor: usize,
     /// Whether its bytes are compared with its hash.
     pub(crate) is_checked: bool,
 }
 
-/// Where the bytes of files come from.
+/// Where the bytes of files are read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// From the page cache, if they are there: whoever uses them gets the very bytes that were checked.
+    /// The page cache, if the bytes are there: the caller gets the very bytes that were checked.
     CacheFirst,
-    /// From the disk, if the file system can: whoever judges the disk mustn't see what lies before it.
+    /// The disk, if the file system supports direct I/O: a check of the disk must not see cached bytes.
     Disk,
 }
 
-/// Part of a piece.
+/// A contiguous part of a piece.
 struct Segment<'a> {
     piece: usize,
-    /// Where in the tensor.
+    /// Its offset in the tensor.
     at: usize,
     bytes: usize,
-    /// Where its bytes belong, if they belong there in one run.
+    /// The memory for its bytes, if their destination is contiguous.
     room: Option<&'a mut [u8]>,
 }
 
-/// Reads pieces and says of each whether its bytes were as they were saved. The bytes of a piece that has a room in `rooms`
-/// (as long as the piece; fewer rooms than pieces are none) go there; those of the others are handed to `deliver`: which
-/// piece, where in it, some bytes. Bytes of one piece may come from several threads at once and in any order.
+/// Reads pieces and returns for each whether its bytes are as they were saved. If `rooms` has memory for a
+/// piece (as long as the piece; an index beyond the end of `rooms` has none), its bytes go there. Other bytes
+/// are passed to `deliver`: the piece's index, the offset in it, and the bytes. Bytes of one piece may come
+/// from several threads at once and in any order.
 pub(crate) fn read_pieces(
     shards: &[Shard<'_>],
     pieces: &[Piece],
@@ -88,7 +91,7 @@ pub(crate) fn read_pieces(
     judge(shards, pieces, &of_pieces, read)
 }
 
-/// All segments, in the order of the files.
+/// Returns all segments, in file order.
 fn segments_of<'a>(shards: &[Shard<'_>], pieces: &[Piece], rooms: Vec<Option<&'a mut [u8]>>) -> Vec<Segment<'a>> {
     let places = pieces.iter().map(|piece| shards[piece.shard].place(piece.tensor));
     let rooms = rooms.into_iter().chain(std::iter::repeat_with(|| None));
@@ -106,17 +109,17 @@ fn segments_of<'a>(shards: &[Shard<'_>], pieces: &[Piece], rooms: Vec<Option<&'a
     segments
 }
 
-/// One segment on its way.
+/// A segment that is being read.
 struct Reading<'a> {
     files: (Option<&'a File>, &'a File),
-    /// Where in the file the segment begins.
+    /// The segment's offset in the file.
     start: u64,
     scratch: &'a mut [u8],
     hasher: Option<SegmentHasher>,
 }
 
 impl Reading<'_> {
-    /// Reads all of it. The hash means nothing if none is asked for.
+    /// Reads the whole segment. Without a check the returned hash is meaningless.
     fn run(
         mut self,
         mut segment: Segment<'_>,
@@ -141,7 +144,8 @@ impl Reading<'_> {
         Ok(self.hasher.map(|hasher| hasher.finish()))
     }
 
-    /// The next bytes that the page cache has, none if it hasn't got the next one: `RWF_NOWAIT` (readv(2)) never waits for the disk.
+    /// Reads the next bytes from the page cache; returns none if the next byte isn't cached: `RWF_NOWAIT`
+    /// (readv(2)) never waits for the disk.
     fn read_cached(&mut self, done: usize, left: usize, room: Option<&mut [u8]>) -> Found {
         let block = match room {
             Some(room) => room,
@@ -149,7 +153,8 @@ impl Reading<'_> {
         };
         let block = &mut block[..left.min(HOT_BLOCK_BYTES)];
         let at = self.start + done as u64;
-        // A file system that can't say is asked in the other way, and so is one that fails: that way says why.
+        // If the file system doesn't support this, or the read fails, the disk read follows and reports the
+        // error.
         let bytes = preadv2(self.files.1, &mut [IoSliceMut::new(block)], at, ReadWriteFlags::NOWAIT).unwrap_or(0);
         if let Some(hasher) = &mut self.hasher {
             hasher.update(&block[..bytes]);
@@ -157,7 +162,7 @@ impl Reading<'_> {
         Found { at: 0, bytes }
     }
 
-    /// The next bytes past the page cache.
+    /// Reads the next bytes with direct I/O.
     fn read_disk(&mut self, done: usize, left: usize, room: Option<&mut [u8]>) -> io::Result<Found> {
         let start = self.start + done as u64;
         let within = usize::try_from(start % PAGE as u64).expect("less than a page");
@@ -179,13 +184,15 @@ impl Reading<'_> {
     }
 }
 
-/// Bytes that were read: where in the scratch memory, if they have no room, and how many.
+/// Bytes that were read: their offset in the scratch memory (if the segment has no memory of its own) and
+/// their number.
 struct Found {
     at: usize,
     bytes: usize,
 }
 
-/// Fills the first `needed` bytes of `buffer` from `offset` on; past the page cache, unless the file system can't.
+/// Fills at least the first `needed` bytes of `buffer` from `offset` on, with direct I/O if the file system
+/// supports it.
 fn read_at_least(
     (direct, file): (Option<&File>, &File),
     buffer: &mut [u8],
@@ -199,7 +206,7 @@ fn read_at_least(
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(more) => filled += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A larger sector than a page, or a read that was cut short within one.
+            // The sectors are larger than a page, or a read ended within a sector.
             Err(error) if is_misaligned(&error) && !std::ptr::eq(source, file) => source = file,
             Err(error) => return Err(error),
         }
@@ -211,7 +218,7 @@ fn is_misaligned(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
-/// What became of each piece, from what became of its segments in order.
+/// Returns the result of each piece, from the results of its segments in order.
 fn judge(
     shards: &[Shard<'_>],
     pieces: &[Piece],

@@ -1,10 +1,12 @@
-//! How a rank of a gang tells the others that a save comes to nothing, so that none waits as long as it may for it.
+//! Refusals: how a rank of a gang tells the others that a save has failed, so that none waits until its
+//! timeout.
 //!
-//! A rank that was refused, or that failed before its shard was durable, publishes a refusal in the gang's partial folder in place
-//! of its index. Rank 0, which decides, publishes one whenever its save fails, and all others look for that. Rank 0
-//! removes them once all have begun a later save: before, somebody may not have read one.
+//! A rank that was refused, or that failed before its shard was durable, publishes a refusal in the gang's
+//! partial folder instead of its index. Rank 0, which decides, publishes one whenever its save fails, and all
+//! others look for it. Rank 0 removes refusals once all ranks have begun a later save: before that, some rank
+//! may not have read them.
 //!
-//! Keeps A-9 (a refusal has a version) and A-10 (what it says is cut).
+//! Keeps A-9 (a refusal has a version) and A-10 (its text is truncated to a limit).
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,22 +19,22 @@ use crate::manifest::{read_sealed, seal};
 use crate::options::Writer;
 use crate::{Error, layout, with_causes};
 
-/// What a refusal says it is.
+/// The magic of a refusal.
 const MAGIC: &str = "gangline-refusal";
-/// Its format's version.
+/// The version of the format.
 const VERSION: u32 = 1;
 /// The most characters of a reason.
 const WHY_CHARACTERS_MAX: usize = 4_096;
 
-/// A save as a rank sees it: which step, and for which time in a row it was asked for. Ranks that save a step again after a failure
-/// must not meet what the time before left.
+/// A save as a rank counts it: the step, and how many times in a row it was requested. Ranks that repeat a
+/// failed save of a step must not read files left by the earlier turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     pub(crate) step: Step,
     pub(crate) number: u32,
 }
 
-/// The file.
+/// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 struct Refusal {
     magic: String,
@@ -44,20 +46,20 @@ struct Refusal {
     reason: Reason,
 }
 
-/// Why a save comes to nothing.
+/// Why a save failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(crate) enum Reason {
-    /// A rank saved something else than rank 0.
+    /// A rank saved a state that differs from rank 0's.
     Disagreement { rank: u32, what: String },
-    /// A rank wasn't there in time.
+    /// A rank didn't arrive in time.
     Timeout { rank: u32, waited_milliseconds: u64 },
     /// A rank was refused, or failed.
     Failed { rank: u32, why: String },
 }
 
 impl Reason {
-    /// What rank `rank` tells the others of its error.
+    /// Returns the reason that rank `rank` tells the others for its error.
     pub(crate) fn of(error: &Error, rank: u32) -> Reason {
         match error {
             Error::Disagreement { rank, what, .. } => Reason::Disagreement { rank: *rank, what: what.clone() },
@@ -70,7 +72,7 @@ impl Reason {
         }
     }
 
-    /// A refusal in words.
+    /// Returns a reason with this text.
     pub(crate) fn failed(rank: u32, why: &str) -> Reason {
         Reason::Failed { rank, why: why.chars().take(WHY_CHARACTERS_MAX).collect() }
     }
@@ -86,7 +88,7 @@ impl Reason {
     }
 }
 
-/// Tells the others of the gang, for whoever looks into its partial folder.
+/// Publishes a refusal in the gang's partial folder.
 pub(crate) fn publish(disk: &Disk, partial: &Path, writer: Writer, turn: Turn, reason: Reason) -> Result<(), Error> {
     let Writer { rank, world_size, tag } = writer;
     let (magic, version) = (MAGIC.to_owned(), VERSION);
@@ -95,13 +97,14 @@ pub(crate) fn publish(disk: &Disk, partial: &Path, writer: Writer, turn: Turn, r
     disk.publish(partial, &layout::refusal_file(rank, world_size), &seal(&refusal))
 }
 
-/// For fuzzing: what somebody who waits for a save is told by this file.
+/// For fuzzing: returns the error that a waiting rank would get from this file.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn parse_error(text: &[u8], step: Step) -> Option<Error> {
     crate::manifest::unseal::<Refusal>(text, MAGIC, VERSION).ok().map(|found| found.reason.into_error(step))
 }
 
-/// `Ok` unless rank `of` has refused this turn, or a later one. What can't be read as a refusal is none.
+/// Returns `Ok` unless rank `of` has refused this turn or a later one. A file that can't be parsed counts as
+/// none.
 pub(crate) fn check(partial: &Path, of: u32, writer: Writer, turn: Turn) -> Result<(), Error> {
     let path = partial.join(layout::refusal_file(of, writer.world_size));
     let Ok(found) = read_sealed::<Refusal>(&path, MAGIC) else { return Ok(()) };

@@ -1,8 +1,9 @@
-//! Boxes of tensors: what a rank holds of one, what a reader wants of one, and the bytes that two boxes share.
+//! Boxes of tensors: the box a rank holds, the box a reader wants, and the bytes that two boxes share.
 //!
-//! A tensor is cut into parts by data, tensor and expert parallelism in many ways; all of them are boxes: an offset and a
-//! length in each dimension. Whoever reads asks for a box as well, and gets it from whichever parts it overlaps: that is all
-//! there is to resharding (ByteCheckpoint, Wan et al., NSDI'25, calls it a parallelism-free representation).
+//! Data, tensor and expert parallelism shard a tensor in many ways; every part is a box: an offset and a
+//! length in each dimension. A reader asks for a box as well, and gets it from the parts that overlap it.
+//! Resharding needs nothing else (ByteCheckpoint, Wan et al., NSDI'25, calls it a parallelism-free
+//! representation).
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::DataType;
 
-/// Cuts within cuts that are looked at when parts are checked.
+/// The deepest nesting of cuts that is examined when parts are checked.
 const CUTS_MAX: usize = 64;
 
 /// A box of a tensor, in elements.
@@ -21,7 +22,7 @@ pub(crate) struct Region {
     pub(crate) shape: Vec<usize>,
 }
 
-/// The whole tensor that a part is of, as a file knows it.
+/// The record of a part's whole tensor in a manifest or index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WholeRecord {
     pub(crate) shape: Vec<usize>,
@@ -29,17 +30,17 @@ pub(crate) struct WholeRecord {
 }
 
 impl Region {
-    /// All of a tensor.
+    /// Returns the box that covers a whole tensor.
     pub(crate) fn whole(shape: &[usize]) -> Region {
         Region { offsets: vec![0; shape.len()], shape: shape.to_vec() }
     }
 
-    /// Its elements; none if that is more than can be counted.
+    /// Returns the number of elements; none if it overflows.
     fn volume(&self) -> Option<usize> {
         self.shape.iter().try_fold(1_usize, |product, length| product.checked_mul(*length))
     }
 
-    /// Whether it lies in a tensor of this shape.
+    /// Reports whether the box lies within a tensor of this shape.
     pub(crate) fn is_within(&self, shape: &[usize]) -> bool {
         let fits = |((offset, length), whole): ((&usize, &usize), &usize)| {
             offset.checked_add(*length).is_some_and(|end| end <= *whole)
@@ -54,10 +55,10 @@ impl Region {
     }
 }
 
-/// Whether boxes within a tensor of this shape fill it, each element once.
+/// Reports whether boxes within a tensor of this shape fill it, each element once.
 ///
-/// They must come from cuts: a box or a group of boxes is cut across in one dimension, and so on. Every sharding does; a
-/// pinwheel, which doesn't, is refused.
+/// The boxes must result from recursive cuts across one dimension, as in every sharding. An arrangement that
+/// doesn't, such as a pinwheel, is refused.
 pub(crate) fn fill(shape: &[usize], parts: &[Region]) -> bool {
     let volume = Region::whole(shape).volume();
     let sum = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.volume()?));
@@ -65,7 +66,7 @@ pub(crate) fn fill(shape: &[usize], parts: &[Region]) -> bool {
     volume.is_some() && sum == volume && is_inside && are_apart(&mut parts.iter().collect::<Vec<_>>(), CUTS_MAX)
 }
 
-/// Whether no two of the boxes share an element.
+/// Reports whether no two of the boxes share an element.
 fn are_apart(parts: &mut [&Region], cuts: usize) -> bool {
     if parts.len() < 2 {
         return true;
@@ -88,26 +89,28 @@ fn are_apart(parts: &mut [&Region], cuts: usize) -> bool {
     false
 }
 
-/// The bytes that two boxes of a tensor share, as runs that are contiguous in both. Runs come in the order of the source.
+/// The bytes that two boxes of a tensor share, as runs that are contiguous in both. Runs are in the order of
+/// the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Overlap {
-    /// How many there are of each dimension outside a run, with the bytes from one to the next in source and destination.
+    /// For each dimension outside a run: the count, and the stride in bytes in source and destination.
     outer: Vec<(usize, usize, usize)>,
-    /// Where the first run begins in source and destination.
+    /// The offset of the first run in source and destination.
     first: (usize, usize),
-    /// Bytes of a run.
+    /// The bytes of a run.
     run: usize,
 }
 
 impl Overlap {
-    /// What two boxes of whole bytes ([`is_of_whole_bytes`](crate::tensor::is_of_whole_bytes)) of a tensor of this type share; none
-    /// if nothing.
+    /// Returns the overlap of two boxes of whole bytes
+    /// ([`is_of_whole_bytes`](crate::tensor::is_of_whole_bytes)) of a tensor of this type; none if they share
+    /// no element.
     pub(crate) fn of(data_type: DataType, source: &Region, destination: &Region) -> Option<Overlap> {
         let together = data_type.together();
         if together == 1 {
             return Overlap::between(source, destination, data_type.size());
         }
-        // What lies together counts as one element.
+        // A group of packed elements counts as one element.
         let packed = |region: &Region| {
             let mut region = region.clone();
             let last = region.shape.len().checked_sub(1)?;
@@ -122,7 +125,7 @@ impl Overlap {
         Overlap::between(&packed(source)?, &packed(destination)?, data_type.size())
     }
 
-    /// What the two share, with elements of so many bytes; none if nothing.
+    /// Returns the overlap of two boxes with elements of `element` bytes; none if they share no element.
     pub(crate) fn between(source: &Region, destination: &Region, element: usize) -> Option<Overlap> {
         let dimensions = source.shape.len();
         let (mut outer, mut first) = (Vec::with_capacity(dimensions), (0, 0));
@@ -148,13 +151,13 @@ impl Overlap {
         Some(Overlap { outer, first, run })
     }
 
-    /// Where the source's bytes go in the destination, if all of them go there in one run.
+    /// Returns the range of the destination that the source's bytes fill, if all of them are one run there.
     pub(crate) fn whole_run(&self, source_bytes: usize) -> Option<Range<usize>> {
         let is_whole = self.outer.is_empty() && self.first.0 == 0 && self.run == source_bytes;
         is_whole.then(|| self.first.1..self.first.1 + self.run)
     }
 
-    /// Copies what it has of the source's bytes from `at` on to the destination.
+    /// Copies the overlap's bytes of a source slice, which begins at offset `at`, to the destination.
     pub(crate) fn copy(&self, at: usize, source: &[u8], destination: &mut [u8]) {
         let Ok(()) = self.each_run(at, source, |to, bytes| {
             destination[to..to + bytes.len()].copy_from_slice(bytes);
@@ -162,8 +165,8 @@ impl Overlap {
         });
     }
 
-    /// Visits what it has of the source's bytes from `at` on, run by run: where a run goes in the destination, and its bytes.
-    /// Ends at the first error.
+    /// Visits the overlap's bytes of a source slice, which begins at offset `at`, run by run: the offset of
+    /// the run in the destination, and its bytes. Stops at the first error.
     pub(crate) fn each_run<E>(
         &self,
         at: usize,
@@ -185,7 +188,7 @@ impl Overlap {
         Ok(())
     }
 
-    /// Where a run begins in source and destination.
+    /// Returns the offset of a run in source and destination.
     fn place(&self, run: usize) -> (usize, usize) {
         let (mut rest, mut place) = (run, self.first);
         for (count, source, destination) in self.outer.iter().rev() {
@@ -197,7 +200,7 @@ impl Overlap {
     }
 }
 
-/// The first of `0..end` that `is_so` holds for, if it holds for all after that; else `end`.
+/// Returns the first of `0..end` for which `is_so` is true, or `end`; `is_so` must stay true once it is.
 fn first_that(end: usize, is_so: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, end);
     while low < high {
@@ -219,20 +222,21 @@ mod tests {
         Region { offsets: offsets.to_vec(), shape: shape.to_vec() }
     }
 
-    /// Numbers below an end, each after the one before (Knuth's MMIX constants).
+    /// Returns the next pseudorandom number below `end` (Knuth's MMIX constants).
     fn draw(seed: &mut u64, end: usize) -> usize {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(*seed >> 33).expect("31 bits") % end
     }
 
-    /// A box of a tensor of this shape.
+    /// Returns a random box of a tensor of this shape.
     fn drawn(seed: &mut u64, shape: &[usize]) -> Region {
         let offsets: Vec<usize> = shape.iter().map(|length| draw(seed, *length)).collect();
         let lengths = shape.iter().zip(&offsets).map(|(length, offset)| 1 + draw(seed, length - offset)).collect();
         Region { offsets, shape: lengths }
     }
 
-    /// The bytes of a box, if each element's bytes count up from the element's place in the whole.
+    /// Returns the bytes of a box; each element's bytes count up from the element's index in the whole
+    /// tensor.
     fn bytes_of(region: &Region, whole: &[usize], element: usize) -> Vec<u8> {
         let volume = region.volume().expect("small");
         let place_of = |index: usize| {

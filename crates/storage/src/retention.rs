@@ -1,5 +1,5 @@
-//! Which checkpoints a store or an archive keeps, as rules of which any one is enough; the words are those of orbax's preservation
-//! policies. The newest of the current line is always kept.
+//! Rules that decide which checkpoints a store or an archive keeps; a checkpoint stays if any rule keeps it.
+//! The names are those of orbax's preservation policies. The newest of the current line is always kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -7,38 +7,39 @@ use std::num::{NonZeroU32, NonZeroU64};
 use gangline_base::{Step, Timestamp};
 use serde::Serialize;
 
-/// Nanoseconds of an hour.
+/// Nanoseconds in an hour.
 const HOUR: u64 = 3_600_000_000_000;
 
 /// A reason to keep a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// It is among so many of the newest.
+    /// It is among the newest, this many.
     Last(u32),
-    /// It is the first in its stretch of so many steps, counted from step 0.
+    /// It is the first in its interval of this many steps, counted from step 0.
     EverySteps(NonZeroU64),
-    /// It is the first in its stretch of so many hours, counted from the Unix epoch.
+    /// It is the first in its interval of this many hours, counted from the Unix epoch.
     EveryHours(NonZeroU32),
-    /// It is among so many with the best value of a number in their metadata; those without one are not looked at, and among
+    /// It is among the best by a number in its metadata. Checkpoints without the number are ignored; among
     /// equals the newer is better.
     Best {
         /// The number's name in the metadata.
         metric: String,
-        /// How many.
+        /// How many to keep.
         count: u32,
-        /// Whether more is better; less is for a loss.
+        /// Whether a larger number is better; for a loss it isn't.
         is_more_better: bool,
     },
-    /// It was named.
+    /// Its step is listed here.
     Pinned(BTreeSet<Step>),
-    /// It is abandoned: the current line doesn't go back to it. No other rule but [`Rule::Pinned`] looks at such a checkpoint.
+    /// It is abandoned: the current line doesn't go back to it. Only [`Rule::Pinned`] also applies to such a
+    /// checkpoint.
     Abandoned,
-    /// It is the first in its stretch of so many steps, counted from step 0; of one that no other rule keeps only these tensors
-    /// are kept, as a milestone.
+    /// It is the first in its interval of this many steps, counted from step 0. If no other rule keeps it,
+    /// only these tensors are kept, as a milestone.
     Milestones {
-        /// So many steps.
+        /// The length of the interval in steps.
         every: NonZeroU64,
-        /// Names, of which `*` stands for any part.
+        /// Tensor names; `*` matches any part of a name.
         keep: Vec<String>,
     },
 }
@@ -71,14 +72,14 @@ pub(crate) struct Candidate<'a> {
     pub(crate) step: Step,
     pub(crate) saved_at: Timestamp,
     pub(crate) metadata: &'a BTreeMap<String, String>,
-    /// Whether training can go on from it; not so of a milestone.
+    /// Whether training can resume from it; false for a milestone.
     pub(crate) is_whole: bool,
     /// Whether it is on the line of the current branch.
     pub(crate) is_on_line: bool,
 }
 
-/// What is kept of these, which are in the order of their saves, and why. Milestones are no checkpoints to the rules, but for that
-/// of milestones and for those that are named.
+/// Returns the checkpoints to keep, with the reasons. `all` is in the order of the saves. Existing milestones
+/// count only for [`Rule::Milestones`] and [`Rule::Pinned`].
 pub(crate) fn kept(rules: &[Rule], all: &[Candidate<'_>]) -> BTreeMap<Step, Vec<Reason>> {
     let of = |is_wanted: &dyn Fn(&Candidate<'_>) -> bool| -> Vec<Candidate<'_>> {
         all.iter().filter(|one| is_wanted(one)).copied().collect()
@@ -102,7 +103,7 @@ pub(crate) fn kept(rules: &[Rule], all: &[Candidate<'_>]) -> BTreeMap<Step, Vec<
 impl Rule {
     fn kept(&self, all: &[Candidate<'_>]) -> (Reason, Vec<Step>) {
         let first_by = |stretch: &dyn Fn(&Candidate<'_>) -> u64| {
-            // The last one that is collected of a stretch replaces the others.
+            // In reverse order, so that `collect` keeps the first of each interval.
             let firsts: BTreeMap<u64, Step> = all.iter().rev().map(|one| (stretch(one), one.step)).collect();
             firsts.into_values().collect()
         };
@@ -126,7 +127,7 @@ impl Rule {
     }
 }
 
-/// Those with a number of this name, the best first.
+/// Returns those that have the number, best first.
 fn best(all: &[Candidate<'_>], metric: &str, is_more_better: bool) -> impl Iterator<Item = Step> + use<> {
     let value = |one: &Candidate<'_>| one.metadata.get(metric)?.parse().ok().filter(|value: &f64| !value.is_nan());
     let mut valued: Vec<(f64, usize, Step)> =
@@ -144,7 +145,8 @@ mod tests {
 
     type Notes = BTreeMap<String, String>;
 
-    /// Checkpoints of steps 10, 20, ... saved every half hour, with a loss that is best in the middle.
+    /// Returns checkpoints of steps 10, 20, ... saved every half hour, with a loss that is best in the
+    /// middle.
     fn notes(count: u64) -> Vec<Notes> {
         let loss = |number: u64| number.abs_diff(count / 2).to_string();
         (1..=count).map(|number| BTreeMap::from([("loss".to_owned(), loss(number))])).collect()

@@ -1,6 +1,7 @@
-//! Shard files: plain safetensors (8-byte little-endian header length, JSON header, data), written and read by hand so
-//! that hostile files meet a named limit or error, never a panic or an allocation larger than the file (A-10). Headers that
-//! we write are padded with spaces, which the format allows, so that the data starts at a page: direct I/O asks for that.
+//! Shard files: plain safetensors (8-byte little-endian header length, JSON header, data). They are read and
+//! written by our own code so that hostile files meet a named limit or error, never a panic or an allocation
+//! larger than the file (A-10). Headers that we write are padded with spaces, which the format allows, so
+//! that the data starts at a page boundary, as direct I/O requires.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -17,20 +18,20 @@ use crate::region::WholeRecord;
 use crate::tensor::byte_count;
 use crate::{DataType, Digest, Error, Flaw, TensorView};
 
-/// The member of a header that is no tensor.
+/// The member of a header that isn't a tensor.
 pub(crate) const METADATA: &str = "__metadata__";
 /// The largest header read or written; safetensors' own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
-/// Bytes of a header beside its tensors: braces, metadata's own names, and what it is padded by.
+/// Bytes of a header besides its tensors: braces, the metadata's own names, and the padding.
 const HEADER_FRAME_BYTES: u64 = 256 + PAGE as u64;
-/// Bytes of a tensor's declaration beside its name and shape, with two offsets of 20 digits.
+/// Bytes of a tensor's declaration besides its name and shape, with two offsets of 20 digits.
 const DECLARATION_BYTES: usize = r#""":{"dtype":"F8_E8M0","shape":[],"data_offsets":[,]},"#.len() + 2 * 20;
-/// Bytes of a part's place beside its name and offsets.
+/// Bytes of a part's place besides its name and offsets.
 const PLACE_BYTES: usize = r#"\"\":{\"saved_offsets\":[]},"#.len();
-/// Bytes of the header's length.
+/// Bytes of the header's length field.
 const LENGTH_BYTES: u64 = 8;
 
-/// A tensor as a safetensors header declares it.
+/// A tensor's declaration in a safetensors header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Declaration {
     #[serde(rename = "dtype")]
@@ -47,21 +48,22 @@ enum Member {
     Metadata(BTreeMap<&'static str, String>),
 }
 
-/// The member of a header under which PyTorch's distributed checkpoints say where the file's tensors lie in whole ones.
+/// The metadata entry in which PyTorch's distributed checkpoints record where the file's tensors lie in the
+/// whole ones.
 const SHARDING_INFO: &str = "DCP_SHARDING_INFO";
 
-/// A tensor of a shard that is to be written.
+/// A tensor of a shard to write.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Declared {
     pub(crate) name: String,
     pub(crate) data_type: DataType,
     pub(crate) shape: Vec<usize>,
     pub(crate) part_of: Option<WholeRecord>,
-    /// Where it lies in the data, which begins after the header.
+    /// Its range in the data, which begins after the header.
     pub(crate) range: Range<usize>,
 }
 
-/// Tensors as they are dealt, in their order, to files whose headers keep to safetensors' limit: to one, if they fit.
+/// Splits tensors, in their order, into files whose headers keep to safetensors' limit: one file if all fit.
 pub(crate) fn fit_headers<'a, 'b>(tensors: &'b [&'a TensorView<'a>]) -> Vec<&'b [&'a TensorView<'a>]> {
     let mut groups = Vec::new();
     let (mut from, mut bytes) = (0, HEADER_FRAME_BYTES);
@@ -77,14 +79,14 @@ pub(crate) fn fit_headers<'a, 'b>(tensors: &'b [&'a TensorView<'a>]) -> Vec<&'b 
     groups
 }
 
-/// Bytes that a tensor takes in a header, at most: its declaration, and its place if it is a part.
+/// Returns the most bytes that a tensor takes in a header: its declaration, and its place if it is a part.
 fn declaration_bytes(tensor: &TensorView<'_>) -> u64 {
     let escapes = tensor.name.bytes().filter(|byte| matches!(byte, b'"' | b'\\')).count();
     let numbers =
         |numbers: &[usize]| numbers.iter().map(|number| number.checked_ilog10().unwrap_or(0) as usize + 2).sum();
     let shape: usize = numbers(tensor.shape);
     let declared = tensor.name.len() + escapes + shape + DECLARATION_BYTES;
-    // A place is JSON in a JSON string: what is escaped in a name is escaped twice.
+    // A place is JSON in a JSON string: characters that are escaped in a name are escaped twice.
     let place = |whole: crate::PartOf<'_>| {
         let offsets: usize = numbers(whole.offsets);
         tensor.name.len() + 3 * escapes + offsets + PLACE_BYTES
@@ -92,7 +94,7 @@ fn declaration_bytes(tensor: &TensorView<'_>) -> u64 {
     (declared + tensor.part_of.map_or(0, place)) as u64
 }
 
-/// The header of a shard with these tensors in this order, and where each lies.
+/// Returns the header of a shard with these tensors in this order, and the range of each.
 pub(crate) fn lay_out(tensors: &[&TensorView<'_>]) -> Result<(Vec<u8>, Vec<Declared>), Error> {
     let mut next = 0;
     let mut declared = Vec::with_capacity(tensors.len());
@@ -113,8 +115,8 @@ pub(crate) fn lay_out(tensors: &[&TensorView<'_>]) -> Result<(Vec<u8>, Vec<Decla
     Ok((encode_header(entries, metadata)?, declared))
 }
 
-/// The header of a file with these tensors, one after the other, and perhaps an entry of metadata; padded up to a page. Of each
-/// tensor: name, type, shape, bytes.
+/// Returns the header of a file with these tensors, one after the other, and an optional entry of metadata;
+/// padded to a page. Each tensor is its name, type, shape and bytes.
 pub(crate) fn encode_header<'a>(
     tensors: impl Iterator<Item = (&'a str, DataType, &'a [usize], u64)>,
     metadata: Option<(&'static str, String)>,
@@ -141,8 +143,9 @@ pub(crate) fn encode_header<'a>(
     Ok(header)
 }
 
-/// What PyTorch's `HuggingFaceStorageReader` (torch.distributed.checkpoint) asks for when tensors are cut: where each tensor
-/// of the file begins in its whole, as JSON in a string. None if the file holds no parts.
+/// Returns the metadata that PyTorch's `HuggingFaceStorageReader` (torch.distributed.checkpoint) needs for
+/// sharded tensors: the offset of each tensor of the file in its whole, as JSON in a string. None if the file
+/// holds no parts.
 fn sharding_info(tensors: &[&TensorView<'_>]) -> Option<String> {
     #[derive(Serialize)]
     struct Place {
@@ -162,10 +165,10 @@ fn sharding_info(tensors: &[&TensorView<'_>]) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct Shard<'a> {
     file: File,
-    /// The same, to read past the page cache; none if the file system can't.
+    /// The same file opened for direct I/O; none if the file system doesn't support it.
     direct: Option<File>,
     path: &'a Path,
-    /// In the order of the record.
+    /// Its tensors, in the order of the record.
     tensors: Vec<Placed<'a>>,
 }
 
@@ -173,13 +176,13 @@ pub(crate) struct Shard<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed<'a> {
     pub(crate) record: &'a TensorRecord,
-    /// Where its first byte is.
+    /// The offset of its first byte.
     pub(crate) start: u64,
     pub(crate) bytes: usize,
 }
 
 impl<'a> Shard<'a> {
-    /// Opens a shard; its length, header and declarations must be those of `record`.
+    /// Opens a shard. Its length, header and declarations must match `record`.
     pub(crate) fn open(path: &'a Path, record: &'a ShardRecord) -> Result<Self, Error> {
         let mut file = open_present(path)?;
         let found = file.metadata().map_err(|source| Error::reading(path, source))?.len();
@@ -198,33 +201,33 @@ impl<'a> Shard<'a> {
         Ok(Shard { file, direct, path, tensors })
     }
 
-    /// How many tensors it has.
+    /// Returns the number of tensors.
     pub(crate) fn len(&self) -> usize {
         self.tensors.len()
     }
 
-    /// Its `index`th tensor, in the order of its record.
+    /// Returns the `index`th tensor, in the order of the record.
     pub(crate) fn place(&self, index: usize) -> Placed<'a> {
         self.tensors[index]
     }
 
-    /// Its file's path.
+    /// Returns the file's path.
     pub(crate) fn path(&self) -> &'a Path {
         self.path
     }
 
-    /// The file as the system knows it.
+    /// Returns the file system's metadata of the file.
     pub(crate) fn metadata(&self) -> std::io::Result<Metadata> {
         self.file.metadata()
     }
 
-    /// Its file, to read past the page cache if that can be done, and through it.
+    /// Returns the file for direct I/O, if that is supported, and for buffered I/O.
     pub(crate) fn files(&self) -> (Option<&File>, &File) {
         (self.direct.as_ref(), &self.file)
     }
 }
 
-/// Reads the length and the JSON of a header, bounded by the limit and by the file.
+/// Reads the length and the JSON of a header, limited by the format and by the file's size.
 pub(crate) fn read_header(file: &mut impl Read, path: &Path, file_bytes: u64) -> Result<Vec<u8>, Error> {
     let mut prefix = [0; 8];
     let malformed = |what| Error::corrupt(path, Flaw::Malformed { what });
@@ -247,8 +250,8 @@ pub(crate) fn read_header(file: &mut impl Read, path: &Path, file_bytes: u64) ->
     Ok(header)
 }
 
-/// Where each tensor of `record` lies in a file with this header; or the rule that the header breaks. The tensors must
-/// fill the file from the header's end without gap or overlap.
+/// Returns the place of each tensor of `record` in a file with this header, or the rule that the header
+/// breaks. The tensors must fill the file from the header's end without gap or overlap.
 pub(crate) fn place<'a>(
     header: &[u8],
     file_bytes: u64,
@@ -284,7 +287,7 @@ pub(crate) fn place<'a>(
     Ok(placed.into_iter().map(within).collect())
 }
 
-/// Checks that tensors, by where they begin in the data and how long they are, fill it without gap or overlap.
+/// Checks that tensors, given by offset and length, fill the data without gap or overlap.
 pub(crate) fn check_filled(mut places: Vec<(u64, u64)>, data_bytes: u64) -> Result<(), &'static str> {
     places.sort_unstable();
     let mut next = 0_u64;

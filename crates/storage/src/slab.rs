@@ -1,8 +1,8 @@
-//! Host memory that saves are copied into: kept from save to save, because each page of fresh memory takes a fault
+//! Host memory that saves are copied into. It is reused, because each page of new memory takes a fault
 //! (`cargo xtask bench checkpoint` shows the first save beside the others).
 //!
-//! Invariant: no more slabs are kept than saves may be in flight, and all slabs together take no more memory than is
-//! allowed: a save that would take more waits until an earlier one has ended.
+//! Invariant: no more slabs are kept than saves may be in flight, and all slabs together stay within
+//! the allowance: a save that would exceed it waits until an earlier one has ended.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
@@ -15,40 +15,40 @@ use crate::memory::{Memory, PAGE};
 use crate::pending::{SAVES_IN_FLIGHT_MAX, SLOT_WAIT_MAX};
 use crate::staging::Staging;
 
-/// How much memory saves may take.
+/// Limits of the memory that saves take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Allowance {
-    /// All copies together, under way and kept; none for as much as there is.
+    /// The most bytes of all copies together, in use and kept; none for no limit.
     pub(crate) max: Option<Bytes>,
-    /// Whether memory goes back to the system when no save uses it.
+    /// Whether memory returns to the system as soon as no save uses it.
     pub(crate) is_returned: bool,
 }
 
-/// Slabs that no save uses.
+/// The slabs that no save uses.
 #[derive(Debug, Default)]
 pub(crate) struct Slabs {
     state: Mutex<State>,
-    /// Told when a save gives its slab back.
+    /// Notified when a save returns its slab.
     given_back: Condvar,
     allowance: Allowance,
-    /// Where new ones are to be files, so that they outlive this process.
+    /// Where new slabs are created as files, so that they outlive this process.
     staging: Option<Staging>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     kept: Vec<Memory>,
-    /// Bytes of the slabs that saves use.
+    /// Bytes of the slabs in use.
     used: usize,
 }
 
-/// Memory of a save; goes back to the others when it is dropped.
+/// The memory of a save; returned for reuse when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Slab {
     /// None only once it is dropped.
     memory: Option<Memory>,
     length: usize,
-    /// Bytes that count as used until it is dropped.
+    /// Bytes that count as in use until it is dropped.
     taken: usize,
     home: Arc<Slabs>,
 }
@@ -58,8 +58,8 @@ impl Slabs {
         Arc::new(Slabs { staging, allowance, ..Slabs::default() })
     }
 
-    /// Memory of at least `length` bytes, whose contents are unspecified: the smallest kept one that is large enough, else new.
-    /// Waits for memory that other saves use, if all may take only so much.
+    /// Returns a slab of at least `length` bytes with unspecified contents: the smallest kept one that is
+    /// large enough, or a new one. If the limit doesn't permit that, waits until other saves return theirs.
     pub(crate) fn take(self: &Arc<Self>, length: usize) -> Result<Slab, Error> {
         let bytes = length.max(PAGE).next_multiple_of(PAGE);
         let max = self.allowance.max.map_or(usize::MAX, |max| usize::try_from(max.0).unwrap_or(usize::MAX));
@@ -84,7 +84,7 @@ impl Slabs {
         let best = fitting.min_by_key(|(_, memory)| memory.bytes().len()).map(|(at, _)| at);
         let found = best.map(|at| state.kept.swap_remove(at));
         if found.is_none() {
-            // What was too small for this one is so for the next.
+            // Memory that is too small for this save is too small for the next one.
             state.kept.retain(|memory| memory.bytes().len() >= length);
         }
         let taken = found.as_ref().map_or(bytes, |memory| memory.bytes().len());
@@ -100,7 +100,7 @@ impl Slabs {
         }
     }
 
-    /// The first bytes of some memory, which is none of these, as a slab.
+    /// Returns a slab of the first bytes of memory that comes from elsewhere.
     pub(crate) fn slab(self: &Arc<Self>, memory: Memory, length: usize) -> Slab {
         Slab { memory: Some(memory), length, taken: 0, home: Arc::clone(self) }
     }
@@ -121,14 +121,14 @@ impl Slabs {
     }
 
     fn make(&self, bytes: usize) -> Result<Memory, Error> {
-        // A file system in memory that is full or gone must not cost the save.
+        // A full or missing file system in memory must not fail the save.
         let shared = self.staging.as_ref().and_then(|staging| staging.memory(bytes));
         shared.map_or_else(|| Memory::own(bytes), Ok).map_err(|source| Error::Memory { bytes: bytes as u64, source })
     }
 }
 
 impl State {
-    /// Lets go of kept memory, the largest first, until all takes at most so much.
+    /// Frees kept memory, the largest first, until the total is at most `max`.
     fn keep_within(&mut self, max: usize) {
         self.kept.sort_by_key(|memory| std::cmp::Reverse(memory.bytes().len()));
         while !self.kept.is_empty()
@@ -140,7 +140,7 @@ impl State {
 }
 
 impl Slab {
-    /// The file that it is, if it outlives this process.
+    /// Returns the file that holds the slab, if it outlives this process.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.memory.as_ref().and_then(Memory::file)
     }
@@ -174,7 +174,7 @@ mod tests {
         slabs.take(length).expect("memory")
     }
 
-    /// Bytes in use, and bytes that are kept.
+    /// Returns the bytes in use and the bytes kept.
     fn use_of(slabs: &Slabs) -> (usize, usize) {
         let state = slabs.lock();
         (state.used, state.kept.iter().map(|memory| memory.bytes().len()).sum())

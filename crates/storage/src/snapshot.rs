@@ -1,4 +1,4 @@
-//! An open checkpoint: any box of any tensor of it, from whichever parts hold it, verified.
+//! An open checkpoint: reads any box of any tensor from the parts that hold it, and verifies the bytes.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::tensor::{byte_count, is_of_whole_bytes};
 use crate::verification::Verification;
 use crate::{CheckpointInfo, DataType, Error, Flaw, Tensor, TensorInfo, layout};
 
-/// A checkpoint whose manifest has been read. Its tensors are read, and checked, when they are asked for.
+/// A checkpoint whose manifest has been read. Its tensors are read and checked on request.
 #[derive(Debug)]
 pub struct Snapshot {
     folder: PathBuf,
@@ -25,48 +25,49 @@ pub struct Snapshot {
     info: CheckpointInfo,
 }
 
-/// When the bytes that are read are compared with the hashes of what was saved.
+/// When the bytes read are compared with the hashes of what was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Before they count as read: what a read hands over is what was saved.
+    /// Before the read returns: the bytes returned are those that were saved.
     Always,
-    /// The same, but a tensor's bytes aren't hashed again that this machine has read and found good since it was started, if the
-    /// file's device, inode, length and times are still the same. The folder, which belongs to this user alone, holds what is
-    /// known of that. Damage that leaves no trace in these, as of a disk that rots, goes unnoticed then.
+    /// Like `Always`, but skips the hash for a tensor that this machine has read and found good since boot,
+    /// if the file's device, inode, length and times are unchanged. The folder, which belongs to this user
+    /// alone, holds the records of that. Damage that changes none of these attributes (bit rot, for example)
+    /// goes undetected.
     First(PathBuf),
-    /// Afterwards, by reading the same files once more in the background: until its [`Verification`] has ended well, what was read
-    /// may be anything.
+    /// After the read, by reading the same files again in the background. Until its [`Verification`] has
+    /// ended well, the bytes returned may be wrong.
     Later,
 }
 
-/// A box of a tensor that is to be read, and where to.
+/// A box of a tensor to read, and the memory it is read into.
 #[derive(Debug)]
 pub struct Wanted<'a> {
     /// The tensor's name.
     pub name: &'a str,
-    /// The type of its elements; it has to be the one that was saved.
+    /// The type of its elements; must be the type that was saved.
     pub data_type: DataType,
-    /// Where the box begins in the whole tensor, in elements; one for each dimension.
+    /// The first element of the box in the whole tensor, one index for each dimension.
     pub offsets: &'a [usize],
-    /// The lengths of the box, in elements; one for each dimension.
+    /// The lengths of the box, in elements, one for each dimension.
     pub shape: &'a [usize],
-    /// Gets the box's elements, little-endian, in row-major order: exactly as many bytes.
+    /// Receives the box's elements, little-endian, in row-major order; must have exactly their length.
     pub data: &'a mut [u8],
 }
 
-/// A part that has to be read, and for which of the boxes.
+/// A part that has to be read, and the boxes that need it.
 struct Source {
     piece: Piece,
     overlaps: Vec<(usize, Overlap)>,
 }
 
-/// What has to be read.
+/// The parts and files to read.
 struct Plan<'a> {
     files: Files<'a>,
     sources: Vec<Source>,
 }
 
-/// Files of shards, each with its place among the manifest's and its record.
+/// Shard files, each with its index in the manifest and its record.
 struct Files<'a>(Vec<(PathBuf, usize, &'a ShardRecord)>);
 
 impl Files<'_> {
@@ -75,10 +76,11 @@ impl Files<'_> {
     }
 }
 
-/// Where in the memory of a box the bytes of a source go, which is named by its number.
+/// The range of a box's memory that a source's bytes go to; the box is given by its index.
 type Run = (Range<usize>, usize);
 
-/// Memory to read into: of the boxes that several parts must share, and of the parts that have a run of some box to themselves.
+/// Memory to read into: of the boxes that several parts share, and of the parts that fill a contiguous range
+/// of one box.
 type Rooms<'a> = (Vec<Option<Mutex<&'a mut [u8]>>>, Vec<Option<&'a mut [u8]>>);
 
 impl Snapshot {
@@ -91,7 +93,7 @@ impl Snapshot {
 
     fn open_present(folder: PathBuf, present: &Present, step: Step) -> Result<Snapshot, Error> {
         let manifest = read_manifest(&folder.join(layout::MANIFEST), step.0)?;
-        // Whoever makes room for the tensors goes by the manifest, so it must not promise more than is there.
+        // Callers allocate memory by the manifest's sizes, so these must not exceed the files'.
         for (name, shard) in manifest.files() {
             let path = folder.join(name);
             let file = open_present(&path)?.metadata().map_err(|source| Error::reading(&path, source))?;
@@ -103,23 +105,25 @@ impl Snapshot {
         Ok(Snapshot { folder, present: present.clone(), manifest: Arc::new(manifest), info })
     }
 
-    /// What its manifest says.
+    /// Returns the content of the manifest.
     #[must_use]
     pub fn info(&self) -> &CheckpointInfo {
         &self.info
     }
 
-    /// Reads boxes of tensors, however the tensors were cut when they were saved. Only the parts that hold some of them are
-    /// read, several at once, and of those every byte is checked.
+    /// Reads boxes of tensors, whatever the sharding at the save. Only the parts that overlap the boxes are
+    /// read, several at once, and every byte of those is checked.
     ///
     /// # Errors
-    /// [`Error::InvalidTensor`] for a tensor that isn't there, or a box that isn't in it; [`Error::Corrupt`] naming the file
-    /// and tensor that isn't what was saved; [`Error::Io`]. What `wanted` holds after an error means nothing.
+    /// [`Error::InvalidTensor`] for a tensor that doesn't exist, or a box that isn't within it;
+    /// [`Error::Corrupt`] naming the file and tensor that isn't what was saved; [`Error::Io`]. After an
+    /// error, the contents of `wanted` are unspecified.
     pub fn read_into(&self, wanted: &mut [Wanted<'_>]) -> Result<(), Error> {
         self.read_verifying(wanted, &Verify::Always).map(drop)
     }
 
-    /// The same with a choice of when bytes are checked; [`Verify::Later`] gives the check that is under way.
+    /// Reads boxes as [`Snapshot::read_into`] does, with a choice of when bytes are checked.
+    /// [`Verify::Later`] returns the check that runs in the background.
     ///
     /// # Errors
     /// As [`Snapshot::read_into`].
@@ -158,9 +162,10 @@ impl Snapshot {
         Verification::start(Arc::clone(&self.manifest), files, pieces).map(Some)
     }
 
-    /// Reads the parts that boxes of tensors overlap, some blocks at a time on several threads, and hands each block on as
-    /// it comes: for which box, what that shares with the part, where in the part the block begins, and its bytes. What was
-    /// handed on counts only once this has returned without an error: then every byte of those parts was as it was saved.
+    /// Reads the parts that overlap boxes of tensors, several blocks at a time on several threads, and passes
+    /// each block on as it arrives: the box's index, its overlap with the part, the block's offset in the
+    /// part, and the bytes. The blocks are verified only once this has returned without an error: then every
+    /// byte of those parts is as it was saved.
     pub(crate) fn scatter(
         &self,
         boxes: &[(&str, Region)],
@@ -177,7 +182,7 @@ impl Snapshot {
         outcomes.into_iter().collect::<Result<(), Error>>().map_err(|error| self.present.explain(error))
     }
 
-    /// The parts that boxes of tensors overlap, and the files they are in.
+    /// Returns the parts that overlap the boxes, and the files that hold these parts.
     fn plan(&self, boxes: &[(&str, Region)]) -> Plan<'_> {
         let mut order: Vec<usize> = (0..boxes.len()).collect();
         order.sort_by_key(|index| boxes[*index].0);
@@ -192,7 +197,7 @@ impl Snapshot {
         Plan { files: Files(files), sources }
     }
 
-    /// Reads everything, checking every byte.
+    /// Reads all tensors, and checks every byte.
     pub(crate) fn read_all(&self) -> Result<Vec<Tensor>, Error> {
         let empty = |tensor: &TensorInfo| Tensor {
             name: tensor.name.clone(),
@@ -210,30 +215,30 @@ impl Snapshot {
         Ok(tensors)
     }
 
-    /// What its manifest says of a tensor.
+    /// Returns the manifest's entry of a tensor.
     pub(crate) fn tensor(&self, name: &str) -> Result<&TensorInfo, Error> {
         let found = self.info.tensors.binary_search_by(|tensor| tensor.name.as_str().cmp(name));
         found.map(|index| &self.info.tensors[index]).map_err(|_| refused(name, "the checkpoint has no such tensor"))
     }
 
-    /// The files that have a tensor or parts of it.
+    /// Returns the files that hold a tensor or parts of it.
     pub(crate) fn shards_with(&self, name: &str) -> Vec<(PathBuf, &ShardRecord)> {
         let has_it = |(_, record): &(usize, &ShardRecord)| record.tensors.iter().any(|tensor| tensor.name == name);
         let shards = self.manifest.shards.iter().enumerate();
         shards.filter(has_it).map(|(at, record)| (self.path_of(at), record)).collect()
     }
 
-    /// All its files.
+    /// Returns all files.
     pub(crate) fn files(&self) -> Vec<(PathBuf, &ShardRecord)> {
         self.manifest.shards.iter().enumerate().map(|(at, record)| (self.path_of(at), record)).collect()
     }
 
-    /// The path of one of the manifest's files.
+    /// Returns the path of the manifest's file at an index.
     fn path_of(&self, at: usize) -> PathBuf {
         self.folder.join(self.manifest.file_name(at))
     }
 
-    /// The box that is wanted, if there is such a one.
+    /// Returns the wanted box if the tensor has such a box, and its type and length match.
     fn check(&self, wanted: &Wanted<'_>) -> Result<Region, Error> {
         let refused = |why| refused(wanted.name, why);
         let tensor = self.tensor(wanted.name)?;
@@ -258,7 +263,7 @@ fn refused(name: &str, why: &'static str) -> Error {
     Error::InvalidTensor { tensor: name.chars().take(64).collect(), why }
 }
 
-/// The tensors of a shard that hold some of the boxes, whose order by name is `order`.
+/// Returns the tensors of a shard that overlap the boxes; `order` is the boxes' order by name.
 fn sources_in(record: &ShardRecord, boxes: &[(&str, Region)], order: &[usize], shard: usize) -> Vec<Source> {
     let mut sources = Vec::new();
     for (tensor, part) in record.tensors.iter().enumerate() {
@@ -274,7 +279,8 @@ fn sources_in(record: &ShardRecord, boxes: &[(&str, Region)], order: &[usize], s
     sources
 }
 
-/// Shares out the memory of the boxes: a part whose bytes lie in one run of one box gets that run, if all parts of the box are so.
+/// Splits the memory of the boxes: a part whose bytes fill one contiguous range of one box gets that range,
+/// if this holds for all parts of the box.
 fn share_out<'a>(wanted: &'a mut [Wanted<'_>], shards: &[Shard<'_>], sources: &[Source]) -> Rooms<'a> {
     let mut runs: Vec<Option<Vec<Run>>> = wanted.iter().map(|_| Some(Vec::new())).collect();
     for (number, source) in sources.iter().enumerate() {
@@ -306,7 +312,7 @@ fn share_out<'a>(wanted: &'a mut [Wanted<'_>], shards: &[Shard<'_>], sources: &[
     (shared, rooms)
 }
 
-/// Runs in the order of their places; none if two of them share a byte.
+/// Sorts ranges by their start; none if two of them overlap.
 fn in_order(mut runs: Vec<Run>) -> Option<Vec<Run>> {
     runs.sort_by_key(|(run, _)| run.start);
     runs.is_sorted_by(|(one, _), (next, _)| one.end <= next.start).then_some(runs)

@@ -1,6 +1,7 @@
-//! A rank's part of a save, copied to host memory as the file that it will be: header, tensors, and zeros up to a page.
+//! A rank's part of a save in host memory, laid out as the final file: header, tensors, and zeros up to a
+//! page.
 //!
-//! The copy is all that the trainer waits for. Hashing it comes afterwards, beside the writing, on other threads.
+//! The trainer waits only for the copy. The copy is hashed later, while it is written, on other threads.
 
 use std::ops::Range;
 use std::path::Path;
@@ -18,13 +19,13 @@ use crate::tensor::byte_count;
 use crate::threads::on_threads;
 use crate::{Digest, Error, TensorView};
 
-/// Threads that copy or hash one save at most: each does some GB/s, which is as much as a disk takes in, and a few of them as
-/// much as memory gives.
+/// The most threads that copy or hash one save: each handles several GB/s, as much as a disk takes, and four
+/// saturate memory bandwidth.
 const THREADS_MAX: usize = 4;
-/// Less is copied or hashed by one thread: that takes milliseconds.
+/// Less than this is copied or hashed by one thread: it takes milliseconds.
 const DONE_ALONE_BYTES: usize = 8 << 20;
 
-/// A rank's files in memory: one, unless its tensors don't fit the header of one.
+/// A rank's files in memory: one, unless its tensors exceed the header of one.
 #[derive(Debug)]
 pub(crate) struct Staged {
     slab: Slab,
@@ -35,30 +36,30 @@ pub(crate) struct Staged {
 #[derive(Debug)]
 struct StagedFile {
     described: Described,
-    /// Where in the slab it begins: at a page.
+    /// Its offset in the slab, at a page boundary.
     start: usize,
     bytes: usize,
 }
 
-/// What a file is made of.
+/// The header and tensors of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Described {
     pub(crate) header_bytes: usize,
-    /// In their order.
+    /// Its tensors, in file order.
     pub(crate) tensors: Vec<Declared>,
 }
 
-/// A file as it lies in memory.
+/// The content of a file in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Image<'a> {
-    /// The file and zeros up to a page.
+    /// The file's bytes, and zeros up to a page.
     pub(crate) padded: &'a [u8],
-    /// Bytes of the file.
+    /// The file's length in bytes.
     pub(crate) bytes: u64,
 }
 
 impl StagedFile {
-    /// Where it lies in the slab, with what is behind it up to a page.
+    /// Returns its range in the slab, with the padding up to a page.
     fn padded(&self) -> Range<usize> {
         self.start..self.start + self.bytes.next_multiple_of(PAGE)
     }
@@ -96,8 +97,9 @@ impl Staged {
         Ok(Staged { slab, files })
     }
 
-    /// What another process copied: of each file the header and the tensors one after the other, from page to page. None if that
-    /// can't be.
+    /// Returns a save that another process copied: for each file the header and the tensors one after the
+    /// other, each file at a page boundary. None if the ranges contradict the tensors' types and shapes, or
+    /// exceed the memory.
     pub(crate) fn found(memory: Memory, described: impl Iterator<Item = Described>) -> Option<Staged> {
         let (mut files, mut end) = (Vec::new(), 0_usize);
         for described in described {
@@ -114,28 +116,28 @@ impl Staged {
         Some(Staged { slab: Slabs::new(None, Allowance::default()).slab(memory, end), files })
     }
 
-    /// The file in memory that it is, if others can find it.
+    /// Returns the file that holds the copy, if other processes can find it.
     pub(crate) fn file(&self) -> Option<&Path> {
         self.slab.file()
     }
 
-    /// What its files are made of, in their order.
+    /// Returns the descriptions of its files, in order.
     pub(crate) fn described(&self) -> impl Iterator<Item = &Described> {
         self.files.iter().map(|file| &file.described)
     }
 
-    /// Its files as they lie in memory.
+    /// Returns the contents of its files.
     pub(crate) fn images(&self) -> impl Iterator<Item = Image<'_>> {
         self.files.iter().map(|file| Image { padded: &self.slab[file.padded()], bytes: file.bytes as u64 })
     }
 
-    /// Bytes of the files.
+    /// Returns the total length of the files in bytes.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes as u64).sum()
     }
 
-    /// Names all its bytes, by hashing them.
+    /// Hashes all bytes, and returns the files' records.
     pub(crate) fn records(&self, rank: u32) -> Vec<ShardRecord> {
         self.files.iter().map(|file| self.record(rank, file)).collect()
     }
@@ -155,7 +157,7 @@ impl Staged {
     }
 }
 
-/// The digest of each tensor: segments on a few threads.
+/// Returns the digest of each tensor; segments are hashed on several threads.
 fn hash(tensors: &[Declared], data: &[u8]) -> Vec<Digest> {
     let segments_of = |tensor: &Declared| {
         let Range { start, end } = tensor.range;
@@ -176,7 +178,7 @@ fn hash(tensors: &[Declared], data: &[u8]) -> Vec<Digest> {
     tensors.iter().map(join).collect()
 }
 
-/// Threads to copy or hash so many bytes with.
+/// Returns the number of threads that copy or hash this many bytes.
 pub(crate) fn threads_for(bytes: usize) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if bytes < DONE_ALONE_BYTES { 1 } else { cores.min(THREADS_MAX) }

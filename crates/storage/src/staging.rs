@@ -1,13 +1,14 @@
-//! A staging folder: a folder in memory (tmpfs) that a supervisor gives its ranks, so that a save that a rank had copied when it
-//! died is finished by somebody else, and nothing between the copy and the disk is lost.
+//! Staging folders: a supervisor gives its ranks a folder in memory (tmpfs), so that if a rank dies after it
+//! has copied a save, another process finishes the save.
 //!
-//! The copy of a save is a file there, and once it is whole a note beside it says what the save is. The note goes when the save
-//! has ended, well or not; so what has a note and no living rank is to be finished ([`finish_staged`]). Only what the operating
-//! system keeps survives: a node that goes down takes its memory along. DLRover's Flash Checkpoint hands copies to an agent in
-//! shared memory in the same way (docs/blogs/flash_checkpoint.md there).
+//! The copy of a save is a file there. Once it is complete, a note beside it describes the save. The note is
+//! removed when the save has ended, well or not; so a note without a living rank is a save to be finished
+//! ([`finish_staged`]). Copies survive only while the operating system runs: a node that goes down loses
+//! them. DLRover's Flash Checkpoint also passes copies to an agent in shared memory:
+//! <https://github.com/intelligent-machine-learning/dlrover/blob/master/docs/blogs/flash_checkpoint.md>.
 //!
-//! Keeps A-6 (a save is finished by the same steps as ever, and only if every rank's part was staged or saved), A-9 (notes have a
-//! version) and A-10 (notes are bounded in number and size).
+//! Keeps A-6 (a save is finished by the usual steps, and only if every rank's part was staged or saved), A-9
+//! (notes have a version) and A-10 (notes are limited in number and size).
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -32,22 +33,22 @@ use crate::{Digest, Error, Flaw, NoteTypes, Saved, layout};
 
 /// What a note says it is.
 const MAGIC: &str = "gangline-staged-save";
-/// How notes are called: as the copy and this.
+/// Suffix of a note's name, after the name of the copy.
 const NOTE_SUFFIX: &str = ".json";
-/// The most notes looked at in a folder: some for each rank of a large node.
+/// The most notes read in a folder: several for each rank of a large node.
 const NOTES_MAX: usize = 4_096;
 
-/// The most copies of a rank: those in flight, for each of some stores.
+/// The most copies of a rank: those in flight, for each of several stores.
 const FILES_MAX: usize = 64;
 
-/// A rank's place in a staging folder.
+/// A rank's files in a staging folder.
 #[derive(Debug)]
 pub(crate) struct Staging {
     folder: PathBuf,
     rank: u32,
 }
 
-/// A note: what a copy is of.
+/// A note: describes the save that a copy belongs to.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {
     magic: String,
@@ -72,49 +73,50 @@ struct Note {
     alike: Option<String>,
     header_bytes: usize,
     tensors: Vec<Declared>,
-    /// What is in the rank's further files, if its tensors don't fit the header of one.
+    /// Descriptions of the rank's further files, if its tensors exceed the header of one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     more: Vec<Described>,
 }
 
 impl Note {
-    /// The save in its copy, if it can be there.
+    /// Returns the save in this copy, if the description fits it.
     fn staged(&self, copy: Memory) -> Option<Staged> {
         let first = Described { header_bytes: self.header_bytes, tensors: self.tensors.clone() };
         Staged::found(copy, std::iter::once(first).chain(self.more.iter().cloned()))
     }
 }
 
-/// For fuzzing: what a note's text says is in a copy of so many bytes.
+/// For fuzzing: returns the save that a note describes in a copy of this many bytes.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn parse_note(text: &[u8], copy_bytes: usize) -> Option<Staged> {
     let note: Note = crate::manifest::unseal(text, MAGIC, FORMAT_VERSION).ok()?;
     note.staged(Memory::own(copy_bytes).ok()?)
 }
 
-/// A note that is there; removed when it is dropped.
+/// A note on disk; removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Noted(PathBuf);
 
-/// What became of a save that its rank didn't live to finish.
+/// The outcome of a save whose rank died before finishing it.
 #[derive(Debug)]
 pub struct Finished {
     /// The step.
     pub step: Step,
     /// The rank that had copied it.
     pub rank: u32,
-    /// The checkpoint, which is durable and visible now; or why it isn't, and nothing of this rank's part is left.
+    /// The checkpoint, now durable and visible; or the reason why the save failed, in which case nothing of
+    /// this rank's part is left.
     pub outcome: Result<Saved, Error>,
 }
 
 impl Staging {
-    /// In a folder that is there.
+    /// Returns the staging of a rank in an existing folder.
     pub(crate) fn new(folder: &Path, rank: u32) -> Staging {
         Staging { folder: folder.to_owned(), rank }
     }
 
-    /// New memory that is a file there; none if that can't be had. Others live there too, such as the batches that PyTorch's data
-    /// loaders pass on, so it is at most half of what is free.
+    /// Allocates memory as a file in the folder; none if that fails. It takes at most half of the free space,
+    /// since other files live there too, such as the batches that PyTorch's data loaders pass on.
     pub(crate) fn memory(&self, bytes: usize) -> Option<Memory> {
         let room = statvfs(&self.folder).ok()?;
         if bytes as u64 > room.f_bavail.saturating_mul(room.f_frsize) / 2 {
@@ -128,7 +130,8 @@ impl Staging {
 }
 
 impl Noted {
-    /// Notes a save; none if its copy is nowhere where others could find it, or there is no room for the note.
+    /// Writes the note of a save; none if its copy isn't a file that others can find, or there is no room for
+    /// the note.
     pub(crate) fn write(work: &Work, root: &Path, (run, writer): (&str, Writer)) -> Option<Noted> {
         let copy = work.staged.file()?;
         let Writer { rank, world_size, tag } = writer;
@@ -165,7 +168,7 @@ impl Noted {
 
 impl Drop for Noted {
     fn drop(&mut self) {
-        // One that stays is of a save that is there already, which whoever finishes it sees.
+        // A note that stays belongs to a completed save, which the process that reads the note notices.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -174,12 +177,14 @@ fn note_of(copy: &Path) -> Option<PathBuf> {
     Some(copy.with_file_name(format!("{}{NOTE_SUFFIX}", copy.file_name()?.to_str()?)))
 }
 
-/// Finishes the saves that ranks of this node had copied into `folder` when they died, the oldest first, and removes the copies.
-/// Every node of the gang does this for its own ranks at about the same time; `wait_max` is how long each waits for the others. No rank
-/// of the attempt may be alive, and the next attempt must not have begun.
+/// Finishes the saves that ranks of this node had copied into `folder` when they died, oldest first, and
+/// removes the copies. Every node of the gang does this for its own ranks at about the same time; `wait_max`
+/// is how long each waits for the others. No rank of the attempt may be alive, and the next attempt must not
+/// have begun.
 ///
 /// # Errors
-/// [`Error::Io`] if the folder can't be read, [`Error::Limit`] if too much is in it. What is wrong with one save is its outcome.
+/// [`Error::Io`] if the folder can't be read, [`Error::Limit`] if it holds too many files. A failure of one
+/// save is reported in its outcome.
 pub fn finish_staged(folder: &Path, wait_max: Duration) -> Result<Vec<Finished>, Error> {
     let mut notes = Vec::new();
     for name in list_names(folder)?.into_iter().filter(|name| name.ends_with(NOTE_SUFFIX)) {
@@ -191,7 +196,7 @@ pub fn finish_staged(folder: &Path, wait_max: Duration) -> Result<Vec<Finished>,
     notes.sort_by_key(|(note, _)| (note.step, note.rank));
     let mut finished = Vec::new();
     for of_step in notes.chunk_by(|(a, _), (b, _)| a.step == b.step) {
-        // Ranks wait for each other.
+        // One thread for each rank, because ranks wait for each other.
         std::thread::scope(|scope| {
             let threads: Vec<_> =
                 of_step.iter().map(|(note, path)| scope.spawn(|| finish(note, path, wait_max))).collect();
@@ -217,7 +222,7 @@ fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> 
     let staged = note.staged(memory).ok_or(malformed)?;
     let Note { rank, world_size, tag, .. } = *note;
     let role = Role::Writer { rank, world_size, tag };
-    // What is too old the next save sees to; to look at that takes time.
+    // Retention is left to the next save, since it would take time here.
     let run = note.run.clone();
     let options = Options { role, keep: None, run, commit_timeout: wait_max, ..Options::default() };
     options.check()?;
@@ -236,7 +241,7 @@ fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> 
     Committer::new(Shared::new(note.root.clone(), options), Writer { rank, world_size, tag }, None).run(work)
 }
 
-/// The checkpoint, if the rank lived to save it and only the note was left.
+/// Returns the checkpoint, if the rank had saved it and only the note was left.
 fn saved_already(note: &Note) -> Option<Saved> {
     let manifest = note.root.join(layout::checkpoint_folder(note.step)).join(layout::MANIFEST);
     let manifest = read_manifest(&manifest, note.step).ok()?;

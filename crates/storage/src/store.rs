@@ -1,4 +1,4 @@
-//! The store's front: open, save, look, load.
+//! The store's public interface: open, save, list and load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,21 +34,21 @@ use crate::{
     Snapshot, Tensor, TensorView, VerifyReport, layout, with_causes,
 };
 
-/// How often [`Store::latest`] starts again because a checkpoint was pruned under its eyes.
+/// How often [`Store::latest`] starts again because a checkpoint was pruned while it was read.
 const LATEST_TRIES_MAX: usize = 4;
 
 /// A folder of checkpoints.
 ///
-/// A writer's store has one thread that does the writing. Dropping the store waits until this process's part of all
-/// saves is on disk, but not for other ranks: [`Pending::wait`] does.
+/// A writer's store has one background thread that writes. Dropping the store waits until this process's part
+/// of every save is on disk, but not for other ranks; [`Pending::wait`] waits for those.
 pub struct Store {
     shared: Arc<Shared>,
     slots: Arc<Slots>,
     slabs: Arc<Slabs>,
-    /// What was loaded since the last save.
+    /// The checkpoint that was loaded since the last save.
     resumed: Mutex<Option<Origin>>,
     writing: Option<Writing>,
-    /// The save that was asked for last.
+    /// The save that was requested last.
     turn: Mutex<Turn>,
     archiving: Option<JoinHandle<()>>,
 }
@@ -65,55 +65,58 @@ enum Job {
         slot: Slot,
         reply: SyncSender<Result<Saved, Error>>,
     },
-    /// Tell the others of the gang that this rank has no part in a save.
+    /// Tells the other ranks of the gang that this rank doesn't take part in a save.
     Refuse {
         turn: Turn,
         reason: Reason,
     },
 }
 
-/// A checkpoint in memory.
+/// A checkpoint loaded into memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// What its manifest says.
+    /// The content of its manifest.
     pub info: CheckpointInfo,
     /// Its tensors, by name.
     pub tensors: Vec<Tensor>,
 }
 
-/// The newest good checkpoint, and what was passed over to find it.
+/// The newest good checkpoint, and the newer ones that were skipped.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Latest {
-    /// The newest checkpoint whose every byte is as it was saved; none if there is none.
+    /// The newest checkpoint whose every byte is as it was saved; none if there is no such checkpoint.
     pub checkpoint: Option<CheckpointInfo>,
-    /// Newer ones that aren't good, newest first.
+    /// Newer checkpoints that are damaged, newest first.
     pub skipped: Vec<Skipped>,
 }
 
-/// A checkpoint that isn't good.
+/// A damaged checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Skipped {
     /// Its step.
     pub step: Step,
-    /// What is wrong with it; at least one thing.
+    /// What is wrong with it; never empty.
     pub problems: Vec<Problem>,
 }
 
-/// A checkpoint's folder with what its manifest says, or why that can't be read. The tensors are not checked.
+/// A checkpoint's folder with its manifest, or the reason why the manifest can't be read. Tensors are not
+/// checked.
 #[derive(Debug)]
 pub struct Listed {
     /// The step in the folder's name.
     pub step: Step,
-    /// What the manifest says.
+    /// The content of the manifest.
     pub manifest: Result<CheckpointInfo, Error>,
 }
 
 impl Store {
-    /// Opens the folder at `path`. A writer creates it, and clears away what dead writers left half-written.
+    /// Opens the folder at `path`. A writer creates the folder, and removes files that dead writers left
+    /// half-written.
     ///
     /// # Errors
-    /// [`Error::InvalidOptions`] or [`Error::Limit`] for options that make no sense, [`Error::Io`] if the folder can't
-    /// be made, listed or cleared (or isn't there, for a reader), [`Error::Held`] if another run writes there.
+    /// [`Error::InvalidOptions`] or [`Error::Limit`] for invalid options, [`Error::Io`] if the folder can't
+    /// be created, listed or cleared (or doesn't exist, for a reader), [`Error::Held`] if another run writes
+    /// to the folder.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Store, Error> {
         options.check()?;
         let root = path.as_ref().to_owned();
@@ -147,23 +150,25 @@ impl Store {
         &self.shared.root
     }
 
-    /// The hands by which its folder is changed.
+    /// Returns the [`Disk`] through which the folder is changed.
     pub(crate) fn disk(&self) -> &Disk {
         &self.shared.disk
     }
 
-    /// Copies this rank's share of the tensors to host memory, which is all the caller waits for, and writes them in
-    /// the background. Every rank of a gang passes all tensors that they hold alike, and its own parts of those that are cut
-    /// ([`PartOf`](crate::PartOf)).
+    /// Copies this rank's share of the tensors to host memory, and writes the copy in the background. The
+    /// caller waits only for the copy. Every rank of a gang passes all replicated tensors, and its own parts
+    /// of sharded ones ([`PartOf`](crate::PartOf)).
     ///
-    /// The memory of the copies is kept for the next saves until the store is dropped: as much as the largest save takes,
-    /// once for each that was under way at the same time, so two copies at most. [`Options::memory_max`] and
-    /// [`Options::keeps_memory`] bound it.
+    /// The memory of the copies is kept for later saves until the store is dropped: the size of the largest
+    /// save for each save that was in flight at the same time, so at most two copies. [`Options::memory_max`]
+    /// and [`Options::keeps_memory`] limit it.
     ///
-    /// With [`SAVES_IN_FLIGHT_MAX`](crate::SAVES_IN_FLIGHT_MAX) saves under way it waits for one to end first.
+    /// If [`SAVES_IN_FLIGHT_MAX`](crate::SAVES_IN_FLIGHT_MAX) saves are in flight, this call first waits for
+    /// one to end.
     ///
     /// # Errors
-    /// [`Error::InvalidTensor`], [`Error::Limit`], [`Error::ReadOnly`], or [`Error::Poisoned`] after a failed fsync.
+    /// [`Error::InvalidTensor`], [`Error::Limit`], [`Error::ReadOnly`], or [`Error::Poisoned`] after a failed
+    /// fsync.
     pub fn save(
         &self,
         step: Step,
@@ -173,12 +178,12 @@ impl Store {
         self.save_noted(step, tensors, (metadata, &NoteTypes::new()), &[])
     }
 
-    /// The same, with metadata of which some were no text, and for ranks that agree on values besides: a commit is refused if they differ
-    /// ([`Error::Disagreement`]).
+    /// Saves like [`Store::save`], with metadata that may hold values other than text, and with values that
+    /// must be equal on all ranks: if they differ, the commit is refused ([`Error::Disagreement`]).
     ///
     /// # Errors
-    /// As from [`Store::save`]; [`Error::InvalidOptions`] for a note that isn't of its type. The other ranks are told, and fail with
-    /// [`Error::Abandoned`].
+    /// As from [`Store::save`]; [`Error::InvalidOptions`] for a metadata value that doesn't match its type.
+    /// The other ranks are told, and fail with [`Error::Abandoned`].
     pub fn save_noted(
         &self,
         step: Step,
@@ -200,8 +205,8 @@ impl Store {
         Ok(pending)
     }
 
-    /// Instead of a save, for a rank of a gang whose caller can't take part in it: the others are told why, and fail soon
-    /// ([`Error::Abandoned`]). It is told in the background.
+    /// Refuses a save, for a rank of a gang whose caller can't take part in it. The other ranks get the
+    /// reason, in the background, and fail soon ([`Error::Abandoned`]).
     ///
     /// # Errors
     /// [`Error::ReadOnly`].
@@ -211,7 +216,7 @@ impl Store {
         Ok(())
     }
 
-    /// Counts how many times in a row this step is to be saved.
+    /// Returns the turn of the next save of this step: how many times in a row the step was requested.
     fn next_turn(&self, step: Step) -> Turn {
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let number = if turn.step == step { turn.number.saturating_add(1) } else { 1 };
@@ -219,7 +224,7 @@ impl Store {
         *turn
     }
 
-    /// Copies this rank's share.
+    /// Copies this rank's share to host memory.
     fn stage(
         &self,
         writer: Writer,
@@ -232,7 +237,7 @@ impl Store {
         let slot = self.slots.take(turn.step)?;
         let mine = share(tensors, writer.rank, writer.world_size);
         let mut mine: Vec<&TensorView<'_>> = mine.into_iter().map(|index| &tensors[index]).collect();
-        // Wide elements first keeps every tensor aligned to its element, as safetensors' own writer does.
+        // Wide elements come first, so every tensor is aligned to its element, as in safetensors' own writer.
         mine.sort_by(|a, b| (b.data_type.alignment(), a.name).cmp(&(a.data_type.alignment(), b.name)));
         let staged = Staged::copy(&mine, &self.slabs)?;
         let plan = plan(tensors, (metadata, types));
@@ -244,11 +249,11 @@ impl Store {
         Ok((work, slot))
     }
 
-    /// Says that training goes on from this checkpoint: unless it is the newest of the current branch, the next save begins a branch
-    /// there. Only rank 0's word counts.
+    /// Records that training resumes from this checkpoint. Unless it is the newest of the current branch, the
+    /// next save begins a new branch there. Only rank 0's call has an effect.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Corrupt`] if its manifest isn't what was saved.
+    /// [`Error::NotFound`]; [`Error::Corrupt`] if the manifest isn't what was saved.
     pub fn resume_from(&self, step: Step) -> Result<(), Error> {
         *self.resumed() = Some(origin(&self.shared.root, step)?);
         Ok(())
@@ -258,8 +263,8 @@ impl Store {
         self.resumed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The checkpoints that training may go on from, the newest save first: those of the current branch and of those that it came from,
-    /// before [`Options::restore_below`]. None of them is checked.
+    /// Returns the checkpoints that training may resume from, the newest save first: those of the current
+    /// branch and of the branches it came from, before [`Options::restore_below`]. None of them is checked.
     ///
     /// # Errors
     /// [`Error::Io`] if the folder can't be read.
@@ -269,13 +274,13 @@ impl Store {
         Ok(course.on.iter().rev().map(|seen| seen.step).filter(counts).map(Step).collect())
     }
 
-    /// The moment of the newest save on the current line whose manifest can be read.
+    /// Returns the moment of the newest save on the current line whose manifest can be read.
     pub(crate) fn newest_moment(&self) -> Result<Option<Moment>, Error> {
         let course = Heads::default().course(&self.shared.root)?;
         Ok(course.on.iter().rev().find_map(|seen| seen.head.as_ref()).map(|head| head.moment))
     }
 
-    /// The branches of this folder's saves, the current one last.
+    /// Returns the branches of this folder's saves, the current one last.
     ///
     /// # Errors
     /// [`Error::Io`] if the folder can't be read.
@@ -283,8 +288,8 @@ impl Store {
         Ok(branches(&Heads::default().course(&self.shared.root)?))
     }
 
-    /// The newest checkpoint of the current line whose every byte is as it was saved, and what was passed over: of those before
-    /// [`Options::restore_below`].
+    /// Returns the newest checkpoint of the current line whose every byte is as it was saved, and the
+    /// newer ones that were skipped. Only checkpoints before [`Options::restore_below`] count.
     ///
     /// # Errors
     /// [`Error::Io`] if the folder can't be read.
@@ -295,7 +300,7 @@ impl Store {
             let mut latest = Latest::default();
             for Step(step) in self.line()? {
                 match check(&self.shared.root, step) {
-                    // It was pruned under the eyes.
+                    // It was pruned in the meantime.
                     Err(Error::NotFound { .. }) if tries < LATEST_TRIES_MAX => continue 'again,
                     Err(Error::NotFound { .. }) => {}
                     Ok((Some(manifest), report)) if report.is_good() => {
@@ -310,7 +315,7 @@ impl Store {
         }
     }
 
-    /// Reads a checkpoint, checking every byte.
+    /// Reads a checkpoint into memory, and checks every byte.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Corrupt`] naming the file and tensor that isn't what was saved.
@@ -320,15 +325,15 @@ impl Store {
         Ok(Checkpoint { info: snapshot.info().clone(), tensors })
     }
 
-    /// Opens a checkpoint to read some of it, or all of it into memory that is there.
+    /// Opens a checkpoint to read parts of it, or to read all of it into existing memory.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Corrupt`] if its manifest isn't what was saved.
+    /// [`Error::NotFound`]; [`Error::Corrupt`] if the manifest isn't what was saved.
     pub fn open_step(&self, step: Step) -> Result<Snapshot, Error> {
         Snapshot::open(&self.shared.root, step)
     }
 
-    /// Checks every byte of a checkpoint and names what is wrong.
+    /// Checks every byte of a checkpoint, and reports what is wrong.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Io`] if the operating system refuses to read at all.
@@ -336,7 +341,7 @@ impl Store {
         check(&self.shared.root, step.0).map(|(_, report)| report)
     }
 
-    /// All checkpoints, oldest first, by their manifests alone.
+    /// Lists all checkpoints, oldest first. Reads only their manifests.
     ///
     /// # Errors
     /// [`Error::Io`] if the folder can't be read.
@@ -349,18 +354,20 @@ impl Store {
         Ok(steps.into_iter().map(|step| Listed { step: Step(step), manifest: manifest_of(step) }).collect())
     }
 
-    /// What became of the last push to the archive ([`Options::archive`]) since somebody asked; none if none has ended. A push that
-    /// failed hurts no save; the next one has what it would have put there.
+    /// Returns the outcome of the last push to the archive ([`Options::archive`]), once; none if no push has
+    /// ended since the last call. A failed push affects no save; the next push is of a newer
+    /// checkpoint and stores all that this one needs.
     pub fn archived(&self) -> Option<Result<Pushed, archive::Error>> {
         self.shared.tiering.outcome()
     }
 
-    /// The same, after waiting until every checkpoint is in the archive that is to go there.
+    /// Waits until nothing is left to push, then returns the outcome as [`Store::archived`] does.
     pub fn wait_archived(&self) -> Option<Result<Pushed, archive::Error>> {
         self.shared.tiering.wait()
     }
 
-    /// Removes old checkpoints, or says which it would remove. Reads those that stay, to be sure that they are good.
+    /// Removes old checkpoints, or with `is_dry_run` only reports them. Reads the checkpoints that stay, to
+    /// verify that they are good.
     ///
     /// # Errors
     /// [`Error::Io`] if a folder can't be read or removed; [`Error::LastGood`]; [`Error::NoSuchBranch`].
@@ -375,10 +382,11 @@ impl Store {
         Ok(pruned)
     }
 
-    /// Removes one checkpoint, of whichever branch.
+    /// Removes one checkpoint, of any branch.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::LastGood`] if the current branch would have no good one left; [`Error::Io`].
+    /// [`Error::NotFound`]; [`Error::LastGood`] if no good checkpoint of the current branch would be left;
+    /// [`Error::Io`].
     pub fn delete(&self, step: Step) -> Result<(), Error> {
         let root = &self.shared.root;
         let course = Heads::default().course(root)?;
@@ -398,7 +406,8 @@ impl Drop for Store {
         self.shared.closed.notify_all();
         if let Some(Writing { queue, thread, .. }) = self.writing.take() {
             drop(queue);
-            // A panic there was a bug and has been printed; whoever waits for the save is told that it is closed.
+            // A panic of that thread was a bug and has been printed; callers that wait for its saves get
+            // `Closed`.
             let _ = thread.join();
         }
         self.shared.tiering.close();
@@ -422,14 +431,14 @@ impl Writing {
                 let (work, slot, reply) = match job {
                     Job::Save { work, slot, reply } => (*work, slot, reply),
                     Job::Refuse { turn, reason } => {
-                        // The others then wait as long as they may.
+                        // If this fails, the other ranks wait until their timeout.
                         let _ = committer.refuse(turn, reason);
                         continue;
                     }
                 };
                 let outcome = committer.run(work);
                 drop(slot);
-                // Nobody may be waiting.
+                // The receiver may be gone.
                 let _ = reply.send(outcome);
                 committer.clear_retired();
             }
@@ -441,16 +450,16 @@ impl Writing {
         Ok(Writing { writer, queue, thread })
     }
 
-    /// Has the others of the gang told that this rank has no part in a save.
+    /// Queues a refusal: the background thread tells the gang that this rank doesn't take part in the save.
     fn refuse(&self, turn: Turn, why: &str) {
         if self.writer.world_size > 1 {
-            // If the thread is gone, so is the store.
+            // If the thread is gone, the store is gone too.
             let _ = self.queue.send(Job::Refuse { turn, reason: Reason::failed(self.writer.rank, why) });
         }
     }
 }
 
-/// What all ranks of a gang must agree on: the tensors that all of them hold, and the metadata.
+/// Returns a digest of what all ranks of a gang must agree on: the replicated tensors and the metadata.
 fn plan(tensors: &[TensorView<'_>], (metadata, types): (&BTreeMap<String, String>, &NoteTypes)) -> Digest {
     let mut sorted: Vec<&TensorView<'_>> = tensors.iter().filter(|tensor| tensor.part_of.is_none()).collect();
     sorted.sort_by_key(|tensor| tensor.name);

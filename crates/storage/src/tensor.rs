@@ -1,4 +1,4 @@
-//! Tensors at the store's border: named, typed, shaped bytes; checked before anything is copied.
+//! Tensors at the store's interface: named, typed, shaped bytes; checked before anything is copied.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -8,15 +8,15 @@ use crate::Error;
 use crate::error::within;
 use crate::region::Region;
 
-/// The most tensors in one checkpoint. `cargo xtask bench tensors` measures what so many take.
+/// The most tensors in one checkpoint. `cargo xtask bench tensors` measures the cost of this many.
 pub const TENSORS_MAX: usize = 4_000_000;
 /// The longest tensor name, in bytes.
 pub const NAME_BYTES_MAX: usize = 512;
 /// The most dimensions of a tensor.
 pub const DIMENSIONS_MAX: usize = 16;
 
-/// The type of a tensor's elements, by safetensors' names. Elements are little-endian; of those smaller than a byte several
-/// share one, or a few, in their order.
+/// The type of a tensor's elements, by safetensors' names. Elements are little-endian; elements smaller than
+/// a byte are packed in order, several to one byte or to a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[expect(missing_docs, reason = "the names are the documentation")]
@@ -53,7 +53,8 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// Bytes of one element; of elements that are smaller, of those few that fill whole bytes ([`DataType::together`]).
+    /// Returns the bytes of one element; for packed types, the bytes of the smallest group of elements that
+    /// fills whole bytes ([`DataType::together`]).
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -66,7 +67,7 @@ impl DataType {
         }
     }
 
-    /// Elements that lie together in [`DataType::size`] bytes: one, unless they are smaller than a byte.
+    /// Returns the number of elements in [`DataType::size`] bytes: one, except for packed types.
     #[must_use]
     pub const fn together(self) -> usize {
         match self {
@@ -76,12 +77,12 @@ impl DataType {
         }
     }
 
-    /// Bytes that an element is aligned to in files.
+    /// Returns the alignment of an element in files, in bytes.
     pub(crate) const fn alignment(self) -> usize {
         if self.together() > 1 { 1 } else { self.size() }
     }
 
-    /// Whether programs that know no format version above 2 know this type.
+    /// Reports whether programs that know format versions up to 2 only know this type.
     pub(crate) const fn is_of_version_2(self) -> bool {
         !matches!(
             self,
@@ -95,7 +96,7 @@ impl DataType {
         )
     }
 
-    /// The type's name in files and reports.
+    /// Returns the type's name in files and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -128,7 +129,7 @@ impl DataType {
 /// A tensor to be saved, borrowed from its owner.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    /// Its name, unique in the checkpoint. Names never become paths.
+    /// The tensor's name, unique in the checkpoint. Names are never used as paths.
     pub name: &'a str,
     /// The type of its elements.
     pub data_type: DataType,
@@ -136,22 +137,23 @@ pub struct TensorView<'a> {
     pub shape: &'a [usize],
     /// Its elements, little-endian, in row-major order.
     pub data: &'a [u8],
-    /// What it is a part of. Without: it is whole, every rank of the gang passes the same, and one of them writes it. With:
-    /// it is this rank's own, which always writes it, and at most one part of a tensor.
+    /// Set if this is a part of a sharded tensor. Without it the tensor is whole: every rank of the gang
+    /// passes the same tensor, and one of them writes it. With it the part is this rank's own: this rank
+    /// writes it, and may hold at most one part of a tensor.
     pub part_of: Option<PartOf<'a>>,
 }
 
-/// The whole tensor that a rank holds a part of, and where in it the part lies. The parts that all ranks hold fill it, each
-/// element once: rank 0 refuses to commit anything else.
+/// The whole tensor of a part, and the part's offset in it. The parts of all ranks must cover the tensor,
+/// each element once; otherwise rank 0 refuses to commit.
 #[derive(Clone, Copy, Debug)]
 pub struct PartOf<'a> {
     /// The whole tensor's dimensions.
     pub shape: &'a [usize],
-    /// Where the part begins, in elements; one for each dimension.
+    /// The part's first element, one index for each dimension.
     pub offsets: &'a [usize],
 }
 
-/// A tensor that was loaded, or a copy waiting to be written.
+/// A loaded tensor, or a copy waiting to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// Its name, unique in the checkpoint.
@@ -165,28 +167,28 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Borrows it.
+    /// Borrows the tensor as a view.
     #[must_use]
     pub fn as_view(&self) -> TensorView<'_> {
         TensorView { name: &self.name, data_type: self.data_type, shape: &self.shape, data: &self.data, part_of: None }
     }
 }
 
-/// Bytes that a tensor of this type and shape has; none if that is more than can be counted, or no whole number.
+/// Returns the bytes of a tensor of this type and shape; none if the count overflows or isn't a whole number.
 pub(crate) fn byte_count(data_type: DataType, shape: &[usize]) -> Option<u64> {
     let elements = shape.iter().try_fold(1_usize, |product, dimension| product.checked_mul(*dimension))?;
     let groups = elements.is_multiple_of(data_type.together()).then(|| elements / data_type.together())?;
     groups.checked_mul(data_type.size()).map(|bytes| bytes as u64)
 }
 
-/// Whether a box within a tensor of this shape begins and ends with whole bytes in each row.
+/// Reports whether each row of a box in a tensor of this shape begins and ends at a byte boundary.
 pub(crate) fn is_of_whole_bytes(data_type: DataType, region: &Region, shape: &[usize]) -> bool {
     let together = data_type.together();
     let last = |numbers: &[usize]| numbers.last().is_some_and(|number| number.is_multiple_of(together));
     together == 1 || *region == Region::whole(shape) || last(shape) && last(&region.shape) && last(&region.offsets)
 }
 
-/// Why a name can't be a tensor's.
+/// Returns the reason why a tensor can't have this name.
 pub(crate) fn name_fault(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         Some("the name is empty")
@@ -237,9 +239,9 @@ pub(crate) fn check_tensors(tensors: &[TensorView<'_>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deals replicated tensors to the ranks that write them: largest first (by name among equals), each to the rank with
-/// the fewest bytes so far (the lowest among equals). Every rank computes the same deal. The positions returned are
-/// those of `rank`: its own parts, and then what it was dealt, in that order.
+/// Assigns replicated tensors to the ranks that write them: largest first (by name among equals), each to the
+/// rank with the fewest bytes so far (the lowest among equals). Every rank computes the same assignment.
+/// Returns the indices that `rank` writes: first its own parts, then the tensors assigned to it.
 pub(crate) fn share(tensors: &[TensorView<'_>], rank: u32, world_size: u32) -> Vec<usize> {
     let (mut mine, mut order): (Vec<usize>, Vec<usize>) =
         (0..tensors.len()).partition(|index| tensors[*index].part_of.is_some());

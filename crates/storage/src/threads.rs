@@ -1,10 +1,10 @@
-//! Pieces of one task, shared out among a few threads.
+//! Runs the pieces of a task on several threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Has so many threads, the caller's among them, take the pieces one after the other, and says what came of each, in order.
-/// `worker` makes what does it on one thread, with whatever that keeps from piece to piece.
+/// Runs the pieces on this many threads, the caller's included, and returns the results in order. `worker`
+/// creates the function of one thread, with any state that it keeps between pieces.
 pub(crate) fn on_threads<P: Send, T: Send, W: FnMut(P) -> T>(
     threads: usize,
     pieces: Vec<P>,
@@ -29,7 +29,8 @@ pub(crate) fn on_threads<P: Send, T: Send, W: FnMut(P) -> T>(
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-/// The same for what may fail: after that no further piece is begun. The error is that of the earliest piece that failed.
+/// Runs pieces like [`on_threads`], but begins no further piece after a failure. Returns the error of the
+/// earliest piece that failed.
 pub(crate) fn try_on_threads<P: Send, T: Send, E: Send>(
     threads: usize,
     pieces: Vec<P>,
@@ -44,7 +45,7 @@ pub(crate) fn try_on_threads<P: Send, T: Send, E: Send>(
             Some(worker(piece).inspect_err(|_| has_failed.store(true, Ordering::Relaxed)))
         }
     });
-    // What was left undone stands beside an error.
+    // Pieces without an outcome exist only if there is an error.
     outcomes.into_iter().flatten().collect()
 }
 

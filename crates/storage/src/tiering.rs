@@ -1,10 +1,10 @@
-//! The way down to the archive: what is committed is pushed there in the background, so that saving never waits for a network.
+//! Pushes committed checkpoints to the archive in the background, so that saving never waits for a network.
 //!
-//! One checkpoint is under way at a time and the newest waits behind it; those between are passed over, because an archive
-//! that can't keep up is better half a step behind than further with each. Retention leaves what is under way alone; that goes
-//! with a later save. What a process left unfinished the next one's store takes up when it opens: pushes go on where they were.
+//! One checkpoint is pushed at a time, and the newest waits behind it; those between are skipped, so that an
+//! archive that is too slow stays a bounded distance behind. Retention doesn't remove the checkpoint being
+//! pushed; a later save does. Pushes that a process left unfinished are continued when the next store opens.
 //!
-//! Keeps A-10: one thread, one step that waits, one outcome that is kept.
+//! Keeps A-10: one thread, one waiting step, one stored outcome.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,16 +16,16 @@ use gangline_base::Step;
 use crate::archive::{self, Archive, Pushed};
 use crate::{Error, Options, Store};
 
-/// An archive that a store's checkpoints go to.
+/// An archive that a store pushes its checkpoints to.
 #[derive(Clone, Debug)]
 pub struct Tier {
     /// `s3://bucket/prefix`, or a folder.
     pub address: String,
-    /// How it is used.
+    /// Options of the archive.
     pub options: archive::Options,
 }
 
-/// What is to be pushed, and what became of it.
+/// The step to push, and the outcome of the last push.
 #[derive(Debug, Default)]
 pub(crate) struct Tiering {
     state: Mutex<State>,
@@ -36,7 +36,7 @@ pub(crate) struct Tiering {
 struct State {
     waiting: Option<u64>,
     under_way: Option<u64>,
-    /// Of the last push, until somebody asks.
+    /// The outcome of the last push, until it is returned.
     outcome: Option<Result<Pushed, archive::Error>>,
     is_closing: bool,
 }
@@ -51,24 +51,24 @@ impl Tiering {
         self.changed.notify_all();
     }
 
-    /// Has this checkpoint pushed next.
+    /// Schedules a checkpoint to be pushed next.
     pub(crate) fn want(&self, step: u64) {
         self.change(|state| state.waiting = Some(step));
     }
 
-    /// What mustn't be removed now.
+    /// Returns the checkpoints that must not be removed now.
     pub(crate) fn needed(&self) -> BTreeSet<Step> {
         let state = self.state();
         state.waiting.into_iter().chain(state.under_way).map(Step).collect()
     }
 
-    /// Waits until nothing is left to push; the last push's outcome, if nobody has been told.
+    /// Waits until nothing is left to push; returns the last push's outcome, once.
     pub(crate) fn wait(&self) -> Option<Result<Pushed, archive::Error>> {
         let is_busy = |state: &mut State| state.waiting.is_some() || state.under_way.is_some();
         self.changed.wait_while(self.state(), is_busy).unwrap_or_else(PoisonError::into_inner).outcome.take()
     }
 
-    /// The last push's outcome, if one has ended since somebody asked.
+    /// Returns the last push's outcome, once.
     pub(crate) fn outcome(&self) -> Option<Result<Pushed, archive::Error>> {
         self.state().outcome.take()
     }
@@ -106,7 +106,7 @@ impl Tiering {
         }
     }
 
-    /// Waits for something to push; none if there will be nothing.
+    /// Waits for a step to push; none if the store is closed.
     fn next(&self) -> Option<u64> {
         let is_idle = |state: &mut State| state.waiting.is_none() && !state.is_closing;
         let mut state = self.changed.wait_while(self.state(), is_idle).unwrap_or_else(PoisonError::into_inner);

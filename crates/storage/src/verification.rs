@@ -1,4 +1,4 @@
-//! A check of tensors that were handed over unchecked, under way in the background.
+//! A background check of tensors that were returned unchecked.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use crate::manifest::Manifest;
 use crate::reading::{Origin, Piece, read_pieces};
 use crate::shard::Shard;
 
-/// A check that is under way. Dropping it lets it go on unobserved; it ends with the process.
+/// A check in progress. Dropping the handle doesn't stop it; it ends with the process.
 #[derive(Debug)]
 pub struct Verification {
     outcome: Receiver<Result<(), Error>>,
 }
 
 impl Verification {
-    /// Reads pieces of files once more and hashes them. The files, each with its shard's place in the manifest, are open when this
-    /// returns, so a checkpoint that is pruned meanwhile is checked all the same.
+    /// Reads pieces of files again and hashes them. The files, each with its shard's index in the manifest,
+    /// are open when this returns, so a checkpoint that is pruned meanwhile is checked all the same.
     pub(crate) fn start(
         manifest: Arc<Manifest>,
         files: Vec<(PathBuf, usize)>,
@@ -30,7 +30,7 @@ impl Verification {
         let folder = files.first().map_or_else(PathBuf::new, |(path, _)| path.clone());
         let work = move || {
             let shards = files.iter().map(|(path, at)| Shard::open(path, &manifest.shards[*at]));
-            // Nobody may be waiting any more, neither for this nor for the outcome.
+            // The receivers of the outcome may be gone.
             let shards = match shards.collect::<Result<Vec<_>, Error>>() {
                 Ok(shards) => shards,
                 Err(error) => return drop(to_opener.send(Err(error))),
@@ -45,8 +45,8 @@ impl Verification {
         Ok(Verification { outcome })
     }
 
-    /// Waits, at most this long, until every byte has been compared with what was saved; none if that hasn't ended then. The
-    /// outcome is told once.
+    /// Waits up to `limit` until every byte has been compared with what was saved; returns none if the check
+    /// is still running. The outcome is returned once.
     ///
     /// # Errors
     /// Inside: [`Error::Corrupt`] naming the file and tensor that isn't what was saved; [`Error::Io`].

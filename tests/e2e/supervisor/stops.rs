@@ -71,7 +71,9 @@ fn a_connected_rank_that_does_not_react_gets_sigterm_before_the_grace_is_over() 
     let run = "trap 'exit 94' TERM; echo $GANGLINE_SOCKET > $OUT/socket; while :; do sleep 0.01; done";
     let attempt = Attempt::of(run).launch();
     let mut speaker = Speaker::for_rank(&attempt, "socket");
-    speaker.say("{}");
+    speaker.say(r#"{"step":1}"#);
+    // A rank whose connection isn't taken yet would get SIGTERM at once.
+    attempt.plane.wait_for("a step", |report| report.ranks[0].step == Some(1));
     attempt.order_stop(6_000);
     assert!(speaker.hear().contains("save_and_stop"));
     let told_at = Instant::now();

@@ -32,7 +32,7 @@ const INTERVAL: u64 = 10;
 const LAST: u64 = 200;
 /// Steps whose checkpoints are archived one by one.
 const TAKEN: [u64; 4] = [100, 110, 120, 150];
-/// What a run keeps, as docs/guide/checkpoints.md has it: the last two, and the first of each hundred steps.
+/// What a run keeps, as docs/guides/checkpoints.md has it: the last two, and the first of each hundred steps.
 const KEEP_LAST: u32 = 2;
 const KEEP_EVERY_STEPS: NonZeroU64 = NonZeroU64::new(100).expect("it isn't 0");
 /// Between two looks for a new checkpoint.
@@ -235,7 +235,7 @@ fn told(pushed: &Pushed, states: &[(u64, Vec<Tensor>)]) -> String {
 /// The bf16 copy of an fp32 tensor under another name.
 fn copy(tensor: &Tensor) -> Tensor {
     let mut data = Vec::with_capacity(tensor.data.len() / 2);
-    gangline_coding::derive_bf16(&tensor.data, gangline_coding::Rounding::NearestEven, &mut data);
+    gangline_compression::derive_bf16(&tensor.data, gangline_compression::Rounding::NearestEven, &mut data);
     Tensor { name: format!("bf16.{}", tensor.name), data_type: DataType::Bf16, shape: tensor.shape.clone(), data }
 }
 

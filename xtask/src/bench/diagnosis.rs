@@ -1,5 +1,6 @@
 //! `bench diagnosis [--corpus DIR]...`: how many failures of labelled logs are named rightly, beside what simpler means reach on the same
-//! logs. A corpus is a folder of logs with a labels.csv: `file,category` and any further columns; docs/diagnosis.md has more.
+//! logs. A corpus is a folder of bundles, one for each category, or of logs with a labels.csv: `file,category` and any further
+//! columns; docs/reference/diagnosis.md has more.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gangline_diagnosis::{Category, Evidence, Log, Rules};
+
+use crate::bundle;
 
 /// What is to be reached on logs that rules weren't made with (issue 6).
 const RIGHT_LEAST: f64 = 80.0;
@@ -76,8 +79,30 @@ fn judge(rules: &Rules, folder: &Path) -> Result<bool> {
 }
 
 fn cases(folder: &Path) -> Result<Vec<Case>> {
-    let path = folder.join("labels.csv");
-    let mut table = csv::Reader::from_path(&path).with_context(|| format!("read {}", path.display()))?;
+    let labels = folder.join("labels.csv");
+    let cases = if labels.is_file() { labelled(folder, &labels)? } else { bundled(folder)? };
+    anyhow::ensure!(!cases.is_empty(), "{} has no logs", folder.display());
+    Ok(cases)
+}
+
+/// The logs of bundles, in the order of their names.
+fn bundled(folder: &Path) -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for category in Category::ALL {
+        let path = folder.join(category.name()).with_extension("logs");
+        if path.is_file() {
+            let bundle = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            let logs = bundle::logs(&bundle).into_iter();
+            cases.extend(logs.map(|(name, _, text)| Case { name: name.to_owned(), category, text: text.into() }));
+        }
+    }
+    cases.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(cases)
+}
+
+/// Logs in files of their own, which a table names and labels.
+fn labelled(folder: &Path, path: &Path) -> Result<Vec<Case>> {
+    let mut table = csv::Reader::from_path(path).with_context(|| format!("read {}", path.display()))?;
     let headers = table.headers()?.clone();
     let column = |name: &str| headers.iter().position(|header| header == name);
     let (file, category) = column("file").zip(column("category")).context("labels.csv needs file and category")?;
@@ -89,7 +114,6 @@ fn cases(folder: &Path) -> Result<Vec<Case>> {
         let text = std::fs::read(folder.join(&name)).with_context(|| format!("read {name}"))?;
         cases.push(Case { name, category, text });
     }
-    anyhow::ensure!(!cases.is_empty(), "{} names no log", path.display());
     Ok(cases)
 }
 

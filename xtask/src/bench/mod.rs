@@ -13,6 +13,8 @@ mod coding;
 mod diagnosis;
 #[cfg(feature = "bench")]
 mod engine;
+#[cfg(any(test, not(any(feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))))]
+mod page;
 #[cfg(feature = "plane")]
 mod plane;
 #[cfg(feature = "planning")]
@@ -43,7 +45,14 @@ pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bo
         _ => "xtask/bench",
     };
     let mut command = crate::command::cargo(["run", "--quiet", "--release", "--bin", "xtask", "--features", features]);
-    crate::command::succeeds(command.args(["--", "bench"]).args(name).args(options))
+    command.args(["--", "bench"]).args(name);
+    match name.filter(|_| options.iter().any(|option| option == page::WRITE)) {
+        Some(name) => {
+            let others = options.iter().filter(|option| *option != page::WRITE);
+            page::write(name, options, command.args(others))
+        }
+        None => crate::command::succeeds(command.args(options)),
+    }
 }
 
 /// A benchmark takes its options, prints what it measured and returns whether its targets were met.

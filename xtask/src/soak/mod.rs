@@ -8,8 +8,30 @@
 #[cfg(feature = "soak")]
 mod harness;
 
+use std::process::Command;
+
+use crate::command::{PROFILE, cargo, succeeds};
+use crate::test_command;
+
 /// The options of the gate's run.
-pub(crate) const IN_CI: [&str; 2] = ["--minutes", "2"];
+const IN_CI: [&str; 2] = ["--minutes", "2"];
+
+/// The gate's run, of the binary that the tests have; whether all held.
+///
+/// # Errors
+/// When cargo can't be started.
+pub(crate) fn in_ci() -> anyhow::Result<bool> {
+    let mut command = inner();
+    command.arg("soak").args(IN_CI).env("GANGLINE_BINARY", test_command::binary()?);
+    succeeds(&mut command)
+}
+
+/// This program with the harness in it.
+fn inner() -> Command {
+    let mut command = cargo(["run", "--quiet", "--profile", PROFILE, "--bin", "xtask"]);
+    command.args(["--features", "xtask/soak", "--"]);
+    command
+}
 
 /// Runs the soak; whether all held. What goes wrong, the inner command has said.
 ///
@@ -17,9 +39,7 @@ pub(crate) const IN_CI: [&str; 2] = ["--minutes", "2"];
 /// When cargo can't be started.
 #[cfg(not(feature = "soak"))]
 pub(crate) fn soak(options: &[String]) -> anyhow::Result<bool> {
-    const INNER: [&str; 7] = ["run", "--quiet", "--release", "--bin", "xtask", "--features", "xtask/soak"];
-    let mut command = crate::command::cargo(INNER);
-    crate::command::succeeds(command.args(["--", "soak"]).args(options))
+    succeeds(inner().arg("soak").args(options))
 }
 
 /// Runs the soak; whether all held.

@@ -1,4 +1,4 @@
-//! Style 32: a test can fail. Refused are a `matches!` whose answer nobody looks at, an assertion of a constant, and a
+//! Style 36: a test can fail. Refused are a `matches!` whose answer nobody looks at, an assertion of a constant, and a
 //! test in which nothing is asserted.
 //!
 //! A test asserts when it, or a function of its own package that it calls (by name, however deep), uses an `assert…!`,

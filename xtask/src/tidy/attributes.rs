@@ -1,4 +1,4 @@
-//! Style 35 and 40: a test is ignored only with a reason, a lint is expected rather than allowed, and `unsafe` stays in
+//! Style 29, 37 and 40: a test is ignored only with a reason, a lint is expected rather than allowed, and `unsafe` stays in
 //! storage (and in the Python bindings, whose macros need it).
 
 use super::Breach;

@@ -1,9 +1,9 @@
-//! docs/security.md: each claim names the tests that show it, and they are there.
+//! docs/design/security.md: each claim names the tests that show it, and they are there.
 
 use super::Breach;
 use super::workspace::Workspace;
 
-const PAGE: &str = "docs/security.md";
+const PAGE: &str = "docs/design/security.md";
 
 pub(super) fn check(workspace: &Workspace) -> Vec<Breach> {
     let Some(page) = workspace.files.get(PAGE) else { return Vec::new() };

@@ -7,27 +7,32 @@ use super::Breach;
 use super::workspace::{Dependency, Package, Workspace};
 
 /// What a crate may use of ours, by folder.
-const EDGES: [(&str, &[&str]); 12] = [
+const EDGES: [(&str, &[&str]); 15] = [
     ("crates/base", &[]),
     ("crates/accounting", &["base"]),
+    ("crates/api", &["base"]),
     ("crates/planning", &["base", "accounting"]),
     ("crates/orchestration", &["base"]),
-    ("crates/coding", &[]),
+    ("crates/simulator", &["base", "orchestration"]),
+    ("crates/specs", &["base", "orchestration"]),
+    ("crates/compression", &[]),
     ("crates/diagnosis", &["base"]),
-    ("crates/storage", &["base", "coding"]),
-    ("crates/telemetry", &["base"]),
-    ("crates/execution", &["base", "diagnosis", "storage", "telemetry"]),
-    ("crates/control", &["base", "accounting", "planning", "orchestration", "storage", "telemetry", "execution"]),
+    ("crates/objects", &["base"]),
+    ("crates/storage", &["base", "compression", "objects"]),
+    ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
+    ("crates/control", &["base", "api", "accounting", "planning", "orchestration", "specs", "storage", "execution"]),
     (
         "crates/cli",
         &[
             "base",
+            "api",
             "accounting",
             "planning",
             "orchestration",
+            "simulator",
+            "specs",
             "diagnosis",
             "storage",
-            "telemetry",
             "execution",
             "control",
         ],
@@ -41,35 +46,40 @@ const FREE: [&str; 4] = ["tests", "fuzz", "xtask", "examples/"];
 /// The example that the binary links for `gangline demo`, as an optional dependency.
 const EXAMPLE: &str = "gangline-tinygpt";
 
-/// The store is synchronous; its client of S3, which isn't, is an option.
-const SYNCHRONOUS: &str = "crates/storage";
+/// Objects are read and put synchronously; the client of S3, which is asynchronous, is an option.
+const SYNCHRONOUS: &str = "crates/objects";
 
 /// Where what others wrote may be used, by the beginning of its name.
 const KEPT_IN: [(&str, &[&str]); 13] = [
-    ("tokio", &["crates/execution", "crates/telemetry", "crates/control", "crates/cli", "tests"]),
+    ("tokio", &["crates/execution", "crates/control", "crates/cli", "tests"]),
     ("rusqlite", &["crates/control", "tests", "xtask"]),
     ("axum", &["crates/control", "tests"]),
     ("maud", &["crates/control", "tests"]),
     ("rcgen", &["crates/control"]),
     ("hyper", &["crates/control", "tests"]),
-    ("utoipa", &["crates/control", "tests"]),
+    ("utoipa", &["crates/api", "crates/control", "tests"]),
     ("clap", &["crates/cli", "examples/", "xtask"]),
     ("comfy-table", &["crates/cli", "examples/", "xtask"]),
     ("indicatif", &["crates/cli", "examples/", "xtask"]),
-    ("jiff", &["crates/control", "crates/cli"]),
+    ("jiff", &["crates/api", "crates/specs", "crates/control", "crates/cli"]),
     ("candle", &["examples/"]),
     ("anyhow", &["crates/cli", "examples/", "tests", "xtask"]),
 ];
 
 /// What a pure crate may use of others: nothing that reads, waits, draws or starts.
-const PURE: [(&str, &[&str]); 6] = [
+const PURE: [(&str, &[&str]); 9] = [
     ("crates/base", &["thiserror", "serde"]),
+    // The API's types have a schema, and read times.
+    ("crates/api", &["jiff", "serde", "utoipa"]),
     // Accounting reads books of prices, which are text.
     ("crates/accounting", &["thiserror", "serde", "toml"]),
-    ("crates/coding", &["thiserror", "xxhash-rust"]),
+    ("crates/compression", &["thiserror", "xxhash-rust"]),
     // Diagnosis looks for patterns in texts; its rules are text too.
     ("crates/diagnosis", &["thiserror", "serde", "toml", "aho-corasick", "memchr", "regex-automata", "regex-syntax"]),
     ("crates/orchestration", &["thiserror"]),
+    ("crates/simulator", &["thiserror"]),
+    // What users write is YAML and TOML, with times in it.
+    ("crates/specs", &["jiff", "serde", "serde-saphyr", "thiserror", "toml"]),
     // Planning reads books of hardware and models, which are text, and its plans are values that are kept, in a
     // format that has a schema.
     ("crates/planning", &["schemars", "thiserror", "serde", "serde_json", "toml"]),
@@ -119,7 +129,7 @@ fn refusal(package: &Package, dependency: &Dependency) -> Option<String> {
             .then(|| format!("make {name} optional: a build without candle must be possible"));
     }
     if is_family(name, "tokio") && folder == SYNCHRONOUS {
-        return (!dependency.is_optional).then(|| format!("make {name} optional: the store is synchronous without S3"));
+        return (!dependency.is_optional).then(|| format!("make {name} optional: objects are synchronous without S3"));
     }
     if let Some(ours) = name.strip_prefix("gangline-") {
         let may = is_free(folder) || EDGES.iter().any(|(from, to)| *from == folder && to.contains(&ours));
@@ -164,13 +174,16 @@ mod tests {
     fn the_edges_of_the_table_are_fine_and_all_others_are_refused() {
         let ours = [
             "base",
+            "api",
             "accounting",
-            "coding",
+            "compression",
             "diagnosis",
             "planning",
             "orchestration",
+            "simulator",
+            "specs",
+            "objects",
             "storage",
-            "telemetry",
             "execution",
             "control",
             "cli",
@@ -228,9 +241,10 @@ mod tests {
     }
 
     #[test]
-    fn the_store_is_synchronous_but_for_an_option() {
-        assert!(is_refused("crates/storage", &normal("tokio")));
-        assert!(!is_refused("crates/storage", &Dependency { is_optional: true, ..normal("tokio") }));
+    fn objects_are_synchronous_but_for_an_option() {
+        assert!(is_refused("crates/objects", &normal("tokio")));
+        assert!(!is_refused("crates/objects", &Dependency { is_optional: true, ..normal("tokio") }));
+        assert!(is_refused("crates/storage", &Dependency { is_optional: true, ..normal("tokio") }));
     }
 
     #[test]
@@ -240,6 +254,15 @@ mod tests {
         assert!(is_refused("crates/orchestration", &normal("rand_chacha")));
         assert!(!is_refused("crates/orchestration", &Dependency { is_dev: true, ..normal("rand_chacha") }));
         assert!(is_refused("crates/orchestration", &Dependency { is_dev: true, ..normal("tempfile") }));
+    }
+
+    #[test]
+    fn the_pure_crates_are_those_that_have_no_clock() {
+        let mut folders = PURE.map(|(folder, _)| folder);
+        let mut others = super::super::pure::PURE;
+        folders.sort_unstable();
+        others.sort_unstable();
+        assert_eq!(folders, others);
     }
 
     #[test]

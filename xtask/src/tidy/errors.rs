@@ -1,4 +1,4 @@
-//! Style 24: each error code that a user can meet has a page in docs/errors/, and each page has a code in the sources.
+//! Style 25: each error code that a user can meet has a page in docs/errors/, and each page has a code in the sources.
 
 use std::collections::BTreeMap;
 

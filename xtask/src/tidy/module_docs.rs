@@ -1,4 +1,4 @@
-//! Style 31: every module opens with its purpose.
+//! Style 34: every module opens with its purpose.
 
 use super::Breach;
 use super::source::Source;

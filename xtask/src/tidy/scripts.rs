@@ -1,4 +1,4 @@
-//! Style 39: project commands are Rust; the only shell script is `.ci/run`, and it only calls xtask.
+//! Style 42: project commands are Rust; the only shell script is `.ci/run`, and it only calls xtask.
 
 use super::Breach;
 use super::workspace::Workspace;

@@ -74,9 +74,9 @@ impl Source {
         &self.path[..end]
     }
 
-    /// Whether a line is test code: in a `tests` folder or file, or inside `#[cfg(test)] mod`.
+    /// Whether a line is test code: in a `tests` folder or file (`tests.rs`, or a name that ends in `_tests`), or inside `#[cfg(test)] mod`.
     pub(crate) fn is_test_line(&self, line: usize) -> bool {
-        self.path.split('/').any(|part| part == "tests" || part == "tests.rs")
+        self.path.split('/').any(|part| part == "tests" || part == "tests.rs" || part.ends_with("_tests.rs"))
             || self.test_modules.iter().any(|lines| lines.contains(&line))
     }
 

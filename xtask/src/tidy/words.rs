@@ -1,4 +1,4 @@
-//! Style 5 and 39: a test's name says what holds, without a `test_` before it, and what is left to do is an issue, not
+//! Style 4 and 41: a test's name says what holds, without a `test_` before it, and what is left to do is an issue, not
 //! a comment.
 
 use super::Breach;

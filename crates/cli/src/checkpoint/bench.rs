@@ -1,4 +1,5 @@
-//! `checkpoint bench`: measures this disk and memory with the store itself, and says what checkpoints of a model will take here.
+//! `checkpoint bench`: measures this disk and memory with the store itself, and forecasts checkpoints of a
+//! model here.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -14,13 +15,13 @@ use crate::amount;
 use crate::failure::Failure;
 use crate::{Global, output};
 
-/// Bytes of the state that is saved, unless the disk has little room.
+/// Size of the saved state, unless the disk has little room.
 const SAMPLE_BYTES: Bytes = Bytes(512 << 20);
-/// Saves and copies that are measured.
+/// Number of measured saves and copies.
 const ROUNDS: u32 = 5;
-/// Models that are forecast if none is named, in parameters.
+/// Models that are forecast by default, in parameters.
 const MODELS: [(&str, u64); 3] = [("8B", 8_000_000_000), ("70B", 70_000_000_000), ("405B", 405_000_000_000)];
-/// Decimal, as disks are sold.
+/// Decimal, as disk capacities are specified.
 const GIGA: f64 = 1e9;
 
 /// Where it is measured, and what for.
@@ -45,7 +46,7 @@ pub(crate) struct BenchArgs {
     interval: u32,
 }
 
-/// Everything that is said.
+/// Everything that is printed.
 #[derive(Serialize)]
 struct Report {
     measured: Measured,
@@ -70,7 +71,7 @@ pub(crate) fn bench(global: &Global, args: &BenchArgs) -> Result<(), Failure> {
     if global.json { output::json(&report) } else { output::print(&text(&report, args)) }
 }
 
-/// What is forecast: a name, and bytes.
+/// Returns the models to forecast: name and size.
 fn models(args: &BenchArgs) -> Result<Vec<(String, Bytes)>, Failure> {
     if let Some(bytes) = args.bytes {
         return Ok(vec![("the state".to_owned(), bytes)]);

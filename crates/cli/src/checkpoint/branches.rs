@@ -1,16 +1,16 @@
-//! `checkpoint branches`: which saves of a folder follow which, and what is abandoned.
+//! `checkpoint branches`: shows which saves of a folder follow which, and which branches are abandoned.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use gangline_control::wire::Time;
+use gangline_api::Time;
 use gangline_storage::{BranchInfo, Step};
 
 use crate::checkpoint::{failed, open};
 use crate::failure::Failure;
 use crate::{Global, output};
 
-/// The most steps that a line shows one by one.
+/// Maximum number of steps that a line lists one by one.
 const STEPS_SHOWN: usize = 6;
 
 /// What is shown.
@@ -58,7 +58,7 @@ fn state(info: &BranchInfo) -> &'static str {
     }
 }
 
-/// The steps; those that the current branch doesn't go back to in brackets.
+/// Formats the steps; abandoned ones are in brackets.
 fn steps(info: &BranchInfo) -> String {
     let shown = |step: &Step| if info.abandoned.contains(step) { format!("[{step}]") } else { step.to_string() };
     let (first, rest) = info.steps.split_at(info.steps.len().saturating_sub(STEPS_SHOWN));

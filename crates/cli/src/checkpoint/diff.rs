@@ -1,4 +1,4 @@
-//! `checkpoint diff`: what became of each tensor between two checkpoints.
+//! `checkpoint diff`: compares each tensor of two checkpoints.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ pub(crate) struct DiffArgs {
     key: KeyFile,
 }
 
-/// The answer, as it is printed in JSON.
+/// The result as it is printed in JSON.
 #[derive(Serialize)]
 struct Difference<'a> {
     before: Side<'a>,
@@ -55,7 +55,7 @@ struct Side<'a> {
     content_hash: String,
 }
 
-/// Tensors with a verdict, and their bytes: as they are, or as they were if they are gone.
+/// Number of tensors with a verdict, and their bytes; for removed tensors, the earlier bytes.
 #[derive(Clone, Copy, Default, Serialize)]
 struct Count {
     tensors: usize,
@@ -104,7 +104,7 @@ fn not_at_hand() -> Failure {
     Failure::local("magnitudes take the tensors themselves, and those of an archive aren't at hand", hint)
 }
 
-/// Reads a tensor that was cut in different ways.
+/// Compares the contents of a tensor that was split differently.
 fn decide(one: &mut Compared<'_>, before: &Snapshot, after: &Snapshot) -> Result<(), Failure> {
     let is_equal = before.is_equal_to(after, &one.tensor().name).map_err(failed)?;
     one.verdict = if is_equal { Verdict::Equal } else { Verdict::Changed };
@@ -176,7 +176,7 @@ fn text(compared: &[Compared<'_>], is_all: bool, magnitudes: Option<&Magnitudes>
     format!("{table}{summary}\n{hint}")
 }
 
-/// Type and shape; both, if they have changed.
+/// Formats type and shape; both old and new if they have changed.
 fn declarations(one: &Compared<'_>) -> String {
     let declared = |tensor: &TensorInfo| declared(tensor.data_type, &tensor.shape);
     match (one.before, one.after, one.verdict) {

@@ -1,4 +1,4 @@
-//! `checkpoint export`: a folder that other libraries read.
+//! `checkpoint export`: writes a folder that other libraries can read.
 
 use std::path::PathBuf;
 
@@ -12,9 +12,9 @@ use crate::checkpoint::{failed, place};
 use crate::failure::Failure;
 use crate::{Global, archive, output};
 
-/// How names of optimizers' tensors begin in most training states.
+/// Prefixes of optimizers' tensors in most training states.
 const OPTIMIZERS: [&str; 3] = ["optimizer", "optimizers", "optim"];
-/// Beginnings of names that a hint lists.
+/// Maximum number of prefixes that a hint lists.
 const BEGINNINGS_MAX: usize = 8;
 
 /// What is exported where.
@@ -41,7 +41,7 @@ pub(crate) struct ExportArgs {
     dtype: Option<Rounded>,
 }
 
-/// What fp32 tensors are rounded to.
+/// The type that fp32 tensors are rounded to.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Rounded {
     Bf16,
@@ -87,12 +87,12 @@ pub(crate) fn export(global: &Global, args: &ExportArgs) -> Result<(), Failure> 
     ))
 }
 
-/// A name up to its first dot.
+/// Returns a name up to its first dot.
 fn beginning(tensor: &TensorInfo) -> &str {
     tensor.name.split('.').next().unwrap_or_default()
 }
 
-/// How the names begin, and how much that is each: `model. (291 tensors, 15.0 GiB)`.
+/// Formats the names' prefixes with their totals: `model. (291 tensors, 15.0 GiB)`.
 fn beginnings(tensors: &[TensorInfo]) -> String {
     let ours = tensors.iter().filter(|tensor| !tensor.name.starts_with(RESERVED_PREFIX));
     let groups = grouped(ours, |tensor| beginning(tensor).to_owned());

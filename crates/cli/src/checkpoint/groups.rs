@@ -1,18 +1,18 @@
-//! Long lists of tensors, made short: those whose names differ only in numbers, as layers' do, are one line.
+//! Shortens long lists of tensors: names that differ only in numbers, as layers' do, share one line.
 
 use std::collections::BTreeMap;
 
-/// From so many tensors on, a list is made short unless all of it is asked for.
+/// Length from which a list is shortened, unless all of it is requested.
 pub(crate) const LONG: usize = 40;
 
-/// A name with a star for each part that is a number: `model.layers.*.mlp.up.weight`.
+/// Replaces each part of a name that is a number by a star: `model.layers.*.mlp.up.weight`.
 pub(crate) fn pattern(name: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let parts: Vec<&str> = name.split('.').map(|part| if is_number(part) { "*" } else { part }).collect();
     parts.join(".")
 }
 
-/// Groups what has equal keys, in the order in which the first of each group comes.
+/// Groups items with equal keys, in the order of each group's first item.
 pub(crate) fn grouped<T, K: Ord + Clone>(
     items: impl IntoIterator<Item = T>,
     key: impl Fn(&T) -> K,

@@ -1,7 +1,7 @@
-//! `checkpoint import`: a model that others saved becomes a checkpoint.
+//! `checkpoint import`: converts a model that another library saved to a checkpoint.
 //!
-//! What torch wrote are pickles, whose values have Python's types: the package of Python reads them, with torch's own unpickler that
-//! runs nothing, and this command calls it.
+//! torch writes pickles, whose values have Python's types. So this command calls the Python package, which
+//! reads them with torch's own unpickler that runs no code.
 
 use std::fs::File;
 use std::io::Read;
@@ -60,8 +60,9 @@ pub(crate) fn import(global: &Global, args: &ImportArgs) -> Result<(), Failure> 
     ))
 }
 
-/// Whether torch wrote it: a folder of torch.distributed.checkpoint, or a file that is a zip or a pickle. The first eight bytes of a
-/// safetensors file are the length of its header, which neither could be.
+/// Reports whether torch wrote the model: a folder of torch.distributed.checkpoint, or a file that is a zip
+/// or a pickle. A safetensors file begins with eight bytes for the length of its header; a length like the
+/// first bytes of those formats isn't possible.
 fn is_of_torch(model: &Path) -> bool {
     if model.is_dir() {
         return model.join(".metadata").is_file();
@@ -73,7 +74,7 @@ fn is_of_torch(model: &Path) -> bool {
         && (begin.starts_with(b"PK\x03\x04") || begin[0] == 0x80 && (2..=5).contains(&begin[1]))
 }
 
-/// Has the package of Python import it, which says what came of it as this command does.
+/// Lets the Python package import it; the package reports the result in this command's format.
 fn import_by_python(global: &Global, args: &ImportArgs) -> Result<(), Failure> {
     let python = args.python.display();
     let command = format!("-m gangline import {} {} --step {}", args.model.display(), args.folder.display(), args.step);

@@ -1,4 +1,4 @@
-//! `checkpoint diff --magnitudes`: by how much tensors have changed, in numbers.
+//! `checkpoint diff --magnitudes`: measures by how much tensors have changed.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 use crate::checkpoint::failed;
 use crate::failure::Failure;
 
-/// Headings of what is said in a table.
+/// Headings of the columns in a table.
 pub(crate) const HEADINGS: [&str; 5] = [">CHANGED", ">MAX ABS", ">RMS", ">REL L2", "NAN AND INF"];
 
-/// What became of tensors, by name.
+/// Magnitudes of change, by tensor.
 pub(crate) type Magnitudes = BTreeMap<String, Magnitude>;
 
-/// A tensor's, as it is printed in JSON.
+/// The magnitude of a tensor's change as it is printed in JSON.
 #[derive(Serialize)]
 pub(crate) struct Row {
     elements: u64,
@@ -37,7 +37,7 @@ impl Row {
     }
 }
 
-/// Reads the tensors that have changed, or may have.
+/// Measures the tensors that have changed, or may have.
 pub(crate) fn measure(compared: &[Compared<'_>], before: &Snapshot, after: &Snapshot) -> Result<Magnitudes, Failure> {
     let may_differ = |one: &&Compared<'_>| matches!(one.verdict, Verdict::Changed | Verdict::Recut);
     let names: Vec<&str> = compared.iter().filter(may_differ).map(|one| one.tensor().name.as_str()).collect();
@@ -46,7 +46,7 @@ pub(crate) fn measure(compared: &[Compared<'_>], before: &Snapshot, after: &Snap
     Ok(named.collect())
 }
 
-/// What is said of a line of the table: of all its tensors that were measured, together.
+/// Formats the columns of a table's line: all its measured tensors together.
 pub(crate) fn cells(magnitudes: &Magnitudes, group: &[&Compared<'_>]) -> [String; 5] {
     let measured = group.iter().filter_map(|one| magnitudes.get(&one.tensor().name));
     let Some(sum) = measured.copied().reduce(|sum, one| sum.and(&one)) else { return Default::default() };

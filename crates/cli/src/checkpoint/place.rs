@@ -1,4 +1,4 @@
-//! A checkpoint on the command line: a folder of checkpoints or an archive, and which step of it.
+//! A checkpoint on the command line: a folder of checkpoints or an archive, and a step in it.
 
 use std::path::Path;
 
@@ -12,14 +12,15 @@ use crate::failure::Failure;
 /// `PLACE` or `PLACE@STEP`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The folder, or the archive's address.
+    /// The folder, or the archive's URL.
     pub(crate) place: String,
-    /// The step; none for the newest.
+    /// The step; none: the newest.
     pub(crate) step: Option<u64>,
 }
 
 impl Place {
-    /// Reads what was typed. A place whose own name ends like a step is written with one.
+    /// Parses `PLACE` or `PLACE@STEP`. A place whose own name ends in `@` and a number must be given with a
+    /// step.
     pub(crate) fn parse(text: &str) -> Place {
         let split = text.rsplit_once('@').and_then(|(place, step)| Some((place, step.parse().ok()?)));
         match split {
@@ -28,7 +29,7 @@ impl Place {
         }
     }
 
-    /// What its manifest says.
+    /// Returns the checkpoint's manifest.
     pub(crate) fn info(&self, key: &KeyFile) -> Result<CheckpointInfo, Failure> {
         if archive::is_archive(&self.place) {
             return archive::info(&self.place, key, self.step.map(Step));
@@ -36,7 +37,7 @@ impl Place {
         Ok(snapshot(Path::new(&self.place), self.step)?.info().clone())
     }
 
-    /// The checkpoint, to read its tensors; none if it is in an archive.
+    /// Opens the checkpoint to read its tensors; none if it is in an archive.
     pub(crate) fn snapshot(&self) -> Result<Option<Snapshot>, Failure> {
         if archive::is_archive(&self.place) { Ok(None) } else { snapshot(Path::new(&self.place), self.step).map(Some) }
     }
@@ -55,7 +56,7 @@ pub(crate) fn snapshot(folder: &Path, step: Option<u64>) -> Result<Snapshot, Fai
     })
 }
 
-/// The newest save of the current branch: whether it is good shows when it is read.
+/// Returns the newest save of the current branch; whether it is good shows when it is read.
 fn newest(store: &Store) -> Result<Step, Failure> {
     let none = || Failure::local(format!("there is no complete checkpoint in {}", store.path().display()), "");
     store.line().map_err(failed)?.into_iter().next().ok_or_else(none)

@@ -1,4 +1,4 @@
-//! `checkpoint prune`: what of an archive, or of a folder of checkpoints, stays. Needs no control plane.
+//! `checkpoint prune`: removes checkpoints from an archive or a folder. Needs no control plane.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -9,7 +9,7 @@ use gangline_base::{Step, with_causes};
 use gangline_storage::archive::Pruned;
 use gangline_storage::{Branch, Error, PrunePolicy, Rule};
 
-use crate::archive::{KeyFile, Reach, is_archive, reach, refused, tell_unfenced};
+use crate::archive::{KeyFile, Reach, is_archive, reach, refused, tell_requests, tell_unfenced};
 use crate::checkpoint::{failed, open};
 use crate::failure::Failure;
 use crate::{Global, output};
@@ -107,7 +107,7 @@ pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
     }
     let archive = reach(&args.archive, &Reach::from(&args.key))?;
     let mut rules = rules;
-    // With nothing said of the current branch, all of it stays.
+    // Without any rule about the current branch, all of it stays.
     if rules.is_empty() {
         rules.push(Rule::Last(u32::MAX));
     }
@@ -116,13 +116,14 @@ pub(crate) fn prune(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
     }
     let pruned = archive.prune(&rules, output::now(), args.dry_run).map_err(|error| refused(&error))?;
     tell_unfenced(&archive);
+    tell_requests(&archive);
     if global.json {
         return output::json(&pruned);
     }
     output::print(&decided(&pruned, args.dry_run))
 }
 
-/// A folder of checkpoints as they were saved is pruned by one policy at a time.
+/// Prunes a folder of checkpoints; only one policy at a time is possible there.
 fn prune_folder(global: &Global, args: &PruneArgs) -> Result<(), Failure> {
     let store = open(Path::new(&args.archive))?;
     let steps = store.list().map_err(failed)?;

@@ -1,8 +1,8 @@
-//! `checkpoint show`: what one checkpoint holds, by its manifest.
+//! `checkpoint show`: shows the contents of one checkpoint, from its manifest.
 
 use clap::Args;
+use gangline_api::Time;
 use gangline_base::Bytes;
-use gangline_control::wire::Time;
 use gangline_storage::{CheckpointInfo, DataType, TensorInfo};
 
 use crate::archive::KeyFile;
@@ -11,7 +11,7 @@ use crate::checkpoint::place::Place;
 use crate::failure::Failure;
 use crate::{Global, output};
 
-/// Digits of a hash that a table shows: enough to compare by eye.
+/// Number of a hash's digits in a table: enough to compare by eye.
 const HASH_DIGITS: usize = 16;
 
 /// What is shown.
@@ -51,7 +51,7 @@ fn text(info: &CheckpointInfo, is_all: bool) -> String {
     format!("{}\n{table}{hint}", output::table(&["", ""], facts).trim_start_matches('\n'))
 }
 
-/// When it was saved, by which run, and after what.
+/// Formats when it was saved, by which run, and after which save.
 fn origin(info: &CheckpointInfo) -> Vec<Vec<String>> {
     let fact = |name: &str, value: String| vec![name.to_owned(), value];
     let saved_at = info.saved_at.map(|time| fact("saved at", output::time(Time(time))));
@@ -96,12 +96,12 @@ fn short(tensors: &[TensorInfo]) -> String {
     output::table(&["TENSOR", ">COUNT", "TYPE", "SHAPE", ">SIZE", ">PARTS"], rows)
 }
 
-/// `[4096, 1024]`.
+/// Formats a shape: `[4096, 1024]`.
 pub(crate) fn shape(dimensions: &[usize]) -> String {
     format!("{dimensions:?}")
 }
 
-/// `BF16 [4096, 1024]`.
+/// Formats type and shape: `BF16 [4096, 1024]`.
 pub(crate) fn declared(data_type: DataType, dimensions: &[usize]) -> String {
     format!("{} {}", data_type.name(), shape(dimensions))
 }

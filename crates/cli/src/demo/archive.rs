@@ -1,16 +1,16 @@
-//! What an archive makes of the demo's checkpoints.
+//! Archives the demo's checkpoints.
 
 use std::path::Path;
 
+use gangline_api::Job;
 use gangline_base::{Bytes, Step};
-use gangline_control::wire::Job;
 use gangline_storage::archive::{Archive, Options};
 
 use crate::checkpoint::{failed, open};
 use crate::failure::Failure;
 use crate::{archive, output};
 
-/// Pushes the checkpoints that a job has left into an archive in this folder, and says what became of them.
+/// Pushes the checkpoints of a job into an archive in this folder, and prints the result.
 pub(super) fn push(job: &Job, folder: &Path) -> Result<(), Failure> {
     let Some(path) = &job.checkpoint_path else { return Ok(()) };
     let store = open(Path::new(path))?;

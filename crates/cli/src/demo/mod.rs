@@ -1,7 +1,7 @@
-//! `demo`: three real training jobs from two queues on this machine, or on a private Slurm, a rank killed in the middle, a
-//! recovery, a report.
+//! `demo`: three real training jobs from two queues on this machine, or on a private Slurm; one rank is
+//! killed midway, the job recovers, and a report follows.
 //!
-//! It uses nothing that a user doesn't have: the control plane of `up`, the API, job files.
+//! It uses only what users have: the control plane of `up`, the API, job files.
 
 mod archive;
 mod slurm;
@@ -10,8 +10,8 @@ mod watch;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use gangline_api as api;
 use gangline_control::secret::Secrets;
-use gangline_control::wire;
 use gangline_execution::inventory::this_machine;
 use gangline_execution::launcher::slurm::private::PrivateSlurm;
 
@@ -39,7 +39,7 @@ pub(crate) struct DemoArgs {
     launcher: Kind,
 }
 
-/// Slots that the demo's node offers: fewer than its jobs want.
+/// Number of slots of the demo's node: fewer than its jobs request.
 const SLOTS: u32 = 2;
 
 /// One of the demo's jobs.
@@ -47,7 +47,7 @@ struct DemoJob {
     name: &'static str,
     queue: &'static str,
     slots: u32,
-    /// What distinguishes its training.
+    /// Options that distinguish its training.
     options: &'static str,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
     let seen = if slurm.is_some() { slurm::wait_for_nodes(&client) } else { Ok(()) };
     let outcome = seen.and_then(|()| train(&client, args, &folder, &kind));
     if outcome.is_err() {
-        // The jobs are the demo's own; without it nobody would look after them.
+        // The jobs belong to the demo; after it nobody would look after them.
         cancel_all(&client);
         output::tell("the demo failed; what it started is cancelled");
     } else if args.keep {
@@ -81,13 +81,14 @@ pub(crate) fn run(global: &Global, args: &DemoArgs) -> Result<(), Failure> {
     }
     running.stop();
     let jobs = outcome?;
-    if jobs.iter().all(|job| job.state == wire::JobState::Succeeded) {
+    if jobs.iter().all(|job| job.state == api::JobState::Succeeded) {
         return Ok(());
     }
     Err(Failure::local("not every job succeeded", "gangline demo --keep leaves the control plane up to look around"))
 }
 
-/// The kind of the demo's slots: this machine's accelerators if there are enough, otherwise CPU slots.
+/// Returns the kind of the demo's slots: this machine's accelerators if there are enough, otherwise CPU
+/// slots.
 fn accelerator_kind() -> String {
     let found = this_machine().accelerators;
     let kind = if found.count >= SLOTS { found.kind.clone() } else { "cpu".to_owned() };
@@ -120,17 +121,17 @@ fn up_args(args: &DemoArgs, kind: &str, slurm: Option<&PrivateSlurm>) -> UpArgs 
     }
 }
 
-fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<Vec<wire::Job>, Failure> {
+fn train(client: &Client, args: &DemoArgs, folder: &Path, kind: &str) -> Result<Vec<api::Job>, Failure> {
     let mut ids = Vec::new();
     for job in &JOBS {
-        let request = wire::SubmitRequest {
+        let request = api::SubmitRequest {
             job_file: job_file(job, args, kind)?,
             file_name: Some(format!("{}.yaml", job.name)),
             directory: absolute_existing(folder)?,
             set: Vec::new(),
             dry_run: false,
         };
-        if let wire::Answer::Submitted(submitted) = submit::submit(client, &request, job.name)? {
+        if let api::Answer::Submitted(submitted) = submit::submit(client, &request, job.name)? {
             output::tell(&format!(
                 "submitted {} {} to queue {}: {} slot(s)",
                 submitted.job, job.name, job.queue, job.slots
@@ -161,7 +162,7 @@ fn job_file(job: &DemoJob, args: &DemoArgs, kind: &str) -> Result<String, Failur
         (args.steps / 8).max(1),
         job.options
     );
-    // On Slurm the gang has a slot on every node; here it has all of its slots on one.
+    // On Slurm the gang has one slot on every node; here it has all of its slots on one.
     let is_gang = args.launcher == Kind::Slurm && job.slots > 1;
     let (nodes, slots) = if is_gang { (slurm::NODES, 1) } else { (1, job.slots) };
     let run = serde_json::to_string(&run).map_err(|error| Failure::local(error.to_string(), ""))?;
@@ -172,7 +173,7 @@ fn job_file(job: &DemoJob, args: &DemoArgs, kind: &str) -> Result<String, Failur
     ))
 }
 
-/// The program's path as one word of a shell command.
+/// Quotes the program's path as one word of a shell command.
 fn quoted(program: &Path) -> Result<String, Failure> {
     let text = program.to_str().ok_or_else(|| Failure::local("the program's path is not UTF-8", "move it"))?;
     Ok(format!("'{}'", text.replace('\'', "'\\''")))
@@ -184,9 +185,9 @@ fn absolute_existing(folder: &Path) -> Result<String, Failure> {
 }
 
 fn cancel_all(client: &Client) {
-    let Ok(list) = client.get::<wire::JobList>("/jobs") else { return };
+    let Ok(list) = client.get::<api::JobList>("/jobs") else { return };
     for job in list.jobs.iter().filter(|job| !job.state.is_final()) {
         // It may have ended meanwhile.
-        let _ = client.post::<wire::CancelAnswer>(&format!("/jobs/{}/cancel", job.id), &serde_json::json!({}));
+        let _ = client.post::<api::CancelAnswer>(&format!("/jobs/{}/cancel", job.id), &serde_json::json!({}));
     }
 }

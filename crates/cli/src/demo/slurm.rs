@@ -1,24 +1,24 @@
-//! The demo on Slurm: a private one of four nodes on this machine, for as long as the demo runs.
+//! A private Slurm of four nodes on this machine for the demo, while the demo runs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use gangline_api as api;
 use gangline_base::with_causes;
-use gangline_control::wire;
 use gangline_execution::launcher::slurm::private::{PrivateOptions, PrivateSlurm};
 
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::output;
 
-/// Its nodes, with one CPU slot each.
+/// Number of its nodes, with one CPU slot each.
 pub(super) const NODES: u32 = 4;
-/// How long its nodes may take to be seen.
+/// Maximum time until its nodes are seen.
 const NODES_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Interval between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Sets it up in a folder that isn't there yet.
+/// Starts the private Slurm in a folder that doesn't exist yet.
 ///
 /// # Errors
 /// G0510 with what is missing.
@@ -34,12 +34,12 @@ pub(super) fn start(folder: &Path) -> Result<PrivateSlurm, Failure> {
 /// Waits until the control plane has seen all its nodes.
 ///
 /// # Errors
-/// When that takes too long.
+/// If that takes too long.
 pub(super) fn wait_for_nodes(client: &Client) -> Result<(), Failure> {
     let deadline = Instant::now() + NODES_WAIT_MAX;
     let expected = usize::try_from(NODES).unwrap_or(usize::MAX);
     while Instant::now() < deadline {
-        let list: wire::NodeList = client.get("/nodes")?;
+        let list: api::NodeList = client.get("/nodes")?;
         if list.nodes.iter().filter(|node| node.status == "ready").count() >= expected {
             return Ok(());
         }

@@ -1,10 +1,10 @@
-//! Watching the demo's jobs: bars on a terminal, lines elsewhere; and the fault in the middle.
+//! Watches the demo's jobs (bars on a terminal, lines elsewhere), and kills a rank midway.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use gangline_control::wire;
+use gangline_api as api;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -12,19 +12,19 @@ use crate::client::Client;
 use crate::failure::Failure;
 use crate::{follow, jobs, output};
 
-/// Between two looks.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_millis(250);
-/// Between two lines about a job where there are no bars.
+/// Interval between two lines about a job, where there are no bars.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// The whole demo is given up after this.
+/// Maximum time of the whole demo.
 const TIME_MAX: Duration = Duration::from_mins(15);
-/// The share of its steps, in percent, after which a rank of the gang is killed.
+/// Percentage of its steps after which a rank of the gang is killed.
 const KILL_AT_PERCENT: u64 = 45;
 
 /// Shows why a job waits, as soon as one does.
 pub(super) fn explain_the_waiting(client: &Client, ids: &[String]) -> Result<(), Failure> {
     for id in ids {
-        let explanation: wire::Explanation = client.get(&format!("/jobs/{id}/explain"))?;
+        let explanation: api::Explanation = client.get(&format!("/jobs/{id}/explain"))?;
         if explanation.blocker.is_some() {
             output::tell(&format!("$ gangline explain {id}"));
             output::tell(jobs::explanation_text(&explanation).trim_end());
@@ -33,13 +33,13 @@ pub(super) fn explain_the_waiting(client: &Client, ids: &[String]) -> Result<(),
     Ok(())
 }
 
-/// Follows the jobs until all have ended; kills a rank of the largest gang in the middle of its work.
-pub(super) fn to_the_end(client: &Client, ids: &[String]) -> Result<Vec<wire::Job>, Failure> {
+/// Follows the jobs until all have ended; kills a rank of the largest gang midway.
+pub(super) fn to_the_end(client: &Client, ids: &[String]) -> Result<Vec<api::Job>, Failure> {
     let mut screen = Screen::new(ids);
     let mut has_killed = false;
     let started = Instant::now();
     loop {
-        let jobs = ids.iter().map(|id| client.job(id)).collect::<Result<Vec<wire::Job>, Failure>>()?;
+        let jobs = ids.iter().map(|id| client.job(id)).collect::<Result<Vec<api::Job>, Failure>>()?;
         screen.show(&jobs);
         if !has_killed && let Some((job, rank, pid)) = victim(&jobs) {
             has_killed = true;
@@ -58,18 +58,18 @@ pub(super) fn to_the_end(client: &Client, ids: &[String]) -> Result<Vec<wire::Jo
     }
 }
 
-/// The last rank of the largest gang, once it has saved and is far enough.
-fn victim(jobs: &[wire::Job]) -> Option<(&str, u32, Pid)> {
+/// Returns the last rank of the largest gang, once it has saved and has done enough steps.
+fn victim(jobs: &[api::Job]) -> Option<(&str, u32, Pid)> {
     let job = jobs.iter().max_by_key(|job| job.gang.nodes * job.gang.accelerators_per_node)?;
     let (step, total) = (job.progress.step?, job.progress.total_steps?);
-    let is_due = job.state == wire::JobState::Running && step * 100 >= total * KILL_AT_PERCENT;
+    let is_due = job.state == api::JobState::Running && step * 100 >= total * KILL_AT_PERCENT;
     let has_saved = job.checkpoints.last_step.is_some();
     let rank = job.attempts.last()?.shares.last()?.ranks.last()?;
     let pid = Pid::from_raw(i32::try_from(rank.pid?).ok()?)?;
     (is_due && has_saved).then_some((job.id.as_str(), rank.rank, pid))
 }
 
-/// What the user sees meanwhile.
+/// The progress display.
 struct Screen {
     bars: Option<(MultiProgress, Vec<ProgressBar>)>,
     said: BTreeMap<String, (Instant, String)>,
@@ -85,7 +85,7 @@ impl Screen {
         Screen { bars, said: BTreeMap::new() }
     }
 
-    fn show(&mut self, jobs: &[wire::Job]) {
+    fn show(&mut self, jobs: &[api::Job]) {
         if let Some((_, bars)) = &self.bars {
             for (bar, job) in bars.iter().zip(jobs) {
                 follow::show(bar, job);
@@ -97,11 +97,11 @@ impl Screen {
         }
     }
 
-    /// A line when the state changes, and now and then while it runs.
-    fn line(&mut self, job: &wire::Job) {
+    /// Prints a line when the state changes, and from time to time while the job runs.
+    fn line(&mut self, job: &api::Job) {
         let state = format!("{}/{}", job.state.name(), job.attempts.len());
         let is_news = self.said.get(&job.id).is_none_or(|(at, before)| {
-            *before != state || job.state == wire::JobState::Running && at.elapsed() >= LINE_INTERVAL
+            *before != state || job.state == api::JobState::Running && at.elapsed() >= LINE_INTERVAL
         });
         if is_news {
             let (step, total) = (job.progress.step.unwrap_or(0), job.progress.total_steps.unwrap_or(0));

@@ -1,20 +1,21 @@
-//! A rank of a gang that is checked: this node's own checks, then the network with the other ranks. Rank 0 prints what came out, for
-//! people and then, between two marks, for the command that follows its log. Problems that are found are no failure of the job.
+//! A rank of a gang that is checked: runs this node's own checks, then the network checks with the other
+//! ranks. Rank 0 prints the results for people and then, between two marks, for the command that follows its
+//! log. Problems that are found don't fail the job.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use gangline_base::with_causes;
-use gangline_execution::fabric::{FabricReport, Member, take_part};
+use gangline_execution::health::network::{Member, NetworkReport, take_part};
 
 use super::{DoctorArgs, check_here, host_name, show};
 use crate::failure::Failure;
 use crate::{Global, output};
 
-/// The lines around the report.
+/// Lines around the report.
 pub(super) const REPORT_BEGINS: &str = "--- report ---";
 pub(super) const REPORT_ENDS: &str = "--- end of report ---";
-/// Nodes' own checks take a minute or two; a hung one may take some more.
+/// Maximum time for the gang to come together. Nodes' own checks take a minute or two, longer if one hangs.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failure> {
@@ -28,14 +29,14 @@ pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failur
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(report: &FabricReport) -> Result<(), Failure> {
+fn print(report: &NetworkReport) -> Result<(), Failure> {
     output::print(&show::gang(report))?;
     output::say(REPORT_BEGINS)?;
     output::json(report)?;
     output::say(REPORT_ENDS)
 }
 
-/// By torchrun's variables.
+/// Builds the network check's options from torchrun's variables.
 fn member(args: &DoctorArgs) -> Result<Member, Failure> {
     let hint = "a rank is started by a job: gangline doctor --pool; or set torchrun's variables as it does";
     let variable = |name: &str| std::env::var(name).map_err(|_| Failure::local(format!("{name} is not set"), hint));

@@ -1,13 +1,13 @@
-//! `doctor --pool`: an ordinary job, one rank on each node of a pool, that runs `doctor --rank`. So it waits its turn, is placed, watched
-//! and accounted for like any other, and works wherever jobs do.
+//! `doctor --pool`: submits an ordinary job, one rank on each node of a pool, that runs `doctor --rank`. So
+//! it is queued, placed, watched and accounted for like any other, and works wherever jobs do.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
+use gangline_api as api;
 use gangline_base::PoolName;
-use gangline_control::wire;
-use gangline_execution::fabric::FabricReport;
+use gangline_execution::health::network::NetworkReport;
 
 use super::gang::{REPORT_BEGINS, REPORT_ENDS};
 use super::{DoctorArgs, exit_code, show};
@@ -15,17 +15,17 @@ use crate::client::{Client, absolute, path_segment};
 use crate::failure::Failure;
 use crate::{Global, follow, output, submit};
 
-/// The longest log of a rank that is read, in bytes (A-10).
+/// Maximum size of a rank's log, in bytes (A-10).
 const LOG_BYTES_MAX: usize = 64 << 20;
-/// Lines of it that are shown if it has no report.
+/// Number of its last lines that are shown if it has no report.
 const LAST_LINES: usize = 15;
 
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let client = Client::connect(global)?;
     let pool = args.pool.as_deref().unwrap_or(PoolName::DEFAULT);
-    let list: wire::NodeList = client.get("/nodes")?;
+    let list: api::NodeList = client.get("/nodes")?;
     let nodes = ready(&list, pool, args)?;
-    let request = wire::SubmitRequest {
+    let request = api::SubmitRequest {
         job_file: job_file(&nodes, pool, args, &std::env::current_exe()?)?,
         file_name: Some("doctor.yaml".to_owned()),
         directory: absolute(Path::new("."))?.display().to_string(),
@@ -33,7 +33,7 @@ pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failur
         dry_run: false,
     };
     let job = match submit::submit(&client, &request, "doctor.yaml")? {
-        wire::Answer::Submitted(submitted) => submitted.job,
+        api::Answer::Submitted(submitted) => submitted.job,
         _ => return Err(Failure::local("the control plane took the job for something else", "")),
     };
     output::tell(&format!("{job} checks {} node(s) of pool {pool}; end it with: gangline cancel {job}", nodes.len()));
@@ -60,15 +60,15 @@ pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<ExitCode, Failur
     Ok(exit_code(show::problems(&report)))
 }
 
-/// The nodes to check: those of the pool that take jobs, of the kind that most of them have.
-fn ready<'a>(list: &'a wire::NodeList, pool: &str, args: &DoctorArgs) -> Result<Vec<&'a wire::Node>, Failure> {
+/// Returns the nodes to check: those of the pool that take jobs, of the most common kind.
+fn ready<'a>(list: &'a api::NodeList, pool: &str, args: &DoctorArgs) -> Result<Vec<&'a api::Node>, Failure> {
     if let Some(name) =
         args.nodes.iter().find(|name| !list.nodes.iter().any(|node| node.name == **name && node.pool == pool))
     {
         return Err(Failure::local(format!("pool {pool} has no node {name}"), "gangline nodes lists them"));
     }
-    let mut kinds: BTreeMap<&str, Vec<&wire::Node>> = BTreeMap::new();
-    let is_wanted = |node: &&wire::Node| match &args.accelerators {
+    let mut kinds: BTreeMap<&str, Vec<&api::Node>> = BTreeMap::new();
+    let is_wanted = |node: &&api::Node| match &args.accelerators {
         Some(expected) => node.accelerator == expected.kind,
         None => args.nodes.is_empty() || args.nodes.contains(&node.name),
     };
@@ -83,7 +83,7 @@ fn ready<'a>(list: &'a wire::NodeList, pool: &str, args: &DoctorArgs) -> Result<
             "gangline nodes says why; name another with --pool",
         )
     })?;
-    let nodes: Vec<&wire::Node> = usable.filter(|node| node.accelerator == kind).collect();
+    let nodes: Vec<&api::Node> = usable.filter(|node| node.accelerator == kind).collect();
     if let Some(name) = args.nodes.iter().find(|name| !nodes.iter().any(|node| node.name == **name)) {
         let message = format!("node {name} takes no jobs now, or isn't of kind {kind} like the others");
         return Err(Failure::local(message, "gangline nodes says how it is; check one kind at a time"));
@@ -91,8 +91,8 @@ fn ready<'a>(list: &'a wire::NodeList, pool: &str, args: &DoctorArgs) -> Result<
     Ok(nodes)
 }
 
-/// JSON, which is YAML as well.
-fn job_file(nodes: &[&wire::Node], pool: &str, args: &DoctorArgs, program: &Path) -> Result<String, Failure> {
+/// Returns the job file as JSON, which is YAML as well.
+fn job_file(nodes: &[&api::Node], pool: &str, args: &DoctorArgs, program: &Path) -> Result<String, Failure> {
     let slots = nodes.iter().map(|node| node.slots.len()).min().unwrap_or(1).max(1);
     let kind = nodes.first().map_or("cpu", |node| &node.accelerator);
     let program = program.to_str().ok_or_else(|| Failure::local("this program's path is not UTF-8", ""))?;
@@ -136,18 +136,18 @@ fn job_file(nodes: &[&wire::Node], pool: &str, args: &DoctorArgs, program: &Path
     serde_json::to_string_pretty(&job).map_err(|error| Failure::local(error.to_string(), ""))
 }
 
-/// For a shell.
+/// Quotes a word for a shell.
 fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// All of it, without the time and the stream that each line begins with.
+/// Returns the whole log without the time and the stream at the beginning of each line.
 fn log_of_first_rank(client: &Client, job: &str) -> Result<String, Failure> {
     let mut text = String::new();
     let mut cursor = String::new();
     while text.len() < LOG_BYTES_MAX {
         let query = if cursor.is_empty() { String::new() } else { format!("&cursor={}", path_segment(&cursor)) };
-        let chunk: wire::LogChunk = match client.get(&format!("/jobs/{}/logs?rank=0{query}", path_segment(job))) {
+        let chunk: api::LogChunk = match client.get(&format!("/jobs/{}/logs?rank=0{query}", path_segment(job))) {
             Err(Failure::Api { status: 404, .. }) => break,
             other => other?,
         };
@@ -161,7 +161,7 @@ fn log_of_first_rank(client: &Client, job: &str) -> Result<String, Failure> {
     Ok(text.lines().map(plain).collect())
 }
 
-fn report_in(log: &str) -> Option<FabricReport> {
+fn report_in(log: &str) -> Option<NetworkReport> {
     let (_, rest) = log.split_once(REPORT_BEGINS)?;
     let (report, _) = rest.split_once(REPORT_ENDS)?;
     serde_json::from_str(report).ok()

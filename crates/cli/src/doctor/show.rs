@@ -1,23 +1,23 @@
-//! How findings are printed: on one screen, what is wrong first. What was measured and what is estimated is told apart.
+//! Prints findings on one screen, problems first. Measured and estimated values are marked as such.
 
 use std::fmt::Write as _;
 
-use gangline_execution::checks::{Finding, Verdict};
-use gangline_execution::fabric::{FabricReport, NodeReport, PairReport};
+use gangline_execution::health::network::{NetworkReport, NodeReport, PairReport};
+use gangline_execution::health::{Finding, Verdict};
 
 use super::Report;
 use crate::output;
 
-/// Up to so many nodes, all pairs are shown.
+/// Maximum number of nodes for which all pairs are shown.
 const MATRIX_NODES_MAX: usize = 8;
-/// Of more, so many of the slowest.
+/// Number of slowest pairs shown for more nodes.
 const PAIRS_SHOWN: usize = 8;
-/// Columns of a line.
+/// Maximum width of a line.
 const WIDTH: usize = 118;
-/// Decimal, as networks are sold.
+/// Decimal, as network bandwidths are specified.
 const GIGA: f64 = 1e9;
 
-/// Of one machine.
+/// Formats the report on one machine.
 pub(super) fn machine(report: &Report) -> String {
     let Report { host, cores, seconds, problems, findings } = report;
     let mut text = format!("doctor of {host}: {cores} core(s); took {seconds:.1} s\n");
@@ -28,9 +28,9 @@ pub(super) fn machine(report: &Report) -> String {
     text
 }
 
-/// Of a gang.
-pub(super) fn gang(report: &FabricReport) -> String {
-    let FabricReport { nodes, pairs, ring, findings } = report;
+/// Formats the report on a gang.
+pub(super) fn gang(report: &NetworkReport) -> String {
+    let NetworkReport { nodes, pairs, ring, findings } = report;
     let mut text = format!("doctor of {} node(s)\n\n", nodes.len());
     text.push_str(&table_of(nodes));
     text.push_str(&if nodes.len() <= MATRIX_NODES_MAX { matrix(nodes, pairs) } else { slowest(nodes, pairs) });
@@ -44,8 +44,8 @@ pub(super) fn gang(report: &FabricReport) -> String {
     text
 }
 
-/// Of the nodes and between them.
-pub(super) fn problems(report: &FabricReport) -> usize {
+/// Counts the problems of the nodes and between them.
+pub(super) fn problems(report: &NetworkReport) -> usize {
     let own = report.nodes.iter().flat_map(|node| &node.findings);
     own.chain(&report.findings).filter(|finding| finding.verdict.is_problem()).count()
 }
@@ -58,7 +58,7 @@ fn verdict(problems: usize) -> String {
     }
 }
 
-/// The problems, worst first, each as a block.
+/// Formats the problems, worst first, each as a block.
 fn troubles<'a>(findings: impl Iterator<Item = (String, &'a Finding)>) -> String {
     let mut wrong: Vec<(String, &Finding)> = findings.filter(|(_, finding)| finding.verdict.is_problem()).collect();
     wrong.sort_by_key(|(_, finding)| std::cmp::Reverse(finding.verdict));
@@ -90,7 +90,7 @@ fn fine(findings: &[Finding]) -> String {
     if text.is_empty() { text } else { format!("\nFINE (measured, unless it says otherwise)\n{text}") }
 }
 
-/// What isn't here, and what couldn't be looked at.
+/// Formats what isn't present, and what couldn't be checked.
 fn others(findings: &[Finding]) -> String {
     let mut text = String::new();
     for verdict in [Verdict::NotHere, Verdict::Unknown] {
@@ -103,7 +103,7 @@ fn others(findings: &[Finding]) -> String {
     if text.is_empty() { text } else { format!("\nNOT CHECKED\n{text}") }
 }
 
-/// Words in lines that begin `indent` columns in.
+/// Wraps words into lines that are indented by `indent` columns.
 fn wrapped(words: &str, indent: usize) -> String {
     let mut text = String::new();
     let mut column = indent;
@@ -132,7 +132,7 @@ fn table_of(nodes: &[NodeReport]) -> String {
     output::table(&[">RANK", "NODE", "ADDRESS", "PROBLEMS OF ITS OWN"], nodes.iter().map(row).collect())
 }
 
-/// Bandwidth from each to each, and latency.
+/// Formats bandwidth and latency between all nodes.
 fn matrix(nodes: &[NodeReport], pairs: &[PairReport]) -> String {
     if nodes.len() < 2 {
         return String::new();
@@ -168,7 +168,7 @@ fn matrix(nodes: &[NodeReport], pairs: &[PairReport]) -> String {
     format!("\n{}{latency}", output::table(&headings, nodes.iter().map(row).collect()))
 }
 
-/// The slowest pairs of many.
+/// Formats the slowest of many pairs.
 fn slowest(nodes: &[NodeReport], pairs: &[PairReport]) -> String {
     let name = |rank: u32| nodes.iter().find(|node| node.rank == rank).map_or("", |node| node.node.as_str());
     let flow = |pair: &PairReport| {

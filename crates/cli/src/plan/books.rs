@@ -1,4 +1,4 @@
-//! Models, hardware and prices: those that come along, and the user's files over them.
+//! Models, hardware and prices: the built-in ones, overridden and extended by the user's files.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ use gangline_planning::plan::Price;
 use crate::failure::Failure;
 use crate::output;
 
-/// The largest file that is read.
+/// Maximum size of a file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Seconds of a day.
+/// Seconds in a day.
 const DAY: u64 = 86_400;
 
 /// Files of one's own.
@@ -28,7 +28,7 @@ pub(crate) struct BookArgs {
     prices: Option<PathBuf>,
 }
 
-/// What the files of one's own and those that come along say together.
+/// The built-in books together with the user's files.
 pub(crate) struct Books {
     pub(crate) hardware: Book,
     own_prices: PriceBook,
@@ -36,7 +36,7 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// The cheapest price by the hour that is known of an accelerator, on demand; one's own goes before all others.
+    /// Returns the cheapest known on-demand price of an accelerator; the user's own takes precedence.
     pub(crate) fn price(&self, accelerator: &str) -> Option<Price> {
         price(&self.own_prices, accelerator).or_else(|| price(&self.prices, accelerator))
     }
@@ -59,7 +59,7 @@ impl BookArgs {
         PriceBook::built_in().with(&path.display().to_string(), &read(path)?).map_err(|error| wrong(&error))
     }
 
-    /// The prices of one's own alone, which go before all others; each must be of hardware that is known.
+    /// Returns only the user's own prices, which take precedence; each must be of known hardware.
     fn own_prices(&self, hardware: &Book) -> Result<PriceBook, Failure> {
         let Some(path) = &self.prices else { return Ok(PriceBook::default()) };
         let file = path.display().to_string();
@@ -78,7 +78,7 @@ impl BookArgs {
     }
 }
 
-/// A model by name, or from its `config.json`.
+/// Returns a model by name, or from its `config.json`.
 pub(crate) fn model(name: Option<&str>, config: Option<&Path>) -> Result<Model, Failure> {
     match (name, config) {
         (_, Some(path)) => {
@@ -105,7 +105,7 @@ fn price(book: &PriceBook, accelerator: &str) -> Option<Price> {
     })
 }
 
-/// Today, read at the edge.
+/// Returns today's date, read at the edge.
 pub(crate) fn today() -> Day {
     let days = output::now().unix_nanos() / (DAY * 1_000_000_000);
     Day::from_days_since_epoch(i64::try_from(days).unwrap_or_default())
@@ -122,7 +122,7 @@ pub(crate) fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(failed)
 }
 
-/// What a file or a name isn't.
+/// Converts an error about a file or a name.
 pub(crate) fn wrong(error: &dyn std::error::Error) -> Failure {
     Failure::coded("G0601", format!("failed to plan: {}", gangline_base::with_causes(error)), "")
 }

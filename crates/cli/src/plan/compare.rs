@@ -1,4 +1,4 @@
-//! Two plans side by side.
+//! Compares two plans side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::show::{class, grouped};
 use crate::failure::Failure;
 use crate::output;
 
-/// The greatest factor that is told.
+/// The greatest factor that is shown.
 const FACTOR_MAX: f64 = 1_000.0;
 
 pub(crate) fn run(first: &Path, second: &Path, is_json: bool) -> Result<(), Failure> {
@@ -105,7 +105,7 @@ fn rows(plans: &[Plan; 2]) -> Vec<Row> {
 /// Named parts of a whole.
 type Parts = BTreeMap<String, f64>;
 
-/// What the fullest stage's memory is made of, in bytes.
+/// Returns the parts of the fullest stage's memory, in bytes.
 fn fullest(plan: &Plan) -> Parts {
     let fullest = plan.memory.iter().max_by(|a, b| a.occupied_bytes.total_cmp(&b.occupied_bytes));
     fullest.map(|stage| stage.components_bytes.clone()).unwrap_or_default()
@@ -115,7 +115,7 @@ fn component(parts: &Parts, name: &str) -> f64 {
     parts.get(name).copied().unwrap_or(0.0)
 }
 
-/// Names of the parts that one of the plans has any of, the largest first.
+/// Returns the names of all parts in either plan, the largest first.
 fn parts(plans: &[Plan; 2], of: impl Fn(&Plan) -> Parts) -> Vec<String> {
     let [first, second] = [of(&plans[0]), of(&plans[1])];
     let largest = |name: &String| component(&first, name).max(component(&second, name));
@@ -125,7 +125,7 @@ fn parts(plans: &[Plan; 2], of: impl Fn(&Plan) -> Parts) -> Vec<String> {
     names
 }
 
-/// Something against next to nothing has no factor that anybody wants to read.
+/// Formats a factor; a value over almost nothing has none worth reading.
 fn factor(value: f64) -> String {
     if (1.0 / FACTOR_MAX..FACTOR_MAX).contains(&value) { format!("{value:.2}") } else { "differs".to_owned() }
 }

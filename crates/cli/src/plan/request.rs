@@ -1,4 +1,4 @@
-//! The options that describe a run, and the request that they make.
+//! The options that describe a run, and the request built from them.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -19,28 +19,28 @@ use super::books::{self, BookArgs, Books, wrong};
 use crate::amount;
 use crate::failure::Failure;
 
-/// Tokens of a step that are usual for pre-training (Llama 3: 4M to 16M) and for fine-tuning.
+/// Usual numbers of tokens in a step for pre-training (Llama 3: 4M to 16M) and for fine-tuning.
 const STEP_TOKENS: [u64; 2] = [4 << 20, 1 << 19];
-/// From a failure to the first step, if nobody knows better: detection, a new node, the framework's start (arXiv:2410.21680 takes 5
-/// to 20 minutes).
+/// Default time from a failure to the first step: detection, a new node, the framework's start
+/// (arXiv:2410.21680 takes 5 to 20 minutes).
 const RECOVERY_SECONDS: u32 = 300;
-/// Rank of adapters if none is given.
+/// Default rank of adapters.
 const LORA_RANK: u64 = 16;
-/// Sequences at once that serving is planned for if no number is given.
+/// Default number of simultaneous sequences in serving.
 const SERVED_AT_ONCE: u64 = 16;
-/// Accelerators of a node if no number is given.
+/// Default number of accelerators in a node.
 const NODE: u32 = 8;
-/// Networks that are tried beside the one that is named, the faster first.
+/// Networks that are tried besides the named one, the faster first.
 const SLOWER_FABRICS: [&str; 3] = ["infiniband-hdr", "efa-p4d", "ethernet-100-node"];
-/// Accelerators that are looked at if none is named and a price is known.
+/// Accelerators that are tried if none is named, where a price is known.
 const KINDS: [&str; 6] = ["A100-SXM4-40GB", "A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "B200", "L40S"];
-/// Numbers of accelerators that are looked at: powers of two up to this one.
+/// Numbers of accelerators that are tried: powers of two up to this exponent.
 const COUNT_BITS_MAX: u32 = 12;
-/// Seconds of a minute, an hour, a day and a week.
+/// Seconds in a second, a minute, an hour, a day and a week.
 const TIME_UNITS: [(char, f64); 5] = [('s', 1.0), ('m', 60.0), ('h', 3_600.0), ('d', 86_400.0), ('w', 604_800.0)];
-/// Nano-dollars of a dollar.
+/// Nano-dollars in a dollar.
 const DOLLAR: f64 = 1e9;
-/// The longest time and the largest sum that are taken.
+/// Maximum time in seconds, and maximum sum in dollars.
 const AMOUNT_MAX: f64 = 1e9;
 
 /// The run.
@@ -108,22 +108,22 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Whether a model or an accelerator is given.
+    /// Reports whether a model or an accelerator is given.
     pub(crate) fn is_begun(&self) -> bool {
         self.model.is_some() || self.config.is_some() || self.gpu.is_some() || self.gpus.is_some()
     }
 
-    /// Whether the number of accelerators is given.
+    /// Reports whether the number of accelerators is given.
     pub(crate) fn is_sized(&self) -> bool {
         self.gpus.is_some()
     }
 
-    /// The books that the run is planned by.
+    /// Returns the user's files for planning the run.
     pub(crate) fn books(&self) -> &BookArgs {
         &self.books
     }
 
-    /// The request for the number that is given.
+    /// Builds the request for the given number of accelerators.
     pub(crate) fn request(&self) -> Result<Request, Failure> {
         let missing = |what: &str, hint: &str| Failure::coded("G0601", format!("failed to plan: {what}"), hint);
         let gpu = self
@@ -140,7 +140,8 @@ impl RunArgs {
         books::model(self.model.as_deref(), self.config.as_deref())
     }
 
-    /// Requests for all kinds and numbers that are looked at; what slower networks would do is asked of one that is chosen.
+    /// Builds requests for all kinds and numbers that are tried. Slower networks are only tried for the one
+    /// that is chosen.
     pub(crate) fn requests(&self) -> Result<Vec<Request>, Failure> {
         let kinds: Vec<&str> = self.gpu.as_deref().map_or_else(|| KINDS.to_vec(), |gpu| vec![gpu]);
         let (books, model) = (self.books.read()?, self.model()?);
@@ -271,7 +272,7 @@ impl RunArgs {
     }
 }
 
-/// What such accelerators are usually joined by.
+/// Returns the usual network of such accelerators.
 const fn usual_fabric(generation: Generation) -> &'static str {
     match generation {
         Generation::Volta | Generation::Turing => "infiniband-edr-node",
@@ -285,7 +286,7 @@ fn slower(book: &Book) -> Vec<(String, Fabric)> {
     SLOWER_FABRICS.iter().filter_map(known).collect()
 }
 
-/// Reads a time such as `36h` or `7d`, in seconds.
+/// Parses a time such as `36h` or `7d`; returns seconds.
 pub(crate) fn time(text: &str) -> Result<f64, String> {
     let wrong = || "write a time with its unit, such as 36h or 7d".to_owned();
     let unit =
@@ -295,7 +296,7 @@ pub(crate) fn time(text: &str) -> Result<f64, String> {
     if seconds > 0.0 && seconds <= AMOUNT_MAX { Ok(seconds) } else { Err(wrong()) }
 }
 
-/// Reads dollars such as `2.49`.
+/// Parses dollars such as `2.49`.
 pub(crate) fn dollars(text: &str) -> Result<Money, String> {
     let wrong = || "write dollars such as 2.49 or 20000".to_owned();
     let number: f64 = text.trim().trim_start_matches('$').parse().map_err(|_| wrong())?;

@@ -1,4 +1,4 @@
-//! A plan on one screen.
+//! Formats a plan for one screen.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use serde_json::json;
 
 use crate::output;
 
-/// Bytes of a gigabyte.
+/// Bytes in a gigabyte.
 const GB: f64 = 1e9;
-/// Parts of a step smaller than this one aren't named.
+/// Smaller parts of a step aren't listed.
 const PART_MIN: f64 = 0.005;
-/// Stages whose memory is told.
+/// Maximum number of stages whose memory is shown.
 const STAGES_MAX: usize = 4;
 /// Width of the column of headings.
 const HEADING: usize = 13;
 
-/// The plan.
+/// Formats the plan.
 pub(crate) fn plan(plan: &Plan) -> String {
     let mut text = String::new();
     let cluster = &plan.cluster;
@@ -255,7 +255,7 @@ fn network_lines(plan: &Plan) -> Vec<String> {
     said
 }
 
-/// Plans of a fleet as a table.
+/// Formats plans of a fleet as a table.
 pub(crate) fn fleet(fleet: &Fleet) -> String {
     let row = |(at, plan): (usize, &Plan)| {
         let is_taken = fleet.recommended == Some(at);
@@ -290,12 +290,12 @@ pub(crate) fn fleet(fleet: &Fleet) -> String {
     text
 }
 
-/// The same as JSON.
+/// Returns a fleet as JSON.
 pub(crate) fn fleet_json(fleet: &Fleet) -> serde_json::Value {
     json!({ "front": fleet.front, "recommended": fleet.recommended, "reason": fleet.reason, "tried": fleet.tried })
 }
 
-/// A whole number in groups of three digits.
+/// Formats a whole number in groups of three digits.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -308,13 +308,13 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// A sum for people: cents only below a thousand dollars.
+/// Formats a sum for people: cents only below a thousand dollars.
 fn dollars(money: Money) -> String {
     let whole = money.nano_dollars() / 1_000_000_000;
     if whole < 1_000 { money.to_string() } else { format!("${}", grouped(whole.unsigned_abs())) }
 }
 
-/// A number without what is behind its point.
+/// Formats a number without its fraction.
 fn rounded(number: f64) -> String {
     grouped(format!("{number:.0}").parse().unwrap_or(u64::MAX))
 }
@@ -323,7 +323,7 @@ fn grouped_len(number: usize) -> String {
     grouped(u64::try_from(number).unwrap_or(u64::MAX))
 }
 
-/// A count such as 500M or 1.5T.
+/// Formats a count such as 500M or 1.5T.
 fn short(count: u64) -> String {
     let units = [(1_000_000_000_000, "T"), (1_000_000_000, "B"), (1_000_000, "M"), (1_000, "K")];
     let Some((unit, name)) = units.into_iter().find(|(unit, _)| count >= *unit) else { return count.to_string() };

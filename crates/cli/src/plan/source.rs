@@ -1,4 +1,5 @@
-//! `gangline plan source`: five questions, what every way of getting accelerators costs for the answers, and from when on which pays.
+//! `gangline plan source`: asks five questions, and compares the cost of every way of getting accelerators,
+//! with break-evens.
 
 mod explain;
 
@@ -19,23 +20,25 @@ use super::show::class;
 use crate::failure::Failure;
 use crate::output;
 
-/// Rents of the break-even curve, as parts of the rent that is known.
+/// Rents of the break-even curve, as fractions of the known rent.
 const RENT_PARTS: [f64; 5] = [0.25, 0.5, 0.75, 1.0, 1.5];
-/// Uses of the curve.
+/// Utilisations of the curve.
 const UTILISATIONS: [f64; 5] = [0.3, 0.5, 0.7, 0.85, 1.0];
-/// Months that nobody keeps machines for.
+/// Nobody keeps machines for more months than this.
 const MONTHS_MAX: f64 = 120.0;
-/// Power of a machine over that of its accelerators: a DGX H100 takes up to 10.2 kW, eight H100 of it 5.6 (NVIDIA's data sheets).
+/// Power of a machine relative to its accelerators': a DGX H100 takes up to 10.2 kW, its eight H100 5.6
+/// (NVIDIA's data sheets).
 const MACHINE_POWER: f64 = 1.8;
-/// The accelerator whose price with its part of everything is known, and that price: $2.5M for 64.
+/// The accelerator with a known price including its share of machine, network and installation: $2.5M for 64.
 const PRICED: &str = "H100-SXM5";
 const PRICE: f64 = 39_000.0;
-/// Said where there is no break-even.
+/// Printed where there is no break-even.
 const NOT_PRICED: &str =
     "Owning isn't priced: give what one costs, with its part of machine, network and installation, with --own-price.\n";
-/// What hours are planned in.
+/// Seconds in an hour, the unit of planning.
 const HOUR_SECONDS: f64 = 3_600.0;
-/// What being free to leave is worth for an hour, in dollars: what makes a published break-even of 75 % right for $1.80 against $3.00.
+/// Value of the freedom to leave, in dollars an hour: it makes a published break-even of 75 % right for $1.80
+/// against $3.00.
 const FLEXIBILITY: f64 = 0.45;
 
 #[derive(Args, Debug)]
@@ -106,7 +109,7 @@ impl SourceArgs {
         }
     }
 
-    /// What owning so many costs; none where no price is known.
+    /// Returns the cost of owning this many; none where no price is known.
     fn ownership(&self, accelerator: &Accelerator, held: f64) -> Result<Option<Ownership>, Failure> {
         let kilowatts = self.own_kilowatts.unwrap_or(accelerator.watts * MACHINE_POWER / 1e3);
         if !((0.0..1.0).contains(&self.own_residual) && kilowatts >= 0.0 && self.own_months > 0) {
@@ -145,7 +148,7 @@ pub(crate) fn run(args: &SourceArgs, is_json: bool) -> Result<(), Failure> {
     output::print(&text)
 }
 
-/// The book's prices, and the one that the plan goes by for the hour.
+/// Returns the book's prices, and the hourly one that the plan assumes.
 fn rents(book: &PriceBook, plan: &Plan) -> Rents {
     let given = plan.cost.as_ref().map(|cost| Dollars::from_money(cost.hourly_nano_dollars));
     let known = Rents::cheapest(book, &plan.cluster.accelerator);
@@ -209,7 +212,7 @@ const fn name(sourcing: Sourcing) -> &'static str {
     }
 }
 
-/// Months until owning has paid, by rent and use.
+/// Formats the months until owning pays off, by rent and utilisation.
 fn break_even(demand: &Demand, rents: &Rents, own: &Ownership) -> String {
     let Some(known) = rents.on_demand else { return String::new() };
     let held = demand.accelerators_held();
@@ -230,12 +233,12 @@ fn break_even(demand: &Demand, rents: &Rents, own: &Ownership) -> String {
     )
 }
 
-/// Months until something has paid; machines don't last for ever.
+/// Formats months until something pays off; machines don't last for ever.
 fn months(months: f64) -> String {
     if months > MONTHS_MAX { format!("over {MONTHS_MAX:.0}") } else { format!("{months:.1}") }
 }
 
-/// From which use on a reservation is cheaper than the hour at the same provider.
+/// Formats the utilisation from which a reservation is cheaper than the same provider's hourly price.
 fn reserving(book: &PriceBook, accelerator: &str) -> String {
     let hourly = book.accelerator(accelerator, Terms::OnDemand);
     let terms = [("a year", Terms::ReservedOneYear), ("three years", Terms::ReservedThreeYears)];

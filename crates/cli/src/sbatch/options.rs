@@ -1,4 +1,4 @@
-//! sbatch's options one by one: read from a script, and what each asks for.
+//! The options of sbatch: parses them from a script, and translates each.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::words;
 
-/// Short names and what they stand for.
+/// Short option names and their long ones.
 const SHORT: [(char, &str); 18] = [
     ('J', "job-name"),
     ('N', "nodes"),
@@ -28,21 +28,21 @@ const SHORT: [(char, &str); 18] = [
     ('C', "constraint"),
     ('M', "clusters"),
 ];
-/// Options that need no value.
+/// Options without a value.
 const FLAGS: [&str; 8] =
     ["exclusive", "requeue", "no-requeue", "overcommit", "contiguous", "hold", "no-kill", "spread-job"];
 
-/// An option of a script.
+/// An option in a script.
 pub(super) struct Directive {
     /// Its line, from 1.
     pub(super) line: usize,
     /// Its long name.
     pub(super) name: String,
-    /// Its value; an empty one if it has none.
+    /// Its value; empty if it has none.
     pub(super) value: String,
 }
 
-/// The options in a script's head: `#SBATCH` lines before its first command.
+/// Returns the options in a script's head: `#SBATCH` lines before its first command.
 pub(super) fn of(text: &str, problems: &mut Vec<String>) -> Vec<Directive> {
     let mut found = Vec::new();
     let head = text.lines().zip(1..).take_while(|(line, _)| line.trim().is_empty() || line.starts_with('#'));
@@ -76,7 +76,7 @@ fn of_line(line: usize, words: Vec<String>) -> Result<Vec<Directive>, String> {
     Ok(found)
 }
 
-/// `-N`, `-N4`.
+/// Parses `-N`, `-N4`.
 fn short(word: &str) -> Result<(String, Option<String>), String> {
     let mut characters = word.chars();
     let letter = characters.next().filter(|dash| *dash == '-').and_then(|_| characters.next());
@@ -86,10 +86,10 @@ fn short(word: &str) -> Result<(String, Option<String>), String> {
     Ok(((*long).to_owned(), (!value.is_empty()).then(|| value.trim_start_matches('=').to_owned())))
 }
 
-/// GPUs: their kind, if it was said, and how many.
+/// GPUs: their kind, if given, and their number.
 pub(super) type Gpus = (Option<String>, u32);
 
-/// What a script asks for.
+/// Everything that a script requests.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) name: Option<String>,
@@ -115,11 +115,11 @@ pub(super) struct Asked {
 
 impl Asked {
     fn is_known(name: &str) -> bool {
-        // Only whether it is in the table matters, not what it makes of nothing.
+        // Only whether the option is in the table matters here, not the value.
         !matches!(Asked::default().take(name, "1"), Ok(Some(note)) if note.starts_with("it isn't known"))
     }
 
-    /// Takes an option in. What isn't honoured, or in another way, is told.
+    /// Adds an option. Returns a note if it isn't honoured, or only in another way.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -162,7 +162,7 @@ impl Asked {
         Ok(None)
     }
 
-    /// `ALL,LR=3e-4`.
+    /// Parses `ALL,LR=3e-4`.
     fn take_export(&mut self, value: &str) -> Option<String> {
         let mut left_out = Vec::new();
         for entry in value.split(',').filter(|entry| !entry.is_empty() && *entry != "ALL") {
@@ -176,7 +176,7 @@ impl Asked {
             .map(|names| format!("{names} not honoured: jobs have the control plane's environment and what envs says"))
     }
 
-    /// `B:USR1@90`.
+    /// Parses `B:USR1@90`.
     fn take_signal(&mut self, value: &str) -> Result<Option<String>, String> {
         let seconds = value.split_once('@').map_or(Ok(60), |(_, seconds)| words::count(seconds))?;
         self.grace_seconds = Some(u64::from(seconds));
@@ -184,7 +184,7 @@ impl Asked {
         Ok((!value.contains("TERM") && !value.contains("15")).then_some(note))
     }
 
-    /// `1`, `1@10:00`.
+    /// Parses `1`, `1@10:00`.
     fn take_switches(&mut self, value: &str) -> Result<Option<String>, String> {
         let (count, wait) = value.split_once('@').map_or((value, None), |(count, wait)| (count, Some(wait)));
         let count = words::count(count)?;
@@ -195,7 +195,7 @@ impl Asked {
         Ok(Some("only 1 is honoured; a gang is placed as close together as fits anyway".to_owned()))
     }
 
-    /// From how many nodes to how many.
+    /// Returns the minimum and maximum number of nodes.
     pub(super) fn nodes(&self) -> Result<(u32, u32), String> {
         if let Some(nodes) = self.nodes {
             return Ok(nodes);
@@ -226,7 +226,7 @@ impl Asked {
         Ok(Some((kind.clone(), count / nodes)))
     }
 
-    /// Of each node; none if nothing was asked for, or all of it.
+    /// Returns the memory of each node; none if no memory, or all of it, was requested.
     pub(super) fn memory_mib(&self, cpus: u32, gpus: u32) -> Option<u64> {
         let per_cpu = self.memory_per_cpu.map(|memory| memory.saturating_mul(u64::from(cpus)));
         let per_gpu = self.memory_per_gpu.map(|memory| memory.saturating_mul(u64::from(gpus)));
@@ -239,7 +239,7 @@ impl Asked {
     }
 }
 
-/// Why an option isn't honoured.
+/// Returns why an option isn't honoured.
 fn not_honoured(name: &str) -> &'static str {
     match name {
         "partition" | "account" | "qos" | "reservation" | "clusters" | "constraint" => {

@@ -1,6 +1,6 @@
-//! The forms in which sbatch's options have their values: counts, times, sizes, lists of array tasks.
+//! Parses the values of sbatch's options: counts, times, sizes, lists of array tasks.
 
-/// The most tasks of an array: as many as a sweep may have jobs.
+/// Maximum number of tasks of an array: that of a sweep's jobs.
 const ARRAY_MAX: u64 = 1_000;
 
 fn wrong(text: &str, form: &str) -> String {
@@ -11,15 +11,15 @@ pub(super) fn count(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| wrong(text, "a number"))
 }
 
-/// `4` or `4-8`.
+/// Parses `4` or `4-8`.
 pub(super) fn range(text: &str) -> Result<(u32, u32), String> {
     let (from, to) = text.split_once('-').unwrap_or((text, text));
     let refused = |_| wrong(text, "a number or a range such as 4-8");
     Ok((count(from).map_err(refused)?, count(to).map_err(refused)?))
 }
 
-/// Seconds of `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` and
-/// `days-hours:minutes:seconds`; none for no limit.
+/// Parses `minutes`, `minutes:seconds`, `hours:minutes:seconds`, `days-hours`, `days-hours:minutes` and
+/// `days-hours:minutes:seconds`; returns seconds, or none for no limit.
 pub(super) fn time(text: &str) -> Result<Option<u64>, String> {
     if ["0", "UNLIMITED", "INFINITE"].contains(&text.to_uppercase().as_str()) {
         return Ok(None);
@@ -44,7 +44,7 @@ pub(super) fn time(text: &str) -> Result<Option<u64>, String> {
     seconds.map(Some).ok_or_else(refused)
 }
 
-/// MiB of `200G`, `512M`, `4096` (MiB), `1T`, `2048K`.
+/// Parses `200G`, `512M`, `4096` (MiB), `1T`, `2048K`; returns MiB.
 pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
     let refused = || wrong(text, "a size such as 200G");
     let (number, unit) = match text.char_indices().last() {
@@ -62,7 +62,7 @@ pub(super) fn mebibytes(text: &str) -> Result<u64, String> {
     .ok_or_else(refused)
 }
 
-/// `1-10:3,20%2`: the tasks' numbers, and how many may run at once.
+/// Parses `1-10:3,20%2`; returns the tasks' numbers, and how many may run at once.
 pub(super) fn array(text: &str) -> Result<(Vec<u64>, Option<u32>), String> {
     let refused = || wrong(text, "a list of tasks such as 1-10%2");
     let (list, parallel) = match text.split_once('%') {
@@ -86,7 +86,7 @@ pub(super) fn array(text: &str) -> Result<(Vec<u64>, Option<u32>), String> {
     Ok((ids, parallel))
 }
 
-/// Splits a line into words as a shell does, as far as quotes go; ` #` begins a comment.
+/// Splits a line into words as a shell does, with respect to quotes only; ` #` begins a comment.
 pub(super) fn split(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     for c in line.chars() {

@@ -1,4 +1,4 @@
-//! What a simulation runs on: a trace or a control plane's past, and a cluster.
+//! Input of a simulation: a trace or a control plane's past, and a cluster.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,29 +6,29 @@ use std::path::Path;
 
 use gangline_base::{AcceleratorKind, Bytes, Level, NodeName, PoolName};
 use gangline_control::history;
-use gangline_orchestration::simulator::{BadRows, TraceFormat, Workload, read_trace};
 use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec};
+use gangline_simulator::{BadRows, Past, TraceFormat, Workload, read_trace};
 
 use super::SimulateArgs;
 use crate::configuration;
 use crate::failure::Failure;
 
-/// A trace, unpacked, may have this many bytes.
+/// Maximum size of an unpacked trace, in bytes.
 const TRACE_BYTES_MAX: u64 = 4 << 30;
-/// Nodes of a cluster.
+/// Maximum number of nodes of a cluster.
 const NODES_MAX: u32 = 100_000;
-/// Accelerators of a node.
+/// Maximum number of accelerators of a node.
 const NODE_GPUS_MAX: u32 = 1_024;
 
 /// What to simulate.
 pub(super) struct Input {
     pub(super) workload: Workload,
     pub(super) cluster: Cluster,
-    /// What the workload is called.
+    /// Name of the workload.
     pub(super) name: String,
 }
 
-/// Where to simulate it.
+/// The cluster to simulate.
 pub(super) struct Cluster {
     pub(super) nodes: Vec<NodeSpec>,
     pub(super) sharing: Configuration,
@@ -54,10 +54,11 @@ pub(super) fn failed(error: &dyn std::error::Error) -> Failure {
     Failure::local(format!("failed to {error}"), "")
 }
 
-/// A control plane's past, and its cluster.
+/// Returns a control plane's past, and its cluster.
 fn past(folder: &Path) -> Result<(Workload, Cluster), Failure> {
     let name = folder.display().to_string();
-    let past = history::read(folder).map_err(|error| {
+    let mut past = Past::default();
+    history::read(folder, &mut |at, entry| past.take_in(at, entry)).map_err(|error| {
         let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
         let words: Vec<String> = chain.map(ToString::to_string).collect();
         let hint = "--replay wants the data folder of a control plane, the --data of `gangline up`";
@@ -101,7 +102,7 @@ fn load(path: &Path, bad_rows: BadRows) -> Result<Workload, Failure> {
     })
 }
 
-/// A cluster as the command line names it.
+/// Parses a cluster given on the command line.
 fn cluster(text: &str) -> Result<Cluster, Failure> {
     if let Some(shape) = Shape::read(text) {
         let nodes = (0..shape.nodes).map(|number| shape.node(number)).collect::<Result<_, _>>()?;
@@ -119,7 +120,7 @@ fn cluster(text: &str) -> Result<Cluster, Failure> {
     if config.nodes.is_empty() {
         return Err(Failure::local(format!("the cluster {text} has no nodes"), "name them in [[node]] sections"));
     }
-    let node = |node: gangline_control::config::NodeConfig| NodeSpec {
+    let node = |node: gangline_specs::config::NodeConfig| NodeSpec {
         name: node.name,
         capacity: node.capacity,
         location: node.location,
@@ -129,7 +130,7 @@ fn cluster(text: &str) -> Result<Cluster, Failure> {
     Ok(Cluster { nodes, sharing: config.sharing, name: text.to_owned() })
 }
 
-/// Equal nodes, in racks and blocks of so many of them if any are named.
+/// Equal nodes, in racks and blocks of these sizes, if given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     nodes: u32,
@@ -139,7 +140,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// `NODESxGPUS`, then perhaps `/rack=N` and `/block=N`; a block is made of whole racks.
+    /// Parses `NODESxGPUS`, optionally followed by `/rack=N` and `/block=N`; a block is made of whole racks.
     fn read(text: &str) -> Option<Shape> {
         let mut parts = text.split('/');
         let (nodes, gpus) = parts.next()?.split_once('x')?;

@@ -1,8 +1,8 @@
-//! A simulation's figures, for people and for programs.
+//! Prints a simulation's results, for people and for programs.
 
 use std::time::Duration;
 
-use gangline_orchestration::simulator::{Distribution, Summary};
+use gangline_simulator::{Distribution, Summary};
 use serde_json::{Value, json};
 
 use super::SimulateArgs;

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::{gangline, json};
 
-/// Checks of a rank that cost next to nothing: this is about the network.
+/// Arguments with checks that cost next to nothing: these tests are about the network.
 const RANK: [&str; 6] = ["doctor", "--rank", "--only", "limits", "--size", "1MiB"];
 
-/// A rank's command.
+/// Starts a rank.
 fn rank(command: &mut Command, number: usize, count: usize, master: (&str, u16)) -> Child {
     command.env("RANK", number.to_string()).env("WORLD_SIZE", count.to_string());
     command.env("MASTER_ADDR", master.0).env("MASTER_PORT", master.1.to_string());
@@ -20,7 +20,7 @@ fn rank(command: &mut Command, number: usize, count: usize, master: (&str, u16))
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a rank starts")
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("a port").port()
 }
@@ -29,7 +29,7 @@ fn ended(ranks: Vec<Child>) -> Vec<Output> {
     ranks.into_iter().map(|rank| rank.wait_with_output().expect("a rank ends")).collect()
 }
 
-/// What rank 0 printed between the marks.
+/// Returns the text that rank 0 printed between the marks.
 fn report(outputs: &[Output]) -> Value {
     for output in outputs {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -56,7 +56,7 @@ fn three_ranks_meet_measure_each_other_and_sum_up() {
     assert!(report["ring"]["bus_bytes_per_second"].as_f64().is_some_and(|rate| rate > 1e6), "{report:#}");
 }
 
-/// Strangers at rank 0's door are sent away, and a rank of another run isn't taken for one of this.
+/// Foreign connections to rank 0 are closed, and a rank of another run isn't mistaken for one of this.
 #[test]
 fn strangers_do_no_harm() {
     let port = port();
@@ -75,13 +75,13 @@ fn strangers_do_no_harm() {
     assert_eq!(report["nodes"].as_array().map(Vec::len), Some(2), "{report:#}");
 }
 
-/// A machine of namespaces: three nodes on a bridge, whose addresses nobody else has.
+/// A network of namespaces: three nodes on a bridge, with addresses that nobody else has.
 struct Network {
     name: String,
 }
 
 impl Network {
-    /// None without the right to make one.
+    /// Makes the network; none without the right to do so.
     fn new() -> Option<Network> {
         let network = Network { name: format!("gl{}", std::process::id()) };
         let bridge = network.name.clone();
@@ -91,7 +91,7 @@ impl Network {
             .then_some(network)
     }
 
-    /// In the namespace that has the bridge.
+    /// Runs a command in the namespace that has the bridge.
     fn inside(&self, words: &[&str]) -> bool {
         ip(&[&["-n", &self.name], words].concat())
     }

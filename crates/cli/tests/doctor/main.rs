@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// The binary with these words, in a folder and without this test's environment but for PATH.
+/// Returns the binary's command with these arguments, in a folder and without this test's environment except
+/// PATH.
 fn gangline(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gangline"));
     command.args(words).current_dir(folder).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
@@ -25,7 +26,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("not JSON: {error}: {}", words()))
 }
 
-/// The findings of a check.
+/// Returns the findings of a check.
 fn findings<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
     let all = report["findings"].as_array().expect("findings");
     all.iter().filter(|finding| finding["check"] == check).collect()

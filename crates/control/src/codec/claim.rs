@@ -1,4 +1,4 @@
-//! Claims and their reasons on disk.
+//! Claims and their reasons, as stored on disk.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ struct AlternativeV1 {
     cost: CostV1,
 }
 
-/// Whole GPU-seconds, and nano-GPU-seconds beyond them: together they are more than 64 bits.
+/// Whole GPU-seconds, then nano-GPU-seconds: the sum doesn't fit into 64 bits.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct CostV1(u64, u32);
 

@@ -1,5 +1,6 @@
-//! What an attempt came to, on disk: what its supervisors had reported by its end. It is the control plane's own entry; the engine
-//! knows nothing of it. With the decisions it is all that the ledger and a job's record follow from.
+//! The result of an attempt, as stored on disk: its supervisors' reports up to its end. This entry is the
+//! control plane's own, and the engine doesn't see it. The ledger and a job's record are derived from it and
+//! from the decisions alone.
 
 use std::ops::Range;
 
@@ -9,84 +10,85 @@ use serde::{Deserialize, Serialize};
 
 use super::{VERSION_CLOSED, encode};
 
-/// Shares in one entry at most: an attempt of more nodes has several, each far below the largest record.
+/// The most shares in one entry; a larger attempt has several entries, each far below the largest record.
 const SHARES_MAX: usize = 512;
 
-/// What an attempt came to. Its shares' nodes and devices are in the decision that placed it, its end in the one that ended it.
+/// The result of an attempt. The nodes and devices of its shares are in the decision that placed it, its end
+/// in the one that ended it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClosedAttempt {
-    /// Whose it is.
+    /// The attempt's job.
     pub job: JobId,
-    /// Which.
+    /// The attempt's number.
     pub attempt: AttemptNumber,
-    /// The place of the first of `shares` in the gang.
+    /// The index of the first of `shares` in the gang.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub first: usize,
-    /// In the gang's order.
+    /// The shares in the gang's order.
     pub shares: Vec<ClosedShare>,
     /// The earliest fault and its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<(String, Fault)>,
-    /// How far the job was.
+    /// The job's progress at the attempt's end.
     pub progress: ClosedProgress,
 }
 
-/// One node's share of it.
+/// One node's share of an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClosedShare {
-    /// What an accelerator-hour cost.
+    /// The price of an accelerator-hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Money>,
-    /// Samples below this number had been taken in.
+    /// Samples below this number had been received.
     #[serde(default, skip_serializing_if = "is_zero_u64")]
     pub samples: u64,
-    /// None if its supervisor never reported.
+    /// `None` if the supervisor never reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<ClosedReport>,
 }
 
-/// A supervisor's last report, without its ranks, texts and samples.
+/// A supervisor's last report, without ranks, texts and samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClosedReport {
-    /// The supervisor's process.
+    /// The supervisor's process id.
     pub pid: u32,
     /// When the supervisor started.
     pub started_at: UnixNanos,
-    /// When it was sent.
+    /// When the report was sent.
     pub sent_at: UnixNanos,
-    /// Where the share stood.
+    /// The share's state.
     pub state: NodeState,
-    /// Where its devices' time went; buckets without any are left out.
+    /// The devices' time by bucket; empty buckets are left out.
     pub usage: UsageReport,
-    /// When its ranks had started, began to restore, had restored, had made a step.
+    /// Times of the ranks' start, restore begin, restore end, and first step.
     pub marks: [Option<UnixNanos>; 4],
     /// The last durable checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointReport>,
-    /// How many, and their bytes.
+    /// The number of checkpoints and their bytes.
     pub checkpoints: (u32, u64),
 }
 
-/// How far a job was when an attempt of it ended.
+/// A job's progress at the end of one of its attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClosedProgress {
-    /// Steps finished, and steps in all.
+    /// Finished steps, and total steps.
     pub steps: (Option<u64>, Option<u64>),
     /// The highest step that any attempt reached.
     pub high_water_step: u64,
-    /// The first loss and the last.
+    /// The first and the last loss.
     pub losses: (Option<f64>, Option<f64>),
     /// Tokens of the attempt.
     pub tokens: u64,
-    /// Over all attempts: how many checkpoints, their bytes, the step of the last.
+    /// Over all attempts: the number of checkpoints, their bytes, and the step of the last.
     pub checkpoints: (u32, u64, Option<u64>),
-    /// Of a job with a budget, what had been spent and until when that was counted.
+    /// For a job with a budget: the money spent, and the time up to which it was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spent: Option<(Money, Timestamp)>,
 }
 
 impl ClosedAttempt {
-    /// The bodies of the journal records that hold it: one, or several for a large gang.
+    /// Returns the bodies of the journal records that hold the result: one, or several for a large gang.
     #[must_use]
     pub fn encode(&self) -> Vec<Vec<u8>> {
         #[derive(Serialize)]
@@ -126,7 +128,7 @@ mod tests {
     use crate::codec::{Recorded, decode_entry};
     use crate::db;
 
-    /// As this version was first written.
+    /// The result as this version was first written.
     const FIXTURE: &str = include_str!("../../tests/fixtures/attempt_closed_v3.json");
 
     fn share(number: u64) -> ClosedShare {
@@ -176,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Proves A-9: what this version wrote, every later one reads.
+    /// Proves A-9: every later version reads what this version wrote.
     #[test]
     fn what_an_attempt_came_to_reads_back_and_stays_readable() {
         let body = attempt(2).encode().remove(0);
@@ -186,7 +188,7 @@ mod tests {
         assert_eq!(read(&nothing.encode()[0]), nothing);
     }
 
-    /// Proves A-10: a large gang's is several records, each far below the largest there may be.
+    /// Proves A-10: a large gang's result has several records, each far below the largest allowed.
     #[test]
     fn a_large_gangs_end_is_split_and_comes_together_again() {
         let whole = attempt(1_300);

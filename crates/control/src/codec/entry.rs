@@ -1,4 +1,4 @@
-//! Events and decisions on disk, and which of them a record holds.
+//! Events and decisions as stored on disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,17 +122,17 @@ enum EntryV1 {
     AttemptClosed(Box<ClosedAttempt>),
 }
 
-/// What a journal record holds.
+/// The content of a journal record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recorded {
-    /// What happened, or was decided: the engine's state follows from these alone.
+    /// An event or a decision; the engine's state follows from these alone.
     Engine(Box<Entry>),
-    /// What an attempt came to, beside the decision that ended it.
+    /// The result of an attempt, stored with the decision that ended it.
     Closed(Box<ClosedAttempt>),
 }
 
 impl Recorded {
-    /// The engine's entry, if it is one.
+    /// Returns the engine's entry, if this is one.
     #[must_use]
     pub fn engine(self) -> Option<Entry> {
         match self {
@@ -173,7 +173,7 @@ pub(super) enum EndV1 {
     Requeue,
     Fault {
         cause: CauseV1,
-        /// Not known before it was told.
+        /// Missing in older journals, which didn't record it.
         #[serde(default)]
         category: FaultCategory,
         #[serde(default)]
@@ -258,7 +258,7 @@ enum FateV1 {
     EarlyStop(MissedV1),
 }
 
-/// The body of a journal record.
+/// Encodes an entry as the body of a journal record.
 #[must_use]
 pub fn encode_entry(entry: &Entry) -> Vec<u8> {
     let version = if matches!(entry, Entry::Event(Event::SweepSubmitted(_))) { VERSION_SHARED } else { VERSION };
@@ -269,10 +269,10 @@ pub fn encode_entry(entry: &Entry) -> Vec<u8> {
     encode(version, body)
 }
 
-/// An entry from the body of a journal record.
+/// Decodes the body of a journal record.
 ///
 /// # Errors
-/// An [`Error`] for a body that this version can't read.
+/// Returns an [`Error`] for a body that this version can't read.
 pub fn decode_entry(body: &[u8]) -> Result<Recorded, Error> {
     match decode(body)? {
         EntryV1::AttemptClosed(closed) => Ok(Recorded::Closed(closed)),
@@ -414,7 +414,7 @@ impl From<ShareV1> for Share {
     }
 }
 
-/// Two enums of the same variants, converted both ways.
+/// Converts between two enums with the same variants.
 macro_rules! mirror {
     ($disk:ident, $core:ident { $($variant:ident $( ( $field:ident ) )? $( { $($name:ident),+ } )?),+ $(,)? }) => {
         impl From<$core> for $disk {

@@ -1,4 +1,4 @@
-//! Run times that were learned, on disk.
+//! Learned run times, as stored on disk.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use gangline_base::{QueueName, Submitter, Timestamp};
 use gangline_orchestration::{History, Kin, Sample};
 use serde::{Deserialize, Serialize};
 
-/// What is remembered of one kind of jobs.
+/// The learned run times of one kind of job.
 #[derive(Serialize, Deserialize)]
 pub(super) struct HistoryV1 {
     queue: Option<QueueName>,
     submitter: Option<String>,
     name: Option<String>,
     at: Timestamp,
-    /// Nanoseconds a job ran, and how many thousandths of its time limit that was.
+    /// For each job: its run time in nanoseconds, and that as thousandths of its time limit.
     samples: Vec<(u64, Option<u32>)>,
 }
 
-/// Nanoseconds; five hundred years at most.
+/// Returns nanoseconds, at most about 500 years.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

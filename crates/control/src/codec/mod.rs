@@ -1,9 +1,14 @@
-//! The journal's own language: what the engine's entries and snapshots look like on disk, versions 1 and 2.
+//! The journal's encoding: engine entries and snapshots as they are stored on disk.
 //!
-//! Every body is JSON `{"v":1,...}`. Version 2 is version 1 where a sweep's jobs share one specification: only a body that has
-//! such a sweep says 2, so that a gangline from before says which it can't read, and reads the others. Version 3 is what an attempt
-//! came to ([`ClosedAttempt`]), which isn't the engine's but the control plane's own. These types mirror the engine's and are free to stay when the engine's change: a new
-//! version adds a type and a conversion, and old records stay readable. Field names are part of the format.
+//! Every body is JSON `{"v":1,...}`. Three versions exist:
+//! - Version 1 is the default.
+//! - Version 2 is version 1 with one specification shared by all jobs of a sweep. Only a body with such a
+//!   sweep is marked 2, so an older gangline reads all other bodies and names the version that it can't read.
+//! - Version 3 is the result of an attempt ([`ClosedAttempt`]), which belongs to the control plane rather
+//!   than to the engine.
+//!
+//! These types mirror the engine's and don't have to change with them: a new version adds a type and a
+//! conversion, and old records stay readable. Field names are part of the format.
 
 mod claim;
 mod closed;
@@ -28,11 +33,11 @@ pub use entry::{Recorded, decode_entry, encode_entry};
 pub(crate) use snapshot::{decode_snapshot, encode_snapshot};
 pub(crate) use spec::{PinV1, hang_timeout_ms};
 
-/// The version written.
+/// The version of most bodies.
 const VERSION: u32 = 1;
-/// The version of a body with a sweep whose jobs share their specification.
+/// The version of a body with a sweep whose jobs share one specification.
 const VERSION_SHARED: u32 = 2;
-/// The version of what an attempt came to; the newest that is read.
+/// The version of an attempt's result, and the newest version that can be read.
 const VERSION_CLOSED: u32 = 3;
 
 /// A body with its version.
@@ -42,19 +47,19 @@ struct Versioned<T> {
     body: T,
 }
 
-/// Why a body can't be read.
+/// The reason why a body can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It isn't JSON of the shape this version writes.
+    /// The body isn't JSON of the expected shape.
     #[error("a journal body is not readable")]
     Malformed(#[from] serde_json::Error),
-    /// A newer Gangline wrote it.
+    /// A newer Gangline wrote the body.
     #[error("a journal body has version {found}, this gangline reads up to {VERSION_CLOSED}")]
     Newer {
-        /// Its version.
+        /// The body's version.
         found: u32,
     },
-    /// A value in it breaks a rule of its type.
+    /// A value breaks a rule of its type.
     #[error("a journal body holds an impossible {0}")]
     Impossible(&'static str),
 }

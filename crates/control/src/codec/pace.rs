@@ -1,4 +1,4 @@
-//! How fast jobs have turned out to be, on disk.
+//! Measured speeds of jobs, as stored on disk.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::history::nanos;
 
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct PaceV1 {
-    /// Width, steps, and the nanoseconds they took.
+    /// Number of nodes, steps, and the nanoseconds they took.
     widths: Vec<(u32, u64, u64)>,
     since: Option<(AttemptNumber, Step, Timestamp)>,
 }

@@ -1,4 +1,4 @@
-//! How a job goes on after a fault, on disk.
+//! How a job continues after a fault, as stored on disk.
 
 use gangline_base::{Step, Timestamp};
 use gangline_orchestration::{Kept, Remedy, Rollback, Rung, Share};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::claim::CostV1;
 use super::entry::ShareV1;
 
-/// As it is by default were all before there was a choice.
+/// The default is the only behaviour of releases that had no choice.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct RemedyV1 {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -38,7 +38,7 @@ impl From<RemedyV1> for Remedy {
     }
 }
 
-/// What a gang keeps while its ranks are restarted.
+/// The parts of a gang that stay while its ranks are restarted.
 #[derive(Serialize, Deserialize)]
 pub(super) struct KeptV1 {
     shares: Vec<ShareV1>,
@@ -57,7 +57,7 @@ impl From<KeptV1> for Kept {
     }
 }
 
-/// From where a job goes on whose numbers went bad.
+/// The point from which a job with bad numbers continues.
 #[derive(Serialize, Deserialize)]
 pub(super) struct RollbackV1 {
     #[serde(default, skip_serializing_if = "Option::is_none")]

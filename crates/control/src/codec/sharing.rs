@@ -1,11 +1,11 @@
-//! Queues and their use on disk.
+//! Queues and their usage, as stored on disk.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, Money, QueueName, Timestamp};
-use gangline_orchestration::preemption::cost::RestartCosts;
+use gangline_orchestration::RestartCosts;
 use gangline_orchestration::{Configuration, PreemptionRules, QueueOrder, QueueSpec, Resource, Usage, Usages};
 use serde::{Deserialize, Serialize};
 
@@ -18,10 +18,10 @@ use super::topology::FabricV1;
 pub(super) struct ConfigurationV1 {
     queues: Vec<QueueV1>,
     half_life_ms: u64,
-    /// Not there in journals from before there was a choice: then it was by age.
+    /// Missing in journals from before there was a choice, when the order was by age.
     #[serde(default)]
     order: OrderV1,
-    /// Nano-dollars for an accelerator-hour.
+    /// Nano-dollars per accelerator-hour.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     prices: BTreeMap<String, Money>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +100,7 @@ struct QueueV1 {
     borrowing_limit: BTreeMap<String, u32>,
 }
 
-/// What a queue holds and used; all of them together under no name.
+/// Devices that a queue holds and has used; the sum over all queues has no name.
 #[derive(Serialize, Deserialize)]
 pub(super) struct QueueUsageV1 {
     queue: Option<QueueName>,
@@ -111,7 +111,7 @@ pub(super) struct QueueUsageV1 {
 struct UsageV1 {
     resource: ResourceV1,
     held: u64,
-    /// Units times time: seconds and nanoseconds beyond them.
+    /// Units times time: whole seconds, then nanoseconds.
     served: (u64, u32),
     at: Timestamp,
 }
@@ -181,7 +181,7 @@ impl From<ConfigurationV1> for Configuration {
             health: configuration.health.map(Into::into),
             reservations: configuration.reservations.into_iter().map(Into::into).collect(),
             spares: configuration.spares.into(),
-            // Before there was preemption, nobody was stopped for another.
+            // Journals without this field come from releases without preemption.
             preemption: configuration.preemption.map_or(PreemptionRules::OFF, Into::into),
         }
     }

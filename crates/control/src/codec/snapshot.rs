@@ -1,4 +1,4 @@
-//! The engine's snapshot on disk.
+//! The engine's snapshot, as stored on disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Epoch, JobId, JobSpec, Money, NodeId, Step, SweepId, Timestamp};
 use gangline_orchestration::{
-    Account, Attempt, Job, JobState, LossHistory, NodeSpec, Share, ShareState, Snapshot, Standing, Sweep,
+    Account, Attempt, Job, JobState, LossHistory, NodeCondition, NodeSpec, Share, ShareState, Snapshot, Sweep,
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,12 +42,12 @@ struct SnapshotV1 {
     histories: Vec<HistoryV1>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     health: Vec<HealthV1>,
-    /// What others do with nodes.
+    /// External usage of nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outside: Vec<(NodeId, OutsideV1)>,
     #[serde(default)]
     losses: Option<LossHistoryV1>,
-    /// What nodes read of late.
+    /// Data sets that each node read recently.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     datasets: Vec<(NodeId, Vec<String>)>,
 }
@@ -55,15 +55,16 @@ struct SnapshotV1 {
 #[derive(Serialize, Deserialize)]
 struct JobV1 {
     id: JobId,
-    /// Not there if it is its sweep's.
+    /// Missing if it equals its sweep's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     spec: Option<SpecV1>,
     submitted_at: Timestamp,
-    /// Not there if it is when the job came, as it was before queues had an order.
+    /// Missing if it equals the submission time, as before queues had an order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     turn: Option<Timestamp>,
     state: StateV1,
-    /// In nanoseconds; not there if it has had no devices, as it was before run times were learned.
+    /// In nanoseconds; missing if the job has had no devices, and in snapshots from before run times were
+    /// learned.
     #[serde(default, skip_serializing_if = "is_zero")]
     ran: u64,
     attempts: u32,
@@ -92,7 +93,7 @@ struct JobV1 {
     is_cancelled: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sweep: Option<SweepId>,
-    /// What it has spent, and until when; of a job with a budget.
+    /// For a job with a budget: the money spent, and the time up to which it was counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     account: Option<(Money, Timestamp)>,
 }
@@ -110,7 +111,7 @@ struct AttemptV1 {
     #[serde(default)]
     epoch: Epoch,
     placed_at: Timestamp,
-    /// Not there if it is when it was placed.
+    /// Missing if it equals the placement time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     allocated_at: Option<Timestamp>,
     shares: Vec<(ShareV1, ShareStateV1)>,
@@ -130,7 +131,7 @@ enum ShareStateV1 {
     Ended(EndV1),
 }
 
-/// The body of a snapshot.
+/// Encodes a snapshot's body.
 pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
     let shared: BTreeMap<SweepId, &Arc<JobSpec>> =
         snapshot.sweeps.iter().filter_map(|sweep| Some((sweep.id, &sweep.spec.as_ref()?.job))).collect();
@@ -153,10 +154,10 @@ pub(crate) fn encode_snapshot(snapshot: &Snapshot) -> Vec<u8> {
     encode(if shared.is_empty() { VERSION } else { VERSION_SHARED }, body)
 }
 
-/// A snapshot from its body.
+/// Decodes a snapshot's body.
 pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
     let snapshot: SnapshotV1 = decode(body)?;
-    let mut nodes: Vec<(NodeSpec, Standing)> =
+    let mut nodes: Vec<(NodeSpec, NodeCondition)> =
         snapshot.nodes.into_iter().map(|(node, status)| (node.into(), status.into())).collect();
     for (node, health) in snapshot.health.into_iter().map(HealthV1::read) {
         let place = usize::try_from(node.0).expect("a usize holds 32 bits");
@@ -187,7 +188,7 @@ pub(crate) fn decode_snapshot(body: &[u8]) -> Result<Snapshot, Error> {
 }
 
 impl JobV1 {
-    /// A job whose sweep has its specification goes without.
+    /// Leaves out the specification if the job's sweep has the same one.
     fn new(job: &Job, shared: &BTreeMap<SweepId, &Arc<JobSpec>>) -> Self {
         let of_sweep = job.sweep.and_then(|sweep| shared.get(&sweep));
         let is_shared = of_sweep.is_some_and(|spec| Arc::ptr_eq(spec, &job.spec));

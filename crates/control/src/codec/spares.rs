@@ -1,10 +1,10 @@
-//! Spares on disk: the rules, and what is known of losses. Missing in journals from before there were any: then none are
-//! kept, and the history begins.
+//! Spares as stored on disk: the rules, and the recorded losses. Journals from before there were spares lack
+//! them: then no spares are kept, and the record of losses is empty.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, Lane, PoolName, Timestamp};
+use gangline_base::{AcceleratorKind, Flavour, PoolName, Timestamp};
 use gangline_orchestration::{LossHistory, LossRecord, SpareRules, SpareSizing};
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ struct LossesV1 {
     accelerator: String,
     pool: PoolName,
     losses: u32,
-    /// Seconds, and nanoseconds beyond them.
+    /// Whole seconds, then nanoseconds.
     node_time: (u64, u32),
 }
 
@@ -71,13 +71,13 @@ impl From<SpareRulesV1> for SpareRules {
 
 impl From<&LossHistory> for LossHistoryV1 {
     fn from(history: &LossHistory) -> Self {
-        let losses = |(lane, record): (&Lane, &LossRecord)| LossesV1 {
-            accelerator: lane.accelerator.0.clone(),
-            pool: lane.pool.clone(),
+        let losses = |(flavour, record): (&Flavour, &LossRecord)| LossesV1 {
+            accelerator: flavour.accelerator.0.clone(),
+            pool: flavour.pool.clone(),
             losses: record.losses,
             node_time: (record.node_time.as_secs(), record.node_time.subsec_nanos()),
         };
-        LossHistoryV1 { at: history.at, lanes: history.lanes.iter().map(losses).collect() }
+        LossHistoryV1 { at: history.at, lanes: history.flavours.iter().map(losses).collect() }
     }
 }
 
@@ -85,8 +85,8 @@ impl From<LossHistoryV1> for LossHistory {
     fn from(disk: LossHistoryV1) -> Self {
         let losses = |LossesV1 { accelerator, pool, losses, node_time: (seconds, nanos) }| {
             let node_time = Duration::from_secs(seconds).saturating_add(Duration::from_nanos(u64::from(nanos)));
-            (Lane { accelerator: AcceleratorKind(accelerator), pool }, LossRecord { losses, node_time })
+            (Flavour { accelerator: AcceleratorKind(accelerator), pool }, LossRecord { losses, node_time })
         };
-        LossHistory { at: disk.at, lanes: disk.lanes.into_iter().map(losses).collect() }
+        LossHistory { at: disk.at, flavours: disk.lanes.into_iter().map(losses).collect() }
     }
 }

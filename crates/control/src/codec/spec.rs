@@ -1,4 +1,4 @@
-//! The job specification on disk.
+//! The job specification, as stored on disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -38,7 +38,7 @@ pub(super) struct SpecV1 {
     grace_ms: u64,
     max_faults: u32,
     no_progress_limit: u32,
-    /// None: learned; 0: never.
+    /// Missing means a learned timeout; 0 means none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hang_timeout_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -60,7 +60,8 @@ fn is_none_kept(spares: &u32) -> bool {
     *spares == 0
 }
 
-/// Nodes at most; nodes and thousandths of the speed on the least.
+/// The most nodes; then numbers of nodes, each with its speed in thousandths of the speed on the fewest
+/// nodes.
 #[derive(Serialize, Deserialize)]
 struct ElasticV1 {
     nodes_max: NonZeroU32,
@@ -74,7 +75,7 @@ enum LaunchV1 {
     PerNode,
 }
 
-/// Something of a job that no policy removes.
+/// Data of a job that no policy removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum PinV1 {
@@ -110,7 +111,7 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// None: learned; 0: never.
+/// Returns `None` for a learned timeout, and 0 for none.
 pub(crate) fn hang_timeout_ms(timeout: HangTimeout) -> Option<u64> {
     match timeout {
         HangTimeout::Learned => None,

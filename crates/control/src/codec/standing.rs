@@ -1,28 +1,28 @@
-//! What is known of nodes beside what they have, on disk: their status, their faults, when faults count, and for whom and
-//! when they are reserved.
+//! Node conditions as stored on disk: status, faults, the rule of when faults make a node suspect, and
+//! advance reservations.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{Bytes, JobId, NodeId, NodeName, QueueName, Timestamp};
-use gangline_orchestration::{AdvanceReservation, Health, HealthPolicy, Outside, Standing};
+use gangline_orchestration::{AdvanceReservation, ExternalUsage, Health, HealthPolicy, NodeCondition};
 use serde::{Deserialize, Serialize};
 
 use super::spec::millis;
 
-/// A drain and a loss; being suspect follows from faults and the time.
+/// Drains and losses. Being suspect isn't stored, because it follows from faults and the time.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum StatusV1 {
     Ready,
     Draining,
     Lost,
-    /// Lost while it was drained.
+    /// Lost while draining.
     DrainingLost,
 }
 
-/// The faults of one node that has had some.
+/// The faults of one node that has had any.
 #[derive(Serialize, Deserialize)]
 pub(super) struct HealthV1 {
     node: NodeId,
@@ -32,7 +32,7 @@ pub(super) struct HealthV1 {
     last_failed: Option<JobId>,
 }
 
-/// What others do with a node.
+/// External usage of a node.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct OutsideV1 {
     is_closed: bool,
@@ -70,8 +70,8 @@ impl From<ReservationV1> for AdvanceReservation {
     }
 }
 
-impl From<Standing> for StatusV1 {
-    fn from(standing: Standing) -> Self {
+impl From<NodeCondition> for StatusV1 {
+    fn from(standing: NodeCondition) -> Self {
         match (standing.is_lost, standing.is_draining) {
             (false, false) => StatusV1::Ready,
             (false, true) => StatusV1::Draining,
@@ -81,7 +81,7 @@ impl From<Standing> for StatusV1 {
     }
 }
 
-impl From<StatusV1> for Standing {
+impl From<StatusV1> for NodeCondition {
     fn from(status: StatusV1) -> Self {
         let (is_lost, is_draining) = match status {
             StatusV1::Ready => (false, false),
@@ -89,43 +89,43 @@ impl From<StatusV1> for Standing {
             StatusV1::Lost => (true, false),
             StatusV1::DrainingLost => (true, true),
         };
-        Standing { is_lost, is_draining, ..Standing::default() }
+        NodeCondition { is_lost, is_draining, ..NodeCondition::default() }
     }
 }
 
 impl HealthV1 {
-    /// The node, by its place in the snapshot, if it has had faults.
-    pub(super) fn of((place, standing): (u32, &Standing)) -> Option<HealthV1> {
+    /// Returns a node's faults, if it has had any; `place` is its index in the snapshot.
+    pub(super) fn of((place, standing): (u32, &NodeCondition)) -> Option<HealthV1> {
         let Health { score, at, is_suspect, last_failed } = standing.health;
         let is_known = standing.health != Health::default();
         is_known.then_some(HealthV1 { node: NodeId(place), score, at, is_suspect, last_failed })
     }
 
-    /// Which node, and its faults.
+    /// Returns the node and its faults.
     pub(super) fn read(self) -> (NodeId, Health) {
         let HealthV1 { node, score, at, is_suspect, last_failed } = self;
         (node, Health { score, at, is_suspect, last_failed })
     }
 }
 
-impl From<Outside> for OutsideV1 {
-    fn from(outside: Outside) -> Self {
-        let Outside { is_closed, accelerators, cpus, memory } = outside;
+impl From<ExternalUsage> for OutsideV1 {
+    fn from(outside: ExternalUsage) -> Self {
+        let ExternalUsage { is_closed, accelerators, cpus, memory } = outside;
         OutsideV1 { is_closed, accelerators, cpus, memory }
     }
 }
 
-impl From<OutsideV1> for Outside {
+impl From<OutsideV1> for ExternalUsage {
     fn from(outside: OutsideV1) -> Self {
         let OutsideV1 { is_closed, accelerators, cpus, memory } = outside;
-        Outside { is_closed, accelerators, cpus, memory }
+        ExternalUsage { is_closed, accelerators, cpus, memory }
     }
 }
 
 impl OutsideV1 {
-    /// The node, by its place in the snapshot, if others do anything with it.
-    pub(super) fn of((place, standing): (u32, &Standing)) -> Option<(NodeId, OutsideV1)> {
-        (standing.outside != Outside::default()).then(|| (NodeId(place), standing.outside.into()))
+    /// Returns a node's external usage, if it has any; `place` is its index in the snapshot.
+    pub(super) fn of((place, standing): (u32, &NodeCondition)) -> Option<(NodeId, OutsideV1)> {
+        (standing.outside != ExternalUsage::default()).then(|| (NodeId(place), standing.outside.into()))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Sweeps on disk: as submitted, as they stand, and why a job of one is stopped.
+//! Sweeps as stored on disk: as submitted, in their current state, and the reasons why their jobs are
+//! stopped.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -10,16 +11,16 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use super::spec::SpecV1;
 
-/// Points of a sweep that are read at most: far more than any release has accepted.
+/// The most points of a sweep that are read: far more than any release accepts.
 const POINTS_MAX: usize = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct SweepSpecV1 {
     job: SpecV1,
-    /// Each point with all its values, as version 1 wrote them.
+    /// All values of each point, as version 1 stored them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     points: Vec<Vec<(String, String)>>,
-    /// The parameters with their values.
+    /// Each parameter with its values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     grid: Vec<(String, Vec<String>)>,
     rules: RulesV1,
@@ -51,7 +52,7 @@ enum GoalV1 {
 pub(super) struct SweepV1 {
     id: SweepId,
     jobs: u32,
-    /// What its jobs share; not there if each has a specification of its own, as in version 1.
+    /// The jobs' common specification; missing if each job has its own, as in version 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     job: Option<Box<SpecV1>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -60,7 +61,7 @@ pub(super) struct SweepV1 {
     rungs: Vec<(u32, Vec<(JobId, MetricV1)>)>,
 }
 
-/// In billionths; none if the job had diverged.
+/// In billionths; `None` if the job had diverged.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct MetricV1(Option<i64>);

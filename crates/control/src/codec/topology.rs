@@ -1,5 +1,5 @@
-//! Levels of the network, what a job asks of them and where a node is, on disk. Left out where nothing is said, so
-//! journals from before there was a topology read as they always did.
+//! Network levels, jobs' topology requests and node locations, as stored on disk. Empty values are left out,
+//! so that journals from before there was a topology stay readable.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -37,12 +37,12 @@ struct SegmentV1 {
 #[serde(transparent)]
 pub(super) struct LocationV1(BTreeMap<LevelV1, String>);
 
-/// The group of each of a node's devices in each tier, fastest links first.
+/// For each tier, fastest links first: the group of each of the node's devices.
 #[derive(Clone, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Vec<u32>>", into = "Vec<Vec<u32>>")]
 pub(super) struct LayoutV1(DeviceLayout);
 
-/// What the levels carry.
+/// The bandwidths of the levels.
 #[derive(Serialize, Deserialize)]
 pub(super) struct FabricV1 {
     is_rail_optimised: bool,
@@ -51,7 +51,7 @@ pub(super) struct FabricV1 {
     rails: Option<NonZeroU32>,
 }
 
-/// How close to each other a gang was placed.
+/// How close together a gang was placed.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ClosenessV1 {
     domain: Option<(LevelV1, String)>,

@@ -1,14 +1,14 @@
-//! The journal's anchor: a small file beside the database that says how far the journal had come. SQLite ends a damaged
-//! write-ahead log at the first bad frame, and a copy that was put back is sound in itself, so neither shows in the
-//! database that records are missing; the anchor shows it.
+//! The journal's anchor: a small file beside the database that records how far the journal has come. SQLite
+//! ends a damaged write-ahead log at the first bad frame, and a restored copy is sound in itself, so the
+//! database alone doesn't show that records are missing. The anchor does.
 //!
-//! The anchor is written after each commit, in place and without a sync of its own, so a kill of the process loses nothing
-//! of it; [`Anchor::sync`] makes it durable against a power cut, once a second. It is never ahead of a sound journal,
-//! because the journal is durable before the anchor is written. Two slots are written in turn, each with a checksum, so a
-//! torn write leaves the other one.
+//! The anchor is written in place after each commit without a sync of its own, so a killed process loses
+//! nothing of it. [`Anchor::sync`] makes it durable against a power cut, once a second. It is never ahead of
+//! a sound journal, because the journal is durable before the anchor is written. Two slots with checksums are
+//! written in turn, so a torn write leaves the other slot intact.
 //!
-//! The same is in two files. Somebody who puts back an older copy of `journal.*` by hand puts back the anchor of that name with it;
-//! `high-water` stays and tells.
+//! Two files have the same content. Whoever restores an older copy of `journal.*` by hand also restores an
+//! older `journal.anchor`; `high-water` stays and shows the loss.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,21 +20,21 @@ use gangline_base::JobId;
 use super::record::{Checksum, Head};
 use super::{Error, Sequence};
 
-/// The anchor's files, alike.
+/// The anchor's files, with equal content.
 const FILES: [&str; 2] = ["journal.anchor", "high-water"];
-/// Slots are on pages of their own, so that a torn page never takes both.
+/// Each slot has a page of its own, so that a torn page never destroys both.
 const SLOT_DISTANCE: u64 = 4_096;
 const SLOT_BYTES: usize = 192;
 const SLOTS: u64 = 2;
 const MAGIC: &str = "gangline-anchor-1";
 const FILE_MODE: u32 = 0o600;
 
-/// How far the journal had come.
+/// The position of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Anchored {
-    /// The last record that was committed.
+    /// The last committed record.
     pub(super) head: Head,
-    /// The last job id that was ever given out.
+    /// The highest job id ever given out.
     pub(super) given_out: JobId,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Anchor {
 }
 
 impl Anchor {
-    /// What the anchor in `folder` says, by the file that knows more; none if there is no anchor, or none that can be read.
+    /// Reads the newer of the two files in `folder`. Returns `None` if there is no readable anchor.
     pub(super) fn read(folder: &Path) -> Result<Option<Anchored>, Error> {
         let mut known: Option<Anchored> = None;
         for name in FILES {
@@ -65,7 +65,7 @@ impl Anchor {
         Ok(known)
     }
 
-    /// Opens the anchor of `folder`, or makes it, and writes to it durably what holds now.
+    /// Opens or creates the anchor of `folder` and durably writes `anchored`.
     pub(super) fn open(folder: &Path, anchored: Anchored) -> Result<Anchor, Error> {
         let open = |name| {
             let path: PathBuf = folder.join(name);
@@ -83,7 +83,7 @@ impl Anchor {
         Ok(anchor)
     }
 
-    /// Writes how far the journal is now.
+    /// Writes the journal's position.
     pub(super) fn note(&mut self, anchored: Anchored) -> io::Result<()> {
         self.turn += 1;
         self.is_synced = false;
@@ -91,7 +91,7 @@ impl Anchor {
         self.files.iter().try_for_each(|file| file.write_all_at(&slot, at))
     }
 
-    /// Makes what was written durable.
+    /// Makes earlier writes durable.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         if !self.is_synced {
             self.files.iter().try_for_each(File::sync_data)?;
@@ -102,14 +102,14 @@ impl Anchor {
 }
 
 impl Anchored {
-    /// Of two files' words the one of the longer journal, with the higher id of both.
+    /// Returns the position of the longer journal, with the higher job id of both.
     fn or_later(self, other: Anchored) -> Anchored {
         let later = if other.head.sequence > self.head.sequence { other } else { self };
         Anchored { given_out: self.given_out.max(other.given_out), ..later }
     }
 }
 
-/// The newest sound slot and its turn.
+/// Returns the newest sound slot and its turn.
 fn newest(file: &File) -> Option<(u64, Anchored)> {
     let slot = |number: u64| {
         let mut bytes = [0; SLOT_BYTES];

@@ -1,5 +1,6 @@
-//! A journal whose database is lost, or can't even be opened, begun anew from what lies beside it: the records in the history archive, and
-//! the newest snapshot. What was only in the database is lost, which the anchor tells the next start.
+//! Recreates a journal whose database is lost or can't be opened, from the files beside it: the records in
+//! the history archive and the newest snapshot. Records that only the database had are lost, and the anchor
+//! shows this at the next start.
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +16,16 @@ use super::{Error, Offline, Sequence};
 /// What was found beside the database.
 #[derive(Debug)]
 pub struct Beside {
-    /// The last record that the archive has, without a gap from the first on.
+    /// The last record in the archive without a gap from the first.
     pub archived: Sequence,
-    /// The newest sound snapshot, if it covers more than the archive: the last record that it covers, and the state.
+    /// The newest sound snapshot, if it covers more than the archive: its last record, and the state.
     pub snapshot: Option<(Sequence, Vec<u8>)>,
-    /// Where the old database is now, if there was one.
+    /// Path of the old database, if there was one.
     pub before: Option<PathBuf>,
 }
 
 impl Beside {
-    /// Where the journal goes on.
+    /// Returns the record after which the journal continues.
     #[must_use]
     pub fn last(&self) -> Sequence {
         self.snapshot.as_ref().map_or(self.archived, |(last, _)| *last)
@@ -32,11 +33,12 @@ impl Beside {
 }
 
 impl Offline {
-    /// Takes a folder, puts its database aside, and begins an empty one that goes on where archive or snapshots end.
+    /// Locks a folder, renames its database, and creates an empty one that continues where archive or
+    /// snapshots end.
     ///
     /// # Errors
-    /// [`Error::InUse`]; [`Error::History`] or [`Error::Folder`] if there is neither an archive nor a snapshot, or the disk says so; nothing
-    /// has been changed then.
+    /// [`Error::InUse`]; [`Error::History`] or [`Error::Folder`] if there is neither archive nor snapshot, or
+    /// on an I/O error. Nothing has been changed then.
     pub fn begin_anew(folder: &Path) -> Result<(Offline, Beside), Error> {
         let offline = Offline::hold(HeldFolder::hold(folder)?);
         let database = folder.join(DATABASE);
@@ -56,7 +58,7 @@ impl Offline {
     }
 }
 
-/// How far the archive goes without a gap or damage.
+/// Returns the end of the archive's sound records without a gap.
 fn end_of(archive: &Archive) -> Result<Head, Error> {
     let (mut end, segments) = (Head::empty(), archive.segments()?);
     while let Some(range) = segments.iter().rev().find(|range| range.has(end.sequence.next())) {
@@ -83,7 +85,7 @@ fn begin(database: &Path, base: Head) -> rusqlite::Result<()> {
     connection.close().map_err(|(_, error)| error)
 }
 
-/// The database and its log, which may have what is lost, under names that nothing is under.
+/// Renames the database and its log to unused names, because they may hold the lost records.
 fn put_aside(folder: &Path) -> std::io::Result<Option<PathBuf>> {
     let name = |number: u32| folder.join(format!("{DATABASE}.lost-{number}"));
     let kept = (1_u32..).map(name).find(|path| !path.exists()).expect("there are numbers enough");

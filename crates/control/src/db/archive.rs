@@ -1,8 +1,9 @@
-//! The history archive: records that a start doesn't need any more, in segment files beside the database.
+//! The history archive: records that a start no longer needs, in segment files beside the database.
 //!
-//! A segment is written aside, synced, renamed, read back and verified before its records leave the database, and never changed
-//! afterwards. So whatever is interrupted, each record is in the database, in a sound segment or in both. The database says how
-//! far its records have left it (`archived`); what a segment has beyond that is a copy.
+//! A segment is written to a temporary file, synced, renamed, read back and verified before its records leave
+//! the database; it is never changed afterwards. So after any interruption, each record is in the database,
+//! in a sound segment, or in both. The database stores which records have left it (`archived`); records
+//! of a segment beyond that are copies.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -14,12 +15,12 @@ use super::record::{Head, StoredRecord};
 use super::segment::{self, Contents, Ends, FILE_BYTES_MAX};
 use super::{Error, Record, Sequence};
 
-/// The archive's folder, beside the database.
+/// Name of the archive's folder, beside the database.
 pub const HISTORY: &str = "history";
 const SUFFIX: &str = "segment";
 const OUT_OF_CHAIN: &str = "its chain isn't the journal's";
 
-/// Which records a segment has.
+/// The records of a segment, by their first and last numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Range {
     pub(super) first: Sequence,
@@ -27,12 +28,12 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// The name of its file, such as `000000000001-000000010000.segment`.
+    /// Returns the segment's file name, such as `000000000001-000000010000.segment`.
     pub(super) fn name(self) -> String {
         format!("{:012}-{:012}.{SUFFIX}", self.first.0, self.last.0)
     }
 
-    /// The range of a file of that name, if it is a segment's.
+    /// Parses a segment's file name.
     pub(super) fn of(name: &str) -> Option<Range> {
         let (first, last) = name.strip_suffix(SUFFIX)?.strip_suffix('.')?.split_once('-')?;
         let range = Range { first: Sequence(first.parse().ok()?), last: Sequence(last.parse().ok()?) };
@@ -44,31 +45,31 @@ impl Range {
     }
 }
 
-/// See the module.
+/// The archive's files; see the module.
 #[derive(Clone, Debug)]
 pub(super) struct Archive {
     folder: PathBuf,
 }
 
 impl Archive {
-    /// The archive of a database.
+    /// Returns the archive of a database.
     pub(super) fn of(database: &Path) -> Archive {
         Archive { folder: database.with_file_name(HISTORY) }
     }
 
-    /// The segments by their first record; none if there is no archive.
+    /// Returns the segments by their first record; empty if there is no archive.
     pub(super) fn segments(&self) -> Result<Vec<Range>, Error> {
         let mut ranges: Vec<Range> = names(&self.folder)?.iter().filter_map(|name| Range::of(name)).collect();
         ranges.sort_unstable();
         Ok(ranges)
     }
 
-    /// Where a segment is.
+    /// Returns the path of a segment.
     pub(super) fn path(&self, range: Range) -> PathBuf {
         self.folder.join(range.name())
     }
 
-    /// What a segment holds.
+    /// Reads a segment.
     ///
     /// # Errors
     /// [`Error::History`] names its file and its records.
@@ -81,10 +82,11 @@ impl Archive {
         Ok(contents)
     }
 
-    /// The segment with the record `sequence`, the newest of several.
+    /// Returns the newest segment that has the record `sequence`.
     ///
     /// # Errors
-    /// [`Error::History`] if it is missing or damaged; `until` is the last record that the archive has to have.
+    /// [`Error::History`] if the segment is missing or damaged. `until` is the last record that the archive
+    /// must have.
     pub(super) fn with(&self, sequence: Sequence, until: Sequence) -> Result<Contents, Error> {
         let segments = self.segments()?;
         if let Some(range) = segments.iter().rev().find(|range| range.has(sequence)) {
@@ -95,7 +97,7 @@ impl Archive {
         Err(self.bad(Range { first: sequence, last: next.min(until) }, "it is missing"))
     }
 
-    /// The chain at `after`, and up to `count_max` records after it, none of them after `until`.
+    /// Returns the chain at `after` and up to `count_max` records after it, none of them after `until`.
     ///
     /// # Errors
     /// [`Error::History`].
@@ -119,7 +121,7 @@ impl Archive {
         Ok((base, stored))
     }
 
-    /// The chain at a record up to `until`.
+    /// Returns the chain at a record up to `until`.
     ///
     /// # Errors
     /// [`Error::History`].
@@ -130,10 +132,11 @@ impl Archive {
         Ok(self.with(sequence, until)?.head_at(sequence))
     }
 
-    /// Writes the segment of the records that follow `before`, durably, reads it back, and returns the chain after it.
+    /// Durably writes the segment of the records that follow `before`, reads it back, and returns the chain
+    /// after it.
     ///
     /// # Errors
-    /// [`Error::Folder`] or [`Error::History`]; the records have to stay where they are then.
+    /// [`Error::Folder`] or [`Error::History`]; the records must then stay in the database.
     pub(super) fn put(&self, before: Head, records: &[Record]) -> Result<Head, Error> {
         let range = self.write_aside(before, records)?;
         self.publish(range)?;
@@ -161,7 +164,7 @@ impl Archive {
         sync_with_parent(&self.folder).map_err(refused)
     }
 
-    /// The last step of [`Archive::put`]: the chain after a segment that is whole and goes on from `before`.
+    /// The last step of [`Archive::put`]: returns the chain after a whole segment that follows `before`.
     pub(super) fn verified(&self, range: Range, before: Head) -> Result<Head, Error> {
         let contents = self.read(range)?;
         if contents.head_at(before.sequence) != Some(before) {
@@ -170,12 +173,12 @@ impl Archive {
         Ok(contents.end())
     }
 
-    /// Removes what a crash left unfinished.
+    /// Removes unfinished files that a crash left.
     pub(super) fn tidy(&self) -> Result<(), Error> {
         remove_unfinished(&self.folder)
     }
 
-    /// Puts a segment aside under another name.
+    /// Renames a segment so that it no longer counts.
     pub(super) fn put_aside(&self, range: Range) -> Result<(), Error> {
         let path = self.path(range);
         let refused = |source| Error::Folder { path: path.clone(), source };
@@ -184,8 +187,8 @@ impl Archive {
         sync_with_parent(&self.folder).map_err(refused)
     }
 
-    /// What is wrong with the records up to `base`: the first segment that is missing, damaged or out of the chain. Segments are
-    /// hashed and not unpacked.
+    /// Fails with the first segment up to `base` that is missing, damaged or out of the chain. Segments are
+    /// hashed but not decompressed.
     pub(super) fn examine(&self, base: Head) -> Result<(), Error> {
         let mut head = Head::empty();
         let segments = self.segments()?;
@@ -209,23 +212,23 @@ impl Archive {
         Ok(())
     }
 
-    /// Whether what a segment says of the chain is what is known of it.
+    /// Fails if the chain in a segment differs from the known chain.
     pub(super) fn linked(&self, found: Head, known: Head) -> Result<(), Error> {
         if found == known { Ok(()) } else { Err(self.out_of_chain(found.sequence.max(Sequence(1)))) }
     }
 
-    /// There is no record in the archive.
+    /// Returns the error for an archive without records.
     pub(super) fn empty(&self) -> Error {
         self.bad(Range { first: Sequence(1), last: Sequence(1) }, "it is missing, and so is every snapshot")
     }
 
-    /// The records in the archive around this one are another journal's.
+    /// Returns the error for archived records that belong to another journal.
     pub(super) fn out_of_chain(&self, at: Sequence) -> Error {
         let range = self.segments().ok().and_then(|all| all.into_iter().rev().find(|range| range.has(at)));
         self.bad(range.unwrap_or(Range { first: at, last: at }), OUT_OF_CHAIN)
     }
 
-    /// What SQLite said about the database that the archive is beside.
+    /// Returns SQLite's error with the path of the archive's database.
     pub(super) fn failed(&self, error: rusqlite::Error) -> Error {
         Error::from_sqlite(&self.folder.with_file_name(DATABASE), error)
     }
@@ -248,7 +251,7 @@ impl Archive {
     }
 }
 
-/// Takes what is wanted of a segment, and returns the chain at the last record that it has of these.
+/// Adds the wanted records of a segment to `stored` and returns the chain at the last of them.
 fn take(contents: Contents, (at, until): (Head, Sequence), count_max: usize, stored: &mut Vec<StoredRecord>) -> Head {
     let end = contents.head_at(contents.end().sequence.min(until)).unwrap_or(at);
     let wanted = |stored: &StoredRecord| stored.record.sequence > at.sequence && stored.record.sequence <= until;

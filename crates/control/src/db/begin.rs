@@ -1,5 +1,5 @@
-//! Where a start begins to read: at the newest snapshot that is sound and belongs to the journal's records, from the files beside
-//! the database or from the table in which earlier releases kept them.
+//! Chooses where a start begins to read: at the newest snapshot that is sound and belongs to the journal's
+//! records. Snapshots are files beside the database, or rows of the table that earlier releases used.
 
 use rusqlite::{OptionalExtension, Row, Transaction};
 
@@ -9,30 +9,30 @@ use super::record::{Checksum, Head};
 use super::snapshots::{Snapshots, Sound};
 use super::{Error, Recovered, Sequence, Snapshot, Warning};
 
-/// Where a snapshot is.
+/// The storage of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Table,
     File,
 }
 
-/// What there is of snapshots.
+/// The snapshots that a start found.
 #[derive(Debug, Default)]
 pub(super) struct Begin {
-    /// The chain at the snapshot that is used; the journal's beginning if there is none.
+    /// The chain at the chosen snapshot; the journal's beginning if there is none.
     pub(super) head: Option<Head>,
-    /// What the newest that can be used covers, and the one before.
+    /// The last records of the newest usable snapshot and of the one before.
     pub(super) kept: [Sequence; 2],
-    /// What the newest in the table covers.
+    /// The last record of the newest snapshot in the table.
     pub(super) newest_row: Sequence,
-    /// Files that are not sound.
+    /// Snapshot files that aren't sound.
     pub(super) unsound: Vec<Sequence>,
-    /// The most that any covers.
+    /// The last record that any snapshot covers.
     pub(super) furthest: Sequence,
 }
 
-/// Reads the newest sound snapshot into `recovered`. Those that fail their checksum are forgotten: they hold nothing the records
-/// do not.
+/// Reads the newest sound snapshot into `recovered`. Snapshots with a wrong checksum are dropped: the records
+/// hold the same information.
 pub(super) fn begin(
     transaction: &Transaction<'_>,
     (snapshots, archive): (&Snapshots, &Archive),
@@ -47,7 +47,7 @@ pub(super) fn begin(
     let mut found = Begin { newest_row, furthest, ..Begin::default() };
     for (index, (sequence, place)) in all.iter().copied().enumerate() {
         let read = match place {
-            // What can't be read is as good as damaged.
+            // An unreadable snapshot counts as damaged.
             Place::File => snapshots.read(sequence).unwrap_or_default(),
             Place::Table => row(transaction, sequence).map_err(|error| snapshots.failed(error))?,
         };
@@ -70,7 +70,7 @@ pub(super) fn begin(
     Ok(found)
 }
 
-/// The oldest sound snapshot of the journal's that covers a record.
+/// Returns the journal's oldest sound snapshot that covers a record.
 pub(super) fn oldest_sound(
     transaction: &Transaction<'_>,
     (snapshots, archive): (&Snapshots, &Archive),
@@ -84,7 +84,7 @@ pub(super) fn oldest_sound(
     for (sequence, place) in all {
         let read = match place {
             Place::File => snapshots.read(sequence).unwrap_or_default(),
-            // A malformed page is as good as a damaged row.
+            // A malformed page counts as a damaged row.
             Place::Table => row(transaction, sequence).unwrap_or_default(),
         };
         let Some(Sound { snapshot, head }) = read else { continue };
@@ -95,12 +95,12 @@ pub(super) fn oldest_sound(
     Ok(None)
 }
 
-/// Whether the records have come as far as a snapshot, and are those that it follows from. The database may have been put back
-/// without the snapshots beside it.
+/// Reports whether the records reach a snapshot and its chain is theirs. Somebody may have restored the
+/// database without the snapshots beside it.
 fn belongs(transaction: &Transaction<'_>, archive: &Archive, head: Head) -> rusqlite::Result<bool> {
     let base = base_of(transaction)?;
     if head.sequence < base.sequence {
-        // If that can't be read, reading on from there will tell.
+        // If the archive can't be read, reading on from there reports it.
         return Ok(archive.head_at(head.sequence, base.sequence).is_ok_and(|found| found == Some(head)));
     }
     if let Some(found) = head_at(transaction, head.sequence)? {
@@ -123,7 +123,7 @@ fn row(transaction: &Transaction<'_>, sequence: Sequence) -> rusqlite::Result<Op
     )
 }
 
-/// Forgets a snapshot of the table.
+/// Deletes a snapshot from the table.
 pub(super) fn forget(transaction: &Transaction<'_>, sequence: Sequence) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM snapshots WHERE sequence = ?1", [sequence.to_sql()]).map(|_| ())
 }

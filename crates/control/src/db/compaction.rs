@@ -1,7 +1,7 @@
-//! Room in the journal. Records that a start doesn't need move into the history archive: they are written, synced and verified there
-//! by a thread of the service ([`ArchiveOrder::carry_out`]), and then leave the database in small transactions of its one writer.
-//! What SQLite frees it uses again, and where it is much, it is given back ([`super::shrink`]); what counts against the limit is what is in
-//! use.
+//! Compaction. Records that a start doesn't need move into the history archive: a thread of the service
+//! writes, syncs and verifies them there ([`ArchiveOrder::carry_out`]), then the database's one writer
+//! deletes them in small transactions. SQLite reuses the freed pages; if there are many, the service has them
+//! returned to the file system ([`super::shrink`]). Only pages in use count against the limit.
 
 use gangline_base::Bytes;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
@@ -17,31 +17,32 @@ use super::segment::{BYTES_WANTED, RECORDS_MAX};
 use super::snapshots::Snapshots;
 use super::{Error, Journal, Limits, Reader, Sequence};
 
-/// Records that stay in the database although a start doesn't need them, for those who look a little back.
+/// Records that stay in the database although a start doesn't need them, for readers of the recent past.
 const RECORDS_KEPT: u64 = 20_000;
-/// From this share of its limit on, the journal says so, and keeps nothing that a start doesn't need.
+/// Above this percentage of its limit the journal counts as nearly full and keeps only what a start needs.
 const PRESSED_PERCENT: u64 = 80;
-/// What a new job takes of the journal at most, as a multiple of what its request has: an entry, a row, and what is decided on it.
+/// The most room that a new job takes, as a multiple of its request's size: an entry, a row, and the
+/// decisions on it.
 const SHARE_OF_REQUEST: u64 = 3;
-/// Records that leave the database with a commit, beside twice as many as it adds; and the bytes of them.
+/// Records deleted with each commit, in addition to twice as many as it adds, and the limit of their bytes.
 const FORGOTTEN_AT_ONCE: usize = 512;
 const FORGOTTEN_BYTES: u64 = 1 << 20;
-/// After this share of the limit has been appended, a snapshot is due, however few entries that was.
+/// A snapshot is due after this fraction of the limit has been appended, however few entries that was.
 const SHARE_PER_SNAPSHOT: u64 = 16;
 
-/// How much of the journal is in use.
+/// The journal's use of its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Pages of the database that hold something.
+    /// Database pages in use.
     pub used: Bytes,
-    /// The most there may be.
+    /// The limit of pages in use.
     pub max: Bytes,
-    /// Pages of the database that nothing uses.
+    /// Free pages of the database.
     pub free: Bytes,
 }
 
 impl Room {
-    /// From this share on, no new job is taken in; what is left is for those that are there.
+    /// Above this percentage no new job is accepted; the rest is reserved for accepted jobs.
     pub const RESERVED_PERCENT: u64 = 95;
 
     pub(super) fn of(connection: &Connection, max: Bytes) -> rusqlite::Result<Room> {
@@ -51,19 +52,19 @@ impl Room {
         Ok(Room { used: bytes(all - free), max, free: bytes(free) })
     }
 
-    /// The share in use, in percent.
+    /// Returns the percentage in use.
     #[must_use]
     pub fn percent(self) -> u64 {
         self.used.0.saturating_mul(100) / self.max.0.max(1)
     }
 
-    /// Whether it is time to do something about it.
+    /// Reports whether the journal is nearly full.
     #[must_use]
     pub fn is_pressed(self) -> bool {
         self.percent() >= PRESSED_PERCENT
     }
 
-    /// Whether requests of this size fit without touching what is reserved for jobs that are there.
+    /// Reports whether requests of this size fit without using the room that is reserved for accepted jobs.
     #[must_use]
     pub fn takes(self, requests: Bytes) -> bool {
         let wanted = requests.0.saturating_mul(SHARE_OF_REQUEST).saturating_add(self.used.0);
@@ -71,35 +72,35 @@ impl Room {
     }
 }
 
-/// What the journal has beside its records, and how far they have come out of it.
+/// What the journal holds beside its records, and how far they have left the database.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
-    /// Where the database's records begin.
+    /// The chain where the database's records begin.
     pub(super) base: Head,
-    /// How far the archive is known to have them, verified.
+    /// The last record that the archive is verified to have.
     pub(super) archived: Head,
-    /// What the newest snapshot covers, and the one before.
+    /// The last records of the newest snapshot and of the one before.
     pub(super) snapshots: [Sequence; 2],
-    /// What the newest snapshot in the table covers; none is there after the last has left it.
+    /// The last record of the newest snapshot in the table; zero once the table is empty.
     pub(super) newest_row: Sequence,
-    /// How far the anchor on the disk is.
+    /// The position of the durable anchor.
     pub(super) anchored: Sequence,
     pub(super) room: Room,
-    /// The database can give pages back.
+    /// Whether the database can return pages to the file system.
     pub(super) may_shrink: bool,
-    /// Appended since the last snapshot.
+    /// Bytes appended since the last snapshot.
     pub(super) bytes_since_snapshot: u64,
 }
 
 impl Kept {
-    /// What there is after a start.
+    /// Returns the values after a start.
     pub(super) fn of(found: &Found, room: Room, may_shrink: bool) -> Kept {
         let Begin { kept: snapshots, newest_row, .. } = found.begin;
         let (base, anchored) = (found.base, found.head.sequence);
         Kept { base, archived: base, snapshots, newest_row, anchored, room, may_shrink, bytes_since_snapshot: 0 }
     }
 
-    /// How far records may leave the database.
+    /// Returns the last record that may leave the database.
     fn limit(&self, last: Sequence) -> Sequence {
         let [newest, older] = self.snapshots;
         let limit =
@@ -108,7 +109,7 @@ impl Kept {
     }
 }
 
-/// A snapshot to be written, by any thread.
+/// A snapshot to be written, on any thread.
 #[derive(Debug)]
 pub struct SnapshotOrder {
     snapshots: Snapshots,
@@ -116,10 +117,11 @@ pub struct SnapshotOrder {
 }
 
 impl SnapshotOrder {
-    /// Writes the state durably and returns what it covers. The journal is to be told of it.
+    /// Writes the state durably and returns the last record that it covers. The caller then calls
+    /// [`Journal::snapshot_written`].
     ///
     /// # Errors
-    /// [`Error::TooLarge`] or [`Error::Folder`]; the older snapshots are there as before.
+    /// [`Error::TooLarge`] or [`Error::Folder`]; the older snapshots stay.
     pub fn write(self, body: &[u8]) -> Result<Sequence, Error> {
         super::journal::refuse_over("snapshot", body.len(), Limits::SNAPSHOT)?;
         self.snapshots.write(self.head, body)?;
@@ -127,7 +129,7 @@ impl SnapshotOrder {
     }
 }
 
-/// Records to be archived, by any thread.
+/// Records to be archived, on any thread.
 #[derive(Debug)]
 pub struct ArchiveOrder {
     reader: Reader,
@@ -136,22 +138,22 @@ pub struct ArchiveOrder {
     until: Sequence,
 }
 
-/// How far the archive has the journal's records.
+/// The position up to which the archive has the journal's records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Archived(Head);
 
 impl ArchiveOrder {
-    /// Writes one segment durably and reads it back. The journal is to be told of it.
+    /// Durably writes one segment and reads it back. The caller then calls [`Journal::archived`].
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the records themselves are damaged, which then stay; otherwise what the disk said.
+    /// [`Error::Corrupt`] if the records themselves are damaged, which then stay; otherwise the I/O error.
     pub fn carry_out(self) -> Result<Archived, Error> {
-        // A crash may have come between the writing of a segment and the end of its records in the database.
+        // A crash may have happened after a segment was written and before its records left the database.
         let segments = self.archive.segments()?;
         if let Some(range) = segments.into_iter().rev().find(|range| range.has(self.before.sequence.next())) {
             match self.archive.verified(range, self.before).and_then(|end| self.is_own(end)) {
                 Ok(end) => return Ok(Archived(end)),
-                // Nothing that has left the database is in it.
+                // The damaged segment has no record that has left the database.
                 Err(_) if range.first == self.before.sequence.next() => self.archive.put_aside(range)?,
                 Err(error) => warn!(%error, "the archive's records are written again, from the database"),
             }
@@ -163,7 +165,7 @@ impl ArchiveOrder {
         self.archive.put(self.before, &records).map(Archived)
     }
 
-    /// Any journal begins alike: that a segment is this one's shows where it ends.
+    /// Checks that a segment is this journal's by its end, because all journals begin alike.
     fn is_own(&self, end: Head) -> Result<Head, Error> {
         let found = self.reader.read(|transaction| head_at(transaction, end.sequence))?;
         if found == Some(end) { Ok(end) } else { Err(self.archive.out_of_chain(end.sequence)) }
@@ -187,7 +189,7 @@ impl ArchiveOrder {
     }
 }
 
-/// A look at the whole archive, by any thread.
+/// An examination of the whole archive, on any thread.
 #[derive(Debug)]
 pub struct Examination {
     archive: Archive,
@@ -195,7 +197,7 @@ pub struct Examination {
 }
 
 impl Examination {
-    /// What is wrong with the archive, if anything: the first file that is missing or damaged.
+    /// Fails with the first archive file that is missing or damaged.
     ///
     /// # Errors
     /// [`Error::History`].
@@ -205,25 +207,26 @@ impl Examination {
 }
 
 impl Journal {
-    /// How much of the journal is in use.
+    /// Returns the journal's use of its limit.
     #[must_use]
     pub fn room(&self) -> Room {
         self.kept.room
     }
 
-    /// Whether so much was appended that a snapshot is due, in a journal that may not become large.
+    /// Reports whether the bytes since the last snapshot make another one due; in a journal with a low limit
+    /// they do so first.
     #[must_use]
     pub fn wants_snapshot(&self) -> bool {
         self.kept.bytes_since_snapshot >= self.kept.room.max.0 / SHARE_PER_SNAPSHOT
     }
 
-    /// An order to write the state after the last record.
+    /// Returns an order to write the state after the last record.
     pub fn order_snapshot(&mut self) -> SnapshotOrder {
         self.kept.bytes_since_snapshot = 0;
         SnapshotOrder { snapshots: Snapshots::of(self.database()), head: self.head() }
     }
 
-    /// A snapshot is on the disk.
+    /// Notes that a snapshot is durable.
     pub fn snapshot_written(&mut self, sequence: Sequence) {
         let [newest, _] = self.kept.snapshots;
         if newest < sequence && sequence <= self.last() {
@@ -231,7 +234,7 @@ impl Journal {
         }
     }
 
-    /// What there is to be archived, once it is enough to be worth a segment.
+    /// Returns an order to archive records, once there are enough for a segment.
     #[must_use]
     pub fn order_archive(&self) -> Option<ArchiveOrder> {
         let (before, until) = (self.kept.archived, self.kept.limit(self.last()));
@@ -241,20 +244,21 @@ impl Journal {
         (waiting >= least && self.poison().is_none()).then(order)
     }
 
-    /// Records are in the archive: they leave the database with the next commits.
+    /// Notes that records are archived: the next commits delete them from the database.
     pub fn archived(&mut self, Archived(head): Archived) {
         if self.kept.archived.sequence < head.sequence && head.sequence <= self.last() {
             self.kept.archived = head;
         }
     }
 
-    /// An order to look at the whole archive.
+    /// Returns an order to examine the whole archive.
     #[must_use]
     pub fn order_examination(&self) -> Examination {
         Examination { archive: Archive::of(self.database()), base: self.kept.base }
     }
 
-    /// Whether records in the database, or snapshots of an earlier release, only wait to leave it.
+    /// Reports whether archived records, or snapshots of an earlier release, still have to be deleted from
+    /// the database.
     #[must_use]
     pub fn is_tidying(&self) -> bool {
         self.kept.has_work()
@@ -267,7 +271,7 @@ impl Kept {
             || Sequence::ZERO < self.newest_row && self.newest_row < self.snapshots[1]
     }
 
-    /// Removes in `transaction` some of what is no longer needed; twice as many records as come in, so that it ends.
+    /// Deletes some unneeded records in `transaction`; twice as many as come in, so that it catches up.
     pub(super) fn forget(self, transaction: &Transaction<'_>, coming: usize) -> rusqlite::Result<Kept> {
         let mut kept = self;
         if self.base.sequence < self.archived.sequence {
@@ -293,7 +297,7 @@ fn forget_records(transaction: &Transaction<'_>, kept: Kept, count_max: usize) -
         last = Some(Sequence::from_sql(row.get(0)?));
         bytes += row.get::<_, i64>(1)?.cast_unsigned();
     }
-    // What isn't there has left already.
+    // A missing record has left already.
     let Some(head) = last.map(|last| head_at(transaction, last)).transpose()?.flatten() else {
         return Ok(kept.archived);
     };
@@ -302,13 +306,13 @@ fn forget_records(transaction: &Transaction<'_>, kept: Kept, count_max: usize) -
     Ok(head)
 }
 
-/// Removes the oldest snapshot of the table, and says whether there are more.
+/// Deletes the oldest snapshot of the table and reports whether there are more.
 fn forget_row(transaction: &Transaction<'_>) -> rusqlite::Result<bool> {
     transaction.execute("DELETE FROM snapshots WHERE sequence = (SELECT min(sequence) FROM snapshots)", [])?;
     Ok(transaction.query_row("SELECT 1 FROM snapshots LIMIT 1", [], |_| Ok(())).optional()?.is_some())
 }
 
-/// The database's records begin after `head`.
+/// Sets the start of the database's records to after `head`.
 pub(super) fn set_base(transaction: &Transaction<'_>, head: Head) -> rusqlite::Result<()> {
     let Checksum(checksum) = head.checksum;
     let values = params![head.sequence.to_sql(), checksum];
@@ -316,7 +320,8 @@ pub(super) fn set_base(transaction: &Transaction<'_>, head: Head) -> rusqlite::R
     Ok(())
 }
 
-/// Archives and removes all that a start doesn't need, at once: for a journal that is full and can't be written otherwise.
+/// Archives and deletes at once everything that a start doesn't need, for a full journal that can't be
+/// written otherwise.
 pub(super) fn make_room(connection: &mut Connection, order: ArchiveOrder) -> Result<Head, Error> {
     let ArchiveOrder { reader, archive, mut before, until } = order;
     let failed = |error| archive.failed(error);
@@ -335,7 +340,7 @@ pub(super) fn make_room(connection: &mut Connection, order: ArchiveOrder) -> Res
     Ok(before)
 }
 
-/// An order for all records up to `until` that are still in a database.
+/// Returns an order for all records up to `until` that are still in the database.
 pub(super) fn all_until(
     connection: &mut Connection,
     reader: Reader,

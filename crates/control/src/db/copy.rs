@@ -1,4 +1,4 @@
-//! Whole copies of a journal, made while its control plane writes, and checked before anybody relies on them.
+//! Complete copies of a journal, made while its control plane writes, and verified before use.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -17,28 +17,30 @@ use super::recovery::stored_record;
 use super::snapshots::{SNAPSHOTS, Snapshots, file_name, sequence_of};
 use super::{Error, Reader, Sequence};
 
-/// What a copy holds.
+/// The contents of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyInfo {
-    /// Its last record.
+    /// The copy's last record.
     pub last: Sequence,
-    /// The last job id that had been given out.
+    /// The highest job id given out by then.
     pub given_out: JobId,
-    /// Files beside the database, by their names in the folder: segments of the history archive, and snapshots.
+    /// Files beside the database, by their paths in the folder: segments of the history archive, and
+    /// snapshots.
     pub files: Vec<String>,
-    /// What of the history can't be read, if anything. A control plane starts without it.
+    /// The unreadable part of the history, if any. A control plane starts without it.
     pub damage: Option<String>,
 }
 
-/// Copies the journal of the data folder `from` into the folder `to`, as of one moment, durably, and checks every record of
-/// the copy. The control plane may run and write meanwhile.
+/// Durably copies the journal of the data folder `from` into the folder `to`, as of one moment, and verifies
+/// every record of the copy. The control plane may run and write meanwhile.
 ///
 /// # Errors
 /// [`Error::Folder`] if there is no journal or `to` can't be written; [`Error::Corrupt`], [`Error::Damaged`] or
 /// [`Error::TailLost`] if the journal itself isn't whole.
 pub fn copy(from: &Path, to: &Path) -> Result<CopyInfo, Error> {
-    // The anchor first: it is never ahead of the journal, and so never ahead of a copy that is made after this. The same goes for
-    // snapshots, and the other way round for the archive: it has what has left the database.
+    // The order matters. The anchor first: it is never ahead of the journal, and so never ahead of a later
+    // copy of it. The same holds for snapshots. The archive comes after the database, because it has what has
+    // left the database.
     let anchored = Anchor::read(from)?;
     copy_snapshots(from, to)?;
     let path = to.join(DATABASE);
@@ -59,7 +61,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<CopyInfo, Error> {
     Ok(CopyInfo { last: head.sequence, given_out, files: files(to)?, damage })
 }
 
-/// Checks every record of the journal in `folder` against its checksum, its anchor and SQLite's own rules.
+/// Verifies every record of the journal in `folder` by its checksum, its anchor and SQLite's integrity check.
 ///
 /// # Errors
 /// As [`copy`].
@@ -70,7 +72,7 @@ pub fn verify(folder: &Path) -> Result<CopyInfo, Error> {
     Ok(CopyInfo { last: head.sequence, given_out, files: files(folder)?, damage })
 }
 
-/// Whether a file of this name may be beside a journal's database, as [`CopyInfo::files`] are.
+/// Reports whether a file of this name may be beside a journal's database, as [`CopyInfo::files`] are.
 #[must_use]
 pub fn is_beside(name: &str) -> bool {
     match name.split_once('/') {
@@ -90,7 +92,7 @@ fn files(folder: &Path) -> Result<Vec<String>, Error> {
     Ok(files)
 }
 
-/// A newer snapshot may take an older one's place meanwhile: then that one isn't needed.
+/// A newer snapshot may replace an older one meanwhile; the older one isn't needed then.
 fn copy_snapshots(from: &Path, to: &Path) -> Result<(), Error> {
     for sequence in Snapshots::of(&from.join(DATABASE)).list()? {
         match link(from, to, (SNAPSHOTS, &file_name(sequence))) {
@@ -101,7 +103,7 @@ fn copy_snapshots(from: &Path, to: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A file that is never changed is linked where that can be, and copied otherwise.
+/// Hard-links an immutable file where possible, and copies it otherwise.
 fn link(from: &Path, to: &Path, (folder, name): (&str, &str)) -> Result<(), Error> {
     let (from, folder) = (from.join(folder).join(name), to.join(folder));
     let path = folder.join(name);
@@ -114,7 +116,7 @@ fn link(from: &Path, to: &Path, (folder, name): (&str, &str)) -> Result<(), Erro
     sync_with_parent(&folder).map_err(refused)
 }
 
-/// Makes the anchor of `folder` say that ids up to `given_out` are gone, whatever else it says.
+/// Raises the anchor of `folder` so that ids up to `given_out` are never given out again.
 ///
 /// # Errors
 /// [`Error::Folder`].
@@ -127,7 +129,7 @@ pub fn raise_given_out(folder: &Path, given_out: JobId) -> Result<(), Error> {
     Ok(())
 }
 
-/// The last job id that had been given out in `folder`, as far as its anchor knows.
+/// Returns the highest job id that the anchor of `folder` knows to be given out.
 ///
 /// # Errors
 /// [`Error::Folder`].
@@ -135,8 +137,8 @@ pub fn given_out(folder: &Path) -> Result<Option<JobId>, Error> {
     Ok(Anchor::read(folder)?.map(|anchored| anchored.given_out))
 }
 
-/// Reads every record, those that have left the database first, and returns the end of the chain and what of the history can't be
-/// read.
+/// Reads every record, archived ones first. Returns the end of the chain and the unreadable part of the
+/// history.
 fn check(path: &Path, anchored: Option<Anchored>) -> Result<(Head, Option<String>), Error> {
     let failed = |error| Error::from_sqlite(path, error);
     let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
@@ -147,7 +149,7 @@ fn check(path: &Path, anchored: Option<Anchored>) -> Result<(Head, Option<String
     let mut head = base_of(&connection).map_err(failed)?;
     let is_known =
         |known: Head| Archive::of(path).head_at(known.sequence, head.sequence).map_or(true, |at| at == Some(known));
-    // What is in a part of the history that can't be read, nothing says otherwise.
+    // Nothing contradicts an anchor whose record is in an unreadable part of the history.
     let mut is_anchored =
         anchored.is_none_or(|anchored| anchored.head.sequence <= head.sequence && is_known(anchored.head));
     let damage = check_archive(path, head).err().map(|error| error.to_string());

@@ -1,4 +1,4 @@
-//! What can go wrong with the data folder, and what a person should do about it.
+//! Errors of the data folder and the journal, with advice for the user.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use rusqlite::ffi::SQLITE_IOERR_SHMSIZE;
 use super::row::damaged_row;
 use super::{DamagedRow, Sequence};
 
-/// Why the journal could not be opened, read or written.
+/// The reason why the journal can't be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another control plane works in this folder.
+    /// Another control plane holds this folder.
     #[error("data folder {} is in use by {}", folder.display(), holder(*pid))]
     InUse {
         /// The folder.
         folder: PathBuf,
-        /// The process that holds it, if it could be read.
+        /// The process that holds it, if known.
         pid: Option<u32>,
     },
     /// The folder or a file in it cannot be created, opened or locked.
@@ -26,41 +26,41 @@ pub enum Error {
     Folder {
         /// The folder or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The folder is on a file system that a journal can't be on.
+    /// The folder is on a file system that can't hold a journal.
     #[error("the journal can't be in {}: it is on {kind}, a network file system", path.display())]
     NetworkFolder {
         /// The folder.
         path: PathBuf,
-        /// The file system.
+        /// The file system's name.
         kind: &'static str,
     },
-    /// The data folder says where its journal is, and there is none, although it had jobs.
+    /// The data folder had jobs and names a place for its journal, but no journal is there.
     #[error("the journal of data folder {} is said to be in {}, and there is none", data.display(), found.display())]
     JournalGone {
         /// The data folder.
         data: PathBuf,
-        /// Where its journal should be.
+        /// The folder where the journal should be.
         found: PathBuf,
     },
-    /// The data folder's journal is in another place than the one that was named.
+    /// The data folder's journal is in another folder than the given one.
     #[error("the journal of data folder {} is in {}, not in {}", data.display(), found.display(), wanted.display())]
     JournalElsewhere {
         /// The data folder.
         data: PathBuf,
-        /// Where its journal is.
+        /// The folder with the journal.
         found: PathBuf,
-        /// The place that was named.
+        /// The given folder.
         wanted: PathBuf,
     },
-    /// The database file is not one, is cut short or is scrambled.
+    /// The database file is not a database, is cut short or is scrambled.
     #[error("journal {} is damaged: {what}", path.display())]
     Damaged {
         /// The database file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// A record that is not the last one is missing or fails its checksum.
@@ -70,22 +70,23 @@ pub enum Error {
         at: Sequence,
         /// The record before it.
         last_sound: Sequence,
-        /// What is wrong with it.
+        /// The defect.
         what: &'static str,
     },
-    /// Records that were committed are missing: the journal ends before the record that its anchor names, or is another one.
+    /// Committed records are missing: the journal ends before the record that its anchor names, or has
+    /// another record there.
     #[error("journal {} {}", path.display(), lost(*last, *anchored, *given_out))]
     TailLost {
         /// The database file.
         path: PathBuf,
-        /// The last record that is there.
+        /// The last existing record.
         last: Sequence,
         /// The last record that was committed.
         anchored: Sequence,
-        /// The last job id that was given out by then.
+        /// The highest job id given out by then.
         given_out: JobId,
     },
-    /// A segment of the history archive is missing or damaged. Only who reads the whole history needs it.
+    /// A segment of the history archive is missing or damaged. Only readers of the whole history need it.
     #[error("the history of records {first} to {last} can't be read from {}: {what}", path.display())]
     History {
         /// The segment's file.
@@ -94,50 +95,50 @@ pub enum Error {
         first: Sequence,
         /// The last.
         last: Sequence,
-        /// What is wrong with it.
+        /// The defect.
         what: &'static str,
     },
     /// A newer Gangline wrote this data folder.
     #[error("data folder has schema {found}, this gangline knows up to {known}")]
     NewerSchema {
-        /// The version in the file.
+        /// The file's version.
         found: u32,
-        /// The newest this program can read.
+        /// The newest version that this program can read.
         known: u32,
     },
-    /// A row of a read model isn't what was written; the others are.
+    /// A row of a read model is damaged; other rows are unaffected.
     #[error(transparent)]
     Row(DamagedRow),
-    /// There is no room left, on the disk or under the journal's own limit.
+    /// The disk, or the journal's own limit, has no room left.
     #[error("no space left for journal {}", path.display())]
     DiskFull {
         /// The database file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
     /// An earlier commit failed, so nothing more is written.
     #[error("journal is poisoned since an earlier failure: {cause}")]
     Poisoned {
-        /// The failure that poisoned it.
+        /// The earlier failure.
         cause: String,
     },
-    /// Reading or writing failed otherwise: an I/O error, a failed fsync, a mistake in a read model.
+    /// Another failure to read or write: an I/O error, a failed fsync, an error in a read model.
     #[error("cannot read or write journal {}", path.display())]
     Storage {
         /// The database file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         source: rusqlite::Error,
     },
     /// A record, batch or snapshot is larger than allowed.
     #[error("{what} of {size} is over the limit of {limit}")]
     TooLarge {
-        /// What is too large.
+        /// The name of the item.
         what: &'static str,
-        /// Its size.
+        /// The item's size.
         size: Bytes,
-        /// The most that is allowed.
+        /// The largest allowed size.
         limit: Bytes,
     },
 }
@@ -156,7 +157,7 @@ fn lost(last: Sequence, anchored: Sequence, given_out: JobId) -> String {
 }
 
 impl Error {
-    /// The stable code, explained in `docs/errors/`.
+    /// Returns the stable code, explained in `docs/errors/`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -176,7 +177,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns advice for the user.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -241,7 +242,7 @@ impl Error {
         }
     }
 
-    /// Sorts SQLite's errors by what a caller can do about them.
+    /// Classifies SQLite's errors by what a caller can do about them.
     pub(super) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Error {
         if let Some(row) = damaged_row(&source) {
             return Error::Row(row.clone());
@@ -252,7 +253,7 @@ impl Error {
                 Error::Damaged { path, what: source.to_string() }
             }
             Some(ErrorCode::DiskFull) => Error::DiskFull { path, source },
-            // On a full disk the shared-memory index cannot grow, and SQLite says so with a code of its own.
+            // On a full disk the shared-memory index can't grow, for which SQLite has a code of its own.
             _ if has_extended_code(&source, SQLITE_IOERR_SHMSIZE) => Error::DiskFull { path, source },
             _ => Error::Storage { path, source },
         }

@@ -1,4 +1,4 @@
-//! The data folder: who holds it, and how a new database comes to be there whole or not at all.
+//! The data folder: its lock, and the creation of a new database as a whole or not at all.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -17,23 +17,26 @@ pub(super) const DATABASE: &str = "journal.sqlite";
 const WRITE_AHEAD_LOG: &str = "journal.sqlite-wal";
 const NEW_DATABASE: &str = "journal.sqlite.new";
 const LOCK: &str = "lock";
-/// Attempts' folders, in the data folder: there are some only once a journal was.
+/// Folder of the attempts' folders in the data folder; it exists only if there was a journal.
 const JOBS: &str = "jobs";
-/// In a data folder whose journal is elsewhere: where.
+/// File in the data folder that names the journal's folder, if that is elsewhere.
 const LOCATION: &str = "journal.location";
 
 /// The longest process id that is read from a lock file.
 const PID_BYTES_MAX: u64 = 20;
 
-/// Tries to take the lock, and the pause between two of them.
+/// Attempts to take the lock, and the pause between them.
 const LOCK_TRIES: u32 = 20;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Only the owner may look: the folder holds tokens and environment variables.
+/// The most logs of accepted losses that are kept; older ones go.
+const LOST_LOGS_MAX: usize = 10;
+
+/// For the owner only: the folder holds tokens and environment variables.
 pub(super) const FOLDER_MODE: u32 = 0o700;
 pub(super) const FILE_MODE: u32 = 0o600;
 
-/// A data folder held by this process. Dropping it, or dying, lets go.
+/// A data folder held by this process until this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct HeldFolder {
     path: PathBuf,
@@ -66,23 +69,24 @@ impl HeldFolder {
             }
             Err(TryLockError::Error(source)) => return Err(refused(source)),
         }
-        // The id is a courtesy to whoever is refused: a disk too full to hold it must not keep a control plane down.
+        // The id only helps whoever is refused: a disk too full for it must not stop a control plane.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
         Ok(HeldFolder { path: path.to_owned(), _lock: lock })
     }
 
-    /// Where it is.
+    /// Returns the folder's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The database file.
+    /// Returns the path of the database file.
     pub(super) fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
     }
 
-    /// Copies the write-ahead log, if it holds anything, before it is opened for a start that may give up a loss: frames after a damaged
-    /// one are overwritten by the next commits, and may be all that is left of the lost records. Returns the copy.
+    /// Copies a non-empty write-ahead log before a start that may accept a loss, and returns the copy's path.
+    /// The next commits overwrite the frames after a damaged one, and these may be all that is left of the
+    /// lost records.
     pub(super) fn keep_log_aside(&self) -> Result<Option<PathBuf>, Error> {
         let log = self.path.join(WRITE_AHEAD_LOG);
         if fs::metadata(&log).map_or(true, |found| found.len() == 0) {
@@ -90,15 +94,36 @@ impl HeldFolder {
         }
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let aside = self.path.join(format!("{WRITE_AHEAD_LOG}.lost-{}", since.as_nanos()));
-        let copied = fs::copy(&log, &aside).and_then(|_| File::open(&aside)?.sync_all());
-        copied.map_err(|source| Error::Folder { path: aside.clone(), source })?;
+        let sync = |path: &Path| File::open(path)?.sync_all();
+        let copied = fs::copy(&log, &aside).and_then(|_| sync(&aside)).and_then(|()| sync(&self.path));
+        if let Err(source) = copied {
+            // Half a copy would take the place of an older, whole one.
+            let _ = fs::remove_file(&aside);
+            return Err(Error::Folder { path: aside, source });
+        }
         Ok(Some(aside))
     }
 
-    /// Makes sure that there is a database. A new one is written aside and renamed, so that an empty or half-made file is
-    /// always damage and never taken for a fresh start.
+    /// Removes the oldest logs of accepted losses, but never `newest`: the clock that names them may
+    /// have been set back.
+    pub(super) fn remove_oldest_logs(&self, newest: &Path) -> io::Result<()> {
+        let prefix = format!("{WRITE_AHEAD_LOG}.lost-");
+        let mut kept: Vec<(u128, PathBuf)> = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let time = name.to_str().and_then(|name| name.strip_prefix(&prefix)).and_then(|time| time.parse().ok());
+            kept.extend(time.map(|time| (time, entry.path())).filter(|(_, path)| path != newest));
+        }
+        kept.sort();
+        let surplus = (kept.len() + 1).saturating_sub(LOST_LOGS_MAX);
+        kept[..surplus].iter().try_for_each(|(_, log)| fs::remove_file(log))
+    }
+
+    /// Creates the database if there is none. A new one is written to a temporary file and renamed, so that
+    /// an empty or half-written file is always damage and never a first start.
     ///
-    /// One that is gone although its anchor says that it had records is a loss, which has to be accepted.
+    /// A missing database whose anchor names records is a loss, which the user must accept.
     pub(super) fn ensure_database(
         &self,
         anchored: Option<Anchored>,
@@ -124,8 +149,8 @@ impl HeldFolder {
     }
 }
 
-/// Takes the lock, and tries for a moment: a process that the last holder has just started still shares the holder's files, and
-/// with them the lock, until it executes its own program.
+/// Takes the lock, with retries: a process that the last holder has just started still shares the holder's
+/// files, and with them the lock, until it executes its own program.
 fn patiently(lock: &File) -> Result<(), TryLockError> {
     for _ in 1..LOCK_TRIES {
         match lock.try_lock() {
@@ -136,29 +161,30 @@ fn patiently(lock: &File) -> Result<(), TryLockError> {
     lock.try_lock()
 }
 
-/// Where the journal of a data folder is: in the folder itself, or where the folder says.
+/// Returns the folder of a data folder's journal: the data folder itself, or the one that it names.
 #[must_use]
 pub fn journal_folder(data: &Path) -> PathBuf {
     let elsewhere = fs::read_to_string(data.join(LOCATION)).ok().filter(|_| !data.join(DATABASE).exists());
-    // Within the data folder it is said relative to that, so that it is found wherever both are moved to.
+    // A path within the data folder is stored relative to it, so that both can be moved together.
     elsewhere.map_or_else(|| data.to_owned(), |text| data.join(text.trim_end_matches('\n')))
 }
 
-/// Says in the data folder that its journal is in the folder `wanted`, and returns that one. Backups and simulations find the
-/// journal by this.
+/// Records in the data folder that its journal is in the folder `wanted`, and returns the journal's folder.
+/// Backups and simulations find the journal by this record.
 ///
 /// # Errors
-/// [`Error::JournalElsewhere`] if the data folder's journal is in another folder; [`Error::JournalGone`]; [`Error::Folder`].
+/// [`Error::JournalElsewhere`] if the data folder's journal is in another folder; [`Error::JournalGone`];
+/// [`Error::Folder`].
 pub fn place_journal(data: &Path, wanted: &Path) -> Result<PathBuf, Error> {
     let found = journal_folder(data);
     let has_one = data.join(DATABASE).exists() || data.join(LOCATION).exists();
-    // A folder that was moved names a place where nothing is; where its journal is now somebody has to say.
+    // A moved data folder names a place with no journal; the user has to name the new one.
     let was_moved = !found.join(DATABASE).exists() && wanted.join(DATABASE).exists();
     if has_one && found != wanted && !was_moved {
         return Err(Error::JournalElsewhere { data: data.to_owned(), found, wanted: wanted.to_owned() });
     }
     if found == wanted {
-        // A new journal there would give ids out again.
+        // A new journal there would give out ids again.
         let is_gone =
             !found.join(DATABASE).exists() && fs::read_dir(data.join(JOBS)).is_ok_and(|jobs| jobs.count() > 0);
         let is_elsewhere = data.join(LOCATION).exists() && !data.join(DATABASE).exists();
@@ -173,13 +199,13 @@ pub fn place_journal(data: &Path, wanted: &Path) -> Result<PathBuf, Error> {
     Ok(wanted.to_owned())
 }
 
-/// Makes the names in a folder durable, and the folder's own.
+/// Makes the names in a folder durable, and the folder's own name.
 pub(super) fn sync_with_parent(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()?;
     File::open(folder.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// The names in a folder; none if there is no such folder.
+/// Returns the names in a folder; empty if there is no such folder.
 pub(super) fn names(folder: &Path) -> Result<Vec<String>, Error> {
     let refused = |source| Error::Folder { path: folder.to_owned(), source };
     let entries = match fs::read_dir(folder) {
@@ -190,10 +216,10 @@ pub(super) fn names(folder: &Path) -> Result<Vec<String>, Error> {
     entries.map(name).collect()
 }
 
-/// What a file in the making ends in; a crash may leave one.
+/// Suffix of unfinished files, which a crash may leave.
 pub(super) const UNFINISHED: &str = "writing";
 
-/// Removes what crashes left in a folder.
+/// Removes unfinished files that crashes left in a folder.
 pub(super) fn remove_unfinished(folder: &Path) -> Result<(), Error> {
     let is_unfinished = |path: &PathBuf| path.extension().is_some_and(|extension| extension == UNFINISHED);
     for path in names(folder)?.into_iter().map(|name| folder.join(name)).filter(is_unfinished) {
@@ -208,7 +234,7 @@ fn holder(lock: &mut File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// A new, empty database beside the place of the folder's own.
+/// Creates a new, empty database under a temporary name and returns its path.
 pub(super) fn create_aside(folder: &Path) -> Result<PathBuf, Error> {
     let aside = folder.join(NEW_DATABASE);
     let refused = |source| Error::Folder { path: aside.clone(), source };

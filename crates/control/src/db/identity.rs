@@ -1,6 +1,6 @@
-//! Which folder this is: a file that knows its own inode and time of birth, so that a copy of the folder, which has others, is
-//! told from the original. A folder that was renamed is still itself, and so is one that was moved to another disk of the same
-//! machine: then nothing is left where it was.
+//! The identity of a folder: a file that holds its own inode and time of birth. A copy of the folder has
+//! others, so it can be distinguished from the original. A renamed folder keeps its identity, and so
+//! does one that was moved to another disk of the same machine, because nothing is left at its old place.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,19 +17,19 @@ const FILE_MODE: u32 = 0o600;
 const VERSION: u32 = 1;
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What the file says of itself.
+/// The identity stored in the file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Marks {
     v: u32,
-    /// Where the folder was when this was written.
+    /// The folder's path when this was written.
     path: PathBuf,
     host: String,
     inode: u64,
-    /// In nanoseconds since 1970; not there where the file system doesn't know it.
+    /// Nanoseconds since 1970; `None` if the file system doesn't record it.
     born: Option<u128>,
 }
 
-/// The folder's identity, known to its holder.
+/// The folder's identity, used by the folder's holder.
 #[derive(Debug)]
 pub(super) struct Identity {
     folder: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Reads who the folder is. Nothing is changed: a copy stays one until [`Identity::own`].
+    /// Reads the folder's identity. Changes nothing: a copy remains a copy until [`Identity::own`].
     pub(super) fn open(folder: &Path) -> Result<Identity, Error> {
         let path = folder.join(FILE);
         let refused = |source| Error::Folder { path: path.clone(), source };
@@ -47,7 +47,7 @@ impl Identity {
         let mut file = options.open(&path).map_err(refused)?;
         let mut text = String::new();
         let _length = (&mut file).take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(refused)?;
-        // Empty after a crash in its making, or cut: then it was the first start, and there is nobody to be a copy of.
+        // Empty or cut after a crash at its first writing: that was the first start, so there is no original.
         let said: Option<Marks> = serde_json::from_str(&text).ok();
         let own = marks(folder, &file).map_err(refused)?;
         let is_copy = |said: &Marks| !(said.is_same_file(&own) || said.host == own.host && said.is_gone());
@@ -55,12 +55,12 @@ impl Identity {
         Ok(Identity { folder: folder.to_owned(), file, original })
     }
 
-    /// Of which folder this one is a copy, if it is one.
+    /// Returns the original's path if this folder is a copy.
     pub(super) fn original(&self) -> Option<&Path> {
         self.original.as_deref()
     }
 
-    /// From now on the folder is itself.
+    /// Makes this folder an original.
     pub(super) fn own(&mut self) -> Result<(), Error> {
         let path = self.folder.join(FILE);
         let refused = |source| Error::Folder { path: path.clone(), source };
@@ -77,7 +77,7 @@ impl Marks {
         (self.inode, self.born) == (other.inode, other.born)
     }
 
-    /// Whether the folder isn't any more where it was.
+    /// Reports whether the folder is gone from its recorded place.
     fn is_gone(&self) -> bool {
         let there = File::open(self.path.join(FILE)).and_then(|file| marks(&self.path, &file));
         !there.is_ok_and(|there| self.is_same_file(&there))
@@ -92,7 +92,7 @@ fn marks(folder: &Path, file: &File) -> io::Result<Marks> {
     Ok(Marks { v: VERSION, path, host, inode: metadata.ino(), born: born.map(|born| born.as_nanos()) })
 }
 
-/// In place, because another file would have another inode.
+/// Writes in place, because another file would have another inode.
 fn rewrite(file: &mut File, text: &[u8]) -> io::Result<()> {
     use std::io::Seek as _;
     file.set_len(0)?;

@@ -1,4 +1,4 @@
-//! The journal's one writer: group commit, snapshots, and refusing everything after a failure.
+//! The journal's one writer: group commit, snapshots, and the refusal of every write after a failure.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -23,11 +23,13 @@ use super::{Error, Reader, Recovered, Sequence, schema};
 /// How to open a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The most the database file may grow to; then commits fail with [`Error::DiskFull`].
+    /// The largest size of the database file; beyond it, commits fail with [`Error::DiskFull`].
     pub bytes_max: Bytes,
-    /// If the journal turns out corrupt after exactly this record, put the rest aside and start without it.
+    /// Accepts the loss if the journal turns out corrupt after exactly this record: later records are put
+    /// aside.
     pub accept_loss_after: Option<Sequence>,
-    /// If the folder is a copy of another, the other one is gone for good: this one goes on with its jobs.
+    /// Accepts a folder that is a copy of another: the original is gone for good, and this folder continues
+    /// its jobs.
     pub takes_over: bool,
 }
 
@@ -37,63 +39,63 @@ impl Default for Options {
     }
 }
 
-/// The limits of what is written.
+/// The limits of written data.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits;
 
 impl Limits {
     /// The largest record body.
     pub const RECORD: Bytes = Bytes(4 << 20);
-    /// The largest sum of record bodies in one batch: far above what a turn of the service adds, also where all that waits is
-    /// placed at once.
+    /// The largest sum of record bodies in one batch: far above what the service adds in one turn, even if
+    /// all waiting jobs are placed at once.
     pub const BATCH: Bytes = Bytes(256 << 20);
     /// The largest snapshot, before it is compressed.
     pub const SNAPSHOT: Bytes = Bytes(512 << 20);
 }
 
-/// After so many commits, or so many bytes of records, the write-ahead log is copied into the database: rarely enough that a
-/// commit costs one fsync, often enough that the log stays at a few tens of megabytes.
+/// The write-ahead log is checkpointed after this many commits or record bytes: rarely enough that a commit
+/// costs one fsync, often enough that the log stays at a few tens of megabytes.
 const COMMITS_PER_CHECKPOINT: u32 = 1_000;
 const BYTES_PER_CHECKPOINT: u64 = 16 << 20;
 
-/// What the write-ahead log file is cut down to after a larger batch.
+/// The size to which the write-ahead log is truncated after a larger batch.
 const LOG_BYTES_KEPT: u64 = 64 << 20;
 
-/// Room that must be there before a journal that had failed is written again.
+/// Room that must exist before a failed journal is written again.
 const ROOM_PROVED: Bytes = Bytes(1 << 20);
 
 /// SQLite's page size.
 pub(super) const PAGE_BYTES: u64 = 4_096;
 
-/// One thing that happened, not yet numbered.
+/// An event or decision that has no number yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When, by the control plane's clock.
+    /// When it happened, by the control plane's clock.
     pub at: Timestamp,
-    /// What, in the writer's own versioned encoding.
+    /// The content, in the writer's own versioned encoding.
     pub body: Vec<u8>,
 }
 
-/// What becomes durable together.
+/// Records and read-model rows that become durable together.
 pub struct Batch<'a> {
     /// The records to append, in order.
     pub records: &'a [Entry],
-    /// The last job id that was given out in them or before.
+    /// The highest job id given out so far, in these records or before.
     pub given_out: JobId,
-    /// Writes the read-model rows that follow from them, in the same transaction.
+    /// Writes the resulting read-model rows in the same transaction.
     pub read_models: &'a mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
 }
 
-/// What a commit did.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommitInfo {
-    /// The last record of the journal now.
+    /// The journal's last record.
     pub last: Sequence,
-    /// How much was appended.
+    /// The bytes appended.
     pub appended: Bytes,
 }
 
-/// The journal, held by its one writer. Dropping it lets go of the data folder.
+/// The journal, held by its one writer. Dropping it releases the data folder.
 #[derive(Debug)]
 pub struct Journal {
     connection: Connection,
@@ -106,20 +108,21 @@ pub struct Journal {
     bytes_since_checkpoint: u64,
     pub(super) kept: Kept,
     identity: Identity,
-    /// Last, so that the folder is let go of after the connection is closed.
+    /// The last field, so that the folder is released after the connection is closed.
     folder: HeldFolder,
 }
 
 impl Journal {
-    /// Takes the folder (creating it if need be), verifies what is needed to start, and returns it.
+    /// Locks the folder, creating it if need be, verifies the part that a start needs, and returns that part.
     ///
-    /// Only the records after the newest sound snapshot are read, so a start costs the same however long the history is.
-    /// A last record that fails its checksum is put aside with a warning; a bad snapshot falls back to the one before.
+    /// Only the records after the newest sound snapshot are read, so the cost of a start doesn't grow with
+    /// the history. A last record with a wrong checksum is put aside with a warning; after a bad snapshot,
+    /// the one before is used.
     ///
     /// # Errors
-    /// [`Error::InUse`] if another process holds the folder; [`Error::Corrupt`] if a record is damaged that isn't the last, or
-    /// was committed; [`Error::TailLost`] if committed records are missing;
-    /// [`Error::Damaged`] if the file is; [`Error::NewerSchema`]; otherwise what the disk said.
+    /// [`Error::InUse`] if another process holds the folder; [`Error::Corrupt`] if a damaged record isn't the
+    /// last, or was committed; [`Error::TailLost`] if committed records are missing; [`Error::Damaged`] if
+    /// the file is damaged; [`Error::NewerSchema`]; otherwise the I/O error.
     pub fn open(folder: &Path, options: Options) -> Result<(Journal, Recovered), Error> {
         let folder = HeldFolder::hold(folder)?;
         let mut identity = Identity::open(folder.path())?;
@@ -133,9 +136,15 @@ impl Journal {
         let log = options.accept_loss_after.map(|_| folder.keep_log_aside()).transpose()?.flatten();
         let opened = open_sound(&database, anchored, options);
         let has_lost = opened.as_ref().is_ok_and(|(_, found)| found.recovered.has_given_up());
-        if let Some(unused) = log.as_ref().filter(|_| !has_lost) {
-            // A copy that stays does no harm.
-            let _ = std::fs::remove_file(unused);
+        // After any other error the loss may have been committed.
+        let is_refused = matches!(opened, Err(Error::Corrupt { .. } | Error::TailLost { .. }));
+        if let Some(copy) = &log {
+            // A log that can't be removed does no harm.
+            let _ = match has_lost {
+                true => folder.remove_oldest_logs(copy),
+                false if opened.is_ok() || is_refused => std::fs::remove_file(copy),
+                false => Ok(()),
+            };
         }
         let (connection, mut found) = opened?;
         found.recovered.warnings.extend(log.filter(|_| has_lost).map(|path| Warning::LogKept { path }));
@@ -161,21 +170,22 @@ impl Journal {
         Ok((journal, found.recovered))
     }
 
-    /// Opens the database of a poisoned journal again, if it can be read and written now, and returns what is durable. The folder
-    /// stays held. Nothing that was answered with a failure may be assumed: the writer starts from what is returned.
+    /// Reopens the database of a poisoned journal, if it can be read and written now, and returns the durable
+    /// state. The folder stays locked. A batch whose commit failed may or may not be durable, so the writer
+    /// starts from the returned state.
     ///
-    /// If it is full, the records that a start doesn't need make room: `state_of` says what a snapshot of what was recovered is,
-    /// after which it needs none.
+    /// In a full journal, the records that a start doesn't need make room. `state_of` encodes the recovered
+    /// state as a snapshot, after which a start needs no records.
     ///
     /// # Errors
-    /// Those of [`Journal::open`], and what the disk said when it was written to; the journal stays poisoned then.
+    /// Those of [`Journal::open`], and the error of a failed write; the journal then stays poisoned.
     pub fn reopen(
         &mut self,
         options: Options,
         state_of: &dyn Fn(&Recovered) -> Option<Vec<u8>>,
     ) -> Result<Recovered, Error> {
         let failed = |error| Error::from_sqlite(&self.database, error);
-        // Closes the connection that failed: it may hold locks, and what it remembers of the file is worth nothing.
+        // Closes the failed connection: it may hold locks, and its cached view of the file is unreliable.
         self.connection = Connection::open_in_memory().map_err(failed)?;
         let anchored = Anchor::read(self.folder.path())?;
         let (mut connection, mut found) = open_sound(&self.database, anchored, options)?;
@@ -199,7 +209,8 @@ impl Journal {
         Ok(found.recovered)
     }
 
-    /// Writes a snapshot of all that is durable, archives what it covers, and returns where the database's records begin then.
+    /// Writes a snapshot of the durable state, archives the records that it covers, and returns the new start
+    /// of the database's records.
     fn make_room(&self, connection: &mut Connection, head: Head, state: &[u8]) -> Result<Head, Error> {
         Snapshots::of(&self.database).write(head, state)?;
         let archive = Archive::of(&self.database);
@@ -207,35 +218,36 @@ impl Journal {
         make_room(connection, order)
     }
 
-    /// The last record.
+    /// Returns the number of the last record.
     #[must_use]
     pub fn last(&self) -> Sequence {
         self.head.sequence
     }
 
-    /// The end of the chain.
+    /// Returns the end of the chain.
     pub(super) fn head(&self) -> Head {
         self.head
     }
 
-    /// The database file.
+    /// Returns the path of the database file.
     pub(super) fn database(&self) -> &Path {
         &self.database
     }
 
-    /// Why nothing is written any more, if so.
+    /// Returns the failure that poisoned the journal, if it is poisoned.
     #[must_use]
     pub fn poison(&self) -> Option<&str> {
         self.poison.as_deref()
     }
 
-    /// The folder that this one is a copy of, until [`Journal::own_folder`]: what runs belongs to that one.
+    /// Returns the original's path if this folder is a copy, until [`Journal::own_folder`]: running jobs
+    /// belong to the original.
     #[must_use]
     pub fn original(&self) -> Option<&Path> {
         self.identity.original()
     }
 
-    /// From now on the folder is no copy but itself.
+    /// Makes this folder an original rather than a copy.
     ///
     /// # Errors
     /// [`Error::Folder`].
@@ -243,18 +255,18 @@ impl Journal {
         self.identity.own()
     }
 
-    /// A handle for reading, which outlives a poisoned writer.
+    /// Returns a handle for reading, which outlives a poisoned writer.
     #[must_use]
     pub fn reader(&self) -> Reader {
         Reader::new(self.database.clone())
     }
 
-    /// Appends the records, writes the read models and makes both durable with one fsync. On return they are on disk.
+    /// Appends the records, writes the read models and makes both durable with one fsync before it returns.
     ///
     /// # Errors
-    /// Whatever the error, nothing of the batch is visible and the journal is poisoned, because the writer's memory is now
-    /// ahead of the disk: every later call answers [`Error::Poisoned`]. After a failed fsync the batch may come back at
-    /// the next start; its sender was told of a failure, not of a refusal.
+    /// After any error nothing of the batch is visible, and the journal is poisoned because the writer's
+    /// memory is ahead of the disk: every later call returns [`Error::Poisoned`]. After a failed fsync the
+    /// batch may come back at the next start; its sender was told of a failure, not of a refusal.
     pub fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
         self.refuse_if_poisoned()?;
         let given_out = self.given_out.max(batch.given_out);
@@ -271,7 +283,7 @@ impl Journal {
         Ok(CommitInfo { last: self.head.sequence, appended })
     }
 
-    /// Removes some of what the archive has, or what newer snapshots make useless, without a batch: for when there is none.
+    /// Deletes some archived records and superseded snapshots without a batch, for idle times.
     ///
     /// # Errors
     /// As [`Journal::commit`].
@@ -282,10 +294,11 @@ impl Journal {
         self.commit(Batch { records: &[], given_out: self.given_out, read_models: &mut |_| Ok(()) }).map(|_| ())
     }
 
-    /// Saves the writer's state after the last record, and forgets all but the last two snapshots. Records stay.
+    /// Saves the writer's state after the last record, and removes all but the last two snapshots. Records
+    /// stay.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::Folder`]; the journal goes on without it.
+    /// [`Error::TooLarge`] or [`Error::Folder`]; the journal continues without the snapshot.
     pub fn write_snapshot(&mut self, body: &[u8]) -> Result<(), Error> {
         self.refuse_if_poisoned()?;
         let sequence = self.order_snapshot().write(body)?;
@@ -293,8 +306,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes the anchor durable against a power cut. To be called once a second or so; after a kill of the process alone the
-    /// anchor is exact anyway.
+    /// Makes the anchor durable against a power cut. Called about once a second; after a kill of only the
+    /// process the anchor is exact anyway.
     pub fn sync_anchor(&mut self) {
         match self.anchor.sync() {
             Ok(()) => self.kept.anchored = self.head.sequence,
@@ -304,13 +317,13 @@ impl Journal {
         }
     }
 
-    /// From now on the journal counts as nearly full.
+    /// Makes the journal count as nearly full.
     #[cfg(test)]
     pub(crate) fn press(&mut self) {
         self.kept.room.max = self.kept.room.used;
     }
 
-    /// Keeps a snapshot as earlier releases did.
+    /// Stores a snapshot as earlier releases did.
     #[cfg(test)]
     pub(super) fn keep_in_table(&mut self, body: &[u8]) {
         let Head { sequence, checksum } = self.head;
@@ -319,14 +332,15 @@ impl Journal {
         self.connection.execute(insert, params![sequence.to_sql(), body, checksum.0, sum]).expect("there is room");
     }
 
-    /// From now on the database can't grow, as on a disk that is full.
+    /// Stops the database from growing, as on a full disk.
     #[cfg(test)]
     pub(crate) fn fill_disk(&self) {
         let pages: i64 = self.connection.query_row("PRAGMA page_count", [], |row| row.get(0)).expect("it is open");
         self.connection.pragma_update(None, "max_page_count", pages).expect("it is open");
     }
 
-    /// A failure to write the anchor takes nothing from what was committed: only a loss of it might not show.
+    /// Updates the anchor. A failure doesn't affect committed records; only a later loss of them might go
+    /// unnoticed.
     fn note_anchor(&mut self) {
         if let Err(error) = self.anchor.note(Anchored { head: self.head, given_out: self.given_out }) {
             warn!(%error, "the journal's anchor can't be written; a loss of the last records might not show");
@@ -337,16 +351,16 @@ impl Journal {
         self.poison.clone().map_or(Ok(()), |cause| Err(Error::Poisoned { cause }))
     }
 
-    /// Remembers the cause, and keeps SQLite from touching the database when it is closed.
+    /// Stores the cause, and keeps SQLite from changing the database when it is closed.
     fn poisoned_by(&mut self, error: Error) -> Error {
         let cause = error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
         self.poison = Some(cause);
-        // If even this fails, closing copies only what an earlier fsync covered.
+        // If this fails, closing copies only frames that an earlier fsync covered.
         let _ = checkpoint_on_close(&self.connection, false);
         error
     }
 
-    /// The write-ahead log has grown by what others wrote.
+    /// Counts bytes that others added to the write-ahead log.
     pub(super) fn note_written(&mut self, written: Bytes) {
         self.bytes_since_checkpoint = self.bytes_since_checkpoint.saturating_add(written.0);
     }
@@ -359,8 +373,8 @@ impl Journal {
         }
     }
 
-    /// Copies the write-ahead log into the database as far as readers allow. Done here rather than by SQLite on its own,
-    /// which would hide a failure. What was committed before is durable in the log either way, so only the next commit fails.
+    /// Checkpoints the write-ahead log as far as readers allow. SQLite's automatic checkpoint would hide a
+    /// failure. Committed batches are durable in the log either way, so only the next commit fails.
     fn checkpoint(&mut self) {
         self.commits_since_checkpoint = 0;
         self.bytes_since_checkpoint = 0;
@@ -372,7 +386,7 @@ impl Journal {
     }
 }
 
-/// Opens a database and verifies what is needed to start. Closing the connection still changes nothing.
+/// Opens a database and verifies the part that a start needs. Closing the connection still changes nothing.
 fn open_sound(database: &Path, anchored: Option<Anchored>, options: Options) -> Result<(Connection, Found), Error> {
     let failed = |error| Error::from_sqlite(database, error);
     let mut connection = connect(database).map_err(failed)?;
@@ -382,7 +396,7 @@ fn open_sound(database: &Path, anchored: Option<Anchored>, options: Options) -> 
     Ok((connection, found))
 }
 
-/// A database that can't be written anew is as good as before: only its file never shrinks.
+/// Enables shrinking. On failure the database works as before, and only its file never shrinks.
 fn may_shrink(connection: &Connection) -> bool {
     adopt(connection).unwrap_or_else(|error| {
         warn!(%error, "the journal's database can't be written anew so that it can shrink");
@@ -390,8 +404,8 @@ fn may_shrink(connection: &Connection) -> bool {
     })
 }
 
-/// Writes through to the disk after a failure. What the write-ahead log holds is copied into the database and synced: after a
-/// failed fsync the log may be readable and yet not be on the disk. Then some room is taken and given back.
+/// Proves that the disk can be written after a failure: checkpoints the write-ahead log with a sync, because
+/// after a failed fsync the log may be readable but not durable, then allocates some room and frees it.
 fn prove_writable(connection: &mut Connection) -> rusqlite::Result<()> {
     let is_busy: bool = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;
     if is_busy {
@@ -405,7 +419,7 @@ fn prove_writable(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.execute_batch("DROP TABLE room")
 }
 
-/// Until the journal has proved sound, closing it changes nothing.
+/// Opens a connection that changes nothing when it is closed, until the journal has proved sound.
 pub(super) fn connect(database: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(database, flags)?;
@@ -420,7 +434,7 @@ fn checkpoint_on_close(connection: &Connection, wanted: bool) -> rusqlite::Resul
 
 fn configure(connection: &Connection, bytes_max: Bytes) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "WAL")?;
-    // FULL: the write-ahead log is synced by every commit. NORMAL would sync it only at checkpoints.
+    // FULL: every commit syncs the write-ahead log. NORMAL would sync it only at checkpoints.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT.cast_signed())?;

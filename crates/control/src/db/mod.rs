@@ -1,14 +1,20 @@
-//! The journal and the read models: one SQLite file, in the data folder or in a folder of its own on a local disk.
+//! The journal and the read models: one SQLite file, in the data folder or in a folder of its own on a local
+//! disk.
 //!
-//! One thread owns the [`Journal`] and commits batches: the records and the read-model rows of a batch become durable
-//! together, with one fsync (group commit). HTTP handlers read through a [`Reader`], which sees only what is durable.
+//! One thread owns the [`Journal`] and commits batches: the records of a batch and its read-model rows become
+//! durable together, with one fsync (group commit). HTTP handlers read through a [`Reader`], which sees only
+//! durable state.
 //!
-//! Keeps A-3 (replaying the records gives the state before the crash: they are numbered without gaps and each checksum
-//! covers the one before), A-14 (an anchor beside the database tells a journal that lost its tail from a whole one), A-7 (after a failed commit the journal is poisoned and says so), A-9 (bodies are opaque,
-//! versioned by whoever writes them; the schema has its own version) and A-10 (records, batches, snapshots, the write-ahead
-//! log and the file have limits).
+//! Keeps these invariants:
+//! - replaying the records gives the state before the crash. Records are numbered without gaps, and each
+//!   checksum covers the one before.
+//! - an anchor beside the database distinguishes a journal that lost its tail from a whole one.
+//! - after a failed commit the journal is poisoned: every later write is refused with that error, until
+//!   the journal is reopened.
+//! - bodies are opaque here and versioned by their writer; the schema has its own version.
+//! - records, batches, snapshots, the write-ahead log and the file have limits.
 //!
-//! What a start does about damage: see [`Journal::open`].
+//! [`Journal::open`] says how a start handles damage.
 
 mod anchor;
 mod anew;

@@ -1,11 +1,11 @@
-//! File systems that a journal can't be on. SQLite's write-ahead log needs memory that all its users share and locks that
-//! hold, which network file systems don't give (<https://www.sqlite.org/wal.html>).
+//! File systems that can't hold a journal. SQLite's write-ahead log needs shared memory and reliable locks,
+//! which network file systems don't provide (<https://www.sqlite.org/wal.html>).
 
 use std::path::Path;
 
 use super::Error;
 
-/// The magic numbers of `statfs(2)` by which Linux names network and cluster file systems.
+/// Magic numbers in `statfs(2)` of Linux's network and cluster file systems.
 const NETWORK_FILE_SYSTEMS: [(u32, &str); 13] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -22,7 +22,7 @@ const NETWORK_FILE_SYSTEMS: [(u32, &str); 13] = [
     (0x2bad_1dea, "WekaFS"),
 ];
 
-/// Refuses a folder on a file system that a journal can't be on.
+/// Refuses a folder on a network file system.
 pub(super) fn refuse_network(folder: &Path) -> Result<(), Error> {
     let status = rustix::fs::statfs(folder);
     let status = status.map_err(|source| Error::Folder { path: folder.to_owned(), source: source.into() })?;
@@ -32,9 +32,9 @@ pub(super) fn refuse_network(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// The name of a network file system; none for any other.
+/// Returns the name of a network file system, or `None` for any other.
 fn network_file_system(magic: u64) -> Option<&'static str> {
-    // Some kernels extend the sign of these 32 bits.
+    // Some kernels sign-extend these 32 bits.
     let found = NETWORK_FILE_SYSTEMS.iter().find(|(known, _)| u64::from(*known) == magic & 0xffff_ffff);
     found.map(|(_, name)| *name)
 }

@@ -1,4 +1,5 @@
-//! Read-only connections for everyone but the writer. They run beside it and see only what is durable.
+//! Read-only connections for everyone but the writer. They run concurrently with it and see only durable
+//! state.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +16,14 @@ use super::recovery::stored_record;
 use super::snapshots::Snapshots;
 use super::{Error, Record, Sequence};
 
-/// How many idle connections are kept open.
+/// The most idle connections kept open.
 const IDLE_MAX: usize = 8;
 
-/// How long a query waits for the moment in which the write-ahead log is reset.
+/// How long a query waits while the write-ahead log is reset.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads the journal and the read models. Cheap to clone and safe to share; a query blocks, so run it where that is allowed.
+/// Reads the journal and the read models. Cheap to clone and safe to share. A query blocks, so run it where
+/// blocking is allowed.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pool: Arc<Pool>,
@@ -38,10 +40,10 @@ impl Reader {
         Reader { pool: Arc::new(Pool { database, idle: Mutex::default() }) }
     }
 
-    /// Reads the journal of a data folder, whoever holds it.
+    /// Opens the journal of a data folder for reading, whether or not a process holds it.
     ///
     /// # Errors
-    /// [`Error::Folder`] if there is none.
+    /// [`Error::Folder`] if there is no journal.
     pub fn open(folder: &Path) -> Result<Reader, Error> {
         let database = folder.join(DATABASE);
         match std::fs::metadata(&database) {
@@ -50,7 +52,7 @@ impl Reader {
         }
     }
 
-    /// Runs `query` in a read transaction: all its statements see the same, durable state.
+    /// Runs `query` in a read transaction: all its statements see the same durable state.
     ///
     /// # Errors
     /// [`Error::Damaged`] or [`Error::Storage`]. A poisoned journal can still be read.
@@ -58,28 +60,29 @@ impl Reader {
         self.pool.read(query).map_err(|error| Error::from_sqlite(&self.pool.database, error))
     }
 
-    /// What SQLite said of this database.
+    /// Returns SQLite's error with this database's path.
     pub(crate) fn failed(&self, error: rusqlite::Error) -> Error {
         Error::from_sqlite(&self.pool.database, error)
     }
 
-    /// How large the database file is, if it can be looked at.
+    /// Returns the size of the database file, if it can be read.
     #[must_use]
     pub fn size(&self) -> Option<Bytes> {
         std::fs::metadata(&self.pool.database).ok().map(|metadata| Bytes(metadata.len()))
     }
 
-    /// Runs one statement that leaves the database as it is, outside of a transaction.
+    /// Runs one statement that doesn't change the database, outside of a transaction.
     pub(super) fn execute(&self, sql: &str, argument: &str) -> Result<(), Error> {
         let executed = self.pool.open().and_then(|connection| connection.execute(sql, [argument]));
         executed.map(|_| ()).map_err(|error| Error::from_sqlite(&self.pool.database, error))
     }
 
-    /// Up to `count_max` records after `after`, in order, each checked against the one before; for audits and simulations.
-    /// Those that have left the database are read from the archive.
+    /// Returns up to `count_max` records after `after`, in order, each verified against the one before; for
+    /// audits and simulations. Archived records are read from the archive.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the chain breaks, [`Error::History`] where the archive isn't whole, besides those of [`Reader::read`].
+    /// [`Error::Corrupt`] where the chain breaks, [`Error::History`] where the archive is damaged, and those
+    /// of [`Reader::read`].
     pub fn history(&self, after: Sequence, count_max: u32) -> Result<Vec<Record>, Error> {
         let count_max = usize::try_from(count_max).expect("usize holds a u32 on Linux");
         let read = |transaction: &Transaction<'_>| {
@@ -89,7 +92,7 @@ impl Reader {
             let stored = records_after(transaction, from, count_max.saturating_sub(archived))?;
             Ok((base, head_at(transaction, from)?, stored))
         };
-        // The database first: what has left it by then is in the archive.
+        // The database first: records that have left it by then are in the archive.
         let (base, mut head, mut stored) = self.read(read)?;
         if after < base.sequence {
             let archive = Archive::of(&self.pool.database);
@@ -107,7 +110,7 @@ impl Reader {
                 what,
             })?;
             if head.sequence == base.sequence {
-                // The archive may be another journal's.
+                // The archive may belong to another journal.
                 Archive::of(&self.pool.database).linked(base, head)?;
             }
             records.push(row.record);
@@ -115,7 +118,7 @@ impl Reader {
         Ok(records)
     }
 
-    /// The oldest sound state of the writer that covers a record, and the last record that it covers.
+    /// Returns the oldest sound snapshot that covers a record: its last record, and the writer's state.
     ///
     /// # Errors
     /// Those of [`Reader::read`].
@@ -147,13 +150,14 @@ impl Pool {
         Ok(connection)
     }
 
-    /// A panic in a query loses its connection, never the list.
+    /// A panic in a query loses its connection, but never the list.
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The chain's state at a record, or none if the database has no such record or its checksum is not one.
+/// Returns the chain's state at a record, or `None` if the database has no such record or its checksum has a
+/// wrong length.
 pub(super) fn head_at(transaction: &Transaction<'_>, sequence: Sequence) -> rusqlite::Result<Option<Head>> {
     let base = base_of(transaction)?;
     if sequence == base.sequence {
@@ -166,7 +170,7 @@ pub(super) fn head_at(transaction: &Transaction<'_>, sequence: Sequence) -> rusq
     Ok(checksum.map(|checksum| Head { sequence, checksum }))
 }
 
-/// Up to `count_max` records of the database after `after`, as they are stored.
+/// Returns up to `count_max` records of the database after `after`, as stored.
 pub(super) fn records_after(
     transaction: &Transaction<'_>,
     after: Sequence,
@@ -179,9 +183,9 @@ pub(super) fn records_after(
     statement.query_map((after.to_sql(), count_max), stored_record)?.collect()
 }
 
-/// The chain where the database's records begin: what is before has left it for the archive.
+/// Returns the chain where the database's records begin; earlier records are in the archive.
 pub(super) fn base_of(transaction: &Connection) -> rusqlite::Result<Head> {
-    // A database that no control plane of this release has opened yet has no such table.
+    // A database that no control plane of this release has opened has no such table.
     let is_there = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'archived'";
     if transaction.query_row(is_there, [], |_| Ok(())).optional()?.is_none() {
         return Ok(Head::empty());

@@ -1,5 +1,5 @@
-//! What the journal is made of: numbered records, each checksum covering the one before, so that a change, a gap or a
-//! swap anywhere shows.
+//! The journal's records. They are numbered, and each checksum covers the record before, so that any change,
+//! gap or swap is detected.
 
 use std::fmt;
 
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 pub struct Sequence(pub u64);
 
 impl Sequence {
-    /// Before the first record.
+    /// The position before the first record.
     pub const ZERO: Sequence = Sequence(0);
 
-    /// The one after.
+    /// Returns the next number.
     #[must_use]
     pub fn next(self) -> Self {
         Sequence(self.0 + 1)
@@ -39,22 +39,22 @@ impl fmt::Display for Sequence {
 /// One durable entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number.
+    /// The record's number.
     pub sequence: Sequence,
     /// When it happened, by the control plane's clock.
     pub at: Timestamp,
-    /// What happened, in the writer's own versioned encoding.
+    /// The content, in the writer's own versioned encoding.
     pub body: Vec<u8>,
 }
 
-/// The first half of a BLAKE3 hash: 128 bits are plenty against decay, which is all this guards against.
+/// The first half of a BLAKE3 hash: it guards only against decay, for which 128 bits are plenty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Checksum(pub(super) [u8; Checksum::BYTES]);
 
 impl Checksum {
     pub(super) const BYTES: usize = 16;
 
-    /// What the first record's checksum covers in place of a predecessor's.
+    /// Returns the value that the first record's checksum covers in place of a predecessor's.
     pub(super) fn of_nothing() -> Self {
         Checksum::of(&[b"gangline journal 1"])
     }
@@ -67,12 +67,13 @@ impl Checksum {
         Checksum::of(&[b"gangline snapshot 1", &record.0, &sequence.0.to_le_bytes(), body])
     }
 
-    /// Of a line of the anchor.
+    /// Returns the checksum of a line of the anchor.
     pub(super) fn of_anchor(line: &[u8]) -> Self {
         Checksum::of(&[b"gangline anchor 1", line])
     }
 
-    /// Every part but the last has a fixed length, so the parts cannot be confused.
+    /// Hashes the parts. Every part but the last has a fixed length, so different parts can't give the same
+    /// bytes.
     fn of(parts: &[&[u8]]) -> Self {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
@@ -84,15 +85,15 @@ impl Checksum {
     }
 }
 
-/// A row of `records` as read, not yet trusted.
+/// An unverified row of `records`.
 #[derive(Clone, Debug)]
 pub(super) struct StoredRecord {
     pub(super) record: Record,
-    /// As stored: of another length than a checksum's if damaged.
+    /// The stored bytes; a damaged checksum may have another length.
     pub(super) checksum: Vec<u8>,
 }
 
-/// The end of the chain so far.
+/// The end of the chain so far: the last record's number and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub(super) sequence: Sequence,
@@ -100,18 +101,18 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Of a journal without records.
+    /// Returns the head of a journal without records.
     pub(super) fn empty() -> Self {
         Head { sequence: Sequence::ZERO, checksum: Checksum::of_nothing() }
     }
 
-    /// The head after a record that belongs here.
+    /// Returns the head after a new record.
     pub(super) fn extended(self, at: Timestamp, body: &[u8]) -> Head {
         let sequence = self.sequence.next();
         Head { sequence, checksum: Checksum::of_record(self.checksum, sequence, at, body) }
     }
 
-    /// The head after `stored`, or what is wrong with it.
+    /// Returns the head after `stored`, or the defect of `stored`.
     pub(super) fn checked(self, stored: &StoredRecord) -> Result<Head, &'static str> {
         let after = self.extended(stored.record.at, &stored.record.body);
         if stored.record.sequence != after.sequence {

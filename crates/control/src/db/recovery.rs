@@ -1,5 +1,5 @@
-//! What a start finds in the journal, and what it does about damage: a bad last record is put aside with a warning, damage
-//! before it, or a tail that was committed and is missing, refuses to start until somebody accepts the loss by name (A-3, A-14).
+//! Recovery at a start. A bad last record is put aside with a warning. Damage before it, or a missing
+//! committed tail, prevents the start until the user accepts the loss by naming its record (A-3, A-14).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,25 +16,25 @@ use super::record::{Head, StoredRecord};
 use super::snapshots::Snapshots;
 use super::{Error, Record, Sequence};
 
-/// How many snapshots are kept: the newest, and one to fall back to.
+/// The number of snapshots kept: the newest, and one to fall back to.
 pub(super) const SNAPSHOTS_KEPT: u32 = 2;
 
-/// What the control plane rebuilds its state from.
+/// The durable state from which the control plane rebuilds its own.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The newest sound snapshot.
     pub snapshot: Option<Snapshot>,
-    /// Every record after it, in order and without gaps.
+    /// All records after the snapshot, in order and without gaps.
     pub records: Vec<Record>,
-    /// The last job id that was given out, if there was an anchor that knows: ids up to this one are never given out again, whatever
-    /// the records say.
+    /// The highest job id given out, if a readable anchor knows it: ids up to this one are never given out
+    /// again, whatever the records say.
     pub given_out: Option<JobId>,
-    /// Damage that was put right; to be logged and shown.
+    /// Repaired damage, to be logged and shown.
     pub warnings: Vec<Warning>,
 }
 
 impl Recovered {
-    /// Whether records were put aside whose read-model rows are still there. If so, rebuild the read models.
+    /// Reports whether read-model rows remain of records that were put aside. If so, rebuild the read models.
     #[must_use]
     pub fn are_read_models_ahead(&self) -> bool {
         self.warnings
@@ -42,7 +42,7 @@ impl Recovered {
             .any(|warning| matches!(warning, Warning::LastRecordDropped { .. } | Warning::LossAccepted { .. }))
     }
 
-    /// Whether committed records were given up, as asked.
+    /// Reports whether committed records were given up, as the user asked.
     pub(super) fn has_given_up(&self) -> bool {
         let is_loss = |warning: &Warning| matches!(warning, Warning::LossAccepted { .. } | Warning::TailGivenUp { .. });
         self.warnings.iter().any(is_loss)
@@ -52,51 +52,52 @@ impl Recovered {
 /// The writer's state after a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The last record it covers.
+    /// The last record that the state covers.
     pub sequence: Sequence,
     /// The state, in the writer's own versioned encoding.
     pub body: Vec<u8>,
 }
 
-/// Damage that did not keep the journal from opening.
+/// Damage that didn't prevent the journal from opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
     /// The last record was torn or changed; it is kept in the table `dropped`.
     LastRecordDropped {
-        /// The record.
+        /// The record's number.
         sequence: Sequence,
-        /// What was wrong with it.
+        /// The defect.
         what: &'static str,
     },
-    /// Damage before the end was given up, as [`super::Options::accept_loss_after`] asked; it is kept in `dropped`.
+    /// Records after damage were given up, as [`super::Options::accept_loss_after`] asked; they are kept in
+    /// `dropped`.
     LossAccepted {
-        /// The last record that counts.
+        /// The last sound record.
         last_sound: Sequence,
-        /// How many records were put aside.
+        /// The number of records put aside.
         records: usize,
     },
-    /// Committed records are missing, or others are in their place, which was given up as asked.
+    /// Committed records are missing or replaced by others, and the user accepted the loss.
     TailGivenUp {
-        /// The last record that counts.
+        /// The last remaining record.
         last: Sequence,
         /// The last record that had been committed.
         anchored: Sequence,
-        /// The last job id that had been given out.
+        /// The highest job id given out by then.
         given_out: JobId,
     },
-    /// The write-ahead log as it was before a loss was given up: what can be rescued of the lost records is in there.
+    /// The write-ahead log was copied before a loss was accepted; lost records may be rescued from the copy.
     LogKept {
-        /// The copy.
+        /// The copy's path.
         path: PathBuf,
     },
-    /// There is no anchor that can be read beside a journal with records: whether its tail is missing can't be told.
+    /// A journal with records has no readable anchor, so a missing tail can't be detected.
     NoAnchor,
-    /// A snapshot failed its checksum; an older one, or the whole journal, was read instead.
+    /// A snapshot had a wrong checksum; an older one, or the whole journal, was read instead.
     SnapshotDropped {
-        /// The last record it covered.
+        /// The last record that it covered.
         sequence: Sequence,
     },
-    /// [`super::Options::accept_loss_after`] was given although nothing is lost; it did nothing.
+    /// [`super::Options::accept_loss_after`] was given, but nothing is lost; it had no effect.
     NothingToAccept,
 }
 
@@ -126,18 +127,18 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What a start found.
+/// The findings of a start.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) recovered: Recovered,
     /// The end of the chain.
     pub(super) head: Head,
-    /// Where the database's records begin.
+    /// The chain where the database's records begin.
     pub(super) base: Head,
     pub(super) begin: Begin,
 }
 
-/// Reads and verifies what is needed to start, and puts damage aside where that is allowed.
+/// Reads and verifies the part that a start needs, and puts damage aside where that is allowed.
 pub(super) fn recover(
     connection: &mut Connection,
     path: &Path,
@@ -190,8 +191,8 @@ pub(super) fn recover(
     Ok(Found { recovered, head, base, begin })
 }
 
-/// Reads the records from `start` on that have left the database, if a start needs them because no newer snapshot is sound, and
-/// returns the chain where the database's records follow.
+/// Reads archived records from `start` on, if a start needs them because no newer snapshot is sound. Returns
+/// the chain where the database's records follow.
 fn read_archive(
     transaction: &Transaction<'_>,
     archive: &Archive,
@@ -227,7 +228,8 @@ fn read_archive(
     if start.sequence <= base.sequence { archive.linked(base, head).map(|()| base) } else { Ok(start) }
 }
 
-/// What is missing after `head`, and the last job id of it: by the anchor, or by a segment or snapshot that has come further.
+/// Returns the loss after `head` and its last job id, if the anchor, a segment or a snapshot has come
+/// further.
 fn lost(
     transaction: &Transaction<'_>,
     archive: &Archive,
@@ -242,14 +244,14 @@ fn lost(
     Ok((furthest > head.sequence).then_some((furthest, given_out)))
 }
 
-/// The journal goes on after `head`, and the archive has more: what the database needs of the segment that `head` is in comes back
-/// into it, so that the segment can be put aside.
+/// Copies archived records back into the database if their segment reaches beyond `head`, so that the segment
+/// can be put aside.
 fn take_back(transaction: &Transaction<'_>, archive: &Archive, head: Head) -> Result<(), Error> {
     let failed = |error| archive.failed(error);
     let base = base_of(transaction).map_err(failed)?;
     let is_needed = |range: &Range| range.last > head.sequence && range.has(base.sequence);
     let Some(range) = archive.segments()?.into_iter().find(is_needed) else { return Ok(()) };
-    // One that can't be read has nothing to give.
+    // An unreadable segment has nothing to copy.
     let Ok(contents) = archive.read(range) else { return Ok(()) };
     for StoredRecord { record, checksum } in &contents.records {
         if record.sequence <= base.sequence {
@@ -262,7 +264,7 @@ fn take_back(transaction: &Transaction<'_>, archive: &Archive, head: Head) -> Re
     set_base(transaction, contents.before).map_err(failed)
 }
 
-/// Removes what crashes left and what isn't sound, and puts aside what lies beyond a loss that was accepted.
+/// Removes unfinished and unsound files, and puts aside what lies beyond an accepted loss.
 fn tidy(snapshots: &Snapshots, archive: &Archive, (begin, accepted): (&Begin, Option<Sequence>)) -> Result<(), Error> {
     snapshots.tidy()?;
     archive.tidy()?;
@@ -272,8 +274,7 @@ fn tidy(snapshots: &Snapshots, archive: &Archive, (begin, accepted): (&Begin, Op
     archive.segments()?.into_iter().filter(|range| range.last > last).try_for_each(|range| archive.put_aside(range))
 }
 
-/// Refuses a database whose pages don't fit together, as after a loss of the log when only part of it had been copied into the
-/// database.
+/// Refuses a database with inconsistent pages, as after the loss of a partly checkpointed log.
 fn refuse_malformed(transaction: &Transaction<'_>, path: &Path) -> Result<(), Error> {
     let verdict: rusqlite::Result<String> = transaction.query_row("PRAGMA quick_check(1)", [], |row| row.get(0));
     match verdict.map_err(|error| Error::from_sqlite(path, error))?.as_str() {
@@ -282,23 +283,23 @@ fn refuse_malformed(transaction: &Transaction<'_>, path: &Path) -> Result<(), Er
     }
 }
 
-/// Whether a journal that ends at `head` has the record that its anchor names.
+/// Reports whether a journal that ends at `head` has the record that its anchor names.
 fn reaches(transaction: &Transaction<'_>, archive: &Archive, (head, anchored): (Head, Head)) -> rusqlite::Result<bool> {
     if anchored.sequence >= head.sequence {
         return Ok(anchored == head);
     }
     let base = base_of(transaction)?;
     if anchored.sequence < base.sequence {
-        // A segment that can't be read says nothing against it.
+        // An unreadable segment is no evidence of a loss.
         return Ok(archive.head_at(anchored.sequence, base.sequence).map_or(true, |found| found == Some(anchored)));
     }
     Ok(head_at(transaction, anchored.sequence)? == Some(anchored))
 }
 
-/// The first record that cannot be trusted.
+/// The first record that can't be trusted.
 struct Damage {
     what: &'static str,
-    /// It is there, and nothing comes after it: torn, rather than corrupted history.
+    /// Whether the record exists and is the last: torn, rather than corrupted history.
     is_last: bool,
 }
 
@@ -333,9 +334,9 @@ pub(super) fn stored_record(row: &Row<'_>) -> rusqlite::Result<StoredRecord> {
     Ok(StoredRecord { record, checksum: row.get(3)? })
 }
 
-/// Puts aside what follows the last sound record if that is allowed: a torn last record that nobody was told of, or a loss that
-/// was accepted. The accepted loss has to name the very record: a flag
-/// left behind in a unit file must not throw away a later day's history.
+/// Puts aside what follows the last sound record, if that is allowed: a torn last record whose commit was
+/// never confirmed, or an accepted loss. The accepted loss must name the exact record: a flag left in a unit
+/// file must not discard a later day's history.
 fn put_right(
     transaction: &Transaction<'_>,
     damage: &Damage,
@@ -353,7 +354,7 @@ fn put_right(
     }))
 }
 
-/// Puts the database's records after one aside, and counts them.
+/// Puts the database's records after `last_sound` aside and returns their number.
 fn put_aside(transaction: &Transaction<'_>, last_sound: Sequence, reason: &str) -> rusqlite::Result<usize> {
     transaction.execute(
         "INSERT INTO dropped (sequence, at_unix_nanos, body, checksum, reason)

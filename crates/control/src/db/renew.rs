@@ -1,5 +1,6 @@
-//! A journal's database written anew beside the old one, which then takes its place: what isn't damaged is copied, the read models are
-//! written by the caller. Whatever page of the old file is malformed, the new one is sound, and the old one is kept.
+//! Rewrites a journal's database into a new file that replaces the old one. Other tables are copied as far as
+//! they can be read, and the caller writes the read models. Whatever page of the old file is malformed, the new file is sound; the
+//! old one is kept.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,32 +15,32 @@ use super::record::Head;
 use super::snapshots::Snapshots;
 use super::{Error, Reader, Sequence, schema};
 
-/// Where the old database is kept.
+/// Name under which the old database is kept.
 const BEFORE: &str = "journal.sqlite.before-rebuild";
-/// Tables that aren't copied as they are: the caller writes them.
+/// Tables that aren't copied: the caller writes them.
 const WRITTEN: [&str; 6] = ["jobs", "sweeps", "ledger", "samples", "curves", "answers"];
-/// Copied as far as they can be read: nothing follows from what is missing.
+/// Tables that are copied as far as they can be read: nothing depends on the missing rows.
 const DISPENSABLE: [&str; 2] = ["dropped", "snapshots"];
-/// Ranges tried until what is left is given up.
+/// The most ranges tried before the rest is given up.
 const TRIES_MAX: u32 = 2_000;
 
-/// A journal that no control plane works on.
+/// A journal that no control plane holds.
 #[derive(Debug)]
 pub struct Offline {
     folder: HeldFolder,
 }
 
-/// A state of the engine to be stored.
+/// An engine state to be stored.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSnapshot<'a> {
-    /// The last record it covers.
+    /// The last record that the state covers.
     pub sequence: Sequence,
-    /// In the writer's own encoding.
+    /// The state, in the writer's own encoding.
     pub body: &'a [u8],
 }
 
 impl Offline {
-    /// Takes a folder that has a journal.
+    /// Locks a folder that has a journal.
     ///
     /// # Errors
     /// [`Error::InUse`] if a control plane holds it; [`Error::Folder`] if there is no journal.
@@ -53,7 +54,7 @@ impl Offline {
         Offline { folder }
     }
 
-    /// Reads it.
+    /// Returns a handle for reading the journal.
     #[must_use]
     pub fn reader(&self) -> Reader {
         Reader::new(self.folder.database())
@@ -75,7 +76,7 @@ impl Offline {
         }
     }
 
-    /// Whether its tables are those of this program.
+    /// Reports whether the tables have this program's schema version.
     ///
     /// # Errors
     /// Those of [`Reader::read`].
@@ -85,10 +86,10 @@ impl Offline {
         Ok(found == schema::newest())
     }
 
-    /// What SQLite finds wrong with the file, first.
+    /// Returns SQLite's first complaint about the file.
     ///
     /// # Errors
-    /// Those of [`Reader::read`], but for damage.
+    /// Those of [`Reader::read`], except damage.
     pub fn malformed(&self) -> Result<Option<String>, Error> {
         let verdict = self.reader().read(|t| t.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)));
         match verdict {
@@ -98,11 +99,11 @@ impl Offline {
         }
     }
 
-    /// Makes a new database, has the caller fill it in one transaction with the old one attached as `old`, and puts it in the
-    /// place of the old one, which is kept; where.
+    /// Creates a new database, lets the caller fill it in one transaction with the old one attached as `old`,
+    /// and replaces the old one. Returns the path where the old one is kept.
     ///
     /// # Errors
-    /// What the disk said; nothing has been changed then.
+    /// The I/O error; nothing has been changed then.
     pub fn renew(
         &self,
         snapshot: NewSnapshot<'_>,
@@ -115,7 +116,7 @@ impl Offline {
         drop(old);
         let aside = create_aside(self.folder.path())?;
         if let Some(last) = self.fill(&aside, snapshot.sequence, fill).map_err(failed)? {
-            // It is of the same records as the old database's.
+            // The snapshot covers the same records as the old database.
             Snapshots::of(&database).write(last, snapshot.body)?;
         }
         self.empty_log(&database).map_err(failed)?;
@@ -137,7 +138,7 @@ impl Offline {
         fill: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
     ) -> rusqlite::Result<Option<Head>> {
         let mut connection = Connection::open(aside)?;
-        // It is synced as a whole before it counts.
+        // The new file is synced as a whole before it is used.
         connection.pragma_update(None, "synchronous", "OFF")?;
         connection.pragma_update(None, "journal_mode", "MEMORY")?;
         connection.execute("ATTACH ?1 AS old", [self.folder.database().to_string_lossy()])?;
@@ -156,7 +157,8 @@ impl Offline {
         Ok(last)
     }
 
-    /// Copies what the write-ahead log has into the old database, so that nothing of it is left that the new one could be taken for.
+    /// Checkpoints the old database's write-ahead log, so that no frame of it can be applied to the new
+    /// database.
     fn empty_log(&self, database: &Path) -> rusqlite::Result<()> {
         let connection = connect(database)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -184,7 +186,7 @@ fn copy_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Runs a change that may meet a malformed page; what it did until then is taken back.
+/// Runs a change that may meet a malformed page; a failed change is rolled back.
 fn tried<T>(
     transaction: &Transaction<'_>,
     change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
@@ -201,27 +203,27 @@ fn tried<T>(
     }
 }
 
-/// Whether a page of the database isn't one.
+/// Reports whether an error means a malformed page.
 #[must_use]
 pub fn is_malformed(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-/// Keys to be copied.
+/// A range of keys to be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
-    /// The first.
+    /// The first key.
     pub from: i64,
-    /// The last.
+    /// The last key.
     pub to: i64,
-    /// A part of so many keys that can't be read is lost as a whole.
+    /// A range of at most this many keys that can't be read is given up as a whole.
     pub grain: i64,
 }
 
-/// Runs `sql` for each part of a range of keys, `?1` to `?2`, that can be read, and returns the parts that can't.
+/// Runs `sql` for each readable part of a range of keys, `?1` to `?2`, and returns the unreadable parts.
 ///
 /// # Errors
-/// What SQLite said, but for malformed pages.
+/// SQLite's error, except for malformed pages.
 pub fn salvage(transaction: &Transaction<'_>, sql: &str, keys: Keys) -> rusqlite::Result<Vec<(i64, i64)>> {
     let (mut left, mut lost, mut tries) = (vec![(keys.from, keys.to)], Vec::new(), 0);
     while let Some((from, to)) = left.pop() {

@@ -1,20 +1,21 @@
-//! Checksums of read-model rows. The journal's records have a chain of their own; a row of a read model has none, so a flipped bit
-//! in one would be shown as if it were true. A row whose checksum doesn't fit is told alone: it hides no other.
+//! Checksums of read-model rows. The journal's records have a chain of their own. Rows of read models don't,
+//! so without a checksum a flipped bit would be shown as true. A damaged row is reported alone and hides no
+//! other.
 
 use rusqlite::types::{Type, ValueRef};
 
-/// A row of a read model isn't what was written.
+/// A row of a read model is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is damaged on disk")]
 pub struct DamagedRow {
-    /// What it holds.
+    /// A description of the row's content.
     pub what: String,
 }
 
-/// Eight bytes are enough against bit rot, and cost little beside a row.
+/// Eight bytes are enough against bit rot and small beside a row.
 const SUM_BYTES: usize = 8;
 
-/// The checksum of a row: of its columns' bytes, each with its length.
+/// Returns the checksum of a row's columns, each with its length.
 #[must_use]
 pub fn row_sum(columns: &[&[u8]]) -> [u8; SUM_BYTES] {
     let mut hasher = blake3::Hasher::new();
@@ -27,7 +28,7 @@ pub fn row_sum(columns: &[&[u8]]) -> [u8; SUM_BYTES] {
     sum
 }
 
-/// Refuses a row whose stored checksum is another. One that an earlier release wrote has none, and is believed.
+/// Refuses a row whose stored checksum differs. A row of an earlier release has none and is accepted.
 ///
 /// # Errors
 /// [`DamagedRow`] as SQLite's error, so that a query can end with it.
@@ -39,13 +40,13 @@ pub fn check_row(stored: ValueRef<'_>, columns: &[&[u8]], what: impl FnOnce() ->
     }
 }
 
-/// A [`DamagedRow`] as SQLite's error.
+/// Returns a [`DamagedRow`] as SQLite's error.
 #[must_use]
 pub fn damaged(what: String) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, Box::new(DamagedRow { what }))
 }
 
-/// The damaged row that a query ended with, if that is why it ended.
+/// Returns the damaged row that a query failed on, if that is the error.
 #[must_use]
 pub fn damaged_row(error: &rusqlite::Error) -> Option<&DamagedRow> {
     match error {

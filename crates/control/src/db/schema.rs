@@ -1,4 +1,4 @@
-//! The database's tables and their version. Migrations are numbered and only ever added to.
+//! The database's tables and their version. Migrations are numbered and never changed, only added.
 
 use std::path::Path;
 
@@ -21,12 +21,12 @@ const MIGRATIONS: &[&str] = &[
 
 const VERSION_KEY: &str = "schema_version";
 
-/// The newest version this program can read.
+/// Returns the newest version that this program can read.
 pub(super) fn newest() -> u32 {
     u32::try_from(MIGRATIONS.len()).expect("there are fewer migrations than a u32 counts")
 }
 
-/// Makes the tables of a new database, which is not yet in WAL mode and so is one file.
+/// Creates the tables of a new database, which is not yet in WAL mode and so is one file.
 pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     shrink::prepare(connection)?;
     connection.execute_batch(
@@ -36,7 +36,7 @@ pub(super) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     migrate(connection, 0)
 }
 
-/// Brings an older database up to date and refuses a newer one.
+/// Migrates an older database and refuses a newer one.
 pub(super) fn update(connection: &mut Connection, path: &Path) -> Result<(), Error> {
     let failed = |error| Error::from_sqlite(path, error);
     let has_meta = connection
@@ -57,7 +57,7 @@ pub(super) fn update(connection: &mut Connection, path: &Path) -> Result<(), Err
     migrate(connection, found).map_err(failed)
 }
 
-/// All the steps and the new version become durable together.
+/// Makes all migrations and the new version durable together.
 fn migrate(connection: &mut Connection, found: u32) -> rusqlite::Result<()> {
     if found == newest() {
         return Ok(());

@@ -1,9 +1,10 @@
-//! A segment of the history archive: a contiguous range of records in one compressed file that says what it is.
+//! A segment of the history archive: a contiguous range of records in one compressed, self-describing file.
 //!
-//! Layout, little-endian: the magic with the version; the first and the last sequence; the chain's checksum before the first
-//! record and after the last; the length of the records, and of them compressed; the records by DEFLATE; BLAKE3 of all of that.
-//! A record is its time, the length of its body, and the body. Its checksum isn't stored: it follows from the chain, which has to
-//! end as the head says, so a segment is verified end to end by reading it.
+//! Layout, little-endian: magic with version; first and last sequence; the chain's checksum before the first
+//! record and after the last; length of the records, plain and compressed; records by DEFLATE; BLAKE3 of all
+//! of that. A record is its time, the length of its body, and the body. Its checksum isn't stored: it follows
+//! from the chain, which has to end as the header says, so reading a segment verifies it from end to end
+//!
 
 use gangline_base::{Bytes, Timestamp};
 
@@ -15,19 +16,19 @@ use crate::deflate::{deflate, inflate};
 const MAGIC: &[u8; 19] = b"gangline history 1\n";
 const HEAD_BYTES: usize = MAGIC.len() + 2 * 8 + 2 * Checksum::BYTES + 2 * 8;
 const HASH_BYTES: usize = 32;
-/// A record's time and the length of its body.
+/// Bytes of a record's time and of its body's length.
 const RECORD_HEAD_BYTES: usize = 8 + 4;
 
 /// The most records in a segment.
 pub(super) const RECORDS_MAX: u32 = 10_000;
-/// A segment whose records have this many bytes takes no more; one more record may go over it.
+/// A segment with this many record bytes takes no more records; the last one may exceed it.
 pub(super) const BYTES_WANTED: Bytes = Bytes(16 << 20);
-/// The most that the records of a segment take.
+/// The most bytes of a segment's records.
 const BYTES_MAX: u64 = BYTES_WANTED.0 + Limits::RECORD.0 + (RECORDS_MAX as u64) * (RECORD_HEAD_BYTES as u64);
-/// The largest file of a segment: what doesn't compress grows a little.
+/// The largest file of a segment: incompressible data grows a little.
 pub(super) const FILE_BYTES_MAX: u64 = BYTES_MAX + (1 << 20);
 
-/// What a segment holds, verified.
+/// The verified contents of a segment.
 #[derive(Debug)]
 pub(super) struct Contents {
     /// The chain before the first record.
@@ -37,17 +38,17 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    /// The chain after the last record.
+    /// Returns the chain after the last record.
     pub(super) fn end(&self) -> Head {
         self.records.last().map_or(self.before, head_of)
     }
 
-    /// Which records they are.
+    /// Returns the range of the records.
     pub(super) fn range(&self) -> Range {
         Range { first: self.before.sequence.next(), last: self.end().sequence }
     }
 
-    /// The chain at a record, or before the first.
+    /// Returns the chain at a record, or before the first.
     pub(super) fn head_at(&self, sequence: Sequence) -> Option<Head> {
         if sequence == self.before.sequence {
             return Some(self.before);
@@ -61,14 +62,14 @@ fn head_of(stored: &StoredRecord) -> Head {
     Head { sequence: stored.record.sequence, checksum: Checksum(checksum) }
 }
 
-/// What a segment's file says of itself, its hash being right.
+/// The header of a segment's file whose hash is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ends {
     pub(super) before: Head,
     pub(super) end: Head,
 }
 
-/// The file of the records that follow `before`.
+/// Encodes the records that follow `before`.
 pub(super) fn encode(before: Head, records: &[Record]) -> Vec<u8> {
     let mut raw = Vec::new();
     let mut end = before;
@@ -94,7 +95,7 @@ pub(super) fn encode(before: Head, records: &[Record]) -> Vec<u8> {
     file
 }
 
-/// The records of a file, or what is wrong with it.
+/// Returns the records of a file, or its defect.
 pub(super) fn decode(file: &[u8]) -> Result<Contents, &'static str> {
     let (Ends { before, end }, raw_bytes, packed) = opened(file)?;
     let raw = inflate(packed, raw_bytes).filter(|raw| length_of(raw) == raw_bytes);
@@ -109,12 +110,12 @@ pub(super) fn decode(file: &[u8]) -> Result<Contents, &'static str> {
     if head == end { Ok(Contents { before, records }) } else { Err("its records don't lead to where it says") }
 }
 
-/// What a file says of itself, without unpacking it, or what is wrong with it.
+/// Returns the header of a file without decompressing it, or the file's defect.
 pub(super) fn ends(file: &[u8]) -> Result<Ends, &'static str> {
     opened(file).map(|(ends, ..)| ends)
 }
 
-/// A file whose hash is right: its ends, the length of its records, and these compressed.
+/// Checks a file's hash and returns its header, the length of its records, and the compressed records.
 fn opened(file: &[u8]) -> Result<(Ends, u64, &[u8]), &'static str> {
     let Some((content, hash)) = file.split_last_chunk::<HASH_BYTES>() else { return Err("it is cut") };
     if blake3::hash(content).as_bytes() != hash {
@@ -197,7 +198,7 @@ mod tests {
         assert!((0..file.len()).all(|length| decode(&file[..length]).is_err()));
     }
 
-    /// A hash is no proof of what is inside: somebody may have written another.
+    /// A right hash doesn't prove the content: somebody may have computed it anew.
     #[test]
     fn what_a_file_says_of_its_records_is_checked_against_them() {
         let file = encode(before(), &records(5));

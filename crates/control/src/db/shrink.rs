@@ -1,6 +1,6 @@
-//! Pages that nothing uses are given back to the file system, by a thread of the service and a little at a time: between two steps the
-//! journal's writer has the database for itself. A database of an earlier release can't do so until it is written anew, which a start
-//! does where that is quick.
+//! Returns free database pages to the file system, in small steps on a thread of the service: between two
+//! steps the journal's writer has the database to itself. A database of an earlier release must first be
+//! rewritten, which a start does if that is quick.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,28 +12,28 @@ use super::compaction::Room;
 use super::journal::{PAGE_BYTES, connect};
 use super::{Error, Journal};
 
-/// Pages that nothing uses are given back only where there are as many as this,
+/// Free pages are returned only if there are at least this many bytes of them,
 const FREE_MIN: Bytes = Bytes(8 << 20);
-/// and more than this share of the file: what jobs come and go with is used again.
+/// and more than this fraction of the file: jobs that come and go reuse the rest.
 const FREE_SHARE: u64 = 4;
-/// Pages given back in one step, which takes a few milliseconds,
+/// Pages returned in one step, which takes a few milliseconds,
 const PAGES_PER_STEP: u64 = 32;
-/// the pause after it,
+/// the pause after a step,
 const PAUSE: Duration = Duration::from_millis(20);
-/// and steps in one order: the thread has snapshots to write as well.
+/// and the most steps in one order, because the thread also writes snapshots.
 const STEPS_MAX: u64 = 64;
-/// A start writes a file up to this size anew, in a few tenths of a second.
+/// A start rewrites a file up to this size, in a few tenths of a second.
 const WRITTEN_ANEW_MAX: Bytes = Bytes(32 << 20);
-/// SQLite's `auto_vacuum`: pages are given back when it is asked to.
+/// SQLite's `auto_vacuum` mode that returns pages on request.
 const INCREMENTAL: i64 = 2;
 
-/// Pages to be given back, by any thread.
+/// An order to return pages, on any thread.
 #[derive(Debug)]
 pub struct ShrinkOrder {
     database: PathBuf,
 }
 
-/// What was given back, and what is left.
+/// The bytes returned, and the bytes still free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shrunk {
     given_back: Bytes,
@@ -41,10 +41,10 @@ pub struct Shrunk {
 }
 
 impl ShrinkOrder {
-    /// Gives some pages back. The journal is to be told of it.
+    /// Returns some pages. The caller then calls [`Journal::shrunk`].
     ///
     /// # Errors
-    /// What the disk said; the database is as before then, or some steps smaller.
+    /// The I/O error; some steps may have been done.
     pub fn carry_out(self) -> Result<Shrunk, Error> {
         shrink(&self.database).map_err(|error| Error::from_sqlite(&self.database, error))
     }
@@ -52,7 +52,7 @@ impl ShrinkOrder {
 
 fn shrink(database: &Path) -> rusqlite::Result<Shrunk> {
     let mut connection = connect(database)?;
-    // What is given back is lost by a power cut and given back again. The writer's own commits sync the log.
+    // A power cut may undo this, and it is then done again. The writer's own commits sync the log.
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     let before = free_pages(&connection)?;
@@ -63,13 +63,13 @@ fn shrink(database: &Path) -> rusqlite::Result<Shrunk> {
         if step > 0 {
             std::thread::sleep(PAUSE);
         }
-        // Waits for the writer; a statement that finds out only later that it has to write doesn't.
+        // IMMEDIATE waits for the writer; a deferred transaction that turns to writing later doesn't.
         match connection.transaction_with_behavior(TransactionBehavior::Immediate) {
             Ok(transaction) => {
                 give_back(&transaction)?;
                 transaction.commit()?;
             }
-            // The writer has much to do and goes first.
+            // The writer is busy and goes first.
             Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => break,
             Err(error) => return Err(error),
         }
@@ -82,7 +82,7 @@ fn shrink(database: &Path) -> rusqlite::Result<Shrunk> {
 fn give_back(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     let mut statement = transaction.prepare_cached(&format!("PRAGMA incremental_vacuum({PAGES_PER_STEP})"))?;
     let mut rows = statement.query([])?;
-    // Each row is a page.
+    // Each row stands for one page.
     while rows.next()?.is_some() {}
     Ok(())
 }
@@ -91,12 +91,13 @@ fn free_pages(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA freelist_count", [], |row| row.get(0))
 }
 
-/// Makes a new, empty database one that can give pages back.
+/// Makes a new, empty database able to return pages.
 pub(super) fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", INCREMENTAL)
 }
 
-/// Makes an earlier release's database such a one if it is small; whether it is one now.
+/// Makes an earlier release's database able to return pages if it is small, and reports whether it is able
+/// now.
 pub(super) fn adopt(connection: &Connection) -> rusqlite::Result<bool> {
     let mode = || connection.query_row("PRAGMA auto_vacuum", [], |row| row.get::<_, i64>(0));
     let pages: i64 = connection.query_row("PRAGMA page_count", [], |row| row.get(0))?;
@@ -108,28 +109,28 @@ pub(super) fn adopt(connection: &Connection) -> rusqlite::Result<bool> {
 }
 
 impl Room {
-    /// Whether so little of the file is in use that some of it should be given back.
+    /// Reports whether so little of the file is in use that pages should be returned.
     fn is_loose(self) -> bool {
         self.free >= FREE_MIN && self.free.0.saturating_mul(FREE_SHARE) > self.used.0.saturating_add(self.free.0)
     }
 }
 
 impl Journal {
-    /// An order to give back what nothing uses, if that is much.
+    /// Returns an order to return free pages, if there are many.
     #[must_use]
     pub fn order_shrink(&self) -> Option<ShrinkOrder> {
         let is_due = self.kept.may_shrink && self.kept.room.is_loose() && self.poison().is_none();
         is_due.then(|| ShrinkOrder { database: self.database().to_owned() })
     }
 
-    /// Pages were given back.
+    /// Notes that pages were returned.
     pub fn shrunk(&mut self, shrunk: Shrunk) {
         self.kept.room.free = shrunk.free;
         // The log has the pages that were moved.
         self.note_written(shrunk.given_back);
     }
 
-    /// Nothing is given back any more until the next start.
+    /// Disables shrinking until the next start.
     pub fn stop_shrinking(&mut self) {
         self.kept.may_shrink = false;
     }

@@ -1,8 +1,10 @@
-//! Snapshots: the writer's state after a record, each in a file of its own beside the database, so that writing one holds up no
-//! commit. The two newest are kept. Earlier releases kept them in the table `snapshots`, which is still read.
+//! Snapshots: the writer's state after a record, each in a file of its own beside the database, so that
+//! writing one delays no commit. The two newest are kept. Earlier releases kept them in the table
+//! `snapshots`, which is still read.
 //!
-//! Layout, little-endian: the magic with the version; the last sequence that it covers; the chain's checksum there; the length of the
-//! state; the state by DEFLATE; the checksum of the state with the two before. A file is written aside, synced and renamed.
+//! Layout, little-endian: magic with version; the last sequence covered; the chain's checksum there; length
+//! of the state; the state by DEFLATE; checksum over the sequence, the chain's checksum and the state. A file
+//! is written under a temporary name, synced and renamed.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -15,12 +17,12 @@ use super::recovery::SNAPSHOTS_KEPT;
 use super::{Error, Limits, Sequence, Snapshot};
 use crate::deflate::{deflate_fast, inflate};
 
-/// The snapshots' folder, beside the database.
+/// Name of the snapshots' folder, beside the database.
 pub const SNAPSHOTS: &str = "snapshots";
 const SUFFIX: &str = "snapshot";
 const MAGIC: &[u8; 20] = b"gangline snapshot 1\n";
 
-/// A snapshot that is sound in itself, and the chain where it ends.
+/// A sound snapshot, and the chain where it ends.
 #[derive(Debug)]
 pub(super) struct Sound {
     pub(super) snapshot: Snapshot,
@@ -34,30 +36,30 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Those of a database.
+    /// Returns the snapshots' folder of a database.
     pub(super) fn of(database: &Path) -> Snapshots {
         Snapshots { folder: database.with_file_name(SNAPSHOTS) }
     }
 
-    /// What they cover, the newest first.
+    /// Returns the last record that each snapshot covers, the newest first.
     pub(super) fn list(&self) -> Result<Vec<Sequence>, Error> {
         let mut found: Vec<Sequence> = names(&self.folder)?.iter().filter_map(|name| sequence_of(name)).collect();
         found.sort_unstable_by(|one, other| other.cmp(one));
         Ok(found)
     }
 
-    /// A snapshot, or nothing if it isn't sound.
+    /// Reads a snapshot; returns `None` if it isn't sound.
     pub(super) fn read(&self, sequence: Sequence) -> Result<Option<Sound>, Error> {
         let path = self.path(sequence);
         let mut bytes = Vec::new();
-        // What doesn't compress grows a little.
+        // Incompressible data grows a little.
         let length_max = Limits::SNAPSHOT.0 + (Limits::SNAPSHOT.0 >> 8);
         let read = File::open(&path).and_then(|file| file.take(length_max).read_to_end(&mut bytes));
         read.map_err(|source| Error::Folder { path, source })?;
         Ok(decode(&bytes).filter(|sound| sound.head.sequence == sequence))
     }
 
-    /// Writes a snapshot durably, and forgets all but the newest.
+    /// Writes a snapshot durably, and removes all but the newest.
     pub(super) fn write(&self, head: Head, body: &[u8]) -> Result<(), Error> {
         let path = self.path(head.sequence);
         let aside = path.with_extension(UNFINISHED);
@@ -70,13 +72,13 @@ impl Snapshots {
         self.list()?.into_iter().skip(kept).try_for_each(|old| self.remove(old))
     }
 
-    /// Removes one; whatever it holds, the records hold too.
+    /// Removes a snapshot; the records hold the same information.
     pub(super) fn remove(&self, sequence: Sequence) -> Result<(), Error> {
         let path = self.path(sequence);
         fs::remove_file(&path).map_err(|source| Error::Folder { path, source })
     }
 
-    /// Puts one aside under another name.
+    /// Renames a snapshot so that it no longer counts.
     pub(super) fn put_aside(&self, sequence: Sequence) -> Result<(), Error> {
         let path = self.path(sequence);
         let refused = |source| Error::Folder { path: path.clone(), source };
@@ -84,12 +86,12 @@ impl Snapshots {
         sync_with_parent(&self.folder).map_err(refused)
     }
 
-    /// Removes what a crash left unfinished.
+    /// Removes unfinished files that a crash left.
     pub(super) fn tidy(&self) -> Result<(), Error> {
         remove_unfinished(&self.folder)
     }
 
-    /// What SQLite said about the database that they are beside.
+    /// Returns SQLite's error with the path of the snapshots' database.
     pub(super) fn failed(&self, error: rusqlite::Error) -> Error {
         Error::from_sqlite(&self.folder.with_file_name(DATABASE), error)
     }
@@ -99,12 +101,12 @@ impl Snapshots {
     }
 }
 
-/// The name of the file that covers the records up to this one.
+/// Returns the name of the file that covers the records up to this one.
 pub(super) fn file_name(sequence: Sequence) -> String {
     format!("{:012}.{SUFFIX}", sequence.0)
 }
 
-/// What a file of that name covers, if it is a snapshot's.
+/// Parses a snapshot's file name.
 pub(super) fn sequence_of(name: &str) -> Option<Sequence> {
     let sequence = Sequence(name.strip_suffix(SUFFIX)?.strip_suffix('.')?.parse().ok()?);
     (file_name(sequence) == name).then_some(sequence)
@@ -161,7 +163,7 @@ mod tests {
             flipped[bit / 8] ^= 1 << (bit % 8);
             let is_same =
                 decode(&flipped).is_some_and(|found| found.head == sound.head && found.snapshot == sound.snapshot);
-            // DEFLATE has bits that mean nothing.
+            // Some bits of a DEFLATE stream have no meaning.
             assert!(decode(&flipped).is_none() || is_same, "bit {bit}");
         }
         assert!((0..file.len()).all(|length| decode(&file[..length]).is_none()));

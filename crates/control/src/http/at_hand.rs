@@ -1,33 +1,34 @@
-//! Folders of which a look never takes long. A network's file system may hang whoever looks at it, so a look goes to a thread where
-//! that hurts nobody; on a disk of this machine such a detour costs many times what the look does.
+//! Folders on local file systems, which can be checked without delay. A network file system may hang its
+//! caller, so such a check goes to a thread that may block. On a local disk that detour costs many times what
+//! the check costs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Folders that are remembered at most.
+/// The most folders that are remembered.
 const FOLDERS_MAX: usize = 64;
-/// How long: another file system may have been mounted there since.
+/// How long a folder is remembered: another file system may have been mounted there since.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// The magic numbers of `statfs(2)` of file systems that are on this machine: ext4, XFS, Btrfs, F2FS, ZFS, bcachefs, memory. Of any other
-/// it isn't known.
+/// The magic numbers of `statfs(2)` for local file systems: ext4, XFS, Btrfs, F2FS, ZFS, bcachefs, memory.
+/// Any other file system may be remote.
 const LOCAL_FILE_SYSTEMS: [u32; 7] =
     [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0xca45_1a4e, 0x0102_1994];
 
-/// Folders that were on this machine a moment ago.
+/// Folders that were found on a local file system a moment ago.
 #[derive(Clone, Debug, Default)]
 pub struct AtHand {
     folders: Arc<Mutex<BTreeMap<PathBuf, Instant>>>,
 }
 
 impl AtHand {
-    /// Whether a look at this path won't take long.
+    /// Reports whether a check of this path won't take long.
     pub(super) fn is(&self, path: &Path) -> bool {
         self.folders().get(path).is_some_and(|seen| seen.elapsed() < REMEMBERED)
     }
 
-    /// Looks at the path, which may take long; whether there is a folder.
+    /// Reports whether the path is a folder, and remembers it if it is local. May take long.
     pub(super) fn look(&self, path: &Path) -> bool {
         let is_folder = path.is_dir();
         if is_folder && rustix::fs::statfs(path).is_ok_and(|status| is_local(status.f_type)) {
@@ -40,7 +41,7 @@ impl AtHand {
         is_folder
     }
 
-    /// Each change of it is whole.
+    /// Locks the map. A panic while it was locked leaves it valid, since each change to it is atomic.
     fn folders(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Instant>> {
         self.folders.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,7 +49,7 @@ impl AtHand {
 
 fn is_local(kind: impl TryInto<u64>) -> bool {
     let kind = kind.try_into().unwrap_or_default();
-    // Some kernels extend the sign of these 32 bits.
+    // Some kernels sign-extend these 32 bits.
     LOCAL_FILE_SYSTEMS.iter().any(|known| u64::from(*known) == kind & 0xffff_ffff)
 }
 

@@ -1,6 +1,6 @@
-//! Who may ask: users with the data folder's token, supervisors with their attempt's. It is looked at before anything of a
-//! body is read. Requests that name a foreign host are refused, so that a page somewhere on the web can't reach a control
-//! plane on loopback under another name.
+//! Authentication: users send the data folder's token, supervisors their attempt's. The token is checked
+//! before the body is read. Requests for a foreign host name are refused, so that a web page can't reach a
+//! control plane on loopback under another name.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use super::{App, REPORT_BODY_BYTES_MAX, USER_BODY_BYTES_MAX};
 
 /// The cookie that the page's link sets.
 pub(super) const COOKIE: &str = "gangline_session";
-/// Of a report without the header: where its job and attempt are, in bytes.
+/// Bytes of a report's body within which its job and attempt stand, for reports without the header.
 const NAMED_WITHIN: usize = 128;
 
-/// Lets requests with the users' token through. The page's cookie is good for reading only.
+/// Lets requests with the users' token through. The page's cookie allows reading only.
 pub(super) async fn require_user(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let by_header = bearer(headers).is_some_and(|token| app.secrets.is_user(token));
@@ -39,7 +39,7 @@ pub(super) async fn require_user(State(app): State<Arc<App>>, request: Request, 
     }
 }
 
-/// The attempt that a report is on, by its token.
+/// The attempt that a report belongs to, proved by its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reporting {
     pub(super) job: JobId,
@@ -47,8 +47,8 @@ pub(super) struct Reporting {
     pub(super) epoch: Epoch,
 }
 
-/// Lets reports with the token of their attempt through. Supervisors of the release before don't say in a header which one
-/// it is, but begin their reports with it: that much is read of them.
+/// Lets reports with the token of their attempt through. Supervisors of the previous release don't name the
+/// attempt in a header but at the beginning of their reports, so that much of the body is read first.
 pub(super) async fn require_attempt(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let mut body = Gathering::new(body);
@@ -79,7 +79,8 @@ fn named_in_header(text: &str) -> Option<Reporting> {
     Some(Reporting { job: JobId(job.parse().ok()?), attempt: AttemptNumber(attempt.parse().ok()?), epoch })
 }
 
-/// `{"version":1,"job":7,"attempt":3,...`, as every release so far has begun its reports; some name the epoch next.
+/// Reads job, attempt and epoch from `{"version":1,"job":7,"attempt":3,...`, as every release so far begins
+/// its reports; some name the epoch next.
 fn named_in_body(beginning: &[u8]) -> Option<Reporting> {
     let text = String::from_utf8_lossy(beginning);
     let number = |name: &str| {
@@ -92,14 +93,14 @@ fn named_in_body(beginning: &[u8]) -> Option<Reporting> {
     Some(Reporting { job: JobId(number("job")?), attempt: AttemptNumber(attempt), epoch })
 }
 
-/// Notes that somebody known asks. There is no seat where no server is.
+/// Marks the connection as authenticated. Without a server there is no seat.
 pub(super) fn prove(seat: Option<&Arc<Seat>>) {
     if let Some(seat) = seat {
         seat.prove();
     }
 }
 
-/// Whether the request has the page's cookie.
+/// Reports whether the request has a valid cookie of the page.
 pub(super) fn has_cookie(app: &App, headers: &HeaderMap) -> bool {
     let cookies = headers.get(header::COOKIE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let session =
@@ -107,13 +108,13 @@ pub(super) fn has_cookie(app: &App, headers: &HeaderMap) -> bool {
     session.is_some_and(|(_, session)| app.visits.is_open(session))
 }
 
-/// The token of an `Authorization: Bearer` header.
+/// Returns the token of an `Authorization: Bearer` header.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     value.strip_prefix("Bearer ").map(str::trim)
 }
 
-/// Refuses requests whose Host header is neither this machine's loopback nor a name that this control plane goes by.
+/// Refuses requests whose Host header names neither loopback nor this control plane.
 pub(super) async fn require_own_host(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
     let is_own = host.is_none_or(|host| is_local(host) || is_named(host, &app.hosts));
@@ -129,7 +130,7 @@ fn is_named(host: &str, names: &[String]) -> bool {
     names.iter().any(|name| name.eq_ignore_ascii_case(name_of(host)))
 }
 
-/// Without the port.
+/// Returns the host without its port.
 fn name_of(host: &str) -> &str {
     match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),

@@ -1,5 +1,5 @@
-//! Bodies of requests. They are read after it is known who asks, into memory of a limited size and in a limited time; of
-//! somebody who may not ask nothing is kept. Keeps A-10.
+//! Request bodies. A body is read after authentication, with a limit on its size and on the time it takes;
+//! nothing of an unauthenticated body is kept. Keeps A-10.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -11,11 +11,11 @@ use axum::http::header;
 
 use super::error::ApiError;
 
-/// The longest until a body is read.
+/// The longest time to read a body.
 const BODY_MAX: Duration = Duration::from_secs(30);
-/// What is thrown away of a body that nobody wants, so that its sender, who reads only then, gets to see the answer.
+/// Bytes of a refused body that are read and discarded, because its sender reads the answer only afterwards.
 const UNWANTED_BYTES_MAX: u64 = 256 << 10;
-/// And for how long.
+/// The longest time spent discarding a body.
 const UNWANTED_MAX: Duration = Duration::from_secs(1);
 
 /// A body that is being read.
@@ -29,7 +29,7 @@ impl Gathering {
         Gathering { body, bytes: Vec::new() }
     }
 
-    /// The body's beginning: at least so many bytes, unless it is shorter.
+    /// Returns the beginning of the body: at least `length` bytes, unless the body is shorter.
     pub(super) async fn beginning(&mut self, length: usize) -> Result<&[u8], ApiError> {
         let reading = async {
             while self.bytes.len() < length {
@@ -42,15 +42,15 @@ impl Gathering {
         Ok(&self.bytes)
     }
 
-    /// What hasn't been read.
+    /// Returns the part of the body that hasn't been read.
     pub(super) fn rest(self) -> Body {
         self.body
     }
 
-    /// The whole body.
+    /// Returns the whole body.
     ///
     /// # Errors
-    /// If it has more than `bytes_max`; as many again are read then and thrown away.
+    /// If it has more than `bytes_max` bytes; up to as many again are then read and discarded.
     pub(super) async fn whole(mut self, bytes_max: usize) -> Result<Bytes, ApiError> {
         self.beginning(bytes_max + 1).await?;
         if self.bytes.len() <= bytes_max {
@@ -61,14 +61,14 @@ impl Gathering {
     }
 }
 
-/// Reads the body of a request of somebody who may ask.
+/// Reads the body of an authenticated request.
 pub(super) async fn gather(request: Request, bytes_max: usize) -> Result<Request, ApiError> {
     let (parts, body) = request.into_parts();
     let bytes = Gathering::new(body).whole(bytes_max).await?;
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
 
-/// Does away with the request of somebody who may not ask.
+/// Discards the body of a refused request.
 pub(super) async fn turn_away(request: Request) {
     let waits_for_word = request.headers().contains_key(header::EXPECT);
     let body = request.into_body();
@@ -87,17 +87,17 @@ async fn discard(mut body: Body, bytes_max: u64) {
             }
         }
     };
-    // Whoever sends for longer may miss the answer.
+    // A sender that takes longer may miss the answer.
     let _ = tokio::time::timeout(UNWANTED_MAX, discarding).await;
 }
 
-/// The next piece; none at the end.
+/// Returns the next piece of the body, or none at its end.
 async fn next(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
     loop {
         let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
         match frame.transpose().map_err(|_| ApiError::malformed("the body breaks off"))? {
             None => return Ok(None),
-            // What isn't data is a trailer, which nobody asked for.
+            // Frames without data are trailers, which are ignored.
             Some(frame) => {
                 if let Ok(piece) = frame.into_data() {
                     return Ok(Some(piece));

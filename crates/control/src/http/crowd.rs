@@ -1,8 +1,10 @@
-//! Who is connected, and who makes room when there are too many. Somebody who has sent no request with a token or a cookie
-//! that is good is a stranger; a crowd of strangers can turn out each other and nobody else, and the one who has kept a
-//! connection waiting for longest goes first. So who connects and asks at once is answered, however many keep silent.
+//! The connections of a listener, and which of them are closed when there are too many. A connection is a
+//! stranger until it has sent a request with a valid token or cookie. A newcomer displaces another
+//! stranger, the one that has waited longest; without one, an authenticated connection that is idle. So whoever connects and sends a request at once
+//! is answered, however many others stay silent.
 //!
-//! Keeps A-10: connections have limits in all, of strangers, and by peer; each phase of one has a time.
+//! Keeps A-10: the number of connections is limited in all, for strangers, and by peer, and each phase of a
+//! connection has a time limit.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -11,14 +13,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// The longest until a stranger has sent a request's head, its TLS handshake included.
+/// The longest time until a stranger has sent a request's head, including the TLS handshake.
 const HEAD_MAX: Duration = Duration::from_secs(10);
-/// The longest between two requests of somebody known; longer than the slowest heartbeat.
+/// The longest pause between two requests of an authenticated connection; longer than the slowest heartbeat.
 const IDLE_MAX: Duration = Duration::from_secs(120);
-/// The longest for a request of somebody known, its body and its answer included.
+/// The longest time for an authenticated request, including its body and answer.
 const BUSY_MAX: Duration = Duration::from_secs(120);
 
-/// How many may be connected.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) total: usize,
@@ -27,13 +29,14 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// At the TCP port, with so many files that may be open: half of them, and the journal, logs and launches have the rest.
+    /// Returns the limits of the TCP port. It gets half of the open files that the process may have; the
+    /// journal, logs and launches have the rest.
     pub(super) fn tcp(files_max: u64) -> Limits {
         let total = bounded(files_max / 2, 8_192);
         Limits { total, strangers: (total / 2).min(512), by_peer: total / 4 }
     }
 
-    /// At the socket.
+    /// Returns the limits of the socket.
     pub(super) fn socket(files_max: u64) -> Limits {
         let total = bounded(files_max / 4, 2_048);
         Limits { total, strangers: total / 2, by_peer: total }
@@ -44,12 +47,12 @@ fn bounded(count: u64, most: usize) -> usize {
     usize::try_from(count).unwrap_or(most).clamp(16, most)
 }
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Peer {
-    /// Anybody on this machine.
+    /// A process on this machine.
     Here,
-    /// Another machine: its address, or the /64 it is free to choose from.
+    /// Another machine: its IPv4 address, or its IPv6 /64, within which it is free to choose addresses.
     Elsewhere(IpAddr),
 }
 
@@ -63,7 +66,7 @@ impl Peer {
     }
 }
 
-/// In the order in which they make room; who is busy never does.
+/// The state of a connection, ordered by who makes room first; a busy connection never does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Stranger,
@@ -81,7 +84,7 @@ impl Standing {
     }
 }
 
-/// All connections of a door.
+/// All connections of a listener.
 #[derive(Debug)]
 pub(super) struct Crowd {
     limits: Limits,
@@ -90,10 +93,10 @@ pub(super) struct Crowd {
 
 #[derive(Debug, Default)]
 struct Members {
-    /// Orders what happened.
+    /// Counter that orders changes of state.
     turn: u64,
     of: HashMap<u64, Member>,
-    /// Who makes room first: by standing, then since when.
+    /// The order in which connections make room: by standing, then by the turn of the last change.
     order: BTreeSet<(Standing, u64, u64)>,
     by_peer: HashMap<Peer, usize>,
     strangers: usize,
@@ -108,7 +111,7 @@ struct Member {
     leave: Arc<Notify>,
 }
 
-/// A connection's place. It is free again when this is dropped.
+/// A connection's place, freed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     crowd: Arc<Crowd>,
@@ -121,7 +124,8 @@ impl Crowd {
         Arc::new(Crowd { limits, members: Mutex::default() })
     }
 
-    /// A place for a newcomer; somebody else may have to go for it. None if all others are busy.
+    /// Returns a place for a new connection, possibly that of another one. None if all others
+    /// are busy; where the limit of one peer is reached, only that peer's connections count.
     pub(super) fn admit(self: &Arc<Self>, peer: Peer) -> Option<Arc<Seat>> {
         let mut members = self.members();
         let of_peer = members.by_peer.get(&peer).copied().unwrap_or(0);
@@ -141,7 +145,7 @@ impl Crowd {
         Some(Arc::new(Seat { crowd: self.clone(), id, leave }))
     }
 
-    /// Somebody goes, since there is nothing left to accept connections with.
+    /// Ends a connection, because the process has no more files to accept new ones.
     pub(super) fn make_room(&self) {
         let mut members = self.members();
         if let Some(weakest) = members.weakest(|_| true) {
@@ -149,7 +153,7 @@ impl Crowd {
         }
     }
 
-    /// What is in there is whole between any two statements that could panic.
+    /// Locks the members. A panic leaves them valid, since none can happen within a change.
     fn members(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -191,7 +195,7 @@ impl Members {
         Some(member)
     }
 
-    /// From here on it has this standing.
+    /// Changes the connection's standing.
     fn change(&mut self, id: u64, to: impl Fn(Standing) -> Standing) {
         self.turn += 1;
         let Some(member) = self.of.get_mut(&id) else { return };
@@ -205,18 +209,18 @@ impl Members {
 }
 
 impl Seat {
-    /// A request under way has shown a secret that is good.
+    /// Notes that the current request has shown a valid secret.
     pub(super) fn prove(&self) {
         self.crowd.members().change(self.id, |_| Standing::Busy);
     }
 
-    /// A request is answered.
+    /// Notes that the current request is answered.
     pub(super) fn rest(&self) {
         let to = |standing| if standing == Standing::Busy { Standing::Idle } else { standing };
         self.crowd.members().change(self.id, to);
     }
 
-    /// Waits until the connection has to end: somebody else needs its place, or it takes too long.
+    /// Waits until the connection must end, because its place is needed or it takes too long.
     pub(super) async fn outstayed(&self) {
         let deadline = || {
             let members = self.crowd.members();

@@ -1,28 +1,30 @@
-//! Errors on the wire: status, stable code, sentence, hint. Never a stack trace.
+//! Errors on the wire: HTTP status, stable code, sentence, hint. Never a stack trace.
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use gangline_api as api;
 use gangline_orchestration::Refusal;
+use gangline_specs::jobfile;
 use tracing::error;
 
-use crate::{db, jobfile, service, wire};
+use crate::{db, service};
 
-/// Queues named in one hint.
+/// The most queues named in one hint.
 const QUEUES_NAMED_MAX: usize = 20;
 
-/// What a handler answers with when it can't do as asked.
+/// The error answer of a handler.
 #[derive(Debug)]
 pub(super) struct ApiError {
     status: StatusCode,
-    detail: wire::ErrorDetail,
+    detail: api::ErrorDetail,
 }
 
 impl ApiError {
     pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>, hint: impl Into<String>) -> Self {
         let (code, message, hint) = (code.to_owned(), message.into(), hint.into());
-        ApiError { status, detail: wire::ErrorDetail { code, message, hint, problems: Vec::new() } }
+        ApiError { status, detail: api::ErrorDetail { code, message, hint, problems: Vec::new() } }
     }
 
     pub(super) fn unauthorized() -> Self {
@@ -109,7 +111,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, Json(wire::ErrorBody { error: self.detail })).into_response()
+        (self.status, Json(api::ErrorBody { error: self.detail })).into_response()
     }
 }
 
@@ -196,7 +198,7 @@ fn refused(refusal: &Refusal) -> ApiError {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0405", message, hint)
         }
         Refusal::Configuration(_) => {
-            let hint = "docs/configuration.md describes queues";
+            let hint = "docs/reference/configuration.md describes queues";
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "G0508", message, hint)
         }
         Refusal::QueueFull { .. } => {
@@ -238,20 +240,20 @@ impl From<db::Error> for ApiError {
 impl From<Vec<jobfile::Problem>> for ApiError {
     fn from(problems: Vec<jobfile::Problem>) -> Self {
         let message = format!("the job file has {} problem(s)", problems.len());
-        let hint = "correct the places named; docs/job-file.md describes every key";
+        let hint = "correct the places named; docs/reference/job-file.md describes every key";
         let mut error = ApiError::new(StatusCode::BAD_REQUEST, "G0100", message, hint);
-        error.detail.problems = problems.into_iter().map(problem_to_wire).collect();
+        error.detail.problems = problems.into_iter().map(problem_to_api).collect();
         error
     }
 }
 
-fn problem_to_wire(problem: jobfile::Problem) -> wire::Problem {
+fn problem_to_api(problem: jobfile::Problem) -> api::Problem {
     let place = match problem.place {
         jobfile::Place::File { line, column } => format!("{line}:{column}"),
         jobfile::Place::Override(option) => format!("--set {option}"),
     };
     let code = problem.code.as_str().to_owned();
-    wire::Problem { code, place, message: problem.message, hint: problem.hint.unwrap_or_default() }
+    api::Problem { code, place, message: problem.message, hint: problem.hint.unwrap_or_default() }
 }
 
 impl From<JsonRejection> for ApiError {

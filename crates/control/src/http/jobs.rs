@@ -7,7 +7,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
+use gangline_api as api;
 use gangline_base::{JobId, Submitter};
+use gangline_specs::jobfile::{self, Submission};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -16,22 +18,20 @@ use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read, try_read};
 use crate::db;
-use crate::jobfile::{self, Submission};
 use crate::model::{
-    JOBS_PER_PAGE_MAX, JobRecord, Listing, Texts, history_to_wire, read_job, read_jobs, read_jobs_singly, read_series,
-    to_wire,
+    JOBS_PER_PAGE_MAX, JobRecord, Listing, StateRecord, Texts, history_to_api, read_job, read_jobs, read_jobs_singly,
+    read_series, to_api,
 };
 use crate::service;
-use crate::wire;
 
-/// Jobs in a listing unless another number is asked for.
+/// Default number of jobs in a listing.
 const JOBS_PER_PAGE: u32 = 100;
-/// Points of a curve unless another number is asked for.
+/// Default number of points of a curve.
 const POINTS: u32 = 500;
-/// Points of a curve at most.
+/// The most points of a curve.
 const POINTS_MAX: u32 = 10_000;
 
-/// The largest job file that is read without a detour, in bytes.
+/// The largest job file, in bytes, that is parsed without moving to a blocking thread.
 const READ_AT_ONCE_BYTES_MAX: usize = 16 << 10;
 
 /// Which part of the list.
@@ -58,7 +58,7 @@ pub(super) fn parse_job(text: &str) -> Result<JobId, ApiError> {
     text.parse().map_err(|_| ApiError::no_job(text))
 }
 
-/// Why there is no record of a job: it never was, or it is long gone.
+/// Returns the error for a job without a record: it never existed, or it was removed long ago.
 pub(super) async fn missing(app: &App, id: JobId) -> ApiError {
     match app.handle.explain(id).await {
         Err(service::Error::JobEnded(_)) => ApiError::removed_job(id),
@@ -68,36 +68,36 @@ pub(super) async fn missing(app: &App, id: JobId) -> ApiError {
 
 /// Jobs, newest first.
 #[utoipa::path(get, path = "/api/v1/jobs", params(ListQuery), tag = "jobs", responses(
-    (status = 200, body = wire::JobList), (status = 404, body = ErrorBody)))]
+    (status = 200, body = api::JobList), (status = 404, body = ErrorBody)))]
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     query: Result<Query<ListQuery>, QueryRejection>,
-) -> Result<Json<wire::JobList>, ApiError> {
+) -> Result<Json<api::JobList>, ApiError> {
     let Query(query) = query?;
     let before = query.before.as_deref().map(parse_job).transpose()?;
     let limit = query.limit.unwrap_or(JOBS_PER_PAGE).clamp(1, JOBS_PER_PAGE_MAX);
     list_jobs(&app, before, limit).await.map(Json)
 }
 
-/// The list as the API and the page show it.
-pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<wire::JobList, ApiError> {
+/// Lists jobs as the API and the page show them.
+pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<api::JobList, ApiError> {
     let Listing { jobs: records, damaged, last } = listing(app, before, limit).await?;
-    let waiting = records.iter().map(|(record, _)| record).filter(|record| record.state == wire::JobState::Waiting);
+    let waiting = records.iter().map(|(record, _)| record).filter(|record| record.state == StateRecord::Waiting);
     let mut reasons = app.handle.wait_reasons(waiting.map(|record| record.id).collect()).await?;
-    let mut jobs: Vec<wire::Job> = Vec::with_capacity(records.len());
+    let mut jobs: Vec<api::Job> = Vec::with_capacity(records.len());
     for (record, booked) in &records {
-        let mut job = to_wire(&app.folder, record, booked, Texts::Cut);
-        if let Some(reason) = reasons.remove(&record.id).filter(|_| job.state == wire::JobState::Waiting) {
+        let mut job = to_api(&app.folder, record, booked, Texts::Cut);
+        if let Some(reason) = reasons.remove(&record.id).filter(|_| job.state == api::JobState::Waiting) {
             job.because = reason;
         }
         jobs.push(job);
     }
     let is_full = u32::try_from(records.len() + damaged.len()).is_ok_and(|count| count >= limit);
     let next = last.filter(|_| is_full).map(|job| job.to_string());
-    Ok(wire::JobList { jobs, damaged: damaged.iter().map(JobId::to_string).collect(), next })
+    Ok(api::JobList { jobs, damaged: damaged.iter().map(JobId::to_string).collect(), next })
 }
 
-/// A page of the list. Where the disk has a malformed page, it is come around job by job.
+/// Reads a page of the list. Where the database has a malformed page, jobs are read one by one around it.
 async fn listing(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<Listing, ApiError> {
     let found = try_read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
     match found {
@@ -113,14 +113,14 @@ async fn listing(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<Li
 }
 
 /// Takes a job in, or says what would become of it. When a submission is answered it is on disk.
-#[utoipa::path(post, path = "/api/v1/jobs", request_body = wire::SubmitRequest, tag = "jobs", responses(
-    (status = 200, body = wire::Answer), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+#[utoipa::path(post, path = "/api/v1/jobs", request_body = api::SubmitRequest, tag = "jobs", responses(
+    (status = 200, body = api::Answer), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
     (status = 422, body = ErrorBody), (status = 429, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn submit(
     State(app): State<Arc<App>>,
     Keyed(key): Keyed,
-    request: Result<Json<wire::SubmitRequest>, JsonRejection>,
-) -> Result<Json<wire::Answer>, ApiError> {
+    request: Result<Json<api::SubmitRequest>, JsonRejection>,
+) -> Result<Json<api::Answer>, ApiError> {
     let Json(request) = request?;
     let is_dry = request.dry_run;
     let submission = match read_at_once(&app, &request) {
@@ -129,15 +129,15 @@ pub(super) async fn submit(
     };
     let changing = app.handle.keyed(key);
     Ok(Json(match submission {
-        Submission::Job(spec) if is_dry => wire::Answer::DryRun(app.handle.dry_run(*spec).await?),
+        Submission::Job(spec) if is_dry => api::Answer::DryRun(app.handle.dry_run(*spec).await?),
         Submission::Job(spec) => changing.submit(*spec).await?,
-        Submission::Sweep(sweep) if is_dry => wire::Answer::DryRun(app.handle.dry_run_sweep(*sweep).await?),
+        Submission::Sweep(sweep) if is_dry => api::Answer::DryRun(app.handle.dry_run_sweep(*sweep).await?),
         Submission::Sweep(sweep) => changing.submit_sweep(*sweep).await?,
     }))
 }
 
-/// Reads a job file that takes next to no time; none if it might.
-fn read_at_once(app: &App, request: &wire::SubmitRequest) -> Option<Result<Submission, ApiError>> {
+/// Parses a job file that takes next to no time; none if it may take longer.
+fn read_at_once(app: &App, request: &api::SubmitRequest) -> Option<Result<Submission, ApiError>> {
     if request.job_file.len() > READ_AT_ONCE_BYTES_MAX {
         return None;
     }
@@ -151,8 +151,8 @@ fn read_at_once(app: &App, request: &wire::SubmitRequest) -> Option<Result<Submi
     (!is_afar.get()).then_some(read)
 }
 
-/// Reads a job file where that may take long: a look at its folder, say.
-async fn read_aside(app: &Arc<App>, request: wire::SubmitRequest) -> Result<Submission, ApiError> {
+/// Parses a job file on a blocking thread, since a check of its folder, say, may take long.
+async fn read_aside(app: &Arc<App>, request: api::SubmitRequest) -> Result<Submission, ApiError> {
     let app = Arc::clone(app);
     let read = move || read_job_file(&request, app.user.clone(), &|path| app.at_hand.look(path));
     let read = tokio::task::spawn_blocking(read).await;
@@ -160,7 +160,7 @@ async fn read_aside(app: &Arc<App>, request: wire::SubmitRequest) -> Result<Subm
 }
 
 fn read_job_file(
-    request: &wire::SubmitRequest,
+    request: &api::SubmitRequest,
     user: Submitter,
     is_folder: &dyn Fn(&FsPath) -> bool,
 ) -> Result<Submission, ApiError> {
@@ -178,12 +178,12 @@ fn read_job_file(
     Ok(jobfile::parse(&request.job_file, &context)?)
 }
 
-async fn record_of(app: &Arc<App>, text: &str) -> Result<wire::Job, ApiError> {
+async fn record_of(app: &Arc<App>, text: &str) -> Result<api::Job, ApiError> {
     let id = parse_job(text)?;
     let found = read(app, move |transaction| read_job(transaction, id)).await?;
     let Some((record, booked)) = found else { return Err(missing(app, id).await) };
-    let mut job = to_wire(&app.folder, &record, &booked, Texts::Whole);
-    if job.state == wire::JobState::Waiting
+    let mut job = to_api(&app.folder, &record, &booked, Texts::Whole);
+    if job.state == api::JobState::Waiting
         && let Ok(explanation) = app.handle.explain(id).await
     {
         job.because = explanation.summary;
@@ -193,32 +193,32 @@ async fn record_of(app: &Arc<App>, text: &str) -> Result<wire::Job, ApiError> {
 
 /// One job.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}", params(("job" = String, Path, description = "its id")), tag = "jobs",
-    responses((status = 200, body = wire::Job), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
-pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> Result<Json<wire::Job>, ApiError> {
+    responses((status = 200, body = api::Job), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
+pub(super) async fn show(State(app): State<Arc<App>>, Segment(job): Segment) -> Result<Json<api::Job>, ApiError> {
     record_of(&app, &job).await.map(Json)
 }
 
 /// Asks for a job's end. A waiting job ends at once, a running one within its grace.
 #[utoipa::path(post, path = "/api/v1/jobs/{job}/cancel", params(("job" = String, Path, description = "its id")),
-    tag = "jobs", responses((status = 200, body = wire::CancelAnswer), (status = 404, body = ErrorBody),
+    tag = "jobs", responses((status = 200, body = api::CancelAnswer), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
     Keyed(key): Keyed,
-) -> Result<Json<wire::CancelAnswer>, ApiError> {
+) -> Result<Json<api::CancelAnswer>, ApiError> {
     let id = parse_job(&job)?;
     Ok(Json(app.handle.keyed(key).cancel(id, app.user.clone()).await?))
 }
 
 /// Why a job waits, runs where it runs, or ended.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/explain", params(("job" = String, Path, description = "its id")),
-    tag = "jobs", responses((status = 200, body = wire::Explanation), (status = 404, body = ErrorBody),
+    tag = "jobs", responses((status = 200, body = api::Explanation), (status = 404, body = ErrorBody),
     (status = 410, body = ErrorBody)))]
 pub(super) async fn explain(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
-) -> Result<Json<wire::Explanation>, ApiError> {
+) -> Result<Json<api::Explanation>, ApiError> {
     let id = parse_job(&job)?;
     match app.handle.explain(id).await {
         Ok(explanation) => Ok(Json(explanation)),
@@ -231,34 +231,34 @@ pub(super) async fn explain(
     }
 }
 
-fn explain_ended(record: &JobRecord) -> wire::Explanation {
-    wire::Explanation {
+fn explain_ended(record: &JobRecord) -> api::Explanation {
+    api::Explanation {
         job: Some(record.id.to_string()),
-        state: Some(record.state),
+        state: Some(record.state.into()),
         summary: record.because.clone(),
         blocker: None,
         ahead: 0,
         waiting: 0,
         starts_by: None,
-        history: history_to_wire(record),
+        history: history_to_api(record),
     }
 }
 
 /// A job's training curve, by its first node's ranks.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/series", params(("job" = String, Path, description = "its id"), SeriesQuery),
-    tag = "jobs", responses((status = 200, body = wire::Series), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
+    tag = "jobs", responses((status = 200, body = api::Series), (status = 404, body = ErrorBody), (status = 410, body = ErrorBody)))]
 pub(super) async fn series(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
     query: Result<Query<SeriesQuery>, QueryRejection>,
-) -> Result<Json<wire::Series>, ApiError> {
+) -> Result<Json<api::Series>, ApiError> {
     let id = parse_job(&job)?;
     let points = query?.points.unwrap_or(POINTS);
     series_of(&app, id, points).await.map(Json)
 }
 
-/// A curve as the API and the page show it.
-pub(super) async fn series_of(app: &Arc<App>, id: JobId, points: u32) -> Result<wire::Series, ApiError> {
+/// Returns a curve as the API and the page show it.
+pub(super) async fn series_of(app: &Arc<App>, id: JobId, points: u32) -> Result<api::Series, ApiError> {
     let points = points.clamp(2, POINTS_MAX);
     let found = read(app, move |transaction| read_job(transaction, id)).await?;
     let Some((record, _)) = found else { return Err(missing(app, id).await) };

@@ -1,6 +1,6 @@
-//! Ranks' logs, piece by piece. The cursor knows its file by how that begins (every line begins with its time), so that a
-//! rotation between two pieces neither repeats nor skips a line that is still there. An inode's number wouldn't do: the
-//! next file may get that of the one just removed.
+//! Ranks' logs, read in chunks. The cursor identifies its file by a digest of the file's beginning, since
+//! every line begins with its time. A rotation between two chunks therefore neither repeats nor skips a line
+//! that still exists. An inode number wouldn't do: a new file may get the number of the file just removed.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use gangline_api as api;
 use gangline_base::AttemptNumber;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -21,11 +22,10 @@ use super::segment::Segment;
 use super::{App, ErrorBody, read as read_model};
 use crate::model::{JobRecord, read_job};
 use crate::service::share_folder;
-use crate::wire;
 
-/// The largest piece, in bytes.
+/// The largest chunk, in bytes.
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
-/// By so much of its beginning a file is known again: a line's time is in it.
+/// Bytes at the beginning of a file that identify it: they include a line's time.
 const HEAD_BYTES_MAX: u64 = 64;
 
 /// Which piece of which log.
@@ -43,13 +43,13 @@ pub(super) struct LogQuery {
 
 /// A piece of a rank's log.
 #[utoipa::path(get, path = "/api/v1/jobs/{job}/logs", params(("job" = String, Path, description = "its id"), LogQuery),
-    tag = "jobs", responses((status = 200, body = wire::LogChunk), (status = 404, body = ErrorBody),
+    tag = "jobs", responses((status = 200, body = api::LogChunk), (status = 404, body = ErrorBody),
     (status = 410, body = ErrorBody)))]
 pub(super) async fn read(
     State(app): State<Arc<App>>,
     Segment(job): Segment,
     query: Result<Query<LogQuery>, QueryRejection>,
-) -> Result<Json<wire::LogChunk>, ApiError> {
+) -> Result<Json<api::LogChunk>, ApiError> {
     let Query(query) = query?;
     let id = parse_job(&job)?;
     let found = read_model(&app, move |transaction| read_job(transaction, id)).await?;
@@ -61,11 +61,11 @@ pub(super) async fn read(
     chunk.map(Json).map_err(|error| ApiError::no_log(format!("the log can't be read: {error}")))
 }
 
-/// A place in a rotated log.
+/// A position in a rotated log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     offset: u64,
-    /// A digest of the file's beginning, as much of it as lies before the offset.
+    /// A digest of the file's beginning, or of the part of it before the offset.
     head: u64,
 }
 
@@ -120,7 +120,7 @@ fn find_log(data: &FsPath, record: &JobRecord, attempt: Option<u32>, rank: u32) 
     let share =
         attempt.shares.get(node).ok_or_else(|| ApiError::no_log(format!("{} has no rank {rank}", record.id)))?;
     if let Some(removed) = record.removed.logs_of(attempt.number) {
-        let (id, number, at, because) = (record.id, attempt.number, wire::Time(removed.at), &removed.because);
+        let (id, number, at, because) = (record.id, attempt.number, api::Time(removed.at), &removed.because);
         return Err(ApiError::removed_log(format!(
             "the logs of attempt {number} of {id} were removed at {at}: {because}"
         )));
@@ -131,10 +131,10 @@ fn find_log(data: &FsPath, record: &JobRecord, attempt: Option<u32>, rank: u32) 
 }
 
 impl RankLog {
-    fn read(&self, cursor: Option<Cursor>) -> std::io::Result<wire::LogChunk> {
+    fn read(&self, cursor: Option<Cursor>) -> std::io::Result<api::LogChunk> {
         let mut files = self.open()?;
         let mut next = cursor.unwrap_or(Cursor::START);
-        // From the file the cursor is in; if that is gone, from the oldest there is.
+        // Reading starts with the cursor's file, or with the oldest if that file is gone.
         let mut first = None;
         for (index, file) in files.iter_mut().enumerate() {
             if next.is_in(file)? {
@@ -157,11 +157,11 @@ impl RankLog {
             offset = 0;
         }
         let is_end = self.has_ended && is_at_end;
-        Ok(wire::LogChunk { attempt: self.attempt, rank: self.rank, text, next: next.to_string(), is_end })
+        Ok(api::LogChunk { attempt: self.attempt, rank: self.rank, text, next: next.to_string(), is_end })
     }
 
-    /// The files there are, oldest first. The current one is opened first: if it is rotated meanwhile it is seen twice
-    /// rather than not at all.
+    /// Opens the existing files, oldest first. The current file is opened first, so that a rotation meanwhile
+    /// makes it appear twice rather than not at all.
     fn open(&self) -> std::io::Result<Vec<File>> {
         let current = open(&self.path)?;
         let rotated = open(&self.path.with_extension("log.1"))?;
@@ -181,7 +181,8 @@ fn open(path: &FsPath) -> std::io::Result<Option<File>> {
     }
 }
 
-/// Whole lines from `offset` on, and whether that is all there is. A line still being written waits (`may_grow`).
+/// Reads whole lines from `offset` on, and says whether they reach the end of the file. If `may_grow`, an
+/// unfinished last line is left for later.
 fn read_lines(file: &mut File, offset: u64, may_grow: bool) -> std::io::Result<(Vec<u8>, bool)> {
     file.seek(SeekFrom::Start(offset))?;
     let mut piece = Vec::new();
@@ -189,7 +190,7 @@ fn read_lines(file: &mut File, offset: u64, may_grow: bool) -> std::io::Result<(
     let is_full = piece.len() as u64 == CHUNK_BYTES_MAX;
     let whole = piece.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let cut = match (is_full, may_grow) {
-        // A line longer than a piece is cut, or there would be no way past it.
+        // A line longer than a chunk is cut, since the reader could not get past it otherwise.
         (true, _) if whole == 0 => piece.len(),
         (true, _) | (_, true) => whole,
         (false, false) => piece.len(),

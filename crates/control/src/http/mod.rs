@@ -1,7 +1,8 @@
 //! The HTTP border: `/api/v1` as JSON with an OpenAPI document, and the page at `/`.
 //!
-//! Handlers translate; they decide nothing. Reads come from the read models, so they show only what is durable; changes
-//! go through the service's handle. Keeps A-9, A-10 (bodies, pages and log pieces have limits) and A-11.
+//! Handlers translate and decide nothing. Reads come from the read models, so they show only durable state;
+//! changes go through the service's handle. Keeps A-9, A-10 (bodies, pages and log chunks have limits) and
+//!
 
 mod at_hand;
 mod auth;
@@ -31,6 +32,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use gangline_api as api;
 use gangline_base::Submitter;
 
 pub use at_hand::AtHand;
@@ -42,39 +44,38 @@ pub use visits::{LINK_TIME_MAX, Visits};
 use crate::db::Reader;
 use crate::secret::Secrets;
 use crate::service::Handle;
-use crate::wire;
 use error::ApiError;
 
-/// The largest request body of a user, in bytes.
+/// The largest body of a user's request, in bytes.
 pub const USER_BODY_BYTES_MAX: usize = 1 << 20;
 /// The largest report of a supervisor, in bytes.
 pub const REPORT_BODY_BYTES_MAX: usize = 4 << 20;
 
-/// The longest a request may take, its body included.
+/// The longest time that a request may take, including its body.
 const REQUEST_MAX: Duration = Duration::from_secs(60);
 
-/// What handlers work with.
+/// What the handlers share.
 #[derive(Clone, Debug)]
 pub struct App {
-    /// Changes go here.
+    /// The service's handle, for changes.
     pub handle: Handle,
-    /// Reads come from here.
+    /// The reader of the read models.
     pub reader: Reader,
-    /// What bearers are checked against.
+    /// The secrets that tokens are checked against.
     pub secrets: Secrets,
-    /// Who may look at the page.
+    /// The links and sessions of the page.
     pub visits: Visits,
-    /// Who the users' token stands for.
+    /// The submitter that the users' token stands for.
     pub user: Submitter,
-    /// The data folder, for logs and for where jobs save.
+    /// The data folder, for logs and default checkpoint folders.
     pub folder: PathBuf,
-    /// The names and addresses besides loopback's by which it is reached; none unless it speaks TLS.
+    /// Names and addresses of this control plane besides loopback; empty unless it uses TLS.
     pub hosts: Vec<String>,
-    /// Folders that may be looked at without a detour.
+    /// Folders that can be checked without moving to a blocking thread.
     pub at_hand: AtHand,
 }
 
-/// All routes.
+/// Builds the router with all routes.
 pub fn router(app: App) -> Router {
     let app = Arc::new(app);
     let users = Router::new()
@@ -105,20 +106,20 @@ pub fn router(app: App) -> Router {
         .route("/", get(page::show))
         .fallback(|| async { ApiError::no_such_path() })
         .method_not_allowed_fallback(|| async { ApiError::wrong_method() })
-        // Bodies have been read by then, each within its own limit.
+        // The authentication layer has read the body by then, within a limit of its own.
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn(limit_time))
         .layer(from_fn_with_state(app.clone(), auth::require_own_host))
         .with_state(app)
 }
 
-/// A request that takes longer is given up, so that a slow sender holds nothing for ever.
+/// Gives up a request that takes too long, so that a slow sender doesn't hold resources for ever.
 async fn limit_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_MAX, next.run(request)).await;
     answer.unwrap_or_else(|_| ApiError::too_slow().into_response())
 }
 
-/// Runs a query where blocking is allowed.
+/// Runs a query on a blocking thread.
 async fn read<T: Send + 'static>(
     app: &Arc<App>,
     query: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -126,7 +127,7 @@ async fn read<T: Send + 'static>(
     try_read(app, query).await?.map_err(ApiError::from)
 }
 
-/// The same; what the database says comes back.
+/// Runs a query on a blocking thread and passes the database's error through.
 async fn try_read<T: Send + 'static>(
     app: &Arc<App>,
     query: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -137,4 +138,4 @@ async fn try_read<T: Send + 'static>(
 }
 
 /// The body of an error, for handlers' documentation.
-type ErrorBody = wire::ErrorBody;
+type ErrorBody = api::ErrorBody;

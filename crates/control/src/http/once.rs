@@ -1,5 +1,6 @@
-//! `Idempotency-Key`: a user's change that comes with one is made once. Sent again with the same path and body, it is answered
-//! as it was the first time, whatever has happened since; with others it is refused. See docs/guarantees.md.
+//! `Idempotency-Key`: a user's change with a key is made once. A repetition with the same path and body gets
+//! the first answer, whatever has happened since; the same key with another path or body is refused. See
+//! docs/reference/guarantees.md.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,14 +16,14 @@ use super::error::ApiError;
 use super::{App, USER_BODY_BYTES_MAX, read};
 use crate::model::{RequestKey, read_answer};
 
-/// What a client names its request with.
+/// The header with the client's idempotency key.
 const KEY: &str = "idempotency-key";
-/// Says that an answer is one of before.
+/// The header that marks a repeated answer.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 /// The longest key.
 pub(super) const KEY_BYTES_MAX: usize = 255;
 
-/// The key of a change, if it has one.
+/// The idempotency key of a change, if it has one.
 pub(super) struct Keyed(pub(super) Option<RequestKey>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Keyed {
@@ -33,7 +34,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Keyed {
     }
 }
 
-/// Answers a change that was answered before as it was then, and marks any other with its key.
+/// Repeats the stored answer of a change that was made before, and attaches the key to any other change.
 pub(super) async fn answer_once(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     if request.method() != Method::POST || !request.headers().contains_key(KEY) {
         return next.run(request).await;
@@ -50,9 +51,9 @@ pub(super) async fn answer_once(State(app): State<Arc<App>>, request: Request, n
 }
 
 enum Recalled {
-    /// It was answered with this body.
+    /// The change was answered before, with this body.
     Answered(String),
-    /// It wasn't, and goes on with its key.
+    /// The change is new and goes on with its key.
     New(Box<Request>),
 }
 
@@ -72,7 +73,7 @@ async fn recall(app: &Arc<App>, request: Request) -> Result<Recalled, ApiError> 
     Ok(Recalled::New(Box::new(Request::from_parts(parts, Body::from(body)))))
 }
 
-/// One key of visible letters.
+/// Returns the request's only key, which consists of visible ASCII characters.
 fn key_of(headers: &HeaderMap) -> Result<&str, ApiError> {
     let mut values = headers.get_all(KEY).iter();
     let only = values.next().filter(|_| values.next().is_none());
@@ -84,7 +85,7 @@ fn key_of(headers: &HeaderMap) -> Result<&str, ApiError> {
     })
 }
 
-/// What is asked for: two requests with the same one ask for the same.
+/// Returns a hash that identifies what is requested: equal requests have equal hashes.
 fn fingerprint(method: &Method, uri: &Uri, body: &[u8]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     let target = uri.path_and_query().map_or("", |target| target.as_str());

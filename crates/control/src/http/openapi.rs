@@ -1,4 +1,4 @@
-//! The OpenAPI document. The one that is checked in (docs/openapi.json) is compared with this by a test.
+//! The OpenAPI document. A test compares it with the committed docs/openapi.json.
 
 use utoipa::openapi::content::Content;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
@@ -43,7 +43,7 @@ use super::{jobs, logs, nodes, sweeps, token};
 )]
 struct Document;
 
-/// Describes the token.
+/// Adds the description of the bearer token.
 struct Bearer;
 
 impl Modify for Bearer {
@@ -55,7 +55,7 @@ impl Modify for Bearer {
     }
 }
 
-/// Describes what may happen to every request.
+/// Adds the errors that every operation can return.
 struct Refusals;
 
 impl Modify for Refusals {
@@ -71,13 +71,13 @@ impl Modify for Refusals {
     }
 }
 
-/// Refusals that every request may meet.
+/// Errors that every request can return.
 const ALWAYS_POSSIBLE: [&str; 6] = ["400", "401", "403", "408", "500", "503"];
-/// Refusals that a change may meet besides: its body is too large, its key was used for another, or (the last, if it has a body)
-/// it isn't said to be JSON.
+/// Errors that a change can return besides: the body is too large, the key was used for another request, or
+/// (last, only with a body) the content type isn't JSON.
 const CHANGES_MAY_MEET: [&str; 3] = ["413", "422", "415"];
 
-/// Adds the refusals that an operation may meet besides its own, and describes all.
+/// Adds the errors that an operation can return besides its own, and describes all of them.
 fn complete(operation: &mut Operation, besides: &[&str]) {
     let is_open = operation.security.is_some();
     let responses = &mut operation.responses.responses;
@@ -96,7 +96,7 @@ fn complete(operation: &mut Operation, besides: &[&str]) {
 fn idempotency_key() -> Parameter {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_BYTES_MAX));
     let description = "Names this change: sent again with the same key, path and body, it is made once and answered as at \
-                       first. See docs/guarantees.md.";
+                       first. See docs/reference/guarantees.md.";
     ParameterBuilder::new()
         .name("Idempotency-Key")
         .parameter_in(ParameterIn::Header)
@@ -124,7 +124,7 @@ fn describe(status: &str) -> &'static str {
     }
 }
 
-/// The document.
+/// Returns the OpenAPI document.
 #[must_use]
 pub fn document() -> utoipa::openapi::OpenApi {
     Document::openapi()

@@ -1,5 +1,6 @@
-//! The page at `/`: rendered here from what the API gives. A link has a code that is good
-//! once; it becomes a cookie that is good for reading only, for a day, and until the control plane is restarted.
+//! The page at `/`, rendered from what the API returns. A link holds a code that works once. Opening
+//! the link exchanges the code for a cookie that allows reading for a day, or until the control plane
+//! restarts.
 
 use std::sync::Arc;
 
@@ -17,23 +18,23 @@ use super::visits::SESSION_TIME_MAX;
 use super::{App, jobs};
 use crate::web::{self, PageData};
 
-/// Jobs on the page.
+/// The most jobs on the page.
 const JOBS_SHOWN: u32 = 50;
-/// Jobs whose curve is drawn.
+/// The most jobs whose curve is drawn.
 const CURVES_SHOWN: usize = 12;
-/// Points of a curve on the page.
+/// The most points of a curve on the page.
 const POINTS_SHOWN: u32 = 200;
 
-/// The link's code.
+/// The query of the page's URL.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PageQuery {
     code: Option<String>,
-    /// What links had before; it is good for nothing.
+    /// The parameter of earlier releases' links; a request with it is refused.
     token: Option<String>,
 }
 
-/// The page; with a code in the link, a cookie and the same page without it.
+/// Shows the page. If the link has a code, sets a cookie and redirects to the page without the code.
 pub(super) async fn show(
     State(app): State<Arc<App>>,
     seat: Option<Extension<Arc<Seat>>>,
@@ -57,7 +58,7 @@ pub(super) async fn show(
     prove(seat.as_ref().map(|Extension(seat)| seat));
     match page_data(&app).await {
         Ok(data) => {
-            // Nothing may be loaded or run but what is in the page itself.
+            // The policy forbids every load and script except the styles in the page itself.
             let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
             let headers = [(header::CONTENT_SECURITY_POLICY, policy), (header::CACHE_CONTROL, "no-store")];
             (headers, Html(web::page(&data).into_string())).into_response()

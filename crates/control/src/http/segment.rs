@@ -1,11 +1,11 @@
-//! A piece of a path as an argument, refused as every other bad input is.
+//! The variable segment of a path as a handler's argument, refused like any other bad input.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 
 use super::error::ApiError;
 
-/// The one variable piece of a path.
+/// The one variable segment of a path.
 pub(super) struct Segment(pub(super) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Segment {

@@ -1,5 +1,5 @@
-//! Accepts connections at the TCP port and at the socket, each with limits of its own: a crowd at the port doesn't keep the
-//! command line and this machine's supervisors from the socket.
+//! Accepts connections at the TCP port and at the socket, each with limits of its own: a crowd at the port
+//! doesn't keep the command line and this machine's supervisors from the socket.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,25 +27,26 @@ use super::socket::Socket;
 use super::{App, router};
 use crate::tls::Tls;
 
-/// The longest wait for requests under way at the end.
+/// The longest wait for pending requests at the end.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
-/// After a connection couldn't be accepted for want of something.
+/// Pause after a connection couldn't be accepted for lack of a resource.
 const ACCEPT_RETRY: Duration = Duration::from_millis(20);
-/// The largest head of a request, and the most of a body that is read ahead, in bytes.
+/// The largest head of a request, in bytes; also the most of a body that is read ahead.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// Where a control plane listens.
+/// The listeners of a control plane.
 #[derive(Debug)]
 pub struct Doors {
-    /// For browsers, and for who names the URL.
+    /// The TCP port, for browsers and for clients that name the URL.
     pub tcp: TcpListener,
-    /// What is shown there; needed beyond loopback.
+    /// TLS for the port, required beyond loopback.
     pub tls: Option<Tls>,
-    /// For the command line and for supervisors on this machine; none where the data folder can hold none.
+    /// The socket for the command line and for supervisors on this machine; none if the data folder can't
+    /// hold one.
     pub socket: Option<Socket>,
 }
 
-/// Serves until `stop` is ready, then finishes the requests under way, but waits no longer than five seconds for them.
+/// Serves until `stop` is ready, then waits at most five seconds for pending requests.
 ///
 /// # Errors
 /// If the listener isn't a loopback one and there is no TLS.
@@ -68,7 +69,7 @@ pub async fn serve(doors: Doors, app: App, stop: impl Future<Output = ()> + Send
     };
     let close = async {
         stop.await;
-        // Fails only if nobody serves any more.
+        // Fails only if no connection is served any more.
         let _ = closing.send(true);
     };
     tokio::join!(tcp, local, close);
@@ -86,7 +87,7 @@ enum Stream {
 }
 
 impl Door {
-    /// The next connection; none if it was turned away.
+    /// Accepts the next connection; none if it was turned away.
     async fn accept(&self) -> io::Result<Option<(Stream, Peer)>> {
         match self {
             Door::Tcp(listener, tls) => {
@@ -99,7 +100,7 @@ impl Door {
     }
 }
 
-/// What receives those who come through a door.
+/// Accepts and serves the connections of one listener.
 struct Reception {
     router: TowerToHyperService<Router>,
     closed: watch::Receiver<bool>,
@@ -132,12 +133,12 @@ impl Reception {
         }
         drop(door);
         let goodbye = async { while connections.join_next().await.is_some() {} };
-        // What takes longer is cut off with the set.
+        // Dropping the set cuts off what takes longer.
         let _ = tokio::time::timeout(GOODBYE_MAX, goodbye).await;
     }
 }
 
-/// The others aren't concerned.
+/// Reports whether an error concerns one connection only.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{
         BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected,
@@ -146,7 +147,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// One connection, to its end or until it has to go.
+/// Serves one connection until it ends or must go.
 async fn attend(stream: Stream, seat: Arc<Seat>, router: TowerToHyperService<Router>, closed: watch::Receiver<bool>) {
     match stream {
         Stream::Tcp(stream, None) => attend_http(stream, seat, router, closed).await,
@@ -181,12 +182,12 @@ async fn attend_http<S>(
         }
     });
     let mut http = http1::Builder::new();
-    // The seat's times hold for all phases.
+    // The seat's time limits cover all phases, so hyper needs none.
     http.max_buf_size(HEAD_BYTES_MAX).header_read_timeout(None);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     loop {
         tokio::select! {
-            // An error is the client's, and ends this connection only.
+            // An error is the client's and ends this connection only.
             _ = connection.as_mut() => return,
             () = seat.outstayed() => return,
             _ = closed.changed() => connection.as_mut().graceful_shutdown(),

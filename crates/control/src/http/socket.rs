@@ -1,4 +1,5 @@
-//! The socket in the data folder: for the command line and for supervisors on this machine. The kernel says who connects.
+//! The socket in the data folder, for the command line and for supervisors on this machine. The kernel tells
+//! who connects.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -7,12 +8,12 @@ use std::path::Path;
 use gangline_execution::endpoint::{DataFolder, SOCKET_FILE};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Where it is made before it is put in place.
+/// The name under which the socket is created before it is renamed into place.
 const ASIDE: &str = "control.sock.aside";
-/// Who may do anything anyway.
+/// Root, which may do anything anyway.
 const ROOT: u32 = 0;
 
-/// An open socket. Those whose user isn't this process's, or root, are turned away.
+/// An open socket. Connections of users other than this process's and root are turned away.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
@@ -20,8 +21,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens the socket of a data folder that this process holds, in place of the one before. It is mode 0600 from the
-    /// first moment at which anybody can find it.
+    /// Opens the socket of a data folder that this process holds, and replaces the previous one. The socket
+    /// has mode 0600 before it becomes visible under its name.
     ///
     /// # Errors
     /// If the folder can't hold a socket.
@@ -41,7 +42,7 @@ impl Socket {
         Ok(Socket { listener, owner: rustix::process::geteuid().as_raw() })
     }
 
-    /// The next connection of somebody who may; none if it was somebody else.
+    /// Accepts the next connection; none if its user may not connect.
     pub(super) async fn accept(&self) -> io::Result<Option<UnixStream>> {
         let (stream, _) = self.listener.accept().await?;
         let user = stream.peer_cred()?.uid();

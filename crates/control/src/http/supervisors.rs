@@ -1,4 +1,4 @@
-//! Where supervisors report. Each attempt has a token of its own, so a job can report only on itself.
+//! Reports of supervisors. Each attempt has a token of its own, so a job can report only on itself.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use super::App;
 use super::auth::Reporting;
 use super::error::ApiError;
 
-/// Takes a report and answers with orders. Not in the OpenAPI document: its contract is `execution::protocol`.
+/// Takes in a report and answers with orders. Not in the OpenAPI document: its contract is
+/// `execution::protocol`.
 pub(super) async fn report(
     State(app): State<Arc<App>>,
     Extension(named): Extension<Reporting>,

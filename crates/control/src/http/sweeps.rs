@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use gangline_api as api;
 use gangline_base::SweepId;
 
 use super::error::ApiError;
 use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
-use crate::model::{read_sweep_jobs, sweep_to_wire};
-use crate::wire;
+use crate::model::{StateRecord, read_sweep_jobs, sweep_to_api};
 
 fn parse_sweep(text: &str) -> Result<SweepId, ApiError> {
     text.parse().map_err(|_| ApiError::no_sweep(text))
@@ -20,15 +20,15 @@ fn parse_sweep(text: &str) -> Result<SweepId, ApiError> {
 
 /// A sweep and its jobs.
 #[utoipa::path(get, path = "/api/v1/sweeps/{sweep}", params(("sweep" = String, Path, description = "its id")),
-    tag = "sweeps", responses((status = 200, body = wire::Sweep), (status = 404, body = ErrorBody)))]
-pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) -> Result<Json<wire::Sweep>, ApiError> {
+    tag = "sweeps", responses((status = 200, body = api::Sweep), (status = 404, body = ErrorBody)))]
+pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) -> Result<Json<api::Sweep>, ApiError> {
     let id = parse_sweep(&text)?;
     let found = read(&app, move |transaction| read_sweep_jobs(transaction, id)).await?;
-    let mut sweep = sweep_to_wire(id, &found).ok_or_else(|| ApiError::no_sweep(&text))?;
-    let waiting = found.0.iter().filter(|record| record.state == wire::JobState::Waiting).map(|record| record.id);
+    let mut sweep = sweep_to_api(id, &found).ok_or_else(|| ApiError::no_sweep(&text))?;
+    let waiting = found.0.iter().filter(|record| record.state == StateRecord::Waiting).map(|record| record.id);
     let reasons = app.handle.wait_reasons(waiting.collect()).await?;
     let reasons: BTreeMap<String, String> = reasons.into_iter().map(|(job, why)| (job.to_string(), why)).collect();
-    for point in sweep.points.iter_mut().filter(|point| point.state == wire::JobState::Waiting) {
+    for point in sweep.points.iter_mut().filter(|point| point.state == api::JobState::Waiting) {
         if let Some(reason) = reasons.get(&point.job) {
             point.because.clone_from(reason);
         }
@@ -38,15 +38,15 @@ pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) ->
 
 /// Asks for the end of what is left of a sweep. Waiting jobs end at once, running ones within their grace.
 #[utoipa::path(post, path = "/api/v1/sweeps/{sweep}/cancel", params(("sweep" = String, Path, description = "its id")),
-    tag = "sweeps", responses((status = 200, body = wire::CancelSweepAnswer), (status = 404, body = ErrorBody),
+    tag = "sweeps", responses((status = 200, body = api::CancelSweepAnswer), (status = 404, body = ErrorBody),
     (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)))]
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Segment(text): Segment,
     Keyed(key): Keyed,
-) -> Result<Json<wire::CancelSweepAnswer>, ApiError> {
+) -> Result<Json<api::CancelSweepAnswer>, ApiError> {
     let id = parse_sweep(&text)?;
     let found = read(&app, move |transaction| read_sweep_jobs(transaction, id));
-    sweep_to_wire(id, &found.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
+    sweep_to_api(id, &found.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
     Ok(Json(app.handle.keyed(key).cancel_sweep(id, app.user.clone()).await?))
 }

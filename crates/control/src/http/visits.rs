@@ -1,7 +1,7 @@
-//! Visits to the page: a link is good once and for a few minutes, and opens a session that is good for reading only. What
-//! ends up in a log, a browser's history or over somebody's shoulder opens nothing afterwards. All of it lives in memory,
-//! so a restart ends it: who takes the port while the control plane is down may be shown a browser's cookie, but one that is
-//! worth nothing any more.
+//! Visits to the page: a link works once and for a few minutes, and opens a session that allows reading only.
+//! A link found later in a log or a browser's history opens nothing. Links and sessions live in memory, so a
+//! restart ends them: whoever takes the port while the control plane is down may receive a browser's cookie,
+//! but that cookie is worthless by then.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use crate::secret::random;
 
-/// For how long a link is good.
+/// How long a link is valid.
 pub const LINK_TIME_MAX: Duration = Duration::from_secs(600);
-/// How many links may be good at a time; the oldest goes first.
+/// The most valid links; the oldest is dropped first.
 const LINKS_MAX: usize = 16;
-/// For how long a session is good.
+/// How long a session is valid.
 pub(super) const SESSION_TIME_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// How many sessions may be good at a time; the oldest goes first.
+/// The most valid sessions; the oldest is dropped first.
 const SESSIONS_MAX: usize = 256;
 
-/// The links and sessions that are good now.
+/// The links and sessions that are valid now.
 #[derive(Clone, Debug, Default)]
 pub struct Visits(Arc<Mutex<Known>>);
 
@@ -35,7 +35,7 @@ struct Secret {
 }
 
 impl Visits {
-    /// The path of a new link to the page, with its code.
+    /// Returns the path of a new link to the page, with its code.
     ///
     /// # Errors
     /// If there is no randomness.
@@ -45,7 +45,7 @@ impl Visits {
         Ok(format!("/?code={code}"))
     }
 
-    /// A session for a link's code, if it was good. It is so no more.
+    /// Uses up a valid link's code and returns a new session for it.
     pub(super) fn open(&self, code: &str) -> io::Result<Option<String>> {
         let mut known = self.known();
         let Some(place) = find(&known.links, code) else { return Ok(None) };
@@ -55,7 +55,7 @@ impl Visits {
         Ok(Some(session))
     }
 
-    /// Whether this is a session.
+    /// Reports whether this session is valid.
     pub(super) fn is_open(&self, session: &str) -> bool {
         find(&self.known().sessions, session).is_some()
     }
@@ -65,7 +65,7 @@ impl Visits {
         *self.known() = Known::default();
     }
 
-    /// What is in there is whole between any two statements that could panic.
+    /// Locks the state. A panic leaves it valid, since none can happen within a change.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

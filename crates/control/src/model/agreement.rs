@@ -1,15 +1,15 @@
-//! Whether a stored record of a job says what the journal says.
+//! Compares a stored record of a job with the one made from the journal.
 
 use gangline_base::Buckets;
 use gangline_execution::protocol::NodeState;
 
+use super::parts::StateRecord;
 use super::record::{AttemptRecord, JobRecord, ShareRecord};
 use super::remake::Remade;
-use crate::wire::JobState;
 
 impl Remade {
-    /// The first thing that a stored record has otherwise. Notes of the moment, ranks' figures and what has been reported of an attempt that
-    /// goes on are in the record alone.
+    /// Returns the first difference of a stored record. Transient notes, ranks' figures and reports of a
+    /// running attempt are only in the stored record, so they aren't compared.
     pub(crate) fn difference(&self, stored: &JobRecord) -> Option<&'static str> {
         let made = &self.record;
         let is_same = |is_same: bool, what| (!is_same).then_some(what);
@@ -29,7 +29,7 @@ impl Remade {
     }
 
     fn has_same_attempts(&self, stored: &JobRecord) -> bool {
-        // An earlier release kept more attempts of large gangs.
+        // An earlier release stored more attempts of large gangs.
         let Some(more) = stored.attempts.len().checked_sub(self.record.attempts.len()) else { return false };
         let pairs = self.record.attempts.iter().zip(&stored.attempts[more..]);
         (more == 0 || self.record.attempts.first().is_some_and(|first| first.number > 1))
@@ -39,7 +39,7 @@ impl Remade {
             })
     }
 
-    /// What is reported while an attempt goes on is known from its end on.
+    /// Compares the reported figures, which the journal has only once an attempt has ended.
     fn has_same_figures(&self, stored: &JobRecord) -> bool {
         let made = &self.record;
         let last = made.attempts.last();
@@ -56,12 +56,14 @@ impl Remade {
     }
 }
 
-/// From starting to running a job goes by its supervisors' word, which a record has a moment before or after the journal.
-fn standing(state: JobState) -> JobState {
-    if state == JobState::Running { JobState::Starting } else { state }
+/// Treats starting and running as the same: supervisors report the change, and the record may have it
+/// slightly before or after the journal.
+fn standing(state: StateRecord) -> StateRecord {
+    if state == StateRecord::Running { StateRecord::Starting } else { state }
 }
 
-/// Why it was placed and why it ended is said in words, with durations that the journal has in whole milliseconds: they may be rounded otherwise.
+/// The reasons of placement and end aren't compared: their texts have durations that the journal stores in
+/// whole milliseconds, so that the rounding may differ.
 fn is_same_attempt(made: &AttemptRecord, stored: &AttemptRecord, is_known: bool) -> bool {
     let mut shares = made.shares.iter().zip(&stored.shares);
     (made.number, made.placed_at, made.ended_at) == (stored.number, stored.placed_at, stored.ended_at)

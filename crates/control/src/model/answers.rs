@@ -1,5 +1,6 @@
-//! Answers to changes that came with an `Idempotency-Key`, so that whoever lost an answer gets it again. They become durable
-//! in the transaction of their change, and what is kept is bounded by age, number and bytes.
+//! Stored answers to changes that came with an `Idempotency-Key`, so that a client whose answer was lost gets
+//! the same one again. An answer becomes durable in the transaction of its change. Age, number and bytes of
+//! answers are limited.
 
 use std::time::Duration;
 
@@ -11,36 +12,36 @@ use crate::db::{Sequence, check_row, row_sum};
 
 /// How long an answer is kept, unless newer ones need the room.
 const AGE_MAX: Duration = Duration::from_hours(24);
-/// Answers that are kept at most.
+/// The most answers that are kept.
 pub(crate) const ANSWERS_MAX: usize = 100_000;
-/// Bytes of the bodies that are kept at most.
+/// The most bytes of answer bodies that are kept.
 const BYTES_MAX: i64 = 64 << 20;
-/// Old answers that one commit looks at, besides as many as it adds: removing never takes long.
+/// Old answers that one commit examines, in addition to as many as it adds, so that removal is always quick.
 const LOOKED_AT: usize = 64;
 
-/// Names a change that is made once, however often it is asked for.
+/// The identity of a change that is made only once, however often it is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequestKey {
-    /// Whose key it is: another user's keys are others.
+    /// The key's owner: equal keys of different users are different.
     pub(crate) user: String,
-    /// What the client sent.
+    /// The key that the client sent.
     pub(crate) key: String,
-    /// The hash of what is asked for.
+    /// The hash of the request.
     pub(crate) request: blake3::Hash,
 }
 
-/// What a change was answered with.
+/// The answer to a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptAnswer {
-    /// What was asked for.
+    /// The hash of the request.
     pub(crate) request: blake3::Hash,
-    /// The answer's body, as it was sent.
+    /// The answer's body, as sent.
     pub(crate) body: String,
-    /// Whether it is what was stored. If not, there was a change with its key, and that is all that is known.
+    /// Whether the answer is intact. If not, only the fact is known that a change with its key was made.
     pub(crate) is_whole: bool,
 }
 
-/// Stores answers with the change that ends with record `last`, and removes old ones.
+/// Stores the answers to the changes up to record `last`, and removes old answers.
 pub(crate) fn keep_answers(
     transaction: &Transaction<'_>,
     answers: &[(RequestKey, KeptAnswer)],
@@ -68,7 +69,7 @@ pub(crate) fn keep_answers(
     let last_forgotten = number - i64::try_from(ANSWERS_MAX).unwrap_or(i64::MAX);
     let too_old = now.unix_nanos().saturating_sub(u64::try_from(AGE_MAX.as_nanos()).unwrap_or(u64::MAX));
     let limits = params![to_sql(too_old), last_forgotten, bytes - BYTES_MAX];
-    // Almost always the oldest may stay, and so may all: then none is looked at.
+    // Usually the oldest answer may stay, and then so may all others.
     let oldest =
         "SELECT at_unix_nanos < ?1 OR number <= ?2 OR bytes_through <= ?3 FROM answers ORDER BY number LIMIT 1";
     if !transaction.prepare_cached(oldest)?.query_row(limits, |row| row.get(0))? {
@@ -82,7 +83,7 @@ pub(crate) fn keep_answers(
     Ok(())
 }
 
-/// The answer that is kept for a user's key.
+/// Returns the stored answer for a user's key.
 pub(crate) fn read_answer(
     transaction: &Transaction<'_>,
     user: &str,
@@ -102,7 +103,7 @@ pub(crate) fn read_answer(
     transaction.prepare_cached(sql)?.query_row([user, key], read).optional()
 }
 
-/// Whether a row that begins with request, body, time, record and checksum is what was stored for a user's key.
+/// Reports whether a row is intact that begins with request, body, time, record and checksum.
 pub(super) fn is_intact(row: &Row<'_>, (user, key): (&[u8], &[u8])) -> rusqlite::Result<bool> {
     let (request, body) = (row.get_ref(0)?.as_bytes()?, row.get_ref(1)?.as_bytes()?);
     let numbers = [row.get::<_, i64>(2)?.to_le_bytes(), row.get::<_, i64>(3)?.to_le_bytes()];
@@ -110,9 +111,9 @@ pub(super) fn is_intact(row: &Row<'_>, (user, key): (&[u8], &[u8])) -> rusqlite:
     Ok(check_row(row.get_ref(4)?, &columns, || "an answer".to_owned()).is_ok())
 }
 
-/// Hands over the user and the key of each answer that is kept.
+/// Passes the user and the key of each stored answer to `each`.
 pub(crate) fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str, &str)) -> rusqlite::Result<()> {
-    // Both are in an index, which is read instead of the answers.
+    // An index has both, so the answers themselves aren't read.
     let mut statement = transaction.prepare("SELECT user, key FROM answers ORDER BY user, key")?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
@@ -121,7 +122,7 @@ pub(crate) fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str
     Ok(())
 }
 
-/// Removes answers to changes after record `last`: a damaged journal doesn't know these any more.
+/// Removes answers to changes after record `last`, which a damaged journal has lost.
 pub(super) fn forget_answers(transaction: &Transaction<'_>, last: Sequence) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM answers WHERE sequence > ?1", [to_sql(last.0)]).map(drop)
 }
@@ -157,7 +158,7 @@ mod tests {
         connection.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("counted")
     }
 
-    /// Proves A-10 for kept answers.
+    /// Proves A-10 for stored answers.
     #[test]
     fn answers_are_bounded_in_age_number_and_bytes_and_the_oldest_go_first() {
         let mut connection = database();

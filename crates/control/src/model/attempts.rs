@@ -1,15 +1,15 @@
-//! How many attempts a job's document has.
+//! The limit of attempts in a job's document.
 
 use super::record::AttemptRecord;
 
-/// Attempts kept in the document; the ledger keeps all.
+/// The most attempts in a document; the ledger has all of them.
 const ATTEMPTS_KEPT: usize = 50;
-/// Nodes' shares that attempts before the newest two have in it all together: of a gang of thousands of nodes a few attempts are kept, and
-/// the document, which is written again and again, stays at a few megabytes.
+/// The most shares of attempts before the newest two in a document. So a gang of thousands of nodes keeps
+/// only a few attempts, and its document, which is rewritten often, stays at a few megabytes.
 const OLDER_SHARES_KEPT: usize = 8_192;
 const NEWEST_ATTEMPTS: usize = 2;
 
-/// How many of the oldest attempts are too much for a document.
+/// Returns how many of the oldest attempts have to go to meet the document's limits.
 pub(super) fn excess_attempts(attempts: &[AttemptRecord]) -> usize {
     let mut shares = 0;
     let fits = |(age, attempt): &(usize, &AttemptRecord)| {

@@ -1,4 +1,4 @@
-//! Rows read only to see whether they are what was written, a slice at a time.
+//! Integrity checks of read-model rows, one slice at a time.
 
 use rusqlite::{Row, Transaction, params};
 
@@ -6,19 +6,19 @@ use super::answers::is_intact;
 use super::curve::{BLOCK_COLUMNS, read_block};
 use super::store::{sample_sum, unless_damaged};
 
-/// What a slice of a table came to.
+/// The result of checking a slice of a table.
 #[derive(Debug)]
 pub(crate) struct Slice<K> {
-    /// Rows that aren't what was written.
+    /// The number of damaged rows.
     pub(crate) damaged: u64,
-    /// Where the next one begins; none at the end.
+    /// Where the next slice begins; `None` at the end.
     pub(crate) next: Option<K>,
 }
 
 /// The key of a sample: job, attempt, node and number.
 pub(crate) type SampleKey = [i64; 4];
 
-/// Looks at `count` samples after a key.
+/// Checks `count` samples after a key.
 pub(crate) fn samples_from(
     transaction: &Transaction<'_>,
     after: SampleKey,
@@ -41,7 +41,7 @@ pub(crate) fn samples_from(
     Ok(slice)
 }
 
-/// Looks at `count` blocks of packed samples after an id; of a damaged one all samples count.
+/// Checks `count` blocks of packed samples after an id; in a damaged block all samples count as damaged.
 pub(crate) fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = format!("SELECT {BLOCK_COLUMNS}, id FROM curves WHERE id > ?1 ORDER BY id LIMIT ?2");
     let mut statement = transaction.prepare_cached(&sql)?;
@@ -59,7 +59,7 @@ pub(crate) fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32)
     Ok(slice)
 }
 
-/// Its key comes from the table's tree; whatever else isn't of its type is damage.
+/// The key comes from the table's tree; any other column of a wrong type is damage.
 fn sample(row: &Row<'_>) -> rusqlite::Result<(SampleKey, bool)> {
     let key = [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?];
     let is_intact = || {
@@ -72,7 +72,7 @@ fn sample(row: &Row<'_>) -> rusqlite::Result<(SampleKey, bool)> {
     Ok((key, is_intact().unwrap_or(false)))
 }
 
-/// Looks at `count` answers after a number.
+/// Checks `count` answers after a number.
 pub(crate) fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum, user, key, number FROM answers
                WHERE number > ?1 ORDER BY number LIMIT ?2";

@@ -1,24 +1,26 @@
-//! Neighbouring samples of one attempt, packed without loss: a column after the other, since each says nearly the same from sample to
-//! sample. Numbers, times, steps and tokens are kept as changes of their changes, of few bytes where they grow evenly; of losses, those
-//! bits that differ from the one before, all first bytes, then all second ones; and all of that by DEFLATE.
+//! Consecutive samples of one attempt, compressed without loss. They are stored by column, because each
+//! column changes little from sample to sample. Numbers, times, steps and tokens are second differences in a
+//! variable-length code. Losses are the bits that differ from the loss before (XOR), as byte planes. All of
+//! that is compressed by DEFLATE.
 //!
-//! Layout: a byte with the version; then, packed: the count; the four columns of numbers; a bit for each sample that has a loss; the losses.
+//! Layout: a version byte; then, compressed: the count, the four integer columns, a bit per sample that says
+//! whether it has a loss, the losses.
 
 use crate::deflate::{deflate, inflate};
 
 const VERSION: u8 = 1;
-/// Samples in a block: enough to be packed well, and so few that several blocks share a page of the database.
+/// Samples in a block: enough to compress well, and few enough that several blocks share a database page.
 pub(crate) const BLOCK_POINTS: usize = 128;
-/// The most that a block of another release may have.
+/// The most samples in a block of another release.
 const POINTS_MAX: usize = 4_096;
-/// The longest a number gets, seven bits a byte.
+/// The most bytes of an encoded integer, at seven bits a byte.
 const NUMBER_BYTES_MAX: usize = 10;
-/// Numbers of a sample, besides its loss.
+/// Integers of a sample, besides its loss.
 const COLUMNS: usize = 4;
-/// The most that a block unpacks to.
+/// The largest decompressed block.
 const RAW_BYTES_MAX: usize = NUMBER_BYTES_MAX + POINTS_MAX * (COLUMNS * NUMBER_BYTES_MAX + 1 + size_of::<f64>());
 
-/// A sample as the database has it.
+/// A sample as stored in the database.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct StoredPoint {
     pub(super) number: i64,
@@ -28,7 +30,7 @@ pub(crate) struct StoredPoint {
     pub(super) loss: Option<f64>,
 }
 
-/// The block of these samples, at most [`BLOCK_POINTS`], whose numbers ascend.
+/// Encodes at most [`BLOCK_POINTS`] samples with ascending numbers.
 pub(super) fn encode(points: &[StoredPoint]) -> Vec<u8> {
     let mut raw = Vec::new();
     put(&mut raw, u64::try_from(points.len()).expect("u64 holds a usize on Linux"));
@@ -60,7 +62,7 @@ pub(super) fn encode(points: &[StoredPoint]) -> Vec<u8> {
     deflate(vec![VERSION], &raw)
 }
 
-/// The samples of a block, ascending; none if it isn't one.
+/// Returns the samples of a block in ascending order, or `None` if the block is damaged.
 pub(super) fn decode(body: &[u8]) -> Option<Vec<StoredPoint>> {
     let packed = body.strip_prefix(&[VERSION])?;
     let raw = inflate(packed, u64::try_from(RAW_BYTES_MAX).ok()?)?;
@@ -96,7 +98,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Vec<StoredPoint>> {
     Some((0..count).map(point).collect())
 }
 
-/// Small numbers of either sign become small ones.
+/// Maps small integers of either sign to small unsigned ones.
 fn zigzag(value: i64) -> u64 {
     (value.cast_unsigned() << 1) ^ (value >> 63).cast_unsigned()
 }
@@ -105,7 +107,7 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -((value & 1).cast_signed())
 }
 
-/// Seven bits a byte, the lowest first; all but the last byte have the eighth.
+/// Appends seven bits a byte, the lowest first; all bytes but the last have the eighth bit set.
 fn put(raw: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         raw.push(value.to_le_bytes()[0] | 0x80);

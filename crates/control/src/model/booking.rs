@@ -1,12 +1,12 @@
-//! Booking an attempt that is over into the ledger: the allocation fixes the total, the supervisors' reports
-//! say where it went.
+//! Books an ended attempt into the ledger: the allocation fixes the total, and the supervisors' reports
+//! divide it into buckets.
 
 use gangline_accounting::{Allocation, LedgerEntry, book};
 use gangline_base::{AttemptNumber, Buckets, JobId, Money, NodeName, Timestamp};
 
 use super::record::AttemptRecord;
 
-/// The ledger entries of an attempt that has just ended, one for each node.
+/// Returns the ledger entries of an attempt that has just ended, one for each node.
 pub(crate) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -> Vec<LedgerEntry> {
     let book_share = |share: &super::ShareRecord| {
         let node = NodeName::new(&share.node).ok()?;

@@ -1,8 +1,8 @@
-//! What is kept of a supervisor's report: every text and every list of it has a limit. What is longer is cut, with a
-//! mark, and the report counts all the same: a healthy job isn't hurt because somebody's message is long.
+//! Limits of a supervisor's report: every text and list in it has a limit. Longer ones are cut and
+//! marked, and the report is still accepted: a long message must not hurt a healthy job.
 //!
-//! The structures are taken apart field by field, so that a new field of the protocol doesn't compile before it has its
-//! limit here.
+//! The structures are destructured field by field, so that a new field of the protocol doesn't compile until
+//! it has a limit here.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use gangline_execution::protocol::{
     UsageReport,
 };
 
-/// The longest text: a line of a log, a sentence, a notice.
+/// The longest text, such as a log line, a sentence or a notice.
 const TEXT_BYTES_MAX: usize = 4 << 10;
-/// The longest host name or address there is; a longer one leads nowhere.
+/// The longest host name or address; a longer one can't be valid.
 const ADDRESS_BYTES_MAX: usize = 255;
-/// Findings kept of a report.
+/// The most findings kept of a report.
 const FINDINGS_MAX: usize = 16;
-/// Last lines kept of a fault, and lines of evidence.
+/// The most last lines of a fault, and the most lines of evidence.
 const LINES_MAX: usize = 10;
-/// Ranks of a node; its job has fewer.
+/// The most ranks of a node; its job has fewer.
 const RANKS_MAX: usize = 1_024;
-/// Stands where something is missing.
+/// Marks a cut.
 const MARK: &str = "...";
 
-/// Cuts a report down. What is within its limits stays as it is.
+/// Cuts a report to its limits. A report within its limits is unchanged.
 pub(crate) fn bound(report: &mut Report) {
     let Report {
         version: _,
@@ -66,7 +66,7 @@ pub(crate) fn bound(report: &mut Report) {
     samples.truncate(SAMPLES_PER_REPORT_MAX);
 }
 
-/// A text of so many bytes at most, the mark included where something is missing.
+/// Returns at most `bytes_max` bytes of a text, including the mark if the text was cut.
 pub(crate) fn cut(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -115,7 +115,7 @@ fn bound_fault(fault: &mut Fault) {
     }
 }
 
-/// Time under a name that isn't known is idle time, as the ledger books it.
+/// Counts time in unknown buckets as idle time, as the ledger does.
 fn bound_usage(usage: &mut UsageReport) {
     let mut known: BTreeMap<String, u64> = BTreeMap::new();
     for (name, nanos) in std::mem::take(&mut usage.0) {

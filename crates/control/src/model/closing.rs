@@ -1,5 +1,5 @@
-//! The end of an attempt: what its supervisors had said goes into the journal, so that the ledger and the job's record can be made
-//! again from it, and its shares are booked.
+//! The end of an attempt: the final reports go into the journal, so that the ledger and the job's record can
+//! be made again from it, and the attempt's shares are booked.
 
 use gangline_accounting::LedgerEntry;
 use gangline_base::{AttemptNumber, JobId, Timestamp};
@@ -8,17 +8,17 @@ use gangline_orchestration::{Decision, Engine};
 
 use super::book_attempt;
 use super::bound::cut;
+use super::parts::{CheckpointsRecord, ProgressRecord};
 use super::record::{AttemptRecord, JobRecord, ShareRecord};
 use super::sweep::BudgetRecord;
 use crate::codec::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
-use crate::wire::{Checkpoints, Progress};
 
-/// The longest message kept of a share that isn't where the first fault was.
+/// The longest message kept of a share other than the one with the first fault.
 const MESSAGE_BYTES_MAX: usize = 256;
 
 impl JobRecord {
-    /// Takes in a decision and books the attempt that it ends, if it ends one. `engine` has it applied already. The service and whoever
-    /// makes read models again from the journal call this one function.
+    /// Applies a decision and books the attempt that it ends, if any. `engine` has applied the decision
+    /// already. Both the service and the rebuild from the journal call this function.
     pub(crate) fn follow_and_book(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) -> Vec<LedgerEntry> {
         let ending = self.ending(decision);
         let booked = ending.map(|attempt| book_attempt(self.id, attempt, now)).unwrap_or_default();
@@ -26,17 +26,17 @@ impl JobRecord {
         booked
     }
 
-    /// The attempt that a decision ends.
+    /// Returns the attempt that a decision ends.
     pub(crate) fn ending(&self, decision: &Decision) -> Option<&AttemptRecord> {
         let ends = matches!(decision, Decision::Requeue { .. } | Decision::End { .. });
         self.last_attempt().filter(|attempt| ends && attempt.ended_at.is_none())
     }
 
-    /// What the attempt that a decision is about to end came to.
+    /// Returns the result of the attempt that a decision is about to end.
     pub(crate) fn closing(&self, decision: &Decision) -> Option<ClosedAttempt> {
         let attempt = self.ending(decision)?;
-        let Progress { step, total_steps, first_loss, loss, tokens, tokens_per_second: _ } = self.progress;
-        let Checkpoints { count, bytes, last_step } = self.checkpoints;
+        let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second: _ } = self.progress;
+        let CheckpointsRecord { count, bytes, last_step } = self.checkpoints;
         Some(ClosedAttempt {
             job: self.id,
             attempt: AttemptNumber(attempt.number),
@@ -54,7 +54,8 @@ impl JobRecord {
         })
     }
 
-    /// Takes back in what the last attempt came to, before the decision that ended it. Another's changes nothing.
+    /// Restores the result of the last attempt, before the decision that ends it. A result of another attempt
+    /// is ignored.
     pub(crate) fn take_closed(&mut self, closed: ClosedAttempt) {
         let ClosedAttempt { job: _, attempt: number, first, shares, fault, progress } = closed;
         let Some(attempt) = self.attempts.last_mut().filter(|last| last.number == number.0) else { return };
@@ -68,10 +69,10 @@ impl JobRecord {
         let ClosedProgress { steps, high_water_step, losses, tokens, checkpoints, spent } = progress;
         let tokens_per_second = None;
         let ((step, total_steps), (first_loss, loss)) = (steps, losses);
-        self.progress = Progress { step, total_steps, first_loss, loss, tokens, tokens_per_second };
+        self.progress = ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second };
         self.high_water_step = high_water_step;
         let (count, bytes, last_step) = checkpoints;
-        self.checkpoints = Checkpoints { count, bytes, last_step };
+        self.checkpoints = CheckpointsRecord { count, bytes, last_step };
         self.budget.iter_mut().zip(spent).for_each(|(budget, counted)| budget.recount(counted));
     }
 }
@@ -94,7 +95,8 @@ fn closed_share(share: &ShareRecord) -> ClosedShare {
     ClosedShare { price: share.price, samples: share.samples_stored, report }
 }
 
-/// A share's state without the texts of its fault: the gang's first is kept whole, beside the shares.
+/// Returns a share's state without the texts of its fault: the gang's first fault is stored whole, beside the
+/// shares.
 fn in_short(state: &NodeState) -> NodeState {
     let mut state = state.clone();
     let NodeState::Ended { outcome, .. } = &mut state else { return state };
@@ -111,7 +113,7 @@ fn in_short(state: &NodeState) -> NodeState {
     state
 }
 
-/// A report with what was kept of it. Its epoch counts only while the attempt goes on.
+/// Rebuilds a report from its stored part. The epoch doesn't matter for an ended attempt.
 fn opened_report((job, attempt): (JobId, AttemptNumber), node: &str, closed: ClosedReport) -> Report {
     let [ranks_started, restore_began, restore_ended, first_step] = closed.marks;
     Report {

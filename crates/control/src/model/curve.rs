@@ -1,6 +1,6 @@
-//! The samples of attempts' first nodes, wherever they are: in rows of their own while a job runs, and in packed blocks
-//! ([`super::block`]) soon after its end. A sample may be in both, if a job that had ended goes on because a loss of records was
-//! accepted; it counts once.
+//! The samples of each attempt's first node: rows while a job runs, and packed blocks ([`super::block`]) soon
+//! after its end. A sample may be in both if an ended job continues after an accepted loss of records; it
+//! counts once.
 
 use gangline_base::JobId;
 use rusqlite::{OptionalExtension, Row, Transaction, params};
@@ -9,21 +9,21 @@ use super::block::{BLOCK_POINTS, StoredPoint, decode, encode};
 use super::store::{sample_sum, to_sql, unless_damaged};
 use crate::db::{damaged, row_sum};
 
-/// Blocks that one removal deletes at most: the control thread isn't held up for long (A-10).
+/// The most blocks that one removal deletes, so that the control thread isn't blocked for long (A-10).
 pub(super) const BLOCKS_PER_REMOVAL_MAX: u32 = 64;
 
-/// A job and one of its attempts.
+/// A job and the number of one of its attempts.
 pub(crate) type Attempt = (JobId, u32);
 
-/// What [`read_row`] reads of a row of `samples`.
+/// The columns of `samples` that [`read_row`] reads.
 pub(super) const POINT_COLUMNS: &str = "number, at_unix_nanos, step, tokens, loss, sum";
-/// What [`read_block`] reads of a row of `curves`.
+/// The columns of `curves` that [`read_block`] reads.
 pub(super) const BLOCK_COLUMNS: &str = "job, attempt, first, last, points, body, sum";
 /// Selects the blocks of an attempt that may have samples from `?3` to `?4`, in order.
 const BLOCKS_BETWEEN: &str = "FROM curves WHERE job = ?1 AND attempt = ?2 AND first <= ?4 AND first >= coalesce(
      (SELECT max(first) FROM curves WHERE job = ?1 AND attempt = ?2 AND first <= ?3), ?3) ORDER BY first";
 
-/// Samples with neighbouring numbers, ready to be stored as a block in the place of their rows.
+/// Consecutive samples, ready to replace their rows as a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackedBlock {
     first: i64,
@@ -49,13 +49,13 @@ impl PackedBlock {
     }
 }
 
-/// The checksum of a block's row: of its key, its edges, its count and its body.
+/// Returns the checksum of a block's row: of its key, its edges, its count and its body.
 fn block_sum(numbers: [i64; 5], body: &[u8]) -> [u8; 8] {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     row_sum(&[&bytes, body])
 }
 
-/// The sample in a row of [`POINT_COLUMNS`], if it is what was written.
+/// Returns the sample in a row of [`POINT_COLUMNS`], if it is intact.
 pub(super) fn read_row(row: &Row<'_>, (job, attempt): Attempt) -> rusqlite::Result<StoredPoint> {
     let number: i64 = row.get(0)?;
     let what = || damaged(format!("sample {number} of attempt {attempt} of {job}"));
@@ -66,11 +66,11 @@ pub(super) fn read_row(row: &Row<'_>, (job, attempt): Attempt) -> rusqlite::Resu
     let (point, sum): (StoredPoint, Option<i64>) = read().map_err(|_| what())?;
     let StoredPoint { at, step, tokens, loss, .. } = point;
     let written = sample_sum(&[to_sql(job.0), i64::from(attempt), 0, number, at, step, tokens], loss);
-    // One of an earlier release has no sum, and is believed.
+    // A sample of an earlier release has no checksum and is accepted.
     if sum.is_some_and(|sum| sum != i64::from(written)) { Err(what()) } else { Ok(point) }
 }
 
-/// The samples in a row of [`BLOCK_COLUMNS`], if they are what was written.
+/// Returns the samples in a row of [`BLOCK_COLUMNS`], if they are intact.
 pub(super) fn read_block(row: &Row<'_>) -> rusqlite::Result<Vec<StoredPoint>> {
     let key: [i64; 3] = [row.get(0)?, row.get(1)?, row.get(2)?];
     let [job, attempt, first] = key;
@@ -84,7 +84,7 @@ pub(super) fn read_block(row: &Row<'_>) -> rusqlite::Result<Vec<StoredPoint>> {
     read().ok().flatten().ok_or_else(what)
 }
 
-/// One attempt's samples, found by seeks. The block that was read last is kept: the next one asked for is often in it.
+/// Reads one attempt's samples by seeks. Caches the last block, which often has the next sample too.
 pub(super) struct Curve<'t> {
     transaction: &'t Transaction<'t>,
     attempt: Attempt,
@@ -96,7 +96,7 @@ impl<'t> Curve<'t> {
         Curve { transaction, attempt, block: None }
     }
 
-    /// The first sample with a loss among these numbers, or the first at all.
+    /// Returns the first sample with a loss among these numbers, or else the first sample.
     pub(super) fn first_between(&mut self, from: i64, to: i64) -> rusqlite::Result<Option<StoredPoint>> {
         let sql = format!(
             "SELECT {POINT_COLUMNS} FROM samples
@@ -127,7 +127,7 @@ impl<'t> Curve<'t> {
         Ok(first)
     }
 
-    /// The first and the last number of each block that may have samples with these.
+    /// Returns the first and last number of each block that may have samples with numbers in this range.
     fn block_edges(&self, from: i64, to: i64) -> rusqlite::Result<Vec<(i64, i64)>> {
         let (job, attempt) = self.attempt;
         let mut statement = self.transaction.prepare_cached(&format!("SELECT first, last {BLOCKS_BETWEEN}"))?;
@@ -135,7 +135,7 @@ impl<'t> Curve<'t> {
         statement.query_map(range, |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
     }
 
-    /// The samples of the block that begins with this number.
+    /// Returns the samples of the block that begins with this number.
     fn block(&mut self, first: i64) -> rusqlite::Result<&[StoredPoint]> {
         if self.block.as_ref().is_none_or(|(begins, _)| *begins != first) {
             let (job, attempt) = self.attempt;
@@ -147,7 +147,8 @@ impl<'t> Curve<'t> {
         Ok(self.block.as_ref().map_or(&[], |(_, points)| points.as_slice()))
     }
 
-    /// The packed samples after a number, at least `count` of them if there are so many; and how many can't be read.
+    /// Returns the packed samples after a number, at least `count` if there are that many, and the number of
+    /// unreadable samples.
     pub(super) fn packed_after(&self, after: i64, count: usize) -> rusqlite::Result<(Vec<StoredPoint>, u64)> {
         let (job, attempt) = self.attempt;
         let mut statement = self.transaction.prepare_cached(&format!("SELECT {BLOCK_COLUMNS} {BLOCKS_BETWEEN}"))?;
@@ -158,14 +159,14 @@ impl<'t> Curve<'t> {
         {
             match unless_damaged(read_block(row))? {
                 Some(points) => found.extend(points.into_iter().filter(|point| point.number > after)),
-                // How many they were may be damaged as well.
+                // The stored count may be damaged as well.
                 None => lost += row.get::<_, i64>(4).ok().and_then(|points| u64::try_from(points).ok()).unwrap_or(1),
             }
         }
         Ok((found, lost))
     }
 
-    /// The numbers of the first and the last sample.
+    /// Returns the numbers of the first and the last sample.
     pub(super) fn edges(&self) -> rusqlite::Result<Option<(i64, i64)>> {
         let (job, attempt) = self.attempt;
         let edge = |sql: &str| -> rusqlite::Result<Option<i64>> {
@@ -180,7 +181,7 @@ impl<'t> Curve<'t> {
     }
 }
 
-/// The first attempt of a job after this one that has samples.
+/// Returns the job's next attempt after this one that has samples.
 pub(super) fn next_attempt(transaction: &Transaction<'_>, job: JobId, after: i64) -> rusqlite::Result<Option<i64>> {
     let mut found = Vec::new();
     for table in ["samples", "curves"] {
@@ -192,8 +193,8 @@ pub(super) fn next_attempt(transaction: &Transaction<'_>, job: JobId, after: i64
     Ok(found.into_iter().min())
 }
 
-/// The first of an attempt's samples after a number that are rows of their own, as blocks; at most so many samples are read. And the
-/// last number read, if there may be more. A damaged row stays what it is, so that it is still told.
+/// Packs up to `count` of an attempt's sample rows after a number into blocks. Also returns the last number
+/// read, if there may be more. A damaged row stays a row, so that it is still reported.
 pub(crate) fn blocks_of_rows(
     transaction: &Transaction<'_>,
     attempt: Attempt,
@@ -219,8 +220,8 @@ pub(crate) fn blocks_of_rows(
     Ok((blocks, last.filter(|_| seen == count)))
 }
 
-/// Stores blocks in the place of the rows that they were made of. One whose rows aren't those any more is left out; where older blocks
-/// have some of its numbers, these become rows again, to be packed with the others later.
+/// Replaces rows by the blocks made from them. Skips a block whose rows have changed. If older blocks overlap
+/// with it, they are unpacked into rows, to be packed again with the others later.
 pub(super) fn pack_rows(
     transaction: &Transaction<'_>,
     attempt: Attempt,
@@ -245,7 +246,7 @@ pub(super) fn pack_rows(
     Ok(())
 }
 
-/// Makes an attempt's packed samples rows again, as far as they can be read.
+/// Unpacks an attempt's readable blocks into rows.
 pub(super) fn unpack_attempt(transaction: &Transaction<'_>, (job, attempt): Attempt) -> rusqlite::Result<()> {
     let (key, mut ids) = (params![to_sql(job.0), attempt], Vec::new());
     let mut statement = transaction.prepare_cached("SELECT id FROM curves WHERE job = ?1 AND attempt = ?2")?;
@@ -269,7 +270,7 @@ pub(super) fn unpack_attempt(transaction: &Transaction<'_>, (job, attempt): Atte
     Ok(())
 }
 
-/// Takes out the packed samples of an attempt with numbers in these ascending ranges.
+/// Removes the packed samples of an attempt with numbers in these ascending ranges.
 pub(super) fn thin_blocks(
     transaction: &Transaction<'_>,
     attempt: Attempt,

@@ -1,5 +1,5 @@
-//! What is kept of a share's last report once its attempt is over: what the API still shows, and what a booking or a recovery asks for.
-//! A whole report has much more of each rank, and a job keeps many attempts.
+//! The part of a share's last report that is kept after its attempt: what the API still shows, and what
+//! bookings and recoveries need. A whole report has much more on each rank, and a job keeps many attempts.
 
 use gangline_base::Phase;
 use gangline_execution::protocol::{Marks, NodeState, Report, UnixNanos, UsageReport};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::record::ShareRecord;
 
-/// See the module.
+/// The stored part of a last report; see the module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LastWords {
     supervisor_pid: u32,
@@ -47,12 +47,12 @@ impl From<Report> for LastWords {
 }
 
 impl ShareRecord {
-    /// Its attempt is over.
+    /// Replaces the report by its stored part after the attempt's end.
     pub(super) fn close(&mut self) {
         self.last = self.report.take().map(LastWords::from).or(self.last.take());
     }
 
-    /// Where it stands, in a word.
+    /// Returns the name of the share's state.
     pub(super) fn state(&self) -> &'static str {
         let state = self.report.as_ref().map(|report| &report.state);
         match (state, &self.last) {
@@ -79,7 +79,7 @@ impl ShareRecord {
         }
     }
 
-    /// Since when what it reported its device time of runs, and that time.
+    /// Returns the reported device time, and the time from which it counts.
     pub(super) fn usage(&self) -> Option<(UnixNanos, &UsageReport)> {
         let last = self.last.as_ref().map(|last| (last.started_at, &last.usage));
         self.report.as_ref().map(|report| (report.started_at, &report.usage)).or(last)
@@ -97,7 +97,7 @@ impl ShareRecord {
         }
     }
 
-    /// What it has saved: how often, and how much.
+    /// Returns the number of saved checkpoints and their bytes.
     pub(super) fn saved(&self) -> (u32, u64) {
         let last = self.last.as_ref().map(|last| (last.checkpoints, last.checkpoint_bytes));
         self.report.as_ref().map(|report| (report.checkpoints, report.checkpoint_bytes)).or(last).unwrap_or_default()

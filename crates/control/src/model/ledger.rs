@@ -1,4 +1,4 @@
-//! The ledger's rows: written once, checked whenever they are read.
+//! The ledger's rows: written once, and verified at every read.
 
 use gangline_accounting::LedgerEntry;
 use gangline_base::{Bucket, JobId, Money, Timestamp};
@@ -8,10 +8,10 @@ use super::store::{from_sql, to_sql};
 use super::view::Booked;
 use crate::db::{check_row, damaged, row_sum};
 
-/// The columns in the order of the table; the buckets come last, in the order of [`Bucket::ALL`].
+/// The columns in the table's order; the buckets come last, in the order of [`Bucket::ALL`].
 const COLUMNS: &str = "job, attempt, node, queue, devices, from_unix_nanos, to_unix_nanos, price_nano_dollars_per_hour,
      cost_nano_dollars, compute, data_stall, checkpoint_stall, communication, straggler_wait, restart, lost_work, idle";
-/// A row's columns.
+/// The columns of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LedgerRow {
     node: String,
@@ -22,7 +22,7 @@ pub(crate) struct LedgerRow {
 }
 
 impl LedgerRow {
-    /// An entry's row.
+    /// Returns the row of an entry.
     pub(crate) fn of(queue: &str, entry: &LedgerEntry) -> LedgerRow {
         let allocation = &entry.allocation;
         let nanos = |bucket| i64::try_from(entry.buckets[bucket].nanos()).unwrap_or(i64::MAX);
@@ -42,12 +42,12 @@ impl LedgerRow {
         }
     }
 
-    /// Whose share it is: the attempt's number and the node.
+    /// Returns the share's attempt number and node.
     pub(crate) fn share(&self) -> (i64, &str) {
         (self.numbers[1], &self.node)
     }
 
-    /// The bytes of all numbers.
+    /// Returns the bytes of all numbers.
     fn bytes(&self) -> Vec<u8> {
         self.numbers.iter().chain(&self.buckets).flat_map(|number| number.to_le_bytes()).collect()
     }
@@ -65,7 +65,7 @@ impl LedgerRow {
         Ok(LedgerRow { node: row.get(2)?, queue: row.get(3)?, numbers, buckets })
     }
 
-    /// Reads [`COLUMNS`] and the sum, if they are what was written.
+    /// Reads [`COLUMNS`] and the checksum, and verifies them.
     fn read_checked(row: &Row<'_>, job: JobId) -> rusqlite::Result<LedgerRow> {
         let what = || format!("what the ledger has of {job}");
         let read = LedgerRow::read(row).map_err(|_| damaged(what()))?;
@@ -73,7 +73,7 @@ impl LedgerRow {
         Ok(read)
     }
 
-    /// Writes it. A second booking of the same share fails the transaction (A-8).
+    /// Writes the row. A second booking of the same share fails the transaction (A-8).
     pub(crate) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         let sum = row_sum(&[&self.bytes(), self.node.as_bytes(), self.queue.as_bytes()]);
         let [job, attempt, devices, from, to, price, cost] = self.numbers;
@@ -88,12 +88,12 @@ impl LedgerRow {
     }
 }
 
-/// Books an entry.
+/// Writes the row of an entry.
 pub(crate) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
     LedgerRow::of(queue, entry).write(transaction)
 }
 
-/// The rows of a job that are what was written, and how many aren't.
+/// Returns the intact rows of a job, and the number of damaged ones.
 pub(crate) fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<(Vec<LedgerRow>, u64)> {
     let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
     let mut statement = transaction.prepare_cached(&sql)?;
@@ -108,7 +108,7 @@ pub(crate) fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqli
     Ok((intact, damaged))
 }
 
-/// What was booked for a job, by attempt and node.
+/// Returns the bookings of a job, by attempt and node.
 pub(crate) fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
     let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
     let mut statement = transaction.prepare_cached(&sql)?;

@@ -1,7 +1,8 @@
-//! Read models: what the API shows of jobs, kept beside the journal.
+//! Read models: the data from which the API answers questions about jobs, stored beside the journal.
 //!
-//! A [`JobRecord`] follows from the engine's events and decisions and from the supervisors' cumulative reports. Records
-//! are changed only by the service's one thread and stored in the transaction of the entries they follow from.
+//! A [`JobRecord`] is derived from the engine's events and decisions and from the supervisors' cumulative
+//! reports. Only the service's thread changes records; it stores them in the same transaction as the journal
+//! entries that changed them.
 
 mod agreement;
 mod answers;
@@ -15,6 +16,7 @@ mod curve;
 mod last_words;
 mod ledger;
 mod packed;
+mod parts;
 mod record;
 mod recovery;
 mod remake;
@@ -33,6 +35,7 @@ pub(crate) use curve::blocks_of_rows;
 #[cfg(test)]
 pub(crate) use ledger::read_ledger;
 pub(crate) use ledger::{LedgerRow, stored_ledger, write_ledger};
+pub(crate) use parts::StateRecord;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use record::AttemptRecord;
 pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
@@ -47,7 +50,7 @@ pub(crate) use store::{
     JOBS_PER_PAGE_MAX, Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly,
     read_stored, read_sweep, read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
 };
-pub(crate) use sweep::{SweepRecord, sweep_to_wire};
+pub(crate) use sweep::{SweepRecord, sweep_to_api};
 #[cfg(test)]
 pub(crate) use view::Booked;
-pub(crate) use view::{Texts, checkpoint_folder, history_to_wire, to_wire};
+pub(crate) use view::{Texts, checkpoint_folder, history_to_api, to_api};

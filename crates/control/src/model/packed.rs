@@ -1,19 +1,20 @@
-//! Documents of jobs that have ended, packed: they are kept for long and read rarely, and say the same of each of many ranks.
+//! Compressed documents of ended jobs: they are kept for long, rarely read, and repetitive across ranks.
 //!
-//! A packed document is a byte that no JSON begins with and a DEFLATE stream. Others are JSON as it is, as earlier releases wrote all.
+//! A packed document is a byte that can't begin JSON, followed by a DEFLATE stream. Other documents are plain
+//! JSON, as in earlier releases.
 
 use std::borrow::Cow;
 
 use crate::deflate::{deflate, inflate};
 
-/// What a packed document begins with.
+/// The first byte of a packed document.
 const PACKED: u8 = 1;
-/// Below this size packing gains nothing.
+/// Smaller documents aren't compressed, because it gains nothing.
 const PACKED_BYTES_MIN: usize = 512;
-/// The largest document that is unpacked, far above what a record may hold.
+/// The largest decompressed document, far above what a record may hold.
 const DOCUMENT_BYTES_MAX: u64 = 64 << 20;
 
-/// The document as it is stored.
+/// Returns the stored form of a document.
 pub(super) fn pack(doc: String) -> Vec<u8> {
     if doc.len() < PACKED_BYTES_MIN {
         return doc.into_bytes();
@@ -22,7 +23,7 @@ pub(super) fn pack(doc: String) -> Vec<u8> {
     if packed.len() < doc.len() { packed } else { doc.into_bytes() }
 }
 
-/// The JSON of a stored document; none if it can't be unpacked.
+/// Returns the JSON of a stored document, or `None` if it can't be decompressed.
 pub(super) fn unpack(stored: &[u8]) -> Option<Cow<'_, [u8]>> {
     let Some((&PACKED, stream)) = stored.split_first() else { return Some(Cow::Borrowed(stored)) };
     inflate(stream, DOCUMENT_BYTES_MAX).map(Cow::Owned)
@@ -46,7 +47,7 @@ mod tests {
         }
     }
 
-    /// Proves A-10 for what is unpacked.
+    /// Proves A-10 for decompression.
     #[test]
     fn what_is_cut_or_grows_without_end_is_refused() {
         let doc = "abc".repeat(1_000);

@@ -1,4 +1,4 @@
-//! A job as the control plane remembers it: a document in the table `jobs`, version 1.
+//! The control plane's record of a job: a document in the table `jobs`, version 1.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,31 +7,31 @@ use std::time::Duration;
 use gangline_base::{JobId, JobSpec, Money, NodeId, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause, Report};
 use gangline_orchestration::{Decision, Engine, Fate, Job, RequeueReason, Rung, Share, StopReason};
+use gangline_specs::config::NodeConfig;
 use serde::{Deserialize, Serialize};
 
 use super::attempts::excess_attempts;
 use super::last_words::LastWords;
+use super::parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
 use super::retention::RemovedRecord;
 use super::sweep::{BudgetRecord, PointRecord, SweepRecord};
 use crate::codec::PinV1;
-use crate::config::NodeConfig;
-use crate::wire::{Checkpoints, Gang, JobState, Progress};
 
-/// The version written.
+/// The document's version.
 const VERSION: u32 = 1;
-/// Lines of history kept in the document; the journal keeps all.
+/// The most lines of history in the document; the journal has all.
 const HISTORY_KEPT: usize = 100;
 
-/// What a record says where the journal lost entries.
+/// Text of a record that was changed because the journal lost entries.
 const LOST: &str = "restored from the journal, whose damaged entries were put aside";
 
-/// What a record says that was made again.
+/// Text of a record that was made again.
 const REMADE: &str = "its record was made again from the journal";
 
-/// What a record says of which the ledger has lost rows for good.
+/// Text of a record whose ledger rows are partly lost for good.
 const LOST_BOOKINGS: &str = "part of what it cost is lost: the ledger was damaged on disk";
 
-/// A job, waiting, running or ended.
+/// A waiting, running or ended job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobRecord {
     pub(crate) v: u32,
@@ -41,11 +41,11 @@ pub(crate) struct JobRecord {
     pub(crate) priority: u16,
     pub(crate) submitter: String,
     pub(crate) submitted_at: Timestamp,
-    pub(crate) state: JobState,
+    pub(crate) state: StateRecord,
     pub(crate) because: String,
     pub(crate) ended_at: Option<Timestamp>,
-    pub(crate) gang: Gang,
-    /// Empty if it is its sweep's, as the two below; see [`JobRecord::program`].
+    pub(crate) gang: GangRecord,
+    /// Empty if equal to the sweep's, like the next two fields; see [`JobRecord::program`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) run: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -53,30 +53,30 @@ pub(crate) struct JobRecord {
     pub(crate) checkpoint_path: Option<String>,
     pub(crate) faults: u32,
     pub(crate) max_faults: u32,
-    pub(crate) progress: Progress,
-    /// The highest step any attempt reached: an attempt that does steps up to it does them again.
+    pub(crate) progress: ProgressRecord,
+    /// The highest step that any attempt reached; steps up to it are repeated work.
     pub(crate) high_water_step: u64,
-    pub(crate) checkpoints: Checkpoints,
-    /// What attempts that are over have saved.
-    pub(crate) checkpoints_before: Checkpoints,
+    pub(crate) checkpoints: CheckpointsRecord,
+    /// Checkpoints saved by ended attempts.
+    pub(crate) checkpoints_before: CheckpointsRecord,
     pub(crate) attempts: Vec<AttemptRecord>,
     pub(crate) history: Vec<(Timestamp, String)>,
     #[serde(default)]
     pub(crate) budget: Option<BudgetRecord>,
     #[serde(default)]
     pub(crate) sweep: Option<PointRecord>,
-    /// What of it no retention policy removes.
+    /// Data of the job that no retention policy removes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) pins: BTreeSet<PinV1>,
-    /// What was removed of it since it ended.
+    /// Data of the job that was removed since it ended.
     #[serde(default, skip_serializing_if = "RemovedRecord::is_nothing")]
     pub(crate) removed: RemovedRecord,
-    /// What it shares with the other jobs of its sweep, in a row of its own.
+    /// Data shared with the other jobs of the sweep, stored in a row of its own.
     #[serde(skip)]
     pub(crate) shared: Option<Arc<SweepRecord>>,
 }
 
-/// One allocation.
+/// An attempt of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AttemptRecord {
     pub(crate) number: u32,
@@ -87,33 +87,33 @@ pub(crate) struct AttemptRecord {
     /// The earliest fault of any node.
     pub(crate) fault: Option<(String, Fault)>,
     pub(crate) shares: Vec<ShareRecord>,
-    /// Ranks that hold up the others, by the last look.
+    /// The gang's slow ranks, by the last check.
     #[serde(default)]
     pub(crate) stragglers: Vec<StragglerRecord>,
 }
 
 impl AttemptRecord {
-    /// Samples of its curve that have been taken in.
+    /// Returns the number of samples received for the attempt's curve.
     pub(crate) fn samples_stored(&self) -> u64 {
         self.shares.first().map_or(0, |share| share.samples_stored)
     }
 }
 
-/// A rank that holds up the others.
+/// A rank that slows down its gang.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StragglerRecord {
     pub(crate) rank: u32,
     pub(crate) node: String,
-    /// It waits for its data; else it computes for longer.
+    /// Whether the rank waits for its data; otherwise it computes for longer.
     pub(crate) is_data: bool,
-    /// Its own work in a step, and the median of its peers'.
+    /// The rank's own work per step, and the median of its peers'.
     pub(crate) own: Duration,
     pub(crate) peers: Duration,
     pub(crate) steps: u64,
 }
 
 impl StragglerRecord {
-    /// In words, with the evidence.
+    /// Describes the straggler in words, with the evidence.
     pub(crate) fn describe(&self) -> String {
         let (own, peers) = (self.own.as_secs_f64(), self.peers.as_secs_f64());
         let why = if self.is_data { "waits for its data" } else { "computes for longer" };
@@ -124,18 +124,18 @@ impl StragglerRecord {
     }
 }
 
-/// One node's share.
+/// One node's share of an attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ShareRecord {
     pub(crate) node: String,
     pub(crate) devices: Vec<u32>,
-    /// The last report, without its samples; of an attempt that is over `last` has what is still asked for.
+    /// The last report, without its samples. After the attempt, `last` has the part that is still needed.
     pub(crate) report: Option<Report>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<LastWords>,
-    /// Samples below this number have been taken in.
+    /// Samples below this number have been received.
     pub(crate) samples_stored: u64,
-    /// What an accelerator-hour cost when it was placed; a price that changes later changes nothing that runs.
+    /// The price of an accelerator-hour at placement; later price changes don't affect a running attempt.
     #[serde(default)]
     pub(crate) price: Option<Money>,
 }
@@ -150,9 +150,9 @@ impl JobRecord {
         }
     }
 
-    /// A job whose program is its sweep's.
+    /// Returns the record of a job that uses its sweep's program.
     pub(super) fn without_program(id: JobId, spec: &JobSpec, now: Timestamp) -> Self {
-        let gang = Gang {
+        let gang = GangRecord {
             nodes: spec.gang.nodes.get(),
             nodes_max: spec.elastic.as_ref().map(|elastic| elastic.nodes_max.get()),
             accelerator: spec.gang.accelerator.0.clone(),
@@ -167,7 +167,7 @@ impl JobRecord {
             priority: spec.priority.value(),
             submitter: spec.submitter.to_string(),
             submitted_at: now,
-            state: JobState::Waiting,
+            state: StateRecord::Waiting,
             because: "submitted".to_owned(),
             ended_at: None,
             gang,
@@ -176,10 +176,10 @@ impl JobRecord {
             checkpoint_path: None,
             faults: 0,
             max_faults: spec.recovery.max_faults,
-            progress: Progress::default(),
+            progress: ProgressRecord::default(),
             high_water_step: 0,
-            checkpoints: Checkpoints::default(),
-            checkpoints_before: Checkpoints::default(),
+            checkpoints: CheckpointsRecord::default(),
+            checkpoints_before: CheckpointsRecord::default(),
             attempts: Vec::new(),
             history: vec![(now, format!("submitted by {}", spec.submitter))],
             budget: spec.budget.map(|limit| BudgetRecord { limit, ..BudgetRecord::default() }),
@@ -190,12 +190,12 @@ impl JobRecord {
         }
     }
 
-    /// The attempt that is or was last.
+    /// Returns the current or last attempt.
     pub(crate) fn last_attempt(&self) -> Option<&AttemptRecord> {
         self.attempts.last()
     }
 
-    /// Adds a line to its history and makes it the reason shown.
+    /// Adds a line to the history and shows it as the current reason.
     pub(crate) fn note(&mut self, now: Timestamp, text: String) {
         self.because.clone_from(&text);
         self.history.push((now, text));
@@ -203,7 +203,7 @@ impl JobRecord {
         self.history.drain(..excess);
     }
 
-    /// Takes in a decision. `engine` has it applied already, and names the nodes.
+    /// Applies a decision. `engine` has applied it already, and names the nodes.
     pub(crate) fn follow(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) {
         self.follow_budget(now, decision, engine);
         match decision {
@@ -216,8 +216,8 @@ impl JobRecord {
                 self.note(now, format!("gets {} from {}: {reason}", nodes.join(", "), victims.join(", ")));
             }
             Decision::Stop { reason, .. } => {
-                self.state = JobState::Stopping;
-                // A peer's end explains itself when the attempt closes; the root cause is the better reason to show.
+                self.state = StateRecord::Stopping;
+                // The closing attempt explains a peer's end; the root cause is the better reason to show.
                 let text = match reason {
                     StopReason::NodeLeaves { node } => {
                         format!("told to save and stop: {} is about to go", node_name(*node, engine))
@@ -245,17 +245,17 @@ impl JobRecord {
                 self.close_attempts();
                 let keeps = matches!(reason, RequeueReason::Fault { remedy, .. } if remedy.rung == Rung::InPlace);
                 self.end_attempt(now, if keeps { why } else { format!("queued again{when}: {why}") });
-                self.state = JobState::Waiting;
+                self.state = StateRecord::Waiting;
             }
             Decision::End { fate, .. } => {
                 self.close_attempts();
                 self.end_attempt(now, fate.to_string());
                 self.ended_at = Some(now);
                 self.state = match fate {
-                    Fate::Succeeded => JobState::Succeeded,
-                    Fate::Cancelled => JobState::Cancelled,
-                    Fate::BudgetSpent { .. } | Fate::EarlyStop(_) => JobState::Stopped,
-                    _ => JobState::Failed,
+                    Fate::Succeeded => StateRecord::Succeeded,
+                    Fate::Cancelled => StateRecord::Cancelled,
+                    Fate::BudgetSpent { .. } | Fate::EarlyStop(_) => StateRecord::Stopped,
+                    _ => StateRecord::Failed,
                 };
             }
         }
@@ -270,7 +270,7 @@ impl JobRecord {
 
     fn begin_attempt(&mut self, now: Timestamp, number: u32, shares: Vec<ShareRecord>, reason: String) {
         let places: Vec<String> = shares.iter().map(|share| format!("{}{:?}", share.node, share.devices)).collect();
-        self.state = JobState::Starting;
+        self.state = StateRecord::Starting;
         self.note(now, format!("attempt {number} placed on {}: {reason}", places.join(" ")));
         let placed_because = reason;
         let (ended_at, ended_because, fault) = (None, None, None);
@@ -288,7 +288,8 @@ impl JobRecord {
         self.attempts.drain(..excess);
     }
 
-    /// Takes in who holds up the others now, and notes who does since the last look and who no longer does; whether anything changed.
+    /// Replaces the list of stragglers, notes those that were added or removed, and reports whether anything
+    /// changed.
     pub(crate) fn slow(&mut self, now: Timestamp, found: Vec<StragglerRecord>) -> bool {
         let Some(attempt) = self.attempts.last_mut() else { return false };
         let before = std::mem::replace(&mut attempt.stragglers, found.clone());
@@ -302,7 +303,7 @@ impl JobRecord {
         has_changed
     }
 
-    /// What was reported of the attempts there were is known and booked: what is asked for later is kept, in few bytes.
+    /// Shrinks the reports of all attempts, which are booked by now, to the parts that are still needed.
     fn close_attempts(&mut self) {
         self.attempts.iter_mut().flat_map(|attempt| &mut attempt.shares).for_each(ShareRecord::close);
     }
@@ -317,7 +318,7 @@ impl JobRecord {
         self.note(now, text);
     }
 
-    /// Makes up for a supervisor that can't say any more how its share ended.
+    /// Records a share's end for a supervisor that can't report it any more.
     pub(crate) fn share_failed(&mut self, now: Timestamp, node: &str, cause: FaultCause) {
         let Some(attempt) = self.attempts.last_mut() else { return };
         let share = attempt.shares.iter().find(|share| share.node == node);
@@ -335,7 +336,7 @@ impl JobRecord {
         }
     }
 
-    /// Fixes the prices of the attempt that has just been placed.
+    /// Sets the prices of the attempt that has just been placed.
     pub(crate) fn price_attempt(&mut self, nodes: &[NodeConfig]) {
         let shares = self.attempts.last_mut().filter(|attempt| attempt.ended_at.is_none());
         for share in shares.into_iter().flat_map(|attempt| &mut attempt.shares).filter(|share| share.price.is_none()) {
@@ -344,8 +345,8 @@ impl JobRecord {
         }
     }
 
-    /// Brings the record in line with the engine after a start; true if it wasn't. They are committed together, so the
-    /// record can only be ahead, and only where damaged journal entries were put aside.
+    /// Aligns the record with the engine after a start, and reports whether it changed. Both are committed
+    /// together, so the record can only be ahead, and only where damaged journal entries were put aside.
     pub(crate) fn align(&mut self, now: Timestamp, job: &Job, engine: &Engine) -> bool {
         let before = self.clone();
         self.attempts.retain(|attempt| attempt.number <= job.attempts);
@@ -356,7 +357,7 @@ impl JobRecord {
                 if self.attempts.last().is_some_and(|attempt| attempt.ended_at.is_none()) {
                     self.end_attempt(now, LOST.to_owned());
                 }
-                self.state = JobState::Waiting;
+                self.state = StateRecord::Waiting;
             }
             Some(attempt) => {
                 match self.attempts.last_mut().filter(|last| last.number == attempt.number.0) {
@@ -366,17 +367,18 @@ impl JobRecord {
                     }
                     Some(last) if last.ended_at.is_some() => {
                         (last.ended_at, last.ended_because) = (None, None);
-                        // What was said of its end is in the records that are lost, and books made of it couldn't be made again.
+                        // The reports of its end are in the lost records, and bookings made from them
+                        // couldn't be made again.
                         last.shares.iter_mut().for_each(|share| share.last = None);
                         self.reopen_checkpoints();
                     }
                     Some(_) => {}
                 }
                 self.state = match self.state {
-                    _ if attempt.stop.is_some() => JobState::Stopping,
-                    same @ (JobState::Starting | JobState::Running) => same,
-                    _ if attempt.is_running() => JobState::Running,
-                    _ => JobState::Starting,
+                    _ if attempt.stop.is_some() => StateRecord::Stopping,
+                    same @ (StateRecord::Starting | StateRecord::Running) => same,
+                    _ if attempt.is_running() => StateRecord::Running,
+                    _ => StateRecord::Starting,
                 };
             }
         }
@@ -389,28 +391,29 @@ impl JobRecord {
         true
     }
 
-    /// Where it stands by the engine: what its last reports said isn't known.
+    /// Sets the state from the engine alone, because the last reports aren't known.
     pub(crate) fn stand_as(&mut self, job: &Job) {
         self.state = match job.attempt() {
-            None => JobState::Waiting,
-            Some(attempt) if attempt.stop.is_some() => JobState::Stopping,
-            Some(attempt) if attempt.is_running() => JobState::Running,
-            Some(_) => JobState::Starting,
+            None => StateRecord::Waiting,
+            Some(attempt) if attempt.stop.is_some() => StateRecord::Stopping,
+            Some(attempt) if attempt.is_running() => StateRecord::Running,
+            Some(_) => StateRecord::Starting,
         };
     }
 
-    /// Notes that it was made again. What isn't in the journal is missing: of an attempt that goes on, its prices too.
+    /// Notes that the record was made again. It lacks what the journal doesn't have, such as the prices of a
+    /// running attempt.
     pub(crate) fn note_remade(&mut self) {
         let at = self.history.last().map_or(self.submitted_at, |(at, _)| *at);
         self.history.push((at, REMADE.to_owned()));
     }
 
-    /// Whether it was made again, and its prices have to be fixed anew.
+    /// Reports whether the record was made again, so that its prices have to be set again.
     pub(crate) fn lacks_prices(&self) -> bool {
         self.history.iter().rev().take(2).any(|(_, text)| text == REMADE)
     }
 
-    /// Notes that what it cost isn't all known any more.
+    /// Notes that part of the job's cost is lost.
     pub(crate) fn note_lost_bookings(&mut self) {
         if !self.has_lost_bookings() {
             let at = self.history.last().map_or(self.submitted_at, |(at, _)| *at);
@@ -418,17 +421,18 @@ impl JobRecord {
         }
     }
 
-    /// Whether that is known: else a booking that isn't there is damage.
+    /// Reports whether part of the job's cost is known to be lost; otherwise a missing booking means damage.
     pub(crate) fn has_lost_bookings(&self) -> bool {
         self.has_lost() || self.history.iter().any(|(_, text)| text == LOST_BOOKINGS)
     }
 
-    /// Whether an accepted loss of journal entries has changed it: then the journal doesn't know all of it.
+    /// Reports whether an accepted loss of journal entries changed the record, so that the journal doesn't
+    /// have all of it.
     pub(crate) fn has_lost(&self) -> bool {
         self.history.iter().any(|(_, text)| text == LOST)
     }
 
-    /// What the attempt that goes on after all has saved is counted with it again.
+    /// Subtracts the saves of an attempt that continues after all, because they are counted with it again.
     fn reopen_checkpoints(&mut self) {
         let Some(attempt) = self.attempts.last() else { return };
         let saved = || attempt.shares.iter().map(ShareRecord::saved);

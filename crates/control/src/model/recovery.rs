@@ -1,12 +1,13 @@
-//! A recovery in its six phases, from the last words of the attempt that failed and the first ones of the next.
+//! A recovery in its six phases, computed from the last reports of the failed attempt and the first ones of
+//! the next.
 
+use gangline_api::{Recovery, RecoveryLine};
 use gangline_base::{RecoveryPhase, Timestamp};
 use gangline_execution::protocol::Marks;
 
 use super::record::{AttemptRecord, JobRecord};
-use crate::wire::{Recovery, RecoveryLine};
 
-/// Every recovery of the job, oldest first.
+/// Returns every recovery of the job, oldest first.
 pub(crate) fn recoveries(job: &JobRecord) -> Vec<Recovery> {
     job.attempts.windows(2).filter_map(|pair| recovery(&pair[0], &pair[1])).collect()
 }
@@ -19,7 +20,7 @@ fn recovery(failed: &AttemptRecord, next: &AttemptRecord) -> Option<Recovery> {
     let queued = next.placed_at.since(released);
     let marks = marks_of(next);
     let noticed = at(fault.noticed_at);
-    // A job without a checkpoint to read has no restore phase: it ends where it begins.
+    // A job without a checkpoint to read has no restore phase.
     let restored = marks.restore_ended.or(marks.first_step);
     let points = [
         (RecoveryPhase::Detect, Some(at(fault.last_sign_of_life)), Some(noticed)),
@@ -51,7 +52,7 @@ fn last_end(attempt: &AttemptRecord) -> Option<Timestamp> {
     attempt.shares.iter().filter_map(|share| share.ended_at().map(Timestamp::from_unix_nanos)).max()
 }
 
-/// The gang's marks: it has started, restored and stepped when its last node has.
+/// Returns the gang's marks: the gang has started, restored and stepped when its last node has.
 fn marks_of(attempt: &AttemptRecord) -> Marks {
     let marks = || attempt.shares.iter().filter_map(super::ShareRecord::marks);
     Marks {

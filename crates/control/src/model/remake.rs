@@ -1,5 +1,5 @@
-//! Jobs, sweeps and bookings made again from the journal's records: the engine is replayed, and each decision is followed by the very
-//! function that the service follows it with.
+//! Makes jobs, sweeps and bookings again from the journal's records: replays the engine, and applies each
+//! decision by the same function as the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,32 +12,32 @@ use super::record::JobRecord;
 use super::sweep::SweepRecord;
 use crate::codec::{ClosedAttempt, Recorded};
 
-/// Follows records in order.
+/// Applies records in order.
 pub(crate) struct Remake {
     engine: Engine,
     live: BTreeMap<JobId, Remade>,
     group: Group,
-    /// Jobs below this one began before the first record that is there.
+    /// Jobs below this one began before the first available record.
     pub(crate) known_from: JobId,
 }
 
-/// A job as the journal has it.
+/// A job as the journal describes it.
 #[derive(Debug)]
 pub(crate) struct Remade {
     pub(crate) record: JobRecord,
     pub(crate) booked: Vec<LedgerEntry>,
-    /// Attempts that ended without the journal saying what they came to: an earlier release ended them.
+    /// Ended attempts whose results the journal lacks, because an earlier release ended them.
     pub(crate) unknown: BTreeSet<u32>,
 }
 
-/// What was made whole.
+/// A completed item.
 #[derive(Debug)]
 pub(crate) enum Made {
     Job(Box<Remade>),
     Sweep(Arc<SweepRecord>),
 }
 
-/// What the engine decided of one event: as in the service, it is followed once all of it is applied.
+/// The engine's decisions on one event. As in the service, they are followed once all of them are applied.
 #[derive(Default)]
 struct Group {
     decisions: Vec<(Timestamp, Decision)>,
@@ -45,16 +45,16 @@ struct Group {
 }
 
 impl Remake {
-    /// From the engine's state before the first record that is there.
+    /// Starts with the engine's state before the first available record.
     pub(crate) fn new(engine: Engine) -> Remake {
         let known_from = engine.next_job_id();
         Remake { engine, live: BTreeMap::new(), group: Group::default(), known_from }
     }
 
-    /// Follows a record, and returns what it ends.
+    /// Applies a record and returns the items that it completes.
     ///
     /// # Errors
-    /// A [`Refusal`] if it can't follow those before it.
+    /// A [`Refusal`] if the record doesn't follow from those before it.
     pub(crate) fn take_in(&mut self, at: Timestamp, recorded: Recorded) -> Result<Vec<Made>, Refusal> {
         match recorded {
             Recorded::Closed(closed) => {
@@ -78,7 +78,7 @@ impl Remake {
         }
     }
 
-    /// What is left at the journal's end, and the engine there.
+    /// Returns the remaining items at the journal's end, and the engine there.
     pub(crate) fn finish(mut self) -> (Engine, Vec<Made>) {
         let mut made = self.follow_group();
         for remade in std::mem::take(&mut self.live).into_values() {
@@ -91,7 +91,7 @@ impl Remake {
         (self.engine, made)
     }
 
-    /// What an event says of a job's record by itself; the engine hasn't taken it in yet.
+    /// Applies the part of an event that changes records directly, before the engine applies the event.
     fn begin(&mut self, at: Timestamp, event: &Event) -> Option<Made> {
         let id = self.engine.next_job_id();
         match event {
@@ -127,7 +127,7 @@ impl Remake {
         let mut made = Vec::new();
         for (at, decision) in group.decisions {
             let id = decision.job();
-            // One that began before the first record that is there.
+            // The job began before the first available record.
             let Some(remade) = self.live.get_mut(&id) else { continue };
             if let Some(attempt) = remade.record.ending(&decision).map(|attempt| attempt.number) {
                 let closed = group.closed.remove(&(id, AttemptNumber(attempt))).unwrap_or_default();

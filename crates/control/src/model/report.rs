@@ -1,18 +1,18 @@
-//! What a supervisor's report changes in a job's record.
+//! Applies supervisors' reports to a job's record.
 
 use gangline_base::{FaultCategory, Timestamp};
 use gangline_execution::protocol::{Fault, FaultCause as WireCause, NodeState, Outcome, Report, Sample};
 use gangline_orchestration::{FaultCause, ShareEnd};
 
+use super::parts::StateRecord;
 use super::record::JobRecord;
-use crate::wire::JobState;
 
-/// From this confidence on a diagnosis is acted on (docs/diagnosis.md: "high").
+/// A diagnosis with at least this confidence is acted on (docs/reference/diagnosis.md: "high").
 const SURE: f64 = 0.8;
-/// Samples are numbered below this: what a column of the database holds.
+/// Limit of sample numbers: the range of a database column.
 const SAMPLE_NUMBER_MAX: u64 = i64::MAX.unsigned_abs();
 
-/// A sample to store.
+/// A sample to be stored.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampleRow {
     pub(crate) job: u64,
@@ -23,15 +23,16 @@ pub(crate) struct SampleRow {
 }
 
 impl JobRecord {
-    /// Takes in a report on the current attempt and returns the samples in it that are new and kept. Repeating a report changes
-    /// nothing. `None` if this share of the attempt isn't the node's. [`JobRecord::summarise`] is due then.
+    /// Applies a report on the current attempt and returns its new samples that are to be stored. Repeating a
+    /// report changes nothing. Returns `None` if the node has no such share of the attempt. The caller then
+    /// calls [`JobRecord::summarise`].
     pub(crate) fn take_report(&mut self, node_rank: usize, mut report: Report) -> Option<Vec<SampleRow>> {
         let (job, number) = (self.id.0, report.attempt);
         let attempt = self.attempts.last_mut().filter(|attempt| attempt.number == number)?;
         let share = attempt.shares.get_mut(node_rank).filter(|share| share.node == report.node)?;
         let is_ended = |report: &Report| matches!(report.state, NodeState::Ended { .. });
         if share.report.as_ref().is_some_and(is_ended) && !is_ended(&report) {
-            // It was overtaken by the final one.
+            // A late report, overtaken by the final one.
             return Some(Vec::new());
         }
         report.ranks.truncate(usize::try_from(self.gang.ranks_per_node).unwrap_or(usize::MAX));
@@ -63,17 +64,18 @@ impl JobRecord {
         {
             self.progress.loss = Some(loss);
         }
-        // Curves are those of the first node; the others' samples say the same.
+        // Only the first node's samples make the curve; the others' are redundant.
         Some(if node_rank == 0 { new } else { Vec::new() })
     }
 
-    /// Whether there is an attempt, and one of its nodes has reported.
+    /// Reports whether any node of the current attempt has reported.
     pub(crate) fn is_heard(&self) -> bool {
         let current = self.attempts.last().filter(|attempt| attempt.ended_at.is_none());
         current.is_some_and(|attempt| attempt.shares.iter().any(|share| share.report.is_some()))
     }
 
-    /// The job's own figures from those of its ranks. A gang of thousands isn't gone through at each node's report.
+    /// Computes the job's figures from its ranks'. This isn't part of every report, because a gang may have
+    /// thousands of nodes.
     pub(crate) fn summarise(&mut self) {
         let Some(attempt) = self.attempts.last().filter(|_| self.is_heard()) else { return };
         let reports = || attempt.shares.iter().filter_map(|share| share.report.as_ref());
@@ -90,13 +92,14 @@ impl JobRecord {
             reports().fold(before.bytes, |sum, report| sum.saturating_add(report.checkpoint_bytes));
         self.checkpoints.last_step = saved.max(before.last_step);
         let is_running = |report: &Report| matches!(report.state, NodeState::Running { .. });
-        if self.state == JobState::Starting && reports().count() == attempt.shares.len() && reports().all(is_running) {
-            self.state = JobState::Running;
+        if self.state == StateRecord::Starting && reports().count() == attempt.shares.len() && reports().all(is_running)
+        {
+            self.state = StateRecord::Running;
         }
     }
 }
 
-/// A share's end in the engine's words.
+/// Converts a share's outcome into the engine's type.
 pub(crate) fn outcome_as_end(outcome: &Outcome) -> ShareEnd {
     match outcome {
         Outcome::Succeeded => ShareEnd::Succeeded,
@@ -113,12 +116,12 @@ pub(crate) fn outcome_as_end(outcome: &Outcome) -> ShareEnd {
     }
 }
 
-/// Whether a fault looks like what follows from another's.
+/// Reports whether a fault looks like the consequence of another.
 fn is_consequence(fault: &Fault) -> bool {
     fault.diagnosis.as_ref().is_some_and(|diagnosis| diagnosis.is_consequence)
 }
 
-/// The kind of a fault, if its diagnosis is sure enough to act on.
+/// Returns the category of a fault, if its diagnosis is certain enough to act on.
 fn category_of(fault: &Fault) -> FaultCategory {
     if matches!(fault.cause, WireCause::NotFinite { .. }) {
         return FaultCategory::Numerical;
@@ -127,7 +130,7 @@ fn category_of(fault: &Fault) -> FaultCategory {
     sure.and_then(|diagnosis| FaultCategory::from_name(&diagnosis.category)).unwrap_or_default()
 }
 
-/// A failure in the engine's words.
+/// Converts a failure's cause into the engine's type.
 pub(crate) fn cause_as_fault(cause: &WireCause) -> FaultCause {
     match cause {
         WireCause::Exit { code } => FaultCause::Exit(*code),

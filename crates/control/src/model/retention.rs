@@ -1,5 +1,5 @@
-//! What is removed from the read models, and what a job's record says of what was removed. Each removal asks in its own
-//! transaction whether its job has ended: of a live job nothing is removed, whatever somebody had read before.
+//! Removes data from the read models, and notes in a job's record what was removed. Each removal checks in
+//! its own transaction that its job has ended, so no data of a live job is removed, whatever was read before.
 
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
@@ -10,39 +10,39 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::curve::{BLOCKS_PER_REMOVAL_MAX, Curve, PackedBlock, next_attempt, pack_rows, thin_blocks};
+use super::parts::StateRecord;
 use super::record::JobRecord;
 use super::store::{from_sql, read_record, to_sql, unless_damaged, write_job};
 use crate::db::damaged;
-use crate::wire::JobState;
 
-/// What is said at most of logs that were removed in several passes, each with its rule.
+/// The most notes on a job's removed logs; each pass may add one, with its rule.
 const NOTES_MAX: usize = 8;
-/// Rows of samples that one removal takes at most: the control thread isn't held up for long (A-10).
+/// The most sample rows that one removal deletes, so that the control thread isn't blocked for long (A-10).
 pub(crate) const SAMPLES_PER_REMOVAL_MAX: u32 = 2_000;
-/// Where the time is kept by which things are old.
+/// The key under which the retention clock's time is stored.
 const CLOCK_KEY: &str = "retention_unix_nanos";
 
-/// What of an ended job was removed.
+/// The data that was removed of an ended job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RemovedRecord {
-    /// Ascending in `through`.
+    /// In ascending order of `through`.
     #[serde(default)]
     logs: Vec<RemovedLogs>,
-    /// Since when its curve has fewer points.
+    /// When the curve was thinned.
     #[serde(default)]
     pub(crate) thinned_at: Option<Timestamp>,
-    /// Since when of its checkpoints only the newest good one is there.
+    /// When all checkpoints but the newest good one were removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checkpoints_at: Option<Timestamp>,
 }
 
-/// Attempts' files that were removed.
+/// A note on removed files of attempts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RemovedLogs {
-    /// Those of all attempts up to this one.
+    /// The last attempt whose files, like those of all before it, were removed.
     pub(crate) through: u32,
     pub(crate) at: Timestamp,
-    /// By which rule, to be put after "because".
+    /// The rule, as a text that follows "because".
     pub(crate) because: String,
 }
 
@@ -51,39 +51,39 @@ impl RemovedRecord {
         *self == RemovedRecord::default()
     }
 
-    /// When and why an attempt's files were removed.
+    /// Returns when and why an attempt's files were removed.
     pub(crate) fn logs_of(&self, attempt: u32) -> Option<&RemovedLogs> {
         self.logs.iter().find(|logs| logs.through >= attempt)
     }
 
-    /// Up to which attempt they are gone; 0 if none is.
+    /// Returns the last attempt whose files are removed; 0 if there is none.
     pub(crate) fn logs_through(&self) -> u32 {
         self.logs.last().map_or(0, |logs| logs.through)
     }
 }
 
-/// Something to take out of the read models, or to note there first.
+/// Data to be removed from the read models, or a note to be written before other data is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Removal {
-    /// Notes that the files of a job's attempts up to `through` are removed, before they are.
+    /// Notes that the files of a job's attempts up to `through` are removed. Written before the removal.
     Logs {
         /// The job.
         job: JobId,
-        /// The last of the attempts.
+        /// The last attempt.
         through: u32,
-        /// The rule, after "because".
+        /// The rule, as a text that follows "because".
         because: String,
     },
-    /// Samples of an attempt's first node with a number in one of these ranges.
+    /// Removes samples of an attempt's first node with a number in one of these ranges.
     Samples {
         /// The job.
         job: JobId,
         /// The attempt.
         attempt: u32,
-        /// Their numbers.
+        /// The ranges of numbers.
         numbers: Vec<RangeInclusive<u64>>,
     },
-    /// Stores samples of an attempt's first node as blocks, in the place of their rows. No sample is lost by it.
+    /// Replaces sample rows of an attempt's first node by blocks. No sample is lost.
     Pack {
         /// The job.
         job: JobId,
@@ -92,43 +92,43 @@ pub(crate) enum Removal {
         /// The blocks.
         blocks: Vec<PackedBlock>,
     },
-    /// Some of the samples of an attempt's nodes but the first: releases before this one kept them.
+    /// Removes some samples of an attempt's other nodes, which earlier releases stored.
     OtherNodes {
         /// The job.
         job: JobId,
         /// The attempt.
         attempt: u32,
     },
-    /// Notes that the samples of a job that are left aren't all there were.
+    /// Notes that a job's curve isn't complete any more.
     Thinned {
         /// The job.
         job: JobId,
     },
-    /// Notes that a job's checkpoints but the newest good one are removed, before they are.
+    /// Notes that a job's checkpoints but the newest good one are removed. Written before the removal.
     Checkpoints {
         /// The job.
         job: JobId,
-        /// The rule, after "because".
+        /// The rule, as a text that follows "because".
         because: String,
     },
-    /// Some of the samples of a job.
+    /// Removes some of a job's samples.
     Curve {
         /// The job.
         job: JobId,
     },
-    /// The records of jobs: of one, or of all of a sweep. The ledger keeps what they cost.
+    /// Removes the records of one job, or of all jobs of a sweep. The ledger keeps their cost.
     Jobs {
-        /// Their ids.
+        /// The jobs' ids.
         jobs: Range<JobId>,
     },
-    /// Notes the time by which things are old.
+    /// Stores the retention clock's time.
     Clock {
         /// The time.
         at: Timestamp,
     },
 }
 
-/// Carries out a removal, unless a job that it is about hasn't ended.
+/// Carries out a removal, unless one of its jobs hasn't ended.
 pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Removal) -> rusqlite::Result<()> {
     match removal {
         Removal::Logs { job, through, because } => change_ended(transaction, *job, |record| {
@@ -177,14 +177,14 @@ pub(crate) fn remove(transaction: &Transaction<'_>, now: Timestamp, removal: &Re
     }
 }
 
-/// The time that was noted last.
+/// Returns the stored time of the retention clock.
 pub(crate) fn read_clock(transaction: &Transaction<'_>) -> rusqlite::Result<Option<Timestamp>> {
     let sql = "SELECT value FROM meta WHERE key = ?1";
     let found = transaction.query_row(sql, [CLOCK_KEY], |row| row.get(0)).optional()?;
     Ok(found.map(|nanos| Timestamp::from_unix_nanos(from_sql(nanos))))
 }
 
-/// A job with a row has ended.
+/// Reports whether a job has a row and has ended.
 pub(crate) fn is_over(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
     let sql = "SELECT is_live FROM jobs WHERE job = ?1";
     let found: Option<i64> =
@@ -220,7 +220,8 @@ fn remove_samples(transaction: &Transaction<'_>, job: JobId, which: &str, attemp
     transaction.prepare_cached(&sql)?.execute(params![to_sql(job.0), attempt]).map(drop)
 }
 
-/// All of them or, if one is live or the newest of all, none: its row says which ids were given out (A-14).
+/// Removes all of the jobs, or none if one is live or is the newest of all: the newest row shows which ids
+/// were given out (A-14).
 fn remove_jobs(transaction: &Transaction<'_>, jobs: &Range<JobId>) -> rusqlite::Result<()> {
     let range = [to_sql(jobs.start.0), to_sql(jobs.end.0)];
     let sql = "SELECT EXISTS (SELECT 1 FROM jobs WHERE job >= ?1 AND job < ?2
@@ -229,12 +230,12 @@ fn remove_jobs(transaction: &Transaction<'_>, jobs: &Range<JobId>) -> rusqlite::
         return Ok(());
     }
     transaction.execute("DELETE FROM jobs WHERE job >= ?1 AND job < ?2", range)?;
-    // A sweep has the number of its first job.
+    // A sweep's id is that of its first job.
     transaction.execute("DELETE FROM sweeps WHERE sweep >= ?1 AND sweep < ?2", range)?;
     note_removed(transaction, to_sql(jobs.start.0), to_sql(jobs.end.0) - 1)
 }
 
-/// Adds to what was removed, in one row with its neighbours.
+/// Records removed jobs, merging adjacent ranges into one row.
 fn note_removed(transaction: &Transaction<'_>, first: i64, last: i64) -> rusqlite::Result<()> {
     let touching = "SELECT min(first), max(last) FROM removed WHERE first <= ?2 + 1 AND last >= ?1 - 1";
     let edges = |row: &Row<'_>| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, Option<i64>>(1)?));
@@ -244,28 +245,28 @@ fn note_removed(transaction: &Transaction<'_>, first: i64, last: i64) -> rusqlit
     transaction.prepare_cached("INSERT INTO removed (first, last) VALUES (?1, ?2)")?.execute(joined).map(drop)
 }
 
-/// Whether a job's rows were removed because it had ended long before.
+/// Reports whether retention removed a job's rows.
 pub(crate) fn is_removed(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM removed WHERE first <= ?1 AND last >= ?1)";
     transaction.prepare_cached(sql)?.query_row([to_sql(job.0)], |row| row.get(0))
 }
 
-/// What of an ended or a live job is asked for when it is decided what goes.
+/// The facts about a job that retention decides on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
     pub(crate) id: JobId,
     pub(crate) submitted_at: Timestamp,
-    /// None while it is live.
+    /// `None` while the job is live.
     pub(crate) ended_at: Option<Timestamp>,
     pub(crate) has_failed: bool,
     /// The last attempt's number; 0 if there was none.
     pub(crate) attempts: u32,
     pub(crate) removed: RemovedRecord,
-    /// What no policy removes.
+    /// Data that no policy removes.
     pub(crate) pins: BTreeSet<Pin>,
-    /// The folder of its checkpoints, if it named one.
+    /// The checkpoint folder, if the job names one.
     pub(crate) checkpoints: Option<String>,
-    /// All jobs of its sweep, or itself.
+    /// All jobs of the sweep, or the job alone.
     pub(crate) siblings: Range<JobId>,
 }
 
@@ -279,7 +280,7 @@ impl From<JobRecord> for Kept {
             id,
             submitted_at: record.submitted_at,
             ended_at: record.ended_at.filter(|_| record.state.is_final()),
-            has_failed: record.state == JobState::Failed,
+            has_failed: record.state == StateRecord::Failed,
             attempts: record.last_attempt().map_or(0, |attempt| attempt.number),
             checkpoints: record.program().checkpoint_path.map(str::to_owned),
             removed: record.removed,
@@ -289,26 +290,26 @@ impl From<JobRecord> for Kept {
     }
 }
 
-/// What is known of a job; none if it has no row.
+/// Returns the facts about a job, or `None` if it has no row.
 ///
 /// # Errors
-/// As the database's, a damaged row's too: of such a job nothing is known.
+/// The database's errors, including a damaged row.
 pub(crate) fn read_kept(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<Kept>> {
     read_record(transaction, job).map(|record| record.map(Kept::from))
 }
 
-/// The next job with a row after this one, damaged ones included.
+/// Returns the next job with a row after this one, including damaged rows.
 pub(crate) fn next_job(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     next(transaction, "SELECT min(job) FROM jobs WHERE job > ?1", after)
 }
 
-/// The next job with samples after this one.
+/// Returns the next job with samples after this one.
 pub(crate) fn next_curve(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     let packed = next(transaction, "SELECT min(job) FROM curves WHERE job > ?1", after)?;
     Ok(next_unpacked(transaction, after)?.into_iter().chain(packed).min())
 }
 
-/// The next job after this one that has samples in rows of their own.
+/// Returns the next job after this one with samples that aren't packed.
 pub(crate) fn next_unpacked(transaction: &Transaction<'_>, after: JobId) -> rusqlite::Result<Option<JobId>> {
     next(transaction, "SELECT min(job) FROM samples WHERE job > ?1", after)
 }
@@ -321,7 +322,7 @@ fn next(transaction: &Transaction<'_>, sql: &str, after: JobId) -> rusqlite::Res
 /// A sample's number and loss.
 pub(crate) type Loss = (u64, Option<f64>);
 
-/// The samples of an attempt's first node after number `after`, at most so many.
+/// Returns the samples of an attempt's first node after number `after`, up to a limit.
 pub(crate) fn read_losses(
     transaction: &Transaction<'_>,
     (job, attempt): (JobId, u32),
@@ -344,7 +345,7 @@ pub(crate) fn read_losses(
     Ok(losses)
 }
 
-/// The numbers of the first and the last sample of an attempt's first node.
+/// Returns the numbers of the first and the last sample of an attempt's first node.
 pub(crate) fn sample_edges(
     transaction: &Transaction<'_>,
     (job, attempt): (JobId, u32),
@@ -353,7 +354,7 @@ pub(crate) fn sample_edges(
     Ok(edges.map(|(first, last)| (from_sql(first), from_sql(last))))
 }
 
-/// The attempts of a job that have samples, and whether they have some of other nodes than the first.
+/// Returns the attempts of a job that have samples, and whether other nodes than the first have some.
 pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<(u32, bool)>> {
     let mut others = transaction
         .prepare_cached("SELECT EXISTS (SELECT 1 FROM samples WHERE job = ?1 AND attempt = ?2 AND node_rank > 0)")?;
@@ -367,7 +368,7 @@ pub(crate) fn sampled_attempts(transaction: &Transaction<'_>, job: JobId) -> rus
 }
 
 impl JobRecord {
-    /// Why it ended stays what is said of it.
+    /// Adds a line to the history and keeps the reason for the job's end.
     fn note_removed(&mut self, now: Timestamp, text: String) {
         let reason = std::mem::take(&mut self.because);
         self.note(now, text);

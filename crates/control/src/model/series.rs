@@ -1,6 +1,7 @@
-//! A job's curve from the table of samples, thinned out by seeking rather than by reading all of it: the cost follows the
-//! points asked for, not the length of the training.
+//! Reads a job's curve from the samples, with fewer points, by seeks. The cost depends on the number of
+//! points requested and not on the length of the training.
 
+use gangline_api::{Point, Series, Time};
 use gangline_base::{JobId, Timestamp};
 use rusqlite::{Transaction, params};
 
@@ -8,15 +9,14 @@ use super::block::StoredPoint;
 use super::curve::{Curve, POINT_COLUMNS, next_attempt, read_row};
 use super::store::{from_sql, stride, to_sql, unless_damaged};
 use crate::db::damaged;
-use crate::wire::{Point, Series, Time};
 
-/// Samples that are looked through for one with a loss, at least.
+/// The fewest samples among which a loss is looked for.
 const LOOK_AHEAD_MIN: u64 = 64;
 
-/// Points of a thinned attempt that are read at most.
+/// The most points read of a thinned attempt.
 const LEFT_POINTS_MAX: u32 = 1_000;
 
-/// The numbers of the samples of one attempt.
+/// The range of one attempt's sample numbers.
 struct Span {
     attempt: u32,
     first: u64,
@@ -29,9 +29,9 @@ impl Span {
     }
 }
 
-/// The curve of a job's first node: evenly spread samples, the first and the last among them, at most `points_max`.
-/// Where samples without a loss lie between, the next one with a loss is taken.
-/// `thinned_at`: since when only points are left that stand out, which then are all of them, or evenly many.
+/// Returns at most `points_max` evenly spread samples of a job's first node, including the first and the
+/// last. In place of a sample without a loss, the next one with a loss is taken. A curve thinned at
+/// `thinned_at` has only its striking points left: all of them are returned, or an evenly spread part.
 pub(crate) fn read_series(
     transaction: &Transaction<'_>,
     job: JobId,
@@ -69,7 +69,8 @@ pub(crate) fn read_series(
     Ok(series)
 }
 
-/// What a thinning has left lies unevenly, so that seeking would miss it; there are few enough to read all.
+/// Reads all points of a thinned curve: they are unevenly spaced, so seeks would miss them, and there are
+/// few.
 fn left_points(
     transaction: &Transaction<'_>,
     job: JobId,
@@ -107,13 +108,13 @@ fn left_points(
     Ok(())
 }
 
-/// `index` of `steps` as a place from 0 to `last`.
+/// Returns the place of `index`, among `steps`, between 0 and `last`.
 fn spread(index: u64, steps: u64, last: u64) -> u64 {
     let place = u128::from(index) * u128::from(last) / u128::from(steps);
     u64::try_from(place).expect("a fraction of a u64 is one")
 }
 
-/// By attempt, each found by seeks.
+/// Returns the span of each attempt, found by seeks.
 fn spans(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Span>> {
     let (mut spans, mut after) = (Vec::new(), 0);
     while let Some(next) = next_attempt(transaction, job, after)? {

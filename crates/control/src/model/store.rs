@@ -1,4 +1,4 @@
-//! The read models' SQL.
+//! SQL of the read models.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,51 +18,52 @@ use super::sweep::SweepRecord;
 use super::view::Booked;
 use crate::db::{Sequence, check_row, damaged, damaged_row, is_malformed, row_sum};
 
-/// Jobs in one listing at most.
+/// The most jobs in one listing.
 pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
-/// Ids that are looked for one by one for one listing: there may be gaps, of ids that are never given out.
+/// The most ids that one listing looks up singly: ids that were never given out leave gaps.
 const IDS_TRIED_MAX: usize = 10_000;
-/// Samples of an attempt that are all kept.
+/// The first samples of an attempt, all of which are kept.
 const DENSE_SAMPLES: u64 = 16_384;
 
-/// Beyond the first samples of an attempt one in so many is kept: each time the attempt gets twice as long, half as many. So a
-/// month-long run keeps some hundred thousand samples, and a curve of any part of it has points enough.
+/// Returns the stride at a sample number: beyond the first samples one sample per stride is kept, and the
+/// stride doubles whenever the attempt's length doubles. So a run of a month keeps some hundred thousand
+/// samples, and a curve of any part of it has enough points.
 pub(super) const fn stride(number: u64) -> u64 {
     if number < DENSE_SAMPLES { 1 } else { 2 << (number.ilog2() - DENSE_SAMPLES.ilog2()) }
 }
 
-/// Read-model rows to take out because damaged journal entries, which they followed from, were put aside.
+/// Read-model rows to be removed because damaged journal entries from which they follow were put aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repair {
-    /// Jobs that were never submitted, as far as the journal knows.
+    /// Jobs whose submission the journal doesn't have.
     Forget {
-        /// From this one on.
+        /// The first such job.
         from: JobId,
     },
-    /// Attempts that a job hasn't made, or that aren't over.
+    /// Attempts that the job hasn't made, or that haven't ended.
     Rewind {
         /// The job.
         job: JobId,
-        /// How many attempts were placed.
+        /// The number of placed attempts.
         placed: u32,
-        /// How many of them are over.
+        /// The number of ended attempts.
         closed: u32,
     },
     /// Answers to changes that were put aside.
     ForgetAnswers {
-        /// The last record that counts.
+        /// The last valid record.
         after: Sequence,
     },
 }
 
-/// Takes the rows out. What is live again is booked again when it ends, once.
+/// Removes the rows. An attempt that is live again is booked when it ends, once.
 pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
     match damage {
         Repair::Forget { from } => {
             for table in ["jobs", "ledger", "samples", "curves"] {
                 transaction.execute(&format!("DELETE FROM {table} WHERE job >= ?1"), [to_sql(from.0)])?;
             }
-            // A sweep has the number of its first job.
+            // A sweep's id is that of its first job.
             transaction.execute("DELETE FROM sweeps WHERE sweep >= ?1", [to_sql(from.0)])?;
         }
         Repair::Rewind { job, placed, closed } => {
@@ -72,7 +73,7 @@ pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite
                 let sql = format!("DELETE FROM {table} WHERE job = ?1 AND attempt > ?2");
                 transaction.execute(&sql, params![job, placed])?;
             }
-            // Of what goes on, more samples come.
+            // A live attempt gets more samples.
             (*closed..*placed).try_for_each(|over| unpack_attempt(transaction, (JobId(from_sql(job)), over + 1)))?;
         }
         Repair::ForgetAnswers { after } => forget_answers(transaction, *after)?,
@@ -88,23 +89,24 @@ pub(super) fn from_sql(value: i64) -> u64 {
     value.cast_unsigned()
 }
 
-/// Writes a job's record over what was there.
+/// Writes a job's record, replacing the old one.
 pub(crate) fn write_job(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<()> {
     let doc = serde_json::to_string(record).expect("a record has string keys only");
     let is_live = !record.state.is_final();
     let doc = if is_live { doc.into_bytes() } else { pack(doc) };
     if !is_live {
-        // A row that only shrinks leaves its page to itself for ever; one that is taken out first goes to a page that others are on.
+        // A row that shrinks in place keeps its page to itself; a row that is deleted first moves to a page
+        // with others.
         transaction.prepare_cached("DELETE FROM jobs WHERE job = ?1")?.execute([to_sql(record.id.0)])?;
     }
     let sum = row_sum(&[&record.id.0.to_le_bytes(), &[u8::from(is_live)], &doc]);
-    // The column is for text, which may have any bytes.
+    // The column is declared as text, but may hold any bytes.
     let sql = "INSERT OR REPLACE INTO jobs (job, is_live, doc, sum) VALUES (?1, ?2, CAST(?3 AS TEXT), ?4)";
     transaction.prepare_cached(sql)?.execute(params![to_sql(record.id.0), is_live, doc, sum])?;
     Ok(())
 }
 
-/// Writes what the jobs of a sweep share.
+/// Writes the data that a sweep's jobs share.
 pub(crate) fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) -> rusqlite::Result<()> {
     let doc = serde_json::to_string(sweep).expect("a record has string keys only");
     let sum = row_sum(&[&sweep.id.0.0.to_le_bytes(), doc.as_bytes()]);
@@ -113,7 +115,7 @@ pub(crate) fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) ->
     Ok(())
 }
 
-/// Stores a sample unless it is there, or is one of those that aren't kept ([`stride`]).
+/// Stores a sample, unless it is stored already or the [`stride`] skips it.
 pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
     if !row.number.is_multiple_of(stride(row.number)) {
         return Ok(());
@@ -123,7 +125,7 @@ pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> ru
     let [job, attempt, number] = [to_sql(row.job), i64::from(row.attempt), to_sql(row.number)];
     let node_rank = i64::try_from(row.node_rank).unwrap_or(i64::MAX);
     let [at, step, tokens] = [row.sample.at, row.sample.step, row.sample.tokens].map(to_sql);
-    // As SQLite stores it: what isn't a number is nothing, and zero has no sign.
+    // Normalised as by SQLite: NaN becomes NULL, and zero has no sign.
     let loss = row.sample.loss.filter(|loss| !loss.is_nan()).map(|loss| loss + 0.0);
     let sum = sample_sum(&[job, attempt, node_rank, number, at, step, tokens], loss);
     let columns = params![job, attempt, node_rank, number, at, step, loss, tokens, sum];
@@ -131,7 +133,7 @@ pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> ru
     Ok(())
 }
 
-/// The checksum of a sample: of its key, when it was, its step, its tokens and its loss.
+/// Returns the checksum of a sample: of its key, time, step, tokens and loss.
 pub(super) fn sample_sum(numbers: &[i64; 7], loss: Option<f64>) -> i32 {
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
     let loss = loss.map(|loss| loss.to_bits().to_le_bytes());
@@ -150,7 +152,7 @@ fn job_of(row: &Row<'_>) -> rusqlite::Result<JobId> {
     row.get(0).map(|job| JobId(from_sql(job)))
 }
 
-/// The record in a row of [`JOB_COLUMNS`], if it is what was written.
+/// Returns the record in a row of [`JOB_COLUMNS`], if it is intact.
 fn record_of(row: &Row<'_>) -> rusqlite::Result<JobRecord> {
     let id = job_of(row)?;
     let what = || format!("the record of {id}");
@@ -160,14 +162,14 @@ fn record_of(row: &Row<'_>) -> rusqlite::Result<JobRecord> {
     document(doc, what)
 }
 
-/// Reads records, each with what it shares with the other jobs of its sweep: that is read once for all of them.
+/// Reads records with the data that they share with their sweep's other jobs, which is read only once.
 #[derive(Default)]
 struct Records {
     sweeps: BTreeMap<SweepId, Option<Arc<SweepRecord>>>,
 }
 
 impl Records {
-    /// The record in a row of [`JOB_COLUMNS`], if it is what was written, with what it shares.
+    /// Returns the record in a row of [`JOB_COLUMNS`] with its shared data, if both are intact.
     fn read(&mut self, transaction: &Transaction<'_>, row: &Row<'_>) -> rusqlite::Result<JobRecord> {
         let mut record = record_of(row)?;
         if let Some(id) = record.sweep.as_ref().map(|point| point.id) {
@@ -186,7 +188,7 @@ impl Records {
     }
 }
 
-/// What the jobs of a sweep share.
+/// Returns the data that a sweep's jobs share.
 pub(crate) fn read_sweep(transaction: &Transaction<'_>, id: SweepId) -> rusqlite::Result<Option<SweepRecord>> {
     let what = || format!("what the jobs of {id} share");
     let mut statement = transaction.prepare_cached("SELECT doc, sum FROM sweeps WHERE sweep = ?1")?;
@@ -198,24 +200,24 @@ pub(crate) fn read_sweep(transaction: &Transaction<'_>, id: SweepId) -> rusqlite
     statement.query_row([to_sql(id.0.0)], read).optional()
 }
 
-/// One job's record alone, without what it shares.
+/// Returns one job's record, without shared data.
 pub(crate) fn read_stored(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
     let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
     statement.query_row([to_sql(job.0)], record_of).optional()
 }
 
-/// Every job that has a row.
+/// Returns every job that has a row.
 pub(crate) fn known_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobId>> {
     transaction.prepare("SELECT job FROM jobs ORDER BY job")?.query_map([], job_of)?.collect()
 }
 
-/// The last job there is a record of.
+/// Returns the last job with a record.
 pub(crate) fn last_job(transaction: &Transaction<'_>) -> rusqlite::Result<Option<JobId>> {
     let last: Option<i64> = transaction.query_row("SELECT max(job) FROM jobs", [], |row| row.get(0))?;
     Ok(last.map(|job| JobId(from_sql(job))))
 }
 
-/// Every job that hasn't ended, but for those whose row is damaged.
+/// Returns every live job, except those with damaged rows.
 pub(crate) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
     let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE is_live = 1 ORDER BY job");
     let mut statement = transaction.prepare(&sql)?;
@@ -227,7 +229,7 @@ pub(crate) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<J
     Ok(live)
 }
 
-/// One job and its ledger rows.
+/// Returns one job and its ledger rows.
 pub(crate) fn read_job(
     transaction: &Transaction<'_>,
     job: JobId,
@@ -239,13 +241,13 @@ pub(crate) fn read_job(
         .map(|found| found.map(|(booked, record)| (record, booked)))
 }
 
-/// One job's record.
+/// Returns one job's record.
 pub(super) fn read_record(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
     let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
     statement.query_row([to_sql(job.0)], |row| Records::default().read(transaction, row)).optional()
 }
 
-/// What a query found; none if it ended with a damaged row, which is logged.
+/// Returns a query's result, or `None` if a damaged row ended it, which is logged.
 pub(crate) fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
@@ -259,14 +261,15 @@ pub(crate) fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<
     }
 }
 
-/// The intact records of a sweep's jobs, by id, and those that are damaged; nothing if there is no such sweep.
+/// Returns the intact records of a sweep's jobs by id, and the damaged jobs; `None` if there is no such
+/// sweep.
 pub(crate) fn read_sweep_jobs(
     transaction: &Transaction<'_>,
     id: SweepId,
 ) -> rusqlite::Result<(Vec<JobRecord>, Vec<JobId>)> {
     let jobs = match unless_damaged(read_sweep(transaction, id))?.flatten() {
         Some(shared) => shared.jobs(),
-        // Each job of a sweep from before there were rows of sweeps says it.
+        // A sweep from before there were rows of sweeps is described in each of its jobs.
         None => unless_damaged(read_record(transaction, id.0))?.flatten().map_or(1, |first| first.sweep_jobs()),
     };
     let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job >= ?1 AND job < ?2 ORDER BY job");
@@ -291,13 +294,14 @@ pub(crate) fn read_sweep_jobs(
 pub(crate) struct Listing {
     /// Newest first, each with its ledger rows.
     pub(crate) jobs: Vec<(JobRecord, Vec<Booked>)>,
-    /// Jobs of which a row is damaged.
+    /// Jobs with a damaged row.
     pub(crate) damaged: Vec<JobId>,
-    /// The last job that was looked at.
+    /// The last job that was examined.
     pub(crate) last: Option<JobId>,
 }
 
-/// Jobs before `before`, newest first; a damaged row hides no other. A malformed page ends it: see [`read_jobs_singly`].
+/// Returns the jobs before `before`, newest first; a damaged row hides no other. A malformed page fails the
+/// query: see [`read_jobs_singly`].
 pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u32) -> rusqlite::Result<Listing> {
     let before = before.map_or(i64::MAX, |job| to_sql(job.0));
     let count = count.min(JOBS_PER_PAGE_MAX);
@@ -318,7 +322,8 @@ pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, co
     Ok(listing)
 }
 
-/// The same, with a seek for each id, so that a malformed page hides only its own rows; those are told as damaged.
+/// Returns the same with a seek for each id, so that a malformed page hides only its own rows, which are
+/// reported as damaged.
 pub(crate) fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, count: u32) -> rusqlite::Result<Listing> {
     let count = usize::try_from(count.min(JOBS_PER_PAGE_MAX)).unwrap_or(usize::MAX);
     let mut listing = Listing::default();
@@ -339,10 +344,10 @@ pub(crate) fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, cou
     Ok(listing)
 }
 
-/// What was booked for a job: every share of every attempt that is over, or the job is damaged.
+/// Returns a job's bookings. Fails as damaged if a share of an ended attempt has none.
 fn read_booked(transaction: &Transaction<'_>, record: &JobRecord) -> rusqlite::Result<Vec<Booked>> {
     if record.attempts.is_empty() {
-        // What was never placed has nothing booked.
+        // A job without a placement has no bookings.
         return Ok(Vec::new());
     }
     let booked = read_ledger(transaction, record.id)?;

@@ -1,46 +1,46 @@
-//! What a job's record says of its budget and its sweep, and what the jobs of a sweep share.
+//! The budget and the sweep in a job's record, and the data that a sweep's jobs share.
 
 use std::sync::Arc;
 
+use gangline_api as api;
 use gangline_base::{Goal, Grid, JobId, MetricValue, Money, Step, Submitter, SweepId, SweepSpec, Timestamp};
 use gangline_orchestration::{Decision, Engine, Fate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::bound::cut;
 use super::record::JobRecord;
-use crate::wire;
 
-/// What a job with a budget has spent.
+/// The money spent by a job with a budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BudgetRecord {
     pub(crate) limit: Money,
-    /// Until `counted_to`, or in all while it holds nothing.
+    /// Up to `counted_to`, or in total while the job holds no devices.
     pub(crate) spent: Money,
-    /// While it holds devices.
+    /// Present while the job holds devices.
     pub(crate) holding: Option<Holding>,
 }
 
-/// What its devices cost, and until when.
+/// The price of the held devices, and the time up to which it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holding {
-    /// All of them together, by the list.
+    /// The list price of all devices together.
     hourly_price: Money,
     counted_to: Timestamp,
     ends_at: Option<Timestamp>,
 }
 
-/// The version written of a sweep's document.
+/// The version of a sweep's document.
 const VERSION: u32 = 1;
-/// The longest value of a parameter in the listing of a sweep, in bytes: a thousand jobs may share a long one.
+/// The longest parameter value in a sweep's listing, in bytes: a thousand jobs may share a long one.
 pub(crate) const LISTED_VALUE_BYTES_MAX: usize = 256;
 
-/// What the jobs of a sweep share: a document in the table `sweeps`, version 1 (A-9).
+/// The data that a sweep's jobs share: a document in the table `sweeps`, version 1 (A-9).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SweepRecord {
     v: u32,
     pub(crate) id: SweepId,
     name: String,
-    /// How many jobs it has; their ids follow one another.
+    /// The number of jobs; their ids are consecutive.
     jobs: u32,
     run: String,
     workdir: String,
@@ -48,11 +48,11 @@ pub(crate) struct SweepRecord {
     #[serde(serialize_with = "grid_to_disk", deserialize_with = "grid_from_disk")]
     grid: Grid,
     max_parallel: Option<u32>,
-    early_stop: Option<wire::EarlyStop>,
+    early_stop: Option<EarlyStopRecord>,
 }
 
-/// A job's place in its sweep. What is the same for all its jobs is in the [`SweepRecord`], but for sweeps from before there
-/// was one: then it is here.
+/// A job's point in its sweep. Data common to all jobs is in the [`SweepRecord`], or here for sweeps from
+/// before there was one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PointRecord {
     pub(crate) id: SweepId,
@@ -61,15 +61,40 @@ pub(crate) struct PointRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     jobs: Option<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    parameters: Vec<wire::Parameter>,
+    parameters: Vec<ParameterRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     max_parallel: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    early_stop: Option<wire::EarlyStop>,
-    pub(crate) metric: Option<wire::MetricPoint>,
+    early_stop: Option<EarlyStopRecord>,
+    pub(crate) metric: Option<MetricRecord>,
 }
 
-/// What a job's ranks run, and where they save.
+/// The rules by which a sweep's jobs are stopped early.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct EarlyStopRecord {
+    metric: String,
+    /// `minimize` or `maximize`.
+    goal: String,
+    min_steps: u64,
+    reduction: u32,
+}
+
+/// A parameter and its value, as written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ParameterRecord {
+    name: String,
+    value: String,
+}
+
+/// A job's metric at a rung.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct MetricRecord {
+    step: u64,
+    /// `None` if the job had diverged.
+    value: Option<f64>,
+}
+
+/// The program of a job's ranks, and their checkpoint folder.
 pub(crate) struct ProgramView<'a> {
     pub(crate) run: &'a str,
     pub(crate) workdir: &'a str,
@@ -77,7 +102,7 @@ pub(crate) struct ProgramView<'a> {
 }
 
 impl BudgetRecord {
-    /// Counts up to now.
+    /// Counts the cost up to now.
     fn count(&mut self, now: Timestamp) {
         if let Some(holding) = &mut self.holding {
             let more = holding.hourly_price.for_time(now.since(holding.counted_to));
@@ -86,39 +111,52 @@ impl BudgetRecord {
         }
     }
 
-    /// What had been spent, and until when that was counted: the rest is counted from there, and rounded there.
+    /// Returns the counted cost and the time up to which it is counted: later counts start and round there.
     pub(super) fn counted(&self) -> Option<(Money, Timestamp)> {
         self.holding.map(|holding| (self.spent, holding.counted_to))
     }
 
-    /// Takes that back.
+    /// Restores a counted cost.
     pub(super) fn recount(&mut self, (spent, to): (Money, Timestamp)) {
         self.spent = spent;
         self.holding.iter_mut().for_each(|holding| holding.counted_to = to);
     }
 
-    pub(super) fn to_wire(&self) -> wire::Budget {
-        wire::Budget {
+    pub(super) fn to_api(&self) -> api::Budget {
+        api::Budget {
             limit_nano_dollars: self.limit.nano_dollars(),
             spent_nano_dollars: self.spent.nano_dollars(),
-            counted_to: self.holding.map(|holding| wire::Time(holding.counted_to)),
-            ends_at: self.holding.and_then(|holding| holding.ends_at).map(wire::Time),
+            counted_to: self.holding.map(|holding| api::Time(holding.counted_to)),
+            ends_at: self.holding.and_then(|holding| holding.ends_at).map(api::Time),
         }
     }
 }
 
+impl From<&EarlyStopRecord> for api::EarlyStop {
+    fn from(rules: &EarlyStopRecord) -> Self {
+        let EarlyStopRecord { metric, goal, min_steps, reduction } = rules.clone();
+        api::EarlyStop { metric, goal, min_steps, reduction }
+    }
+}
+
+impl From<MetricRecord> for api::MetricPoint {
+    fn from(MetricRecord { step, value }: MetricRecord) -> Self {
+        api::MetricPoint { step, value }
+    }
+}
+
 impl SweepRecord {
-    /// How many jobs it has.
+    /// Returns the number of jobs.
     pub(crate) fn jobs(&self) -> u32 {
         self.jobs
     }
 
-    /// Which point of its grid a job is.
+    /// Returns the index of a job's point in the grid.
     fn place_of(&self, job: JobId) -> usize {
         usize::try_from(job.0.saturating_sub(self.id.0.0)).unwrap_or(usize::MAX)
     }
 
-    /// A sweep that gets this id, and the records of its jobs, whose ids follow.
+    /// Returns the sweep with this id and the records of its jobs, which have the ids from there on.
     pub(crate) fn with_jobs(id: SweepId, sweep: &SweepSpec, now: Timestamp) -> (Arc<Self>, Vec<JobRecord>) {
         let shared = Arc::new(SweepRecord::new(id, sweep));
         let ids = (id.0.0..).map(JobId).take(sweep.grid.points());
@@ -126,7 +164,7 @@ impl SweepRecord {
         (shared, records)
     }
 
-    /// A sweep that gets this id.
+    /// Returns the sweep with this id.
     pub(crate) fn new(id: SweepId, sweep: &SweepSpec) -> Self {
         SweepRecord {
             v: VERSION,
@@ -138,7 +176,7 @@ impl SweepRecord {
             checkpoint_path: sweep.job.checkpoint.path.clone(),
             grid: sweep.grid.clone(),
             max_parallel: sweep.rules.max_parallel.map(std::num::NonZeroU32::get),
-            early_stop: sweep.rules.early_stop.as_ref().map(|rules| wire::EarlyStop {
+            early_stop: sweep.rules.early_stop.as_ref().map(|rules| EarlyStopRecord {
                 metric: rules.metric.clone(),
                 goal: match rules.goal {
                     Goal::Minimize => "minimize",
@@ -161,7 +199,7 @@ fn grid_from_disk<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Grid, D:
 }
 
 impl JobRecord {
-    /// The record of a sweep's job.
+    /// Returns the record of a sweep's job.
     pub(crate) fn point(sweep: &Arc<SweepRecord>, spec: &SweepSpec, id: JobId, now: Timestamp) -> Self {
         let mut record = JobRecord::without_program(id, &spec.job, now);
         record.name = spec.job_name(sweep.place_of(id)).unwrap_or(record.name);
@@ -178,7 +216,7 @@ impl JobRecord {
         record
     }
 
-    /// What its ranks run, its own or its sweep's.
+    /// Returns the job's own program, or its sweep's.
     pub(crate) fn program(&self) -> ProgramView<'_> {
         match &self.shared {
             Some(sweep) if self.run.is_empty() => ProgramView {
@@ -192,29 +230,29 @@ impl JobRecord {
         }
     }
 
-    /// How many jobs its sweep has; none if it belongs to none.
+    /// Returns the number of jobs in the job's sweep; 0 without a sweep.
     pub(crate) fn sweep_jobs(&self) -> u32 {
         let own = self.sweep.as_ref().and_then(|point| point.jobs);
         own.or(self.shared.as_ref().map(|sweep| sweep.jobs)).unwrap_or(0)
     }
 
-    /// Its place in its sweep, each value cut to so many bytes.
-    pub(super) fn sweep_point(&self, bytes_max: usize) -> Option<wire::JobSweep> {
+    /// Returns the job's point in its sweep, each value cut to `bytes_max` bytes.
+    pub(super) fn sweep_point(&self, bytes_max: usize) -> Option<api::JobSweep> {
         let point = self.sweep.as_ref()?;
         let parameter =
-            |(name, value): (&str, &str)| wire::Parameter { name: name.to_owned(), value: cut(value, bytes_max) };
+            |(name, value): (&str, &str)| api::Parameter { name: name.to_owned(), value: cut(value, bytes_max) };
         let parameters = match &self.shared {
             Some(sweep) if point.parameters.is_empty() => {
                 sweep.grid.point(sweep.place_of(self.id)).unwrap_or_default().into_iter().map(parameter).collect()
             }
             _ => point.parameters.iter().map(|own| parameter((&own.name, &own.value))).collect(),
         };
-        Some(wire::JobSweep { id: point.id.to_string(), parameters, metric: point.metric })
+        Some(api::JobSweep { id: point.id.to_string(), parameters, metric: point.metric.map(Into::into) })
     }
 }
 
 impl JobRecord {
-    /// Brings the budget's count in line with what the engine knows of a live job.
+    /// Aligns the budget's count with the engine's for a live job.
     pub(crate) fn meter(&mut self, now: Timestamp, engine: &Engine) {
         let (Some(budget), Some(job)) = (&mut self.budget, engine.job(self.id)) else { return };
         budget.spent = engine.spent(now, job);
@@ -223,7 +261,8 @@ impl JobRecord {
         budget.holding = job.attempt().map(|_| holding);
     }
 
-    /// `engine` has the decision applied already: of a job that has ended it knows nothing any more.
+    /// Applies a decision to the budget. `engine` has applied it already and doesn't know ended jobs any
+    /// more.
     pub(super) fn follow_budget(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) {
         self.meter(now, engine);
         if let (Some(budget), Decision::End { fate, .. }) = (&mut self.budget, decision) {
@@ -235,50 +274,67 @@ impl JobRecord {
         }
     }
 
-    /// Notes that its end was asked for.
+    /// Notes that a user cancelled the job.
     pub(crate) fn note_cancel(&mut self, now: Timestamp, by: &Submitter) {
         self.note(now, format!("cancel requested by {by}"));
     }
 
-    /// Notes that the end of its sweep was asked for.
+    /// Notes that a user cancelled the sweep.
     pub(crate) fn note_sweep_cancel(&mut self, now: Timestamp, sweep: SweepId, by: &Submitter) {
         self.note(now, format!("cancel of {sweep} requested by {by}"));
     }
 
-    /// Notes what the job reported at a rung.
+    /// Notes the job's metric at a rung.
     pub(crate) fn note_metric(&mut self, step: Step, value: MetricValue) {
         if let Some(point) = &mut self.sweep {
-            point.metric = Some(wire::MetricPoint { step: step.0, value: value.reported() });
+            point.metric = Some(MetricRecord { step: step.0, value: value.reported() });
         }
     }
 }
 
-/// A sweep as the API shows it, from its jobs' intact records in order, and its other jobs; none if the first isn't a sweep's.
-pub(crate) fn sweep_to_wire(id: SweepId, (records, damaged): &(Vec<JobRecord>, Vec<JobId>)) -> Option<wire::Sweep> {
+/// Returns the API's view of a sweep from its jobs' intact records in order and its damaged jobs; `None` if
+/// the first isn't a sweep's.
+pub(crate) fn sweep_to_api(id: SweepId, (records, damaged): &(Vec<JobRecord>, Vec<JobId>)) -> Option<api::Sweep> {
     let first = records.first()?;
     let own = first.sweep.as_ref().filter(|sweep| sweep.id == id)?;
     let shared = first.shared.as_deref();
-    let point = |record: &JobRecord| -> Option<wire::SweepPoint> {
+    let point = |record: &JobRecord| -> Option<api::SweepPoint> {
         record.sweep.as_ref().filter(|point| point.id == id)?;
         let point = record.sweep_point(LISTED_VALUE_BYTES_MAX)?;
-        Some(wire::SweepPoint {
+        Some(api::SweepPoint {
             job: record.id.to_string(),
             parameters: point.parameters,
-            state: record.state,
+            state: record.state.into(),
             because: record.because.clone(),
             step: record.progress.step,
             loss: record.progress.loss,
             metric: point.metric,
         })
     };
-    Some(wire::Sweep {
+    Some(api::Sweep {
         id: id.to_string(),
         name: shared.map_or(&own.name, |sweep| &sweep.name).clone(),
         queue: first.queue.clone(),
-        submitted_at: wire::Time(first.submitted_at),
+        submitted_at: api::Time(first.submitted_at),
         max_parallel: shared.map_or(own.max_parallel, |sweep| sweep.max_parallel),
-        early_stop: shared.map_or(&own.early_stop, |sweep| &sweep.early_stop).clone(),
+        early_stop: shared.map_or(&own.early_stop, |sweep| &sweep.early_stop).as_ref().map(Into::into),
         points: records.iter().filter_map(point).collect(),
         damaged: damaged.iter().map(JobId::to_string).collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves A-9 for the stored part of a sweep's job: the oldest form can be read, and is written, to the
+    /// byte.
+    #[test]
+    fn a_point_keeps_its_stored_form() {
+        let stored = r#"{"id":7,"name":"lr","jobs":2,"parameters":[{"name":"LR","value":"1e-4"}],"max_parallel":1,"early_stop":{"metric":"loss","goal":"minimize","min_steps":10,"reduction":3},"metric":{"step":10,"value":null}}"#;
+        let point: PointRecord = serde_json::from_str(stored).expect("it reads back");
+        assert_eq!(point.parameters, [ParameterRecord { name: "LR".to_owned(), value: "1e-4".to_owned() }]);
+        assert_eq!(point.metric, Some(MetricRecord { step: 10, value: None }));
+        assert_eq!(serde_json::to_string(&point).expect("string keys only"), stored);
+    }
 }

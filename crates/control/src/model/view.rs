@@ -1,8 +1,9 @@
-//! From a record and its ledger rows to what the API shows.
+//! Converts a record and its ledger rows into the API's types.
 
 use std::path::{Path, PathBuf};
 
 use gangline_accounting::{Allocation, LedgerEntry};
+use gangline_api::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
 use gangline_base::{AttemptNumber, JobId, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
 use gangline_execution::protocol::FaultCause;
@@ -11,7 +12,6 @@ use super::bound::cut;
 use super::record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
 use super::recovery::recoveries;
 use super::sweep::LISTED_VALUE_BYTES_MAX;
-use crate::wire::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
 
 /// A row of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,17 +26,17 @@ pub(crate) struct Booked {
     pub(crate) nanos: [u64; Bucket::ALL.len()],
 }
 
-/// Where a job saves: where it says, or a folder of its own in the data folder.
+/// Returns a job's checkpoint folder: the one that it names, or its own in the data folder.
 pub(crate) fn checkpoint_folder(data: &Path, job: JobId, said: Option<&str>) -> PathBuf {
     said.map_or_else(|| data.join("checkpoints").join(job.to_string()), PathBuf::from)
 }
 
-/// How long the texts of a job may be where it is shown.
+/// The length of a job's texts in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Texts {
-    /// Whole: one job.
+    /// Whole texts, for one job.
     Whole,
-    /// Cut: one of many, which may share a long one.
+    /// Cut texts, for many jobs, which may share a long one.
     Cut,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Texts {
 const LISTED_RUN_BYTES_MAX: usize = 1 << 10;
 
 impl Texts {
-    /// The longest command, and the longest value of a sweep's parameter.
+    /// Returns the longest command, and the longest value of a sweep's parameter.
     fn bytes_max(self) -> (usize, usize) {
         match self {
             Texts::Whole => (usize::MAX, usize::MAX),
@@ -53,8 +53,8 @@ impl Texts {
     }
 }
 
-/// A job as the API shows it.
-pub(crate) fn to_wire(data: &Path, record: &JobRecord, booked: &[Booked], texts: Texts) -> Job {
+/// Returns a job as the API shows it.
+pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: Texts) -> Job {
     let program = record.program();
     let (run_bytes_max, value_bytes_max) = texts.bytes_max();
     let checkpoint_folder = checkpoint_folder(data, record.id, program.checkpoint_path);
@@ -65,38 +65,38 @@ pub(crate) fn to_wire(data: &Path, record: &JobRecord, booked: &[Booked], texts:
         priority: record.priority,
         submitter: record.submitter.clone(),
         submitted_at: Time(record.submitted_at),
-        state: record.state,
+        state: record.state.into(),
         because: record.because.clone(),
         ended_at: record.ended_at.map(Time),
-        gang: record.gang.clone(),
+        gang: (&record.gang).into(),
         run: cut(program.run, run_bytes_max),
         workdir: program.workdir.to_owned(),
         checkpoint_path: Some(checkpoint_folder.display().to_string()),
         faults: record.faults,
         max_faults: record.max_faults,
-        progress: record.progress,
-        checkpoints: record.checkpoints,
-        budget: record.budget.as_ref().map(|budget| budget.to_wire()),
+        progress: record.progress.into(),
+        checkpoints: record.checkpoints.into(),
+        budget: record.budget.as_ref().map(|budget| budget.to_api()),
         sweep: record.sweep_point(value_bytes_max),
-        attempts: record.attempts.iter().map(attempt_to_wire).collect(),
+        attempts: record.attempts.iter().map(attempt_to_api).collect(),
         recoveries: recoveries(record),
         usage: usage(record, booked),
-        history: history_to_wire(record),
+        history: history_to_api(record),
     }
 }
 
-pub(crate) fn history_to_wire(record: &JobRecord) -> Vec<HistoryLine> {
+pub(crate) fn history_to_api(record: &JobRecord) -> Vec<HistoryLine> {
     record.history.iter().map(|(at, text)| HistoryLine { at: Time(*at), text: text.clone() }).collect()
 }
 
-fn attempt_to_wire(attempt: &AttemptRecord) -> Attempt {
+fn attempt_to_api(attempt: &AttemptRecord) -> Attempt {
     let fault = attempt.fault.as_ref().map(|(node, fault)| Fault {
         node: node.clone(),
         rank: fault.rank,
         cause: describe(&fault.cause),
         noticed_at: Time(Timestamp::from_unix_nanos(fault.noticed_at)),
         last_lines: fault.last_lines.clone(),
-        diagnosis: fault.diagnosis.as_deref().map(diagnosis_to_wire),
+        diagnosis: fault.diagnosis.as_deref().map(diagnosis_to_api),
     });
     Attempt {
         number: attempt.number,
@@ -105,12 +105,12 @@ fn attempt_to_wire(attempt: &AttemptRecord) -> Attempt {
         placed_because: attempt.placed_because.clone(),
         ended_because: attempt.ended_because.clone(),
         fault,
-        shares: attempt.shares.iter().map(share_to_wire).collect(),
+        shares: attempt.shares.iter().map(share_to_api).collect(),
         stragglers: attempt.stragglers.iter().map(StragglerRecord::describe).collect(),
     }
 }
 
-fn diagnosis_to_wire(diagnosis: &gangline_execution::protocol::Diagnosis) -> Diagnosis {
+fn diagnosis_to_api(diagnosis: &gangline_execution::protocol::Diagnosis) -> Diagnosis {
     Diagnosis {
         category: diagnosis.category.clone(),
         subcategory: diagnosis.subcategory.clone(),
@@ -140,7 +140,7 @@ fn describe(cause: &FaultCause) -> String {
     }
 }
 
-fn share_to_wire(share: &ShareRecord) -> Share {
+fn share_to_api(share: &ShareRecord) -> Share {
     let phase_name = |phase| serde_json::to_value(phase).ok().and_then(|value| value.as_str().map(str::to_owned));
     Share {
         node: share.node.clone(),

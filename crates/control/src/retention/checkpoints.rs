@@ -1,5 +1,6 @@
-//! Whose checkpoints are due. Nothing is unless the configuration says so; then the newest good one of a folder stays all the same, and
-//! a folder that overlaps with that of another job which has not ended, ended too recently, or keeps its own, is left alone.
+//! Plans the removal of checkpoints. None are due unless the configuration says so. Even then the newest good
+//! one in a folder stays, and a folder is skipped if it overlaps with that of another job that hasn't ended,
+//! ended too recently, or keeps its own.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -11,10 +12,10 @@ use gangline_storage::{Options, PrunePolicy, Store};
 use super::plan::{Error, Plan, Planning, shown};
 use crate::model::{Kept, checkpoint_folder, next_job};
 
-/// Folders of checkpoints that one pass looks at, at most.
+/// The most checkpoint folders that one pass examines.
 const FOLDERS_PER_PASS_MAX: usize = 1_000;
-/// Removes all of a folder's checkpoints but the newest good save of its current branch; how many. Nothing of other branches goes
-/// unless there is such a save.
+/// Removes all of a folder's checkpoints but the newest good save of its current branch, and returns their
+/// number. Other branches stay unless there is such a save.
 pub(crate) fn keep_newest(folder: &Path) -> Result<usize, gangline_storage::Error> {
     let store = Store::open(folder, Options::reader())?;
     let newest = PrunePolicy::Keep { last: NonZeroUsize::MIN, rules: Vec::new() };
@@ -25,18 +26,18 @@ pub(crate) fn keep_newest(folder: &Path) -> Result<usize, gangline_storage::Erro
     Ok(removed)
 }
 
-/// A job's checkpoints that are old.
+/// A job's checkpoints that are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DueCheckpoints {
     pub(crate) job: JobId,
     pub(crate) ended_at: Timestamp,
     pub(crate) folder: PathBuf,
-    /// What the rule says.
+    /// The rule, as a text that follows "because".
     pub(crate) because: String,
 }
 
 impl Planning<'_> {
-    /// Adds the folders with checkpoints of jobs that ended long enough ago.
+    /// Adds the checkpoint folders of jobs that ended long enough ago.
     pub(super) fn plan_checkpoints(&self, plan: &mut Plan) -> Result<(), Error> {
         let Some(age) = self.policy.checkpoints else { return Ok(()) };
         let because = format!("retention.checkpoints is {}", shown(age));
@@ -48,7 +49,7 @@ impl Planning<'_> {
             after = job;
             let Some(kept) = self.kept(job)?.flatten() else { return Ok(()) };
             if !self.is_old(kept.submitted_at, self.policy.checkpoints) {
-                // Ids are given in the order of time: all that follow are younger.
+                // Ids are in the order of time, so all following jobs are younger.
                 break;
             }
             is_contiguous &= self.lets_go(&kept) || kept.pins.contains(&Pin::Checkpoints);
@@ -69,19 +70,20 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// Whether a job's checkpoints may go.
+    /// Reports whether a job's checkpoints may be removed.
     fn lets_go(&self, kept: &Kept) -> bool {
         let is_old = kept.ended_at.is_some_and(|at| self.is_old(at, self.policy.checkpoints));
         is_old && !kept.pins.contains(&Pin::Checkpoints)
     }
 
-    /// As the file system names it, so that two ways to one folder are seen to be that.
+    /// Returns the canonical path, so that two paths to one folder are equal.
     fn folder_of(&self, kept: &Kept) -> PathBuf {
         let folder = checkpoint_folder(self.folder, kept.id, kept.checkpoints.as_deref());
         folder.canonicalize().unwrap_or(folder)
     }
 
-    /// Leaves out whatever a job that needs its checkpoints may have something in. Where a job's record can't be read, that may be any.
+    /// Skips each folder that overlaps with that of a job that keeps its checkpoints. A job with an
+    /// unreadable record may have any folder, so then all are skipped.
     fn leave_out_shared(&self, due: &mut BTreeMap<PathBuf, DueCheckpoints>) -> Result<(), Error> {
         let mut after = JobId(0);
         while let Some(job) = self.reader.read(|transaction| next_job(transaction, after))? {
@@ -96,7 +98,7 @@ impl Planning<'_> {
     }
 }
 
-/// Removes what is in this folder, and what this folder is in.
+/// Removes the entries inside `folder`, `folder` itself, and the entries that it is inside of.
 fn remove_overlapping<T>(due: &mut BTreeMap<PathBuf, T>, folder: &Path) {
     for outer in folder.ancestors() {
         due.remove(outer);
@@ -109,12 +111,12 @@ fn remove_overlapping<T>(due: &mut BTreeMap<PathBuf, T>, folder: &Path) {
     }
 }
 
-/// Whether there is something to remove. What can't be read has nothing.
+/// Reports whether there is something to remove. An unreadable folder has nothing.
 fn has_several(folder: &Path) -> bool {
     Store::open(folder, Options::reader()).and_then(|store| store.list()).is_ok_and(|listed| listed.len() > 1)
 }
 
-/// How many checkpoints would go, and how many bytes, if the newest is good.
+/// Returns the number and bytes of the checkpoints that would be removed if the newest one is good.
 pub(crate) fn size_of_due(folder: &Path) -> (u64, u64) {
     let found = Store::open(folder, Options::reader()).and_then(|store| Ok((store.list()?, store.line()?)));
     let (listed, line) = found.unwrap_or_default();

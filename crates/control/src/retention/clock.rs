@@ -1,15 +1,17 @@
-//! The time by which things are old. A clock that is set a year ahead, or is wrong at a start, must not make a year's logs due at
-//! once. So this time is never ahead of the system's, and gains on it no faster than the plane has been seen to run.
+//! The clock for the age of data. A system clock that is set a year ahead, or is wrong at a start, must not
+//! make a year's logs due at once. So this clock is never ahead of the system's, and approaches it no faster
+//! than the control plane has been seen to run.
 
 use std::time::Duration;
 
 use gangline_base::Timestamp;
 
-/// It makes up for time that it doesn't believe in by so much of the time that passes, besides that time itself.
+/// Time that the clock catches up per unit of elapsed time, in addition to that unit.
 const GAIN: u32 = 1;
 
-/// Goes with the system's clock, but where that is ahead (the plane was off, or the clock was set) at most twice as fast as the
-/// monotonic one: a week's standstill is made up for in a week, and somebody who set a clock wrongly has as long to notice.
+/// Follows the system's clock. Where that is ahead (the control plane was off, or the clock was set), this
+/// one runs at most twice as fast as the monotonic clock: it makes up for a week off in a week, and leaves a
+/// user as long to notice a wrong clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CautiousClock {
     shown: Timestamp,
@@ -17,12 +19,12 @@ pub(crate) struct CautiousClock {
 }
 
 impl CautiousClock {
-    /// A clock that showed `last` when it was seen last; `elapsed` is the stopwatch's now.
+    /// Returns a clock that last showed `last`; `elapsed` is the current monotonic time.
     pub(crate) fn new(last: Timestamp, elapsed: Duration) -> CautiousClock {
         CautiousClock { shown: last, elapsed }
     }
 
-    /// The time when the system's clock shows `wall` and the stopwatch `elapsed`.
+    /// Returns the time when the system's clock shows `wall` and the monotonic clock `elapsed`.
     pub(crate) fn at(&mut self, wall: Timestamp, elapsed: Duration) -> Timestamp {
         let passed = elapsed.saturating_sub(self.elapsed);
         self.elapsed = self.elapsed.max(elapsed);
@@ -41,7 +43,7 @@ mod tests {
         Timestamp::EPOCH + DAY * u32::try_from(days).expect("few days")
     }
 
-    /// What is shown each day from the first on, by the system's clock then.
+    /// Checks the time shown on each day from the first on, for the system's time on that day.
     fn check(walls: &[u64], expected: &[u64]) {
         let mut clock = CautiousClock::new(day(100), Duration::ZERO);
         let shown = (1..).zip(walls).map(|(passed, wall)| clock.at(day(*wall), DAY * passed));
@@ -51,13 +53,14 @@ mod tests {
     #[test]
     fn a_clock_that_jumps_ahead_is_not_believed_and_one_that_goes_on_is() {
         check(&[101, 102, 103], &[101, 102, 103]);
-        // A year ahead: each day counts double, no more; and once that is corrected all is as it was.
+        // A year ahead: each day counts at most double. After the correction the clock follows the system's
+        // again.
         check(&[466, 467, 468, 104, 105], &[102, 104, 106, 104, 105]);
-        // The plane was off for ten days: made up for in ten.
+        // Off for ten days: made up for in ten.
         let walls: Vec<u64> = (111..=123).collect();
         let shown: Vec<u64> = (1..=13).map(|passed| (100 + 2 * passed).min(110 + passed)).collect();
         check(&walls, &shown);
-        // Set back: never ahead of it.
+        // Set back: never ahead of the system's clock.
         check(&[90, 91, 92], &[90, 91, 92]);
     }
 

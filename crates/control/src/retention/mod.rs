@@ -1,8 +1,8 @@
-//! What is removed when: logs, curves and records of jobs that have ended, by the configuration's `[retention]`. What is due is
-//! decided here, from what is durable; the service's thread `retention` removes it.
+//! Retention: when logs, curves and records of ended jobs are removed, by the configuration's `[retention]`.
+//! This module decides from durable state what is due; the service's thread `retention` removes it.
 //!
-//! Never removed: anything of a job that hasn't ended, what its job file keeps, the ledger, the journal; and checkpoints only where the
-//! configuration says so, the newest good one never.
+//! Never removed: data of a job that hasn't ended, data that the job file keeps, the ledger, and the journal.
+//! Checkpoints are removed only if the configuration asks for it, and never the newest good one.
 
 mod checkpoints;
 mod clock;

@@ -1,5 +1,5 @@
-//! What is due, by the policy and by what is durable. Nothing here changes anything, so the sweeper and `gangline retention` go by
-//! the same rules.
+//! Plans removals from the policy and from durable state. Planning changes nothing, so the sweeper and
+//! `gangline retention` use the same rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -10,62 +10,62 @@ use std::path::Path;
 use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, JobId, Pin, Timestamp};
+use gangline_specs::config::Retention;
 
 use super::checkpoints::DueCheckpoints;
 use super::tree::{Walk, names, open_folder, open_root};
-use crate::config::Retention;
 use crate::db::{self, Reader};
 use crate::model::{Kept, last_job, next_curve, next_job, read_kept, unless_damaged};
 
-/// Where attempts have their folders, below the data folder.
+/// Folder of the attempts' folders, in the data folder.
 const JOBS: &str = "jobs";
-/// What a start calls the folders of attempts that it puts aside; the time follows, and their name.
+/// Prefix of attempts' folders that a start puts aside; the time and the old name follow.
 const LOST: &str = "lost-";
-/// The mark in the folder of a job that isn't known, with the time at which that was first seen.
+/// Prefix of the mark in an unknown job's folder; the time at which it was first seen follows.
 pub(crate) const UNKNOWN_SINCE: &str = "unknown-since-";
 
-/// What is due.
+/// Data that is due.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) logs: Vec<DueLogs>,
-    /// Folders that no job claims.
+    /// Folders that belong to no job.
     pub(crate) lost: Vec<DueLost>,
-    /// Folders of jobs that aren't known, which nobody has noticed so far.
+    /// Folders of unknown jobs that have no mark yet.
     pub(crate) unknown: Vec<JobId>,
     /// Marks in the folders of jobs that are known again.
     pub(crate) marks: Vec<(JobId, CString)>,
-    /// Jobs that aren't live whose folder has nothing of ours.
+    /// Jobs that aren't live and whose folder has no files of ours.
     pub(crate) bare: Vec<JobId>,
-    /// The last job with a folder, which stays: it says which ids were given out.
+    /// The last job with a folder, which stays: it shows which ids were given out.
     pub(crate) last_folder: Option<JobId>,
-    /// Curves to be thinned, with their jobs' ends.
+    /// Curves to be thinned, with the end of their jobs.
     pub(crate) curves: Vec<(JobId, Timestamp)>,
-    /// Checkpoints, of which the newest good one stays.
+    /// Checkpoints; the newest good one in each folder stays.
     pub(crate) checkpoints: Vec<DueCheckpoints>,
-    /// Before this one no job's checkpoints are due, now or later, but for those above.
+    /// Jobs before this one have no checkpoints to remove, now or later, except those above.
     pub(crate) checkpoints_from: JobId,
-    /// Records, of single jobs and of whole sweeps, with the last end.
+    /// Records of single jobs and of whole sweeps, with the latest end.
     pub(crate) jobs: Vec<(Range<JobId>, Timestamp)>,
-    /// Before this one no curve is due, now or later, but for those above.
+    /// Jobs before this one have no curves to thin, now or later, except those above.
     pub(crate) curves_from: JobId,
-    /// Bytes above the limit that only live jobs have.
+    /// Bytes above the limit that belong to live jobs alone.
     pub(crate) beyond_max: Option<Bytes>,
 }
 
-/// The files of an ended job's attempts up to one of them.
+/// The files of an ended job's attempts up to `through`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DueLogs {
     pub(crate) job: JobId,
     pub(crate) ended_at: Timestamp,
     pub(crate) through: u32,
-    /// The rule's name, and what it says.
+    /// The rule's name, and its text.
     pub(crate) rule: &'static str,
     pub(crate) because: String,
-    /// The record says so already: a pass was cut short.
+    /// Whether the record has the note already, because a pass was interrupted.
     pub(crate) is_noted: bool,
 }
 
-/// A folder in a job's folder.
+/// A lost folder inside a job's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DueLost {
     pub(crate) job: JobId,
@@ -73,7 +73,7 @@ pub(crate) struct DueLost {
     pub(crate) since: Timestamp,
 }
 
-/// A job's folder, by the names in it.
+/// The contents of a job's folder, by name.
 #[derive(Debug, Default)]
 pub(crate) struct JobFolder {
     pub(crate) attempts: BTreeSet<u32>,
@@ -87,36 +87,36 @@ impl JobFolder {
     }
 }
 
-/// What a plan is made of.
+/// The input of a plan.
 pub(crate) struct Planning<'a> {
     pub(crate) reader: &'a Reader,
     /// The data folder.
     pub(crate) folder: &'a Path,
     pub(crate) policy: &'a Retention,
     pub(crate) now: Timestamp,
-    /// No curve before this job's is looked at,
+    /// The first job whose curve is examined,
     pub(crate) curves_from: JobId,
-    /// and no checkpoints before this one's.
+    /// and the first whose checkpoints are.
     pub(crate) checkpoints_from: JobId,
 }
 
-/// Why there is no plan.
+/// The reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The read models can't be read.
     #[error(transparent)]
     Database(#[from] db::Error),
-    /// The folder of the jobs can't be read.
+    /// The folder of the jobs' folders can't be read.
     #[error("{path} can't be read")]
     Folder {
-        /// Which.
+        /// The folder's path.
         path: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The folder of all jobs' folders; none if there is none yet.
+/// Opens the folder of all jobs' folders; returns `None` if there is none.
 pub(crate) fn open_jobs(data: &Path) -> io::Result<Option<OwnedFd>> {
     match open_root(&data.join(JOBS)) {
         Ok(folder) => Ok(Some(folder)),
@@ -125,18 +125,18 @@ pub(crate) fn open_jobs(data: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// A job's or an attempt's folder's name.
+/// Returns the name of a job's or an attempt's folder.
 pub(crate) fn name_of(id: impl ToString) -> CString {
     CString::new(id.to_string()).expect("ids have no null")
 }
 
-/// The number in a name that is written as we write it.
+/// Parses the number after a prefix, if it is in our own format.
 fn number<T: std::str::FromStr + ToString>(name: &CString, prefix: &str) -> Option<T> {
     let digits = name.to_str().ok()?.strip_prefix(prefix)?;
     digits.parse::<T>().ok().filter(|number| number.to_string() == digits)
 }
 
-/// The jobs that have a folder.
+/// Returns the jobs that have a folder.
 fn jobs_in(jobs: &OwnedFd) -> io::Result<BTreeSet<JobId>> {
     let named = names(jobs)?;
     Ok(named
@@ -146,7 +146,7 @@ fn jobs_in(jobs: &OwnedFd) -> io::Result<BTreeSet<JobId>> {
         .collect())
 }
 
-/// What is in a job's folder.
+/// Lists a job's folder.
 pub(crate) fn read_job_folder(jobs: &OwnedFd, job: JobId) -> io::Result<JobFolder> {
     let mut found = JobFolder::default();
     for (name, is_folder) in names(open_folder(jobs, &name_of(job))?)? {
@@ -170,7 +170,7 @@ struct Ended {
 }
 
 impl Planning<'_> {
-    /// All that is due now.
+    /// Returns everything that is due now.
     ///
     /// # Errors
     /// [`Error`].
@@ -205,7 +205,7 @@ impl Planning<'_> {
         Ok(plan)
     }
 
-    /// What is durable of a job: none if its row is damaged, or it has none within.
+    /// Returns the durable facts about a job: `None` if its row is damaged, `Some(None)` if it has no row.
     pub(super) fn kept(&self, job: JobId) -> Result<Option<Option<Kept>>, db::Error> {
         self.reader.read(|transaction| unless_damaged(read_kept(transaction, job)))
     }
@@ -217,10 +217,10 @@ impl Planning<'_> {
     fn plan_files(&self, jobs: &OwnedFd, with_files: &BTreeSet<JobId>, plan: &mut Plan) -> Result<(), Error> {
         let (mut ended, mut live) = (Vec::new(), Vec::new());
         for job in with_files {
-            // It may just have been removed by hand; and what can't be read is told when it is due.
+            // The folder may just have been removed; an unreadable one is reported when it is due.
             let Ok(folder) = read_job_folder(jobs, *job) else { continue };
             match self.kept(*job)? {
-                // Of what can't be read nothing is known: it stays.
+                // Nothing is known of a job with a damaged row, so it stays.
                 None => {}
                 Some(None) => self.plan_unknown(*job, folder, plan),
                 Some(Some(kept)) => match kept.ended_at {
@@ -247,7 +247,8 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// Its folder was there before this start, or its record was lost: what is in it goes a while after that was first seen.
+    /// Plans for a job without a record: its folder is from before this start, or the record was lost. The
+    /// files become due some time after that was first seen.
     fn plan_unknown(&self, job: JobId, folder: JobFolder, plan: &mut Plan) {
         let Some(since) = folder.marks.iter().map(|(since, _)| *since).min() else {
             let plan = if folder.is_bare() { &mut plan.bare } else { &mut plan.unknown };
@@ -287,7 +288,8 @@ impl Planning<'_> {
         has_some.then_some(DueLogs { job: kept.id, ended_at: *ended_at, through, rule, because, is_noted })
     }
 
-    /// Beyond the limit the job that ended first loses its files first; live jobs' count, and stay.
+    /// Plans removals above the limit, the job that ended first coming first. Files of live jobs count, but
+    /// stay.
     fn plan_beyond_max(&self, jobs: &OwnedFd, (max, ended, live): (Bytes, &[Ended], &[JobId]), plan: &mut Plan) {
         let due: BTreeMap<JobId, u32> = plan.logs.iter().map(|due| (due.job, due.through)).collect();
         let mut total: u64 = live.iter().map(|job| measure(jobs, *job, None)).sum();
@@ -324,7 +326,7 @@ impl Planning<'_> {
             let kept = self.kept(job)?.flatten();
             let is_young = kept.as_ref().is_some_and(|kept| !self.is_old(kept.submitted_at, self.policy.samples));
             if is_young {
-                // Ids are given in the order of time: all that follow are younger.
+                // Ids are in the order of time, so all following jobs are younger.
                 break;
             }
             let is_settled = |kept: &Kept| kept.removed.thinned_at.is_some() || kept.pins.contains(&Pin::Samples);
@@ -340,7 +342,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// The newest stays: its row says which ids were given out.
+    /// Plans the removal of records. The newest stays: its row shows which ids were given out.
     fn plan_jobs(&self, with_files: &BTreeSet<JobId>, plan: &mut Plan) -> Result<(), Error> {
         let Some(newest) = self.reader.read(last_job)? else { return Ok(()) };
         let mut after = JobId(0);
@@ -361,7 +363,7 @@ impl Planning<'_> {
         Ok(())
     }
 
-    /// When the last of these jobs ended, if all of them have, long enough ago.
+    /// Returns the latest end of these jobs, if all ended long enough ago.
     fn last_end(&self, jobs: &Range<JobId>) -> Result<Option<Timestamp>, Error> {
         let mut last = None;
         let mut after = JobId(jobs.start.0.saturating_sub(1));
@@ -379,7 +381,7 @@ impl Planning<'_> {
     }
 }
 
-/// The bytes of a job's files, or of one of its attempts. What can't be looked at counts nothing.
+/// Returns the bytes of the files of a job or of one attempt. Unreadable files count as empty.
 pub(crate) fn measure(jobs: &OwnedFd, job: JobId, attempt: Option<u32>) -> u64 {
     let mut walk = Walk::counting();
     let whole = match attempt {
@@ -387,11 +389,11 @@ pub(crate) fn measure(jobs: &OwnedFd, job: JobId, attempt: Option<u32>) -> u64 {
         Some(attempt) => open_folder(jobs, &name_of(job))
             .and_then(|folder| walk.tree(folder.as_fd(), &name_of(AttemptNumber(attempt)))),
     };
-    // A folder that has just gone has no bytes.
+    // A folder that has just been removed has no bytes.
     whole.map_or(0, |_| walk.removed.bytes)
 }
 
-/// A time as the configuration writes it.
+/// Returns a duration in the configuration's format.
 pub(super) fn shown(age: Duration) -> String {
     let seconds = age.as_secs();
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];

@@ -1,55 +1,57 @@
-//! What a pass would remove now, for people: by the same plan, with sizes.
+//! A preview of the next pass for users: by the same plan, with sizes.
 
 use std::path::Path;
 
+use gangline_api::Time;
 use gangline_base::{JobId, Timestamp};
+use gangline_specs::config::Retention;
 use serde::Serialize;
 
 use super::checkpoints::size_of_due;
 use super::plan::{Error, Plan, Planning, name_of, open_jobs};
 use super::thinning::points_to_remove;
 use super::tree::{Walk, open_folder};
-use crate::config::Retention;
 use crate::db::{Reader, journal_folder};
 use crate::model::{read_clock, sampled_attempts};
-use crate::wire::Time;
 
-/// What a pass would remove now.
+/// The data that a pass would remove now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Preview {
-    /// The time by which things are old: the system's, unless that is far ahead of what the control plane has seen pass.
+    /// The time for the age of data: the system's, unless that is far ahead of the time that the control
+    /// plane has seen pass.
     pub as_of: Time,
-    /// By rule; those by which nothing is due are left out.
+    /// The data that is due, by rule; rules without any are left out.
     pub due: Vec<Due>,
-    /// Bytes above `logs_max` that only jobs have which haven't ended.
+    /// Bytes above `logs_max` that belong to live jobs alone.
     pub bytes_of_live_jobs_beyond_max: u64,
 }
 
-/// What is due by one rule.
+/// The data that is due by one rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Due {
     /// The key in `[retention]`.
     pub rule: String,
-    /// Jobs that lose something.
+    /// The number of jobs that lose data.
     pub jobs: u64,
-    /// Files and folders, points of curves, checkpoints, or records.
+    /// The number of files and folders, points of curves, checkpoints, or records.
     pub entries: u64,
-    /// On disk; of points and records that isn't known.
+    /// Bytes on disk; not known for points and records.
     pub bytes: Option<u64>,
-    /// When the first of these jobs ended; of what no job claims, since when that is so.
+    /// The end of the job that ended first or, for files that belong to no job, when they lost it.
     pub oldest: Time,
-    /// And the last.
+    /// The same for the job that ended last.
     pub newest: Time,
 }
 
-/// What a pass on this data folder would remove now. Changes nothing, and the control plane may run meanwhile.
+/// Returns the data that a pass on this data folder would remove now. Changes nothing; the control plane may
+/// run meanwhile.
 ///
 /// # Errors
 /// [`Error`].
 pub fn preview(folder: &Path, policy: &Retention, wall: Timestamp) -> Result<Preview, Error> {
     let reader = Reader::open(&journal_folder(folder))?;
     let noted = reader.read(read_clock)?;
-    // Between two passes the system's clock goes on; what it is ahead by beyond that isn't believed yet.
+    // Between two passes the system's clock moves on; a larger advance isn't trusted yet.
     let now = noted.map_or(wall, |noted| wall.min(noted + policy.every.saturating_mul(2)));
     let planning = Planning { reader: &reader, folder, policy, now, curves_from: JobId(0), checkpoints_from: JobId(0) };
     let plan = planning.plan()?;
@@ -84,7 +86,7 @@ fn add_files(folder: &Path, plan: &Plan, due: &mut Vec<Due>) {
     let count = |job: JobId, names: &[std::ffi::CString]| {
         let mut walk = Walk::counting();
         if let Ok(folder) = open_folder(&jobs, &name_of(job)) {
-            // Nothing is removed, so nobody stops it.
+            // Nothing is removed, so nothing stops the walk.
             names.iter().for_each(|name| drop(walk.tree(std::os::fd::AsFd::as_fd(&folder), name)));
         }
         (walk.removed.entries, walk.removed.bytes)

@@ -1,5 +1,6 @@
-//! Which points of an old curve stay: the first, the last, and of each of so many equal parts the lowest and the highest, so that
-//! what was striking is still seen. A choice from what a choice has left is the same, so a thinning that was cut short goes on.
+//! Selects the points of an old curve that stay: the first, the last, and the lowest and the highest of each
+//! of a fixed number of equal parts, so that striking points stay visible. Thinning a thinned curve changes
+//! nothing, so an interrupted thinning can continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -9,13 +10,14 @@ use gangline_base::JobId;
 use crate::db::{self, Reader};
 use crate::model::{Loss, SAMPLES_PER_REMOVAL_MAX, read_losses, sample_edges};
 
-/// Parts of a curve; twice as many points stay, and two.
+/// Parts of a curve; at most two points of each stay, and the first and the last point.
 const PARTS: u64 = 150;
 
-/// The points of an attempt's curve that go, in ranges of their numbers; each time at most as many as one removal takes.
+/// Passes the points to remove from an attempt's curve to `each`, as ranges of numbers with their count; each
+/// call has at most as many as one removal takes.
 ///
 /// # Errors
-/// As the reader's.
+/// The reader's error.
 pub(crate) fn points_to_remove(
     reader: &Reader,
     attempt: (JobId, u32),
@@ -44,7 +46,7 @@ pub(crate) fn points_to_remove(
     })
 }
 
-/// The points of an attempt that stay, in the making.
+/// The points of an attempt that stay, collected point by point.
 #[derive(Debug)]
 struct Choice {
     first: u64,
@@ -52,7 +54,7 @@ struct Choice {
     parts: BTreeMap<u64, Part>,
 }
 
-/// What stands out in a part, each with its number.
+/// The extreme points of a part, with their numbers.
 #[derive(Debug)]
 struct Part {
     any: u64,
@@ -61,12 +63,12 @@ struct Part {
 }
 
 impl Choice {
-    /// Of a curve from one number to another.
+    /// Returns an empty choice for a curve between two numbers.
     fn new((first, last): (u64, u64)) -> Choice {
         Choice { first, last, parts: BTreeMap::new() }
     }
 
-    /// Takes in the next point.
+    /// Adds the next point.
     fn add(&mut self, (number, loss): Loss) {
         let length = u128::from(self.last.saturating_sub(self.first)) + 1;
         let place = u128::from(number.saturating_sub(self.first)) * u128::from(PARTS) / length;
@@ -81,7 +83,7 @@ impl Choice {
         }
     }
 
-    /// The numbers of the points that stay.
+    /// Returns the numbers of the points that stay.
     fn numbers(&self) -> BTreeSet<u64> {
         let of_part = |part: &Part| match part.lowest.zip(part.highest) {
             Some(((_, lowest), (_, highest))) => [lowest, highest],
@@ -91,7 +93,7 @@ impl Choice {
     }
 }
 
-/// The ranges of these ascending numbers that don't stay, and how many numbers that is.
+/// Returns the ranges of these ascending numbers that don't stay, and the count of those numbers.
 fn ranges_between(numbers: &[u64], staying: &BTreeSet<u64>) -> (Vec<RangeInclusive<u64>>, u64) {
     let (mut ranges, mut count): (Vec<RangeInclusive<u64>>, u64) = (Vec::new(), 0);
     let mut is_open = false;
@@ -129,7 +131,7 @@ mod tests {
         let staying = chosen(&points);
         assert!(staying.len() <= 302 && staying.len() > 290, "{}", staying.len());
         assert!([0, 7_778, 99_999].iter().all(|number| staying.contains(number)), "{staying:?}");
-        // Cut short anywhere: what is left chooses the same.
+        // An interruption at any point leaves a curve with the same choice.
         for kept in [1, 2, 17] {
             let left: Vec<Loss> =
                 points.iter().filter(|(number, _)| staying.contains(number) || number % kept == 0).copied().collect();

@@ -1,7 +1,9 @@
-//! Removing folders that ranks could write to. Whatever they left there, nothing outside is touched: a link is removed and never
-//! followed, what is mounted there stays, and every name is taken relative to the open folder that it was found in.
+//! Removes folders that ranks could write to. Whatever ranks left there, nothing outside is touched: links
+//! are removed and never followed, mounts stay, and every name is resolved relative to the open folder in
+//! which it was found.
 //!
-//! Keeps A-10: depth is limited, and whoever calls is asked before each removal, so that it can be slow or stop.
+//! Keeps A-10: depth is limited, and a callback is asked before each removal, so that the caller can slow it
+//! down or stop it.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,24 +12,24 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, open, openat, statat, unlinkat};
 
-/// Folders within folders that are gone into.
+/// The deepest nesting of folders.
 const DEPTH_MAX: u32 = 64;
-/// What a file's blocks are counted in.
+/// The unit of a file's block count.
 const BLOCK_BYTES: u64 = 512;
 
-/// What was removed, or would be.
+/// Counts of what was removed, or would be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removed {
     /// Files and folders.
     pub(crate) entries: u64,
-    /// Of the disk.
+    /// Bytes on disk.
     pub(crate) bytes: u64,
-    /// What is still there because it couldn't be removed.
+    /// Entries that couldn't be removed.
     pub(crate) left: u64,
 }
 
 impl Removed {
-    /// Takes in another's counts.
+    /// Adds another count.
     pub(crate) fn add(&mut self, other: Removed) {
         self.entries += other.entries;
         self.bytes += other.bytes;
@@ -35,17 +37,17 @@ impl Removed {
     }
 }
 
-/// A folder that is worked in; its own name may be a link.
+/// Opens the folder to work in; its own name may be a link.
 pub(crate) fn open_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The folder `name` in an open one; a link isn't one.
+/// Opens the folder `name` in an open one; refuses a link.
 pub(crate) fn open_folder(parent: impl AsFd, name: &CStr) -> io::Result<OwnedFd> {
     Ok(openat(parent, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The names in a folder, and whether each is a folder itself.
+/// Returns the names in a folder, and whether each is a folder itself.
 pub(crate) fn names(folder: impl AsFd) -> io::Result<Vec<(std::ffi::CString, bool)>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(&folder)? {
@@ -55,7 +57,7 @@ pub(crate) fn names(folder: impl AsFd) -> io::Result<Vec<(std::ffi::CString, boo
             continue;
         }
         let is_folder = match entry.file_type() {
-            // Some file systems don't say.
+            // Some file systems don't report the type.
             FileType::Unknown => is_folder(&statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW)?),
             kind => kind == FileType::Directory,
         };
@@ -68,30 +70,31 @@ fn is_folder(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// Walks trees, and removes them or only counts.
+/// Walks trees and removes them, or only counts.
 pub(crate) struct Walk<'a> {
-    /// Asked before each removal; an error ends the walk. None: nothing is removed.
+    /// Called before each removal; an error ends the walk. `None`: nothing is removed.
     pub(crate) removing: Option<&'a mut dyn FnMut() -> io::Result<()>>,
     pub(crate) removed: Removed,
-    /// The first thing that couldn't be removed, and why.
+    /// The first failed removal, and the error.
     pub(crate) failure: Option<String>,
 }
 
 impl<'a> Walk<'a> {
-    /// Only counts.
+    /// Returns a walk that only counts.
     pub(crate) fn counting() -> Walk<'a> {
         Walk { removing: None, removed: Removed::default(), failure: None }
     }
 
-    /// Removes, each time after asking.
+    /// Returns a walk that calls `ask` before each removal.
     pub(crate) fn removing(ask: &'a mut dyn FnMut() -> io::Result<()>) -> Walk<'a> {
         Walk { removing: Some(ask), ..Walk::counting() }
     }
 
-    /// The file or folder `name` in an open folder, with all that is in it. True if all of it is gone.
+    /// Removes or counts `name` in an open folder with all its contents. Returns true if all of it is gone.
     ///
     /// # Errors
-    /// What the one who was asked said; what can't be removed is no error but counted, and the rest is removed.
+    /// The error of `ask`. An entry that can't be removed is counted rather than an error, and the rest is
+    /// removed.
     pub(crate) fn tree(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
         match fstat(parent) {
             Ok(stat) => self.entry(parent, name, stat.st_dev, 0),
@@ -119,7 +122,7 @@ impl<'a> Walk<'a> {
         self.remove(parent, name, &stat)
     }
 
-    /// All that is in the folder. True if it is empty then.
+    /// Removes or counts all contents of the folder. Returns true if it is then empty.
     fn folder(&mut self, parent: BorrowedFd<'_>, name: &CStr, device: u64, depth: u32) -> io::Result<bool> {
         let opened = open_folder(parent, name).and_then(|folder| Ok((names(&folder)?, folder)));
         let (names, folder) = match opened {
@@ -243,7 +246,7 @@ mod tests {
         let path = root.path().to_owned();
         let is_root = rustix::process::geteuid().is_root();
         if is_root {
-            // Nothing is forbidden to root: a thread becomes somebody to whom all but this folder belongs.
+            // Root may do anything, so a thread becomes a user who owns all but `logs/deep`.
             for path in [root.path(), &tree, &tree.join("logs"), &tree.join("logs/rank-0.log")] {
                 std::os::unix::fs::chown(path, Some(65_534), None).expect("we are root");
             }
@@ -262,7 +265,7 @@ mod tests {
         std::fs::set_permissions(tree.join("logs/deep"), std::fs::Permissions::from_mode(0o700)).expect("it is ours");
     }
 
-    /// Proves A-10: what is too deep is told, and stays.
+    /// Proves A-10: a tree that is too deep is reported, and stays.
     #[test]
     fn a_tree_that_is_too_deep_is_left_and_one_who_stops_is_obeyed() {
         let root = tempfile::tempdir().expect("a folder");

@@ -1,9 +1,10 @@
-//! The thread's loop: gather requests, apply them, commit once, answer and act.
+//! The loop of the service's thread: gather requests, apply them, commit once, then answer and act.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::Duration;
 
+use gangline_api as api;
 use gangline_base::{AttemptNumber, JobId, NodeId, NodeName, Timestamp};
 use gangline_execution::protocol::SupervisorSpec;
 use gangline_orchestration::{Decision, Engine, Entry, Event, Refusal};
@@ -23,74 +24,75 @@ use super::troubles::Troubles;
 use super::{Error, Options};
 use crate::db::{self, Journal, Reader, Sequence};
 use crate::model::{JobRecord, keep_answers, remove, repair, write_job, write_ledger, write_sample, write_sweep};
-use crate::wire;
 
-/// The longest that a stop waits for its snapshot; without one the next start only replays more.
+/// The longest time that a stop waits for its snapshot. Without the snapshot, the next start replays more
+/// entries.
 const LAST_SNAPSHOT_MAX: Duration = Duration::from_secs(20);
-/// The longest sleep: how late a timer or a lost supervisor may be noticed.
+/// The longest sleep, and so the longest delay until a timer or a lost supervisor is noticed.
 const TICK: Duration = Duration::from_millis(200);
-/// Between two times the journal's anchor is made durable against a power cut.
+/// Time between two syncs of the journal's anchor, which make it survive a power cut.
 const ANCHOR_SYNC_EVERY: Duration = Duration::from_secs(1);
-/// The longest read-model rows wait for a commit that is due anyway.
+/// The longest time that read-model rows wait for the next commit.
 const ROWS_WAIT_MAX: Duration = Duration::from_millis(500);
-/// Entries between two snapshots at least: what a start replays, about.
+/// The fewest entries between two snapshots; a start replays about this many.
 const ENTRIES_PER_SNAPSHOT: u64 = 10_000;
 
-/// Entries after which a snapshot is due. It holds every live job, so where there are many it comes as much later as it costs more, and
-/// writing snapshots never takes more than a part of the time; a start replays about as many entries as it reads jobs then.
+/// Returns the number of entries after which a snapshot is due. A snapshot holds every live job, so its
+/// interval grows with their number: writing snapshots then never takes more than a fixed part of the time,
+/// and a start replays about as many entries as it reads jobs.
 pub(super) fn entries_per_snapshot(live_jobs: usize) -> u64 {
     u64::try_from(live_jobs).unwrap_or(u64::MAX).max(ENTRIES_PER_SNAPSHOT)
 }
 
-/// The service's state. One thread owns it.
+/// The service's state, owned by its thread.
 pub(super) struct Actor {
     pub(super) options: Options,
     pub(super) engine: Engine,
     pub(super) journal: Journal,
-    /// Reads what is durable, for keys whose answer may be known.
+    /// Reads durable state, to look up answers stored under idempotency keys.
     pub(super) reader: Reader,
-    /// Records of live jobs, and of those that ended in the batch in the making.
+    /// Records of live jobs, and of jobs that end in the current batch.
     pub(super) records: BTreeMap<JobId, JobRecord>,
     pub(super) rows: Rows,
-    /// When each share's supervisor was last heard of.
+    /// When each supervisor last reported.
     pub(super) contacts: Contacts,
     pub(super) rates: BTreeMap<JobId, super::reports::Rate>,
     pub(super) stretches: BTreeMap<JobId, super::slowness::Stretch>,
-    /// Stragglers that were seen in two stretches: of a job, the attempt and the node.
+    /// Stragglers found in two consecutive stretches: for each job, the attempt and the node.
     pub(super) evictions: BTreeMap<JobId, (AttemptNumber, String)>,
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
-    /// Shares whose supervisor the launching thread hasn't started yet: their silence means nothing.
+    /// Shares whose supervisor the launching thread has not started yet; their silence is expected.
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
     /// Gangs that couldn't be started yet, and when to try again.
     pub(super) relaunches: Vec<(Timestamp, Vec<SupervisorSpec>)>,
     pub(super) surveyed: Surveyed,
-    /// What checks found wrong with nodes, last.
+    /// The last fault that checks found on each node.
     pub(super) found: BTreeMap<NodeId, String>,
-    /// What gangs wait for that aren't started yet.
+    /// Why each gang that isn't started yet waits.
     pub(super) waits: BTreeMap<(JobId, AttemptNumber), String>,
-    /// How often gangs couldn't be started.
+    /// How often the start of each gang failed.
     pub(super) retries: BTreeMap<(JobId, AttemptNumber), u32>,
-    /// What is to be done that may block, and for which shares that is under way.
+    /// Queue of operations that may block; `looking` lists the shares for which one is under way.
     pub(super) looks: SyncSender<Look>,
     pub(super) looking: Looking,
-    /// Keys that may have an answer.
+    /// Idempotency keys under which an answer may be stored.
     pub(super) known: KnownKeys,
-    /// Since when what lost supervisors left can't be killed, and whether that was told.
+    /// Shares whose leftover processes can't be killed: since when, and whether that was reported.
     pub(super) remains: BTreeMap<ShareKey, (Timestamp, bool)>,
     pub(super) troubles: Troubles,
     pub(super) audit: Audit,
     pub(super) rows_since: Option<Timestamp>,
     pub(super) entries_since_snapshot: u64,
-    /// The last time that the journal had before this start.
+    /// The time of the last journal entry before this start.
     pub(super) last_seen: Timestamp,
-    /// The thread that writes snapshots and archives records.
+    /// The state of the thread that writes snapshots and archives records.
     pub(super) keeping: Keeping,
     pub(super) watched_at: Timestamp,
     pub(super) anchor_synced_at: Timestamp,
 }
 
 impl Actor {
-    /// Runs until asked to stop. If it ends on its own, the reason comes back.
+    /// Runs until asked to stop. Returns the reason as an error if it ends on its own.
     pub(super) fn run(mut self, requests: &Receiver<Request>) -> Result<(), String> {
         let mut clock = SteadyClock::new((self.options.clock)().max(self.engine.now()));
         let mut watch = Stopwatch::start();
@@ -112,7 +114,8 @@ impl Actor {
         Ok(())
     }
 
-    /// One round: takes requests in, looks after what time has brought, commits, answers. True if it was asked to stop.
+    /// Runs one round: takes in requests, applies what is due by now, commits and answers. Returns true if a
+    /// stop was requested.
     pub(super) fn turn(&mut self, now: Timestamp, requests: impl Iterator<Item = Request>) -> bool {
         let mut batch = Batch::default();
         for request in requests.take(REQUESTS_PER_BATCH_MAX) {
@@ -135,12 +138,12 @@ impl Actor {
         };
         match request {
             Request::Submit { spec, reply } => self
-                .change(batch, key, reply, |actor, batch| actor.submit(now, *spec, batch).map(wire::Answer::Submitted)),
+                .change(batch, key, reply, |actor, batch| actor.submit(now, *spec, batch).map(api::Answer::Submitted)),
             Request::Cancel { job, by, reply } => {
                 self.change(batch, key, reply, |actor, batch| actor.cancel(now, job, by, batch));
             }
             Request::SubmitSweep { sweep, reply } => self.change(batch, key, reply, |actor, batch| {
-                actor.submit_sweep(now, *sweep, batch).map(wire::Answer::SweepSubmitted)
+                actor.submit_sweep(now, *sweep, batch).map(api::Answer::SweepSubmitted)
             }),
             Request::CancelSweep { sweep, by, reply } => {
                 self.change(batch, key, reply, |actor, batch| actor.cancel_sweep(now, sweep, by, batch));
@@ -165,15 +168,15 @@ impl Actor {
             Request::Queues { reply } => Self::answer_query(batch, reply, Ok(self.queue_list(now))),
             Request::Kept { kept } => self.kept(*kept),
             Request::Health { reply } => Self::answer_query(batch, reply, Ok(self.health())),
-            // A key within a key is nobody's request.
+            // A keyed request can't contain another one, and `turn` handles a stop.
             Request::Keyed { .. } | Request::Stop => {}
         }
     }
 
-    /// What was asked is answered once it is durable; after a failure, with what is known.
+    /// Queues the answer to a query until the commit. After a failed commit it is sent all the same.
     fn answer_query<T: Send + 'static>(batch: &mut Batch, reply: Reply<T>, answer: Result<T, Error>) {
         batch.answers.push(Box::new(move |_| {
-            // The asker may have given up.
+            // The caller may have given up waiting.
             let _ = reply.send(answer);
         }));
     }
@@ -196,7 +199,7 @@ impl Actor {
         }
     }
 
-    /// Applies an event and follows up on what was decided.
+    /// Applies an event, journals it with its decisions, and prepares to carry the decisions out.
     pub(super) fn apply(&mut self, now: Timestamp, event: Event, batch: &mut Batch) -> Result<Vec<Decision>, Refusal> {
         let decisions = self.engine.apply(now, &event)?;
         if event != Event::TimePassed || !decisions.is_empty() {
@@ -209,7 +212,8 @@ impl Actor {
         Ok(decisions)
     }
 
-    /// Brings the record of a decision's job up to date and notes what is to be done once the decision is durable.
+    /// Updates the record of the decision's job, and queues the launches that follow once the decision is
+    /// durable.
     pub(super) fn follow(&mut self, now: Timestamp, decision: &Decision, batch: &mut Batch) {
         let id = decision.job();
         let Some(record) = self.records.get_mut(&id) else {
@@ -242,7 +246,7 @@ impl Actor {
         }
     }
 
-    /// Commits the batch if anything in it must be durable, then answers and acts.
+    /// Commits the batch if anything in it must be durable, then answers and launches gangs.
     pub(super) fn finish(&mut self, now: Timestamp, batch: Batch) {
         let poison = self.journal.poison().map(|cause| Error::Poisoned { cause: cause.to_owned() });
         let is_due = self.rows_since.is_some_and(|since| now < since || now.since(since) >= ROWS_WAIT_MAX);
@@ -308,7 +312,7 @@ impl Actor {
         }
     }
 
-    /// What archived records and old snapshots take of the database is given back while there is nothing else to do.
+    /// Frees the database space of archived records and old snapshots while nothing else is due.
     fn tidy_journal(&mut self) {
         if let Err(failure) = self.journal.tidy() {
             let cause = self.journal.poison().unwrap_or_default().to_owned();
@@ -316,7 +320,7 @@ impl Actor {
         }
     }
 
-    /// Writes the state at once: what tests stop has no keeper.
+    /// Writes a snapshot at once, since tests run without a keeper thread.
     #[cfg(test)]
     pub(super) fn snapshot(&mut self) {
         if self.entries_since_snapshot == 0 || self.journal.poison().is_some() {

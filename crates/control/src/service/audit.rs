@@ -1,7 +1,8 @@
-//! Whether all that is stored is what was written: the newest rows at each start, for a bounded time, and everything again and again
-//! on a thread of its own, a slice at a time with pauses between, so that no reader keeps the write-ahead log from being copied.
+//! Checks that stored data is what was written. Each start checks the newest rows for a bounded time. A
+//! thread of its own checks everything again and again, in slices with pauses between them, so that no long
+//! read keeps SQLite's write-ahead log from being copied into the database.
 //!
-//! What is damaged is told in the log and in the health; `gangline rebuild` makes it again.
+//! Damage is reported in the log and in the health; `gangline rebuild` repairs the read models.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,28 +15,30 @@ use tracing::{error, info};
 use crate::db::{self, Reader, Sequence};
 use crate::model::{Listing, answers_from, blocks_from, read_jobs, read_jobs_singly, samples_from};
 
-/// The longest a start looks at rows.
+/// The longest time that a start spends checking rows.
 const START_TIME_MAX: Duration = Duration::from_millis(500);
-/// A file that is larger isn't looked through as a whole at the start: 32 MiB take a few tens of milliseconds.
+/// The largest file that a start checks as a whole: 32 MiB take a few tens of milliseconds.
 const START_FILE_MAX: Bytes = Bytes(32 << 20);
-/// The longest a table is compared with its indexes, since that is one read; all its rows are looked at anyway.
+/// The longest time spent comparing a table with its indexes, which is one read. All rows are checked in any
+/// case.
 const TABLE_TIME_MAX: Duration = Duration::from_secs(20);
-/// From the start to the first pass: what restarts again and again isn't slowed down by it.
+/// Time from the start to the first pass, so that repeated restarts aren't slowed down.
 const FIRST_AFTER: Duration = Duration::from_mins(1);
-/// From the beginning of a pass to the next.
+/// Time from the start of one pass to the start of the next.
 const PASS_EVERY: Duration = Duration::from_hours(24);
-/// Damaged jobs that the log names.
+/// The most damaged jobs that one log line names.
 const NAMED_MAX: usize = 20;
-/// Between two slices.
+/// Pause between two slices.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Jobs, records, samples, packed blocks of them and answers in a slice: some milliseconds' reading each.
+/// Slice sizes for jobs, journal records, samples, packed blocks of samples, and answers; each takes some
+/// milliseconds to read.
 const JOBS: u32 = 200;
 const RECORDS: u32 = 2_000;
 const SAMPLES: u32 = 4_000;
 const BLOCKS: u32 = 100;
 const ANSWERS: u32 = 1_000;
 
-/// What was found last; shared by the auditing thread and the service.
+/// The latest findings, shared by the auditing thread and the service.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Audit {
     state: Arc<Mutex<State>>,
@@ -47,21 +50,21 @@ struct State {
     full_at: Option<Timestamp>,
 }
 
-/// Damage that a pass has met.
+/// Damage found by a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Jobs of which a row is damaged, here or in the ledger.
+    /// Jobs with a damaged row, in the job table or in the ledger.
     jobs: Vec<JobId>,
     samples: u64,
     answers: u64,
-    /// What SQLite says of the file.
+    /// SQLite's verdict on the file, if it isn't sound.
     file: Option<String>,
-    /// What is wrong with the journal itself.
+    /// Damage to the journal itself.
     journal: Option<String>,
 }
 
 impl Found {
-    /// In a sentence, with what to do. Anybody may read it, so it names no job.
+    /// Describes the damage and the remedy in one sentence. Anybody may read it, so it names no job.
     pub(super) fn summary(&self) -> Option<String> {
         if let Some(journal) = &self.journal {
             return Some(format!("{journal}: restore a backup, or keep this one until there is a newer"));
@@ -80,7 +83,7 @@ impl Found {
 }
 
 impl Audit {
-    /// What is damaged, in a sentence, and when all was last looked at.
+    /// Returns a sentence about the damage, if any, and the time of the last complete pass.
     pub(super) fn state(&self) -> (Option<String>, Option<Timestamp>) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (state.found.summary(), state.full_at)
@@ -96,7 +99,7 @@ impl Audit {
         state.found = found;
     }
 
-    /// Looks at the newest rows, and at the file if it is small.
+    /// Checks the newest rows, and the whole file if it is small.
     pub(super) fn begin(&self, reader: &Reader, last: JobId) {
         let began = Instant::now();
         let mut found = Found::default();
@@ -112,7 +115,7 @@ impl Audit {
         self.tell(found, None);
     }
 
-    /// The auditing thread, until the other end of `stop` is dropped.
+    /// Runs the auditing thread until the other end of `stop` is dropped.
     pub(super) fn run(&self, reader: &Reader, clock: fn() -> Timestamp, stop: &Receiver<()>) {
         let mut pause = FIRST_AFTER;
         while stop.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
@@ -130,7 +133,7 @@ impl Audit {
     }
 }
 
-/// Looks through everything; `rest` pauses, and says whether to go on.
+/// Checks everything. `rest` pauses and says whether to go on; returns none if it says to stop.
 pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
     let mut found = Found::default();
     compare_indexes(reader, rest, &mut found)?;
@@ -171,7 +174,8 @@ pub(super) fn pass(reader: &Reader, rest: &dyn Fn() -> bool) -> Option<Found> {
 }
 
 impl Found {
-    /// A table can't be read any further; none of its rows are counted for that.
+    /// Notes that a table can't be read any further. Returns 0, the number of rows that this adds to the
+    /// count.
     fn note(&mut self, error: &db::Error) -> u64 {
         self.file.get_or_insert_with(|| error.to_string());
         0
@@ -185,7 +189,7 @@ fn malformed(reader: &Reader) -> Option<String> {
     }
 }
 
-/// Looks at each table with its indexes, as far as that takes no longer than it may.
+/// Compares each table with its indexes, unless that takes too long.
 fn compare_indexes(reader: &Reader, rest: &dyn Fn() -> bool, found: &mut Found) -> Option<()> {
     let tables = match reader.read(tables) {
         Ok(tables) => tables,
@@ -211,7 +215,7 @@ fn tables(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<String>> {
     transaction.prepare(sql)?.query_map([], |row| row.get(0))?.collect()
 }
 
-/// What SQLite finds wrong with a table or an index of it, first; none if that takes too long.
+/// Returns SQLite's first verdict on a table and its indexes, or none if the check takes too long.
 fn verdict_on(transaction: &Transaction<'_>, table: &str, within: Duration) -> rusqlite::Result<Option<String>> {
     let interrupt = transaction.get_interrupt_handle();
     let (done, is_done) = channel::<()>();
@@ -231,7 +235,7 @@ fn verdict_on(transaction: &Transaction<'_>, table: &str, within: Duration) -> r
     })
 }
 
-/// Looks at a slice of the jobs before one, with their ledger; where the next one begins.
+/// Checks a slice of the jobs before `before`, with their ledger. Returns where the next slice begins.
 fn look_at_jobs(reader: &Reader, before: JobId, found: &mut Found) -> Option<JobId> {
     let slice = reader.read(|transaction| read_jobs(transaction, Some(before), JOBS));
     let slice = match slice {
@@ -250,7 +254,7 @@ fn look_at_jobs(reader: &Reader, before: JobId, found: &mut Found) -> Option<Job
     }
 }
 
-/// Looks at a slice of the journal's chain; its last record.
+/// Checks a slice of the journal's hash chain and returns its last record.
 fn look_at_records(reader: &Reader, after: Sequence, found: &mut Found) -> Option<Sequence> {
     match reader.history(after, RECORDS) {
         Ok(records) => records.last().map(|record| record.sequence),

@@ -1,4 +1,5 @@
-//! What one group commit holds: entries, read-model rows, and what is to happen once they are durable.
+//! One group commit: entries, read-model rows, and the answers and launches that follow once they are
+//! durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,34 +14,34 @@ use crate::codec::{ClosedAttempt, encode_entry};
 use crate::db;
 use crate::model::{KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
 
-/// Requests taken into one group commit at most.
+/// The most requests in one group commit.
 pub(super) const REQUESTS_PER_BATCH_MAX: usize = 512;
-/// A batch whose entries have reached this many bytes takes no more requests; what one request adds fits easily into the
-/// rest of what the journal takes at once.
+/// Once a batch's entries reach this size, it takes no more requests. One request's entries fit into what
+/// remains of the journal's limit for a commit.
 const BYTES_MAX: usize = 16 << 20;
 
-/// Called with the outcome of the commit.
+/// A callback that receives the outcome of the commit.
 pub(super) type Deferred = Box<dyn FnOnce(Result<(), &Error>) + Send>;
 
-/// One group commit in the making.
+/// A group commit that is being gathered.
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) entries: Vec<db::Entry>,
     bytes: usize,
     pub(super) answers: Vec<Deferred>,
-    /// Gangs to be started.
+    /// Gangs to start after the commit.
     pub(super) launches: Vec<Vec<SupervisorSpec>>,
-    /// Read-model rows may not wait any longer: the service starts or stops.
+    /// Read-model rows may not wait any longer, because the service starts or stops.
     pub(super) must_commit: bool,
 }
 
 impl Batch {
-    /// Adds an entry.
+    /// Adds a journal entry.
     pub(super) fn push(&mut self, at: Timestamp, entry: &Entry) {
         self.push_body(at, encode_entry(entry));
     }
 
-    /// Adds what an attempt came to.
+    /// Adds the journal records of a closed attempt.
     pub(super) fn push_closed(&mut self, at: Timestamp, closed: &ClosedAttempt) {
         closed.encode().into_iter().for_each(|body| self.push_body(at, body));
     }
@@ -50,32 +51,34 @@ impl Batch {
         self.entries.push(db::Entry { at, body });
     }
 
-    /// What its entries take.
+    /// Returns the size of the batch's entries.
     pub(super) fn bytes(&self) -> Bytes {
         Bytes(u64::try_from(self.bytes).unwrap_or(u64::MAX))
     }
 
-    /// Whether it is to be committed before more is taken in.
+    /// Reports whether the batch must be committed before it takes more requests.
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= BYTES_MAX
     }
 }
 
-/// Read-model rows that wait for the next commit. A report's rows may wait a little: repeating it brings them back.
+/// Read-model rows that wait for the next commit. Rows of reports may wait a little, since a repeated report
+/// restores them.
 #[derive(Default)]
 pub(super) struct Rows {
     pub(super) jobs: BTreeSet<JobId>,
-    /// Of sweeps that have just come.
+    /// Sweeps submitted since the last commit.
     pub(super) sweeps: Vec<Arc<SweepRecord>>,
     pub(super) samples: Vec<SampleRow>,
     pub(super) ledger: Vec<(String, LedgerEntry)>,
-    /// For each job, attempt and node: the first sample that isn't durable yet, so mustn't be acknowledged.
+    /// The number of the first sample of each share that isn't durable yet and so must not be acknowledged,
+    /// by job, attempt and node.
     pub(super) unsaved: BTreeMap<(JobId, u32, usize), u64>,
-    /// Answers to changes that came with a key.
+    /// Answers to changes that came with an idempotency key.
     pub(super) answers: Vec<(RequestKey, KeptAnswer)>,
-    /// What a damaged journal doesn't know any more.
+    /// Corrections to read models that are ahead of a damaged journal.
     pub(super) repairs: Vec<Repair>,
-    /// What is old.
+    /// Old rows to remove.
     pub(super) removals: Vec<Removal>,
 }
 

@@ -1,7 +1,8 @@
-//! What users change: submit, cancel, drain.
+//! Changes that users request: submit, cancel, drain.
 
 use std::sync::Arc;
 
+use gangline_api as api;
 use gangline_base::{JobId, JobSpec, NodeName, Submitter, Timestamp};
 use gangline_orchestration::{Event, NodeStatus};
 
@@ -10,18 +11,12 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::DrainWish;
 use crate::model::JobRecord;
-use crate::wire;
 
 impl Actor {
-    pub(super) fn submit(
-        &mut self,
-        now: Timestamp,
-        spec: JobSpec,
-        batch: &mut Batch,
-    ) -> Result<wire::Submitted, Error> {
+    pub(super) fn submit(&mut self, now: Timestamp, spec: JobSpec, batch: &mut Batch) -> Result<api::Submitted, Error> {
         self.refuse_if_full(spec.stored_bytes(), batch)?;
         let id = self.engine.next_job_id();
-        let submitted = wire::Submitted { job: id.to_string(), name: spec.name.clone(), queue: spec.queue.to_string() };
+        let submitted = api::Submitted { job: id.to_string(), name: spec.name.clone(), queue: spec.queue.to_string() };
         self.records.insert(id, JobRecord::new(id, &spec, now));
         match self.apply(now, Event::JobSubmitted(Arc::new(spec)), batch) {
             Ok(_) => {
@@ -41,7 +36,7 @@ impl Actor {
         job: JobId,
         by: Submitter,
         batch: &mut Batch,
-    ) -> Result<wire::CancelAnswer, Error> {
+    ) -> Result<api::CancelAnswer, Error> {
         let Some(live) = self.engine.job(job) else {
             return Err(if job < self.engine.next_job_id() { Error::JobEnded(job) } else { Error::NoJob(job) });
         };
@@ -52,8 +47,8 @@ impl Actor {
             }
             self.apply(now, Event::CancelRequested { job, by }, batch)?;
         }
-        let state = self.records.get(&job).map_or(wire::JobState::Cancelled, |record| record.state);
-        Ok(wire::CancelAnswer { job: job.to_string(), state })
+        let state = self.records.get(&job).map_or(api::JobState::Cancelled, |record| record.state.into());
+        Ok(api::CancelAnswer { job: job.to_string(), state })
     }
 
     pub(super) fn drain(
@@ -62,13 +57,13 @@ impl Actor {
         name: &NodeName,
         wish: DrainWish,
         batch: &mut Batch,
-    ) -> Result<wire::Node, Error> {
+    ) -> Result<api::Node, Error> {
         let node = self.engine.node_id(name).ok_or_else(|| Error::NoNode(name.clone()))?;
         if wish == DrainWish::Undo && !self.options.nodes.iter().any(|config| config.name == *name) {
             return Err(Error::NotConfigured(name.clone()));
         }
         let shown = self.engine.cluster().node(node);
-        let is_draining = shown.is_some_and(|node| node.standing.is_draining);
+        let is_draining = shown.is_some_and(|node| node.condition.is_draining);
         let is_suspect = shown.is_some_and(|node| node.status == NodeStatus::Suspect);
         let event = match wish {
             DrainWish::Undo if is_draining || is_suspect => Some(Event::DrainCancelled { node }),

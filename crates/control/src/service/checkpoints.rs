@@ -1,4 +1,4 @@
-//! Old checkpoints of jobs that ended long ago are removed, where the configuration asks for that.
+//! Removal of old checkpoints of jobs that ended long ago, where the configuration asks for it.
 
 use gangline_base::with_causes;
 
@@ -7,7 +7,8 @@ use crate::model::Removal;
 use crate::retention::{DueCheckpoints, keep_newest};
 
 impl Sweeper {
-    /// All but the newest good checkpoint of each folder; false if some couldn't be. The durable record says so first.
+    /// Removes all but the newest good checkpoint of each folder. The job's durable record notes the removal
+    /// first. Returns false if some could not be removed.
     pub(super) fn remove_checkpoints(
         &self,
         due: &[DueCheckpoints],

@@ -1,20 +1,23 @@
-//! The service's time: durations by the monotonic clock, dates by the system's. However the system's clock is set, time limits,
-//! backoffs and leases last as long as they should, and no time is before one that the journal has.
+//! The service's time: durations follow the monotonic clock, dates the system's clock. However the system's
+//! clock is set, time limits, backoffs and leases last as long as they should, and no time precedes one in
+//! the journal.
 
 use std::time::{Duration, Instant};
 
 use gangline_base::Timestamp;
 use tracing::warn;
 
-/// The steady time approaches the system's by one part in so many of the time that passes: no duration is off by more.
+/// The steady clock approaches the system's clock by at most 1/SLEW of the elapsed time, so no duration is
+/// off by more.
 const SLEW: u32 = 20;
-/// A difference from the system's clock that is worth telling.
+/// The smallest difference from the system's clock that is logged.
 const DIFFERENCE_TOLD: Duration = Duration::from_secs(10);
-/// A machine that slept no longer than this is not told from one that was slow: the kernel says how long it is up in seconds.
+/// The shortest sleep of the machine that is told apart from slowness: the kernel gives its uptime in whole
+/// seconds.
 const SLEEP_MIN: Duration = Duration::from_secs(2);
 
-/// Begins at the system's time, or at the journal's last if that is later, goes on by the monotonic clock, and approaches the
-/// system's clock slowly where that was set.
+/// A clock that starts at the system's time, or at the journal's last time if that is later. It follows the
+/// monotonic clock, and slowly approaches the system's clock after that was set.
 #[derive(Debug)]
 pub(super) struct SteadyClock {
     now: Timestamp,
@@ -23,12 +26,12 @@ pub(super) struct SteadyClock {
 }
 
 impl SteadyClock {
-    /// A clock that shows `now`.
+    /// Creates a clock that shows `now`.
     pub(super) fn new(now: Timestamp) -> SteadyClock {
         SteadyClock { now, elapsed: Duration::ZERO, is_told: false }
     }
 
-    /// The steady time when the system's clock shows `wall` and `elapsed` has passed since the start.
+    /// Returns the steady time when the system's clock shows `wall` and `elapsed` has passed since the start.
     pub(super) fn at(&mut self, wall: Timestamp, elapsed: Duration) -> Timestamp {
         let passed = elapsed.saturating_sub(self.elapsed);
         self.elapsed = self.elapsed.max(elapsed);
@@ -53,7 +56,7 @@ impl SteadyClock {
     }
 }
 
-/// How long this process runs, a machine's sleep included.
+/// Measures how long this process has run, including the machine's sleep.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     started: Instant,
@@ -62,14 +65,14 @@ pub(super) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts it.
+    /// Starts the stopwatch.
     pub(super) fn start() -> Stopwatch {
         Stopwatch { started: Instant::now(), up_at_start: up(), slept: Duration::ZERO }
     }
 
-    /// The time since its start.
+    /// Returns the time since the start.
     pub(super) fn elapsed(&mut self) -> Duration {
-        // The monotonic clock stands still while the machine sleeps, and the time it is up doesn't.
+        // The monotonic clock stands still while the machine sleeps; its uptime does not.
         let awake = self.started.elapsed();
         let slept = up().saturating_sub(self.up_at_start).saturating_sub(awake + self.slept);
         if slept >= SLEEP_MIN {
@@ -79,7 +82,7 @@ impl Stopwatch {
     }
 }
 
-/// How long the machine is up, in whole seconds.
+/// Returns the machine's uptime in whole seconds.
 fn up() -> Duration {
     Duration::from_secs(u64::try_from(rustix::system::sysinfo().uptime).unwrap_or_default())
 }
@@ -92,7 +95,8 @@ mod tests {
         Timestamp::EPOCH + Duration::from_secs(seconds)
     }
 
-    /// What is shown, in milliseconds since the start at 1,000,000 s, each second, with the system's clock off by so much.
+    /// Checks the shown milliseconds since the start at 1,000,000 s, second by second, with the system's
+    /// clock off by `off`.
     fn check(off: impl Fn(u64) -> i64, expected: &[u64]) {
         let mut clock = SteadyClock::new(at(1_000_000));
         let shown = |second: u64| {

@@ -1,4 +1,4 @@
-//! When each share's supervisor was last heard of, and how long its silence means nothing.
+//! When each supervisor last reported, and how long its silence is normal.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,20 +16,22 @@ pub(super) struct Contacts {
 
 struct Heard {
     at: Timestamp,
-    /// What it was told then: to report again within this.
+    /// The time within which the supervisor was told to report again.
     within: Duration,
 }
 
 impl Contacts {
-    /// A supervisor reported, or there is another reason to count its silence from now. Returns within what it is to report again:
-    /// its heartbeat, or more where so many report that the control plane would be kept busy by it.
+    /// Notes that a supervisor reported, or that its silence counts from now for another reason. Returns the
+    /// time within which it should report again: the heartbeat, or longer when so many supervisors report
+    /// that they would keep the control plane busy.
     pub(super) fn hear(&mut self, job: JobId, node: NodeName, now: Timestamp, timing: &Timing) -> Duration {
         let within = self.heartbeat(timing);
         self.heard.insert((job, node), Heard { at: now, within });
         within
     }
 
-    /// The silence of a supervisor, if it is longer than it should be. One never heard of is silent since `otherwise`.
+    /// Returns how long a supervisor has been silent, if that is too long. For one that never reported,
+    /// silence counts from `otherwise`.
     pub(super) fn silence(
         &self,
         share: &(JobId, NodeName),
@@ -42,18 +44,18 @@ impl Contacts {
         (silence > self.patience(heard, timing)).then_some(silence)
     }
 
-    /// Whether any supervisor of the node was heard of lately.
+    /// Reports whether any supervisor of the node reported lately.
     pub(super) fn is_heard(&self, node: &NodeName, now: Timestamp, timing: &Timing) -> bool {
         let of_node = self.heard.iter().filter(|((_, name), _)| name == node);
         of_node.into_iter().any(|(_, heard)| now.since(heard.at) <= self.patience(Some(heard), timing))
     }
 
-    /// All silence so far means nothing.
+    /// Starts every supervisor's silence anew.
     pub(super) fn renew(&mut self, now: Timestamp) {
         self.heard.values_mut().for_each(|heard| heard.at = now);
     }
 
-    /// A job's attempt is over.
+    /// Forgets a job whose attempt is over.
     pub(super) fn forget(&mut self, job: JobId) {
         self.heard.retain(|(of, _), _| *of != job);
     }
@@ -62,7 +64,7 @@ impl Contacts {
         Timeouts::heartbeat_of(timing.heartbeat, self.heard.len())
     }
 
-    /// After a restart it isn't known what a supervisor was told: it is taken to be what it would be told now.
+    /// After a restart the interval that a supervisor was told isn't known; the current one is used instead.
     fn patience(&self, heard: Option<&Heard>, timing: &Timing) -> Duration {
         let told = heard.map_or(Duration::ZERO, |heard| heard.within);
         timing.lease.max(Timeouts::silence_of(told.max(self.heartbeat(timing))))

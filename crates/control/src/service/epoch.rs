@@ -1,6 +1,6 @@
-//! What a start does so that an id, an attempt and a folder are used once, whatever happened to the journal (A-14): it begins
-//! an epoch, skips the ids that were given out, puts aside attempts that the journal knows nothing of, and leaves the jobs of
-//! a folder that is a copy to the original.
+//! Steps of a start that keep ids, attempts and folders from being used twice, whatever happened to the
+//! journal (A-14). A start begins a new epoch, skips ids that were given out before, puts aside attempts that
+//! the journal doesn't know, and, in a copied data folder, leaves the jobs to the original.
 
 use std::collections::BTreeSet;
 use std::fs::read_dir;
@@ -17,16 +17,17 @@ use super::start::StartError;
 use crate::db;
 use crate::model::last_job;
 
-/// Where attempts have their folders, below the data folder.
+/// Folder of the attempts, below the data folder.
 const JOBS: &str = "jobs";
-/// Where jobs without a checkpoint path of their own save.
+/// Folder of checkpoints of jobs without a path of their own, below the data folder.
 const CHECKPOINTS: &str = "checkpoints";
-/// Who ends the jobs of a copy.
+/// Named as the one who ended the jobs of a copy.
 const COPY: &str = "a copy's start";
 
 impl Actor {
-    /// The last job id that was ever given out: by the anchor, the read models and the jobs' folders. A lost job's supervisors,
-    /// final reports and checkpoints may still be there, and must not be taken for a new job's.
+    /// Returns the last job id ever given out, by the anchor, the read models and the jobs' folders.
+    /// Supervisors, final reports and checkpoints of a lost job may still exist and must not be taken for a
+    /// new job's.
     pub(super) fn given_out(
         &self,
         anchored: Option<JobId>,
@@ -38,12 +39,12 @@ impl Actor {
         Ok([anchored, stored].into_iter().chain(on_disk).flatten().max().unwrap_or(JobId(0)))
     }
 
-    /// The jobs whose attempts have folders.
+    /// Returns the jobs whose attempts have folders.
     pub(super) fn jobs_with_folders(&self) -> BTreeSet<JobId> {
         jobs_in(&self.options.folder.join(JOBS))
     }
 
-    /// What is placed from now on belongs to an epoch that no other start has, and has ids that were never given out.
+    /// Begins an epoch that no other start has, and skips the ids that were given out before.
     pub(super) fn begin_epoch(
         &mut self,
         now: Timestamp,
@@ -67,8 +68,9 @@ impl Actor {
         Ok(())
     }
 
-    /// Attempts whose folders are there although the journal doesn't know them were placed in records that are lost. What may
-    /// still run of them is killed, and the folders of live jobs' attempts are renamed, because their numbers come again.
+    /// Puts aside attempts that have folders but are unknown to the journal, because their records were lost.
+    /// Processes that may still run are killed. Folders of live jobs' attempts are renamed, because their
+    /// numbers will be used again.
     pub(super) fn put_aside_lost_attempts(&mut self, now: Timestamp, with_folders: BTreeSet<JobId>) {
         let root = self.options.folder.join(JOBS);
         for job in with_folders {
@@ -115,8 +117,9 @@ impl Actor {
         }
     }
 
-    /// This folder is a copy: its unfinished jobs belong to the original, whose processes aren't touched. They end here as
-    /// cancelled, at the time of the last record, so that nothing is booked that the copy never held.
+    /// Ends the unfinished jobs of a copied data folder: they belong to the original, whose processes aren't
+    /// touched. They end as cancelled at the time of the last record, so that nothing is booked that the copy
+    /// never held.
     pub(super) fn leave_jobs_to(&mut self, original: &Path, batch: &mut Batch) {
         let now = self.engine.now();
         let original = original.display();
@@ -124,7 +127,7 @@ impl Actor {
             "this data folder is a copy of {original}: its unfinished jobs belong there and end here (--take-over would have gone \
              on with them)"
         );
-        // Those that wait end first, so that none of them gets what the others let go of.
+        // Pending jobs end first, so that none of them is given the devices that the others release.
         let (holding, waiting): (Vec<JobId>, Vec<JobId>) = self
             .engine
             .jobs()
@@ -159,13 +162,13 @@ impl Actor {
     }
 }
 
-/// The jobs that have a folder in `root`.
+/// Returns the jobs that have a folder in `root`.
 fn jobs_in(root: &Path) -> BTreeSet<JobId> {
     let entries = read_dir(root).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("job-")?.parse().ok().map(JobId)).collect()
 }
 
-/// The attempts that have a folder in a job's folder.
+/// Returns the attempts that have a folder in a job's folder.
 fn attempts_in(job: &Path) -> Vec<(AttemptNumber, PathBuf)> {
     let entries = read_dir(job).into_iter().flatten().flatten();
     let attempt = |entry: std::fs::DirEntry| {
@@ -175,12 +178,12 @@ fn attempts_in(job: &Path) -> Vec<(AttemptNumber, PathBuf)> {
     entries.filter_map(attempt).collect()
 }
 
-/// The folders of an attempt's nodes.
+/// Returns the folders of an attempt's nodes.
 fn shares_in(attempt: &Path) -> Vec<PathBuf> {
     read_dir(attempt).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// Whether a share's spec is there and names another epoch.
+/// Reports whether a share's stored spec names another epoch.
 fn is_of_another_epoch(share: &Path, epoch: Epoch) -> bool {
     spec_epoch(share).is_some_and(|found| found != epoch)
 }

@@ -1,4 +1,4 @@
-//! What supervisors' checks find wrong with their nodes.
+//! Faults that supervisors' checks find on their nodes.
 
 use gangline_base::{JobId, NodeId, Timestamp};
 use gangline_execution::protocol::{NodeFinding, Report};
@@ -9,7 +9,7 @@ use super::actor::Actor;
 use super::batch::Batch;
 
 impl Actor {
-    /// What a report tells that the one before it, of the same share of an attempt, didn't.
+    /// Returns the findings of a report that the share's previous report didn't have.
     pub(super) fn new_findings(&self, (job, index): (JobId, usize), report: &Report) -> Vec<NodeFinding> {
         let attempt = self.records.get(&job).and_then(|record| record.last_attempt());
         let before = attempt.and_then(|attempt| attempt.shares.get(index)?.report.as_ref());
@@ -17,7 +17,8 @@ impl Actor {
         report.findings.iter().skip(known.len()).cloned().collect()
     }
 
-    /// A node with a fault takes nothing new. What runs there goes on: the check may be wrong, or the fault not touch it.
+    /// Marks a node as faulty, so that it takes no new jobs. Running jobs go on: the check may be wrong, or
+    /// the fault may not affect them.
     pub(super) fn take_findings(
         &mut self,
         now: Timestamp,

@@ -1,5 +1,6 @@
-//! How the rest of the control plane talks to the service's thread.
+//! The handle through which the rest of the control plane sends requests to the service's thread.
 
+use gangline_api as api;
 use gangline_base::{Bytes, JobId, JobSpec, NodeName, Submitter, SweepId, SweepSpec};
 use gangline_execution::launcher::SurveyedNode;
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
@@ -14,61 +15,61 @@ use super::known::KnownKeys;
 use super::launch::LaunchOutcome;
 use super::looks::{Found, ShareKey};
 use crate::model::{Removal, RequestKey};
-use crate::wire;
 
-/// The longest a caller waits for an answer.
+/// The longest time that a caller waits for an answer.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Why the service didn't do as asked.
+/// Why the service refused or failed a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The engine refused.
+    /// The engine refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// There never was such a job.
+    /// No job with this id was ever submitted.
     #[error("there is no {0}")]
     NoJob(JobId),
     /// The job has ended.
     #[error("{0} has already ended")]
     JobEnded(JobId),
-    /// There is no such node.
+    /// No node has this name.
     #[error("there is no node \"{0}\"")]
     NoNode(NodeName),
-    /// The journal failed; changes are refused until what is durable has been replayed.
+    /// The journal failed; changes are refused until the durable entries have been replayed.
     #[error("the journal can't be written: {cause}")]
     Poisoned {
-        /// The first failure.
+        /// The first failure of the journal.
         cause: String,
     },
-    /// What room the journal has left is for the jobs that are there.
+    /// The journal is nearly full: the rest is reserved for existing jobs.
     #[error("the journal has {used} of at most {max}, and what is left is kept for the jobs that are there")]
     JournalFull {
-        /// What it has.
+        /// Bytes that the journal holds.
         used: Bytes,
-        /// What it may have.
+        /// Bytes that the journal may hold at most.
         max: Bytes,
     },
-    /// More requests are waiting than the limit.
+    /// The queue of requests is full.
     #[error("the control plane is overloaded")]
     Overloaded,
-    /// The key was used for another request.
+    /// The idempotency key was used for another request before.
     #[error("the idempotency key \"{0}\" was used for another request")]
     KeyReused(String),
-    /// The answer to the change that was made with this key isn't what was stored any more.
+    /// The answer stored under this idempotency key is damaged on disk.
     #[error("the answer to idempotency key \"{0}\" is damaged on disk")]
     AnswerDamaged(String),
-    /// Whether a request with this key was answered before can't be read.
+    /// The stored answers can't be read, so it isn't known whether a request with this key was answered
+    /// before.
     #[error("the answers that are kept can't be read: {cause}")]
     Unreadable {
-        /// The stable code of the cause.
+        /// The stable error code of the cause.
         code: &'static str,
-        /// What failed.
+        /// The failure in words.
         cause: String,
     },
-    /// No answer came in time. A change may still have been made.
+    /// No answer came in time. The change may still have been made.
     #[error("the control plane did not answer in time; what was asked may still be done")]
     Unanswered,
-    /// The node is known from before but not configured any more.
+    /// The journal knows the node, but the configuration no longer lists it.
     #[error("node \"{0}\" is not in the configuration any more")]
     NotConfigured(NodeName),
     /// The service is stopping.
@@ -76,73 +77,73 @@ pub enum Error {
     Stopping,
 }
 
-/// What is to become of a node.
+/// The state that a drain request wants a node to be in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainWish {
-    /// It takes jobs again.
+    /// The node takes new jobs again.
     Undo,
-    /// Nothing new starts there; what runs goes on.
+    /// No new job starts on the node; running jobs go on.
     WhenFree,
-    /// It goes after this time: what still runs is asked to save and stop just before.
+    /// The node leaves after this time: jobs that still run there are asked to save and stop just before.
     Within(Duration),
 }
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
-/// What can be asked of the service.
+/// The requests that the service's thread accepts.
 pub(super) enum Request {
-    /// A change that is made once for its key; anything else is as it is without one.
+    /// A change that is made only once for its idempotency key. Requests other than changes ignore the key.
     Keyed {
         key: RequestKey,
         request: Box<Request>,
     },
     Submit {
         spec: Box<JobSpec>,
-        reply: Reply<wire::Answer>,
+        reply: Reply<api::Answer>,
     },
     DryRun {
         spec: Box<JobSpec>,
-        reply: Reply<wire::DryRun>,
+        reply: Reply<api::DryRun>,
     },
     Cancel {
         job: JobId,
         by: Submitter,
-        reply: Reply<wire::CancelAnswer>,
+        reply: Reply<api::CancelAnswer>,
     },
     SubmitSweep {
         sweep: Box<SweepSpec>,
-        reply: Reply<wire::Answer>,
+        reply: Reply<api::Answer>,
     },
     DryRunSweep {
         sweep: Box<SweepSpec>,
-        reply: Reply<wire::DryRun>,
+        reply: Reply<api::DryRun>,
     },
     CancelSweep {
         sweep: SweepId,
         by: Submitter,
-        reply: Reply<wire::CancelSweepAnswer>,
+        reply: Reply<api::CancelSweepAnswer>,
     },
     Drain {
         node: NodeName,
         wish: DrainWish,
-        reply: Reply<wire::Node>,
+        reply: Reply<api::Node>,
     },
     Explain {
         job: JobId,
-        reply: Reply<wire::Explanation>,
+        reply: Reply<api::Explanation>,
     },
     WaitReasons {
         jobs: Vec<JobId>,
         reply: Reply<BTreeMap<JobId, String>>,
     },
     Nodes {
-        reply: Reply<wire::NodeList>,
+        reply: Reply<api::NodeList>,
     },
     Queues {
-        reply: Reply<wire::QueueList>,
+        reply: Reply<api::QueueList>,
     },
     Health {
-        reply: Reply<wire::Health>,
+        reply: Reply<api::Health>,
     },
     Report {
         report: Box<Report>,
@@ -161,7 +162,7 @@ pub(super) enum Request {
     Surveyed {
         survey: Result<Vec<SurveyedNode>, String>,
     },
-    /// Take out what is old; the answer says whether that is durable.
+    /// Removes old rows; the answer says whether the removal is durable.
     Remove {
         removals: Vec<Removal>,
         reply: SyncSender<bool>,
@@ -169,13 +170,13 @@ pub(super) enum Request {
     Stop,
 }
 
-/// A handle on the service; cheap to clone.
+/// A handle to the service; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Handle {
     pub(super) requests: SyncSender<Request>,
-    /// Keys that may have been answered.
+    /// Idempotency keys under which an answer may be stored.
     pub(super) known: KnownKeys,
-    /// With it, changes are made once.
+    /// The idempotency key for changes made through this handle, if any.
     pub(super) key: Option<RequestKey>,
 }
 
@@ -186,12 +187,12 @@ impl std::fmt::Debug for Request {
 }
 
 impl Handle {
-    /// A handle whose change is made once for this key and answered alike each time.
+    /// Returns a handle whose change is made once for this key; each repetition gets the same answer.
     pub(crate) fn keyed(&self, key: Option<RequestKey>) -> Handle {
         Handle { key, ..self.clone() }
     }
 
-    /// Whether a change may have been answered under this key before; if not, there is nothing to look for.
+    /// Reports whether an answer may be stored under this key; if not, no lookup is needed.
     pub(crate) fn may_know(&self, key: &RequestKey) -> bool {
         self.known.may_have(key)
     }
@@ -213,50 +214,50 @@ impl Handle {
         }
     }
 
-    /// Takes a job in; when this returns it is on disk.
+    /// Submits a job. When this returns, the job is durable.
     ///
     /// # Errors
-    /// [`Error`]; the same for the other functions.
-    pub async fn submit(&self, spec: JobSpec) -> Result<wire::Answer, Error> {
+    /// [`Error`], as for all other functions of the handle.
+    pub async fn submit(&self, spec: JobSpec) -> Result<api::Answer, Error> {
         self.ask(|reply| Request::Submit { spec: Box::new(spec), reply }).await
     }
 
-    /// What would become of a job.
-    pub async fn dry_run(&self, spec: JobSpec) -> Result<wire::DryRun, Error> {
+    /// Returns what would happen to the job if it were submitted now.
+    pub async fn dry_run(&self, spec: JobSpec) -> Result<api::DryRun, Error> {
         self.ask(|reply| Request::DryRun { spec: Box::new(spec), reply }).await
     }
 
-    /// Asks for a job's end.
-    pub async fn cancel(&self, job: JobId, by: Submitter) -> Result<wire::CancelAnswer, Error> {
+    /// Requests that the job be cancelled.
+    pub async fn cancel(&self, job: JobId, by: Submitter) -> Result<api::CancelAnswer, Error> {
         self.ask(|reply| Request::Cancel { job, by, reply }).await
     }
 
-    /// Takes a sweep in, with all its jobs or not at all.
-    pub async fn submit_sweep(&self, sweep: SweepSpec) -> Result<wire::Answer, Error> {
+    /// Submits a sweep: all of its jobs or none.
+    pub async fn submit_sweep(&self, sweep: SweepSpec) -> Result<api::Answer, Error> {
         self.ask(|reply| Request::SubmitSweep { sweep: Box::new(sweep), reply }).await
     }
 
-    /// What would become of a sweep's first job.
-    pub async fn dry_run_sweep(&self, sweep: SweepSpec) -> Result<wire::DryRun, Error> {
+    /// Returns what would happen to the sweep's first job if the sweep were submitted now.
+    pub async fn dry_run_sweep(&self, sweep: SweepSpec) -> Result<api::DryRun, Error> {
         self.ask(|reply| Request::DryRunSweep { sweep: Box::new(sweep), reply }).await
     }
 
-    /// Asks for the end of what is left of a sweep.
-    pub async fn cancel_sweep(&self, sweep: SweepId, by: Submitter) -> Result<wire::CancelSweepAnswer, Error> {
+    /// Requests that the unfinished jobs of a sweep be cancelled.
+    pub async fn cancel_sweep(&self, sweep: SweepId, by: Submitter) -> Result<api::CancelSweepAnswer, Error> {
         self.ask(|reply| Request::CancelSweep { sweep, by, reply }).await
     }
 
-    /// Drains a node, or takes it back into use.
-    pub async fn drain(&self, node: NodeName, wish: DrainWish) -> Result<wire::Node, Error> {
+    /// Drains a node, or ends its drain.
+    pub async fn drain(&self, node: NodeName, wish: DrainWish) -> Result<api::Node, Error> {
         self.ask(|reply| Request::Drain { node, wish, reply }).await
     }
 
-    /// Why a live job waits or runs where it does.
-    pub async fn explain(&self, job: JobId) -> Result<wire::Explanation, Error> {
+    /// Explains why a live job is pending, or why it runs where it does.
+    pub async fn explain(&self, job: JobId) -> Result<api::Explanation, Error> {
         self.ask(|reply| Request::Explain { job, reply }).await
     }
 
-    /// What each of these jobs waits for; those that don't wait are left out. Nothing is asked for no job.
+    /// Returns the reason of each pending job among `jobs`. Sends no request if `jobs` is empty.
     pub async fn wait_reasons(&self, jobs: Vec<JobId>) -> Result<BTreeMap<JobId, String>, Error> {
         if jobs.is_empty() {
             return Ok(BTreeMap::new());
@@ -264,22 +265,22 @@ impl Handle {
         self.ask(|reply| Request::WaitReasons { jobs, reply }).await
     }
 
-    /// The nodes and who holds what.
-    pub async fn nodes(&self) -> Result<wire::NodeList, Error> {
+    /// Returns the nodes and the jobs that hold their devices.
+    pub async fn nodes(&self) -> Result<api::NodeList, Error> {
         self.ask(|reply| Request::Nodes { reply }).await
     }
 
-    /// The queues that have jobs.
-    pub async fn queues(&self) -> Result<wire::QueueList, Error> {
+    /// Returns the queues, configured or with jobs in them.
+    pub async fn queues(&self) -> Result<api::QueueList, Error> {
         self.ask(|reply| Request::Queues { reply }).await
     }
 
-    /// How the control plane is.
-    pub async fn health(&self) -> Result<wire::Health, Error> {
+    /// Returns the health of the control plane.
+    pub async fn health(&self) -> Result<api::Health, Error> {
         self.ask(|reply| Request::Health { reply }).await
     }
 
-    /// A supervisor's report. Its token has been checked.
+    /// Takes in a supervisor's report, whose token the caller has checked, and returns the orders.
     pub async fn report(&self, report: Report) -> Result<Orders, Error> {
         self.ask(|reply| Request::Report { report: Box::new(report), reply }).await
     }

@@ -1,6 +1,7 @@
-//! What follows when the journal can't be written: the control plane ends, for a service manager to start it again, or it
-//! looks whether the cause is gone. Then what is durable is replayed into a new engine and everything else is made anew, as by
-//! a restart: nothing that was answered with a failure is assumed. Running jobs go on meanwhile.
+//! Recovery from a journal that can't be written. The control plane either ends, for a service manager to
+//! start it again, or checks now and then whether the cause is gone. It then replays the durable entries into
+//! a new engine and rebuilds everything else, as a restart does: nothing that was answered with a failure is
+//! assumed. Running jobs go on meanwhile.
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
@@ -18,29 +19,29 @@ use super::start::replay;
 use crate::codec::encode_snapshot;
 use crate::db::Recovered;
 
-/// From a failure to the first look whether its cause is gone; each further one comes after twice the time.
+/// Time from a failure to the first check whether its cause is gone; each further pause is twice as long.
 const LOOK_AFTER_MIN: Duration = Duration::from_secs(1);
-/// Between two looks at most.
+/// The longest pause between two checks.
 const LOOK_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// What the control plane does once its journal can't be written.
+/// What the control plane does when its journal can't be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnJournalFailure {
-    /// It ends, so that whatever started it starts it again.
+    /// It exits, and its service manager starts it again.
     Exit,
-    /// It stays, refuses changes, and goes on with what is durable once the journal can be written again.
+    /// It stays, refuses changes, and resumes from the durable entries once the journal can be written again.
     #[default]
     Heal,
 }
 
-/// When to look whether a failed journal can be written again.
+/// Schedule of the checks whether a failed journal can be written again.
 #[derive(Debug, Default)]
 pub(super) struct Healing {
     next: Option<(Timestamp, Duration)>,
 }
 
 impl Healing {
-    /// Whether it is time; the first time comes a while after the failure.
+    /// Reports whether a check is due. The first is due [`LOOK_AFTER_MIN`] after the failure.
     fn is_due(&mut self, now: Timestamp) -> bool {
         let (at, pause) = *self.next.get_or_insert((now + LOOK_AFTER_MIN, LOOK_AFTER_MIN));
         let is_due = now >= at;
@@ -52,8 +53,8 @@ impl Healing {
     }
 }
 
-/// What outlives the engine's state: gangs that the launching thread has, which must not be launched twice, looks under way, and the
-/// keys that handles know.
+/// State that outlives the engine's: gangs in the launching thread, which must not be launched twice; looks
+/// that are under way; and the idempotency keys that handles know.
 pub(super) struct UnderWay {
     pub(super) launches: SyncSender<Vec<SupervisorSpec>>,
     pub(super) launching: BTreeSet<(JobId, AttemptNumber, NodeName)>,
@@ -64,11 +65,11 @@ pub(super) struct UnderWay {
     pub(super) known: KnownKeys,
 }
 
-/// Where a service hands over what may block: gangs to start, looks, and the journal's chores.
+/// Channels for work that may block: gangs to start, looks, and the journal's chores.
 pub(super) type Outlets = (SyncSender<Vec<SupervisorSpec>>, SyncSender<Look>, SyncSender<Chore>);
 
 impl UnderWay {
-    /// A start, by which nothing has been launched yet.
+    /// Creates the state of a fresh start, with nothing under way.
     pub(super) fn nothing((launches, looks, chores): Outlets) -> UnderWay {
         UnderWay {
             launches,
@@ -83,7 +84,7 @@ impl UnderWay {
 }
 
 impl Actor {
-    /// After a turn: nothing, unless the journal has failed.
+    /// Returns the actor unchanged unless the journal has failed; then exits or heals, as configured.
     ///
     /// # Errors
     /// Why the control plane can't go on.
@@ -98,7 +99,7 @@ impl Actor {
         if healing.is_due(now) { self.heal(now) } else { Ok(self) }
     }
 
-    /// Goes on with what is durable if the journal can be written again, and otherwise as before.
+    /// Resumes from the durable entries if the journal can be written again; otherwise changes nothing.
     pub(super) fn heal(mut self, now: Timestamp) -> Result<Actor, String> {
         let limits = self.options.limits;
         let state_of = |recovered: &Recovered| Some(encode_snapshot(&replay(recovered, limits).ok()?.snapshot()));

@@ -1,8 +1,9 @@
-//! The journal's keeper: a thread that writes snapshots and moves old records into the history archive, so that neither holds up the
-//! service. The service hands it one chore at a time and is told by a request what came of it.
+//! The journal's keeper: a thread that writes snapshots and moves old records into the history archive, so
+//! that neither delays the service. The service hands it one chore at a time, and the keeper sends the
+//! outcome back as a request.
 //!
-//! Keeps A-3: a snapshot is taken at one instant, by the service's thread; records leave the database only once the keeper has them
-//! on the disk and has read them back.
+//! Keeps A-3: the service's thread takes a snapshot at one instant, and records leave the database only after
+//! the keeper has written them to the archive, synced them and read them back.
 
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
@@ -18,38 +19,38 @@ use super::handle::Request;
 use crate::codec::encode_snapshot;
 use crate::db::{self, ArchiveOrder, Archived, Examination, Sequence, ShrinkOrder, Shrunk, SnapshotOrder};
 
-/// Chores that may wait: one is under way at most.
+/// Chores that may wait; at most one is under way.
 pub(super) const CHORES_MAX: usize = 1;
-/// The journal is told to be nearly full again once it had fallen below this share of its limit.
+/// The journal's fill level, in percent, below which the warning about a nearly full journal is armed again.
 const CALM_PERCENT: u64 = 75;
 
-/// Something to do for the journal that takes long.
+/// A long-running task for the journal.
 #[derive(Debug)]
 pub(super) enum Chore {
-    /// Write the state.
+    /// Write a snapshot of the engine.
     Snapshot(Box<Snapshot>, SnapshotOrder),
-    /// Archive records.
+    /// Move old records into the archive.
     Archive(ArchiveOrder),
-    /// Look at the archive.
+    /// Check the archive.
     Examine(Examination),
-    /// Give back what nothing uses.
+    /// Return unused space of the database to the file system.
     Shrink(ShrinkOrder),
 }
 
-/// What came of a chore.
+/// The outcome of a chore.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// The state is on the disk.
+    /// The snapshot is durable.
     Snapshot(Result<Sequence, db::Error>),
     /// Records are in the archive.
     Archived(Result<Archived, db::Error>),
-    /// The archive is whole, or isn't.
+    /// The archive has been checked.
     Examined(Result<(), db::Error>),
-    /// The database is smaller.
+    /// The database file has shrunk.
     Shrunk(Result<Shrunk, db::Error>),
 }
 
-/// Does chores until nobody has any more.
+/// Runs the keeper thread until the service drops its sender.
 pub(super) fn run(chores: &Receiver<Chore>, service: &SyncSender<Request>) {
     while let Ok(chore) = chores.recv() {
         if service.send(carry_out(chore)).is_err() {
@@ -58,7 +59,7 @@ pub(super) fn run(chores: &Receiver<Chore>, service: &SyncSender<Request>) {
     }
 }
 
-/// Does one chore.
+/// Carries out one chore and returns its outcome as a request.
 pub(super) fn carry_out(chore: Chore) -> Request {
     let kept = match chore {
         Chore::Snapshot(state, order) => Kept::Snapshot(order.write(&encode_snapshot(&state))),
@@ -69,33 +70,33 @@ pub(super) fn carry_out(chore: Chore) -> Request {
     Request::Kept { kept: Box::new(kept) }
 }
 
-/// What the service knows of its keeper. It outlives the engine's state.
+/// What the service knows about its keeper. It outlives the engine's state.
 #[derive(Debug)]
 pub(super) struct Keeping {
     chores: SyncSender<Chore>,
     is_busy: bool,
     is_examined: bool,
-    /// Records can't be archived since then; tried again with the next snapshot.
+    /// The last archiving failed; it is tried again after the next snapshot.
     is_failing: bool,
     is_warned: bool,
-    /// What is wrong with the archive.
+    /// Damage found in the archive.
     damage: Option<String>,
 }
 
 impl Keeping {
-    /// With a keeper that takes chores.
+    /// Creates the state for a keeper that receives from `chores`.
     pub(super) fn new(chores: SyncSender<Chore>) -> Keeping {
         Keeping { chores, is_busy: false, is_examined: false, is_failing: false, is_warned: false, damage: None }
     }
 
     fn give(&mut self, chore: Chore) {
-        // The keeper ends only after the service.
+        // The channel can't be closed: the keeper ends only after the service.
         self.is_busy = self.chores.try_send(chore).is_ok();
     }
 }
 
 impl Actor {
-    /// After a turn: gives the keeper its next chore, if there is one.
+    /// Gives the keeper its next chore after a turn, if there is one.
     pub(super) fn keep(&mut self) {
         if self.journal.poison().is_some() {
             return;
@@ -119,7 +120,8 @@ impl Actor {
         }
     }
 
-    /// At a stop: has the keeper write the state, and waits for it no longer than `within`, so that a slow disk holds up no stop.
+    /// Has the keeper write a last snapshot at a stop. Waits at most `within`, so that a slow disk doesn't
+    /// delay the stop.
     pub(super) fn leave_snapshot(&mut self, requests: &Receiver<Request>, within: Duration) {
         let deadline = Instant::now() + within;
         let is_needed = |actor: &Actor| actor.entries_since_snapshot > 0 && actor.journal.poison().is_none();
@@ -129,7 +131,7 @@ impl Actor {
             }
             match requests.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(Request::Kept { kept }) => self.kept(*kept),
-                // Nobody is served any more.
+                // Other requests are no longer served.
                 Ok(_) => {}
                 Err(_) => {
                     let seconds = within.as_secs();
@@ -148,7 +150,7 @@ impl Actor {
         self.keeping.give(Chore::Snapshot(state, order));
     }
 
-    /// What came of a chore.
+    /// Takes in the outcome of a chore.
     pub(super) fn kept(&mut self, kept: Kept) {
         self.keeping.is_busy = false;
         match kept {
@@ -181,7 +183,7 @@ impl Actor {
         }
     }
 
-    /// Whether a request of this size is taken in, or the room that is left is for the jobs that are there.
+    /// Refuses a request for which the journal has no room: the rest is reserved for existing jobs.
     ///
     /// # Errors
     /// [`Error::JournalFull`].
@@ -193,7 +195,7 @@ impl Actor {
         Err(Error::JournalFull { used: room.used, max: room.max })
     }
 
-    /// What is wrong with the journal although it can be written, in a sentence.
+    /// Describes in a sentence what is wrong with a journal that can still be written.
     pub(super) fn journal_trouble(&self) -> Option<String> {
         let room = self.journal.room();
         if room.is_pressed() {

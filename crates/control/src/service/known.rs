@@ -1,8 +1,9 @@
-//! Which keys may have an answer that is kept. Almost every key is new; that this one is, is known here without asking the database,
-//! which would cost a request more than all else does.
+//! The idempotency keys under which an answer may be stored. Almost every key is new, and this set says so
+//! without a database query, which would cost more than the rest of the request.
 //!
-//! Each of the newest [`ANSWERS_MAX`] keys is known, and so is every key with an answer that is kept: there are no more. A key that is
-//! known may have none, for its change may have been refused or its answer forgotten: the database says so.
+//! The set holds the newest [`ANSWERS_MAX`] keys at least, and every key with a stored answer, since no more
+//! answers than that are stored. A key in the set may have no answer, because its change was refused or its
+//! answer was removed: the database decides.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,23 +13,23 @@ use tracing::warn;
 use crate::db::Reader;
 use crate::model::{ANSWERS_MAX, RequestKey, read_keys};
 
-/// Keys, shared by the service's thread, which adds them, and whoever wants to know.
+/// A set of keys. The service's thread adds to it; every handle reads it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KnownKeys {
     known: Arc<Mutex<Known>>,
 }
 
-/// In two parts, so that the old ones can be forgotten at once.
+/// Two generations, so that old keys can be dropped all at once.
 #[derive(Debug, Default)]
 struct Known {
     newer: HashSet<u64>,
     older: HashSet<u64>,
-    /// The kept answers couldn't be read: any key may have one.
+    /// The stored answers couldn't be read, so any key may have one.
     is_unsure: bool,
 }
 
 impl KnownKeys {
-    /// Adds the keys of all answers that are durable.
+    /// Adds the keys of all durable answers.
     pub(super) fn learn(&self, reader: &Reader) {
         let keys = reader.read(|transaction| read_keys(transaction, |user, key| self.add(user, key)));
         if let Err(error) = keys {
@@ -37,7 +38,7 @@ impl KnownKeys {
         }
     }
 
-    /// Adds a key, before its answer is kept.
+    /// Adds a key, before its answer is stored.
     pub(super) fn add(&self, user: &str, key: &str) {
         let hash = hash_of(user, key);
         let mut known = self.known();
@@ -47,20 +48,20 @@ impl KnownKeys {
         known.newer.insert(hash);
     }
 
-    /// Whether an answer may be kept under this key.
+    /// Reports whether an answer may be stored under this key.
     pub(super) fn may_have(&self, key: &RequestKey) -> bool {
         let hash = hash_of(&key.user, &key.key);
         let known = self.known();
         known.is_unsure || known.newer.contains(&hash) || known.older.contains(&hash)
     }
 
-    /// Each change of it is whole.
+    /// Locks the set. A panic while it was locked leaves it valid, since each change to it is atomic.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Two keys with the same one only cost a look at the database.
+/// Hashes a key. A collision only costs a database query.
 fn hash_of(user: &str, key: &str) -> u64 {
     let mut hasher = blake3::Hasher::new();
     let length = u64::try_from(user.len()).expect("u64 holds a usize on Linux");

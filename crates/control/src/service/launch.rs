@@ -1,5 +1,5 @@
-//! Starting supervisors for gangs that have been placed. Launching may take time, so it has a thread of its own. What a gang
-//! is started through may be away for a while: then it is tried again, which costs the job nothing.
+//! Starting supervisors for placed gangs, on a thread of its own, since launching may take time. If the
+//! system that starts a gang is unavailable for a while, the launch is repeated at no cost to the job.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use super::troubles::Kind;
 use crate::codec::hang_timeout_ms;
 use crate::model::{cause_as_fault, checkpoint_folder};
 
-/// Launches that may wait for the launching thread.
+/// Gangs that may wait for the launching thread.
 pub(super) const LAUNCHES_MAX: usize = 65_536;
-/// A rank's log is rotated at this size, so twice this is kept of each.
+/// Size at which a rank's log is rotated; twice this is kept of each.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// From the first try to start a gang to the second, while what it is started through lacks something or doesn't answer; doubled each
-/// time.
+/// Pause after the first failed try to start a gang, when the launcher's system lacks something or doesn't
+/// answer; doubled each time.
 const RELAUNCH_PAUSE: Duration = Duration::from_secs(2);
-/// Up to this.
+/// The longest pause between two tries.
 const RELAUNCH_PAUSE_MAX: Duration = Duration::from_secs(30);
-/// After so many tries, about a minute, those of a gang that were started don't wait for the others any longer: all of it is placed
-/// again, before their own patience is over, which would count as the job's fault.
+/// Tries, about a minute in all, after which a partly started gang is placed again as a whole. Otherwise the
+/// patience of the started supervisors would run out, which would count as the job's fault.
 const TRIES_BESIDE_PEERS: u32 = 6;
 
-/// What became of the start of a share.
+/// The outcome of launching one share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LaunchOutcome {
     Started,
-    /// It may be tried again later.
+    /// The launch failed and may be tried again later.
     Later(String),
     Failed(String),
 }
@@ -54,7 +54,7 @@ impl From<Result<(), LaunchError>> for LaunchOutcome {
     }
 }
 
-/// The launching thread: starts each gang and tells the service.
+/// Runs the launching thread: starts each gang and tells the service.
 pub(super) fn run(launcher: &Arc<dyn Launcher>, gangs: &Receiver<Vec<SupervisorSpec>>, service: &SyncSender<Request>) {
     for gang in gangs {
         let outcomes: Vec<LaunchOutcome> = launcher.launch(&gang).into_iter().map(LaunchOutcome::from).collect();
@@ -71,12 +71,12 @@ pub(super) fn run(launcher: &Arc<dyn Launcher>, gangs: &Receiver<Vec<SupervisorS
 }
 
 impl Actor {
-    /// Where a share's supervisor keeps its files.
+    /// Returns the folder of a share's supervisor.
     pub(super) fn share_folder(&self, job: JobId, attempt: AttemptNumber, node: &str) -> PathBuf {
         share_folder(&self.options.folder, job, attempt, node)
     }
 
-    /// What each node of a gang is told.
+    /// Returns the specs for the supervisors of a gang, one per node.
     pub(super) fn supervisor_specs(&self, job: JobId, attempt: AttemptNumber, shares: &[Share]) -> Vec<SupervisorSpec> {
         let (Some(live), Some(record)) = (self.engine.job(job), self.records.get(&job)) else { return Vec::new() };
         let spec = &self.engine.own_spec(live);
@@ -142,12 +142,12 @@ impl Actor {
         }
     }
 
-    /// Whether the launching thread has a share still to start, or it is to be tried again.
+    /// Reports whether the launching thread has yet to start a share, or the start is to be repeated.
     pub(super) fn is_launching(&self, spec: &SupervisorSpec) -> bool {
         share_of(spec).is_some_and(|share| self.launching.contains(&share))
     }
 
-    /// The launching thread is done with a gang. The leases of its supervisors begin now.
+    /// Takes in the outcome of a gang's launch. The leases of its supervisors begin now.
     pub(super) fn launched(&mut self, now: Timestamp, gang: Vec<(SupervisorSpec, LaunchOutcome)>, batch: &mut Batch) {
         let mut later = Vec::new();
         for (spec, outcome) in gang {
@@ -178,7 +178,8 @@ impl Actor {
         self.launch_later(now, later, batch);
     }
 
-    /// Some of a gang could not be started now, through no fault of its own.
+    /// Schedules another try for shares that could not be started, through no fault of the job. After the last
+    /// try, ends them if other shares of the gang were started.
     fn launch_later(&mut self, now: Timestamp, later: Vec<SupervisorSpec>, batch: &mut Batch) {
         let Some((job, attempt, _)) = later.first().and_then(share_of) else { return };
         let tries = self.retries.entry((job, attempt)).or_default();
@@ -197,7 +198,7 @@ impl Actor {
         }
     }
 
-    /// Starts again what couldn't be started before, unless it isn't wanted any more.
+    /// Retries launches that are due, and withdraws those that are no longer wanted.
     pub(super) fn relaunch(&mut self, now: Timestamp, batch: &mut Batch) {
         let (due, later) = std::mem::take(&mut self.relaunches).into_iter().partition(|(at, _)| *at <= now);
         self.relaunches = later;
@@ -224,7 +225,7 @@ impl Actor {
         current.is_some_and(|current| current.number == *attempt)
     }
 
-    /// Shows what a gang waits for that isn't started yet.
+    /// Shows why a gang that isn't started yet waits.
     pub(super) fn note_wait(&mut self, now: Timestamp, gang: (JobId, AttemptNumber), why: &str) {
         if self.waits.get(&gang).is_some_and(|known| known == why) {
             return;
@@ -237,13 +238,14 @@ impl Actor {
         }
     }
 
-    /// A share was taken out of the queue of the launcher's system.
+    /// Ends a share that was taken out of the queue of the launcher's system.
     pub(super) fn share_withdrawn(&mut self, now: Timestamp, share: &ShareKey, batch: &mut Batch) {
         let text = format!("could not be started on {} in time, and waits again", share.2);
         self.share_not_started(now, share, (ShareEnd::Requeue, text), batch);
     }
 
-    /// A share was never started and won't be: nobody's fault. Its job waits again, unless it was to stop anyway.
+    /// Ends a share that was never started. That is no fault of the job: it is requeued, unless it was to
+    /// stop anyway.
     pub(super) fn share_not_started(
         &mut self,
         now: Timestamp,
@@ -262,14 +264,15 @@ impl Actor {
         if let Err(refusal) = self.apply(now, event, batch) {
             error!(%job, %refusal, "a share that was never started could not end");
         }
-        // After what was decided, so that this is the reason that is shown.
+        // The note follows the decisions, so that it is the reason shown.
         if let Some(record) = self.records.get_mut(job).filter(|record| !record.state.is_final()) {
             record.note(now, text);
             self.rows.jobs.insert(*job);
         }
     }
 
-    /// Takes in that a share's supervisor can't say any more how it ended. A share that has ended stays as it was.
+    /// Ends a share whose supervisor can no longer report how it ended. A share that has ended stays as it
+    /// was.
     pub(super) fn share_failed(&mut self, now: Timestamp, lost: &LostShare, batch: &mut Batch) {
         let LostShare { job, attempt, node, cause, text } = lost;
         let Some(id) = self.engine.node_id(node) else { return };
@@ -301,7 +304,7 @@ pub(super) struct LostShare {
     pub(super) attempt: AttemptNumber,
     pub(super) node: NodeName,
     pub(super) cause: FaultCause,
-    /// For the job's history.
+    /// The text for the job's history.
     pub(super) text: String,
 }
 
@@ -310,7 +313,7 @@ fn share_of(spec: &SupervisorSpec) -> Option<(JobId, AttemptNumber, NodeName)> {
     Some((JobId(spec.job), AttemptNumber(spec.attempt), node))
 }
 
-/// Where a share's supervisor keeps its files below the data folder.
+/// Returns the folder of a share's supervisor below the data folder.
 pub(crate) fn share_folder(data: &std::path::Path, job: JobId, attempt: AttemptNumber, node: &str) -> PathBuf {
     data.join("jobs").join(job.to_string()).join(attempt.to_string()).join(node)
 }

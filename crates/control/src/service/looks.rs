@@ -1,8 +1,9 @@
-//! What may block: questions to the launcher, and files on a file system that all nodes share. A network file system that hangs
-//! hangs whoever asks, so a few threads of their own ask, and the service goes on without them: it is told by a request what they
-//! found, and decides then, by what is so then.
+//! Operations that may block: requests to the launcher, and reads on a file system that all nodes share. A
+//! network file system that hangs blocks its callers, so a few threads of their own make these calls and send
+//! what they found to the service as a request. The service goes on meanwhile, and decides by its state when
+//! the result arrives.
 //!
-//! Keeps A-13 (a look that doesn't come back hurts nobody) and A-10 (looks under way are bounded).
+//! Keeps A-13 (a look that never returns hurts nobody) and A-10 (looks under way are bounded).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,51 +21,51 @@ use tracing::{debug, error};
 use super::actor::Actor;
 use super::handle::{Reply, Request};
 
-/// Threads that look.
+/// Number of looking threads.
 pub(super) const LOOKERS: usize = 4;
-/// Looks that may wait for them; more are taken up at the next watch.
+/// Looks that may wait for a thread; the next watch retries the rest.
 pub(super) const LOOKS_MAX: usize = 4_096;
-/// An order to kill that waited for longer isn't carried out: what it was given for may have changed.
+/// An order to kill that waited for longer is not carried out, since its reason may have gone.
 const KILL_AGE_MAX: Duration = Duration::from_secs(10);
-/// A look that takes longer is told.
+/// A look that takes longer is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(10);
 
 /// A node's share of an attempt.
 pub(super) type ShareKey = (JobId, AttemptNumber, NodeName);
 
-/// Something to look at, or to do, that may block.
+/// An operation that may block.
 pub(super) enum Look {
-    /// What has become of a silent supervisor.
+    /// Find out what became of a silent supervisor.
     After { share: ShareKey, epoch: u64, folder: PathBuf, ranks: Range<u32> },
-    /// Kill a share's supervisor with all that it started.
+    /// Kill a share's supervisor and everything that it started.
     Kill { share: ShareKey, folder: PathBuf, ordered_at: Instant },
-    /// Answer a report of a share's end: whether the supervisor is to stay is the launcher's to say.
+    /// Answer the report that a share has ended; the launcher decides whether the supervisor is to stay.
     Stay { folder: PathBuf, is_gang_over: bool, orders: Orders, reply: Reply<Orders> },
 }
 
-/// What a look found.
+/// The result of a look.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The supervisor isn't gone.
+    /// The supervisor isn't known to be gone.
     Present(Presence),
-    /// It is gone, and left its final report behind.
+    /// The supervisor is gone and left its final report behind.
     Ended(Box<Report>),
-    /// It is gone with all that it started, and all its ranks had ended with 0.
+    /// The supervisor and everything it started are gone, and all its ranks had ended with 0.
     Succeeded,
-    /// It is gone with all that it started.
+    /// The supervisor and everything it started are gone.
     Gone,
-    /// It is gone, and what it started can't be killed yet.
+    /// The supervisor is gone, but what it started can't be killed yet.
     Remains(String),
-    /// That isn't known.
+    /// The look failed, so nothing is known.
     Unknown(String),
-    /// An order to kill was carried out, or couldn't be.
+    /// The outcome of an order to kill.
     Killed(Result<(), String>),
 }
 
-/// Threads that look until nobody asks any more.
+/// Starts the looking threads, which run until nobody sends looks any more.
 ///
 /// # Errors
-/// If there can be no thread.
+/// If a thread can't be started.
 pub(super) fn start(
     launcher: &Arc<dyn Launcher>,
     looks: Receiver<Look>,
@@ -74,7 +75,7 @@ pub(super) fn start(
     for _ in 0..LOOKERS {
         let (launcher, looks, service) = (Arc::clone(launcher), Arc::clone(&looks), service.clone());
         let run = move || {
-            // One waits with the lock and the others for the lock, which is the same.
+            // One thread holds the lock while it waits for a look, and the others wait for the lock.
             let next = || looks.lock().expect("nobody panics while it waits").recv();
             while let Ok(look) = next() {
                 if carry_out(launcher.as_ref(), look).is_some_and(|found| service.send(found).is_err()) {
@@ -87,7 +88,7 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Looks, and says what the service is to be told.
+/// Carries out a look and returns the request that tells the service, if any.
 pub(super) fn carry_out(launcher: &dyn Launcher, look: Look) -> Option<Request> {
     match look {
         Look::After { share, epoch, folder, ranks } => {
@@ -107,14 +108,15 @@ pub(super) fn carry_out(launcher: &dyn Launcher, look: Look) -> Option<Request> 
         }
         Look::Stay { folder, is_gang_over, orders, reply } => {
             let stay = launcher.stays(&folder, is_gang_over);
-            // The supervisor may have given up.
+            // The supervisor may have given up waiting.
             let _ = reply.send(Ok(Orders { stay, ..orders }));
             None
         }
     }
 }
 
-/// The final report of a supervisor that is gone counts; otherwise the records of its ranks' ends do, if they all say 0.
+/// Returns how a vanished supervisor's share ended: by its final report, or else by the records of its ranks'
+/// exits if all are 0.
 fn what_is_left(
     launcher: &dyn Launcher,
     share: &ShareKey,
@@ -136,7 +138,8 @@ fn what_is_left(
     }
 }
 
-/// The report a supervisor leaves behind if it can't deliver it. Damaged, too large, not final or absent: none.
+/// Reads the report that a supervisor leaves behind when it can't deliver it. None if it is absent, damaged,
+/// too large or not final.
 fn final_report(folder: &std::path::Path) -> Option<Report> {
     let bytes = read_bounded(&folder.join(FINAL_REPORT_FILE)).ok()?;
     let report: Report = serde_json::from_slice(&bytes).ok()?;
@@ -144,7 +147,7 @@ fn final_report(folder: &std::path::Path) -> Option<Report> {
     is_final.then_some(report)
 }
 
-/// Shares that are being looked at, and since when.
+/// Shares that are being looked at, with the time the look began.
 #[derive(Debug, Default)]
 pub(super) struct Looking(BTreeMap<ShareKey, Timestamp>);
 
@@ -157,7 +160,7 @@ impl Looking {
         self.0.remove(share);
     }
 
-    /// Nodes that looks haven't come back from for long, and for how long.
+    /// Returns the nodes whose looks have taken too long, and for how long.
     pub(super) fn overdue(&self, now: Timestamp) -> Vec<(NodeName, Duration)> {
         let overdue = self.0.iter().filter(|(_, since)| now.since(**since) > TOLD_AFTER);
         overdue.map(|((_, _, node), since)| (node.clone(), now.since(*since))).collect()
@@ -165,7 +168,7 @@ impl Looking {
 }
 
 impl Actor {
-    /// Has a share looked at, unless that is under way. If too much is, the next watch asks again.
+    /// Queues a look at a share. If too many are under way, the next watch asks again.
     pub(super) fn look(&mut self, now: Timestamp, share: &ShareKey, look: Look) {
         if self.looks.try_send(look).is_ok() {
             self.looking.0.insert(share.clone(), now);
@@ -174,13 +177,14 @@ impl Actor {
         }
     }
 
-    /// Has a share's supervisor killed.
+    /// Orders the share's supervisor to be killed.
     pub(super) fn order_kill(&mut self, now: Timestamp, share: &ShareKey) {
         let folder = self.share_folder(share.0, share.1, share.2.as_str());
         self.look(now, share, Look::Kill { share: share.clone(), folder, ordered_at: Instant::now() });
     }
 
-    /// Answers a report of a share's end once it is known whether the supervisor is to stay. Without that answer it asks again.
+    /// Answers the report of a share's end once the launcher has said whether the supervisor stays. Without
+    /// an answer, the supervisor asks again.
     pub(super) fn answer_end(
         looks: &SyncSender<Look>,
         (folder, is_gang_over): (PathBuf, bool),

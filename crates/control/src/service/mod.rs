@@ -1,10 +1,11 @@
-//! The control plane's one thread: requests in, engine, journal, answers out.
+//! The control plane's single service thread: takes requests, drives the engine, commits to the journal and
+//! answers.
 //!
-//! It takes whatever requests have piled up, applies them to the engine, commits all entries and read models with one
-//! fsync (group commit), and only then answers and acts. So an answer is a promise, nothing happens that isn't in the
-//! journal, and a crash at any point loses only what nobody was told of. If a commit fails it answers with
-//! the failure, acts on nothing, and refuses changes until what is durable has been replayed into a new engine;
-//! running jobs go on.
+//! The thread applies all queued requests to the engine, commits their entries and read models with one fsync
+//! (group commit), and only then answers and acts. An answer is therefore a promise, nothing happens that
+//! isn't in the journal, and a crash at any point loses only changes that nobody was told of. If a
+//! commit fails, the thread answers with the failure, acts on nothing, and refuses changes until it has
+//! replayed the durable entries into a new engine. Running jobs go on.
 
 mod actor;
 mod audit;
@@ -46,6 +47,7 @@ use gangline_base::{Submitter, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::{Configuration, Limits};
+use gangline_specs::config::{NodeConfig, Retention};
 
 pub use handle::{DrainWish, Error, Handle};
 pub use heal::OnJournalFailure;
@@ -53,44 +55,45 @@ pub(crate) use launch::share_folder;
 pub use start::{Service, StartError};
 pub use survey::SurveyOptions;
 
-use crate::config::{NodeConfig, Retention};
 use crate::secret::Secrets;
 
-/// Requests that may wait for the service's thread; senders wait beyond.
+/// Requests that may wait for the service's thread; when the queue is full, senders block.
 pub const REQUESTS_MAX: usize = 4_096;
 
-/// What a service needs.
+/// Everything that a service needs to start.
 #[derive(Clone)]
 pub struct Options {
     /// The data folder.
     pub folder: PathBuf,
-    /// Where the journal is: the data folder, or a folder on a local disk if other machines use the data folder as well.
+    /// The folder of the journal: the data folder, or a folder on a local disk if other machines use the data
+    /// folder too.
     pub journal_folder: PathBuf,
-    /// The nodes.
+    /// The configured nodes.
     pub nodes: Vec<NodeConfig>,
-    /// Nodes are those that the launcher sees instead.
+    /// If set, the nodes come from the launcher's survey instead of `nodes`.
     pub survey: Option<SurveyOptions>,
-    /// How the cluster is shared.
+    /// The sharing rules: queues, weights, quotas and prices.
     pub sharing: Configuration,
-    /// What users may submit.
+    /// Limits on what users may submit.
     pub limits: Limits,
-    /// What is removed when.
+    /// The retention policy: which data is removed, and after how long.
     pub retention: Retention,
-    /// What starts supervisors.
+    /// Starts supervisors.
     pub launcher: Arc<dyn Launcher>,
-    /// The clock, in nanoseconds since 1970.
+    /// Returns the wall-clock time.
     pub clock: fn() -> Timestamp,
-    /// On whose behalf requests with the users' token are made.
+    /// The submitter recorded for requests that are made with the users' token.
     pub user: Submitter,
-    /// The secrets.
+    /// The secrets from which tokens are made.
     pub secrets: Secrets,
-    /// How the journal is opened.
+    /// Options for opening the journal.
     pub journal: crate::db::Options,
-    /// What is done once the journal can't be written.
+    /// What the service does when the journal can't be written.
     pub on_journal_failure: OnJournalFailure,
-    /// Where a cloud says on each node that it is about to go ([`gangline_execution::protocol::SupervisorSpec::notice_source`]).
+    /// Where each node finds its cloud's termination notice
+    /// ([`gangline_execution::protocol::SupervisorSpec::notice_source`]).
     pub notice_source: Option<String>,
-    /// Times.
+    /// Heartbeat, lease and orphan times.
     pub timing: Timing,
 }
 
@@ -100,20 +103,20 @@ impl fmt::Debug for Options {
     }
 }
 
-/// The service's times. Each is a multiple of the one before: a supervisor misses several heartbeats before its
-/// lease is over, and loses its ranks only long after that.
+/// The service's times. Each is a multiple of the one before: a supervisor misses several heartbeats before
+/// its lease expires, and its ranks are stopped only long after that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Between a supervisor's reports.
+    /// Time between two reports of a supervisor.
     pub heartbeat: Duration,
-    /// Silence after which the launcher is asked whether the supervisor lives.
+    /// Silence after which the service asks the launcher whether the supervisor is alive.
     pub lease: Duration,
-    /// Silence of a control plane after which a supervisor stops its ranks.
+    /// Time without contact to the control plane after which a supervisor stops its ranks.
     pub orphan_after: Duration,
 }
 
 impl Timing {
-    /// By the ladder of time-outs.
+    /// Derives the times from the common table of time-outs.
     #[must_use]
     pub const fn derived(timeouts: Timeouts) -> Timing {
         Timing { heartbeat: timeouts.heartbeat, lease: timeouts.silence, orphan_after: timeouts.lease }

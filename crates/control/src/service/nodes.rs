@@ -1,15 +1,15 @@
-//! What is said of nodes.
+//! The API's view of nodes: their status, the reason for it, and the jobs that hold their devices.
 
 use std::collections::BTreeMap;
 
+use gangline_api as api;
 use gangline_base::{JobId, NodeId, Timestamp};
 use gangline_orchestration::{AdvanceReservation, Node, NodeStatus};
 
 use super::actor::Actor;
-use crate::wire;
 
 impl Actor {
-    pub(super) fn node_list(&self, now: Timestamp) -> wire::NodeList {
+    pub(super) fn node_list(&self, now: Timestamp) -> api::NodeList {
         let mut holders: BTreeMap<(NodeId, u32), JobId> = BTreeMap::new();
         for job in self.engine.jobs() {
             for share in job.attempt().map(|attempt| attempt.shares.as_slice()).unwrap_or_default() {
@@ -21,11 +21,11 @@ impl Actor {
             let is_spare = spares.contains(&node.id);
             let capacity = &node.spec.capacity;
             let config = self.options.nodes.iter().find(|config| config.name == node.spec.name);
-            wire::Node {
+            api::Node {
                 name: node.spec.name.to_string(),
                 status: self.status(now, node, is_spare).to_owned(),
                 status_reason: self.status_reason(now, node, is_spare),
-                leaves_at: self.engine.leaves_at(node.id).map(wire::Time),
+                leaves_at: self.engine.leaves_at(node.id).map(api::Time),
                 pool: capacity.pool.to_string(),
                 faults: self.faults(now, node),
                 accelerator: capacity.accelerator.to_string(),
@@ -33,23 +33,23 @@ impl Actor {
                 memory_bytes: capacity.memory.0,
                 price_nano_dollars_per_hour: config.and_then(|c| c.price_per_hour).map(|price| price.nano_dollars()),
                 slots: (0..capacity.accelerators)
-                    .map(|device| wire::Slot { device, job: holders.get(&(node.id, device)).map(JobId::to_string) })
+                    .map(|device| api::Slot { device, job: holders.get(&(node.id, device)).map(JobId::to_string) })
                     .collect(),
             }
         });
-        wire::NodeList { nodes: nodes.collect() }
+        api::NodeList { nodes: nodes.collect() }
     }
 
-    /// Faults of its own by now, each counting less the older it is.
+    /// Returns the node's recent faults as a score: each fault counts less the older it is.
     fn faults(&self, now: Timestamp, node: &Node) -> f64 {
         let policy = self.engine.cluster().health_policy();
-        policy.map_or(0.0, |policy| f64::from(node.standing.health.score_at(now, policy)) / 1_000.0)
+        policy.map_or(0.0, |policy| f64::from(node.condition.health.score_at(now, policy)) / 1_000.0)
     }
 
     fn status_reason(&self, now: Timestamp, node: &Node, is_spare: bool) -> Option<String> {
         match node.status {
             NodeStatus::Ready => {
-                let pool = is_spare.then(|| self.engine.spare_pool(now, &node.spec.capacity.lane()));
+                let pool = is_spare.then(|| self.engine.spare_pool(now, &node.spec.capacity.flavour()));
                 let spare = pool.map(|pool| format!("kept for jobs that lose a node: {pool}"));
                 let held = self.outside_of_node(node);
                 let trouble = self.troubles.of_node(&node.spec.name).map(str::to_owned);
@@ -57,15 +57,15 @@ impl Actor {
             }
             NodeStatus::Suspect => {
                 let until =
-                    self.engine.cluster().health_policy().map(|policy| node.standing.health.suspect_until(policy));
-                let until = wire::Time(until.unwrap_or(now));
+                    self.engine.cluster().health_policy().map(|policy| node.condition.health.suspect_until(policy));
+                let until = api::Time(until.unwrap_or(now));
                 let faults = self.faults(now, node);
                 let found = self.found.get(&node.id).map(|found| format!(" ({found})")).unwrap_or_default();
                 Some(format!(
                     "{faults:.1} recent faults of its own{found}; takes jobs again at {until}, or with gangline drain --undo"
                 ))
             }
-            NodeStatus::Draining if !node.standing.is_draining => self.surveyed.reason(&node.spec.name),
+            NodeStatus::Draining if !node.condition.is_draining => self.surveyed.reason(&node.spec.name),
             NodeStatus::Draining => Some("drained by an administrator; gangline drain --undo takes it back".to_owned()),
             NodeStatus::Lost => {
                 let seen =
@@ -75,9 +75,9 @@ impl Actor {
         }
     }
 
-    /// What others hold of a node, and whether what is said of it is certain.
+    /// Returns what others hold of a node, or else what the last survey says about it.
     fn outside_of_node(&self, node: &Node) -> Option<String> {
-        let others = node.standing.outside.accelerators;
+        let others = node.condition.outside.accelerators;
         let held = (others > 0).then(|| format!("others hold {others} of its {}", node.spec.capacity.accelerators));
         held.or(self.surveyed.reason(&node.spec.name))
     }
@@ -99,5 +99,5 @@ fn reserved(reservation: &AdvanceReservation) -> String {
     let AdvanceReservation { name, until, queues, .. } = reservation;
     let queues: Vec<&str> = queues.iter().map(|queue| queue.as_str()).collect();
     let whom = if queues.is_empty() { "nobody".to_owned() } else { format!("queue {}", queues.join(", ")) };
-    format!("reservation \"{name}\" for {whom} until {}", wire::Time(*until))
+    format!("reservation \"{name}\" for {whom} until {}", api::Time(*until))
 }

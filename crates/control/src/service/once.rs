@@ -1,5 +1,6 @@
-//! Changes, each answered once it is durable. One that comes with a key is made once: its answer becomes durable in the same
-//! commit, and whoever asks with the key again, after a lost answer or at the same time, gets that answer.
+//! Changes, each answered once it is durable. A change with an idempotency key is made once: its answer
+//! becomes durable in the same commit, and a repeated or concurrent request with the same key gets that
+//! answer.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,7 +13,8 @@ use crate::db;
 use crate::model::{KeptAnswer, RequestKey, read_answer};
 
 impl Actor {
-    /// A change is refused at once while the journal is poisoned, before it touches the engine.
+    /// Makes a change. While the journal is poisoned, the change is refused before it touches the engine
+    ///
     pub(super) fn change<T: Serialize + DeserializeOwned + Send + 'static>(
         &mut self,
         batch: &mut Batch,
@@ -28,7 +30,8 @@ impl Actor {
         answer_after_commit(batch, reply, outcome);
     }
 
-    /// What was refused is kept under no key: it changed nothing, and may be possible later.
+    /// Makes a change once for its key. A refusal isn't stored: it changed nothing, and the request may
+    /// succeed later.
     fn change_once<T: Serialize + DeserializeOwned>(
         &mut self,
         batch: &mut Batch,
@@ -50,7 +53,7 @@ impl Actor {
         Ok(answer)
     }
 
-    /// The answer that is durable, or is about to be.
+    /// Returns the answer stored under a key, durable or in the current batch.
     fn kept_answer(&self, key: &RequestKey) -> Result<Option<KeptAnswer>, Error> {
         if !self.known.may_have(key) {
             return Ok(None);
@@ -65,8 +68,8 @@ impl Actor {
 }
 
 impl KeptAnswer {
-    /// The body, if the request is the one that was answered with it. A damaged one is never sent as if it were true, and its change
-    /// never made again: it was made.
+    /// Returns the answer's body, if it belongs to the same request. A damaged answer is never sent, and its
+    /// change is never repeated, since it was made.
     pub(crate) fn for_request(&self, key: &RequestKey) -> Result<&str, Error> {
         if !self.is_whole {
             return Err(Error::AnswerDamaged(key.key.clone()));
@@ -75,14 +78,14 @@ impl KeptAnswer {
     }
 }
 
-/// Sends an answer once the batch is durable; a success turns into the failure of the commit.
+/// Sends an answer once the batch is durable; if the commit fails, a success becomes that failure.
 fn answer_after_commit<T: Send + 'static>(batch: &mut Batch, reply: Reply<T>, outcome: Result<T, Error>) {
     let deferred: Deferred = Box::new(move |committed| {
         let answer = match committed {
             Ok(()) => outcome,
             Err(failure) => outcome.and(Err(failure.clone())),
         };
-        // The asker may have given up.
+        // The caller may have given up waiting.
         let _ = reply.send(answer);
     });
     batch.answers.push(deferred);

@@ -1,5 +1,6 @@
-//! Curves of jobs that have ended are packed soon after, and those that an earlier release left so by and by: read and packed by the
-//! sweeper's thread, stored by the control thread in the place of their rows, a few at a time.
+//! Packing of samples: the sweeper's thread reads and packs the curves of ended jobs soon after their end,
+//! and those that an earlier release left unpacked little by little. The control thread stores the packed
+//! blocks in place of the rows, a few at a time.
 
 use gangline_base::JobId;
 
@@ -7,7 +8,7 @@ use super::retention::{Ended, Surroundings, Sweeper};
 use crate::model::{Removal, SAMPLES_PER_REMOVAL_MAX, blocks_of_rows, is_over, next_unpacked, sampled_attempts};
 
 impl Sweeper {
-    /// Packs the curves of jobs that have ended; what is packed already isn't looked at again.
+    /// Packs the curves of ended jobs that aren't packed yet.
     pub(super) fn pack(&self, service: &mut dyn Surroundings) -> Result<(), Ended> {
         let mut after = JobId(0);
         while let Some(job) = self.reader.read(|transaction| next_unpacked(transaction, after))? {

@@ -1,44 +1,42 @@
-//! What is answered from the engine's state.
+//! Queries that are answered from the engine's state.
 
 use std::collections::BTreeMap;
 
+use gangline_api::{self as api, Time};
 use gangline_base::{JobId, JobSpec, NodeId, SweepSpec, Timestamp};
 use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
 
 use super::Error;
 use super::actor::Actor;
-use crate::wire::{self, Time};
 
-/// Waiting jobs whose reasons are worked out for one listing: a page, or all of a sweep.
+/// The most jobs of one listing (a page, or a whole sweep) for which the reason to wait is computed.
 const WAIT_REASONS_MAX: usize = 1_000;
 
 impl Actor {
-    pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<wire::DryRun, Error> {
-        Ok(self.dry_run_to_wire(self.engine.dry_run(now, spec)?))
+    pub(super) fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<api::DryRun, Error> {
+        Ok(self.dry_run_to_api(self.engine.dry_run(now, spec)?))
     }
 
-    pub(super) fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<wire::DryRun, Error> {
-        Ok(self.dry_run_to_wire(self.engine.dry_run_sweep(now, sweep)?))
+    pub(super) fn dry_run_sweep(&self, now: Timestamp, sweep: &SweepSpec) -> Result<api::DryRun, Error> {
+        Ok(self.dry_run_to_api(self.engine.dry_run_sweep(now, sweep)?))
     }
 
-    fn dry_run_to_wire(&self, dry_run: DryRun) -> wire::DryRun {
+    fn dry_run_to_api(&self, dry_run: DryRun) -> api::DryRun {
         match dry_run {
             DryRun::WouldStart { shares } => {
-                wire::DryRun::WouldStart { placements: shares.iter().map(|share| self.placement(share)).collect() }
+                api::DryRun::WouldStart { placements: shares.iter().map(|share| self.placement(share)).collect() }
             }
-            DryRun::WouldWait(explanation) => {
-                wire::DryRun::WouldWait { explanation: explanation_to_wire(&explanation) }
-            }
+            DryRun::WouldWait(explanation) => api::DryRun::WouldWait { explanation: explanation_to_api(&explanation) },
         }
     }
 
-    pub(super) fn explain(&self, now: Timestamp, id: JobId) -> Result<wire::Explanation, Error> {
+    pub(super) fn explain(&self, now: Timestamp, id: JobId) -> Result<api::Explanation, Error> {
         let unknown = || if id < self.engine.next_job_id() { Error::JobEnded(id) } else { Error::NoJob(id) };
         let job = self.engine.job(id).ok_or_else(unknown)?;
         let record = self.records.get(&id).ok_or_else(unknown)?;
         let mut shown = match self.engine.explain(now, id) {
-            Some(explanation) => explanation_to_wire(&explanation),
-            None => wire::Explanation {
+            Some(explanation) => explanation_to_api(&explanation),
+            None => api::Explanation {
                 job: None,
                 state: None,
                 summary: self.running_summary(job),
@@ -50,8 +48,8 @@ impl Actor {
             },
         };
         shown.job = Some(id.to_string());
-        shown.state = Some(record.state);
-        shown.history = crate::model::history_to_wire(record);
+        shown.state = Some(record.state.into());
+        shown.history = crate::model::history_to_api(record);
         Ok(shown)
     }
 
@@ -64,24 +62,24 @@ impl Actor {
         format!("{} holds {}: {because}", attempt.number, places.join(", "))
     }
 
-    /// What each of these jobs waits for; those that don't are left out.
+    /// Returns the reason of each pending job among `jobs`; other jobs are left out.
     pub(super) fn wait_reasons(&self, now: Timestamp, jobs: &[JobId]) -> BTreeMap<JobId, String> {
         let shown = &jobs[..jobs.len().min(WAIT_REASONS_MAX)];
         self.engine.blockers(now, shown).into_iter().map(|(job, blocker)| (job, blocker.to_string())).collect()
     }
 
-    pub(super) fn health(&self) -> wire::Health {
+    pub(super) fn health(&self) -> api::Health {
         let poison = self.journal.poison();
         let trouble = self.troubles.summary().or_else(|| self.journal_trouble());
         let room = self.journal.room();
         let (damage, checked_at) = self.audit.state();
         let (status, reason) = match (poison, trouble, damage) {
-            (Some(poison), ..) => (wire::Health::POISONED, Some(poison.to_owned())),
+            (Some(poison), ..) => (api::Health::POISONED, Some(poison.to_owned())),
             (None, Some(trouble), _) => ("unwell", Some(trouble)),
-            (None, None, Some(damage)) => (wire::Health::DEGRADED, Some(damage)),
+            (None, None, Some(damage)) => (api::Health::DEGRADED, Some(damage)),
             (None, None, None) => ("ok", None),
         };
-        wire::Health {
+        api::Health {
             status: status.to_owned(),
             reason,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -98,17 +96,17 @@ impl Actor {
         self.engine.cluster().node(node).map_or_else(|| node.to_string(), |node| node.spec.name.to_string())
     }
 
-    fn placement(&self, share: &Share) -> wire::Placement {
-        wire::Placement { node: self.node_name(share.node), devices: share.devices.clone() }
+    fn placement(&self, share: &Share) -> api::Placement {
+        api::Placement { node: self.node_name(share.node), devices: share.devices.clone() }
     }
 }
 
-fn explanation_to_wire(explanation: &Explanation) -> wire::Explanation {
-    wire::Explanation {
+fn explanation_to_api(explanation: &Explanation) -> api::Explanation {
+    api::Explanation {
         job: None,
         state: None,
         summary: explanation.blocker.to_string(),
-        blocker: Some(blocker_to_wire(&explanation.blocker)),
+        blocker: Some(blocker_to_api(&explanation.blocker)),
         ahead: explanation.ahead,
         waiting: explanation.waiting,
         starts_by: explanation.starts_by.map(Time),
@@ -116,22 +114,22 @@ fn explanation_to_wire(explanation: &Explanation) -> wire::Explanation {
     }
 }
 
-fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
+fn blocker_to_api(blocker: &Blocker) -> api::Blocker {
     let names = |names: &[gangline_base::NodeName]| names.iter().map(ToString::to_string).collect();
     match blocker {
         Blocker::Claimed { victims, until } => {
-            wire::Blocker::Claimed { victims: victims.iter().map(JobId::to_string).collect(), until: Time(*until) }
+            api::Blocker::Claimed { victims: victims.iter().map(JobId::to_string).collect(), until: Time(*until) }
         }
-        Blocker::BackingOff { until } => wire::Blocker::BackingOff { until: Time(*until) },
+        Blocker::BackingOff { until } => api::Blocker::BackingOff { until: Time(*until) },
         Blocker::Parallel { sweep, holding, max_parallel } => {
-            wire::Blocker::Parallel { sweep: sweep.to_string(), holding: *holding, max_parallel: *max_parallel }
+            api::Blocker::Parallel { sweep: sweep.to_string(), holding: *holding, max_parallel: *max_parallel }
         }
-        Blocker::Behind { job, starts_by, because } => wire::Blocker::Behind {
+        Blocker::Behind { job, starts_by, because } => api::Blocker::Behind {
             job: job.to_string(),
             starts_by: starts_by.map(Time),
-            because: Box::new(blocker_to_wire(because)),
+            because: Box::new(blocker_to_api(because)),
         },
-        Blocker::Quota { queue, kind, wanted, held, limit } => wire::Blocker::Quota {
+        Blocker::Quota { queue, kind, wanted, held, limit } => api::Blocker::Quota {
             queue: queue.to_string(),
             accelerator: kind.to_string(),
             accelerators_wanted: *wanted,
@@ -139,39 +137,37 @@ fn blocker_to_wire(blocker: &Blocker) -> wire::Blocker {
             limit: *limit,
         },
         Blocker::Reserved { reservation, from, until, .. } => {
-            wire::Blocker::Reserved { reservation: reservation.clone(), from: Time(*from), until: Time(*until) }
+            api::Blocker::Reserved { reservation: reservation.clone(), from: Time(*from), until: Time(*until) }
         }
-        Blocker::Spares { kept, pool } => wire::Blocker::Spares {
-            accelerator: pool.lane.accelerator.to_string(),
+        Blocker::Spares { kept, pool } => api::Blocker::Spares {
+            accelerator: pool.flavour.accelerator.to_string(),
             nodes_kept: *kept,
             nodes_by_rules: pool.by_rules,
             nodes_by_jobs: pool.by_jobs,
             because: pool.to_string(),
         },
-        Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
-            wire::Blocker::NotEnoughFree {
-                nodes_wanted: wanted.nodes.get(),
-                accelerator: wanted.accelerator.to_string(),
-                accelerators_per_node: wanted.accelerators_per_node.get(),
-                nodes_with_room: *nodes_with_room,
-                free_accelerators: *free_accelerators,
-                holders: holders.iter().map(JobId::to_string).collect(),
-            }
-        }
-        Blocker::Topology { wanted, best, nodes_with_room } => wire::Blocker::Topology {
+        Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => api::Blocker::NotEnoughFree {
+            nodes_wanted: wanted.nodes.get(),
+            accelerator: wanted.accelerator.to_string(),
+            accelerators_per_node: wanted.accelerators_per_node.get(),
+            nodes_with_room: *nodes_with_room,
+            free_accelerators: *free_accelerators,
+            holders: holders.iter().map(JobId::to_string).collect(),
+        },
+        Blocker::Topology { wanted, best, nodes_with_room } => api::Blocker::Topology {
             nodes_wanted: wanted.nodes.get(),
             level: best.level.to_string(),
             best_domain: best.domain.clone(),
             nodes_close: best.nodes,
             nodes_with_room: *nodes_with_room,
         },
-        Blocker::NodesUnavailable { wanted, ready, draining, lost, suspect } => wire::Blocker::NodesUnavailable {
+        Blocker::NodesUnavailable { wanted, ready, draining, lost, suspect } => api::Blocker::NodesUnavailable {
             nodes_wanted: wanted.nodes.get(),
             nodes_ready: *ready,
             draining: names(draining),
             lost: names(lost),
             suspect: names(suspect),
         },
-        Blocker::Nothing => wire::Blocker::Nothing,
+        Blocker::Nothing => api::Blocker::Nothing,
     }
 }

@@ -1,16 +1,16 @@
-//! The queues as users see them: rules, use, and the jobs in them.
+//! The API's view of queues: their rules, their usage, and their jobs.
 
 use std::collections::BTreeMap;
 
+use gangline_api as api;
 use gangline_base::{AcceleratorKind, Timestamp};
 use gangline_orchestration::QueueStanding;
 
 use super::actor::Actor;
-use crate::wire;
 
 impl Actor {
-    pub(super) fn queue_list(&self, now: Timestamp) -> wire::QueueList {
-        let mut queues: BTreeMap<String, wire::Queue> = BTreeMap::new();
+    pub(super) fn queue_list(&self, now: Timestamp) -> api::QueueList {
+        let mut queues: BTreeMap<String, api::Queue> = BTreeMap::new();
         for standing in self.engine.queues(now) {
             queues.insert(standing.spec.name.to_string(), configured(&standing));
         }
@@ -28,13 +28,13 @@ impl Actor {
                 queue.accelerators_wanted += devices;
             }
         }
-        wire::QueueList { queues: queues.into_values().collect() }
+        api::QueueList { queues: queues.into_values().collect() }
     }
 }
 
-fn configured(QueueStanding { spec, share, accelerators }: &QueueStanding<'_>) -> wire::Queue {
+fn configured(QueueStanding { spec, share, accelerators }: &QueueStanding<'_>) -> api::Queue {
     let limit = |(kind, _): (&AcceleratorKind, _)| Some((kind.to_string(), spec.limit(kind)?));
-    wire::Queue {
+    api::Queue {
         parent: spec.parent.as_ref().map(ToString::to_string),
         weight: Some(spec.weight.get()),
         quota: spec.quota.iter().map(|(kind, count)| (kind.to_string(), *count)).collect(),
@@ -46,8 +46,8 @@ fn configured(QueueStanding { spec, share, accelerators }: &QueueStanding<'_>) -
     }
 }
 
-fn unconfigured(name: String) -> wire::Queue {
-    wire::Queue {
+fn unconfigured(name: String) -> api::Queue {
+    api::Queue {
         name,
         parent: None,
         weight: None,

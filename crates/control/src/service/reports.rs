@@ -19,21 +19,21 @@ use super::troubles::Kind;
 use crate::model::{bound, outcome_as_end};
 use crate::notice::leaves_at;
 
-/// The grace that is left once all is saved: for the ranks to leave by themselves.
+/// The grace period once everything is saved: the ranks only have to exit.
 const SAVED_GRACE: Duration = Duration::from_secs(2);
-/// The window over which tokens a second are measured.
+/// The window over which tokens per second are measured.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
-/// Between two points of that window: a large gang reports much more often.
+/// The least time between two points of that window; a large gang reports much more often.
 const RATE_POINTS_EVERY: Duration = Duration::from_millis(100);
 
-/// Tokens over the last seconds.
+/// The tokens processed over the last seconds.
 #[derive(Default)]
 pub(super) struct Rate {
     points: VecDeque<(Timestamp, u64)>,
 }
 
 impl Rate {
-    /// Tokens a second over the window that ends with this point.
+    /// Returns tokens per second over the window that ends with this point.
     fn add(&mut self, now: Timestamp, tokens: u64) -> Option<f64> {
         let is_restart = self.points.back().is_some_and(|(at, before)| tokens < *before || now < *at);
         if is_restart {
@@ -52,15 +52,15 @@ impl Rate {
     }
 }
 
-/// What of a report is still asked for once the job's record has taken it.
+/// The parts of a report that are still needed after the job's record has taken the report.
 struct Said {
-    /// Orders are given in the version of the report that they answer.
+    /// Protocol version of the report; orders are given in the same version.
     version: u32,
     state: NodeState,
     checkpoint: Option<CheckpointReport>,
     notice: Option<Notice>,
     rendezvous: Option<Rendezvous>,
-    /// The numbers of the samples in it.
+    /// The sequence numbers of the report's samples.
     samples: Range<u64>,
 }
 
@@ -75,7 +75,8 @@ impl Actor {
         bound(&mut report);
         let without_promise = Said::of(&report).neutral();
         if self.journal.poison().is_some() {
-            // Nothing can be stored, so nothing is acknowledged; but we are here, and healthy jobs go on.
+            // Nothing can be stored, so nothing is acknowledged. The answer shows that the control plane
+            // lives, so healthy jobs go on.
             let _ = reply.send(Ok(without_promise));
             return;
         }
@@ -86,7 +87,7 @@ impl Actor {
         let looks = self.looks.clone();
         batch.answers.push(Box::new(move |committed| match (committed, staying) {
             (Ok(()), Some(staying)) => Actor::answer_end(&looks, staying, orders, reply),
-            // The supervisor may have given up.
+            // The supervisor may have given up waiting.
             (Ok(()), None) => drop(reply.send(Ok(orders))),
             (Err(_), _) => drop(reply.send(Ok(without_promise))),
         }));
@@ -120,7 +121,7 @@ impl Actor {
         Orders { report_within_ms: u64::try_from(within.as_millis()).ok(), ..self.orders((job, attempt, index), &said) }
     }
 
-    /// Brings up to date what follows from all reports of a job, once for all that came since its row was last written.
+    /// Updates what depends on all reports of a job, once for all reports since its row was last written.
     pub(super) fn summarise_reports(&mut self, now: Timestamp) {
         for job in self.rows.jobs.clone() {
             let Some(record) = self.records.get_mut(&job).filter(|record| record.is_heard()) else { continue };
@@ -131,8 +132,9 @@ impl Actor {
         }
     }
 
-    /// A machine that is about to go drains by then: its jobs save just in time, and go on elsewhere. That hits everybody there,
-    /// so a notice counts only where supervisors were told to look for some: ranks have none to give.
+    /// Drains a node that is about to leave, so that its jobs save just in time and go on elsewhere. The
+    /// drain affects every job on the node, so a notice counts only if supervisors were told to look for one;
+    /// ranks can't give one.
     fn take_notice(
         &mut self,
         now: Timestamp,
@@ -171,7 +173,7 @@ impl Actor {
         }
     }
 
-    /// Tells the engine what is new about a share.
+    /// Passes a change of a share's state on to the engine.
     fn follow_share(
         &mut self,
         now: Timestamp,
@@ -192,7 +194,7 @@ impl Actor {
             warn!(%job, %refusal, "a supervisor's report doesn't fit");
         }
         self.follow_trouble(now, (job, node), state);
-        // What it waited for is no reason any more.
+        // The reason for waiting no longer applies.
         let has_waited = self.waits.remove(&(job, attempt)).is_some();
         let runs = has_waited && matches!(state, NodeState::Running { .. });
         if let Some(record) = self.records.get_mut(&job).filter(|_| runs) {
@@ -200,7 +202,7 @@ impl Actor {
         }
     }
 
-    /// What its launcher has to know to say whether a supervisor is to stay for now although its ranks have ended.
+    /// Returns what the launcher needs to decide whether a supervisor stays although its ranks have ended.
     fn staying(&self, (job, attempt, node): (JobId, AttemptNumber, NodeName)) -> (PathBuf, bool) {
         let current = self.engine.job(job).and_then(|job| job.attempt()).filter(|current| current.number == attempt);
         let is_live = |state: &ShareState| !matches!(state, ShareState::Ended(_));
@@ -208,7 +210,7 @@ impl Actor {
         (self.share_folder(job, attempt, node.as_str()), is_gang_over)
     }
 
-    /// A node on which ranks can't be started is unwell, until some are.
+    /// Marks a node as unwell when ranks can't be started there, until ranks start there again.
     fn follow_trouble(&mut self, now: Timestamp, (job, node): (JobId, NodeId), state: &NodeState) {
         let Ok(name) = NodeName::new(&self.node_name(node)) else { return };
         match state {
@@ -222,14 +224,15 @@ impl Actor {
         }
     }
 
-    /// What a supervisor is to do next, by the state after its report.
+    /// Returns a supervisor's orders, from the state after its report.
     fn orders(&self, (job, attempt, index): (JobId, AttemptNumber, usize), said: &Said) -> Orders {
         let live = self.engine.job(job);
         let current = live.and_then(|job| job.attempt()).filter(|current| current.number == attempt);
         let stop = live.zip(current).and_then(|(job, attempt)| self.stop_order(job, attempt));
         let record = self.records.get(&job).and_then(|record| record.last_attempt());
         let taken = record.and_then(|attempt| attempt.shares.get(index)).map(|share| share.samples_stored);
-        // What waits for its commit is acknowledged by a later answer: this one may come before it.
+        // Samples that wait for their commit are acknowledged by a later answer, since this one may precede
+        // the commit.
         let unsaved = self.rows.unsaved.get(&(job, attempt.0, index)).copied();
         let master = record.and_then(|attempt| attempt.shares.first()?.report.as_ref());
         Orders {
@@ -251,8 +254,8 @@ impl Actor {
         Some(StopOrder { grace_ms, reason })
     }
 
-    /// From being told to stop to SIGKILL: a job's own grace, unless a node of its goes before that, or what it was asked to
-    /// save is durable and nothing is left to wait for.
+    /// Returns the time between a stop order and SIGKILL: the job's grace period, or less if one of its nodes
+    /// leaves sooner or the requested checkpoint is durable already.
     fn grace_of(&self, job: &Job, attempt: &Attempt) -> Duration {
         let grace = job.spec.checkpoint.grace;
         if attempt.has_saved(job.checkpoint_at) {
@@ -277,7 +280,7 @@ impl Said {
         }
     }
 
-    /// Go on, nothing is acknowledged.
+    /// Returns orders to go on, which acknowledge nothing.
     fn neutral(&self) -> Orders {
         Orders {
             version: self.version,
@@ -290,7 +293,7 @@ impl Said {
         }
     }
 
-    /// The attempt is over: whatever still runs of it is to stop at once, and nobody waits for its figures.
+    /// Returns orders for an attempt that is over: stop all its ranks at once, and keep none of its samples.
     fn stale(&self) -> Orders {
         let reason = "the attempt is over".to_owned();
         Orders {

@@ -1,9 +1,10 @@
-//! The thread that removes what the configuration says is old enough. It works through a plan slowly, so that neither the disk nor
-//! the control thread notices, and may hang on a file system without hurting anybody. What it finds it doesn't remember: a
-//! pass that was cut short is gone on with by the next one, after a restart too.
+//! The thread that removes data older than the configured ages. It works through a plan slowly, so that
+//! neither the disk nor the control thread is loaded, and may hang on a file system without hurting anybody
+//! . It keeps no durable progress: the next pass, even after a restart, goes on where a pass was cut
+//! short.
 //!
-//! Files go only after the job's durable record says so; rows are removed by the control thread, which asks again in the same
-//! transaction whether the job has ended.
+//! Files are removed only after the job's durable record says so. The control thread removes rows, and checks
+//! again in the same transaction whether the job has ended.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, Bytes, JobId, Timestamp, with_causes};
 use gangline_execution::launcher::{Launcher, Presence};
+use gangline_specs::config::Retention;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
 use tracing::{debug, info, warn};
 
@@ -22,7 +24,6 @@ use super::batch::Batch;
 use super::clock::Stopwatch;
 use super::handle::Request;
 use super::launch::share_folder;
-use crate::config::Retention;
 use crate::db::{self, Reader};
 use crate::model::{Removal, next_curve, read_clock, read_kept, sampled_attempts};
 use crate::retention::{
@@ -30,25 +31,25 @@ use crate::retention::{
     points_to_remove, read_job_folder,
 };
 
-/// The first pass comes so long after the start: that has enough to do.
+/// Time from the start to the first pass; a start is busy enough.
 const FIRST_AFTER: Duration = Duration::from_mins(1);
-/// Files removed in one go,
+/// Files removed in one burst.
 const FILES_PER_BURST: u32 = 50;
-/// and the pause after them: 500 a second at most.
+/// Pause after a burst; the two limits allow 500 files a second at most.
 const BURST_PAUSE: Duration = Duration::from_millis(100);
-/// From one look for curves of ended jobs that aren't packed yet to the next.
+/// Time between two searches for unpacked curves of ended jobs.
 const PACK_EVERY: Duration = Duration::from_mins(1);
-/// Removals that are asked of the control thread at once,
+/// Removals sent to the control thread in one request.
 const REMOVALS_PER_SLICE: usize = 100;
-/// and the pause after them.
+/// Pause after each such request.
 const SLICE_PAUSE: Duration = Duration::from_millis(50);
-/// A difference from the system's clock that is worth telling.
+/// The smallest difference from the system's clock that is logged.
 const LAG_TOLD: Duration = Duration::from_hours(24);
 
 /// Why a pass ended early.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
-    /// The service stops.
+    /// The service is stopping.
     #[error("the control plane stops")]
     Stopping,
     /// The journal has failed.
@@ -64,11 +65,11 @@ impl From<db::Error> for Ended {
     }
 }
 
-/// Whom a pass asks.
+/// The services that a pass needs from outside.
 pub(super) trait Surroundings {
-    /// Has the control thread carry these out; when this returns they are durable.
+    /// Has the control thread carry out removals; they are durable when this returns.
     fn remove(&mut self, removals: Vec<Removal>) -> Result<(), Ended>;
-    /// Waits, unless the service stops.
+    /// Pauses, or returns an error if the service stops.
     fn rest(&mut self, pause: Duration) -> Result<(), Ended>;
 }
 
@@ -76,7 +77,7 @@ pub(super) trait Surroundings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) files: Removed,
-    /// Jobs that lost files.
+    /// Number of jobs that lost files.
     pub(super) jobs_with_files: u64,
     pub(super) points: u64,
     pub(super) curves: u64,
@@ -86,23 +87,23 @@ pub(super) struct Outcome {
     pub(super) failure: Option<String>,
 }
 
-/// See the module.
+/// The state of the retention thread.
 pub(super) struct Sweeper {
     pub(super) folder: PathBuf,
     pub(super) policy: Retention,
     pub(super) launcher: Arc<dyn Launcher>,
     pub(super) reader: Reader,
-    /// No curve before this job's is due any more.
+    /// The first job whose curve may still be due for removal.
     pub(super) curves_from: JobId,
-    /// No checkpoints of a job before this one are due any more.
+    /// The first job whose checkpoints may still be due for removal.
     pub(super) checkpoints_from: JobId,
-    /// What couldn't be removed by the last pass, which was told.
+    /// The last pass's failure, already logged.
     pub(super) told: Option<String>,
-    /// Why the last pass ended early, which was told.
+    /// Why the last pass ended early, already logged.
     pub(super) told_end: Option<String>,
 }
 
-/// The channel to the control thread, and the end of it all.
+/// The real surroundings: the channel to the control thread, and the stop signal.
 struct Service {
     requests: SyncSender<Request>,
     stop: Receiver<()>,
@@ -127,7 +128,8 @@ impl Surroundings for Service {
     }
 }
 
-/// The thread, until the other end of `stop` is dropped. `last_seen`: the last time that is known from before this start.
+/// Runs the thread until the other end of `stop` is dropped. `last_seen` is the last time known from before
+/// this start.
 pub(super) fn run(
     mut sweeper: Sweeper,
     (wall, last_seen): (fn() -> Timestamp, Timestamp),
@@ -168,14 +170,14 @@ pub(super) fn run(
     }
 }
 
-/// What is noted counts; before anything was, the last time that the journal has from before this start. A folder without a past has
-/// nothing to lose.
+/// Returns the time at which the cautious clock starts: the stored one, or else the journal's last time
+/// before this start. A folder without a past has nothing to lose and takes the wall clock.
 pub(super) fn first_time(noted: Option<Timestamp>, last_seen: Timestamp, wall: Timestamp) -> Timestamp {
     noted.unwrap_or(if last_seen == Timestamp::EPOCH { wall } else { last_seen })
 }
 
 impl Sweeper {
-    /// Removes what is due, and says what that was.
+    /// Removes data that is due, and logs what was removed.
     pub(super) fn pass(&mut self, now: Timestamp, service: &mut dyn Surroundings) -> Result<(), Ended> {
         let mut outcome = Outcome::default();
         let ended = self.remove_due(now, service, &mut outcome);
@@ -183,7 +185,7 @@ impl Sweeper {
         ended
     }
 
-    /// Removes what is due.
+    /// Removes data that is due.
     pub(super) fn remove_due(
         &mut self,
         now: Timestamp,
@@ -251,7 +253,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// The files of a job's attempts, as far as its durable record says that they are removed.
+    /// Removes the files of a job's attempts, as far as its durable record says that they are removed.
     fn remove_attempts(
         &self,
         jobs: &OwnedFd,
@@ -269,7 +271,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// An attempt's folder, unless something of it is still about.
+    /// Removes an attempt's folder, unless a supervisor may still use it.
     fn remove_attempt(
         &self,
         jobs: &OwnedFd,
@@ -286,7 +288,7 @@ impl Sweeper {
         remove_tree(jobs, job, &name, service, outcome)
     }
 
-    /// Why a folder has to stay although its attempt is over.
+    /// Returns why a folder must stay although its attempt is over.
     fn still_about(&self, jobs: &OwnedFd, job: JobId, attempt: AttemptNumber) -> Option<String> {
         let folder = open_folder(jobs, &name_of(job)).and_then(|job| open_folder(&job, &name_of(attempt))).ok()?;
         for (node, _) in crate::retention::names(&folder).ok()?.into_iter().filter(|(_, is_folder)| *is_folder) {
@@ -313,7 +315,7 @@ impl Sweeper {
         service: &mut dyn Surroundings,
         outcome: &mut Outcome,
     ) -> Result<(), Ended> {
-        // The job may have been given its record back by a restore; and one that has one may not have ended.
+        // A restore may have brought the job's record back; then the job may not have ended.
         let is_live = self.reader.read(|transaction| read_kept(transaction, due.job));
         if is_live?.is_some_and(|kept| kept.ended_at.is_none()) {
             return Ok(());
@@ -327,13 +329,13 @@ impl Sweeper {
         Ok(())
     }
 
-    /// What is durable says so.
+    /// Reports whether the job has ended by its durable record.
     pub(super) fn has_ended(&self, job: JobId) -> Result<bool, Ended> {
         let kept = self.reader.read(|transaction| read_kept(transaction, job))?;
         Ok(kept.is_some_and(|kept| kept.ended_at.is_some()))
     }
 
-    /// Takes out the points of a job's curve that needn't stay.
+    /// Removes the points of a job's curve that the policy doesn't keep.
     fn thin(&self, job: JobId, service: &mut dyn Surroundings, outcome: &mut Outcome) -> Result<(), Ended> {
         let mut points = 0;
         for (attempt, has_others) in self.reader.read(|transaction| sampled_attempts(transaction, job))? {
@@ -360,7 +362,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// The records of jobs that belong together, and what is left of their curves.
+    /// Removes the records of a range of jobs, and the rest of their curves.
     fn remove_records(
         &self,
         jobs: std::ops::Range<JobId>,
@@ -380,7 +382,7 @@ impl Sweeper {
         service.remove(vec![Removal::Jobs { jobs }])
     }
 
-    /// What ended a pass early is told when it is new. An error if the service stops.
+    /// Logs why a pass ended early, if the reason is new. Returns an error if the service stops.
     fn tell_end(&mut self, passed: Result<(), Ended>) -> Result<(), Ended> {
         let why = match passed {
             Ok(()) => None,
@@ -394,7 +396,7 @@ impl Sweeper {
         Ok(())
     }
 
-    /// One line for a pass, and one for what can't be removed when that is new.
+    /// Logs one line for a pass, and one for a failure if that is new.
     fn tell(&mut self, outcome: &Outcome) {
         let Outcome { files, jobs_with_files, points, curves, records, checkpoints, failure } = outcome;
         if files.entries + points + records + checkpoints > 0 {
@@ -410,7 +412,7 @@ impl Sweeper {
     }
 }
 
-/// A file or folder in a job's folder.
+/// Removes a file or folder from a job's folder.
 fn remove_tree(
     jobs: &OwnedFd,
     job: JobId,
@@ -431,7 +433,7 @@ fn remove_tree(
         })
     };
     let mut walk = Walk::removing(&mut ask);
-    // Its error is what was asked for.
+    // Fails only if `ask` stopped the walk; `ended` then holds the reason.
     let _ = walk.tree(folder.as_fd(), name);
     let (removed, failure) = (walk.removed, walk.failure);
     outcome.files.add(removed);
@@ -441,24 +443,24 @@ fn remove_tree(
     ended.map_or(Ok(()), Err)
 }
 
-/// A job's folder goes when nothing is in it, but for that of the last job.
+/// Removes a job's folder if it is empty, except the last job's folder.
 fn tidy_job(jobs: &OwnedFd, job: JobId, last_folder: Option<JobId>) {
     let Ok(found) = read_job_folder(jobs, job) else { return };
     if found.attempts.is_empty()
         && let Ok(folder) = open_folder(jobs, &name_of(job))
     {
-        // What can't be removed now is tried again when something else in it goes.
+        // A mark that can't be removed now is tried again with the next removal in this folder.
         for (_, mark) in &found.marks {
             let _ = unlinkat(&folder, mark, AtFlags::empty());
         }
     }
     if last_folder != Some(job) {
-        // One that isn't empty stays.
+        // Fails if the folder isn't empty, which then stays.
         let _ = unlinkat(jobs, name_of(job), AtFlags::REMOVEDIR);
     }
 }
 
-/// Notes in the folder of a job that isn't known since when that is so.
+/// Notes in the folder of an unknown job since when the job is unknown.
 fn mark_unknown(jobs: &OwnedFd, job: JobId, now: Timestamp, outcome: &mut Outcome) {
     let name = name_of(format!("{UNKNOWN_SINCE}{}", now.unix_nanos()));
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -470,7 +472,7 @@ fn mark_unknown(jobs: &OwnedFd, job: JobId, now: Timestamp, outcome: &mut Outcom
 }
 
 impl Actor {
-    /// Takes rows out with the next commit, which is at once.
+    /// Removes rows with the next commit, which follows at once.
     pub(super) fn remove(&mut self, removals: Vec<Removal>, reply: SyncSender<bool>, batch: &mut Batch) {
         if self.journal.poison().is_none() {
             self.rows.removals.extend(removals);

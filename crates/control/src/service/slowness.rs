@@ -1,5 +1,7 @@
-//! Ranks that hold up the others, found by what all ranks of a gang say of their work over the same stretch of time, and what
-//! becomes of that: a note, and of a job that wishes so, that it leaves the node.
+//! Stragglers: ranks that hold up the others, found by comparing the work of all ranks of a gang over the
+//! same stretch of time. A straggler is noted, and a job that asks for it leaves the straggler's node.
+
+mod straggler;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,19 +9,19 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, JobId, NodeName, Timestamp};
 use gangline_execution::protocol::Work;
 use gangline_orchestration::Event;
-use gangline_telemetry::{RankWork, Slowness, Straggler, stragglers};
 use tracing::debug;
 
 use super::actor::Actor;
 use super::batch::Batch;
 use crate::model::{JobRecord, StragglerRecord};
+use straggler::{RankWork, Slowness, Straggler, stragglers};
 
-/// The stretch that is looked at: long enough for many steps, short enough to tell soon.
+/// The shortest stretch: long enough for many steps, short enough to report soon.
 const STRETCH_MIN: Duration = Duration::from_secs(5);
-/// Steps that every rank must have made in it, or it goes on.
+/// Steps that every rank must make within a stretch; until then the stretch goes on.
 const STEPS_MIN: u64 = 20;
 
-/// Where the stretch began.
+/// The start of the current stretch, with the ranks' work until then.
 #[derive(Debug)]
 pub(super) struct Stretch {
     attempt: u32,
@@ -28,7 +30,8 @@ pub(super) struct Stretch {
 }
 
 impl Actor {
-    /// Looks for stragglers of a job once enough steps were made since the last look, and notes a change.
+    /// Looks for stragglers of a job once its ranks have made enough steps since the last look, and records
+    /// changes.
     pub(super) fn look_for_stragglers(&mut self, now: Timestamp, job: JobId) {
         let Some(record) = self.records.get_mut(&job) else { return };
         let Some((attempt, work)) = work_of(record) else { return };
@@ -48,7 +51,7 @@ impl Actor {
         let before = record.attempts.last().map(|attempt| attempt.stragglers.clone()).unwrap_or_default();
         let found: Vec<StragglerRecord> =
             stragglers(&ranks).iter().map(|straggler| told(straggler, &work[&straggler.rank].0)).collect();
-        // One look may be bad luck; and what waits for data is slow elsewhere too.
+        // One finding may be chance; and a rank that waits for data would be slow on other nodes too.
         let lasts = |one: &&StragglerRecord| !one.is_data && before.iter().any(|other| other.rank == one.rank);
         if let Some(slow) = found.iter().find(lasts) {
             self.evictions.insert(job, (AttemptNumber(attempt), slow.node.clone()));
@@ -58,7 +61,7 @@ impl Actor {
         }
     }
 
-    /// Tells the engine of stragglers that were seen, if their jobs wish to be rid of such nodes.
+    /// Reports stragglers to the engine, for jobs that want to leave such nodes.
     pub(super) fn evict_stragglers(&mut self, now: Timestamp, batch: &mut Batch) {
         for (job, (attempt, node)) in std::mem::take(&mut self.evictions) {
             let wishes = self.engine.job(job).is_some_and(|job| job.spec.recovery.evicts_stragglers);
@@ -71,10 +74,10 @@ impl Actor {
     }
 }
 
-/// By rank: its node, and what it has done.
+/// For each rank: its node and its work so far.
 type RanksWork = BTreeMap<u32, (String, Work)>;
 
-/// The node and the work of each rank, if all of the gang have reported.
+/// Returns the attempt with the node and work of each rank, if all ranks of the gang have reported.
 fn work_of(record: &JobRecord) -> Option<(u32, RanksWork)> {
     let attempt = record.attempts.last().filter(|attempt| attempt.ended_at.is_none())?;
     let mut work = BTreeMap::new();

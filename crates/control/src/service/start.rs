@@ -9,6 +9,7 @@ use std::thread::{Builder, JoinHandle};
 use gangline_base::{JobId, NodeName, SweepId, Timestamp};
 use gangline_execution::launcher::{IDENTITY_FILE, Launcher};
 use gangline_orchestration::{Engine, Event, Limits, Location, NodeSpec, NodeStatus, Refusal, ShareState};
+use gangline_specs::config::{self, ConfigError};
 use tracing::{info, warn};
 
 use super::actor::Actor;
@@ -24,39 +25,39 @@ use super::survey::{self, Surveyed};
 use super::troubles::Troubles;
 use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
-use crate::config::{self, ConfigError};
 use crate::db::{self, Journal, Reader, Recovered, Sequence};
 use crate::model::{JobRecord, Repair, SweepRecord, live_jobs, read_job, unless_damaged};
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The journal can't be used.
+    /// The journal can't be opened or read.
     #[error(transparent)]
     Journal(#[from] db::Error),
-    /// A journal body can't be read.
+    /// The body of a journal entry can't be decoded.
     #[error("journal entry {sequence} can't be read")]
     Body {
-        /// Which; 0 stands for the snapshot.
+        /// The entry's sequence number; 0 stands for the snapshot.
         sequence: u64,
-        /// Why.
+        /// The decoding error.
         source: codec::Error,
     },
-    /// A journal entry doesn't follow from those before it: a bug, or a journal put together by hand.
+    /// A journal entry doesn't follow from those before it: a bug, or a journal that was put together by
+    /// hand.
     #[error("journal entry {sequence} doesn't follow from those before it")]
     Replay {
-        /// Which.
+        /// The entry's sequence number.
         sequence: u64,
-        /// Why.
+        /// The engine's refusal.
         source: Refusal,
     },
-    /// The nodes are more than can be worked with.
+    /// There are more nodes than the limit.
     #[error(transparent)]
     Nodes(#[from] ConfigError),
-    /// The operating system gives no random number for the epoch.
+    /// The operating system provides no random number for the epoch.
     #[error("no random number for the epoch: {0}")]
     NoEpoch(getrandom::Error),
-    /// The service's threads can't be started.
+    /// A thread of the service can't be started.
     #[error("a thread can't be started")]
     Thread(#[source] std::io::Error),
 }
@@ -67,15 +68,15 @@ pub struct Service {
     handle: Handle,
     reader: Reader,
     thread: JoinHandle<()>,
-    /// Why the thread has ended, unless it was asked to.
+    /// Why the thread ended on its own, if it did.
     failure: Arc<OnceLock<String>>,
     launching: JoinHandle<()>,
     keeping: JoinHandle<()>,
-    /// Dropped, it stops the surveying thread.
+    /// Stops the surveying thread when dropped.
     surveying: Option<Sender<()>>,
-    /// Dropped, it stops the thread that removes what is old.
+    /// Stops the retention thread when dropped.
     sweeping: Sender<()>,
-    /// Dropped, it stops the auditing thread.
+    /// Stops the auditing thread when dropped.
     auditing: Sender<()>,
 }
 
@@ -83,7 +84,8 @@ impl Service {
     /// Opens the data folder and starts the service's threads.
     ///
     /// # Errors
-    /// [`StartError`]; nothing has been changed then, but a torn last journal entry may have been put aside.
+    /// [`StartError`]; nothing has changed then, except that a torn last journal entry may have been put
+    /// aside.
     pub fn start(options: Options) -> Result<Service, StartError> {
         let (requests, inbox) = sync_channel(REQUESTS_MAX);
         let (launches, gangs) = sync_channel(launch::LAUNCHES_MAX);
@@ -118,7 +120,7 @@ impl Service {
         let ended = Arc::clone(&failure);
         let run = move || {
             if let Err(cause) = actor.run(&inbox) {
-                // Nobody else sets it.
+                // Only this thread sets the value, so setting it can't fail.
                 let _ = ended.set(cause);
             }
         };
@@ -127,35 +129,37 @@ impl Service {
         Ok(Service { handle, reader, thread, failure, launching, keeping, surveying, sweeping, auditing })
     }
 
-    /// Whether the service's thread lives; once it doesn't, nothing is answered any more.
+    /// Reports whether the service's thread is alive. If it isn't, no request is answered any more.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.thread.is_finished()
     }
 
-    /// Why the service's thread has ended on its own: the journal can't be written, or what is durable can't be gone on with.
+    /// Returns why the service's thread ended on its own: the journal can't be written, or its durable
+    /// entries can't be resumed.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// The handle for requests.
+    /// Returns a handle for requests.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Reads the read models.
+    /// Returns a reader of the read models.
     #[must_use]
     pub fn reader(&self) -> Reader {
         self.reader.clone()
     }
 
-    /// Commits what is under way, writes a snapshot and ends. Supervisors and their ranks go on.
+    /// Commits pending changes, writes a snapshot and ends. Supervisors and their ranks go on.
     pub fn stop(self) {
         // Fails only if the thread has ended already.
         let _ = self.handle.requests.send(Request::Stop);
-        // They may be asking what doesn't answer, and have nothing to finish: they are told to stop and not waited for.
+        // These threads have nothing to finish and may hang on an unresponsive system: they are told to stop,
+        // not joined.
         drop((self.surveying, self.sweeping, self.auditing));
         if self.thread.join().is_err() {
             warn!("the control plane's thread had panicked");
@@ -169,7 +173,7 @@ impl Service {
     }
 }
 
-/// The thread that removes what is old, until what is returned is dropped.
+/// Starts the retention thread, which runs until the returned sender is dropped.
 fn sweep(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sender<()>> {
     let Options { folder, retention, launcher, clock, .. } = &actor.options;
     let sweeper = Sweeper {
@@ -188,14 +192,15 @@ fn sweep(actor: &Actor, requests: &SyncSender<Request>) -> std::io::Result<Sende
     Builder::new().name("retention".to_owned()).spawn(run).map(|_| stopper)
 }
 
-/// The records of all live jobs. One that the journal knows as live has one, but for damage.
+/// Reads the records of all live jobs. Each live job of the journal has one, unless a row is damaged.
 fn read_records(reader: &Reader, engine: &Engine) -> Result<Vec<JobRecord>, db::Error> {
     reader.read(|transaction| {
         let mut records = live_jobs(transaction)?;
         records.retain(|record| engine.job(record.id).is_some());
         let known: BTreeSet<JobId> = records.iter().map(|record| record.id).collect();
         for job in engine.jobs().filter(|job| !known.contains(&job.id)) {
-            // It had ended in an entry that was put aside, or its row is damaged: then it is made anew.
+            // If the job's end was in a journal entry that was put aside, or its row is damaged, its record
+            // is rebuilt.
             let found = unless_damaged(read_job(transaction, job.id))?.flatten();
             records.extend(found.map(|(record, _)| record));
         }
@@ -203,7 +208,7 @@ fn read_records(reader: &Reader, engine: &Engine) -> Result<Vec<JobRecord>, db::
     })
 }
 
-/// What to take out of read models that are ahead of a damaged journal.
+/// Returns the rows to remove from read models that are ahead of a damaged journal.
 fn repairs(engine: &Engine, last: Sequence) -> Vec<Repair> {
     let live = engine.jobs().map(|job| {
         let is_allocated = u32::from(job.attempt().is_some());
@@ -232,8 +237,8 @@ pub(super) fn replay(recovered: &Recovered, limits: Limits) -> Result<Engine, St
 }
 
 impl Actor {
-    /// Opens the data folder and brings everything in line with its journal. Gangs that are to be started, and what may block,
-    /// go to the `outlets`.
+    /// Opens the data folder and reconciles everything with its journal. Gangs to start and operations that
+    /// may block go to the `outlets`.
     pub(super) fn open(options: Options, outlets: Outlets, now: Timestamp) -> Result<Actor, StartError> {
         config::check(&options.nodes)?;
         let journal_folder = db::place_journal(&options.folder, &options.journal_folder)?;
@@ -241,7 +246,7 @@ impl Actor {
         Actor::resume(journal, recovered, options, UnderWay::nothing(outlets), now)
     }
 
-    /// Goes on with what a journal holds, and with what is under way besides.
+    /// Resumes from the journal's recovered state and the operations that are still under way.
     pub(super) fn resume(
         journal: Journal,
         recovered: Recovered,
@@ -254,7 +259,7 @@ impl Actor {
         }
         let engine = replay(&recovered, options.limits)?;
         let last_seen = engine.now();
-        // The system's clock may have been set back since.
+        // The system's clock may have been set back since the last entry.
         let now = now.max(last_seen);
         let stored = read_records(&journal.reader(), &engine)?;
         under_way.known.learn(&journal.reader());
@@ -297,13 +302,15 @@ impl Actor {
         }
         let with_folders = actor.jobs_with_folders();
         let given_out = actor.given_out(recovered.given_out, &with_folders)?;
-        // Before anything is written: what is damaged is told, and isn't written upon unawares.
+        // The audit runs before the first write, so that damage is reported before anything is written over
+        // it.
         actor.audit.begin(&actor.reader, given_out);
         actor.reconcile(stored, (given_out, with_folders), now)?;
         Ok(actor)
     }
 
-    /// Brings everything in line with the replayed engine: records, nodes, supervisors, and decisions a crash cut off.
+    /// Reconciles everything with the replayed engine: records, nodes, supervisors, and decisions that a
+    /// crash cut off.
     fn reconcile(
         &mut self,
         stored: Vec<JobRecord>,
@@ -362,7 +369,7 @@ impl Actor {
         }
     }
 
-    /// The queues are what the configuration says.
+    /// Replaces the engine's queues with the configured ones.
     fn reconcile_sharing(&mut self, now: Timestamp, batch: &mut Batch) {
         if *self.engine.configuration() == self.options.sharing {
             return;
@@ -377,7 +384,8 @@ impl Actor {
         }
     }
 
-    /// Nodes are what the configuration says; one it no longer names takes nothing new.
+    /// Updates the engine's nodes from the configuration; a node that is no longer configured takes no new
+    /// jobs.
     fn reconcile_nodes(&mut self, now: Timestamp, batch: &mut Batch) {
         let configured: Vec<NodeSpec> = self
             .options
@@ -397,7 +405,8 @@ impl Actor {
             .map(|node| (node.spec.name.clone(), (node.spec.clone(), node.status)))
             .collect();
         let mut events = Vec::new();
-        // A rack may have moved with all its nodes: they leave the old place before the first is in the new one.
+        // A rack may have moved with all its nodes: all of them leave the old place before the first joins
+        // the new one.
         for spec in &configured {
             if let Some((old, _)) = known.get(&spec.name).filter(|(old, _)| old.location != spec.location)
                 && old.location != Location::default()
@@ -431,7 +440,8 @@ impl Actor {
         }
     }
 
-    /// Every supervisor of a live attempt gets its lease anew; one that a crash kept from being started is started.
+    /// Renews the lease of every live attempt's supervisor, and starts supervisors that a crash kept from
+    /// being started.
     fn reattach(&mut self, now: Timestamp, batch: &mut Batch) {
         let mut gangs = Vec::new();
         for job in self.engine.jobs() {

@@ -1,7 +1,8 @@
-//! Nodes as the launcher's own system sees them, asked again and again by a thread that may wait: which there are, which of
-//! them take nothing new or are gone, and what others hold of them.
+//! Surveys of the launcher's own system, repeated by a thread that may block: the nodes it has, the nodes
+//! that are closed or gone, and their external usage.
 //!
-//! While that system is silent all stays as it was. What changes is an event in the journal, so a restart knows it.
+//! While that system doesn't answer, all nodes stay as they were. Changes are events in the journal,
+//! so a restart knows them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,39 +11,40 @@ use std::time::{Duration, Instant};
 
 use gangline_base::{AcceleratorKind, Money, NodeName, PoolName, Timestamp, with_causes};
 use gangline_execution::launcher::{Launcher, Openness, SurveyedNode};
-use gangline_orchestration::{Event, Location, Node, NodeCapacity, NodeSpec, NodeStatus, Outside};
+use gangline_orchestration::{Event, ExternalUsage, Location, Node, NodeCapacity, NodeSpec, NodeStatus};
+use gangline_specs::config::NodeConfig;
 use tracing::{info, warn};
 
 use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::Request;
-use crate::config::NodeConfig;
 
-/// Between two surveys.
+/// Time between two surveys.
 const SURVEY_INTERVAL: Duration = Duration::from_millis(500);
-/// A survey that takes long is made so much less often: it takes at most a tenth of the time.
+/// A survey that takes long is followed by a pause of this many times its duration, so that surveys take at
+/// most a tenth of the time, but at most [`PAUSE_MAX`].
 const REST_TIMES: u32 = 9;
-/// The longest pause while the system doesn't answer.
+/// The longest pause between two surveys.
 const PAUSE_MAX: Duration = Duration::from_secs(8);
 
-/// That nodes come from the launcher.
+/// Options for nodes that come from the launcher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SurveyOptions {
     /// The price of an accelerator-hour on nodes whose kind isn't on the price list.
     pub price_per_hour: Option<Money>,
 }
 
-/// What is known of surveyed nodes beside what the engine knows.
+/// What surveys say about nodes beyond the engine's state.
 #[derive(Debug, Default)]
 pub(super) struct Surveyed {
-    /// Why nodes take nothing new.
+    /// Why each of these nodes takes no new jobs.
     because: BTreeMap<NodeName, String>,
-    /// Why there is no survey at the moment.
+    /// Why surveys fail at the moment.
     silence: Option<String>,
 }
 
 impl Surveyed {
-    /// What is to be said of a node: why it takes nothing, and that this isn't certain.
+    /// Returns why a node takes no new jobs, and a note if that may be out of date.
     pub(super) fn reason(&self, node: &NodeName) -> Option<String> {
         let silence = self.silence.as_ref().map(|silence| format!("as it was last seen ({silence})"));
         let reasons: Vec<String> = self.because.get(node).cloned().into_iter().chain(silence).collect();
@@ -50,13 +52,13 @@ impl Surveyed {
     }
 }
 
-/// The surveying thread, until the other end of `stop` is dropped.
+/// Runs the surveying thread until the other end of `stop` is dropped.
 pub(super) fn run(launcher: &Arc<dyn Launcher>, stop: &Receiver<()>, service: &SyncSender<Request>) {
     let mut failures = 0_u32;
     loop {
         let began = Instant::now();
         let survey = match launcher.survey() {
-            // It has no nodes of its own to tell of.
+            // This launcher has no nodes of its own.
             Ok(None) => return,
             Ok(Some(nodes)) => Ok(nodes),
             Err(failure) => Err(with_causes(&failure)),
@@ -75,7 +77,7 @@ pub(super) fn run(launcher: &Arc<dyn Launcher>, stop: &Receiver<()>, service: &S
 }
 
 impl Actor {
-    /// Before the first survey, nodes are what they were: the engine's.
+    /// Returns the engine's nodes, which are used until the first survey.
     pub(super) fn nodes_of_last_life(&self) -> Vec<NodeConfig> {
         let known = |node: &Node| NodeConfig {
             name: node.spec.name.clone(),
@@ -125,7 +127,7 @@ impl Actor {
         }
         let gone: Vec<NodeName> = self.engine.cluster().nodes().map(|node| node.spec.name.clone()).collect();
         for name in gone.into_iter().filter(|name| !listed.contains_key(name)) {
-            let outside = Outside { is_closed: true, ..self.outside_of(&name) };
+            let outside = ExternalUsage { is_closed: true, ..self.outside_of(&name) };
             self.surveyed.because.insert(name.clone(), "it isn't listed any more".to_owned());
             self.observe(now, &name, outside, batch);
         }
@@ -134,7 +136,7 @@ impl Actor {
         }
     }
 
-    /// Brings one node in line with what was seen of it.
+    /// Updates the engine from what a survey says about one node.
     fn follow_node(&mut self, now: Timestamp, name: NodeName, seen: &SurveyedNode, batch: &mut Batch) {
         let known = self.engine.node_id(&name).and_then(|id| self.engine.cluster().node(id));
         let known = known.map(|node| (node.id, node.spec.clone(), node.status == NodeStatus::Lost));
@@ -152,7 +154,7 @@ impl Actor {
                 self.apply_seen(now, Event::NodeLost { node: *id }, batch);
                 false
             }
-            // One that was never there, or is lost already, comes when it is well.
+            // An unreachable node that the engine doesn't know, or takes for lost, joins once it is well.
             (Openness::Down { .. }, _) | (Openness::Silent { .. }, None | Some((_, _, true))) => false,
             _ => true,
         };
@@ -163,7 +165,8 @@ impl Actor {
         self.configure_node(&spec, seen);
         let is_same = known.as_ref().is_some_and(|(_, old, is_lost)| *old == spec && !is_lost);
         if !is_same {
-            // A rack may have moved with all its nodes: they leave the old place before the first is in the new one.
+            // A rack may have moved with all its nodes: all of them leave the old place before the first
+            // joins the new one.
             let moved =
                 known.filter(|(_, old, _)| old.location != spec.location && old.location != Location::default());
             if let Some((_, old, _)) = moved {
@@ -173,7 +176,7 @@ impl Actor {
             self.apply_seen(now, Event::NodeJoined(spec), batch);
         }
         let taken = seen.taken;
-        let outside = Outside {
+        let outside = ExternalUsage {
             is_closed: because.is_some(),
             accelerators: taken.accelerators,
             cpus: taken.cpus,
@@ -197,7 +200,7 @@ impl Actor {
         }
     }
 
-    /// What of a node isn't the engine's business: where it is reached, and what it costs.
+    /// Updates the node's address and price, which the engine doesn't keep.
     fn configure_node(&mut self, spec: &NodeSpec, seen: &SurveyedNode) {
         let config = NodeConfig {
             name: spec.name.clone(),
@@ -214,12 +217,12 @@ impl Actor {
         }
     }
 
-    fn outside_of(&self, name: &NodeName) -> Outside {
+    fn outside_of(&self, name: &NodeName) -> ExternalUsage {
         let node = self.engine.node_id(name).and_then(|id| self.engine.cluster().node(id));
-        node.map(|node| node.standing.outside).unwrap_or_default()
+        node.map(|node| node.condition.outside).unwrap_or_default()
     }
 
-    fn observe(&mut self, now: Timestamp, name: &NodeName, outside: Outside, batch: &mut Batch) {
+    fn observe(&mut self, now: Timestamp, name: &NodeName, outside: ExternalUsage, batch: &mut Batch) {
         if let Some(node) = self.engine.node_id(name).filter(|_| self.outside_of(name) != outside) {
             self.apply_seen(now, Event::NodeObserved { node, outside }, batch);
         }

@@ -1,7 +1,8 @@
-//! Sweeps: submitted and cancelled whole, and their jobs' metrics.
+//! Sweeps: submitted and cancelled as a whole, and the metrics of their jobs.
 
 use std::sync::Arc;
 
+use gangline_api as api;
 use gangline_base::{AttemptNumber, JobId, Step, Submitter, SweepId, SweepSpec, Timestamp};
 use gangline_orchestration::Event;
 use tracing::debug;
@@ -10,21 +11,20 @@ use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
 use crate::model::{SampleRow, SweepRecord};
-use crate::wire;
 
 impl Actor {
-    /// Takes all its jobs in, or none.
+    /// Submits all jobs of a sweep, or none.
     pub(super) fn submit_sweep(
         &mut self,
         now: Timestamp,
         sweep: SweepSpec,
         batch: &mut Batch,
-    ) -> Result<wire::SweepSubmitted, Error> {
+    ) -> Result<api::SweepSubmitted, Error> {
         self.refuse_if_full(sweep.stored_bytes(), batch)?;
         let id = SweepId(self.engine.next_job_id());
         let (shared, records) = SweepRecord::with_jobs(id, &sweep, now);
         let jobs: Vec<JobId> = records.iter().map(|record| record.id).collect();
-        let submitted = wire::SweepSubmitted {
+        let submitted = api::SweepSubmitted {
             sweep: id.to_string(),
             name: sweep.job.name.clone(),
             queue: sweep.job.queue.to_string(),
@@ -44,14 +44,14 @@ impl Actor {
         }
     }
 
-    /// Cancels what is left of a sweep.
+    /// Cancels the unfinished jobs of a sweep.
     pub(super) fn cancel_sweep(
         &mut self,
         now: Timestamp,
         sweep: SweepId,
         by: Submitter,
         batch: &mut Batch,
-    ) -> Result<wire::CancelSweepAnswer, Error> {
+    ) -> Result<api::CancelSweepAnswer, Error> {
         let jobs: Vec<JobId> = self.engine.sweep_jobs(sweep).map(|job| job.id).collect();
         for job in &jobs {
             if let Some(record) = self.records.get_mut(job) {
@@ -60,14 +60,14 @@ impl Actor {
         }
         self.apply(now, Event::SweepCancelRequested { sweep, by }, batch)?;
         self.rows.jobs.extend(jobs.iter().copied());
-        let answer = |job: JobId| wire::CancelAnswer {
+        let answer = |job: JobId| api::CancelAnswer {
             job: job.to_string(),
-            state: self.records.get(&job).map_or(wire::JobState::Cancelled, |record| record.state),
+            state: self.records.get(&job).map_or(api::JobState::Cancelled, |record| record.state.into()),
         };
-        Ok(wire::CancelSweepAnswer { sweep: sweep.to_string(), jobs: jobs.into_iter().map(answer).collect() })
+        Ok(api::CancelSweepAnswer { sweep: sweep.to_string(), jobs: jobs.into_iter().map(answer).collect() })
     }
 
-    /// Tells the engine what the gang's first node measured at rungs that the job had not reported at.
+    /// Passes on to the engine the metric that the gang's first node measured at each rung the job reaches.
     pub(super) fn report_metrics(
         &mut self,
         now: Timestamp,

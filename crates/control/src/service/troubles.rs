@@ -1,4 +1,5 @@
-//! What is wrong on the platform's own side, node by node: shown until it is over, and no job's fault.
+//! Problems on the platform's own side, by node: shown until they are over, and never counted as a job's
+//! fault.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,30 +7,30 @@ use std::time::Duration;
 use gangline_base::{NodeName, Timestamp};
 use tracing::{info, warn};
 
-/// What hasn't been seen for so long isn't said any more.
+/// Problems not seen for this long are no longer shown.
 const KEPT: Duration = Duration::from_mins(10);
 
-/// What doesn't work.
+/// The operation that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// Starting supervisors.
     Launch,
     /// Starting ranks.
     Ranks,
-    /// Looking after supervisors.
+    /// Checking on supervisors.
     Look,
-    /// Killing what a supervisor left.
+    /// Killing the processes that a supervisor left behind.
     Remains,
 }
 
-/// See the module.
+/// The current problems, by node and kind.
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
     of: BTreeMap<(NodeName, Kind), (Timestamp, String)>,
 }
 
 impl Troubles {
-    /// Something doesn't work on a node, or still doesn't.
+    /// Notes a problem on a node, new or continuing.
     pub(super) fn note(&mut self, now: Timestamp, node: &NodeName, kind: Kind, text: String) {
         let known = self.of.insert((node.clone(), kind), (now, text.clone()));
         if known.is_none() {
@@ -37,24 +38,24 @@ impl Troubles {
         }
     }
 
-    /// It works again.
+    /// Removes a problem that is over.
     pub(super) fn clear(&mut self, node: &NodeName, kind: Kind) {
         if self.of.remove(&(node.clone(), kind)).is_some() {
             info!(%node, ?kind, "what was wrong on a node is over");
         }
     }
 
-    /// Forgets what hasn't been seen for long.
+    /// Forgets problems that have not been seen for long.
     pub(super) fn forget_old(&mut self, now: Timestamp) {
         self.of.retain(|_, (at, _)| now.since(*at) < KEPT);
     }
 
-    /// What is wrong on a node.
+    /// Returns a problem of the node, if it has one.
     pub(super) fn of_node(&self, node: &NodeName) -> Option<&str> {
         self.of.iter().find(|((of, _), _)| of == node).map(|(_, (_, text))| text.as_str())
     }
 
-    /// What is wrong at all, in a sentence.
+    /// Describes the first problem in a sentence, with the number of others.
     pub(super) fn summary(&self) -> Option<String> {
         let ((node, _), (_, text)) = self.of.first_key_value()?;
         let others = match self.of.len() {

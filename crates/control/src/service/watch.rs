@@ -1,6 +1,7 @@
-//! Noticing supervisors that are gone. Silence alone is not death: the launcher is asked, and only a supervisor
-//! that doesn't live any more is given up. One that lives but stays silent long after it should have stopped as an
-//! orphan is killed first, and so is what a lost one left behind, so that its devices are never used twice.
+//! Detection of lost supervisors. Silence alone is not death: the launcher is asked, and only a
+//! supervisor that isn't alive any more is given up. A supervisor that is alive but silent long after it
+//! should have stopped as an orphan is killed first. So are processes that a lost supervisor left behind, so
+//! that its devices are never used twice.
 
 use std::time::Duration;
 
@@ -16,20 +17,20 @@ use super::launch::LostShare;
 use super::looks::{Found, Look, ShareKey};
 use super::troubles::Kind;
 
-/// Between two looks.
+/// Time between two checks.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// A longer time between two looks means that this thread was away.
+/// If more time than this passes between two checks, this thread was suspended.
 const AWAY_AFTER: Duration = Duration::from_secs(5);
-/// A supervisor that lives but has been silent for this many orphan times is killed.
+/// A supervisor that is alive but silent for this many orphan times is killed.
 const ORPHAN_TIMES_MAX: u32 = 2;
-/// What a lost supervisor left and can't be killed for so long is told.
+/// Processes of a lost supervisor that can't be killed for this long are reported.
 const REMAINS_TOLD_AFTER: Duration = Duration::from_secs(30);
 
-/// A share that may be lost.
+/// A live share whose supervisor is silent for too long.
 struct Silent {
     job: JobId,
     attempt: AttemptNumber,
-    /// Of its node in the gang, from 0.
+    /// Rank of the share's node in the gang, from 0.
     place: u32,
     name: NodeName,
     silence: Duration,
@@ -44,8 +45,8 @@ impl Actor {
         }
         self.watched_at = now;
         if went_back || asleep > AWAY_AFTER {
-            // The clock was set, or this thread was away (a suspended machine, a disk that hung). Then silence says
-            // nothing about the supervisors: every lease begins anew.
+            // The clock was set, or this thread was suspended (a sleeping machine, a disk that hung). The
+            // silence then says nothing about the supervisors, so every lease begins anew.
             self.contacts.renew(now);
         }
         for silent in self.silent_shares(now) {
@@ -70,7 +71,7 @@ impl Actor {
         shares.filter_map(|share| self.silent_share(now, &share)).collect()
     }
 
-    /// A share, if it is live and its supervisor is silent for longer than it should be.
+    /// Returns the share if it is live and its supervisor is silent for longer than it should be.
     fn silent_share(&self, now: Timestamp, share: &ShareKey) -> Option<Silent> {
         let (job, attempt, name) = share;
         let current = self.engine.job(*job)?.attempt().filter(|current| current.number == *attempt)?;
@@ -96,7 +97,7 @@ impl Actor {
         self.look(now, &share, Look::After { share: share.clone(), epoch, folder, ranks });
     }
 
-    /// What a look found is acted on if the supervisor is silent still: it may have been heard since.
+    /// Acts on the result of a look, unless the supervisor has reported in the meantime.
     pub(super) fn looked(&mut self, now: Timestamp, share: &ShareKey, found: Found, batch: &mut Batch) {
         self.looking.is_done(share);
         self.troubles.clear(&share.2, Kind::Look);
@@ -142,7 +143,8 @@ impl Actor {
         }
     }
 
-    /// Its gang hasn't its turn yet. One that isn't wanted any more, or would start sooner elsewhere, is taken back.
+    /// Goes on waiting for a gang that its launcher hasn't started yet. A gang that is no longer wanted, or
+    /// would start sooner elsewhere, is withdrawn.
     fn keep_waiting(&mut self, now: Timestamp, silent: &Silent, why: &str, is_overdue: bool) {
         if !why.is_empty() {
             self.note_wait(now, (silent.job, silent.attempt), why);
@@ -152,13 +154,13 @@ impl Actor {
         if is_stopping || is_overdue {
             self.order_kill(now, &(silent.job, silent.attempt, silent.name.clone()));
         } else {
-            // What isn't started yet is silent, and no sign of anything.
+            // A share that hasn't started yet is silent by nature, so its silence counts from now.
             self.contacts.hear(silent.job, silent.name.clone(), now, &self.options.timing);
         }
     }
 
-    /// Nobody on the node answers, neither the supervisor nor the launcher's system there. Only if no other supervisor there
-    /// does either is the node lost; its devices stay fenced until it is seen again.
+    /// Handles a node where neither the supervisor nor the launcher's system answers. The node counts as lost
+    /// only if no other supervisor there reports; its devices stay fenced until it is seen again.
     fn lose_silent_node(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
         let Some(node) = self.engine.node_id(&silent.name) else { return };
         if self.contacts.is_heard(&silent.name, now, &self.options.timing) {
@@ -176,7 +178,7 @@ impl Actor {
         }
     }
 
-    /// The supervisor was lost with its ranks, and nothing of it is left.
+    /// Handles a supervisor that was lost with its ranks, and of which no process is left.
     fn give_up(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
         let (job, attempt, node) = (silent.job, silent.attempt, silent.name.clone());
         self.troubles.clear(&node, Kind::Remains);
@@ -185,7 +187,8 @@ impl Actor {
         self.share_failed(now, &lost, batch);
     }
 
-    /// The supervisor was killed after its ranks had done their work and before it could say so: they aren't to do it again.
+    /// Handles a supervisor that was killed after its ranks had succeeded and before it could report that:
+    /// they must not run again.
     fn found_succeeded(&mut self, now: Timestamp, silent: &Silent, batch: &mut Batch) {
         let Some(node) = self.engine.node_id(&silent.name) else { return };
         let text = format!("the supervisor on {} is gone, but all its ranks had ended with 0", silent.name);
@@ -197,7 +200,8 @@ impl Actor {
         }
     }
 
-    /// What the supervisor left doesn't die: its devices stay held, which is told once it takes long.
+    /// Handles processes of a lost supervisor that can't be killed: their devices stay held. A long failure
+    /// is reported.
     fn found_remains(&mut self, now: Timestamp, silent: &Silent, what: &str, batch: &mut Batch) {
         let share = (silent.job, silent.attempt, silent.name.clone());
         let (since, is_told) = self.remains.entry(share).or_insert((now, false));

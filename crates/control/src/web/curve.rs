@@ -1,14 +1,13 @@
 //! A loss curve as SVG.
 
+use gangline_api::{Point, Series};
 use maud::{Markup, html};
-
-use crate::wire::{Point, Series};
 
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 110.0;
 const MARGIN: f64 = 6.0;
 
-/// The curve of a job's loss over its steps, one line for each attempt; nothing with fewer than two points.
+/// Draws a job's loss over its steps, one line for each attempt; draws nothing with fewer than two points.
 pub(super) fn loss(series: &Series) -> Markup {
     let points: Vec<(&Point, f64)> = series.points.iter().filter_map(|point| Some((point, point.loss?))).collect();
     let losses = || points.iter().map(|(_, loss)| *loss);
@@ -55,7 +54,7 @@ mod tests {
     use gangline_base::Timestamp;
 
     use super::*;
-    use crate::wire::Time;
+    use gangline_api::Time;
 
     fn series(points: &[(u32, u64, Option<f64>)]) -> Series {
         let point = |(attempt, step, loss): &(u32, u64, Option<f64>)| Point {

@@ -1,14 +1,13 @@
-//! The page: jobs with state, progress and loss, nodes with their slots and who holds them. Server-rendered, no script and
-//! no external asset; it shows only what the API gives.
+//! The page: jobs with state, progress and loss, and nodes with their slots and the jobs that hold them. It
+//! is rendered on the server, without scripts or external assets, and shows only what the API returns.
 
 mod curve;
 mod style;
 
+use gangline_api::{Health, Job, JobState, Node, Queue, Series};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::wire::{Health, Job, JobState, Node, Queue, Series};
-
-/// Everything on the page.
+/// The data shown on the page.
 pub(crate) struct PageData {
     pub(crate) jobs: Vec<Job>,
     pub(crate) curves: Vec<Series>,
@@ -17,9 +16,9 @@ pub(crate) struct PageData {
     pub(crate) health: Health,
 }
 
-/// Seconds after which the page loads itself again.
+/// Seconds after which the page reloads itself.
 const REFRESH_SECONDS: u32 = 2;
-/// Ids in one cell of a table.
+/// The most ids in one cell of a table.
 const IDS_SHOWN_MAX: usize = 20;
 
 fn frame(title: &str, refreshes: bool, body: &Markup) -> Markup {
@@ -39,7 +38,7 @@ fn frame(title: &str, refreshes: bool, body: &Markup) -> Markup {
     }
 }
 
-/// What somebody without a token sees.
+/// Renders the page for a visitor without a valid session.
 pub(crate) fn sign_in() -> Markup {
     frame(
         "Gangline",
@@ -54,7 +53,7 @@ pub(crate) fn sign_in() -> Markup {
     )
 }
 
-/// The page.
+/// Renders the page.
 pub(crate) fn page(data: &PageData) -> Markup {
     frame(
         "Gangline",
@@ -139,7 +138,7 @@ fn queues(queues: &[Queue]) -> Markup {
     }
 }
 
-/// The first of many ids, and how many more there are.
+/// Joins the first ids of a list, with the number of the others.
 fn some_of(ids: &[String]) -> String {
     let shown = ids[..ids.len().min(IDS_SHOWN_MAX)].join(", ");
     match ids.len().saturating_sub(IDS_SHOWN_MAX) {
@@ -199,7 +198,7 @@ fn progress(job: &Job) -> String {
     }
 }
 
-/// A sign beside the word, so that the state isn't told by colour alone.
+/// Returns a sign shown beside the state's name, so that colour isn't the only cue.
 fn mark(state: JobState) -> &'static str {
     match state {
         JobState::Waiting => "…",

@@ -1,4 +1,4 @@
-//! The page's style sheet: light and dark, no fonts or pictures from elsewhere.
+//! The page's style sheet: light and dark, without external fonts or pictures.
 
 pub(super) const SHEET: &str = "
 :root{--ink:#1a1d21;--muted:#5b6470;--line:#d8dde3;--paper:#fff;--card:#f6f8fa;--go:#0b6e4f;--stop:#b3261e;--wait:#8a5a00;--blue:#1f5fbf}

@@ -1,6 +1,6 @@
 //! Submitting, looking, cancelling.
 
-use gangline_control::wire::{self, JobState};
+use gangline_api::{self as api, JobState};
 use serde_json::json;
 
 use crate::plane::{Plane, sample, succeeded};
@@ -73,7 +73,7 @@ fn a_waiting_job_says_what_it_waits_for_and_can_be_cancelled() {
     let second = plane.submit("second", 1);
     let because = plane.job(&second).because;
     assert!(because.contains(&format!("held by {first}")), "{because}");
-    let listed: wire::JobList = serde_json::from_value(plane.get("/jobs").json()).expect("a list");
+    let listed: api::JobList = serde_json::from_value(plane.get("/jobs").json()).expect("a list");
     assert_eq!(listed.jobs[0].because, because, "the list says the same");
     let answer = plane.post(&format!("/jobs/{second}/cancel"), &json!({}));
     assert_eq!(answer.json()["state"], "cancelled");
@@ -90,7 +90,7 @@ fn the_list_goes_on_where_a_page_ended() {
     let mut seen = Vec::new();
     let mut path = "/jobs?limit=2".to_owned();
     for _ in 0..10 {
-        let list: wire::JobList = serde_json::from_value(plane.get(&path).json()).expect("a list");
+        let list: api::JobList = serde_json::from_value(plane.get(&path).json()).expect("a list");
         assert!(list.jobs.len() <= 2);
         seen.extend(list.jobs.into_iter().map(|job| job.id));
         let Some(next) = list.next else { break };
@@ -121,7 +121,7 @@ fn a_long_curve_is_thinned_out_and_keeps_its_ends() {
     plane.store(&spec, &samples);
     let steps = |points: u32| -> Vec<u64> {
         let series = plane.get(&format!("/jobs/{id}/series?points={points}")).json();
-        let series: wire::Series = serde_json::from_value(series).expect("a curve");
+        let series: api::Series = serde_json::from_value(series).expect("a curve");
         series.points.iter().map(|point| point.step).collect()
     };
     for points in [2, 3, 7, 100, 2_344, 2_345, 5_000] {
@@ -144,7 +144,7 @@ fn points_with_a_loss_are_preferred() {
         sample.loss = sample.loss.filter(|_| index % 10 == 9);
     }
     plane.store(&spec, &samples);
-    let series: wire::Series =
+    let series: api::Series =
         serde_json::from_value(plane.get(&format!("/jobs/{id}/series?points=50")).json()).expect("a curve");
     assert_eq!(series.points.len(), 50);
     assert!(series.points.iter().all(|point| point.loss.is_some()));

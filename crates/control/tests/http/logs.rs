@@ -4,7 +4,7 @@ use std::fs::{OpenOptions, create_dir_all, rename};
 use std::io::Write;
 use std::path::PathBuf;
 
-use gangline_control::wire::LogChunk;
+use gangline_api::LogChunk;
 use gangline_execution::protocol::SupervisorSpec;
 
 use crate::plane::{Plane, succeeded};

@@ -8,17 +8,18 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gangline_api as api;
 use gangline_base::{AcceleratorKind, Bytes, Epoch, Money, NodeName, PoolName, Submitter, Timestamp};
-use gangline_control::config::NodeConfig;
+use gangline_control::db;
 use gangline_control::http::{App, AtHand, Doors, Socket, Visits, serve};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, Timing};
-use gangline_control::{db, wire};
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
 use gangline_orchestration::{Limits, NodeCapacity};
+use gangline_specs::config::NodeConfig;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -130,7 +131,7 @@ fn options(
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
         limits,
-        retention: gangline_control::config::Retention::DEFAULT,
+        retention: gangline_specs::config::Retention::DEFAULT,
         launcher: Arc::new(Telling(Mutex::new(launches))),
         clock: now,
         user: Submitter("ada".to_owned()),
@@ -268,7 +269,7 @@ impl Plane {
         answer.json()["submitted"]["job"].as_str().expect("an id").to_owned()
     }
 
-    pub(crate) fn job(&self, id: &str) -> wire::Job {
+    pub(crate) fn job(&self, id: &str) -> api::Job {
         serde_json::from_value(self.get(&format!("/jobs/{id}")).json()).expect("a job")
     }
 

@@ -1,11 +1,12 @@
-//! The control group of an attempt's processes on this node. A process that leaves its session and clears its environment is still in
-//! its group, and the kernel kills a whole group at once, so that nothing can be started behind a sweep. Version 2 only: the kernel's
-//! Documentation/admin-guide/cgroup-v2.rst, `cgroup.kill` (Linux 5.14) and `cgroup.events`.
+//! The control group of an attempt's processes on this node. A process that leaves its session and clears its
+//! environment is still in its group, and the kernel kills a whole group at once, so no process that is
+//! started during a sweep escapes it. Version 2 only: the kernel's Documentation/admin-guide/cgroup-v2.rst,
+//! `cgroup.kill` (Linux 5.14) and `cgroup.events`.
 //!
-//! The group is made where this user may: as root, in a container of its own, or in a unit with `Delegate=yes`. Elsewhere, processes are
-//! found by their session and environment alone.
+//! The group is made where this user may make one: as root, in a container of its own, or in a unit with
+//! `Delegate=yes`. Elsewhere, processes are found by their session and environment alone.
 //!
-//! Keeps A-5: a group is empty only once its processes have let go of their memory and devices.
+//! Keeps A-5: a group is empty only once its processes have released their memory and devices.
 
 use std::fs;
 use std::io;
@@ -20,17 +21,18 @@ use super::place::{Tree, own};
 use crate::files::{read_bounded, write_durably};
 use crate::process::{as_pid, kill_all};
 
-/// The file in the attempt's folder that names its group.
+/// File in the attempt's folder that names its group.
 const FILE: &str = "cgroup";
-/// What `statfs` says of a file system of control groups, version 2 (linux/magic.h).
+/// Type that `statfs` reports for a file system of control groups, version 2 (linux/magic.h).
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
-/// Between two looks whether a group is empty.
+/// Interval between two checks whether a group is empty.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// The names of all attempts' groups begin with this.
+/// Prefix of the names of all attempts' groups.
 const PREFIX: &str = "gangline-";
-/// A group that has been empty for so long, since it was made, is nobody's: its supervisor enters it at once.
+/// A group that is still empty this long after it was made is abandoned, since a supervisor enters its group
+/// at once.
 const ABANDONED_AFTER: Duration = Duration::from_mins(1);
-/// Groups below an attempt's own, which a rank may make for itself, are removed down to this depth.
+/// A rank may make groups below its attempt's; they are removed down to this depth.
 const DEPTH_MAX: usize = 8;
 
 /// The group of an attempt's processes on this node.
@@ -40,8 +42,9 @@ pub(crate) struct AttemptGroup {
 }
 
 impl AttemptGroup {
-    /// Makes the group of the attempt in `folder` below the group of this process, and moves this process there: all that it starts
-    /// from now on is in it. None if there are no such groups here, or this user may not make one.
+    /// Makes the group of the attempt in `folder` below the group of this process, and moves this process
+    /// there; all that it starts from now on is in the group. Returns none if there are no such groups here,
+    /// or this user may not make one.
     pub(crate) fn enter(folder: &Path) -> Option<Membership> {
         let parent = own(Tree::Unified)?.folder();
         remove_abandoned(&parent, ABANDONED_AFTER);
@@ -56,7 +59,7 @@ impl AttemptGroup {
         }
     }
 
-    /// The group is named durably before it is entered, so that whoever looks for what is left finds it.
+    /// Records the group's name durably before entering it, so that a later fence finds it.
     fn make(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir(&self.path).or_else(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Ok(()),
@@ -66,8 +69,8 @@ impl AttemptGroup {
         move_to(&self.path)
     }
 
-    /// The group of the attempt in `folder`, if it was given one that is still there. Whatever the attempt's processes may have written
-    /// to the file, no other attempt's group is found by it.
+    /// Returns the group of the attempt in `folder`, if it has one that still exists. Never returns another
+    /// attempt's group, whatever the attempt's processes may have written to the file.
     pub(crate) fn of(folder: &Path) -> Option<AttemptGroup> {
         let written = read_bounded(&folder.join(FILE)).ok()?;
         let path = PathBuf::from(std::ffi::OsStr::from_bytes(&written));
@@ -75,8 +78,8 @@ impl AttemptGroup {
         is_its_own.then_some(AttemptGroup { path })
     }
 
-    /// Kills all in the group, and those below it, and waits until it is empty, for `at_most` so long; then it is removed. What is left is
-    /// returned.
+    /// Kills all processes in the group and below, waits up to `at_most` until it is empty, and removes it.
+    /// Returns the processes that are left.
     pub(crate) fn kill(&self, at_most: Duration) -> Vec<u32> {
         let deadline = Instant::now() + at_most;
         loop {
@@ -88,7 +91,8 @@ impl AttemptGroup {
             }
             let left = processes(&self.path, 0);
             if fs::write(self.path.join("cgroup.kill"), "1").is_err() {
-                // A kernel before 5.14. What is started meanwhile is met by the next look.
+                // A kernel before 5.14 has no `cgroup.kill`. The next iteration finds processes that were
+                // started meanwhile.
                 kill_all(&left);
             }
             if Instant::now() >= deadline {
@@ -98,7 +102,7 @@ impl AttemptGroup {
         }
     }
 
-    /// Whether a process lives in it or below. A zombie does not.
+    /// Reports whether a process lives in the group or below. Zombies don't count.
     fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.path.join("cgroup.events"));
         events.is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
@@ -109,7 +113,8 @@ impl AttemptGroup {
     }
 }
 
-/// This process is in a group that it made. Dropped, it leaves the group, whose other processes are gone by then, and removes it.
+/// This process's membership in a group that it made. When dropped, it leaves the group, whose other
+/// processes are gone by then, and removes it.
 #[derive(Debug)]
 pub(crate) struct Membership {
     group: AttemptGroup,
@@ -124,20 +129,22 @@ impl Drop for Membership {
     }
 }
 
-/// Told from the groups of all other attempts, also of other data folders.
+/// Returns a name that differs from those of all other attempts' groups, including those of other data
+/// folders.
 fn name(folder: &Path) -> String {
     let hash = blake3::hash(folder.as_os_str().as_bytes()).to_hex();
     format!("{PREFIX}{}", &hash[..32])
 }
 
-/// Removes empty groups of supervisors that were killed when their attempts were over already, so that nobody fenced them.
+/// Removes empty groups of supervisors that were killed after their attempts had ended, so that nobody fenced
+/// them.
 fn remove_abandoned(parent: &Path, after: Duration) {
     let is_old =
         |path: &Path| path.metadata().and_then(|found| found.modified()).is_ok_and(|made| has_passed(made, after));
     for path in below(parent, 0) {
         let is_ours = path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()));
         if is_ours && is_old(&path) {
-            // Refused if anything lives in it.
+            // Fails if any process lives in it.
             let _ = fs::remove_dir(path);
         }
     }
@@ -151,12 +158,12 @@ fn is_cgroup(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| u64::try_from(found.f_type) == Ok(CGROUP2_MAGIC))
 }
 
-/// Moves this process, with all its threads.
+/// Moves this process, with all its threads, into the group.
 fn move_to(group: &Path) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), "0")
 }
 
-/// The processes in a group and those below it.
+/// Returns the processes in a group and those below it.
 fn processes(group: &Path, depth: usize) -> Vec<u32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let own = text.lines().filter_map(|line| line.parse().ok()).filter(|pid| as_pid(*pid).is_some());

@@ -1,5 +1,6 @@
-//! The memory cgroup that this process is in, with the ranks that it starts: a step of Slurm, a container, a unit of systemd, or the
-//! whole machine. Both versions: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+//! The memory cgroup of this process and of the ranks that it starts: a Slurm step's, a container's, a
+//! systemd unit's, or the whole machine's. Both versions: the kernel's
+//! Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +9,12 @@ use gangline_base::Bytes;
 
 use super::place::{Place, Tree, own};
 
-/// Where a version of cgroups has what.
+/// File names and formats of a version of cgroups.
 struct Version {
     tree: Tree,
     limit: &'static str,
     used: &'static str,
-    /// Has a line `oom_kill N`.
+    /// The file with a line `oom_kill N`.
     events: &'static str,
 }
 
@@ -27,39 +28,40 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// A limit of a group.
+/// The memory limit of a group.
 pub(crate) struct Limit {
-    /// The group's folder.
+    /// Folder of the group.
     pub(crate) path: PathBuf,
     pub(crate) limit: Bytes,
     pub(crate) used: Bytes,
 }
 
-/// The lowest limit of this process's group and those above it.
+/// Returns the lowest limit of this process's group and its ancestors.
 pub(crate) fn limit() -> Option<Limit> {
     groups().find_map(|(version, place)| version.tightest(&place.root, &place.group))
 }
 
-/// How many processes of this process's group, or of the nearest one above it that is counted for, the kernel has killed for memory,
-/// ever. None if it doesn't count them.
+/// Returns how many processes the kernel has ever killed for memory in this process's group, or in its
+/// nearest ancestor that counts them. None if it doesn't count them.
 pub(crate) fn oom_kills() -> Option<u64> {
     groups().find_map(|(version, place)| version.oom_kills(&place.root, &place.group))
 }
 
-/// This process's group in each version; version 2 first.
+/// Returns this process's group in each version, version 2 first.
 fn groups() -> impl Iterator<Item = (&'static Version, Place)> {
     VERSIONS.iter().filter_map(|version| Some((version, own(version.tree)?)))
 }
 
 impl Version {
-    /// A group that was made within another, as an attempt's is, has no file of its own unless memory is handed out below the other.
+    /// A nested group, such as an attempt's, has no events file of its own unless its parent delegates the
+    /// memory controller, so the nearest ancestor with one counts.
     fn oom_kills(&self, root: &Path, path: &str) -> Option<u64> {
         let leaf = root.join(path);
         let mut groups = leaf.ancestors().take_while(|group| group.starts_with(root));
         groups.find_map(|group| counted(&fs::read_to_string(group.join(self.events)).ok()?))
     }
 
-    /// "max", and version 1's huge number, are no limits.
+    /// "max", and version 1's huge number, mean no limit.
     fn tightest(&self, root: &Path, path: &str) -> Option<Limit> {
         let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let leaf = root.join(path);

@@ -1,4 +1,5 @@
-//! Control groups of Linux: what memory a group has left, and the group that holds all processes of an attempt on a node.
+//! Control groups of Linux: the memory limit of this process's group, and the group of an attempt's processes
+//! on a node.
 
 mod attempt;
 mod memory;

@@ -1,34 +1,34 @@
-//! Where this process's control groups are: where the kernel says that each version is mounted, and which group it says this process is in.
+//! Locates this process's control groups: where each version is mounted, and which group this process is in.
 
 use std::fs;
 use std::path::PathBuf;
 
-/// A tree of groups.
+/// A hierarchy of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tree {
-    /// Version 2's, the one there is.
+    /// The unified hierarchy of version 2.
     Unified,
-    /// Version 1's of a controller.
+    /// The hierarchy of a controller in version 1.
     Controller(&'static str),
 }
 
-/// This process's group in a tree.
+/// This process's group in a hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Where the tree is mounted.
+    /// Mount point of the hierarchy.
     pub(super) root: PathBuf,
-    /// The group, relative to that.
+    /// The group, relative to the mount point.
     pub(super) group: String,
 }
 
 impl Place {
-    /// The group's folder.
+    /// Returns the group's folder.
     pub(super) fn folder(&self) -> PathBuf {
         self.root.join(&self.group)
     }
 }
 
-/// Where this process is in a tree; none if there is no such tree here.
+/// Returns this process's group in a hierarchy; none if the hierarchy isn't mounted.
 pub(super) fn own(tree: Tree) -> Option<Place> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     place(tree, &read("/proc/self/mounts"), &read("/proc/self/cgroup"))
@@ -38,7 +38,7 @@ fn place(tree: Tree, mounts: &str, groups: &str) -> Option<Place> {
     Some(Place { root: mounted(tree, mounts)?, group: group(tree, groups)? })
 }
 
-/// By lines such as `cgroup2 /sys/fs/cgroup cgroup2 rw,relatime 0 0`.
+/// Finds the mount point in lines such as `cgroup2 /sys/fs/cgroup cgroup2 rw,relatime 0 0`.
 fn mounted(tree: Tree, mounts: &str) -> Option<PathBuf> {
     let is_its = |kind: &str, options: &str| match tree {
         Tree::Unified => kind == "cgroup2",
@@ -52,7 +52,7 @@ fn mounted(tree: Tree, mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// By lines such as `0::/user.slice` and `5:memory:/slurm/job_7`.
+/// Finds the group in lines such as `0::/user.slice` and `5:memory:/slurm/job_7`.
 fn group(tree: Tree, groups: &str) -> Option<String> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');

@@ -11,14 +11,14 @@ use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, LazyBu
 
 use super::socket::DataFolder;
 
-/// Makes connections to the socket in a data folder, whatever the URL says.
+/// Connects to the socket in a data folder, whatever host the URL names.
 #[derive(Debug)]
 pub(super) struct SocketConnector {
     pub(super) folder: PathBuf,
     pub(super) time_max: Duration,
 }
 
-/// One connection.
+/// A connection over the socket.
 #[derive(Debug)]
 pub(super) struct SocketTransport {
     stream: UnixStream,
@@ -59,7 +59,8 @@ impl Transport for SocketTransport {
         Ok(amount > 0)
     }
 
-    /// Between two requests nothing comes: whatever can be read is an end, or nonsense.
+    /// Between two requests the server sends nothing, so readable data mean the connection's end or a
+    /// protocol error.
     fn is_open(&mut self) -> bool {
         let is_silent = |mut stream: &UnixStream| {
             stream.set_nonblocking(true)?;
@@ -71,7 +72,7 @@ impl Transport for SocketTransport {
     }
 }
 
-/// What is left of the time; none for ever.
+/// Returns the time left; none means no limit.
 fn left(timeout: &NextTimeout) -> Result<Option<Duration>, Error> {
     if timeout.after.is_not_happening() {
         return Ok(None);

@@ -1,46 +1,47 @@
-//! The matrix that `nvidia-smi topo -m` prints, read as how a machine's GPUs are joined (its legend says what the words
-//! mean; nvidia-smi(1), "topo"). What comes before the matrix and after its GPUs' rows, such as a prompt, network cards'
-//! rows and legends, is passed over, and so are the terminal's colours.
+//! Reads the matrix that `nvidia-smi topo -m` prints: how a machine's GPUs are joined (its legend and
+//! nvidia-smi(1), "topo", define the words). Text before the matrix and after its GPUs' rows, such as a
+//! prompt, network cards' rows and legends, is skipped, and so are the terminal's colours.
 //!
-//! The layout has a tier for each kind of link, fastest first: NVLink within a NUMA node, NVLink, one PCIe bridge, several,
-//! a host bridge, and a NUMA node. Two GPUs share a group of a tier if links as fast as that lead from one to the other, be
-//! it by way of others: on machines whose NVLinks don't join all with all, the islands are those of the NUMA nodes. How many
-//! NVLinks join two GPUs isn't looked at. Where a virtual machine hides the bridges, NUMA nodes are told apart by the cores.
+//! The layout has a tier for each kind of link, fastest first: NVLink within a NUMA node, NVLink, one PCIe
+//! bridge, several, a host bridge, and a NUMA node. Two GPUs share a group of a tier if links at least as
+//! fast connect them, directly or through other GPUs. On machines whose NVLinks don't connect all pairs, the
+//! islands are those of the NUMA nodes. The number of NVLinks between two GPUs is ignored. Where a virtual
+//! machine hides the bridges, cores tell NUMA nodes apart.
 
 use std::fmt;
 
 use gangline_base::{DeviceLayout, InvalidLayout};
 
-/// The longest text; a machine of 64 GPUs and as many network cards prints 64 KiB.
+/// Maximum size of the text; a machine of 64 GPUs and as many network cards prints 64 KiB.
 const BYTES_MAX: usize = 1 << 20;
-/// The most GPUs.
+/// Maximum number of GPUs.
 const GPUS_MAX: usize = 64;
-/// The columns after those of devices, by their heads.
+/// Headings of the columns that follow those of devices.
 const CPU_AFFINITY: &str = "CPU Affinity";
 const NUMA_AFFINITY: &str = "NUMA Affinity";
 const GPU_NUMA_ID: &str = "GPU NUMA ID";
 
-/// How two devices of a machine reach each other, fastest first.
+/// A link between two devices of a machine, fastest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Link {
-    /// They are the same.
+    /// The same device.
     Same,
-    /// So many NVLinks.
+    /// This number of NVLinks.
     NvLink(u32),
     /// One PCIe bridge.
     Bridge,
-    /// PCIe bridges, but no host bridge.
+    /// Several PCIe bridges, but no host bridge.
     Bridges,
     /// A host bridge.
     HostBridge,
-    /// Host bridges of one NUMA node.
+    /// Several host bridges of one NUMA node.
     NumaNode,
-    /// What joins NUMA nodes.
+    /// The interconnect between NUMA nodes.
     System,
 }
 
 impl Link {
-    /// The word's meaning; SOC is what SYS was called until 2017.
+    /// Parses a word of the matrix. SOC is the name of SYS until 2017.
     fn read(word: &str) -> Option<Link> {
         match word {
             "X" => Some(Link::Same),
@@ -68,29 +69,29 @@ impl fmt::Display for Link {
     }
 }
 
-/// A GPU's row.
+/// Links of a GPU: its row of the matrix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuLinks {
-    /// Its links to every GPU, by number.
+    /// Links to every GPU, by index.
     pub gpus: Vec<Link>,
-    /// Its links to every network card, in the order of [`LinkMatrix::network_cards`].
+    /// Links to every network card, in the order of [`LinkMatrix::network_cards`].
     pub network_cards: Vec<Link>,
-    /// The cores next to it, as written, such as `0-47,96-143`.
+    /// The cores close to it, as printed, such as `0-47,96-143`.
     pub cpus: Option<String>,
-    /// The NUMA nodes next to it, as written.
+    /// The NUMA nodes close to it, as printed.
     pub numa: Option<String>,
 }
 
-/// How a machine's devices are joined.
+/// Links between all devices of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkMatrix {
-    /// Its GPUs by number.
+    /// Its GPUs by index.
     pub gpus: Vec<GpuLinks>,
-    /// The names of its network cards, such as `NIC0` or `mlx5_0`.
+    /// Names of its network cards, such as `NIC0` or `mlx5_0`.
     pub network_cards: Vec<String>,
 }
 
-/// Text that isn't such a matrix.
+/// An error in a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {message}")]
 pub struct InvalidLinks {
@@ -114,7 +115,7 @@ impl<'a> Line<'a> {
         Line { number, words: text.split_whitespace().map(|word| (column(word), word)).collect() }
     }
 
-    /// That the word at this place, or the end of the line, is wrong.
+    /// Returns an error at the word with this index, or at the end of the line.
     fn invalid(&self, at: usize, message: impl Into<String>) -> InvalidLinks {
         let (last, word) = self.words.last().copied().unwrap_or((1, ""));
         let column = self.words.get(at).map_or(last + word.len(), |(column, _)| *column);
@@ -122,10 +123,10 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Reads what `nvidia-smi topo -m` printed.
+/// Parses the output of `nvidia-smi topo -m`.
 ///
 /// # Errors
-/// [`InvalidLinks`]: the first word that makes no sense.
+/// [`InvalidLinks`]: the first invalid word.
 pub fn read_links(text: &str) -> Result<LinkMatrix, InvalidLinks> {
     let nowhere = |message: String| InvalidLinks { line: 1, column: 1, message };
     if text.len() > BYTES_MAX {
@@ -161,18 +162,18 @@ pub fn read_links(text: &str) -> Result<LinkMatrix, InvalidLinks> {
     Ok(matrix)
 }
 
-/// The text without what sets a terminal's colours: ESC [ ... m. nvidia-smi underlines the head.
+/// Removes the sequences that set a terminal's colours, ESC [ ... m. nvidia-smi underlines the head.
 fn without_colours(text: &str) -> String {
     let mut parts = text.split("\u{1b}[");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |plain, part| plain + part.split_once('m').map_or(part, |(_, rest)| rest))
 }
 
-/// What the head says.
+/// Columns as the head lists them.
 struct Columns {
     gpus: usize,
     network_cards: Vec<String>,
-    /// How many of the columns of affinities there are.
+    /// Which columns of affinities there are.
     has_cpus: bool,
     has_numa: bool,
     has_own_numa: bool,
@@ -198,7 +199,7 @@ impl Columns {
         })
     }
 
-    /// A GPU's row. The cell of cores may be empty, so affinities are counted from the end.
+    /// Parses a GPU's row. The cell of cores may be empty, so affinities are counted from the end.
     fn row(&self, line: &Line<'_>) -> Result<GpuLinks, InvalidLinks> {
         let devices = self.gpus + self.network_cards.len();
         let link = |at: usize| {
@@ -227,7 +228,8 @@ impl Columns {
 }
 
 impl LinkMatrix {
-    /// That each GPU is itself, and two see each other alike; the head is in this line.
+    /// Checks that each GPU's link to itself is `X` and that links are symmetric. `head` is the line of the
+    /// head.
     fn check(&self, head: usize) -> Result<(), InvalidLinks> {
         for (one, row) in self.gpus.iter().enumerate() {
             let invalid = |message: String| Err(InvalidLinks { line: head + 1 + one, column: 1, message });
@@ -245,7 +247,7 @@ impl LinkMatrix {
         Ok(())
     }
 
-    /// Whether two GPUs are next to the same NUMA node, as far as that is told of all.
+    /// Reports whether two GPUs are close to the same NUMA node, if that is known for all GPUs.
     fn share_numa(&self, one: usize, other: usize) -> Option<bool> {
         let all = |of: fn(&GpuLinks) -> Option<&String>| {
             let known: Option<Vec<&String>> = self.gpus.iter().map(of).collect();
@@ -254,10 +256,10 @@ impl LinkMatrix {
         all(|gpu| gpu.numa.as_ref()).or_else(|| all(|gpu| gpu.cpus.as_ref()))
     }
 
-    /// The groups of its GPUs, from the fastest links to the slowest.
+    /// Returns the groups of its GPUs, from the fastest links to the slowest.
     ///
     /// # Errors
-    /// [`InvalidLayout`]; not for a matrix that was read.
+    /// [`InvalidLayout`]; never for a matrix from [`read_links`].
     pub fn layout(&self) -> Result<DeviceLayout, InvalidLayout> {
         let link = |one: usize, other: usize| self.gpus[one].gpus[other];
         let up_to = |slowest: Link| self.components(|one, other| link(one, other) <= slowest);
@@ -275,7 +277,7 @@ impl LinkMatrix {
         ])
     }
 
-    /// For each GPU, the lowest one that it is joined with, directly or not.
+    /// Returns, for each GPU, the lowest GPU that it is connected with, directly or not.
     fn components(&self, are_joined: impl Fn(usize, usize) -> bool) -> Vec<u32> {
         let mut lowest: Vec<u32> = (0..).take(self.gpus.len()).collect();
         for one in 0..lowest.len() {

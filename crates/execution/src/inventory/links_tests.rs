@@ -1,8 +1,8 @@
-//! Matrices that machines have printed: what they are read as, and how their GPUs fall into groups.
+//! Matrices from real machines: how they are parsed, and how their GPUs are grouped.
 
 use super::links::{Link, read_links};
 
-/// An HGX machine: NVSwitch joins all its GPUs, four of which are next to each socket.
+/// An HGX machine: NVSwitch joins all its GPUs, four of which are close to each socket.
 const NVSWITCH: &str = "\
     \t\u{1b}[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\u{1b}[0m
 GPU0\t X \tNV18\tNV18\tNV18\tPXB\tSYS\t0-55,112-167\t0\t\tN/A
@@ -23,7 +23,7 @@ NIC Legend:
   NIC1: mlx5_1
 ";
 
-/// DGX-1 with V100: six links a GPU, not all with all.
+/// DGX-1 with V100: six links for each GPU, not all pairs connected.
 const CUBE_MESH: &str = "\
 $ nvidia-smi topo -m
         GPU0    GPU1    GPU2    GPU3    GPU4    GPU5    GPU6    GPU7    mlx5_0  CPU Affinity
@@ -56,7 +56,7 @@ GPU2\tNODE\tNODE\t X \tPIX\t0-15,32-47\t0\t\tN/A
 GPU3\tNODE\tNODE\tPIX\t X \t0-15,32-47\t0\t\tN/A
 ";
 
-/// Eight of Volta on two sockets, from before there was a column of NUMA nodes.
+/// Eight Volta GPUs on two sockets, from before the column of NUMA nodes existed.
 const TWO_SOCKETS: &str = "\
 \tGPU0\tGPU1\tGPU2\tGPU3\tGPU4\tGPU5\tGPU6\tGPU7\tCPU Affinity
 GPU0\t X \tPIX\tPHB\tPHB\tSOC\tSOC\tSOC\tSOC\t0-13,28-41

@@ -1,4 +1,4 @@
-//! Starting a rank's main process: the leader of a process group of its own, that dies with its keeper.
+//! Starts a rank's main process: the leader of a process group of its own, which dies with its keeper.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -12,10 +12,10 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::process::{as_pid, own_pid};
 
-/// The running program, even after its file was replaced by an upgrade.
+/// The running program, even after an upgrade replaced its file.
 pub(crate) const THIS_PROGRAM: &str = "/proc/self/exe";
 
-/// Why a process could not become the rank.
+/// The reason a process could not become the rank.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     /// No command was given.
@@ -29,7 +29,7 @@ pub enum ExecError {
     Io(#[from] io::Error),
 }
 
-/// A rank's main process, and what it says if it can't become the rank's command.
+/// A rank's main process, and the pipe on which it reports that it can't run the rank's command.
 pub(super) struct Spawned {
     pub(super) child: Child,
     complaint: PipeReader,
@@ -39,19 +39,19 @@ impl Spawned {
     /// Waits until the process runs its command, or has ended.
     ///
     /// # Errors
-    /// Why the system refused to run the command.
+    /// The system's error if the command can't be run.
     pub(super) fn wait_for_command(&mut self) -> io::Result<()> {
         let mut said = [0; size_of::<i32>()];
         match self.complaint.read_exact(&mut said) {
             Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(said))),
-            // The pipe was closed by what runs now.
+            // The pipe was closed by a successful exec.
             Err(_) => Ok(()),
         }
     }
 }
 
-/// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes. Call this on the keeper's main thread: the
-/// rank dies with the thread that started it.
+/// Starts `command` by way of `gangline exec-rank`, with its outputs as pipes. Must be called on the keeper's
+/// main thread: the rank dies with the thread that started it.
 pub(super) fn spawn(command: &[String]) -> io::Result<Spawned> {
     let (complaint, complains) = pipe()?;
     let mut exec = Command::new(THIS_PROGRAM);
@@ -60,8 +60,8 @@ pub(super) fn spawn(command: &[String]) -> io::Result<Spawned> {
     Ok(Spawned { child: exec.process_group(0).spawn()?, complaint })
 }
 
-/// Turns this process into the rank: ties its life to the keeper's and executes the command, which reads nothing. Standard input is the
-/// keeper's pipe: what the system says when it refuses goes there, as the number of its error.
+/// Turns this process into the rank: ties its life to the keeper's and executes the command, which gets no
+/// input. Standard input is a pipe to the keeper; if the system refuses, the error's number is written to it.
 ///
 /// # Errors
 /// [`ExecError`]; it never returns otherwise.
@@ -70,7 +70,7 @@ pub fn exec_rank(keeper: u32, command: &[String]) -> Result<Infallible, ExecErro
     let outcome = become_rank(keeper, command);
     if let Err(ExecError::Io(error)) = &outcome {
         let number = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-        // If the keeper is gone, nobody has to know.
+        // If the keeper is gone, nobody needs to know.
         let _ = File::from(complaint).write_all(&number.to_ne_bytes());
     }
     outcome
@@ -79,7 +79,7 @@ pub fn exec_rank(keeper: u32, command: &[String]) -> Result<Infallible, ExecErro
 fn become_rank(keeper: u32, command: &[String]) -> Result<Infallible, ExecError> {
     let (program, arguments) = command.split_first().ok_or(ExecError::Empty)?;
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
-    // If the keeper died before that call, no signal will come: then its number is no longer the parent's.
+    // If the keeper died before that call no signal will come, but it is no longer the parent.
     if getppid() != as_pid(keeper) {
         return Err(ExecError::KeeperGone);
     }

@@ -1,6 +1,5 @@
-//! The rank's processes: its process group and everything that descends from it. Signals are sent only while the main
-//! process isn't reaped, or a member of
-//! its group is left, so its number can't belong to anybody else.
+//! The rank's processes: its process group and all its descendants. Signals are sent only while the main
+//! process isn't reaped or a member of its group is left, since the group's id can't be reused until then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,11 +13,12 @@ use rustix::process::{
 use super::RankEnd;
 use crate::process::{as_pid, descendants, kill_all, own_pid};
 
-/// How long the keeper tries to kill what a rank left behind. A process that hangs in the kernel survives any signal.
+/// How long the keeper tries to kill what a rank left behind. A process that hangs in the kernel survives any
+/// signal.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
-/// Between two looks at what is left. No event tells that a process which isn't a child has gone.
+/// Interval between two checks of what is left. No event tells that a process which isn't a child has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// "Do not restart me" and "I have saved, requeue me".
+/// Exit codes for "Do not restart me" and "I have saved, requeue me".
 const MEANT_CODES: [i32; 2] = [93, 94];
 
 /// A rank's processes.
@@ -28,12 +28,12 @@ pub(super) struct Group {
     is_terminating: AtomicBool,
     /// SIGKILL was sent: nothing is spared.
     is_killing: AtomicBool,
-    /// The main process is reaped and its group is empty: the number may be another's.
+    /// The main process is reaped and its group is empty: the id may belong to another group by now.
     is_gone: AtomicBool,
 }
 
 impl Group {
-    /// The group that `main` leads.
+    /// Creates the group that `main` leads.
     pub(super) fn new(main: u32) -> Self {
         Group {
             main: as_pid(main),
@@ -43,13 +43,13 @@ impl Group {
         }
     }
 
-    /// SIGTERM to the group.
+    /// Sends SIGTERM to the group.
     pub(super) fn terminate(&self) {
         self.is_terminating.store(true, Ordering::SeqCst);
         self.signal(Signal::TERM);
     }
 
-    /// SIGKILL to the group; the rest follows when the main process has ended.
+    /// Sends SIGKILL to the group; other descendants are killed once the main process has ended.
     pub(super) fn kill(&self) {
         self.is_killing.store(true, Ordering::SeqCst);
         self.signal(Signal::KILL);
@@ -61,7 +61,7 @@ impl Group {
         }
     }
 
-    /// Waits for the main process to end and leaves it unreaped. Orphans that end before are reaped.
+    /// Waits for the main process to end and leaves it unreaped. Reaps orphans that end before.
     pub(super) fn wait_for_main(&self) -> RankEnd {
         let unreaped = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         loop {
@@ -86,9 +86,10 @@ impl Group {
         Some(end_of_id(&status))
     }
 
-    /// After the main process has ended as `main_end`: gives the rest of its group the time it has left if the rank was
-    /// asked to end (a shell dies of SIGTERM at once, while the trainer it runs may be saving), then kills all that
-    /// descends from it. Returns how the rank ended: if the shell died of the SIGTERM, a 93 or 94 of what it ran counts.
+    /// Cleans up after the main process has ended as `main_end`. If the rank was asked to end, the rest of
+    /// its group first gets the time that is left (a shell dies of SIGTERM at once, while the trainer it runs
+    /// may be saving); then all its descendants are killed. Returns how the rank ended: if the shell died of
+    /// the SIGTERM, a 93 or 94 of its child counts.
     pub(super) fn clean_up(&self, main_end: RankEnd) -> RankEnd {
         let mut end = main_end;
         let died_of_term = main_end == RankEnd::Signal(Signal::TERM.as_raw());
@@ -117,13 +118,13 @@ impl Group {
         self.is_terminating.load(Ordering::SeqCst) && !self.is_killing.load(Ordering::SeqCst)
     }
 
-    /// Whether any process of the group is left; unreaped ones count until they are reaped.
+    /// Reports whether any process of the group is left; unreaped ones count.
     fn group_has_members(&self) -> bool {
         self.main.is_some_and(|main| test_kill_process_group(main).is_ok())
     }
 }
 
-/// Kills and reaps all that descends from this process. Gives up after [`CLEAN_UP_MAX`].
+/// Kills and reaps all descendants of this process. Gives up after [`CLEAN_UP_MAX`].
 fn sweep() {
     let deadline = Instant::now() + CLEAN_UP_MAX;
     while Instant::now() < deadline {

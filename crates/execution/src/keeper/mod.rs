@@ -1,11 +1,13 @@
-//! A keeper owns one rank: its process group, everything that descends from it, its log, and the record of its end.
+//! A keeper owns one rank: its process group, all its descendants, its log, and the record of its end.
 //!
-//! One process for each rank, without an async runtime, so that a rank's end can be cleaned up whatever happens to the
-//! supervisor. It is a *subreaper*: processes that a rank leaves behind become its children and not init's. Its standard
-//! input is the lifeline: the lines `TERM` and `KILL` signal the rank's process group, and the end of input (the
-//! supervisor died, even by kill -9) kills all at once. Its standard output carries [`KeeperEvent`]s, a JSON line each.
+//! One process for each rank, without an async runtime, so that a rank's end can be cleaned up whatever
+//! happens to the supervisor. It is a *subreaper*: processes that a rank leaves behind become its children
+//! and not init's. Its standard input is the lifeline: the lines `TERM` and `KILL` signal the rank's process
+//! group, and the end of input (the supervisor died, even by kill -9) kills everything at once. Its standard
+//! output carries [`KeeperEvent`]s, one JSON line each.
 //!
-//! Keeps A-13 (nothing of an attempt outlives its supervisor) and A-10 (the clean-up and the drain have limits).
+//! Keeps A-13 (nothing of an attempt outlives its supervisor) and A-10 (the clean-up and the drain have
+//! limits).
 
 mod command;
 mod group;
@@ -33,61 +35,61 @@ pub use command::{ExecError, exec_rank};
 use group::Group;
 use output::Output;
 
-/// How the files end, in the attempt's folder, that say who keeps a rank.
+/// Extension of the files in the attempt's folder that identify a rank's keeper.
 pub(crate) const KEEPER_EXTENSION: &str = "keeper";
 
-/// The record of a rank's end, in the attempt's folder.
+/// Returns the file name of a rank's exit record in the attempt's folder.
 pub(crate) fn exit_record(rank: u32) -> String {
     format!("rank-{rank}.exit")
 }
 
-/// What a keeper is to keep.
+/// Options of a keeper.
 #[derive(Clone, Debug)]
 pub struct KeeperOptions {
     /// The log file.
     pub log: PathBuf,
-    /// Where it is rotated.
+    /// Size at which the log is rotated.
     pub log_bytes_max: u64,
-    /// Where the record of the end goes: the last [`KeeperEvent`], durably.
+    /// Path of the exit record: the last [`KeeperEvent`], written durably.
     pub record: PathBuf,
     /// The rank's command and arguments.
     pub command: Vec<String>,
 }
 
-/// What a keeper says on its standard output.
+/// An event that a keeper writes to its standard output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum KeeperEvent {
     /// The rank's main process runs.
     Started {
-        /// Its process id, and that of its group.
+        /// Id of the process and of its group.
         pid: u32,
-        /// When.
+        /// Start time.
         at: UnixNanos,
     },
-    /// The rank printed something; at most a few times a second.
+    /// The rank printed something; sent at most a few times a second.
     Alive {
-        /// When.
+        /// Time of the output.
         at: UnixNanos,
     },
-    /// The rank's main process ended, and all that descended from it is gone.
+    /// The rank's main process has ended, and all its descendants are gone.
     Ended {
-        /// When the main process ended.
+        /// Time when the main process ended.
         at: UnixNanos,
-        /// How.
+        /// How it ended.
         end: RankEnd,
-        /// The last lines it printed.
+        /// The last lines that it printed.
         last_lines: Vec<String>,
-        /// Lines that didn't get into the log.
+        /// Number of lines that are missing from the log.
         dropped: u64,
     },
     /// The rank could not be started.
     NotStarted {
-        /// When that was clear.
+        /// Time of the failure.
         at: UnixNanos,
-        /// The operating system's reason.
+        /// The operating system's error.
         message: String,
-        /// It is the platform's own: it lacks processes, memory or disk space, say.
+        /// Whether the platform is at fault: it lacks processes, memory or disk space, for example.
         #[serde(default)]
         is_platforms: bool,
     },
@@ -112,17 +114,17 @@ impl From<ExitStatus> for RankEnd {
     }
 }
 
-/// What a supervisor tells a keeper, a line each.
+/// A supervisor's command to a keeper, one line each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeeperCommand {
-    /// SIGTERM to the rank's process group.
+    /// Send SIGTERM to the rank's process group.
     Terminate,
-    /// SIGKILL to everything.
+    /// Send SIGKILL to everything.
     Kill,
 }
 
 impl KeeperCommand {
-    /// The line that says it.
+    /// Returns the command's line.
     #[must_use]
     pub fn line(self) -> &'static str {
         match self {
@@ -132,17 +134,18 @@ impl KeeperCommand {
     }
 }
 
-/// The longest line of a keeper or to it.
+/// Maximum length of a line from or to a keeper.
 pub(crate) const KEEPER_LINE_BYTES_MAX: usize = 256 << 10;
 
-/// Runs a rank to its end. Returns once nothing of it is left (or can't be killed for longer than the clean-up's limit).
+/// Runs a rank to its end. Returns once all its processes are gone, or the clean-up's time is over.
 ///
 /// # Errors
-/// If the keeper itself can't do its work; a rank that can't be started is an event and no error.
+/// If the keeper itself fails; a rank that can't be started is an event and no error.
 pub fn keep_rank(options: &KeeperOptions) -> io::Result<()> {
     let clock = Clock::start();
-    // A session of its own: by it the processes of ranks are told from those that their supervisor starts itself, even when they are
-    // about to go and show nothing else any more. One that leads a group already is somebody's who doesn't count on that.
+    // A session of its own distinguishes the ranks' processes from those that the supervisor starts itself,
+    // even when they are exiting and show nothing else any more. A process that leads a group already can't
+    // make a session; then it was started by somebody who doesn't rely on that.
     let _ = setsid();
     set_child_subreaper(Some(getpid()))?;
     let (group, output) = match start(options, clock) {
@@ -160,7 +163,7 @@ pub fn keep_rank(options: &KeeperOptions) -> io::Result<()> {
     conclude(options, &event)
 }
 
-/// Starts the rank and what looks after it: all of that, or nothing.
+/// Starts the rank, its log threads and its signalling: all of them, or nothing.
 fn start(options: &KeeperOptions, clock: Clock) -> io::Result<(Arc<Group>, Output)> {
     sign(&options.record)?;
     let mut spawned = command::spawn(&options.command)?;
@@ -184,13 +187,14 @@ fn start(options: &KeeperOptions, clock: Clock) -> io::Result<(Arc<Group>, Outpu
     }
 }
 
-/// Lets others know in which session this rank's processes are, before there are any: what is about to go shows nothing else.
+/// Records the session of this rank's processes before there are any: a process that is exiting shows nothing
+/// else.
 fn sign(record: &Path) -> io::Result<()> {
     let identity = serde_json::to_vec(&Identity::own()?).expect("numbers and text are always JSON");
     std::fs::write(record.with_extension(KEEPER_EXTENSION), identity)
 }
 
-/// Records how it ended and says so.
+/// Records the rank's end and reports it.
 fn conclude(options: &KeeperOptions, event: &KeeperEvent) -> io::Result<()> {
     let record = serde_json::to_vec(event).expect("an event of numbers and text is always JSON");
     let recorded = write_durably(&options.record, &record);
@@ -198,14 +202,14 @@ fn conclude(options: &KeeperOptions, event: &KeeperEvent) -> io::Result<()> {
     recorded
 }
 
-/// Says something to the supervisor. If it is gone, the lifeline notices that.
+/// Sends an event to the supervisor. If the supervisor is gone, the lifeline notices.
 fn say(event: &KeeperEvent) {
     let mut line = serde_json::to_string(event).expect("an event of numbers and text is always JSON");
     line.push('\n');
     let _ = io::stdout().lock().write_all(line.as_bytes());
 }
 
-/// Carries out the supervisor's commands until it says no more, and then kills.
+/// Carries out the supervisor's commands until its pipe is closed, and then kills.
 fn follow_orders(group: &Group) {
     for line in io::stdin().lock().lines() {
         match line.as_deref() {

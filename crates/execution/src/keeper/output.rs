@@ -1,5 +1,5 @@
-//! A rank's pipes to its log. Two threads read, one writes, a bounded queue is between them: a disk that hangs delays the
-//! rank by [`DISK_PATIENCE_MAX`] once and then costs log lines only.
+//! Copies a rank's pipes to its log. Two threads read, one writes, with a bounded queue between them: a disk
+//! that hangs delays the rank by [`DISK_PATIENCE_MAX`] once and then costs only log lines.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -15,15 +15,16 @@ use super::{KeeperEvent, say};
 use crate::clock::Clock;
 use crate::rank_log::{RankLog, Stream};
 
-/// One read from a pipe.
+/// Size of one read from a pipe.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Chunks that wait for the disk: 4 MiB.
+/// Maximum number of chunks that wait for the disk: 4 MiB.
 const QUEUE_CHUNKS_MAX: usize = 64;
 /// How long a rank's output may wait for the disk before it is dropped.
 const DISK_PATIENCE_MAX: Duration = Duration::from_secs(2);
-/// Between two signs of life to the supervisor.
+/// Interval between two signs of life to the supervisor.
 const ALIVE_EVERY: Duration = Duration::from_millis(200);
-/// How long to wait for the pipes' end after the rank's: a process that could not be killed may hold them open.
+/// How long to wait for the pipes' end after the rank's: a process that could not be killed may hold them
+/// open.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// The running threads.
@@ -32,14 +33,14 @@ pub(super) struct Output {
     writer: JoinHandle<Drained>,
 }
 
-/// What is known when all is written.
+/// Results once everything is written.
 pub(super) struct Drained {
     pub(super) last_lines: Vec<String>,
     pub(super) dropped: u64,
 }
 
 impl Output {
-    /// Starts to drain both pipes into the log at `path`.
+    /// Starts to copy both pipes into the log at `path`.
     pub(super) fn start(
         path: &Path,
         bytes_max: u64,
@@ -61,7 +62,7 @@ impl Output {
         Ok(Output { queue, writer })
     }
 
-    /// Waits until both pipes have ended (not longer than [`DRAIN_MAX`]) and all is written.
+    /// Waits until both pipes have ended (at most [`DRAIN_MAX`]) and everything is written.
     pub(super) fn finish(self) -> Drained {
         self.queue.close_after(DRAIN_MAX);
         self.writer.join().unwrap_or(Drained { last_lines: Vec::new(), dropped: 0 })
@@ -90,7 +91,7 @@ fn read_on_thread(
     std::thread::Builder::new().name(name.to_owned()).spawn(read).map(drop)
 }
 
-/// The writer thread: queue to log, with a sign of life now and then.
+/// Runs the writer thread: copies the queue to the log, with regular signs of life.
 fn write_all(mut log: RankLog, queue: &Queue, clock: Clock) -> Drained {
     let mut said_alive: Option<Timestamp> = None;
     while let Some((stream, chunk)) = queue.pop() {
@@ -128,7 +129,7 @@ impl Queue {
         self.state.lock().expect("no thread panics while it holds the queue")
     }
 
-    /// Adds a chunk, or drops and counts its lines if the disk is too slow.
+    /// Adds a chunk; drops it and counts its lines if the disk is too slow.
     fn push(&self, stream: Stream, chunk: &[u8]) {
         let state = self.state();
         let patience = if state.is_impatient { Duration::ZERO } else { DISK_PATIENCE_MAX };
@@ -147,7 +148,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The next chunk; none when both readers have ended or the queue is closed, and all is taken.
+    /// Returns the next chunk; none when the queue is empty and both readers have ended or it is closed.
     fn pop(&self) -> Option<(Stream, Vec<u8>)> {
         let is_quiet = |state: &mut QueueState| state.chunks.is_empty() && state.readers > 0 && !state.is_closed;
         let mut state =
@@ -162,7 +163,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Waits until the readers have ended, at most for `limit`, and takes no more.
+    /// Waits at most `limit` until the readers have ended, then accepts no more chunks.
     fn close_after(&self, limit: Duration) {
         let (mut state, _) = self
             .changed

@@ -1,6 +1,6 @@
-//! Fencing: kills whatever an attempt left on this machine, whoever its parent is by now. Supervisor and keeper kill what
-//! descends from a rank; when both die at once, only its control group, its session and the environment that it inherited tell whose
-//! a process is.
+//! Fencing: kills all processes of an attempt that are left on this machine, whatever their parent is by now.
+//! Supervisor and keeper kill a rank's descendants; when both die at once, only its control group, its
+//! session and its inherited environment identify an attempt's process.
 //!
 //! Keeps A-5 (devices aren't given away under a living process) and A-10 (bounded sweeps and reads).
 
@@ -21,26 +21,28 @@ use crate::keeper::KEEPER_EXTENSION;
 use crate::process::{as_pid, described, numbers, own_pid, stat};
 use crate::supervisor::{ATTEMPT_FOLDER_VARIABLE, Identity};
 
-/// Sweeps in one call. They are few, as the control plane waits for them; it calls again.
+/// Maximum number of sweeps in one call. Kept low, since the control plane waits for the call and repeats it.
 const SWEEPS_MAX: u32 = 20;
-/// Between two sweeps: what was killed needs a moment to go.
+/// Pause between two sweeps: killed processes need a moment to exit.
 const SWEEP_PAUSE: Duration = Duration::from_millis(10);
-/// The same for what is in the attempt's control group.
+/// Maximum time to empty the attempt's control group in one call.
 const GROUP_KILLED_WITHIN: Duration = Duration::from_millis(200);
-/// Sweeps in one call while a process is being loaded: until then it shows no environment, though who started it goes on
-/// already. One that takes two seconds for that hangs, and is taken for another's.
+/// Maximum number of sweeps in one call while a process is in `execve`: until that ends it shows no
+/// environment, though its parent runs on already. A process that takes two seconds for it hangs, and counts
+/// as unrelated.
 const LOADING_SWEEPS_MAX: u32 = 200;
-/// Linux lets the arguments and the environment of a process be 6 MiB together.
+/// Linux limits the arguments and the environment of a process to 6 MiB together.
 const ENVIRONMENT_BYTES_MAX: u64 = 8 << 20;
-/// One whose environment is empty so often in a row, and which isn't being loaded, has none.
+/// A process whose environment reads as empty this often in a row, outside `execve`, has none.
 const EMPTY_READS: u32 = 3;
-/// Keepers of an attempt on a node: as many as a node may have ranks, and one for its setup.
+/// Maximum number of keepers of an attempt on a node: one for each possible rank, and one for the
+/// setup.
 const KEEPERS_MAX: usize = 1_025;
-/// Processes that are told.
+/// Maximum number of processes that are listed in an error.
 const TOLD_MAX: usize = 8;
 
-/// A process that was sent SIGKILL. One that is going has no environment any more while it still holds its devices, so it
-/// is remembered until it is gone.
+/// A process that was sent SIGKILL. A process that is exiting has no environment any more while it still
+/// holds its devices, so it is remembered until it is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Killed {
     pid: u32,
@@ -53,29 +55,29 @@ impl Killed {
     }
 }
 
-/// By what processes are found.
+/// Marks that identify processes.
 #[derive(Default)]
 struct Mark {
-    /// All of these `NAME=value` are in its environment.
+    /// The environment contains all of these `NAME=value`.
     entries: Vec<Vec<u8>>,
-    /// Or it is in the session of one of these.
+    /// Or the session is one of these keepers'.
     keepers: Vec<Identity>,
 }
 
 impl Mark {
-    /// Of what has all these variables.
+    /// Creates a mark for processes with all these environment variables.
     fn of(variables: &[(&str, &str)]) -> Mark {
         let entries = variables.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
         Mark { entries: entries.collect(), keepers: Vec::new() }
     }
 
-    /// Of the attempt in this folder. One of its processes that is going has no environment any more; by its session it is found
-    /// unless it made one of its own.
+    /// Creates the mark of the attempt in this folder. Processes that are exiting have no environment any
+    /// more; they are found by their session, unless they made one of their own.
     fn of_attempt(folder: &Path) -> Mark {
         let entry = [ATTEMPT_FOLDER_VARIABLE.as_bytes(), b"=", folder.as_os_str().as_bytes()].concat();
         let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         let signed = files.filter(|path| path.extension().is_some_and(|extension| extension == KEEPER_EXTENSION));
-        // One that can't be read was being written when its keeper was killed, before there was a rank.
+        // An unreadable file was being written when its keeper was killed, before the rank existed.
         let read = |path: PathBuf| serde_json::from_slice::<Identity>(&read_bounded(&path).ok()?).ok();
         let keepers = signed.take(KEEPERS_MAX).filter_map(read).filter(Identity::is_of_this_boot);
         Mark { entries: vec![entry], keepers: keepers.collect() }
@@ -92,8 +94,9 @@ impl Mark {
     }
 }
 
-/// Kills every process of the attempt in `folder` until none is found and none of the `killed`, to which it adds, is left. What has left
-/// the attempt's control group is found by its session and its environment, as everything is where there is no group.
+/// Kills every process of the attempt in `folder` until no process is found and none of the `killed` is left;
+/// adds to `killed`. Processes that left the attempt's control group are found by session and environment, as
+/// all processes are where there is no group.
 pub(super) fn kill_attempt(folder: &Path, killed: &mut Vec<Killed>) -> Result<(), LaunchError> {
     let in_group = AttemptGroup::of(folder).map_or_else(Vec::new, |group| group.kill(GROUP_KILLED_WITHIN));
     if !in_group.is_empty() {
@@ -125,7 +128,8 @@ fn left(mut found: Vec<u32>) -> LaunchError {
     LaunchError::Fence { left: found.into_iter().map(described).collect() }
 }
 
-/// Kills every process, but for this one, that has all these variables in its environment; as far as that is possible now.
+/// Kills every process, except this one, that has all these variables in its environment, as far as possible
+/// now.
 pub(super) fn kill_all_with(variables: &[(&str, &str)]) {
     let mark = Mark::of(variables);
     let mut killed = Vec::new();
@@ -139,22 +143,22 @@ pub(super) fn kill_all_with(variables: &[(&str, &str)]) {
     }
 }
 
-/// Every process, but for this one, that has all these variables in its environment.
+/// Returns every process, except this one, that has all these variables in its environment.
 pub(super) fn all_with(variables: &[(&str, &str)]) -> Vec<u32> {
     let mark = Mark::of(variables);
     numbers().filter(|pid| *pid != own_pid() && mark.is_on(*pid)).collect()
 }
 
-/// What a sweep met.
+/// Result of a sweep.
 #[derive(Default)]
 struct Swept {
-    /// Those that SIGKILL was sent to or refused for.
+    /// Processes that SIGKILL was sent to or refused for.
     found: Vec<u32>,
-    /// A process is being loaded: it may turn out to be one of the attempt.
+    /// A process is in `execve`: it may turn out to be one of the attempt's.
     is_one_loading: bool,
 }
 
-/// Sends SIGKILL to every process that has the mark, but for this one.
+/// Sends SIGKILL to every process with the mark, except this one.
 fn sweep(mark: &Mark, killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
     let unreadable = |source| LaunchError::Folder { doing: "list the processes in", path: "/proc".into(), source };
     let mut swept = Swept::default();
@@ -182,7 +186,8 @@ fn sweep(mark: &Mark, killed: &mut Vec<Killed>) -> Result<Swept, LaunchError> {
     Ok(swept)
 }
 
-/// The descriptor is taken before the mark is looked for again, so a later process with the number is never hit.
+/// Kills a process if it has the mark. The descriptor is opened before the mark is checked again, so a later
+/// process with the same id is never hit.
 fn kill_if_marked(pid: u32, mark: &Mark) -> io::Result<bool> {
     let Some(number) = as_pid(pid) else { return Ok(false) };
     let descriptor = match pidfd_open(number, PidfdFlags::empty()) {
@@ -200,7 +205,7 @@ fn kill_if_marked(pid: u32, mark: &Mark) -> io::Result<bool> {
     }
 }
 
-/// What a process began with; none if it can't be read: the process is another user's, or gone.
+/// Returns a process's initial environment; none if it can't be read: the process is another user's, or gone.
 fn environment(pid: u32) -> Option<Vec<u8>> {
     let mut environment = Vec::new();
     let file = File::open(format!("/proc/{pid}/environ")).ok()?;
@@ -208,8 +213,8 @@ fn environment(pid: u32) -> Option<Vec<u8>> {
     Some(environment)
 }
 
-/// What a process began with, and whether it is being loaded, so that this isn't known yet. Loading may end between two reads: one
-/// that seems to have begun with nothing is read again.
+/// Returns a process's initial environment, and whether the process is in `execve`, so that the environment
+/// isn't known yet. `execve` may end between two reads, so an environment that seems empty is read again.
 fn settled_environment(pid: u32) -> (Option<Vec<u8>>, bool) {
     for _ in 0..EMPTY_READS {
         let environment = environment(pid);
@@ -223,7 +228,7 @@ fn settled_environment(pid: u32) -> (Option<Vec<u8>>, bool) {
     (Some(Vec::new()), false)
 }
 
-/// Whether exactly these `NAME=value` are in an environment.
+/// Reports whether exactly these `NAME=value` are in an environment.
 fn are_in(environment: &[u8], entries: &[Vec<u8>]) -> bool {
     entries.iter().all(|entry| environment.split(|byte| *byte == 0).any(|found| found == entry))
 }
@@ -235,7 +240,8 @@ mod tests {
 
     use super::*;
 
-    /// Until it has left this process's memory it shows this one's environment, which isn't an attempt's.
+    /// Starts a sleeping child. Until its `execve` it shows this process's environment, which isn't an
+    /// attempt's.
     fn sleeper(folder: &Path) -> Child {
         let child = Command::new("sleep").arg("60").env(ATTEMPT_FOLDER_VARIABLE, folder).spawn().expect("sleep starts");
         let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).expect("it runs");

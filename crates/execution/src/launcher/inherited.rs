@@ -1,10 +1,11 @@
-//! Which environment variables of the control plane reach supervisors, and by that setup and ranks: those that programs need to run
-//! at all, and none that may be a secret of whoever started the control plane, such as a cloud's keys. docs/job-file.md lists them.
+//! Which environment variables of the control plane reach supervisors, and through them setup and ranks:
+//! those that programs need to run at all, and none that may hold a secret of the user who started the
+//! control plane, such as a cloud's keys. docs/reference/job-file.md lists them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-/// Names, and beginnings of names with a star.
+/// Names, and prefixes with a star.
 const PASSED: [&str; 44] = [
     "PATH",
     "HOME",
@@ -51,12 +52,12 @@ const PASSED: [&str; 44] = [
     "SSL_CERT_*",
     "RUST_BACKTRACE",
 ];
-/// The supervisor's own, which ranks don't see.
+/// Variables for the supervisor only; ranks don't see them.
 const OWN: [&str; 2] = ["GANGLINE_LOG", "GANGLINE_KERNEL_LOG"];
-/// What Slurm's programs go by; of these a rank sees where it runs.
+/// Variables for Slurm's programs; of these, ranks see those that tell where they run.
 const SLURM: [&str; 8] =
     ["SLURM_*", "SBATCH_*", "SRUN_*", "SALLOC_*", "SCANCEL_*", "SQUEUE_*", "SINFO_*", "KRB5CCNAME"];
-/// The most names and beginnings of names that a configuration may add.
+/// Maximum number of names and prefixes that a configuration may add.
 const ADDED_MAX: usize = 256;
 
 /// The variables that are passed on.
@@ -66,10 +67,10 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Those that always are, and these: names, or beginnings of names with a star, such as `WANDB_*`.
+    /// Returns the built-in variables and these: names, or prefixes with a star, such as `WANDB_*`.
     ///
     /// # Errors
-    /// What is wrong with which of them.
+    /// An entry that is invalid, and why.
     pub fn with(added: Vec<String>) -> Result<Inherited, String> {
         if added.len() > ADDED_MAX {
             return Err(format!("{} names are more than the {ADDED_MAX} there may be", added.len()));
@@ -85,13 +86,13 @@ impl Inherited {
         }
     }
 
-    /// What of an environment is passed on to supervisors on this machine.
+    /// Returns the part of an environment that is passed on to supervisors on this machine.
     #[must_use]
     pub fn of(&self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
         self.filtered(variables, &[])
     }
 
-    /// What of an environment is passed on to Slurm's programs, and by them to supervisors.
+    /// Returns the part of an environment that is passed on to Slurm's programs, and by them to supervisors.
     #[must_use]
     pub fn of_slurm(&self, variables: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
         self.filtered(variables, &SLURM)

@@ -1,4 +1,5 @@
-//! Supervisors on this machine, as processes of their own session that survive the control plane.
+//! Launches supervisors on this machine, as processes in sessions of their own that survive the control
+//! plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -19,24 +20,25 @@ use crate::process::as_pid;
 use crate::protocol::SupervisorSpec;
 use crate::supervisor::{Identity, UNABLE_CODE};
 
-/// How a Rust program ends that panics.
+/// Exit code of a Rust program that panics.
 const PANIC_CODE: i32 = 101;
 
-/// Launches on this machine. Supervisors that this very process started are its children: they are reaped at each call.
+/// Launches on this machine. Supervisors that this process started are its children: they are reaped at each
+/// call.
 #[derive(Debug)]
 pub struct LocalLauncher {
     program: PathBuf,
     environment: BTreeMap<OsString, OsString>,
     children: Mutex<BTreeMap<PathBuf, Child>>,
-    /// Attempts, by their folders, whose supervisors could begin nothing for the platform's own want.
+    /// Folders of attempts whose supervisors could not begin because of a platform error.
     unable: Mutex<BTreeSet<PathBuf>>,
-    /// What was killed of the attempts in these folders and isn't gone yet.
+    /// Killed processes that aren't gone yet, by the attempt's folder.
     fenced: Mutex<BTreeMap<PathBuf, Vec<Killed>>>,
 }
 
 impl LocalLauncher {
-    /// A launcher that starts `program supervise SPEC --own-group` in this environment ([`super::Inherited`]). The path is absolute:
-    /// supervisors start in their attempt's folder.
+    /// Creates a launcher that starts `program supervise SPEC --own-group` in this environment
+    /// ([`super::Inherited`]). The path must be absolute, since supervisors start in their attempt's folder.
     #[must_use]
     pub fn new(program: PathBuf, environment: BTreeMap<OsString, OsString>) -> Self {
         LocalLauncher {
@@ -48,13 +50,14 @@ impl LocalLauncher {
         }
     }
 
-    /// The children that still run, after reaping the others.
+    /// Returns the children that still run, after reaping the others.
     fn children(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Child>> {
         let mut children = self.children.lock().expect("no thread panics while it holds the children");
         children.retain(|folder, child| match child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
-                // One that panics before it has started anything wants something, too: the runtime does so without file descriptors.
+                // A panic before anything was started is a platform error too: the async runtime panics
+                // without file descriptors.
                 let is_want = match status.code() {
                     Some(PANIC_CODE) => !has_started_any(folder),
                     code => code == Some(i32::from(UNABLE_CODE)),
@@ -82,7 +85,8 @@ impl LocalLauncher {
         command.env_clear().envs(&self.environment);
         command.arg("supervise").arg(folder.join(SPEC_FILE)).arg("--own-group").current_dir(folder);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        // The supervisor makes a session of its own; until then, a Ctrl-C meant for the control plane mustn't hit it.
+        // The supervisor makes a session of its own; until then, a Ctrl-C meant for the control plane mustn't
+        // reach it.
         command.process_group(0);
         command.spawn().map_err(|source| LaunchError::Start { program: self.program.clone(), source })
     }
@@ -138,7 +142,8 @@ fn signed(folder: &Path) -> Result<Option<Identity>, LaunchError> {
     })
 }
 
-/// Kills that process and no later one with its number: the descriptor is taken first, then the identity is checked.
+/// Kills exactly this process and no later one with its id: the descriptor is opened first, then the identity
+/// is checked.
 fn kill_exactly(process: &Identity) -> io::Result<()> {
     let Some(pid) = as_pid(process.pid) else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Launchers start the supervisors of gangs, find out whether they live, and may know which nodes there are. Slurm words
-//! belong in here and nowhere else.
+//! Launchers: they start the supervisors of gangs, tell whether these live, and may know the cluster's nodes.
+//! Slurm's vocabulary stays within this module.
 
 mod fence;
 mod inherited;
@@ -21,76 +21,79 @@ pub use survey::{Openness, SurveyedNode, Taken};
 use crate::protocol::SupervisorSpec;
 pub use crate::supervisor::{END_FILE as FINAL_REPORT_FILE, IDENTITY_FILE};
 
-/// How the control plane gets supervisors onto nodes. All calls may block for as long as a process start, a look at the disk
-/// or a question to the cluster's own batch system takes.
+/// Starts supervisors on nodes for the control plane. All calls may block for as long as a process start, a
+/// disk access or a query to the cluster's own batch system takes.
 pub trait Launcher: Send + Sync {
-    /// Starts the supervisors of a gang, one for each spec: all of an attempt, or those of it that a crash of the control plane
-    /// may have kept from being started. They outlive the caller. A second call for a spec does no harm.
+    /// Starts the supervisors of a gang, one for each spec: all of an attempt, or those that a crash of the
+    /// control plane may have kept from starting. They outlive the caller. Calling it again for a spec is
+    /// harmless.
     ///
-    /// There is an answer for each spec, in their order: a [`LaunchError`] says that its supervisor doesn't run.
+    /// Returns one result for each spec, in their order; a [`LaunchError`] means that its supervisor doesn't
+    /// run.
     fn launch(&self, gang: &[SupervisorSpec]) -> Vec<Result<(), LaunchError>>;
 
-    /// What has become of the supervisor of the attempt in `folder`.
+    /// Returns the state of the supervisor of the attempt in `folder`.
     ///
     /// # Errors
-    /// [`LaunchError`] if that can't be known now.
+    /// [`LaunchError`] if the state can't be determined now.
     fn presence(&self, folder: &Path) -> Result<Presence, LaunchError>;
 
-    /// Kills the supervisor of the attempt in `folder` by SIGKILL, and everything else of the attempt on its node, even what
-    /// neither supervisor nor keeper could take with it (fencing). What doesn't run is no error; what waits to be started
-    /// never will be, with all of its gang.
+    /// Fences the attempt in `folder`: kills its supervisor with SIGKILL, and all its other processes on the
+    /// node, even those that neither supervisor nor keeper could take down. If nothing runs, that is no
+    /// error; a supervisor that waits to be started is never started, nor is the rest of its gang.
     ///
     /// # Errors
-    /// [`LaunchError`] if something of it may still run; a later call tries again.
+    /// [`LaunchError`] if a process may still run; a later call tries again.
     fn kill(&self, folder: &Path) -> Result<(), LaunchError>;
 
-    /// Whether the supervisor of the attempt in `folder`, whose ranks have ended, is to stay until it is told to terminate or the
-    /// others of its gang have ended: where the launcher's system frees nodes sooner on which it still has something to end.
-    /// `is_gang_over`: the attempt is.
+    /// Reports whether the supervisor of the attempt in `folder`, whose ranks have ended, must stay until it
+    /// is terminated or the rest of its gang has ended. This matters where the launcher's system frees a node
+    /// sooner while it still has a process to end there. `is_gang_over`: whether the attempt is over.
     fn stays(&self, folder: &Path, is_gang_over: bool) -> bool {
         let _ = (folder, is_gang_over);
         false
     }
 
-    /// The nodes that there are now, if the launcher's own system knows: none if the configuration does. Called again and
-    /// again.
+    /// Returns the current nodes if the launcher's own system knows them; none if the configuration lists
+    /// them. Called periodically.
     ///
     /// # Errors
-    /// [`LaunchError`] if that can't be known now; then all is as it was.
+    /// [`LaunchError`] if the nodes can't be determined now; the previous result then stays valid.
     fn survey(&self) -> Result<Option<Vec<SurveyedNode>>, LaunchError> {
         Ok(None)
     }
 }
 
-/// What has become of a supervisor.
+/// State of a supervisor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It isn't started yet: its gang waits for its turn in the launcher's own system.
+    /// Not started yet: its gang waits in the queue of the launcher's own system.
     Waiting {
-        /// For how long.
+        /// Time waited so far.
         since: Duration,
-        /// What for, in that system's words; empty if that isn't known yet.
+        /// Why it waits, in that system's words; empty if unknown.
         why: String,
-        /// That is longer than may be: somebody else was quicker, and the gang is better off elsewhere.
+        /// It has waited for too long: the nodes went to somebody else, so the gang should be placed
+        /// elsewhere.
         is_overdue: bool,
     },
-    /// It runs.
+    /// Running.
     Running,
-    /// It is gone, and so is what it started, or [`Launcher::kill`] makes sure of that.
+    /// Gone with all that it started, or [`Launcher::kill`] will see to that.
     Gone,
-    /// It was never started, and won't be: its gang was taken out of the queue of the launcher's own system.
+    /// Never started, and never will be: its gang was removed from the queue of the launcher's own system.
     Withdrawn,
-    /// Nobody on its node answers.
+    /// Its node doesn't respond.
     Unreachable,
-    /// It ended before it could start anything, for the platform's own want of processes, memory, file descriptors or disk space.
+    /// Ended before it could start anything, for lack of processes, memory, file descriptors or disk space.
     Unable {
-        /// Its last words, if there was room for them.
+        /// Its last log lines, if there was room for them.
         why: String,
     },
 }
 
 impl LaunchError {
-    /// Whether the platform is at fault rather than the job that was to be started: the same may succeed later.
+    /// Reports whether the platform is at fault rather than the job; the same launch may succeed later.
     #[must_use]
     pub fn is_platforms(&self) -> bool {
         match self {
@@ -105,44 +108,44 @@ impl LaunchError {
     }
 }
 
-/// Why a launcher couldn't do it.
+/// The reason a launcher's call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
-    /// The attempt's folder or a file in it.
+    /// The attempt's folder, or a file in it, failed.
     #[error("{doing} {path}")]
     Folder {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
         /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The supervisor's program.
+    /// The supervisor's program could not be started.
     #[error("start the supervisor {program}")]
     Start {
         /// The program.
         program: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// The launcher's own system doesn't answer; what it was asked may be asked again later.
+    /// The launcher's own system doesn't respond; the request may be repeated later.
     #[error("{system} doesn't answer: {message}")]
     Unavailable {
-        /// Which system.
+        /// The system's name.
         system: &'static str,
         /// What happened instead.
         message: String,
     },
-    /// The launcher's own system refused.
+    /// The launcher's own system refused the request.
     #[error("{system} refused: {message}")]
     Refused {
-        /// Which system.
+        /// The system's name.
         system: &'static str,
-        /// In its words.
+        /// The refusal in its words.
         message: String,
     },
-    /// The launcher's own system said what can't be understood.
+    /// The output of the launcher's own system could not be understood.
     #[error("understand what {program} printed: {message}")]
     NotUnderstood {
         /// The program that printed it.
@@ -150,21 +153,22 @@ pub enum LaunchError {
         /// What is wrong with it.
         message: String,
     },
-    /// The system refused to kill it.
+    /// The operating system refused to kill a process.
     #[error("kill supervisor {pid}")]
     Kill {
-        /// Its process id.
+        /// The process id.
         pid: u32,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Processes of the attempt are left although they were killed: they hang in the kernel, or are another user's.
+    /// Processes of the attempt remain although they were killed: they hang in the kernel, or belong to
+    /// another user.
     #[error("kill what an attempt left behind: {} can't be killed yet", left.join(", "))]
     Fence {
         /// Their process ids, names and states.
         left: Vec<String>,
     },
-    /// What is left of it is in the hands of the launcher's own system, which isn't done yet.
+    /// The launcher's own system is still ending what is left of the attempt.
     #[error("kill what an attempt left behind: {what}")]
     Leaving {
         /// What is left.

@@ -1,4 +1,4 @@
-//! What every launcher leaves in a share's folder for the supervisor: its spec.
+//! The spec that every launcher leaves in a share's folder for the supervisor.
 
 use std::fs::DirBuilder;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,12 +15,12 @@ use crate::keeper::{KEEPER_EXTENSION, KeeperEvent, RankEnd, exit_record};
 use crate::protocol::SupervisorSpec;
 use crate::shared_place::open_regular;
 
-/// The spec's name in the share's folder.
+/// File name of the spec in the share's folder.
 pub(super) const SPEC_FILE: &str = "spec.json";
-/// Where the supervisor logs.
+/// File name of the supervisor's log.
 pub(super) const LOG_FILE: &str = "supervisor.log";
 
-/// The most that is read of a supervisor's last words.
+/// Maximum number of bytes read from the end of a supervisor's log.
 const LAST_WORDS_BYTES_MAX: u64 = 4 << 10;
 
 /// Makes the share's folder and writes the spec.
@@ -32,7 +32,7 @@ pub(super) fn write_spec(spec: &SupervisorSpec) -> Result<(), LaunchError> {
     text.and_then(|text| write_durably(&path, &text)).map_err(|source| failed("write", &path, source))
 }
 
-/// The epoch that the spec in a share's folder names; none if there is no spec that can be read.
+/// Returns the epoch from the spec in a share's folder; none if no spec can be read.
 #[must_use]
 pub fn spec_epoch(folder: &Path) -> Option<Epoch> {
     #[derive(Deserialize)]
@@ -44,7 +44,7 @@ pub fn spec_epoch(folder: &Path) -> Option<Epoch> {
     serde_json::from_slice::<OnlyEpoch>(&bytes).ok().map(|spec| Epoch(spec.epoch))
 }
 
-/// Whether all of these ranks of the attempt in a folder have ended with 0, by the records that their keepers left.
+/// Reports whether all of these ranks exited with 0, by the records of their keepers in the attempt's folder.
 #[must_use]
 pub fn have_all_succeeded(folder: &Path, mut ranks: Range<u32>) -> bool {
     let has_succeeded = |rank: u32| {
@@ -55,13 +55,13 @@ pub fn have_all_succeeded(folder: &Path, mut ranks: Range<u32>) -> bool {
     !ranks.is_empty() && ranks.all(has_succeeded)
 }
 
-/// Whether the supervisor of the attempt in a folder has started a keeper.
+/// Reports whether the supervisor of the attempt in a folder has started a keeper.
 pub(super) fn has_started_any(folder: &Path) -> bool {
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     files.into_iter().any(|path| path.extension().is_some_and(|extension| extension == KEEPER_EXTENSION))
 }
 
-/// The last words of the supervisor of the attempt in a folder.
+/// Returns the last lines that the supervisor of the attempt in a folder logged.
 pub(super) fn last_words(folder: &Path) -> String {
     let read = || {
         let mut log = open_regular(&folder.join(LOG_FILE)).ok()?;

@@ -2,26 +2,26 @@
 
 use gangline_base::{Bytes, Level};
 
-/// A node that a launcher can start supervisors on.
+/// A node on which a launcher can start supervisors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurveyedNode {
-    /// Its name.
+    /// The node's name.
     pub name: String,
     /// The name or address by which other nodes reach it.
     pub address: String,
-    /// The kind of its accelerators; `cpu` for CPU slots.
+    /// Kind of its accelerators; `cpu` for CPU slots.
     pub kind: String,
-    /// How many.
+    /// Number of accelerators.
     pub accelerators: u32,
-    /// Its CPU cores.
+    /// Number of CPU cores.
     pub cpus: u32,
-    /// Its memory.
+    /// Size of its memory.
     pub memory: Bytes,
-    /// The domains of the network that it is in; none if nobody says.
+    /// Its network domains; empty if unknown.
     pub domains: Vec<(Level, String)>,
-    /// Whether gangs may start there.
+    /// Whether gangs may start on it.
     pub openness: Openness,
-    /// What others hold there.
+    /// External usage of it.
     pub taken: Taken,
 }
 
@@ -30,30 +30,31 @@ pub struct SurveyedNode {
 pub enum Openness {
     /// They may.
     Open,
-    /// Nothing new may; what runs there goes on.
+    /// No new gangs; running ones continue.
     Closed {
-        /// Why.
+        /// The reason.
         because: String,
     },
-    /// It doesn't answer for now: nothing new may, and what runs there may be well. If it was lost it stays so.
+    /// The node doesn't respond for now: no new gangs, but running ones may be fine. A node that was lost
+    /// stays lost.
     Silent {
-        /// How that shows.
+        /// The sign of it.
         because: String,
     },
-    /// It is gone, with what ran there.
+    /// The node is gone, with everything that ran on it.
     Down {
-        /// Why.
+        /// The reason.
         because: String,
     },
 }
 
-/// What those who don't come through this launcher hold of a node.
+/// External usage of a node: resources held by users who don't come through this launcher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Accelerators.
+    /// Number of accelerators.
     pub accelerators: u32,
-    /// CPU cores.
+    /// Number of CPU cores.
     pub cpus: u32,
-    /// Memory.
+    /// Amount of memory.
     pub memory: Bytes,
 }

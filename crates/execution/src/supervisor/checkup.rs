@@ -1,7 +1,8 @@
-//! Looks at the node itself: a moment after the start, and when a rank has failed.
+//! Checks the node itself: a moment after the start, and when a rank has failed.
 //!
-//! Ranks never wait for it, and very short attempts are over before the first look. It looks from threads and processes of its own
-//! (`checks/`), so what hangs there holds nobody up: the end of a failed attempt waits for a second at most.
+//! Ranks never wait for the checks, and very short attempts end before the first. Checks run on threads and
+//! in processes of their own (`health/node/`), so a check that hangs delays nobody: the end of a failed
+//! attempt waits a second at most.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,42 +17,43 @@ use super::course::Course;
 use super::gpus::GpuWatch;
 use super::input::{Action, Input};
 use crate::cgroup;
-use crate::checks::{self, Check, Expectations, Finding, Guard, Verdict, before_start, kernel_faults};
+use crate::health::node::{self, Check, Expectations, Guard, before_start, kernel_faults};
+use crate::health::{Finding, Verdict};
 use crate::keeper::THIS_PROGRAM;
 use crate::protocol::NodeFinding;
 
-/// From the start to the first look: loading programs and data has the machine to itself, and short attempts have none. PyTorch's
-/// import alone takes several seconds where ranks share processors.
+/// Delay from the start to the first check. Loading programs and data gets the machine to itself (PyTorch's
+/// import alone takes several seconds where ranks share processors), and short attempts have no check.
 const AFTER_START: Duration = Duration::from_secs(10);
-/// How far back the kernel's log counts at the first look: what a node had before that was there for earlier attempts to find, and may
-/// have been repaired.
+/// How far back the first check reads the kernel's log. Earlier attempts should have found what happened
+/// before that, and it may have been repaired.
 const KERNEL_LOG_WINDOW: Duration = Duration::from_secs(10 * 60);
-/// What happened so shortly before the start may be why.
+/// Events this shortly before the start may be the cause of a failure.
 const BEFORE_START: Duration = Duration::from_secs(5);
-/// How long looks after a failure may take, and how long the end waits for them.
+/// How long checks after a failure may take, and how long the end waits for them.
 const AFTER_FAILURE_MAX: Duration = Duration::from_secs(2);
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// NVIDIA's driver is loaded.
+/// Present if NVIDIA's driver is loaded.
 const DRIVER: &str = "/proc/driver/nvidia";
 
-/// Findings that are reported of a node.
+/// Maximum number of reported findings of a node.
 const FINDINGS_MAX: usize = 16;
 
-/// What was seen when a rank had failed.
+/// Results of the checks after a failure.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) findings: Vec<Finding>,
-    /// Lines of the kernel's log, and of the GPUs' driver, that say why.
+    /// Lines of the kernel's log, and of the GPUs' driver, that explain the failure.
     pub(super) kernel: Vec<u8>,
-    /// Processes of this cgroup that the kernel killed for memory since the start. Where several jobs share a cgroup, they may have
-    /// been another's.
+    /// Number of processes of this cgroup that the kernel killed for memory since the start. Where several
+    /// jobs share a cgroup, they may have been another job's.
     pub(super) oom_kills: u64,
 }
 
-/// Looks at a node.
+/// Checks a node.
 pub(super) struct Checkup {
     expectations: Expectations,
-    /// Before the start.
+    /// Number of out-of-memory kills before the start.
     oom_kills: Option<u64>,
     gpus: Option<GpuWatch>,
     after_failure: Option<Receiver<Seen>>,
@@ -69,7 +71,7 @@ impl Checkup {
         Checkup { expectations, oom_kills: cgroup::oom_kills(), gpus: None, after_failure: None }
     }
 
-    /// Begins the first look, and to listen to the GPUs' driver.
+    /// Starts the first check, and listening to the GPUs' driver.
     pub(super) fn after_start(&mut self, inputs: Sender<Input>) -> io::Result<()> {
         if Path::new(DRIVER).exists() {
             self.gpus = Some(GpuWatch::start(Path::new(THIS_PROGRAM), inputs.clone())?);
@@ -77,13 +79,14 @@ impl Checkup {
         let expectations = self.expectations.clone();
         let look = move || {
             thread::sleep(AFTER_START);
-            // Nobody listens if the attempt is over.
+            // The receiver is gone if the attempt is over.
             let _ = inputs.blocking_send(Input::Checked(before_start(&guard(), &expectations)));
         };
         thread::Builder::new().name("checkup".to_owned()).spawn(look).map(drop)
     }
 
-    /// Begins a look after a failure, once: `pids` are the ranks', which started so long ago.
+    /// Starts the checks after a failure, once. `pids` are the ranks' processes, `ran` the time since their
+    /// start.
     pub(super) fn after_failure(&mut self, pids: Vec<u32>, ran: Duration) {
         if self.after_failure.is_some() {
             return;
@@ -93,20 +96,20 @@ impl Checkup {
         let gpus = self.gpus.as_ref().map(GpuWatch::faults).unwrap_or_default();
         let look = move || {
             let oom_kills = cgroup::oom_kills().zip(before).map_or(0, |(now, before)| now.saturating_sub(before));
-            let gpu = checks::named("gpu").filter(|_| Path::new(DRIVER).exists());
+            let gpu = node::named("gpu").filter(|_| Path::new(DRIVER).exists());
             let looks: Vec<&Check> = gpu.into_iter().collect();
             let mut kernel = kernel_faults(&expectations.kernel_log, ran + BEFORE_START, &pids);
             let findings = guard().run(&looks, &expectations, AFTER_FAILURE_MAX, &mut |_| ());
             kernel.extend_from_slice(&gpus.lock().expect("nobody panics while it has this"));
-            // Nobody waits any longer.
+            // The attempt may have stopped waiting.
             let _ = sender.send(Seen { findings, kernel, oom_kills });
         };
-        // Without a thread there is nothing to wait for either.
+        // If the thread can't be started there is nothing to wait for.
         let started = thread::Builder::new().name("checkup".to_owned()).spawn(look);
         self.after_failure = started.is_ok().then_some(receiver);
     }
 
-    /// What the look after a failure saw, if there was one and it came in time.
+    /// Returns the results of the checks after a failure, if there were any and they came in time.
     pub(super) fn seen(&mut self) -> Seen {
         let seen = self.after_failure.take().map(|receiver| receiver.recv_timeout(WAIT_MAX));
         seen.and_then(Result::ok).unwrap_or_default()
@@ -114,7 +117,8 @@ impl Checkup {
 }
 
 impl Course {
-    /// The control plane decides what follows from that, too: whatever a check finds hurts no job that runs.
+    /// Adds the findings to the report. The control plane decides what follows: a check's finding never hurts
+    /// a running job.
     pub(super) fn checked(&mut self, findings: Vec<Finding>) -> Vec<Action> {
         for finding in findings.into_iter().filter(|finding| finding.verdict >= Verdict::Failed) {
             let found = NodeFinding { place: finding.place(), measured: finding.measured };

@@ -1,5 +1,6 @@
-//! A rank's word that a checkpoint is durable, looked at before it counts: if the job's checkpoint folder is one of Gangline's
-//! stores, it has to have that checkpoint. What a script saves in its own way can't be looked at and is taken as said.
+//! Verifies a rank's claim that a checkpoint is durable: if the job's checkpoint folder is one of Gangline's
+//! stores, it must contain that checkpoint. Checkpoints that a script saves in its own format can't be
+//! verified and are accepted.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use tracing::warn;
 use crate::protocol::SupervisorSpec;
 use crate::rank_protocol::CheckpointSaved;
 
-/// Pauses before the second and later looks: a shared file system may show a commit late.
+/// Pauses before the second and later attempts: a shared file system may show a commit late.
 const PAUSES: [Duration; 3] = [Duration::from_millis(100), Duration::from_millis(400), Duration::from_millis(1_500)];
-/// The longest one look may take; a file system that hangs longer confirms nothing.
+/// Maximum time of one attempt; a file system that hangs longer confirms nothing.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// Looks under way at a time: those that hang keep their thread.
+/// Maximum number of simultaneous attempts; those that hang keep their thread.
 const LOOKS_MAX: usize = 4;
 
-/// Looks at claims. Cheap to clone.
+/// Verifies claims. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Claims {
     folder: Option<PathBuf>,
@@ -28,12 +29,12 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// About the job's checkpoint folder.
+    /// Verifies claims about the job's checkpoint folder.
     pub(super) fn of(spec: &SupervisorSpec) -> Claims {
         Claims { folder: spec.checkpoint_dir.clone(), places: Arc::new(Semaphore::new(LOOKS_MAX)) }
     }
 
-    /// Whether a claim counts.
+    /// Reports whether a claim counts.
     pub(super) async fn counts(&self, saved: CheckpointSaved) -> bool {
         let mut pauses = PAUSES.into_iter();
         loop {
@@ -56,13 +57,14 @@ impl Claims {
         }
     }
 
-    /// On a thread of its own, which nobody waits for at the end: it may hang in the file system for ever.
+    /// Looks for the step's checkpoint on a separate thread that nobody waits for at the end, since it may
+    /// hang in the file system for ever.
     async fn look(&self, step: Step) -> Option<Claim> {
         let Some(folder) = self.folder.clone() else { return Some(Claim::NoStore) };
         let place = tokio::time::timeout(LOOK_MAX, Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()?;
         let (answer, answered) = oneshot::channel();
         let look = move || {
-            // Nobody may wait for it any more.
+            // The receiver may have given up.
             let _ =
                 answer.send(look_for(&folder, step).inspect_err(|error| warn!(%error, "a claim can't be looked at")));
             drop(place);

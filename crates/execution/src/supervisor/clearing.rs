@@ -1,5 +1,6 @@
-//! The end of a node's share of an attempt waits until every process of the ranks is gone: a process that was killed holds its memory
-//! and its devices until the kernel has taken it apart, which takes seconds for a large one and for ever for one that hangs in a driver.
+//! The end of a node's share of an attempt waits until all the ranks' processes are gone. A killed process
+//! holds its memory and devices until the kernel has dismantled it, which takes seconds for a large one and
+//! for ever for one that hangs in a driver.
 //!
 //! Keeps A-5: until then the share hasn't ended, so its devices aren't given away.
 
@@ -16,23 +17,23 @@ use crate::process::{descendants, described, kill_all, own_pid, stat};
 use crate::protocol::{FaultCause, NodeFinding, Outcome};
 use crate::trouble::Problem;
 
-/// Between two looks at what is left. No event tells that a process which isn't a child has gone.
+/// Interval between two checks of what is left. No event tells that a process which isn't a child has gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// The same once it takes long.
+/// The interval once it takes long.
 const LOOK_AGAIN_LATER: Duration = Duration::from_millis(200);
-/// What is left for so long after it was killed is told.
+/// A process that is still there this long after it was killed is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(30);
-/// Processes that are told.
+/// Maximum number of processes that are reported.
 const TOLD_MAX: usize = 8;
 
-/// Kills what is left of ranks and setup, and says [`Input::Cleared`] once all of it is gone.
+/// Kills the remaining processes of ranks and setup, and sends [`Input::Cleared`] once all are gone.
 pub(super) fn clear(inputs: &Sender<Input>) {
     let began = Instant::now();
     let mut told = false;
     loop {
         let left = left_behind(&[]);
         if left.is_empty() {
-            // Nobody listens if the supervisor has been told to end.
+            // The receiver is gone if the supervisor has been told to end.
             let _ = inputs.blocking_send(Input::Cleared);
             return;
         }
@@ -46,8 +47,9 @@ pub(super) fn clear(inputs: &Sender<Input>) {
     }
 }
 
-/// Living processes of ranks and setup, but for those of keepers that are spared. Keepers, and so what they start, have sessions of
-/// their own; what the supervisor itself starts to look at the node is in its own.
+/// Returns the living processes of ranks and setup, except those of the `spared` keepers. Keepers, and thus
+/// their children, have sessions of their own; processes that the supervisor starts to check the node are in
+/// its own session.
 pub(super) fn left_behind(spared: &[u32]) -> Vec<u32> {
     let own = stat(own_pid()).map(|stat| stat.session);
     let is_foreign = |pid: &u32| stat(*pid).is_some_and(|stat| Some(stat.session) != own);
@@ -55,7 +57,7 @@ pub(super) fn left_behind(spared: &[u32]) -> Vec<u32> {
 }
 
 impl Course {
-    /// All has been done that was to be: the end comes once nothing of it is left.
+    /// Begins the end: it comes once no process is left.
     pub(super) fn conclude(&mut self) {
         let since = match self.stage {
             Stage::Running(since) => Some(since),
@@ -65,7 +67,7 @@ impl Course {
         self.has_news = true;
     }
 
-    /// No process is left. What the ranks had begun to save is finished first, if they ran.
+    /// Handles that no process is left. Saves that the ranks had begun are finished first, if the ranks ran.
     pub(super) fn cleared(&mut self, now: Timestamp) -> Vec<Action> {
         match self.stage {
             Stage::Clearing(Some(since)) if self.has_staging => {
@@ -80,7 +82,7 @@ impl Course {
         }
     }
 
-    /// Processes that don't die: the node has a fault, and keeps the job's devices.
+    /// Handles processes that don't die: the node is faulty, and keeps the job's devices.
     pub(super) fn remaining(&mut self, pids: &[u32]) -> Vec<Action> {
         let left: Vec<String> = pids.iter().map(|pid| described(*pid)).collect();
         let measured = format!(
@@ -95,7 +97,7 @@ impl Course {
         Vec::new()
     }
 
-    /// Before any rank ran something could not be started: a fault of the node, or nobody's.
+    /// Handles a failed start before any rank ran: a fault of the node, or nobody's.
     pub(super) fn not_started(&mut self, now: Timestamp, problem: Problem) {
         let Problem { message, is_platforms } = problem;
         if is_platforms {
@@ -143,7 +145,7 @@ mod tests {
         assert_eq!(actions, []);
     }
 
-    /// Proves A-5 where a process doesn't die: the share goes on holding its devices, and says why.
+    /// Proves A-5 for a process that doesn't die: the share keeps its devices, and reports why.
     #[test]
     fn an_end_waits_for_the_last_process_and_one_that_stays_is_told() {
         let mut course = running(1);

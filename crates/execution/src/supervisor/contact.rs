@@ -1,5 +1,5 @@
-//! Reports to the control plane and its orders back: one blocking request at a time on a thread of its own, so that
-//! nothing waits for a network. Keeps A-13: whatever goes wrong here is an answer like any other.
+//! Sends reports to the control plane and receives its orders: one blocking request at a time on a separate
+//! thread, so that nothing waits for a network. Keeps A-13: any failure here is an answer like any other.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,30 +13,30 @@ use tokio::sync::mpsc;
 use crate::endpoint::{ATTEMPT_HEADER, Way, WayError};
 use crate::protocol::{Orders, PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
 
-/// A request takes no longer, whatever the network does.
+/// Maximum time of a request, whatever the network does.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
-/// After a failure: at first this long until the next try, doubled each time.
+/// First delay before a retry after a failure; doubled each time.
 const RETRY_AFTER_MIN: Duration = Duration::from_millis(100);
-/// Up to this.
+/// Maximum delay before a retry.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(2);
-/// The largest answer that is read.
+/// Maximum size of an answer.
 const ANSWER_BYTES_MAX: u64 = 256 << 10;
-/// Where reports go.
+/// Path for reports.
 const REPORT_PATH: &str = "/api/v1/supervisors/report";
 
-/// Why a report got no orders.
+/// The reason a report got no orders.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ContactError {
-    /// Nobody is there who proves to be the control plane.
+    /// Nobody there can prove to be the control plane.
     #[error(transparent)]
     Way(#[from] WayError),
-    /// No answer, or none that makes sense.
+    /// No answer, or an invalid one.
     #[error("reach the control plane at {url}: {source}")]
     Unreachable { url: String, source: Box<ureq::Error> },
-    /// It answered that it won't take the report.
+    /// The control plane refused the report.
     #[error("report to the control plane at {url}: it refuses with status {status}")]
     Refused { url: String, status: u16 },
-    /// It speaks another version.
+    /// The control plane speaks another version.
     #[error("report to the control plane at {url}: its version is {found}, this program knows {PROTOCOL_VERSION}")]
     Version { url: String, found: u32 },
 }
@@ -44,18 +44,18 @@ pub(super) enum ContactError {
 /// The answer to a report.
 pub(super) type Answer = Result<Orders, ContactError>;
 
-/// The line to the control plane, and when to use it.
+/// The connection to the control plane, and when to use it.
 pub(super) struct Contact {
     reports: SyncSender<Box<Report>>,
     heartbeat: Duration,
     is_under_way: bool,
     next_at: Timestamp,
-    /// Since the last answer: how long to wait after a failure.
+    /// Delay before the next attempt, after failures since the last answer.
     retry_after: Option<Duration>,
 }
 
 impl Contact {
-    /// Starts the thread. It ends when this value is dropped, after the request under way.
+    /// Starts the thread. It ends when this value is dropped, after the request in progress.
     pub(super) fn start(spec: &Arc<SupervisorSpec>, now: Timestamp) -> io::Result<(Self, mpsc::Receiver<Answer>)> {
         let (reports, waiting) = sync_channel(1);
         let (answer, answers) = mpsc::channel(1);
@@ -71,24 +71,25 @@ impl Contact {
         Ok((Contact { reports, heartbeat, is_under_way: false, next_at: now, retry_after: None }, answers))
     }
 
-    /// Whether a report is due: at the heartbeat, or at once if there is news; after failures only when it's time to retry.
+    /// Reports whether a report is due: at the heartbeat, or at once if there is news; after failures only at
+    /// the next retry.
     pub(super) fn is_due(&self, now: Timestamp, has_news: bool) -> bool {
         !self.is_under_way && (now >= self.next_at || (has_news && self.retry_after.is_none()))
     }
 
-    /// When the next report is due without news.
+    /// Returns when the next report is due without news.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         (!self.is_under_way).then_some(self.next_at)
     }
 
-    /// Sends a report. Only one is under way at a time, so there is always room; a thread that died never answers, and the
-    /// job ends as an orphan.
+    /// Sends a report. Only one is in progress at a time, so there is always room. If the thread died there
+    /// is never an answer, and the job ends as an orphan.
     pub(super) fn send(&mut self, report: Report) {
         let _ = self.reports.try_send(Box::new(report));
         self.is_under_way = true;
     }
 
-    /// Takes in that an answer came. The first failure in a row and the recovery from it are logged.
+    /// Handles an answer. Logs the first failure in a row and the recovery from it.
     pub(super) fn answered(&mut self, now: Timestamp, answer: &Answer) {
         self.is_under_way = false;
         match answer {
@@ -119,19 +120,19 @@ fn post_all(mut line: Line, waiting: &Receiver<Box<Report>>, answers: &mpsc::Sen
     }
 }
 
-/// Where reports go, and by which connections.
+/// The state of the sending thread.
 struct Line {
     /// The control plane's data folder.
     folder: PathBuf,
     token: String,
     attempt: String,
-    /// The way that the last report went.
+    /// The connection that the last report used.
     open: Option<Way>,
 }
 
 impl Line {
-    /// One report. The way is looked for again after a failure: a control plane that was restarted may be elsewhere, with
-    /// other certificates. A report is cumulative, so one that is sent twice does no harm.
+    /// Sends one report. After a failure the control plane is looked up again: after a restart it may be
+    /// elsewhere, with other certificates. Reports are cumulative, so sending one twice is harmless.
     fn post(&mut self, report: &Report) -> Answer {
         if let Some(way) = self.open.take() {
             let answer = self.post_by(&way, report);

@@ -1,16 +1,16 @@
-//! The course of a node's share of an attempt, as a state machine: inputs with a time go in, actions come out, nothing is
-//! done here. Setup, then the rendezvous, then the ranks, then the end.
+//! The state machine of a node's share of an attempt: it takes inputs with a time and returns actions,
+//! without effects. First the setup, then the rendezvous, then the ranks, then the end.
 //!
-//! Keeps A-13 (without contact the job runs on for a bounded time, and then stops), A-8 (through the phase clocks) and
-//! A-10 (every wait has a limit).
+//! Keeps A-13 (without contact the job runs on for a bounded time, and then stops), A-8 (through the phase
+//! clocks) and A-10 (every wait has a limit).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_base::{Phase, Step, Timestamp};
-use gangline_telemetry::Outbox;
 
 use super::input::{Action, Input, Kept};
+use super::outbox::Outbox;
 use super::outcome::Stop;
 use super::rank::{self, EndCause, Ending, Life, Rank};
 use super::standstill::Standstill;
@@ -23,33 +23,33 @@ use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 use crate::timeouts::Timeouts;
 use crate::trouble::Problem;
 
-/// How long the gang's nodes wait for each other: setup on another node may take its time.
+/// How long the gang's nodes wait for each other: setup on another node may take long.
 pub(super) const RENDEZVOUS_WAIT_MAX: Duration = Timeouts::DEFAULT.rendezvous;
-/// How long what ranks left to be saved may take after their end: a full node's state at a slow disk's rate.
+/// How long finishing the ranks' saves may take after their end: a full node's state at a slow disk's rate.
 const FINISHING_MAX: Duration = Duration::from_secs(10 * 60);
-/// How long the supervisor stays after its end, for what ends it to come.
+/// How long the supervisor stays after its end for the signal that ends it.
 pub(super) const STAY_MAX: Duration = Duration::from_secs(30);
-/// The grace of an orphan, and of a supervisor that is told to terminate.
+/// Grace of an orphan, and of a supervisor that is told to terminate.
 const UNORDERED_GRACE: Duration = Duration::from_secs(30);
 
-/// Where it stands.
+/// Stage of the share.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// The setup command runs.
     Setup,
-    /// Waiting for the gang's other nodes until then.
+    /// Waiting for the gang's other nodes until this time.
     Meeting(Timestamp),
-    /// The ranks run, since then.
+    /// The ranks have run since this time.
     Running(Timestamp),
-    /// The ranks, if they ran from then, have ended, and their last processes go.
+    /// The ranks have ended and their last processes are exiting; the time is the ranks' start, if they ran.
     Clearing(Option<Timestamp>),
-    /// The ranks, which ran from then, were gone at that time, and what they had begun to save is finished.
+    /// The saves that the ranks had begun are being finished; the times are the ranks' start and end.
     Finishing(Timestamp, Timestamp),
-    /// All is over, since then.
+    /// The share has ended at this time.
     Ended(Timestamp, Outcome),
 }
 
-/// The state machine. Reports are made from it in `report.rs`.
+/// The state machine. `report.rs` makes reports from it.
 pub(super) struct Course {
     pub(super) spec: Arc<SupervisorSpec>,
     pub(super) started_at: Timestamp,
@@ -64,29 +64,29 @@ pub(super) struct Course {
     pub(super) checkpoint: Option<CheckpointReport>,
     pub(super) checkpoints: u32,
     pub(super) checkpoint_bytes: u64,
-    /// Whether ranks copy saves to where they outlive them.
+    /// Whether ranks copy saves to a place that outlives them.
     pub(super) has_staging: bool,
-    /// Where this node's ranks could meet, if it is the first.
+    /// Address at which the gang's ranks could meet, if this is its first node.
     pub(super) offer: Option<Rendezvous>,
     pub(super) samples: Outbox<Sample>,
     last_sampled: Option<Step>,
     last_contact: Timestamp,
-    /// A report of the end was sent: only an answer after that can acknowledge it.
+    /// A report of the end was sent; only a later answer can acknowledge it.
     end_sent: bool,
     end_acknowledged: bool,
-    /// After the end the supervisor stays for now.
+    /// Whether the supervisor must stay after its end for now.
     is_to_stay: bool,
-    /// Somebody ended what it runs in.
+    /// Whether something other than the control plane ended the supervisor.
     pub(super) is_terminated: bool,
-    /// Something has happened that the control plane should know at once.
+    /// A notice that the control plane should get at once.
     pub(super) notice: Option<Notice>,
-    /// What checks found wrong with the node itself.
+    /// Faults of the node itself that checks found.
     pub(super) findings: Vec<NodeFinding>,
     pub(super) has_news: bool,
 }
 
 impl Course {
-    /// The beginning, at `now`. Call [`Course::begin`] next.
+    /// Creates the state machine at time `now`. Call [`Course::begin`] next.
     pub(super) fn new(spec: Arc<SupervisorSpec>, offer: Option<Rendezvous>, now: Timestamp) -> Self {
         let count = spec.ranks_per_node;
         let devices = u32::try_from(spec.devices.len()).unwrap_or(u32::MAX);
@@ -122,12 +122,12 @@ impl Course {
         }
     }
 
-    /// The first actions.
+    /// Returns the first actions.
     pub(super) fn begin(&mut self, now: Timestamp) -> Vec<Action> {
         if self.spec.setup.is_some() { vec![Action::RunSetup] } else { self.meet(now) }
     }
 
-    /// Takes in what happened and says what to do about it.
+    /// Handles an input and returns the resulting actions.
     pub(super) fn apply(&mut self, now: Timestamp, input: Input) -> Vec<Action> {
         self.awake(now);
         match input {
@@ -154,7 +154,7 @@ impl Course {
         }
     }
 
-    /// A failure of the node rather than of a rank, before any rank ran.
+    /// Handles a failure of the node rather than of a rank, before any rank ran.
     pub(super) fn node_failed(&mut self, now: Timestamp, cause: FaultCause, last_lines: Vec<String>) {
         let at = now.unix_nanos();
         self.node_fault =
@@ -162,7 +162,7 @@ impl Course {
         self.conclude();
     }
 
-    /// When time alone will change something.
+    /// Returns when time alone will change the state.
     pub(super) fn deadline(&self) -> Timestamp {
         let orphaned_at = self.last_contact + Duration::from_millis(self.spec.orphan_after_ms);
         match (&self.stage, &self.stop) {
@@ -177,26 +177,26 @@ impl Course {
         }
     }
 
-    /// Whether the end has been taken in by the control plane, and nothing is left to stay for, or there is no point in waiting for
-    /// that any longer.
+    /// Reports whether the supervisor may exit: the control plane has acknowledged the end and there is no
+    /// reason to stay, or waiting longer is pointless.
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
         let Stage::Ended(ended, _) = &self.stage else { return false };
         let stays = self.is_to_stay && !self.is_terminated && now < *ended + STAY_MAX;
         self.end_acknowledged && !stays || self.is_orphan(now)
     }
 
-    /// Whether the control plane has taken in the end.
+    /// Reports whether the control plane has acknowledged the end.
     pub(super) fn is_acknowledged(&self) -> bool {
         self.end_acknowledged
     }
 
-    /// Everything so far is on its way to the control plane.
+    /// Notes that everything so far is on its way to the control plane.
     pub(super) fn sent(&mut self) {
         self.has_news = false;
         self.end_sent = matches!(self.stage, Stage::Ended(..));
     }
 
-    /// Whether there is something to report at once.
+    /// Reports whether there is news to report at once.
     pub(super) fn has_news(&self) -> bool {
         self.has_news
     }
@@ -216,7 +216,7 @@ impl Course {
         self.ranks.get_mut(usize::try_from(local).ok()?)
     }
 
-    /// Goes on to the rendezvous: a single node needs nobody else.
+    /// Starts the rendezvous; a single node skips it.
     fn meet(&mut self, now: Timestamp) -> Vec<Action> {
         self.has_news = true;
         match &self.offer {
@@ -297,7 +297,8 @@ impl Course {
         }
     }
 
-    /// A keeper that goes without a word was killed; its rank dies with it, but what that started may not.
+    /// Handles the end of a keeper that reported nothing: it was killed. Its rank dies with it, but the
+    /// rank's children may not.
     fn keeper_gone(&mut self, now: Timestamp, kept: Kept, end: RankEnd) -> Vec<Action> {
         let mut actions = match kept {
             Kept::Setup if matches!(self.stage, Stage::Setup) => self.setup_ended(now, end, Vec::new()),
@@ -364,7 +365,7 @@ impl Course {
         self.look_for_divergence(now, local)
     }
 
-    /// One sample for each step, from the first rank of this node that reports steps.
+    /// Adds one sample for each step, from the first rank of this node that reports steps.
     fn sample(&mut self, now: Timestamp, local: u32, message: &RankMessage) {
         let speaker = self.ranks.iter().position(|rank| rank.clock.last_step().is_some());
         let is_speaker = speaker.and_then(|place| u32::try_from(place).ok()) == Some(local);
@@ -389,7 +390,8 @@ impl Course {
         }
     }
 
-    /// The control plane decides what follows from it: it knows when to save, and where else there is room.
+    /// Passes the notice on. The control plane decides what follows: it knows when to save, and where else
+    /// there is room.
     fn noticed(&mut self, now: Timestamp, text: String) -> Vec<Action> {
         tracing::warn!(notice = text.trim(), "this machine is about to go");
         self.notice = Some(Notice { text, seen_at: now.unix_nanos() });
@@ -401,7 +403,7 @@ impl Course {
         self.last_contact = now;
         let is_progress = self.samples.acknowledge(orders.samples_stored);
         if matches!(self.stage, Stage::Ended(..)) {
-            // The last samples are delivered too, as long as the control plane takes them.
+            // The last samples are delivered too, as long as the control plane accepts them.
             let is_delivered = self.samples.is_empty() || !is_progress;
             self.end_acknowledged |= orders.end_acknowledged && self.end_sent && is_delivered;
             self.has_news |= !is_delivered;
@@ -417,7 +419,7 @@ impl Course {
         }
     }
 
-    /// Save and stop: the ranks are told at once, SIGTERM and SIGKILL follow as [`Stop::in_order`] says.
+    /// Saves and stops: tells the ranks at once; SIGTERM and SIGKILL follow as [`Stop::in_order`] describes.
     fn stop_in_order(&mut self, now: Timestamp, grace: Duration, reason: &str) -> Vec<Action> {
         match self.stage {
             Stage::Ended(..) | Stage::Clearing(..) | Stage::Finishing(..) => return Vec::new(),
@@ -475,7 +477,7 @@ impl Course {
         }
     }
 
-    /// The keepers that run now.
+    /// Returns the running keepers.
     fn kept(&self) -> Vec<Kept> {
         match self.stage {
             Stage::Setup => vec![Kept::Setup],

@@ -1,5 +1,5 @@
-//! The course of an attempt without processes: what each input leads to, at times that no test waits for.
-//! Proves A-13 (waits and grace are bounded, an orphan stops) and A-8 (device time in reports).
+//! Tests of an attempt's state machine without processes: the actions for each input, at times that no test
+//! waits for. Proves A-13 (waits and grace are bounded, an orphan stops) and A-8 (device time in reports).
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use gangline_base::{Buckets, Bytes, GpuSeconds, Step, Timestamp, Tokens};
 use super::course::{RENDEZVOUS_WAIT_MAX, STAY_MAX, Stage};
 use super::input::{Action, Input, Kept};
 use super::stacks::Stacks;
-use crate::checks::{Finding, Verdict};
+use crate::health::{Finding, Verdict};
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{FaultCause, Orders, Outcome, SAMPLES_PER_REPORT_MAX, SampleMetric, StopOrder};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
@@ -302,7 +302,7 @@ fn what_ranks_had_begun_to_save_is_finished_before_the_end_and_reported() {
     assert_eq!((report.checkpoints, report.checkpoint_bytes), (2, 90));
 }
 
-/// Proves A-10: a disk that hangs holds up no recovery for ever.
+/// Proves A-10: a disk that hangs delays no recovery for ever.
 #[test]
 fn finishing_saves_has_a_limit() {
     let mut course = running(1);
@@ -316,7 +316,7 @@ fn finishing_saves_has_a_limit() {
     assert_eq!(faulty_rank(&course), Some(0), "what comes later changes nothing");
 }
 
-/// Steps of all ranks, 100 ms each, from 0 on.
+/// Reports steps of all ranks, 100 ms each, from time 0 on.
 fn stepping(course: &mut Tested, steps: u64) {
     for step in 1..=steps {
         for local in 0..course.spec.ranks_per_node {
@@ -383,7 +383,8 @@ fn a_rank_that_has_made_its_last_step_is_not_judged() {
     assert_eq!(pass(&mut course, 2_000, 60_000), []);
 }
 
-/// Time passes as the supervisor sees it: a look at least each heartbeat. What the last one leads to.
+/// Lets time pass as the supervisor sees it, with a tick at least each heartbeat. Returns the actions of the
+/// last tick.
 fn pass(course: &mut Tested, from: u64, to: u64) -> Vec<Action> {
     let mut actions = Vec::new();
     for time in (from..to).step_by(1_000).chain([to]) {

@@ -1,4 +1,4 @@
-//! Why the ranks failed, by what they wrote (docs/diagnosis.md).
+//! Diagnoses why the ranks failed, from their logs (docs/reference/diagnosis.md).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,23 +13,24 @@ use super::rank::{EndCause, Rank};
 use crate::keeper::RankEnd;
 use crate::protocol::{Diagnosis, FaultCause, Outcome};
 
-/// Ranks whose logs are read: those that ended first.
+/// Maximum number of ranks whose logs are read: those that ended first.
 const RANKS_MAX: usize = 64;
-/// The end of each log that is read.
+/// Number of bytes read from the end of each log.
 const TAIL_BYTES_MAX: u64 = 1 << 20;
-/// Lines that are quoted, and the longest part of each.
+/// Maximum number of quoted lines, and maximum length of each quote.
 const QUOTES_MAX: usize = 3;
 const QUOTE_BYTES_MAX: usize = 512;
-/// A line of a log begins with its time, `O` or `E`, and a space each.
+/// Length of a log line's prefix: time, `O` or `E`, and a space after each.
 const MARK_BYTES: usize = "2026-11-21T09:30:00.123456Z O ".len();
 
 impl Course {
-    /// Adds to a fault what the logs and the kernel say of it.
+    /// Adds the diagnosis of the logs and the kernel to a fault.
     pub(super) fn diagnose(&mut self, log_folder: &Path, seen: &Seen) {
         if let Stage::Ended(_, Outcome::Fault { fault } | Outcome::DoNotRestart { fault }) = &mut self.stage {
             let evidence = of_node(&self.spec.node, &fault.cause, seen);
             let diagnosis = of_ranks(&self.ranks, &self.spec.node, log_folder, evidence);
-            // A rank takes its time to die, and its peers may be gone first: the one that the logs blame began it.
+            // A failing rank may take long to die, so its peers may end first: the rank that the logs blame
+            // is the root cause.
             let blamed = diagnosis.as_ref().filter(|it| !it.is_consequence && self.node_fault.is_none());
             let blamed = self.ranks.iter().find(|rank| blamed.is_some_and(|it| it.rank == Some(rank.number)));
             if let Some((rank, ending)) = blamed.and_then(|rank| Some((rank, rank.ending()?)))
@@ -43,26 +44,27 @@ impl Course {
     }
 }
 
-/// What the node's kernel knows of a fault with this cause.
+/// Returns the kernel's evidence about a fault with this cause.
 fn of_node<'a>(node: &str, cause: &FaultCause, seen: &'a Seen) -> Evidence<'a> {
     let mut evidence = Evidence::default();
     if !seen.kernel.is_empty() {
         evidence.kernels.push(KernelLog { node: node.to_owned(), text: &seen.kernel });
     } else if is_sigkill(cause) {
-        // A kernel's log names its victims. A count doesn't: it may explain a kill, and nothing else.
+        // A kernel's log names its victims. A count doesn't: it may explain a SIGKILL, and nothing else.
         evidence.cgroups.push(CgroupEvents { node: node.to_owned(), oom_kill: seen.oom_kills });
     }
     evidence
 }
 
-/// Its own, or, in a shell's words, its child's.
+/// Reports whether SIGKILL ended the process itself or, by a shell's exit code, its child.
 fn is_sigkill(cause: &FaultCause) -> bool {
     const SIGKILL: i32 = 9;
     const OF_A_CHILD: i32 = 128 + SIGKILL;
     matches!(cause, FaultCause::Signal { signal: SIGKILL } | FaultCause::Exit { code: OF_A_CHILD })
 }
 
-/// What the logs of these ranks of `node`, which have ended, say of the cause beside other evidence. None if they say nothing clear.
+/// Returns the diagnosis of the logs of `ranks` on `node`, which have ended, together with other evidence.
+/// None if it isn't clear.
 fn of_ranks(ranks: &[Rank], node: &str, log_folder: &Path, evidence: Evidence<'_>) -> Option<Diagnosis> {
     let mut ended: Vec<(&Rank, Timestamp)> =
         ranks.iter().filter_map(|rank| Some((rank, rank.ending().filter(|ending| !ending.is_success())?.at))).collect();
@@ -116,7 +118,7 @@ fn told(verdict: Verdict) -> Diagnosis {
     }
 }
 
-/// The end of a rank's log as the rank wrote it.
+/// Returns the end of a rank's log as the rank wrote it.
 fn tail(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();

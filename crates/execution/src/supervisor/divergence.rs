@@ -1,4 +1,4 @@
-//! Ranks whose loss is no number any more: training on would be for nothing.
+//! Stops an attempt whose loss stays NaN or infinite: further training would be wasted.
 
 use gangline_base::{MetricValue, Timestamp};
 
@@ -8,16 +8,17 @@ use super::outcome::Stop;
 use crate::protocol::{Fault, FaultCause};
 use crate::rank_protocol::{LOSS, RankMessage};
 
-/// Steps in a row without a finite loss, from which on a run is given up. Dynamic loss scaling skips a few steps when it starts
-/// and now and then later (PyTorch's GradScaler halves its scale until none overflows), and gets over it.
+/// Number of steps in a row without a finite loss after which a run is stopped. Dynamic loss scaling skips a
+/// few steps when it starts and now and then later (PyTorch's GradScaler halves its scale until nothing
+/// overflows), and recovers.
 const STEPS_MAX: u32 = 10;
 
-/// Steps in a row whose loss was no number.
+/// Number of steps in a row with a NaN or infinite loss.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Divergence(u32);
 
 impl Divergence {
-    /// Takes in what a rank says of a step; one that says nothing of its loss changes nothing.
+    /// Handles a rank's message about a step; a message without a loss changes nothing.
     pub(super) fn hear(&mut self, message: &RankMessage) {
         match message.metrics.get(LOSS).filter(|_| message.step.is_some()) {
             Some(MetricValue::Diverged) => self.0 = self.0.saturating_add(1),
@@ -32,8 +33,8 @@ impl Divergence {
 }
 
 impl Course {
-    /// Ends the attempt if what a rank has just said of its loss is one time too many. In a sweep that compares its jobs a job that
-    /// diverges is the sweep's business.
+    /// Ends the attempt if a rank's last message reached the limit. If a sweep compares its jobs, diverged
+    /// jobs are left to the sweep.
     pub(super) fn look_for_divergence(&mut self, now: Timestamp, local: u32) -> Vec<Action> {
         let place = usize::try_from(local).expect("a usize holds 32 bits");
         let Some(rank) = self.ranks.get(place).filter(|rank| rank.divergence.is_lasting()) else { return Vec::new() };

@@ -1,4 +1,5 @@
-//! The environment of a rank: what the supervisor has, the job's own, and exactly torchrun's variables with Gangline's.
+//! The environment of a rank: the supervisor's, the job's own, and exactly torchrun's variables with
+//! Gangline's.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,19 +7,19 @@ use std::path::Path;
 
 use crate::protocol::{Rendezvous, SupervisorSpec};
 
-/// Environment variables as they are inherited: any bytes.
+/// Inherited environment variables: any bytes.
 pub(crate) type Environment = BTreeMap<OsString, OsString>;
 
 /// The kind of a CPU slot, which has no device to make visible.
 const CPU_KIND: &str = "cpu";
-/// A supervisor's job may not run on GPUs that were meant for another.
+/// The supervisor's own value isn't inherited: its job mustn't run on GPUs that were meant for another.
 const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// By this variable everything of an attempt is found when its supervisor and keepers are gone: its value, this node's folder
-/// of the attempt, is no other attempt's.
+/// The variable that identifies all processes of an attempt when its supervisor and keepers are gone: its
+/// value, this node's folder of the attempt, is unique to the attempt.
 pub(crate) const ATTEMPT_FOLDER_VARIABLE: &str = "GANGLINE_ATTEMPT_DIR";
 
-/// The environment of the setup command, and what all ranks share.
+/// Returns the environment of the setup command, which all ranks share.
 pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environment {
     let mut environment = inherited.clone();
     let visible = environment.remove(&OsString::from(CUDA_VISIBLE_DEVICES));
@@ -29,7 +30,7 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
         let devices = || spec.devices.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let kept = visible.filter(|_| spec.keeps_visible_devices);
         set(&mut environment, CUDA_VISIBLE_DEVICES, kept.unwrap_or_else(|| devices().into()));
-        // Devices are numbered as the driver's tools do; CUDA's own order may put the fastest first.
+        // Devices are numbered as by the driver's tools; CUDA's default order may put the fastest first.
         set_if_absent(&mut environment, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     }
     set(&mut environment, "GANGLINE_JOB_ID", format!("job-{}", spec.job));
@@ -48,8 +49,8 @@ pub(super) fn of_node(spec: &SupervisorSpec, inherited: &Environment) -> Environ
     environment
 }
 
-/// What is wrong with the devices that a launcher has made visible, if it was to: a gang that runs on other devices than are
-/// its own would share them with another.
+/// Returns the problem with the devices that a launcher made visible, if it was to: a gang on other devices
+/// than its own would share them with another gang.
 pub(super) fn check_visible(spec: &SupervisorSpec, inherited: &Environment) -> Option<String> {
     if !spec.keeps_visible_devices || spec.device_kind == CPU_KIND {
         return None;
@@ -69,16 +70,16 @@ pub(super) fn check_visible(spec: &SupervisorSpec, inherited: &Environment) -> O
 /// A rank's place on its node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankPlace<'a> {
-    /// Counted from 0.
+    /// Index of the rank on its node, from 0.
     pub(super) local: u32,
-    /// Where it finds its supervisor.
+    /// Path of its supervisor's socket.
     pub(super) socket: &'a Path,
-    /// Where copies of its saves outlive it.
+    /// Folder in which copies of its saves outlive it.
     pub(super) staging: Option<&'a Path>,
 }
 
-/// The environment of the rank in this place on the node. The variables are torchrun's, with a static rendezvous:
-/// there is no agent store, rank 0 listens on MASTER_PORT itself.
+/// Returns the environment of the rank in this place on the node. The variables are torchrun's, with a static
+/// rendezvous: there is no agent store, rank 0 listens on MASTER_PORT itself.
 pub(super) fn of_rank(
     spec: &SupervisorSpec,
     inherited: &Environment,
@@ -115,7 +116,7 @@ pub(super) fn of_rank(
     }
     environment.insert("GANGLINE_SOCKET".into(), socket.as_os_str().to_owned());
     if let Some(folder) = staging {
-        // A job that wants none sets it to nothing.
+        // A job that wants no staging sets it to the empty text.
         environment.entry("GANGLINE_STAGING_DIR".into()).or_insert_with(|| folder.as_os_str().to_owned());
     }
     environment

@@ -1,5 +1,5 @@
-//! Listens to what NVIDIA's driver says of this node's GPUs while the ranks run ([`crate::checks::watch_gpus`]), in a process of its own:
-//! a driver that hangs holds nobody else up.
+//! Listens to NVIDIA's driver for events of this node's GPUs while the ranks run
+//! ([`crate::health::node::watch_gpus`]), in a separate process, since the driver may hang.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -10,25 +10,25 @@ use std::thread;
 use tokio::sync::mpsc::Sender;
 
 use super::input::Input;
-use crate::checks::gpu_fault;
+use crate::health::node::gpu_fault;
 
-/// What is read of it at most.
+/// Maximum number of bytes read from it.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// The lines that tell of faults of the hardware, so far.
+/// Lines about hardware faults so far.
 pub(super) type GpuFaults = Arc<Mutex<Vec<u8>>>;
 
-/// A process that listens.
+/// The listening process.
 #[derive(Debug)]
 pub(super) struct GpuWatch {
     child: Child,
-    /// It ends when this does.
+    /// The process ends when this is closed.
     _until: Option<ChildStdin>,
     faults: GpuFaults,
 }
 
 impl GpuWatch {
-    /// Starts `program watch-gpus`. Faults go to `inputs`, each as it comes.
+    /// Starts `program watch-gpus`. Each fault is sent to `inputs` at once.
     pub(super) fn start(program: &Path, inputs: Sender<Input>) -> io::Result<GpuWatch> {
         let mut command = Command::new(program);
         let mut child = command.arg("watch-gpus").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
@@ -40,7 +40,7 @@ impl GpuWatch {
             for line in BufReader::new(output.take(BYTES_MAX)).lines().map_while(Result::ok) {
                 let Some(finding) = gpu_fault(&line) else { continue };
                 faults.lock().expect("nobody panics while it has this").extend(format!("{line}\n").into_bytes());
-                // Nobody listens if the attempt is over.
+                // The receiver is gone if the attempt is over.
                 let _ = inputs.blocking_send(Input::Checked(vec![finding]));
             }
         };
@@ -48,7 +48,7 @@ impl GpuWatch {
         Ok(watch)
     }
 
-    /// What it has heard, also later.
+    /// Returns the faults it has reported, including later ones.
     pub(super) fn faults(&self) -> GpuFaults {
         Arc::clone(&self.faults)
     }
@@ -56,7 +56,7 @@ impl GpuWatch {
 
 impl Drop for GpuWatch {
     fn drop(&mut self) {
-        // Nobody waits for it: in a driver that hangs it can't be killed.
+        // It isn't waited for: in a driver that hangs it can't be killed.
         let _ = self.child.kill();
     }
 }

@@ -1,9 +1,10 @@
-//! When a rank that runs has come to a stand.
+//! Detects that a running rank hangs.
 //!
-//! A rank that reports steps has hung if neither a step nor a new phase came for five times its longest recent step, and for half a minute at
-//! least. Phases that take long by nature (start, restore, a save) get a quarter of an hour. One that reports nothing is judged by its output,
-//! and only together with its processor time: a script that evaluates in silence computes, one that waits for a peer for ever doesn't.
-//! Until enough was seen to learn from, nothing is judged: a healthy job is never hurt by a guess.
+//! A rank that reports steps hangs if neither a step nor a new phase came for five times its longest recent
+//! step, and for at least half a minute. Phases that take long by nature (start, restore, a save) get a
+//! quarter of an hour. A rank that reports nothing is judged by its output together with its processor time:
+//! a script that evaluates in silence computes, one that waits for a peer for ever doesn't. Until enough was
+//! observed nothing is judged: a guess never hurts a healthy job.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,23 +13,23 @@ use gangline_base::{Phase, Timestamp};
 
 use crate::timeouts::Timeouts;
 
-/// No silence shorter than this is a hang.
+/// Unless the job sets a time-out of its own, a shorter silence is never a hang.
 pub(super) const SILENCE_MIN: Duration = Timeouts::DEFAULT.step;
-/// The same in phases that are no steps.
+/// The minimum in the phases start, restore and save.
 const LONG_PHASE_MIN: Duration = Duration::from_secs(15 * 60);
-/// A hang is a silence of so many times the longest interval that was seen lately.
+/// A hang is a silence of this many times the longest recent interval.
 const FACTOR: u32 = 5;
-/// The same for output, whose rhythm says less.
+/// The factor for output, whose rhythm is less regular.
 const OUTPUT_FACTOR: u32 = 10;
-/// Intervals that are remembered.
+/// Number of intervals that are remembered.
 const INTERVALS_MAX: usize = 64;
-/// Steps' intervals that must have been seen, and those of output.
+/// Minimum number of observed intervals of steps, and of output.
 const STEPS_MIN: usize = 3;
 const OUTPUT_MIN: usize = 10;
-/// Processor time, as a part of the silence, from which a silent rank works on something.
+/// Share of processor time in the silence from which a silent rank counts as working.
 const BUSY: f64 = 0.02;
 
-/// The rhythm of something that recurs.
+/// Recent intervals of a recurring event.
 #[derive(Debug, Default)]
 struct Rhythm {
     last: Option<Timestamp>,
@@ -46,61 +47,61 @@ impl Rhythm {
         self.last = Some(now);
     }
 
-    /// The longest interval, if there are enough.
+    /// Returns the longest interval, if there are enough.
     fn longest(&self, needed: usize) -> Option<Duration> {
         if self.intervals.len() < needed { None } else { self.intervals.iter().max().copied() }
     }
 }
 
-/// What a rank has shown of its progress.
+/// The observed progress of a rank.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// When it is judged; none: as learned.
+    /// Fixed time-out; none: learned from the intervals.
     timeout: Option<Duration>,
     steps: Rhythm,
     output: Rhythm,
-    /// The last step or new phase.
+    /// Time of the last step or new phase.
     moved_at: Option<Timestamp>,
     phase: Option<Phase>,
-    /// Processor time of all its processes when that was first looked at in this silence, and when last.
+    /// Processor time of all its processes at the first and at the last measurement in this silence.
     work: (Option<Duration>, Option<Duration>),
 }
 
-/// A rank that has come to a stand.
+/// A hang of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hang {
-    /// Since when nothing was seen of it.
+    /// Start of the silence.
     pub(super) since: Timestamp,
-    /// What was allowed.
+    /// Silence that was allowed.
     pub(super) limit: Duration,
 }
 
 impl Progress {
-    /// Of a rank that is judged after this time, never (0), or by what it has shown (none).
+    /// Creates the progress of a rank with this time-out: never (0), or learned (none).
     pub(super) fn judged_after(timeout_ms: Option<u64>) -> Self {
         Progress { timeout: timeout_ms.map(Duration::from_millis), ..Progress::default() }
     }
 
-    /// It finished a step.
+    /// Notes a finished step.
     pub(super) fn step(&mut self, now: Timestamp) {
         self.steps.beat(now);
         self.moved_at = Some(now);
     }
 
-    /// It says what it does.
+    /// Notes a phase.
     pub(super) fn phase(&mut self, now: Timestamp, phase: Phase) {
         if self.phase.replace(phase) != Some(phase) {
             self.moved_at = Some(now);
         }
     }
 
-    /// It wrote something.
+    /// Notes output.
     pub(super) fn output(&mut self, now: Timestamp) {
         self.output.beat(now);
         self.work = (None, None);
     }
 
-    /// Nobody was there to see it for a while: its silence begins anew.
+    /// Restarts its silence, since nobody could observe it for a while.
     pub(super) fn excuse(&mut self, now: Timestamp) {
         self.moved_at = self.moved_at.map(|_| now);
         self.output.last = self.output.last.map(|_| now);
@@ -108,33 +109,34 @@ impl Progress {
         self.work = (None, None);
     }
 
-    /// Its processes have used so much processor time so far.
+    /// Notes the processor time that its processes have used so far.
     pub(super) fn worked(&mut self, time: Duration) {
         self.work = match self.work {
             (None, _) => (Some(time), None),
-            // Less than before: a process has ended and took its time with it.
+            // Less than before: a process has ended, and its time is no longer counted.
             (Some(then), _) => (Some(then.min(time)), Some(time)),
         };
     }
 
-    /// Whether it has hung by now.
+    /// Returns the hang if the rank hangs by now.
     pub(super) fn hang(&self, now: Timestamp) -> Option<Hang> {
         let (since, limit) = self.limit()?;
         let is_over = now.since(since) >= limit;
         (is_over && (self.speaks() || self.is_idle(now.since(since)))).then_some(Hang { since, limit })
     }
 
-    /// When it will have hung if nothing more is seen of it.
+    /// Returns when it will count as hanging if nothing more is observed.
     pub(super) fn hangs_at(&self) -> Option<Timestamp> {
         self.limit().map(|(since, limit)| since + limit)
     }
 
-    /// Whether its processor time should be looked at: half of what it may be silent for is over, and it says nothing else.
+    /// Reports whether its processor time should be measured: half of the allowed silence is over, and only
+    /// its output tells whether it hangs.
     pub(super) fn is_questionable(&self, now: Timestamp) -> bool {
         !self.speaks() && self.limit().is_some_and(|(since, limit)| now.since(since) >= limit / 2)
     }
 
-    /// Whether silence alone says that it hangs: it says more than its output, or somebody has set a time.
+    /// Reports whether silence alone means a hang: the rank reports steps or phases, or a time-out is set.
     fn speaks(&self) -> bool {
         self.moved_at.is_some() || self.timeout.is_some()
     }
@@ -156,7 +158,7 @@ impl Progress {
         }
     }
 
-    /// Whether it did next to nothing in such a silence; not known is no.
+    /// Reports whether it did next to nothing in this silence; false if unknown.
     fn is_idle(&self, silence: Duration) -> bool {
         let (Some(then), Some(lately)) = self.work else { return false };
         lately.saturating_sub(then).as_secs_f64() < silence.as_secs_f64() * BUSY
@@ -171,7 +173,7 @@ mod tests {
         Timestamp::from_unix_nanos(1_000_000_000_000 + millis * 1_000_000)
     }
 
-    /// Steps each so many milliseconds, from 0 on.
+    /// Returns the progress of a rank with a step every `each` milliseconds from time 0 on.
     fn stepping(count: u64, each: u64) -> Progress {
         let mut progress = Progress::default();
         progress.phase(at(0), Phase::Compute);

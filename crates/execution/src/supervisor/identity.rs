@@ -1,4 +1,5 @@
-//! Who supervises an attempt's folder: a lock held for life, and `supervisor.json`, by which others find the process.
+//! The supervisor of an attempt's folder: a lock held for its lifetime, and `supervisor.json`, by which
+//! others find the process.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -11,42 +12,42 @@ use crate::process::{Stat, boot_id, own_pid, stat};
 
 /// The lock, held by the living supervisor of a folder.
 const LOCK_FILE: &str = "supervisor.lock";
-/// The file that says who supervises; it is there from the moment a supervisor has started.
+/// The file that identifies the supervisor; it exists from the moment a supervisor has started.
 pub const IDENTITY_FILE: &str = "supervisor.json";
 
-/// A process, told from any later one with the same number.
+/// Identity of a process, different from any later process with the same id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it started, in clock ticks since the boot.
+    /// Start time, in clock ticks since the boot.
     pub start_ticks: u64,
-    /// Which boot.
+    /// Id of the boot.
     pub boot: String,
 }
 
 impl Identity {
-    /// This process's.
+    /// Returns this process's identity.
     pub(crate) fn own() -> io::Result<Self> {
         let pid = own_pid();
         let stat = stat(pid).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "/proc shows no such process"))?;
         Ok(Identity { pid, start_ticks: stat.start_ticks, boot: boot_id()? })
     }
 
-    /// Whether a process is in the session that this one made, be this one gone by now or not.
+    /// Reports whether a process is in the session that this one made, even if this one is gone by now.
     ///
-    /// While a process is left in a session the number of the one that made it isn't given to another. So if somebody else has it,
-    /// nothing is left.
+    /// While a process is left in a session the id of its maker isn't reused. So if another process has the
+    /// id, nothing is left.
     pub(crate) fn has_in_session(&self, process: &Stat) -> bool {
         process.session == self.pid && stat(self.pid).is_none_or(|leader| leader.start_ticks == self.start_ticks)
     }
 
-    /// Whether it is of this boot.
+    /// Reports whether the process belongs to this boot.
     pub(crate) fn is_of_this_boot(&self) -> bool {
         boot_id().is_ok_and(|boot| boot == self.boot)
     }
 
-    /// The supervisor that signed for `folder`, alive or not.
+    /// Returns the supervisor that is recorded in `folder`, alive or not.
     pub(crate) fn of_supervisor(folder: &Path) -> io::Result<Option<Self>> {
         match read_bounded(&folder.join(IDENTITY_FILE)) {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -55,14 +56,15 @@ impl Identity {
         }
     }
 
-    /// Whether that very process still runs. A zombie doesn't.
-    pub(crate) fn is_alive(&self) -> bool {
+    /// Reports whether exactly this process still runs. Zombies don't count.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
         let is_same = stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_zombie);
         is_same && self.is_of_this_boot()
     }
 }
 
-/// The right to supervise a folder, for as long as this value lives.
+/// The right to supervise a folder, for the lifetime of this value.
 pub(super) struct Claim {
     folder: PathBuf,
     was_claimed_before: bool,
@@ -70,7 +72,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Takes it; none if another process has it.
+    /// Takes the lock; none if another process has it.
     pub(super) fn take(folder: &Path) -> io::Result<Option<Self>> {
         let lock = OpenOptions::new().create(true).write(true).truncate(false).open(folder.join(LOCK_FILE))?;
         match lock.try_lock() {
@@ -82,12 +84,12 @@ impl Claim {
         Ok(Some(Claim { folder: folder.to_owned(), was_claimed_before, _lock: lock }))
     }
 
-    /// Whether a supervisor has signed here before.
+    /// Reports whether a supervisor was recorded here before.
     pub(super) fn was_claimed_before(&self) -> bool {
         self.was_claimed_before
     }
 
-    /// Lets others know who it is.
+    /// Records this process's identity.
     pub(super) fn sign(&self) -> io::Result<()> {
         write_durably(&self.folder.join(IDENTITY_FILE), &serde_json::to_vec(&Identity::own()?)?)
     }

@@ -1,26 +1,26 @@
-//! What goes into the course of an attempt, and what comes out.
+//! Inputs and actions of an attempt's state machine.
 
 use std::time::Duration;
 
 use super::stacks::Stacks;
-use crate::checks::Finding;
+use crate::health::Finding;
 use crate::keeper::{KeeperCommand, KeeperEvent, RankEnd};
 use crate::protocol::{Orders, Rendezvous};
 use crate::rank_protocol::{CheckpointSaved, RankMessage, RankOrder};
 
-/// Whom a keeper keeps.
+/// The process that a keeper runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kept {
     /// The setup command.
     Setup,
-    /// The rank in this place on the node.
+    /// The rank with this index on the node.
     Rank(u32),
 }
 
-/// What happens to a supervisor.
+/// An event for a supervisor.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// A keeper says something.
+    /// A keeper reported an event.
     Keeper(Kept, KeeperEvent),
     /// A keeper ended like this.
     KeeperGone(Kept, RankEnd),
@@ -28,23 +28,24 @@ pub(super) enum Input {
     Connected(u32),
     /// A connection of a rank ended.
     Disconnected(u32),
-    /// A rank says something.
+    /// A rank sent a message.
     Message(u32, RankMessage),
-    /// So many lines of a rank were refused.
+    /// This number of lines of a rank were refused.
     Refused(u32, u64),
     /// The control plane answered.
     Orders(Orders),
-    /// What the ranks had begun to save is saved or lost, and this is the newest checkpoint by that, if it is this node's to tell.
+    /// The saves that the ranks had begun are finished or lost; the newest checkpoint that is durable now, if
+    /// this node is to report it.
     StagedFinished(Option<CheckpointSaved>),
-    /// What the processes of ranks that came to a stand wait for.
+    /// Stacks of the processes of hung ranks.
     Stacks(Vec<Stacks>),
-    /// The processes of a rank have used so much processor time so far.
+    /// The processes of a rank have used this much processor time so far.
     Worked(u32, Duration),
-    /// The machine is about to go.
+    /// The machine is about to be taken back.
     Notice(String),
-    /// Checks of the node found this.
+    /// Checks of the node returned these findings.
     Checked(Vec<Finding>),
-    /// After the end of the ranks no process of them is left.
+    /// After the end of the ranks no process of theirs is left.
     Cleared,
     /// These processes of the ranks are still there long after they were killed.
     Remaining(Vec<u32>),
@@ -54,23 +55,23 @@ pub(super) enum Input {
     Tick,
 }
 
-/// What a supervisor does.
+/// An effect that the supervisor carries out.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     /// Run the setup command under a keeper.
     RunSetup,
     /// Start all ranks.
     StartRanks(Rendezvous),
-    /// Tell a keeper.
+    /// Send a command to a keeper.
     Command(Kept, KeeperCommand),
-    /// Tell all ranks over their sockets.
+    /// Send an order to all ranks over their sockets.
     Tell(RankOrder),
-    /// A keeper died without cleaning up: kill what it left behind.
+    /// A keeper died without cleaning up: kill its remaining processes.
     KillOrphans,
     /// Finish the saves that the ranks had begun.
     FinishStaged,
-    /// Look what these ranks, by number and process, wait for.
+    /// Collect the stacks of these ranks, by number and process id.
     LookAtStacks(Vec<(u32, u32)>),
-    /// Look how much processor time these ranks, by place and process, have used.
+    /// Measure the processor time of these ranks, by index and process id.
     MeasureWork(Vec<(u32, u32)>),
 }

@@ -26,12 +26,12 @@ pub(super) struct Keepers {
 
 struct Lifeline {
     pid: u32,
-    /// Its end kills the rank: kept open as long as the keeper may live.
+    /// Closing it kills the rank, so it stays open as long as the keeper may live.
     stdin: ChildStdin,
 }
 
 impl Keepers {
-    /// None yet. What they say comes through `inputs`.
+    /// Starts without keepers. Their events are sent to `inputs`.
     pub(super) fn new(spec: Arc<SupervisorSpec>, inputs: Sender<Input>) -> Self {
         Keepers { spec, inputs, lifelines: BTreeMap::new() }
     }
@@ -51,7 +51,7 @@ impl Keepers {
         command.arg("--log-bytes-max").arg(self.spec.log_bytes_max.to_string());
         command.arg("--").args(["sh", "-c", shell_command]);
         command.env_clear().envs(environment).current_dir(&self.spec.workdir);
-        // What a keeper has to say about itself goes where the supervisor's own log goes.
+        // A keeper's own messages go to the supervisor's log.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn()?;
         if let (Some(pid), Some(stdin), Some(stdout)) = (child.id(), child.stdin.take(), child.stdout.take()) {
@@ -61,12 +61,12 @@ impl Keepers {
         Ok(())
     }
 
-    /// The folder of the logs.
+    /// Returns the folder of the logs.
     pub(super) fn log_folder(&self) -> PathBuf {
         self.spec.folder.join("logs")
     }
 
-    /// Tells a keeper; one that is gone doesn't hear it.
+    /// Sends a command to a keeper; does nothing if it is gone.
     pub(super) async fn tell(&mut self, kept: Kept, command: KeeperCommand) {
         if let Some(lifeline) = self.lifelines.get_mut(&kept) {
             let _ = lifeline.stdin.write_all(command.line().as_bytes()).await;
@@ -78,14 +78,15 @@ impl Keepers {
         self.lifelines.remove(&kept);
     }
 
-    /// Kills what dead keepers left behind; the supervisor has adopted it. That it is gone is waited for at the end.
+    /// Kills the processes that dead keepers left behind; the supervisor has adopted them. Their exit is
+    /// waited for at the end.
     pub(super) fn kill_orphans(&self) {
         let living: Vec<u32> = self.lifelines.values().map(|lifeline| lifeline.pid).collect();
         kill_all(&left_behind(&living));
     }
 }
 
-/// Passes on what a keeper says, and then how it ended.
+/// Forwards a keeper's events, and then how it ended.
 async fn listen(kept: Kept, mut child: Child, stdout: ChildStdout, inputs: Sender<Input>) {
     let mut reader = BufReader::new(stdout);
     let mut line = Vec::new();

@@ -1,9 +1,9 @@
-//! The supervisor: one for each node of an attempt. It runs setup and ranks under keepers, listens to the ranks, reports to
-//! the control plane and carries out its orders.
+//! The supervisor: one for each node of an attempt. It runs setup and ranks under keepers, listens to the
+//! ranks, reports to the control plane and carries out its orders.
 //!
-//! What happens is decided in `course.rs`, a state machine without effects; `shell.rs` has the effects. Ranks of an
-//! attempt are started at most once: a second supervisor for a folder exits at once while the first lives, delivers the
-//! end if the first has recorded it, and refuses otherwise.
+//! `course.rs` decides, as a state machine without effects; `shell.rs` has the effects. Ranks of an attempt
+//! are started at most once: a second supervisor for a folder exits at once while the first lives, delivers
+//! the end if the first has recorded it, and refuses otherwise.
 //!
 //! Keeps A-13: without the control plane a job runs on, for a bounded time.
 
@@ -23,6 +23,7 @@ mod identity;
 mod input;
 mod keepers;
 mod notice;
+mod outbox;
 mod outcome;
 mod rank;
 mod report;
@@ -49,41 +50,42 @@ use crate::trouble::is_platforms;
 use identity::Claim;
 pub use identity::{IDENTITY_FILE, Identity};
 
-/// The most ranks on a node: far above any machine, far below what would exhaust one.
+/// Maximum number of ranks on a node: far above any machine, far below what would exhaust one.
 const RANKS_PER_NODE_MAX: u32 = 1_024;
-/// The most nodes in a gang.
+/// Maximum number of nodes in a gang.
 const NODES_MAX: u32 = 65_536;
 
-/// What a supervisor needs beside its spec.
+/// Options of a supervisor.
 #[derive(Clone, Debug)]
 pub struct SuperviseOptions {
     /// The spec file.
     pub spec: PathBuf,
-    /// Where sockets go if the attempt's folder has too long a name for them.
+    /// Folder for sockets if the path of the attempt's folder is too long for them.
     pub temporary_folder: PathBuf,
     /// The environment that setup and ranks inherit.
     pub environment: BTreeMap<OsString, OsString>,
-    /// Where the kernel's log is, if it isn't `/dev/kmsg`: a container may have the host's elsewhere.
+    /// Path of the kernel's log if it isn't `/dev/kmsg`: a container may have the host's elsewhere.
     pub kernel_log: Option<PathBuf>,
-    /// Whether its processes get a control group of their own, where this user may make one. A workload manager that has put them in
-    /// one already fences by that.
+    /// Whether to make a control group for its processes, where this user may. Unnecessary if a workload
+    /// manager has put them in one, since it fences by that.
     pub has_own_group: bool,
 }
 
-/// How supervising ended.
+/// Result of supervising.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supervised {
-    /// The attempt ended and the control plane has taken it in.
+    /// The attempt ended and the control plane acknowledged it.
     Delivered,
-    /// The attempt ended, and the control plane was away for too long; `end.json` tells.
+    /// The attempt ended, but the control plane was away for too long; `end.json` has the report.
     Undelivered,
-    /// The ranks could not be started for the platform's own want, and the control plane was away for too long.
+    /// The ranks could not be started because of a platform error, and the control plane was away for too
+    /// long.
     Unable,
-    /// Another supervisor is at it.
+    /// Another supervisor is running for this folder.
     Elsewhere,
 }
 
-/// Why there is nothing to supervise.
+/// The reason a supervisor can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// The spec can't be read.
@@ -91,39 +93,41 @@ pub enum SuperviseError {
     Spec {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It was written by another version.
+    /// The spec was written by another version.
     #[error("read the supervisor's spec: its version is {found}, this program knows {PROTOCOL_VERSION}")]
     Version {
         /// The spec's version.
         found: u32,
     },
-    /// It makes no sense.
+    /// A value in the spec is out of range.
     #[error("read the supervisor's spec: {what} is out of range")]
     Range {
         /// The field.
         what: &'static str,
     },
-    /// An earlier supervisor of this attempt died. Its ranks died with it; an attempt isn't run twice.
+    /// An earlier supervisor of this attempt died, and its ranks with it; an attempt isn't run twice.
     #[error("supervise {folder}: an earlier supervisor of this attempt died there, start another attempt")]
     Abandoned {
         /// The attempt's folder.
         folder: PathBuf,
     },
-    /// The attempt's folder or the system refuses something that no attempt can do without.
+    /// The operating system failed an operation on the attempt's folder, or another one that every attempt
+    /// needs.
     #[error("supervise: {doing}")]
     Io {
-        /// What.
+        /// The operation.
         doing: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl SuperviseError {
-    /// Whether it is the platform's own: it lacks processes, memory or disk space, say, and the attempt may be tried again.
+    /// Reports whether the platform is at fault: it lacks processes, memory or disk space, for example. The
+    /// attempt may be tried again.
     #[must_use]
     pub fn is_platforms(&self) -> bool {
         match self {
@@ -133,20 +137,22 @@ impl SuperviseError {
     }
 }
 
-/// The exit code of a supervisor that could not begin for the platform's own want, as sysexits.h has it: a temporary failure.
+/// Exit code of a supervisor that could not begin because of a platform error; sysexits.h: a temporary
+/// failure.
 pub const UNABLE_CODE: u8 = 75;
 
 /// The file in an attempt's folder that holds the last report, once the attempt has ended.
 pub const END_FILE: &str = "end.json";
 
-/// Supervises to the end. Blocks.
+/// Supervises an attempt's share to its end. Blocks.
 ///
 /// # Errors
-/// [`SuperviseError`] if it can't even begin; what goes wrong later is an outcome in a report.
+/// [`SuperviseError`] if it can't begin; later failures are outcomes in a report.
 pub fn supervise(options: SuperviseOptions) -> Result<Supervised, SuperviseError> {
     let spec = Arc::new(read_spec(&options.spec)?);
     let folder = spec.folder.clone();
-    // A session of its own, so that a closed terminal takes nothing with it; one that leads a group already has that.
+    // A session of its own, so that closing a terminal doesn't affect it; a process that leads a group
+    // already has that.
     let _ = setsid();
     let claim = match Claim::take(&folder).map_err(io_error("claim the attempt's folder"))? {
         Some(claim) => claim,
@@ -165,7 +171,7 @@ pub fn supervise(options: SuperviseOptions) -> Result<Supervised, SuperviseError
         Some(end) => runtime.block_on(shell::deliver(&spec, end)),
         None => runtime.block_on(shell::run(spec, options)),
     };
-    // A report on its way to a control plane that doesn't answer is not waited for.
+    // A report to a control plane that doesn't answer is not waited for.
     runtime.shutdown_background();
     supervised.map_err(io_error("run the ranks"))
 }
@@ -191,7 +197,7 @@ fn read_spec(path: &Path) -> Result<SupervisorSpec, SuperviseError> {
     }
 }
 
-/// The end that an earlier supervisor recorded, if one did.
+/// Returns the end that an earlier supervisor recorded, if one did.
 fn read_end(folder: &Path) -> Result<Option<Report>, SuperviseError> {
     let doing = "read end.json";
     match read_bounded(&folder.join(END_FILE)) {

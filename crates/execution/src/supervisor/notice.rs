@@ -1,9 +1,12 @@
-//! A cloud's notice that this machine is about to be taken back: asked for again and again, told to the control plane as it stands.
+//! Watches for a cloud's notice that this machine is about to be taken back: polls its source and passes the
+//! text to the control plane unchanged.
 //!
-//! Forms: AWS's `instance-action` (404 until there is one; needs a session token, IMDSv2), Google's `preempted` (`TRUE`), Azure's scheduled
-//! events (a list, empty until there is one), or a file that isn't there until then. Sources: the clouds' pages on spot instances:
+//! Forms: AWS's `instance-action` (404 until there is one; needs a session token, IMDSv2), Google's
+//! `preempted` (`TRUE`), Azure's scheduled events (a list, empty until there is one), or a file that doesn't
+//! exist until then. Sources: the clouds' pages on spot instances:
 //! docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html,
-//! cloud.google.com/compute/docs/instances/spot, learn.microsoft.com/azure/virtual-machines/linux/scheduled-events.
+//! cloud.google.com/compute/docs/instances/spot,
+//! learn.microsoft.com/azure/virtual-machines/linux/scheduled-events.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,30 +16,30 @@ use tokio::sync::mpsc::Sender;
 
 use super::input::Input;
 
-/// Between two looks. The shortest notice is 30 s.
+/// Polling interval. The shortest notice is 30 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A cloud's own endpoint answers at once or not at all.
+/// Maximum time of a request: a cloud's own endpoint answers at once or not at all.
 const REQUEST_MAX: Duration = Duration::from_secs(2);
-/// The longest notice that is read.
+/// Maximum size of a notice.
 const NOTICE_BYTES_MAX: u64 = 16 << 10;
-/// How long AWS's token is good for, in seconds: longer than any look takes.
+/// Lifetime of AWS's token in seconds: longer than any poll takes.
 const AWS_TOKEN_SECONDS: &str = "60";
 
 const AWS: &str = "http://169.254.169.254/latest";
 const GCP: &str = "http://metadata.google.internal/computeMetadata/v1/instance/preempted";
 const AZURE: &str = "http://169.254.169.254/metadata/scheduledevents?api-version=2020-07-01";
 
-/// Where notices come from.
+/// Source of notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Source {
     File(PathBuf),
     Aws(String),
-    /// A plain page, asked for with a header that the cloud wants to see.
+    /// A plain page, with a header that the cloud requires.
     Page(String, Option<(&'static str, &'static str)>),
 }
 
 impl Source {
-    /// `aws`, `gcp`, `azure`, a page, or a file.
+    /// Parses `aws`, `gcp`, `azure`, a URL, or a file.
     fn named(name: &str) -> Source {
         match name {
             "aws" => Source::Aws(AWS.to_owned()),
@@ -47,7 +50,7 @@ impl Source {
         }
     }
 
-    /// The notice, if there is one.
+    /// Returns the notice, if there is one.
     fn look(&self, agent: &ureq::Agent) -> Result<Option<String>, String> {
         let found = match self {
             Source::File(path) => read(path).map_err(|error| format!("read {}: {error}", path.display()))?,
@@ -87,7 +90,7 @@ fn get(agent: &ureq::Agent, url: &str, header: Option<(&str, &str)>) -> Result<O
     body.map(Some).map_err(|error| format!("ask {url}: {error}"))
 }
 
-/// Whether a text is a notice rather than the word that there is none.
+/// Reports whether a text is a notice rather than a statement that there is none.
 fn says_something(text: &str) -> bool {
     let text = text.trim();
     if text.is_empty() || text.eq_ignore_ascii_case("false") || text.eq_ignore_ascii_case("none") {
@@ -100,7 +103,8 @@ fn says_something(text: &str) -> bool {
     events.iter().any(is_end)
 }
 
-/// Looks for a notice until there is one, on a thread of its own. A source that can't be asked is said once; the job goes on.
+/// Polls for a notice on a separate thread until there is one. If the source fails, that is logged once and
+/// the job goes on.
 pub(super) fn watch(source: &str, inputs: Sender<Input>) -> io::Result<()> {
     let source = Source::named(source);
     let watch = move || {

@@ -1,4 +1,4 @@
-//! How a node's share of an attempt is stopped, and how its ranks' ends add up to one outcome.
+//! Stops a node's share of an attempt, and derives its outcome from the ends of its ranks.
 
 use std::time::Duration;
 
@@ -11,24 +11,25 @@ use crate::trouble::Problem;
 
 /// How long ranks may take to end after SIGTERM when a peer has failed.
 const FAULT_GRACE: Duration = Duration::from_secs(10);
-/// The same when they have come to a stand.
+/// How long ranks may take to end after SIGTERM when they hang.
 const HANG_GRACE: Duration = Duration::from_secs(2);
 /// How long peers may take to end by themselves when a rank has exited to be requeued.
 const REQUEUE_WAIT_MAX: Duration = Duration::from_secs(30);
-/// A rank that was terminated so shortly before an ordered stop was terminated by who stops it.
+/// A rank that SIGTERM ended this shortly before an ordered stop was ended by the same initiator.
 const SAME_BLOW: Duration = Duration::from_secs(1);
-/// A rank that was killed so shortly after another failed was killed before: nobody dies of SIGKILL because a peer is gone, but a peer
-/// notices at once, and on a machine that stood still for a moment both ends are seen together, in any order.
+/// A rank that was killed this shortly after another failed counts as first. SIGKILL isn't a reaction to a
+/// lost peer, but a peer notices a killed rank at once; and on a machine that paused for a moment both ends
+/// are seen together, in any order.
 const SAME_MOMENT: Duration = Duration::from_millis(500);
-/// SIGKILL is repeated for what can't die at once.
+/// Interval at which SIGKILL is repeated for processes that can't die at once.
 const KILL_AGAIN: Duration = Duration::from_secs(1);
 
 /// A stop in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Stop {
-    /// By order (or as an orphan), rather than because a rank ended.
+    /// Whether it is by order (or as an orphan), rather than because a rank ended.
     pub(super) is_ordered: bool,
-    /// Ranks that end after this end because of the stop.
+    /// Ranks that end after this time end because of the stop.
     cutoff: Timestamp,
     terminate_at: Timestamp,
     is_terminated: bool,
@@ -36,33 +37,35 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// By order: SIGKILL after the grace. Ranks that can hear (any of the gang's here is connected to its socket) are
-    /// asked first, and get SIGTERM only after three quarters of it; others get SIGTERM at once.
+    /// Stops by order: SIGKILL follows after the grace. If any rank of this node is connected to its socket,
+    /// ranks are asked first and get SIGTERM only after three quarters of the grace; otherwise they get
+    /// SIGTERM at once.
     pub(super) fn in_order(now: Timestamp, grace: Duration, is_connected: bool) -> Self {
         let terminate_at = if is_connected { now + grace / 4 * 3 } else { now };
         Stop { is_ordered: true, cutoff: now, terminate_at, is_terminated: false, kill_at: now + grace }
     }
 
-    /// A rank failed: the others get SIGTERM now.
+    /// Stops after a rank failed: the others get SIGTERM now.
     pub(super) fn after_fault(now: Timestamp) -> Self {
         let kill_at = now + FAULT_GRACE;
         Stop { is_ordered: false, cutoff: now, terminate_at: now, is_terminated: false, kill_at }
     }
 
-    /// The ranks came to a stand: SIGTERM for what can still end well, and little patience with what can't.
+    /// Stops after a hang: SIGTERM for ranks that can still end cleanly, and a short grace for those that
+    /// can't.
     pub(super) fn after_hang(now: Timestamp) -> Self {
         let kill_at = now + HANG_GRACE;
         Stop { is_ordered: false, cutoff: now, terminate_at: now, is_terminated: false, kill_at }
     }
 
-    /// A rank has saved and left to be requeued: the others surely do so too.
+    /// Stops after a rank has saved and exited to be requeued: the others are expected to do the same.
     pub(super) fn after_requeue(now: Timestamp) -> Self {
         let terminate_at = now + REQUEUE_WAIT_MAX;
         let kill_at = terminate_at + FAULT_GRACE;
         Stop { is_ordered: false, cutoff: terminate_at, terminate_at, is_terminated: false, kill_at }
     }
 
-    /// Two reasons to stop: whatever comes first.
+    /// Merges two stops: each part takes effect at the earlier time.
     pub(super) fn merged(self, other: Stop) -> Self {
         Stop {
             is_ordered: self.is_ordered || other.is_ordered,
@@ -73,19 +76,20 @@ impl Stop {
         }
     }
 
-    /// Whether a rank ended like this because of it. Who ends everything (`scancel`, systemd, a container's runtime) sends SIGTERM to ranks
-    /// and supervisor at once, and a rank may be the first to die of it.
+    /// Reports whether a rank's end was caused by the stop. Whoever ends everything (`scancel`, systemd, a
+    /// container runtime) sends SIGTERM to ranks and supervisor at once, and a rank may be the first to die
+    /// of it.
     fn has_ended(&self, ending: &Ending) -> bool {
         let is_same_blow = self.is_ordered && ending.is_terminated() && ending.at + SAME_BLOW >= self.cutoff;
         ending.at > self.cutoff || is_same_blow
     }
 
-    /// When the next signal is due.
+    /// Returns when the next signal is due.
     pub(super) fn deadline(&self) -> Timestamp {
         if self.is_terminated { self.kill_at } else { self.terminate_at.min(self.kill_at) }
     }
 
-    /// The signal that is due, if one is; it counts as sent.
+    /// Returns the signal that is due, if any, and counts it as sent.
     pub(super) fn command_due(&mut self, now: Timestamp) -> Option<KeeperCommand> {
         if now >= self.kill_at {
             self.is_terminated = true;
@@ -100,8 +104,8 @@ impl Stop {
     }
 }
 
-/// What the ends of all ranks add up to. The root cause is the first failure by time (then by rank) that the stop didn't
-/// cause, or what was killed in the same moment.
+/// Derives the outcome from the ends of all ranks. The root cause is the first failure by time (then by rank)
+/// that the stop didn't cause, or a rank that was killed at the same moment.
 pub(super) fn of_ranks(ranks: &[Rank], stop: Option<&Stop>) -> Outcome {
     let endings: Vec<(&Rank, &Ending)> = ranks.iter().filter_map(|rank| Some((rank, rank.ending()?))).collect();
     if !ranks.is_empty() && endings.len() == ranks.len() && endings.iter().all(|(_, ending)| ending.is_success()) {

@@ -1,7 +1,7 @@
-//! What the supervisor knows of one rank.
+//! The supervisor's state of one rank.
 
+use gangline_accounting::PhaseClock;
 use gangline_base::{Phase, Step, Timestamp};
-use gangline_telemetry::PhaseClock;
 use rustix::process::Signal;
 
 use super::divergence::Divergence;
@@ -11,7 +11,7 @@ use crate::protocol::{Fault, FaultCause, RankReport, SupervisorSpec, Work};
 use crate::rank_protocol::RankMessage;
 use crate::trouble::Problem;
 
-/// One rank of this node.
+/// A rank of this node.
 pub(super) struct Rank {
     /// Its global number.
     pub(super) number: u32,
@@ -24,14 +24,14 @@ pub(super) struct Rank {
     pub(super) tokens: u64,
     pub(super) last_sign_of_life: Timestamp,
     pub(super) dropped: u64,
-    /// Open connections to its socket.
+    /// Number of open connections to its socket.
     pub(super) connections: u32,
     pub(super) life: Life,
     pub(super) progress: Progress,
     pub(super) divergence: Divergence,
 }
 
-/// How far a rank's processes are.
+/// Stage of a rank's processes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Life {
     /// Not started.
@@ -42,7 +42,7 @@ pub(super) enum Life {
     Ended(Ending),
 }
 
-/// How a rank ended.
+/// The end of a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ending {
     pub(super) at: Timestamp,
@@ -51,7 +51,7 @@ pub(super) struct Ending {
     pub(super) last_lines: Vec<String>,
 }
 
-/// What made it end.
+/// The cause of a rank's end.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum EndCause {
     /// Its process ended.
@@ -66,22 +66,22 @@ pub(super) const DO_NOT_RESTART: i32 = 93;
 pub(super) const REQUEUE: i32 = 94;
 
 impl Ending {
-    /// Whether the rank did its work.
+    /// Reports whether the rank succeeded.
     pub(super) fn is_success(&self) -> bool {
         self.exit_code() == Some(0)
     }
 
-    /// Whether SIGTERM ended it.
+    /// Reports whether SIGTERM ended it.
     pub(super) fn is_terminated(&self) -> bool {
         self.cause == EndCause::Process(RankEnd::Signal(Signal::TERM.as_raw()))
     }
 
-    /// Whether SIGKILL ended it.
+    /// Reports whether SIGKILL ended it.
     pub(super) fn is_killed(&self) -> bool {
         self.cause == EndCause::Process(RankEnd::Signal(Signal::KILL.as_raw()))
     }
 
-    /// The exit code, if it exited.
+    /// Returns the exit code, if it exited.
     pub(super) fn exit_code(&self) -> Option<i32> {
         match self.cause {
             EndCause::Process(RankEnd::Exit(code)) => Some(code),
@@ -91,7 +91,7 @@ impl Ending {
 }
 
 impl Rank {
-    /// A rank that holds `devices` from `now` on.
+    /// Creates a rank that holds `devices` from `now` on.
     pub(super) fn new(number: u32, devices: u32, spec: &SupervisorSpec, now: Timestamp) -> Self {
         let (high_water_step, hang_timeout_ms) = (Step(spec.high_water_step), spec.hang_timeout_ms);
         Rank {
@@ -112,7 +112,8 @@ impl Rank {
         }
     }
 
-    /// Takes in what the rank says. A message that carries a step and a phase means: the step is done, the phase follows.
+    /// Handles a message of the rank. A step and a phase in the same message mean that the step is done and
+    /// the phase follows.
     pub(super) fn hear(&mut self, message: &RankMessage, now: Timestamp) {
         self.sign_of_life(now);
         self.divergence.hear(message);
@@ -135,7 +136,7 @@ impl Rank {
         self.dropped += message.refused_values;
     }
 
-    /// Books the time since the last word to the phase it was in.
+    /// Books the time since the last message to the phase that the rank was in.
     fn worked(&mut self, message: &RankMessage, now: Timestamp) {
         let nanos = u64::try_from(now.since(self.phase_since).as_nanos()).unwrap_or(u64::MAX);
         match self.phase {
@@ -147,7 +148,7 @@ impl Rank {
         self.work.steps += u64::from(message.step.is_some());
     }
 
-    /// A greeting: it speaks the protocol, so its silence so far was its start.
+    /// Handles a greeting: the rank speaks the protocol, so its silence so far was its start.
     pub(super) fn connected(&mut self, now: Timestamp) {
         self.connections += 1;
         self.sign_of_life(now);
@@ -156,39 +157,39 @@ impl Rank {
         }
     }
 
-    /// It did something at `at`.
+    /// Notes activity at `at`.
     pub(super) fn sign_of_life(&mut self, at: Timestamp) {
         self.last_sign_of_life = self.last_sign_of_life.max(at);
     }
 
-    /// Its output, or its process, moved at `at`.
+    /// Notes output, or activity of its process, at `at`.
     pub(super) fn moved(&mut self, at: Timestamp) {
         self.sign_of_life(at);
         self.progress.output(at);
     }
 
-    /// Whether it has come to a stand.
+    /// Returns the hang if the rank hangs.
     pub(super) fn hang(&self, now: Timestamp) -> Option<Hang> {
         if self.is_judged() { self.progress.hang(now) } else { None }
     }
 
-    /// When it will have come to a stand if nothing more is seen of it.
+    /// Returns when it will count as hanging if nothing more is observed.
     pub(super) fn hangs_at(&self) -> Option<Timestamp> {
         if self.is_judged() { self.progress.hangs_at() } else { None }
     }
 
-    /// One that has made its last step may do what it likes.
+    /// Reports whether hangs are judged: not after the rank's last step.
     fn is_judged(&self) -> bool {
         let last = self.clock.last_step();
         self.is_kept() && self.total_steps.is_none_or(|total| last.is_none_or(|last| last < total))
     }
 
-    /// Whether a process of it may still run.
+    /// Reports whether a process of it may still run.
     pub(super) fn is_kept(&self) -> bool {
         self.life == Life::Kept
     }
 
-    /// Its end, if it has ended.
+    /// Returns its end, if it has ended.
     pub(super) fn ending(&self) -> Option<&Ending> {
         match &self.life {
             Life::Ended(ending) => Some(ending),
@@ -196,12 +197,12 @@ impl Rank {
         }
     }
 
-    /// The phase it is in, by its own word.
+    /// Returns its phase, as it last reported.
     pub(super) fn phase(&self) -> Option<Phase> {
         self.phase
     }
 
-    /// Its part of a report.
+    /// Returns its part of a report.
     pub(super) fn report(&self) -> RankReport {
         RankReport {
             rank: self.number,
@@ -216,9 +217,10 @@ impl Rank {
         }
     }
 
-    /// Its end as a root cause.
+    /// Returns its end as a root cause.
     pub(super) fn fault(&self, ending: &Ending) -> Fault {
-        // A script that doesn't speak the protocol may work for hours without a word: it lived until it ended.
+        // A script that doesn't speak the protocol may work for hours without output: it lived until it
+        // ended.
         let lived_until = if self.connections == 0 { ending.at } else { self.last_sign_of_life };
         Fault {
             rank: Some(self.number),
@@ -235,7 +237,8 @@ impl Rank {
     }
 }
 
-/// How `devices` are split among `ranks`: as evenly as possible, the first ones get the rest.
+/// Returns this rank's devices: `devices` are split among `ranks` as evenly as possible, the first ones get
+/// the rest.
 pub(super) fn devices_of_rank(devices: u32, ranks: u32, local: u32) -> u32 {
     devices / ranks + u32::from(local < devices % ranks)
 }

@@ -1,4 +1,4 @@
-//! What the course of an attempt looks like on the wire.
+//! Converts the state of an attempt's share to a report.
 
 use gangline_base::{Buckets, Timestamp};
 
@@ -7,7 +7,7 @@ use crate::process::own_pid;
 use crate::protocol::{NodeState, PROTOCOL_VERSION, Report, SAMPLES_PER_REPORT_MAX, UsageReport};
 
 impl Course {
-    /// A report of everything, as of `now`; after the end, device time stops with it.
+    /// Returns a full report as of `now`; device time stops at the end.
     pub(super) fn report(&mut self, now: Timestamp) -> Report {
         let booked_until = match self.stage {
             Stage::Ended(at, _) => at,

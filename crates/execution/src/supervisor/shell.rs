@@ -1,4 +1,4 @@
-//! The effects around the [`Course`]: processes, sockets, time, the control plane.
+//! Carries out the actions of the [`Course`]: processes, sockets, time, the control plane.
 
 use std::ffi::OsStr;
 use std::future::pending;
@@ -34,26 +34,29 @@ use crate::keeper::{KeeperEvent, RankEnd};
 use crate::protocol::{Outcome, Rendezvous, Report, SupervisorSpec};
 use crate::trouble::Problem;
 
-/// Inputs that may wait; ranks that send faster are slowed down by their full sockets.
+/// Maximum number of queued inputs; ranks that send faster are slowed down by their full sockets.
 const INPUTS_MAX: usize = 1_024;
 
-/// How long the supervisor's own SIGTERM is waited for when a rank was ended by one.
+/// How long to wait for the supervisor's own SIGTERM when a rank was ended by one.
 const SAME_BLOW: Duration = Duration::from_millis(100);
-/// The same in a step of Slurm, whose `slurmstepd` looks for all processes below it and signals one after the other. Nothing is
-/// reported meanwhile, so it stays well below the silence that makes a supervisor lost.
+/// The same in a step of Slurm, whose `slurmstepd` looks for all processes below it and signals one after the
+/// other. Nothing is reported meanwhile, so it stays well below the silence after which a supervisor counts
+/// as lost.
 const SAME_BLOW_OF_SLURM: Duration = Duration::from_millis(500);
-/// How often it is looked for.
+/// Interval between two checks for it.
 const BLOW_LOOK: Duration = Duration::from_millis(5);
-/// How much later than rank 0 all others start. They meet at the store that rank 0 makes, and a rank that looks for it too early waits
-/// half a second and more until it looks again (PyTorch's connect backs off: torch/csrc/distributed/c10d/socket.cpp). Started at once,
-/// ranks end their imports in any order, so that some rank of most gangs comes too early: measured with PyTorch 2.15, four ranks on
-/// two processors, these stood idle for 0.1 to 1.9 s of a recovery; with this head start for 0.3 s, of which it is one half, and for
-/// 1.4 s in two of twelve, where a rank overtook rank 0 all the same. Twice the head start costs in all what it saves in those.
+/// Delay of all other ranks' start after rank 0's. They meet at the store that rank 0 makes, and a rank that
+/// looks for it too early waits half a second or more before it looks again (PyTorch's connect backs off:
+/// torch/csrc/distributed/c10d/socket.cpp). Ranks that start at once end their imports in any order, so in
+/// most gangs some rank comes too early. Measured with PyTorch 2.15, four ranks on two processors: without a
+/// head start they stood idle for 0.1 to 1.9 s of a recovery; with this one for 0.3 s, half of which is the
+/// head start itself, and for 1.4 s in two of twelve, where a rank overtook rank 0 nevertheless. Twice the
+/// head start costs as much in total as it saves in those.
 const HEAD_START: Duration = Duration::from_millis(150);
-/// What stuck ranks waited for, in the attempt's folder.
+/// File in the attempt's folder with the stacks of hung ranks.
 const STACKS_FILE: &str = "stacks.txt";
 
-/// A supervisor at work.
+/// A running supervisor.
 struct Shell {
     spec: Arc<SupervisorSpec>,
     options: SuperviseOptions,
@@ -67,13 +70,13 @@ struct Shell {
     checkup: Checkup,
     /// Keeps the offered port from others until the ranks start.
     reserved_port: Option<TcpListener>,
-    /// What is left of the ranks is being killed.
+    /// The remaining processes of the ranks are being killed.
     is_clearing: bool,
     is_end_diagnosed: bool,
     is_end_recorded: bool,
-    /// The supervisor has got a signal to end.
+    /// The supervisor has received a signal to end.
     is_terminated: Arc<AtomicBool>,
-    /// A rank was ended by SIGTERM, and the supervisor's own was waited for.
+    /// A rank was ended by SIGTERM, and the supervisor has waited for its own.
     is_blow_awaited: bool,
 }
 
@@ -115,13 +118,13 @@ pub(super) async fn run(spec: Arc<SupervisorSpec>, options: SuperviseOptions) ->
     Ok(shell.follow(waiting, answers).await)
 }
 
-/// Makes the job's checkpoint folder, so that a trainer may simply write into it.
+/// Makes the job's checkpoint folder, so that a trainer can write into it right away.
 fn make_checkpoint_folder(spec: &SupervisorSpec) -> Result<(), Problem> {
     let Some(folder) = &spec.checkpoint_dir else { return Ok(()) };
     let doing = || format!("make the checkpoint folder {}", folder.display());
     let made = std::fs::create_dir_all(folder).map_err(|error| (error.kind(), Problem::of(doing(), &error)));
     match made {
-        // It was asked for in a place that nobody may write to.
+        // The job asked for a folder in a place that nobody may write to.
         Err((io::ErrorKind::ReadOnlyFilesystem, problem)) => Err(Problem::asked(problem.message)),
         made => made.map_err(|(_, problem)| problem),
     }
@@ -149,7 +152,7 @@ pub(super) async fn deliver(spec: &Arc<SupervisorSpec>, end: Report) -> io::Resu
 }
 
 impl Shell {
-    /// What has to be there before anything is started.
+    /// Prepares everything that must exist before a process is started.
     fn prepare(&mut self) -> Result<(), Problem> {
         let of = |doing: &'static str| move |error: io::Error| Problem::of(doing, &error);
         std::fs::create_dir_all(self.keepers.log_folder()).map_err(of("make the folder of the logs"))?;
@@ -168,7 +171,7 @@ impl Shell {
         self.perform(actions).await;
     }
 
-    /// The loop: decide, act, report, wait for the next thing.
+    /// Runs the loop: decide, act, report, wait for the next input.
     async fn follow(mut self, mut waiting: Receiver<Input>, mut answers: Receiver<Answer>) -> Supervised {
         loop {
             let now = self.clock.now();
@@ -204,7 +207,7 @@ impl Shell {
     async fn take(&mut self, input: Input) {
         if is_termination(&input) && self.course.stop.is_none() && !self.is_blow_awaited {
             self.is_blow_awaited = true;
-            // Who ends everything sends SIGTERM to the supervisor too, at once.
+            // Whoever ends everything sends SIGTERM to the supervisor at once, too.
             let is_in_slurm = self.options.environment.contains_key(OsStr::new("SLURM_JOB_ID"));
             if self.is_hit_within(if is_in_slurm { SAME_BLOW_OF_SLURM } else { SAME_BLOW }).await {
                 let actions = self.course.apply(self.clock.now(), Input::Terminated);
@@ -227,7 +230,7 @@ impl Shell {
         self.perform(actions).await;
     }
 
-    /// Whether the supervisor has got a signal to end, or gets one soon.
+    /// Reports whether the supervisor has received a signal to end, or receives one within `soon`.
     async fn is_hit_within(&self, soon: Duration) -> bool {
         let until = Instant::now() + soon;
         while !self.is_terminated.load(Ordering::Relaxed) && Instant::now() < until {
@@ -264,9 +267,11 @@ impl Shell {
         }
     }
 
-    /// Starts all ranks, rank 0 first; one that can't be started is a rank that ended, and those after it aren't tried.
+    /// Starts all ranks, rank 0 first. A rank that can't be started counts as ended, and those after it
+    /// aren't tried.
     async fn start_ranks(&mut self, rendezvous: &Rendezvous) {
-        // From here to rank 0's own listening the port is free for others; torchrun's static rendezvous is no better.
+        // From here until rank 0 listens the port is free for others; torchrun's static rendezvous is no
+        // better.
         self.reserved_port = None;
         self.staging = StagingFolder::make();
         self.course.has_staging = self.staging.is_some();
@@ -304,18 +309,19 @@ impl Shell {
         self.keepers.start(Kept::Rank(local), &run, &environment)
     }
 
-    /// On a thread of its own: contact to the control plane goes on.
+    /// Finishes the ranks' saves on a separate thread, so that contact to the control plane goes on.
     fn finish_staged(&self) {
         let folder = self.staging.as_ref().map(|staging| staging.path().to_owned());
         let inputs = self.inputs.clone();
         on_thread("finishing", move || {
             let saved = folder.as_deref().and_then(staging::finish);
-            // Nobody listens if it took longer than may be.
+            // The receiver is gone if it took longer than allowed.
             let _ = inputs.blocking_send(Input::StagedFinished(saved));
         });
     }
 
-    /// On a thread of its own: tools and processes may answer late. What is found also goes to a file beside the logs.
+    /// Collects stacks on a separate thread, since tools and processes may respond late. Also writes them to
+    /// a file next to the logs.
     fn look_at_stacks(&self, ranks: Vec<(u32, u32)>) {
         let (inputs, path) = (self.inputs.clone(), self.spec.folder.join(STACKS_FILE));
         on_thread("stacks", move || {
@@ -324,23 +330,24 @@ impl Shell {
             if let Err(error) = std::fs::write(&path, text) {
                 tracing::warn!(%error, path = %path.display(), "the stacks can't be kept");
             }
-            // Nobody listens if the ranks have ended.
+            // The receiver is gone if the ranks have ended.
             let _ = inputs.blocking_send(Input::Stacks(stacks));
         });
     }
 
-    /// On a thread of its own: a look at all processes of the machine may take a while.
+    /// Measures processor time on a separate thread, since examining all processes of the machine may take a
+    /// while.
     fn measure_work(&self, ranks: Vec<(u32, u32)>) {
         let inputs = self.inputs.clone();
         on_thread("work", move || {
             for (local, pid) in &ranks {
-                // Nobody listens if the ranks have ended.
+                // The receiver is gone if the ranks have ended.
                 let _ = inputs.blocking_send(Input::Worked(*local, stacks::processor_time(*pid)));
             }
         });
     }
 
-    /// After the ranks' end, on a thread of its own: some processes take long to go.
+    /// Kills remaining processes after the ranks' end on a separate thread, since some take long to exit.
     fn clear(&mut self) {
         if !self.is_clearing && matches!(self.course.stage, Stage::Clearing(..)) {
             self.is_clearing = true;
@@ -349,7 +356,7 @@ impl Shell {
         }
     }
 
-    /// After the end: the last report goes to the disk first, so that it outlives this process.
+    /// Writes the last report to the disk before anything else, so that it outlives this process.
     fn record_end(&mut self, now: Timestamp) {
         if self.is_end_recorded || !matches!(self.course.stage, Stage::Ended(..)) {
             return;
@@ -368,14 +375,14 @@ impl Shell {
             .and_then(|bytes| write_durably(&self.spec.folder.join(END_FILE), &bytes));
         match recorded {
             Ok(()) => self.is_end_recorded = true,
-            // What it lacks may be there at the next tick.
+            // The missing resource may be there at the next tick.
             Err(error) if is_first_try => tracing::error!(%error, "the end can't be recorded yet, it is only reported"),
             Err(_) => {}
         }
     }
 }
 
-/// Does what may block on a thread of its own, as soon as the system has one to give.
+/// Does work that may block on a separate thread, as soon as the system can provide one.
 fn on_thread(name: &'static str, work: impl Fn() + Send + Sync + 'static) {
     let work = Arc::new(work);
     tokio::spawn(async move {
@@ -390,12 +397,12 @@ fn on_thread(name: &'static str, work: impl Fn() + Send + Sync + 'static) {
     });
 }
 
-/// Whether a rank was ended by SIGTERM, or its keeper before it could wait for that.
+/// Reports whether a rank was ended by SIGTERM, or its keeper before it could report that.
 fn is_termination(input: &Input) -> bool {
     end_of_rank(input) == Some(RankEnd::Signal(Signal::TERM.as_raw()))
 }
 
-/// Whether a rank, or its keeper, has failed.
+/// Reports whether a rank, or its keeper, has failed.
 fn is_failure(input: &Input) -> bool {
     end_of_rank(input).is_some_and(|end| end != RankEnd::Exit(0))
 }
@@ -416,7 +423,7 @@ async fn wait_until(clock: &Clock, at: Option<Timestamp>) {
     }
 }
 
-/// SIGTERM and SIGINT stop the ranks in order.
+/// Forwards SIGTERM and SIGINT: they stop the ranks in order.
 async fn pass_on_signals(inputs: Sender<Input>, is_terminated: Arc<AtomicBool>) {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -434,8 +441,8 @@ async fn pass_on_signals(inputs: Sender<Input>, is_terminated: Arc<AtomicBool>) 
     }
 }
 
-/// A free port at the address by which the ranks find each other. Ranks listen on all interfaces, so the port is looked
-/// for on all of them, except for a loopback address.
+/// Reserves a free port at the address by which the ranks find each other. Ranks listen on all interfaces, so
+/// the port must be free on all of them, except for a loopback address.
 fn reserve_port(address: &str) -> io::Result<(TcpListener, Rendezvous)> {
     let resolved = (address, 0).to_socket_addrs()?.next();
     let is_loopback = resolved.is_some_and(|resolved| resolved.ip().is_loopback());

@@ -1,5 +1,5 @@
-//! The ranks' sockets: one for each rank in a folder that only this user may enter, so a rank can't speak for another.
-//! Keeps A-10: connections, lines and what waits are bounded.
+//! The ranks' sockets: one for each rank in a folder that only this user may enter, so a rank can't speak for
+//! another. Keeps A-10: connections, lines and queues are bounded.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,11 +17,11 @@ use crate::protocol::SupervisorSpec;
 use crate::rank_protocol::{LineCutter, RankMessage, RankOrder};
 use crate::shared_place::{make_folder, make_folder_at};
 
-/// The system's limit for a socket's path, without the ending zero.
+/// The system's limit for a socket's path, without the terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// Connections that a rank may have open at a time; more are closed at once.
+/// Maximum number of open connections of a rank; further ones are closed at once.
 const CONNECTIONS_PER_RANK_MAX: usize = 8;
-/// One read from a socket.
+/// Size of one read from a socket.
 const READ_BYTES: usize = 16 << 10;
 
 /// The sockets of a node's ranks.
@@ -32,7 +32,8 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Makes the folder: in the attempt's, or in the temporary one if the path would be too long for a socket.
+    /// Makes the folder: in the attempt's, or in the temporary one if the path would be too long for a
+    /// socket.
     pub(super) fn prepare(spec: &SupervisorSpec, temporary_folder: &Path) -> io::Result<Self> {
         let preferred = spec.folder.join("sockets");
         let last_rank = spec.node_rank * spec.ranks_per_node + spec.ranks_per_node;
@@ -49,7 +50,7 @@ impl Sockets {
         Ok(made)
     }
 
-    /// Starts to listen for the rank in place `local`, whose global number is `rank`. Returns the socket's path.
+    /// Starts to listen for the rank with index `local` and global number `rank`. Returns the socket's path.
     pub(super) fn listen(&self, local: u32, rank: u32, inputs: Sender<Input>) -> io::Result<PathBuf> {
         let path = socket_path(&self.folder, rank);
         let listener = UnixListener::bind(&path)?;
@@ -61,7 +62,7 @@ impl Sockets {
         Ok(path)
     }
 
-    /// Tells all ranks, those that connect later included.
+    /// Sends an order to all ranks, including those that connect later.
     pub(super) fn tell(&self, order: RankOrder) {
         self.orders.send_replace(Some(order));
     }
@@ -77,7 +78,7 @@ fn socket_path(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("rank-{rank}.sock"))
 }
 
-/// To whom a rank's words go.
+/// Receiver of a rank's messages.
 #[derive(Clone)]
 struct Listener {
     local: u32,
@@ -86,7 +87,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Passes on what a rank said; a checkpoint that it claims once that was looked at.
+    /// Forwards a rank's message, after verifying a checkpoint that it claims.
     async fn hear(&self, mut input: Input) -> Result<(), SendError<Input>> {
         if let Input::Message(local, message) = &mut input
             && let Some(saved) = message.checkpoint
@@ -117,7 +118,7 @@ async fn accept_all(listener: UnixListener, to: Listener, orders: watch::Receive
     }
 }
 
-/// One connection to its end.
+/// Serves one connection to its end.
 async fn converse(mut stream: UnixStream, to: &Listener, mut orders: watch::Receiver<Option<RankOrder>>) {
     let (mut reader, mut writer) = stream.split();
     let mut cutter = LineCutter::default();
@@ -148,7 +149,7 @@ async fn converse(mut stream: UnixStream, to: &Listener, mut orders: watch::Rece
     }
 }
 
-/// The messages in what was read; refused lines are counted, the first ones of a read logged.
+/// Returns the messages in the bytes read; counts refused lines, and logs the first ones of a read.
 fn take_lines(cutter: &mut LineCutter, bytes: &[u8], local: u32) -> Vec<Input> {
     let mut inputs = Vec::new();
     let mut refused = 0;

@@ -1,5 +1,6 @@
-//! What the processes of a rank that has come to a stand wait for: states and kernel functions from `/proc`, and the program's own stacks
-//! where py-spy or gdb are installed. All of it is bounded, and nothing waits for a process that doesn't answer.
+//! Collects what the processes of a hung rank wait for: states and kernel functions from `/proc`, and the
+//! program's own stacks where py-spy or gdb are installed. All of it is bounded, and nothing waits for a
+//! process that doesn't respond.
 
 use std::fs;
 use std::path::Path;
@@ -9,26 +10,26 @@ use std::time::Duration;
 use crate::process::descendants;
 use crate::program::{self, Limits};
 
-/// Processes and threads that are looked at.
+/// Maximum numbers of processes and threads that are examined.
 const PROCESSES_MAX: usize = 32;
 const THREADS_MAX: usize = 32;
-/// Of a tool, for a process.
+/// Limits of a tool for one process.
 const TOOL_LIMITS: Limits = Limits { time: Duration::from_secs(4), output: 64 << 10, errors: 0 };
 
-/// A stuck rank's stacks.
+/// Stacks of a hung rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stacks {
     /// The rank.
     pub(super) rank: u32,
-    /// Whether one of its processes can't go on by itself: it was stopped, or hangs in the kernel.
+    /// Whether one of its processes can't continue by itself: it was stopped, or hangs in the kernel.
     pub(super) is_halted: bool,
-    /// One line for each process: what a report has room for.
+    /// One line for each process, short enough for a report.
     pub(super) summary: Vec<String>,
-    /// Everything.
+    /// The full text.
     pub(super) text: String,
 }
 
-/// Looks at the process `root` of `rank` and what it started.
+/// Examines the process `root` of `rank` and its descendants.
 pub(super) fn of_rank(rank: u32, root: u32) -> Stacks {
     let mut stacks = Stacks { rank, ..Stacks::default() };
     for pid in std::iter::once(root).chain(descendants(root, &[])).take(PROCESSES_MAX) {
@@ -46,7 +47,7 @@ pub(super) fn of_rank(rank: u32, root: u32) -> Stacks {
     stacks
 }
 
-/// Whether it can't go on by itself, and the state in words.
+/// Returns whether a process can't continue by itself, and its state in words.
 fn state(pid: u32) -> Option<(bool, &'static str)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let letter = status.lines().find_map(|line| line.strip_prefix("State:"))?.trim().chars().next()?;
@@ -60,7 +61,7 @@ fn state(pid: u32) -> Option<(bool, &'static str)> {
     })
 }
 
-/// The kernel function in which its first thread waits, if the kernel tells.
+/// Returns the kernel function in which its first thread waits, if the kernel tells.
 fn waits_in(pid: u32) -> String {
     match read(&format!("/proc/{pid}/wchan")).as_str() {
         "" | "0" => String::new(),
@@ -68,7 +69,7 @@ fn waits_in(pid: u32) -> String {
     }
 }
 
-/// Each thread's name and where in the kernel it waits.
+/// Returns each thread's name and the kernel function in which it waits.
 fn threads(pid: u32) -> String {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lines = tasks.take(THREADS_MAX).map(|task| {
@@ -81,7 +82,7 @@ fn threads(pid: u32) -> String {
     lines.collect()
 }
 
-/// What py-spy or gdb print of a process, whichever is there.
+/// Returns the output of py-spy or gdb for a process, whichever is installed.
 fn own_stacks(pid: u32) -> String {
     let pid = pid.to_string();
     let tools: [(&str, &[&str]); 2] = [
@@ -91,15 +92,15 @@ fn own_stacks(pid: u32) -> String {
     tools.iter().find_map(|(tool, arguments)| run(tool, arguments)).unwrap_or_default()
 }
 
-/// Runs a tool for a bounded time; none if it isn't there or prints nothing.
+/// Runs a tool for a bounded time; none if it isn't installed or prints nothing.
 fn run(tool: &str, arguments: &[&str]) -> Option<String> {
     let ran = program::run(Command::new(tool).args(arguments), Vec::new(), TOOL_LIMITS).ok()?;
-    // What was read until then is worth having.
+    // Output from before a time-out is useful too.
     let text = String::from_utf8_lossy(&ran.output).into_owned();
     (!text.trim().is_empty()).then_some(text)
 }
 
-/// Processor time of a process and what it started, children that have ended included.
+/// Returns the processor time of a process and its descendants, including children that have ended.
 pub(super) fn processor_time(root: u32) -> Duration {
     let ticks: u64 = std::iter::once(root).chain(descendants(root, &[])).filter_map(ticks).sum();
     Duration::from_millis(ticks.saturating_mul(1_000) / TICKS_PER_SECOND)
@@ -108,7 +109,7 @@ pub(super) fn processor_time(root: u32) -> Duration {
 /// `sysconf(_SC_CLK_TCK)`: 100 on every Linux since 2.6, for user space.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// utime, stime, cutime and cstime of `/proc/PID/stat` (proc(5): fields 14 to 17).
+/// Returns the sum of utime, stime, cutime and cstime of `/proc/PID/stat` (proc(5): fields 14 to 17).
 fn ticks(pid: u32) -> Option<u64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = line.rsplit_once(')')?;
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn a_stopped_process_and_its_child_are_told() {
         let mut child = Command::new("sh").args(["-c", "sleep 60 & kill -STOP $$; wait"]).spawn().expect("sh starts");
-        // The child is another sh until it has become sleep.
+        // The child is another sh until its exec of sleep.
         let stopped =
             |stacks: &Stacks| stacks.is_halted && stacks.summary.get(1).is_some_and(|child| child.contains("sleep ("));
         let mut stacks = of_rank(3, child.id());

@@ -1,8 +1,9 @@
-//! The staging folder of a node's share of an attempt: memory that outlives the ranks, into which their checkpoint stores copy
-//! saves. What a rank had copied when it ended is finished from here, so a fault costs no save that was under way.
+//! The staging folder of a node's share of an attempt: memory that outlives the ranks, into which their
+//! checkpoint stores copy saves. Copies that were complete when a rank ended are saved from here, so a fault
+//! costs no save in progress.
 //!
-//! It is in `/dev/shm`, belongs to this user alone, and goes with the supervisor; what one leaves that was killed goes with the
-//! next supervisor on the node, whichever job's.
+//! It is in `/dev/shm`, belongs to this user alone, and is removed with the supervisor; the folder of a
+//! killed supervisor is removed by the next supervisor on the node, of any job.
 
 use std::fs::File;
 use std::io;
@@ -17,15 +18,15 @@ use crate::shared_place::{make_folder, open_own};
 
 /// Where Linux has a file system in memory.
 const MEMORY_FOLDER: &str = "/dev/shm";
-/// What statfs(2) calls such a file system.
+/// Type that statfs(2) reports for such a file system.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// How the folders are called: this, and what nobody guesses.
+/// Prefix of the folders' names; a random part follows.
 const NAME_PREFIX: &str = "gangline-";
 /// The file in a folder that its supervisor holds locked.
 const LOCK: &str = "lock";
 /// How long this node waits for the others' parts of a save; their ranks may need some time to end.
 const OTHERS_WAIT_MAX: Duration = Duration::from_secs(30);
-/// The most folders looked at for abandoned ones.
+/// Maximum number of folders that are examined for abandoned ones.
 const FOLDERS_MAX: usize = 10_000;
 
 /// A folder in memory; removed when it is dropped.
@@ -37,8 +38,8 @@ pub(super) struct StagingFolder {
 }
 
 impl StagingFolder {
-    /// Makes one. None where there is no file system in memory: then saves that are under way
-    /// are lost with their ranks, which is what most systems do.
+    /// Makes a staging folder. None where there is no file system in memory: saves in progress are then lost
+    /// with their ranks, as in most systems.
     pub(super) fn make() -> Option<StagingFolder> {
         let is_in_memory = statfs(MEMORY_FOLDER).is_ok_and(|found| u64::try_from(found.f_type) == Ok(TMPFS_MAGIC));
         if !is_in_memory {
@@ -55,7 +56,7 @@ impl StagingFolder {
         }
     }
 
-    /// A folder that was just made.
+    /// Locks a folder that was just made.
     fn take(path: PathBuf) -> io::Result<StagingFolder> {
         let lock = File::create_new(path.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
@@ -75,12 +76,12 @@ impl Drop for StagingFolder {
     }
 }
 
-/// Removes the folders of supervisors that are gone: memory that nobody uses. What is another user's is left alone, whatever it is.
+/// Removes the folders of supervisors that are gone, to free their memory. Skips everything of other users.
 fn remove_abandoned(parent: &Path) {
     let Ok(entries) = std::fs::read_dir(parent) else { return };
     let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(NAME_PREFIX));
     for folder in ours.take(FOLDERS_MAX).map(|entry| entry.path()) {
-        // One without a lock is being made right now.
+        // A folder without a lock is being made right now.
         let Ok(lock) = open_own(&folder, LOCK) else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let removed = std::fs::remove_dir_all(&folder);
@@ -89,8 +90,9 @@ fn remove_abandoned(parent: &Path) {
     }
 }
 
-/// Finishes what ranks had copied when they ended. The newest checkpoint that is durable by that comes back, from the node whose
-/// rank 0 committed it. Blocks for as long as the writing takes, and [`OTHERS_WAIT_MAX`] for each save.
+/// Finishes the saves that ranks had copied when they ended. Returns the newest checkpoint that is durable
+/// then, on the node whose rank 0 committed it. Blocks for as long as the writing takes, and
+/// [`OTHERS_WAIT_MAX`] for each save.
 pub(super) fn finish(folder: &Path) -> Option<CheckpointSaved> {
     let finished = finish_staged(folder, OTHERS_WAIT_MAX)
         .inspect_err(|error| tracing::error!(%error, "saves under way are lost"))
@@ -128,7 +130,7 @@ mod tests {
         let path = |name: &str| parent.path().join(name);
         let living = make_at(path("gangline-living"));
         let dead = make_at(path("gangline-dead"));
-        // A process that is killed lets go of its locks and removes nothing.
+        // A killed process releases its locks and removes nothing.
         let StagingFolder { path: left, _lock: lock } = &dead;
         flock(lock, FlockOperation::Unlock).expect("its lock");
         std::fs::write(left.join("rank-00000-0"), "a copy").expect("a file");

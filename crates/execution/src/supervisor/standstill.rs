@@ -1,4 +1,4 @@
-//! Ranks that have come to a stand: found, looked at, and given up.
+//! Handles hung ranks: detects them, collects their stacks, and stops the attempt.
 
 use std::time::Duration;
 
@@ -12,40 +12,40 @@ use super::rank::Rank;
 use super::stacks::Stacks;
 use crate::protocol::{Fault, FaultCause};
 
-/// How long the look at the ranks' stacks may take.
+/// Maximum time to collect the ranks' stacks.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// Between two looks at the processor time of silent ranks.
+/// Interval between two measurements of silent ranks' processor time.
 const MEASURE_EVERY: Duration = Duration::from_secs(3);
 
-/// At least so often an input comes, be it a tick.
+/// Maximum time until the next input, at least a tick.
 pub(super) const AWAKE_EVERY: Duration = Duration::from_secs(1);
-/// A longer time between two inputs means that the supervisor itself stood still.
+/// A longer time between two inputs means that the supervisor itself was suspended.
 const AWAY_AFTER: Duration = Duration::from_secs(5);
 
-/// What is under way about it.
+/// State of the handling of hangs.
 #[derive(Debug, Default)]
 pub(super) struct Standstill {
-    /// The stacks are waited for until then.
+    /// Waits for the stacks until then.
     until: Option<Timestamp>,
     measured_at: Option<Timestamp>,
-    /// When anything was heard or looked at last.
+    /// Time of the last input.
     awake_at: Option<Timestamp>,
 }
 
 impl Course {
-    /// When time alone makes a standstill, or the next step about one.
+    /// Returns when time alone makes a rank hang, or the next step in handling a hang is due.
     pub(super) fn standstill_due(&self) -> Option<Timestamp> {
         if self.standstill.until.is_some() {
             return self.standstill.until;
         }
         let measured = self.standstill.measured_at.map(|at| at + MEASURE_EVERY);
-        // What is silent but busy is looked at again and again, not at once.
+        // Ranks that are silent but busy are measured periodically, not at once.
         let due = |at: Timestamp| measured.map_or(at, |measured| at.max(measured));
         self.ranks.iter().filter_map(Rank::hangs_at).map(due).min()
     }
 
-    /// Notes that an input came. After a time without any this process was away (a machine that was suspended, a disk that hung), and so were
-    /// the ranks, or what they said: they are excused.
+    /// Notes an input. After a time without any this process was suspended (a machine that slept, a disk that
+    /// hung), and so were the ranks, or their messages were delayed: they are excused.
     pub(super) fn awake(&mut self, now: Timestamp) {
         if self.standstill.awake_at.replace(now).is_some_and(|awake_at| now.since(awake_at) > AWAY_AFTER) {
             self.standstill.until = None;
@@ -53,7 +53,7 @@ impl Course {
         }
     }
 
-    /// Looks at the stacks of ranks that have come to a stand, and at the work of those that are merely silent.
+    /// Collects the stacks of hung ranks, and measures the processor time of ranks that are merely silent.
     pub(super) fn look_for_standstill(&mut self, now: Timestamp) -> Vec<Action> {
         match self.standstill.until {
             Some(until) if now >= until => return self.stacks_seen(now, &[]),
@@ -76,13 +76,13 @@ impl Course {
         vec![Action::MeasureWork(silent)]
     }
 
-    /// Gives the ranks up, unless they went on meanwhile.
+    /// Stops the attempt, unless the ranks went on meanwhile.
     pub(super) fn stacks_seen(&mut self, now: Timestamp, stacks: &[Stacks]) -> Vec<Action> {
         if self.standstill.until.take().is_none() || self.stop.is_some() {
             return Vec::new();
         }
         let Some((number, hang)) = self.stuck(now) else { return Vec::new() };
-        // A rank whose process stands still holds up the others, whatever they say.
+        // A rank with a halted process holds up the others, whatever they report.
         let number = stacks.iter().find(|stacks| stacks.is_halted).map_or(number, |stacks| stacks.rank);
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let cause = FaultCause::Hang { silent_ms: millis(now.since(hang.since)), limit_ms: millis(hang.limit) };
@@ -98,7 +98,7 @@ impl Course {
         self.merge_stop(now, Stop::after_hang(now))
     }
 
-    /// Of the ranks that have come to a stand the one that is furthest behind, for the longest time.
+    /// Returns, of the hung ranks, the one that is furthest behind, for the longest time.
     fn stuck(&self, now: Timestamp) -> Option<(u32, Hang)> {
         let stuck = self.ranks.iter().filter_map(|rank| Some((rank, rank.hang(now)?)));
         let order = |(rank, hang): &(&Rank, Hang)| (rank.clock.last_step(), hang.since, rank.number);
@@ -106,5 +106,5 @@ impl Course {
     }
 }
 
-/// Lines of a fault.
+/// Maximum number of lines of a fault.
 const LINES_MAX: usize = 10;

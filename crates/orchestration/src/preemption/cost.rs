@@ -1,35 +1,36 @@
-//! What stopping a job costs: devices times the time that they work in vain or stand still.
+//! The cost of stopping a job: devices times the time in which they repeat work or stand idle.
 //!
-//! That is the work since the last durable checkpoint, which is done again, and the time to save, to wait for devices, and
-//! to restore. Sia (SOSP 2023) charges a restart as lost throughput in the same way; Kueue #477 asks for the age of the
-//! checkpoint. A job that reports no checkpoint is priced from its start, so silence gains a job no more than the truth.
+//! This is the work since the last durable checkpoint, which is repeated, plus the time to save, to wait for
+//! devices, and to restore. Sia (SOSP 2023) charges a restart as lost throughput in the same way; Kueue #477
+//! asks for the age of the checkpoint. A job that reports no checkpoint is priced from its start, so not
+//! reporting gives no advantage over the truth.
 
 use std::time::Duration;
 
 use gangline_base::{GpuSeconds, Timestamp};
 
-/// How long a job stands still when it is stopped and started again: measured on the job, or estimated.
+/// A job's downtime when it is stopped and restarted, measured on the job or estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestartCosts {
-    /// To write the checkpoint it is asked for.
+    /// The time to write the requested checkpoint.
     pub save: Duration,
-    /// From its end until it has devices again.
+    /// The time from its end until it has devices again.
     pub requeue: Duration,
-    /// From having devices until the first new step.
+    /// The time from having devices to the first new step.
     pub restore: Duration,
 }
 
-/// The cost of stopping a job that holds `devices` and has worked for `since_durable` on what no checkpoint holds.
+/// Returns the cost of stopping a job with `devices` whose last `since_durable` of work is in no checkpoint.
 #[must_use]
-pub fn victim_cost(devices: u32, since_durable: Duration, costs: &RestartCosts) -> GpuSeconds {
+pub(super) fn victim_cost(devices: u32, since_durable: Duration, costs: &RestartCosts) -> GpuSeconds {
     let parts = [costs.save, costs.requeue, costs.restore];
     GpuSeconds::of(devices, parts.into_iter().fold(since_durable, Duration::saturating_add))
 }
 
-/// How long a job has worked on what no checkpoint holds: since its newest durable checkpoint, or since the start of its
-/// attempt if it reported none in that attempt.
+/// Returns how long a job has worked since its newest durable checkpoint, or since the start of its attempt
+/// if that attempt has reported none.
 #[must_use]
-pub fn since_durable(now: Timestamp, started_at: Timestamp, durable_at: Option<Timestamp>) -> Duration {
+pub(crate) fn since_durable(now: Timestamp, started_at: Timestamp, durable_at: Option<Timestamp>) -> Duration {
     now.since(durable_at.map_or(started_at, |durable_at| durable_at.max(started_at)))
 }
 

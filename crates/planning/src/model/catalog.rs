@@ -245,7 +245,8 @@ mod tests {
         assert!(find("instruct").is_err());
     }
 
-    /// llm-foundry's own `NumParams`, 8 sequence lengths of 9 models (scripts/train/benchmarking/README.md).
+    /// llm-foundry's own `NumParams`, 8 sequence lengths of 9 models:
+    /// <https://github.com/mosaicml/llm-foundry/blob/main/scripts/train/benchmarking/README.md>.
     #[test]
     fn an_mpt_has_as_many_positions_as_its_sequences() {
         for (name, sequence, parameters) in [

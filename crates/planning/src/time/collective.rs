@@ -1,7 +1,7 @@
 //! Collective communication: rings over the slowest link that a group crosses.
 //!
 //! With n members and S bytes, an all-gather or a reduce-scatter takes (n - 1) / n S / B and n - 1 steps, an all-reduce twice that, an
-//! all-to-all (n - 1) / n S / B (nccl-tests, doc/PERFORMANCE.md). Where a group has several members in a node, each brings its own
+//! all-to-all (n - 1) / n S / B (<https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md>). Where a group has several members in a node, each brings its own
 //! network interface, so that the ring enters and leaves the node at their sum (NCCL's channels).
 
 use super::constants::Constant;

@@ -2,7 +2,8 @@
 //!
 //! A constant is either fixed (a data sheet, a benchmark of one part) or fitted on published step times, starting from a prior that has a
 //! source and staying within bounds that physics allows. No constant belongs to a row, a model or a source. Values are of the fit of
-//! 2026-11-22 on 956 runs: those of ../shared/data/planning/throughput.csv, and the step times of memory_per_rank_b200.csv.
+//! 2026-11-22 on 956 published runs. Their tables, `throughput.csv` and the step times of `memory_per_rank_b200.csv`, aren't in the
+//! repository.
 //! `cargo xtask bench planning --fit` prints the fit on all sources; without `--rows`, the benchmark also predicts each source by a fit
 //! on all others.
 

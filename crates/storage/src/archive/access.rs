@@ -1,18 +1,19 @@
-//! What it takes to read and change an archive's objects: a link to them, what opens them, and the lease of who changes them.
+//! Access to an archive's objects: a link to them, the vault that decrypts them, and for changes the lease.
+
+use gangline_objects::Link;
 
 use super::Error;
 use super::catalog::{CATALOG_BYTES_MAX, Catalog, catalog_key};
 use super::lease::Lease;
-use super::remote::Link;
 use super::vault::Vault;
 
-/// An archive that can be read.
+/// Read access to an archive.
 pub(crate) struct Access<'a> {
     pub(crate) link: &'a Link,
     pub(crate) vault: Vault,
 }
 
-/// An archive that can be changed, by nobody else meanwhile.
+/// Exclusive access to change an archive.
 pub(crate) struct Change<'a> {
     pub(crate) access: Access<'a>,
     pub(crate) lease: &'a Lease<'a>,
@@ -22,10 +23,10 @@ impl Change<'_> {
     /// Puts an object that no catalog names yet.
     pub(crate) fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Error> {
         self.lease.keep()?;
-        self.access.link.put(key, bytes)
+        Ok(self.access.link.put(key, bytes)?)
     }
 
-    /// Makes a checkpoint visible as this catalog says, or what was visible of it anew; how many bytes that took.
+    /// Publishes a checkpoint's catalog, new or in place of an earlier one. Returns the bytes put.
     pub(crate) fn publish(&self, catalog: &Catalog) -> Result<u64, Error> {
         let text = catalog.write();
         if text.len() as u64 > CATALOG_BYTES_MAX {

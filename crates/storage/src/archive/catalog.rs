@@ -1,45 +1,46 @@
-//! The catalog of an archived checkpoint: what it is made of and where each piece lies. The catalog is put last, so what has
-//! none doesn't exist.
+//! The catalog of an archived checkpoint: lists its content and where each piece lies. The catalog is put
+//! last, so a checkpoint without one doesn't exist.
 //!
-//! A checkpoint is its manifest, and for each shard the header and the tensors in the order of the file. Each of these is an
-//! [`Item`], cut into chunks of [`CHUNK_ELEMENTS`]; a chunk lies in a pack, as it is or coded, or follows from another chunk.
-//! A catalog lists all chunks that it takes to rebuild the checkpoint, bases too, so that what a pack is needed for can be
-//! told from catalogs alone. A chunk comes after what it follows from: there are no cycles.
+//! A checkpoint is its manifest, and for each shard the header and the tensors in file order. Each of these
+//! is an [`Item`], cut into chunks of [`CHUNK_ELEMENTS`]; a chunk lies in a pack, raw or coded, or follows
+//! from another chunk. A catalog lists all chunks needed to rebuild the checkpoint, bases too, so that
+//! catalogs alone show why a pack is needed. A chunk comes after the chunk it follows from: there are no
+//! cycles.
 //!
-//! Catalogs are not trusted: every count, length, offset, index and depth is checked before anything is read or
-//! made room for. On disk it is a JSON object sealed with a checksum, as a manifest is.
+//! Catalogs are not trusted: every count, length, offset, index and depth is checked before anything
+//! is read or allocated. On disk a catalog is a JSON object sealed with a checksum, like a manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_coding::Rounding;
+use gangline_compression::Rounding;
+use gangline_objects::Object;
 use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::milestone::Milestone;
-use super::remote::Object;
 use super::vault::{KeyId, TAG_BYTES};
 use crate::lineage::{Line, Lineage, Moment};
 use crate::manifest::{PARTS_MAX, seal, unseal};
 use crate::tensor::name_fault;
 use crate::{DataType, Digest, Flaw, METADATA_BYTES_MAX, NoteTypes, WORLD_SIZE_MAX, note};
 
-/// What a catalog says it is.
+/// The magic of a catalog.
 const MAGIC: &str = "gangline-archive-catalog";
 /// The format version written, and the newest one read.
 const VERSION: u32 = 2;
-/// The version of those that are whole checkpoints: programs that don't know milestones read them.
+/// The version of catalogs of whole checkpoints, which programs without milestones can read.
 const VERSION_WHOLE: u32 = 1;
-/// Elements of a chunk; the last of an item may have fewer. In tests, small tensors have several.
+/// Elements of a chunk; the last chunk of an item may have fewer. In tests, small tensors have several.
 pub(crate) const CHUNK_ELEMENTS: u64 = if cfg!(test) { 2 << 10 } else { 4 << 20 };
-/// The most bytes of a chunk: so many elements of the widest.
+/// The most bytes of a chunk: [`CHUNK_ELEMENTS`] of the widest type.
 pub(crate) const CHUNK_BYTES_MAX: u64 = 32 << 20;
-/// The most bytes of a coded chunk: what isn't shorter is stored as it is.
+/// The most bytes of a coded chunk: a chunk that coding doesn't shorten is stored raw.
 const CODED_BYTES_MAX: u64 = CHUNK_BYTES_MAX;
-/// A pack is closed when it has so many bytes; in tests, a few tensors fill several.
+/// A pack is closed once it has this many bytes; in tests, a few tensors fill several.
 pub(crate) const PACK_BYTES: usize = if cfg!(test) { 4 << 10 } else { 32 << 20 };
 /// The most bytes of a pack.
 pub(crate) const PACK_BYTES_MAX: u64 = PACK_BYTES as u64 + CODED_BYTES_MAX + TAG_BYTES as u64;
-/// The longest way from a chunk to one that follows from no other.
+/// The longest chain from a chunk to one that follows from no other.
 pub(crate) const DEPTH_MAX: usize = 8;
 /// The most bytes of a catalog.
 pub(crate) const CATALOG_BYTES_MAX: u64 = 512 << 20;
@@ -52,31 +53,33 @@ pub(crate) struct Catalog {
     pub(crate) step: u64,
     /// When the store committed it, in nanoseconds since the Unix epoch.
     pub(crate) saved_at: u64,
-    /// Bytes of its shards.
+    /// The total size of its shards.
     pub(crate) bytes: u64,
     pub(crate) content_blake3: Digest,
     pub(crate) metadata: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) metadata_types: NoteTypes,
-    /// As its manifest has it, so that the newest is found without reading manifests.
+    /// The lineage of the manifest, so that the newest checkpoint is found without reading manifests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lineage: Option<Lineage>,
     pub(crate) packs: Vec<Pack>,
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) manifest: Item,
-    /// By rank.
+    /// Its shards, by rank.
     pub(crate) shards: Vec<Shard>,
-    /// What is left of the checkpoint, if that isn't all.
+    /// Set if only a part of the checkpoint is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) milestone: Option<Milestone>,
 }
 
-/// A pack, named by the BLAKE3 hash of its bytes, or in an encrypted archive by a keyed hash of what they were before.
+/// A pack, named by the BLAKE3 hash of its bytes, or in an encrypted archive by a keyed hash of its plain
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Pack {
     pub(crate) blake3: Digest,
     pub(crate) bytes: u64,
-    /// What it is encrypted with. Its chunks have a tag each then, which their lengths don't count.
+    /// The data key that encrypts it. Each of its chunks is then followed by a tag, which the chunk's length
+    /// doesn't include.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<KeyId>,
 }
@@ -84,41 +87,42 @@ pub(crate) struct Pack {
 /// A piece of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chunk {
-    /// Of its raw bytes; in an encrypted archive a keyed hash of that.
+    /// The hash of its raw bytes; in an encrypted archive a keyed hash of that.
     pub(crate) blake3: Digest,
-    /// Raw bytes.
+    /// The length of its raw bytes.
     pub(crate) bytes: u64,
     pub(crate) form: Form,
 }
 
-/// How a chunk is stored. Other chunks are named by their place in the catalog's list.
+/// How a chunk is stored. Other chunks are given by their index in the catalog's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Form {
-    /// As it is.
+    /// Raw.
     Raw(Place),
     /// Coded on its own.
     Coded(Place),
-    /// Coded as the difference to another chunk, the `age`th since that one was stored.
+    /// Coded as the difference to another chunk; it is the `age`th such difference since that chunk was
+    /// stored.
     Difference { place: Place, base: usize, age: u32 },
-    /// Not at all: the bf16 copy of an fp32 chunk.
+    /// Not stored: the bf16 copy of an fp32 chunk.
     Rounded { master: usize, nearest_even: bool },
 }
 
-/// Where bytes lie: the pack's place in the catalog's list, offset and length.
+/// A location: the pack's index in the catalog's list, the offset in the pack, and the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place(pub(crate) usize, pub(crate) u64, pub(crate) u64);
 
-/// Bytes that were one thing in the checkpoint.
+/// A contiguous part of the checkpoint: the manifest, a header or a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Item {
     pub(crate) blake3: Digest,
     pub(crate) bytes: u64,
-    /// Its pieces in order, by their places in the catalog's list.
+    /// Its chunks in order, by their indices in the catalog's list.
     pub(crate) chunks: Vec<usize>,
 }
 
-/// A shard: the header, then the tensors in the order of the file.
+/// A shard: the header, then the tensors in file order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shard {
     pub(crate) header: Item,
@@ -135,12 +139,12 @@ pub(crate) struct Tensor {
 }
 
 impl Pack {
-    /// What lies after each of its chunks.
+    /// Returns the bytes of the tag after each of its chunks.
     pub(crate) fn tag_bytes(&self) -> u64 {
         if self.key.is_some() { TAG_BYTES as u64 } else { 0 }
     }
 
-    /// Whether it is there, whole, as far as a listing tells.
+    /// Checks against a listing that the pack exists with its full length.
     pub(crate) fn check(&self, listed: Option<&Object>) -> Result<(), Error> {
         let flaw = match listed {
             None => Flaw::Missing,
@@ -152,14 +156,14 @@ impl Pack {
 }
 
 impl Shard {
-    /// Its items in the order of the file.
+    /// Returns its items in file order.
     pub(crate) fn items(&self) -> impl Iterator<Item = &Item> {
         std::iter::once(&self.header).chain(self.tensors.iter().map(|tensor| &tensor.item))
     }
 }
 
 impl Form {
-    /// Where its bytes lie, if it has any.
+    /// Returns the location of its bytes, if it has any.
     pub(crate) fn place(&self) -> Option<Place> {
         match self {
             Form::Raw(place) | Form::Coded(place) | Form::Difference { place, .. } => Some(*place),
@@ -167,7 +171,7 @@ impl Form {
         }
     }
 
-    /// The same with the bytes elsewhere.
+    /// Returns the same form with the bytes at another location.
     pub(crate) fn moved(self, to: Place) -> Form {
         match self {
             Form::Raw(_) => Form::Raw(to),
@@ -177,7 +181,7 @@ impl Form {
         }
     }
 
-    /// The chunk it follows from.
+    /// Returns the index of the chunk it follows from.
     pub(crate) fn base(&self) -> Option<usize> {
         match self {
             Form::Raw(_) | Form::Coded(_) => None,
@@ -186,7 +190,7 @@ impl Form {
         }
     }
 
-    /// The same with another chunk to follow from.
+    /// Returns the same form with another base.
     pub(crate) fn based_on(self, to: usize) -> Form {
         match self {
             Form::Raw(_) | Form::Coded(_) => self,
@@ -195,29 +199,29 @@ impl Form {
         }
     }
 
-    /// How a copy is rounded.
+    /// Returns the rounding of a bf16 copy.
     pub(crate) fn rounding(nearest_even: bool) -> Rounding {
         if nearest_even { Rounding::NearestEven } else { Rounding::Truncation }
     }
 }
 
-/// The object that a pack is.
+/// Returns the object name of a pack.
 pub(crate) fn pack_key(pack: &Digest) -> String {
     format!("packs/{pack}")
 }
 
-/// The object that the catalog of a step is.
+/// Returns the object name of a step's catalog.
 pub(crate) fn catalog_key(step: u64) -> String {
     format!("catalogs/{}.json", crate::layout::checkpoint_folder(step))
 }
 
-/// The step whose catalog an object is; none for a stranger.
+/// Returns the step of a catalog's object name; none for other objects.
 pub(crate) fn step_of_key(key: &str) -> Option<u64> {
     crate::layout::step_of(key.strip_prefix("catalogs/")?.strip_suffix(".json")?)
 }
 
 impl Catalog {
-    /// One that lists nothing yet.
+    /// Returns an empty catalog.
     pub(crate) fn empty(step: u64) -> Catalog {
         let nothing = Digest::of(b"");
         Catalog {
@@ -238,17 +242,17 @@ impl Catalog {
         }
     }
 
-    /// The same, saying the oldest version that has what it has.
+    /// Sets the version to the oldest that can express the catalog.
     pub(crate) fn of_its_version(self) -> Catalog {
         Catalog { version: if self.milestone.is_some() { VERSION } else { VERSION_WHOLE }, ..self }
     }
 
-    /// As bytes.
+    /// Serializes the catalog.
     pub(crate) fn write(&self) -> Vec<u8> {
         seal(self)
     }
 
-    /// Reads bytes that may lie.
+    /// Parses and checks untrusted bytes.
     pub(crate) fn read(step: u64, text: &[u8]) -> Result<Catalog, Error> {
         let refused = |flaw| Error::corrupt(catalog_key(step), flaw);
         let catalog: Catalog = unseal(text, MAGIC, VERSION).map_err(refused)?;
@@ -258,22 +262,22 @@ impl Catalog {
         }
     }
 
-    /// When it was saved, among all.
+    /// Returns its position in the order of saves.
     pub(crate) fn moment(&self) -> Moment {
         Moment { order: self.lineage.as_ref().map_or(0, |lineage| lineage.order), step: self.step }
     }
 
-    /// The branch that it was saved on, and those that it came from.
+    /// Returns the branch it was saved on, and the branches that one came from.
     pub(crate) fn line(&self) -> Line {
         self.lineage.as_ref().map(|lineage| lineage.line.clone()).unwrap_or_default()
     }
 
-    /// All its items.
+    /// Returns all its items.
     pub(crate) fn items(&self) -> impl Iterator<Item = &Item> {
         std::iter::once(&self.manifest).chain(self.shards.iter().flat_map(Shard::items))
     }
 
-    /// Whether it keeps to the format's rules and limits.
+    /// Returns the rule or limit of the format that it breaks; none if it is valid.
     fn fault(&self, step: u64) -> Option<&'static str> {
         let metadata: usize = self.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         let tensors: usize = self.shards.iter().map(|shard| shard.tensors.len()).sum();
@@ -331,7 +335,7 @@ impl Catalog {
         None
     }
 
-    /// Whether there is such a place.
+    /// Reports whether the location lies within a listed pack.
     fn holds(&self, Place(pack, offset, length): Place) -> bool {
         let end = |pack: &Pack| offset.checked_add(length)?.checked_add(pack.tag_bytes());
         let is_within = |pack: &Pack| end(pack).is_some_and(|end| end <= pack.bytes);

@@ -1,15 +1,18 @@
-//! Packs of which little is still needed are written anew: what checkpoints need of them goes into new packs, their catalogs
-//! are published anew, and then nothing names the old ones (A-6: at every instant every catalog's packs are there).
+//! Compaction: rewrites packs of which little is still needed. The needed chunks go into new packs, the
+//! catalogs are published again, and then nothing names the old packs (A-6: at every instant every catalog's
+//! packs exist).
 //!
-//! One checkpoint after the other: its new packs, then its catalog. What an earlier one has moved, or lies anywhere
-//! else, is referred to. So a compaction that was cut off is gone on with by the next one, which makes the same packs again. What
-//! is moved is decoded and checked first: a damaged chunk isn't carried into a pack that looks sound.
+//! Catalogs are rewritten one after the other: the new packs first, then the catalog. Chunks that an earlier
+//! catalog has moved, or that also lie elsewhere, are only referred to. So a compaction that was interrupted
+//! is continued by the next one, which makes the same packs again. Moved chunks are decoded and checked
+//! first: a damaged chunk isn't carried into a pack that looks sound.
 //!
-//! The plan is made from catalogs alone, so a dry run says to the byte what comes of it.
+//! The plan is made from catalogs alone, so a dry run reports the result to the byte.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::Bytes;
+use gangline_objects::Object;
 
 use super::Error;
 use super::access::Change;
@@ -17,44 +20,44 @@ use super::catalog::{Catalog, Form, PACK_BYTES, Pack, Place, pack_key};
 use super::fetch::Fetcher;
 use super::known::list_packs;
 use super::pack::{self, OpenPack, PACK_MAGIC};
-use super::remote::Object;
 use crate::Digest;
 
-/// A pack is written anew when less than one part in so many of it is needed.
+/// A pack is rewritten if less than one part in this many is needed.
 const SPARSE_PARTS: u64 = 2;
 
-/// What tells stored chunks apart: what they stand for, their length, and what they are the difference to.
+/// Identifies a stored chunk: the hash of its raw bytes, their length, and the base of a difference.
 type Identity = (Digest, u64, Option<Digest>);
 
-/// Where a moved chunk lies.
+/// The location of a chunk after compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
-    /// In a pack that was there, at an offset.
+    /// In an existing pack, at an offset.
     There(Pack, u64),
-    /// In a pack that the plan makes: the rewrite, the pack's number in it, the offset.
+    /// In a new pack: the index of the rewrite, the pack's index in it, and the offset.
     New(usize, usize, u64),
 }
 
-/// What is to be done.
+/// The plan of a compaction.
 pub(crate) struct Plan {
-    /// By the catalogs' places in the list that the plan is for.
+    /// The rewrites, by the catalog's index in the list that the plan is for.
     rewrites: Vec<Rewrite>,
-    /// The packs that are not needed after it.
+    /// The packs that are no longer needed afterwards.
     pub(crate) sparse: BTreeSet<Pack>,
-    /// Bytes of the new packs.
+    /// The total size of the new packs.
     pub(crate) written: Bytes,
 }
 
-/// One catalog, written anew.
+/// The rewrite of one catalog.
 struct Rewrite {
     catalog: usize,
-    /// Chunks by their places in the catalog, for each new pack.
+    /// For each new pack, its chunks by their indices in the catalog.
     packs: Vec<Vec<usize>>,
     targets: BTreeMap<usize, Target>,
 }
 
 impl Plan {
-    /// What is to be done for these catalogs, of which all stay; a chunk in a new pack takes `tag_bytes` beside its own.
+    /// Plans the compaction of these catalogs, all of which stay; in a new pack each chunk takes `tag_bytes`
+    /// more.
     pub(crate) fn of(catalogs: &[&Catalog], tag_bytes: u64) -> Plan {
         let sparse = sparse(catalogs);
         let mut places: BTreeMap<Identity, Target> = BTreeMap::new();
@@ -76,7 +79,7 @@ impl Plan {
         Plan { rewrites, sparse, written: Bytes(written) }
     }
 
-    /// Does it.
+    /// Executes the plan.
     pub(crate) fn execute(&self, change: &Change<'_>, catalogs: &[&Catalog]) -> Result<(), Error> {
         if self.rewrites.is_empty() {
             return Ok(());
@@ -95,7 +98,7 @@ impl Plan {
     }
 }
 
-/// A catalog that its own reader takes: nothing else is put in the place of one that is sound.
+/// Returns the catalog if its own reader accepts it: an invalid catalog never replaces a sound one.
 fn checked(catalog: Catalog) -> Result<Catalog, Error> {
     Catalog::read(catalog.step, &catalog.write())
 }
@@ -108,7 +111,7 @@ impl Rewrite {
         places: &mut BTreeMap<Identity, Target>,
     ) -> (Rewrite, u64) {
         let (mut packs, mut targets) = (Vec::new(), BTreeMap::new());
-        // The open pack's chunks and its bytes, as `OpenPack` has them.
+        // The open pack's chunks and its length, laid out as in `OpenPack`.
         let (mut open, mut offset, mut written) = (Vec::new(), PACK_MAGIC.len() as u64, 0);
         for (_, index, Place(pack, _, length)) in stored(&[catalog]) {
             if !sparse.contains(&catalog.packs[pack]) {
@@ -155,7 +158,7 @@ impl Rewrite {
         Ok(made)
     }
 
-    /// The catalog with its chunks where they lie now.
+    /// Returns the catalog with its chunks' new locations.
     fn catalog(&self, catalog: &Catalog, made: &[Vec<Pack>]) -> Catalog {
         let mut anew = Catalog { packs: Vec::new(), ..catalog.clone() };
         let mut places: BTreeMap<Digest, usize> = BTreeMap::new();
@@ -176,7 +179,7 @@ impl Rewrite {
     }
 }
 
-/// The chunks of catalogs that have bytes, and where these lie.
+/// Returns the chunks of catalogs that have bytes, and their locations.
 fn stored<'a>(catalogs: &'a [&'a Catalog]) -> impl Iterator<Item = (&'a Catalog, usize, Place)> {
     let of = |catalog: &'a Catalog| {
         let chunks = catalog.chunks.iter().enumerate();
@@ -194,7 +197,7 @@ fn identity(catalog: &Catalog, index: usize) -> Identity {
     (chunk.blake3, chunk.form.place().map_or(0, |Place(_, _, length)| length), base)
 }
 
-/// The packs of which too little is needed.
+/// Returns the packs of which too little is needed.
 fn sparse(catalogs: &[&Catalog]) -> BTreeSet<Pack> {
     let mut needed: BTreeMap<Pack, BTreeSet<(u64, u64)>> = BTreeMap::new();
     for (catalog, _, Place(pack, offset, length)) in stored(catalogs) {

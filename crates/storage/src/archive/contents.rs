@@ -1,6 +1,7 @@
-//! What an archived checkpoint holds, by its manifest, which lies in the archive as one more item. No tensor is read.
+//! Describes an archived checkpoint by its manifest, which is stored in the archive as one more item. No
+//! tensor is read.
 //!
-//! Keeps A-10: the manifest is as long as one may be, whatever the catalog says.
+//! Keeps A-10: the manifest's length is limited, whatever the catalog says.
 
 use super::Error;
 use super::access::Access;

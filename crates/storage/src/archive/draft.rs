@@ -1,6 +1,6 @@
-//! A catalog in the making: chunks that are there already are referred to, new ones go into packs.
+//! A catalog under construction: chunks that the archive already has are referred to, new ones go into packs.
 //!
-//! A draft holds the open pack and the catalog's lists, never a checkpoint.
+//! A draft holds the open pack and the catalog's lists in memory, never a checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use super::pack::{Closed, OpenPack};
 use super::vault::Vault;
 use crate::{Digest, Error};
 
-/// The fewest bytes that a chunk takes in a catalog, so that a catalog too large to be read isn't begun.
+/// The fewest bytes that a chunk takes in a catalog. Limits the chunks, so that no catalog too large to be
+/// read is begun.
 const CHUNK_RECORD_BYTES: u64 = 100;
 /// The most chunks of a checkpoint.
 const CHUNKS_MAX: u64 = CATALOG_BYTES_MAX / CHUNK_RECORD_BYTES;
@@ -24,12 +25,12 @@ pub(crate) struct Draft {
     open: Option<(usize, OpenPack)>,
 }
 
-/// What a chunk is coded against.
+/// A chunk that another is coded against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Base {
-    /// The chunk it follows from.
+    /// The base's index.
     pub(crate) index: usize,
-    /// Differences to that one so far, this one included.
+    /// The number of differences to the base so far, this one included.
     pub(crate) age: u32,
 }
 
@@ -44,12 +45,12 @@ impl Draft {
         }
     }
 
-    /// The chunk with this content, if there is one.
+    /// Returns the index of the chunk with this content, if there is one.
     pub(crate) fn find(&self, content: Digest) -> Option<usize> {
         self.by_hash.get(&content).copied()
     }
 
-    /// Takes over a chunk of another catalog, with what it follows from; none if that is too long a way.
+    /// Adds a chunk of another catalog, with the chunks it follows from; none if the chain is too long.
     pub(crate) fn adopt(&mut self, from: &Catalog, index: usize) -> Result<Option<usize>, Error> {
         let mut chain = vec![index];
         chain.extend(std::iter::successors(from.chunks[index].form.base(), |index| from.chunks[*index].form.base()));
@@ -75,7 +76,7 @@ impl Draft {
         self.push(Chunk { form, ..chunk })
     }
 
-    /// The place of a pack in the list.
+    /// Returns the index of a pack in the list, which is added if necessary.
     fn pack(&mut self, pack: Pack) -> usize {
         let Draft { catalog, pack_places, .. } = self;
         *pack_places.entry(pack.blake3).or_insert_with(|| {
@@ -95,7 +96,7 @@ impl Draft {
         Ok(index)
     }
 
-    /// Whether a chunk may follow from this one.
+    /// Reports whether another chunk may follow from this one.
     pub(crate) fn may_lead(&self, index: usize) -> bool {
         self.depths[index] < DEPTH_MAX
     }
@@ -106,7 +107,7 @@ impl Draft {
         self.push(Chunk { blake3: content, bytes, form: Form::Rounded { master, nearest_even } })
     }
 
-    /// Adds a chunk of so many raw bytes to the open pack; the pack comes along when that fills it.
+    /// Adds a chunk of this many raw bytes to the open pack; also returns the pack if that fills it.
     pub(crate) fn add(
         &mut self,
         vault: &Vault,
@@ -116,7 +117,7 @@ impl Draft {
     ) -> Result<(usize, Option<Closed>), Error> {
         let (pack, open) = self.open.get_or_insert_with(|| (self.catalog.packs.len(), OpenPack::new()));
         if *pack == self.catalog.packs.len() {
-            // Its hash isn't known before it is closed.
+            // The hash is known only when the pack is closed.
             self.catalog.packs.push(Pack { blake3: Digest::of(b""), bytes: 0, key: None });
         }
         let (offset, is_full) = open.add(vault, &coded.bytes);

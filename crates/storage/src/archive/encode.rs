@@ -1,20 +1,21 @@
-//! Coding chunks: as the difference to a base, on its own, or not at all, whichever pays. What was coded is decoded again
-//! and compared before it counts. Several are coded at once, on threads that end before anything goes on; what comes of it is
-//! the same for any number of them.
+//! Encodes chunks as the difference to a base, on their own, or not at all, whichever pays. Every coded chunk
+//! is decoded again and compared before it is used. Several chunks are coded in parallel, on threads that end
+//! before the call returns; the result is the same for any number of threads.
 
-use gangline_coding::{Coder, Decoder, Effort, Element, decode_tensor, encode_tensor};
+use gangline_compression::{Coder, Decoder, Effort, Element, decode_tensor, encode_tensor};
 
-/// A chunk is coded only if that leaves at most so many parts in a hundred: less isn't worth the time of decoding.
+/// A chunk is coded only if the result is at most this percentage of its length: a smaller gain isn't worth
+/// the decoding time.
 const WORTHWHILE_PERCENT: usize = 98;
 
-/// A chunk as it will be stored.
+/// A chunk in its stored form.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Coded {
     pub(crate) bytes: Vec<u8>,
     pub(crate) way: Way,
 }
 
-/// What was done to it.
+/// How it was coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Raw,
@@ -22,7 +23,7 @@ pub(crate) enum Way {
     Difference,
 }
 
-/// Codes chunks of one type of elements.
+/// Codes chunks of one element type.
 pub(crate) struct Encoder {
     coder: Coder,
     decoder: Decoder,
@@ -34,7 +35,8 @@ impl Encoder {
         Encoder { coder: Coder::new(element, Effort::Tiering), decoder: Decoder::new(), columns }
     }
 
-    /// Codes chunks, at most one for each encoder, each on a thread of its own with the base that `base_of` finds for it.
+    /// Codes chunks, at most one for each encoder, each on its own thread with the base that `base_of`
+    /// returns for it.
     pub(crate) fn encode_all<T: Send, E: Send>(
         encoders: &mut [Encoder],
         chunks: Vec<(Vec<u8>, T)>,
@@ -51,10 +53,10 @@ impl Encoder {
         })
     }
 
-    /// `base` has the length of `raw` and is used only where that pays.
+    /// Codes a chunk. `base` must have the length of `raw`, and is used only if that pays.
     pub(crate) fn encode(&mut self, raw: Vec<u8>, base: Option<&[u8]>) -> Coded {
         let mut bytes = Vec::new();
-        let source = gangline_coding::Source { raw: &raw, base, columns: self.columns };
+        let source = gangline_compression::Source { raw: &raw, base, columns: self.columns };
         let Ok(blocks) = encode_tensor(&mut self.coder, source, &mut bytes) else {
             return Coded { bytes: raw, way: Way::Raw };
         };
@@ -72,7 +74,7 @@ impl Encoder {
 mod tests {
     use super::*;
 
-    /// fp32 values of one exponent, and the same a little later.
+    /// Returns fp32 values of one exponent, and the same values a little later in training.
     fn weights(shift: u32) -> Vec<u8> {
         (0..4_096_u32).flat_map(|i| (0x3f80_0000 + i * 65_437 % 0x7f_0000 + shift).to_le_bytes()).collect()
     }

@@ -1,15 +1,13 @@
-//! What can go wrong between a store and its archive, as decisions a caller can make.
+//! Errors of an archive, one variant for each decision a caller can make.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use gangline_base::{Bytes, Step, Timestamp};
+use gangline_objects::Source;
 
 use super::vault::KeyError;
 use crate::Flaw;
-
-/// What a remote says went wrong, in its own words.
-pub type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why the archive refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +15,7 @@ pub enum Error {
     /// The archive has no checkpoint of this step, or none at all.
     #[error("find {} in the archive", step.map_or_else(|| "any checkpoint".to_owned(), |step| format!("a checkpoint of step {step}")))]
     NotFound {
-        /// The step asked for; none for the newest.
+        /// The requested step; none for the newest.
         step: Option<Step>,
     },
     /// The address names no place that this program can reach.
@@ -28,31 +26,31 @@ pub enum Error {
         /// What is wrong with it, and what to write instead.
         why: String,
     },
-    /// The folder holds checkpoints as they were saved, which are no archive.
+    /// The folder holds a store's checkpoints and can't be an archive.
     #[error("take {} for an archive: it is a folder of checkpoints", path.display())]
     IsStore {
         /// The folder.
         path: PathBuf,
     },
-    /// The remote didn't do what it was asked, also after all tries that make sense. What was there before still is; do the
-    /// same again later, and it goes on where it was.
+    /// The remote failed to perform an operation, after all sensible retries. What was done before stays, and
+    /// the operation itself may still take effect; repeated later, the command continues from there.
     #[error("{act} {key} in the archive, tried {tries} times")]
     Remote {
-        /// What was being done.
+        /// The operation that failed.
         act: &'static str,
-        /// To which object.
+        /// The object.
         key: String,
-        /// How often.
+        /// The number of tries.
         tries: u32,
-        /// What it said last.
+        /// The last error of the remote.
         source: Source,
     },
-    /// An object of the archive isn't what was put there.
+    /// An object of the archive is damaged: it isn't what was put.
     #[error("read {key}{} from the archive: {flaw}", item.as_ref().map(|item| format!(", {item}")).unwrap_or_default())]
     Corrupt {
         /// The object.
         key: String,
-        /// What it holds that is damaged, if that is known.
+        /// The damaged part of the object, if known.
         item: Option<String>,
         /// What is wrong with it.
         flaw: Flaw,
@@ -63,74 +61,89 @@ pub enum Error {
         /// The step.
         step: Step,
     },
-    /// It is a milestone: what training needs to go on was given up. Pull it as what it is, or another step.
+    /// The checkpoint is a milestone: training can't resume from it. Pull it as a milestone, or pull another
+    /// step.
     #[error("pull step {step} as a checkpoint: it is a milestone, which lacks {lacking} tensors of {bytes}")]
     Milestone {
         /// The step.
         step: Step,
-        /// How many tensors it lacks.
+        /// The number of tensors that it lacks.
         lacking: u64,
-        /// Their bytes.
+        /// The bytes of these tensors.
         bytes: Bytes,
     },
-    /// A milestone was asked for, and this is a whole checkpoint.
+    /// A milestone was requested, and this is a whole checkpoint.
     #[error("pull step {step} as a milestone: it is a whole checkpoint")]
     Whole {
         /// The step.
         step: Step,
     },
-    /// No tensor of a checkpoint would be left in its milestone.
+    /// A milestone of the checkpoint would keep no tensor.
     #[error("make a milestone of step {step}: no tensor's name is {}", kept.join(" or "))]
     NothingKept {
         /// The step.
         step: Step,
-        /// What was to be kept.
+        /// The name patterns of the tensors to keep.
         kept: Vec<String>,
     },
-    /// The checkpoint wouldn't fit on the disk.
+    /// The checkpoint doesn't fit on the disk.
     #[error("pull step {step}: it takes {needed} bytes and the disk has {free} left")]
     NoRoom {
         /// The step.
         step: Step,
-        /// Bytes of the checkpoint.
+        /// The bytes of the checkpoint.
         needed: u64,
-        /// Bytes that are free.
+        /// The free bytes.
         free: u64,
     },
-    /// Another program changes the archive. Wait until it is done; if its machine is gone, wait until its lease is over.
+    /// Another program is changing the archive. Wait until it is done; if its machine is gone, wait until its
+    /// lease expires.
     #[error("change the archive: {by} has it, to {purpose}; only one program at a time changes an archive")]
     Held {
-        /// Who.
+        /// The holder of the lease.
         by: String,
-        /// What it does, in words.
+        /// Its operation, in words.
         purpose: String,
-        /// When it began.
+        /// When it took the lease.
         since: Timestamp,
-        /// When its lease is over if it isn't renewed.
+        /// When its lease expires unless it is renewed.
         until: Timestamp,
     },
-    /// This program was silent for so long, suspended or cut off, that another may have the archive now. Nothing was made visible or
-    /// removed since; do the same again.
+    /// This program failed to renew its lease for so long, suspended or disconnected, that another may hold
+    /// it now. It has made nothing visible and removed nothing since; repeat the operation.
     #[error("go on changing the archive: its lease is lost after {silence:?} of silence")]
     LeaseLost {
-        /// For how long.
+        /// The time since the last renewal.
         silence: Duration,
     },
-    /// A key was refused, or something that is encrypted.
+    /// A key, or an encrypted object, was refused.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The store's side failed, or its checkpoint isn't good.
+    /// The store failed, or its checkpoint isn't good.
     #[error(transparent)]
     Store(#[from] crate::Error),
 }
 
+impl From<gangline_objects::Error> for Error {
+    /// An object that is missing or too short is damage of the archive; other errors are the remote's.
+    fn from(error: gangline_objects::Error) -> Error {
+        use gangline_objects::Error as E;
+        match error {
+            E::Address { url, why } => Error::Address { url, why },
+            E::Missing { key } => Error::corrupt(key, Flaw::Missing),
+            E::Length { key, expected, found } => Error::corrupt(key, Flaw::Length { expected, found }),
+            E::Failed { act, key, tries, source } => Error::Remote { act, key, tries, source },
+        }
+    }
+}
+
 impl Error {
-    /// An object that isn't what was put there.
+    /// Returns a `Corrupt` error about an object.
     pub(crate) fn corrupt(key: impl Into<String>, flaw: Flaw) -> Error {
         Error::Corrupt { key: key.into(), item: None, flaw }
     }
 
-    /// The same, of a part of the object.
+    /// Returns a `Corrupt` error about a part of an object.
     pub(crate) fn damaged(key: impl Into<String>, item: impl Into<String>, flaw: Flaw) -> Error {
         Error::Corrupt { key: key.into(), item: Some(item.into()), flaw }
     }

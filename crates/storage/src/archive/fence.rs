@@ -1,36 +1,38 @@
-//! The fence: what a program does to an archive whose lease another has taken over comes too late.
+//! The fence: once another program has taken over the lease of an archive, no change by the former owner
+//! succeeds.
 //!
-//! A lease alone doesn't keep that promise: its owner may be suspended after it looked at its lease and before its catalog is put.
-//! So where a remote keeps conditions (`Link::keeps_conditions`), a catalog or key is changed in two steps. The owner first writes
-//! into its lease which object it will change and what state that is in; then it changes the object on the condition that it
-//! still is. Both are conditional, and who takes a lease over first changes the lease, then the object that it names. So
-//! either the owner's change came before the takeover, or it fails, whatever any clock says.
+//! A lease alone doesn't guarantee that: its owner may be suspended between checking its lease and putting
+//! its catalog. So where a remote keeps conditions (`Link::keeps_conditions`), a catalog or key is changed in
+//! two steps. The owner first writes into its lease the object that it will change and that object's state;
+//! then it changes the object on the condition that the state is still the same. Both writes are conditional,
+//! and a program that takes a lease over first changes the lease, then the object that it names. So the
+//! owner's change either came before the takeover or fails, whatever any clock says.
 //!
-//! An object is changed without a change of what it says by a mark at its end. One that isn't there becomes a mark alone, which
-//! readers pass over and the next change takes the place of.
+//! A mark at the end of an object changes its state without changing its content. A missing object becomes a
+//! mark alone, which readers skip and the next change replaces.
 
+use gangline_objects::{Link, Object, State, Tag};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
-use super::remote::{Link, Object, State, Tag};
 use super::vault::KeyId;
 
-/// What a mark begins with.
+/// The magic of a mark.
 const MARK_MAGIC: &[u8; 8] = b"GLfence\x01";
-/// The bytes of a mark: the magic, and what makes it differ from every other.
+/// The bytes of a mark: the magic, and a random id that makes it unique.
 pub(crate) const MARK_BYTES: usize = MARK_MAGIC.len() + KeyId::BYTES;
 
 /// A change that the owner of a lease is about to make.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Intent {
-    /// The object.
+    /// The object's name.
     pub(crate) key: String,
-    /// The state it will be changed from; none if it isn't there.
+    /// The object's state before the change; none if it doesn't exist.
     pub(crate) from: Option<Tag>,
 }
 
 impl Intent {
-    /// Sees to it that the change can't be made any more, unless it was.
+    /// Makes the change impossible, unless it has been made already.
     pub(crate) fn prevent(&self, link: &Link) -> Result<(), Error> {
         let state = link.state(&self.key)?;
         if state.as_ref().map(|state| &state.tag) != self.from.as_ref() {
@@ -40,18 +42,19 @@ impl Intent {
             None => Vec::new(),
             Some(State { bytes, .. }) => link.get(&self.key, 0..bytes)?,
         };
-        // If that fails for its condition, the change came first.
-        link.put_if(&self.key, &marked(&bytes)?, self.from.as_ref()).map(drop)
+        // If the condition fails, the change came first.
+        link.put_if(&self.key, &marked(&bytes)?, self.from.as_ref())?;
+        Ok(())
     }
 }
 
-/// The same object, with another mark.
+/// Returns the same object with a new mark.
 fn marked(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     let id = KeyId::random()?;
     Ok([unmarked(bytes), MARK_MAGIC, id.as_bytes()].concat())
 }
 
-/// What an object says, without its mark.
+/// Returns an object's content without its mark.
 pub(crate) fn unmarked(bytes: &[u8]) -> &[u8] {
     match bytes.len().checked_sub(MARK_BYTES).map(|at| bytes.split_at(at)) {
         Some((body, mark)) if mark.starts_with(MARK_MAGIC) => body,
@@ -59,7 +62,7 @@ pub(crate) fn unmarked(bytes: &[u8]) -> &[u8] {
     }
 }
 
-/// Whether an object is nothing but a mark: a change that was prevented.
+/// Reports whether an object is a mark alone: a change to it was prevented.
 pub(crate) fn is_mark(object: &Object) -> bool {
     object.bytes == MARK_BYTES as u64
 }

@@ -1,20 +1,21 @@
-//! Reading an archived checkpoint: chunk by chunk, each checked by its hash before anything follows from it.
+//! Reads an archived checkpoint chunk by chunk, each verified by its hash before another is decoded from it.
 //!
-//! Memory is bounded by a few chunks and windows: a chunk, what it follows from, its coded bytes, and what lies beside
-//! them, whatever a catalog says.
+//! Memory is limited to a few chunks and windows: a chunk, its base, its coded bytes, and the bytes
+//! read with them, whatever a catalog says.
 
 use std::borrow::Cow;
 
-use gangline_coding::{Decoder, decode_tensor, derive_bf16};
+use gangline_compression::{Decoder, decode_tensor, derive_bf16};
 
 use super::Error;
 use super::access::Access;
 use super::catalog::{Catalog, Chunk, Form, Item, Place, catalog_key, pack_key};
 use crate::{Digest, Flaw};
 
-/// What is read at once of a pack, at least: small tensors lie side by side, and each request takes its time.
+/// The fewest bytes read from a pack at once: small tensors lie side by side, and each request has its
+/// latency.
 const WINDOW_BYTES: u64 = 4 << 20;
-/// Windows that are kept: a chunk and what it follows from lie in different packs.
+/// Windows that are kept: a chunk and its base lie in different packs.
 const WINDOWS_MAX: usize = 4;
 
 /// Reads the chunks of one catalog.
@@ -22,11 +23,11 @@ pub(crate) struct Fetcher<'a> {
     access: &'a Access<'a>,
     catalog: &'a Catalog,
     decoder: Decoder,
-    /// The last used is the last.
+    /// The windows, the most recently used last.
     windows: Vec<Window>,
 }
 
-/// Bytes of a pack.
+/// A range of bytes of a pack.
 struct Window {
     pack: usize,
     offset: u64,
@@ -46,8 +47,8 @@ impl<'a> Fetcher<'a> {
         Fetcher { access, catalog, decoder: Decoder::new(), windows: Vec::new() }
     }
 
-    /// Reads an item, hands its bytes on piece by piece, and at the end says whether they were all right. The caller makes
-    /// nothing of them visible before that.
+    /// Reads an item, passes its bytes on piece by piece, and at the end returns an error unless all were
+    /// valid. The caller must not make them visible before that.
     pub(crate) fn item<E: From<Error>>(
         &mut self,
         item: &Item,
@@ -67,10 +68,10 @@ impl<'a> Fetcher<'a> {
         }
     }
 
-    /// A chunk's raw bytes, checked.
+    /// Returns a chunk's raw bytes, verified.
     pub(crate) fn chunk(&mut self, index: usize) -> Result<Vec<u8>, Error> {
         let mut chain = vec![index];
-        // A catalog's chunks follow from earlier ones over a bounded number of others: its reader has checked that.
+        // The catalog's reader has checked that bases come earlier and chains are limited.
         chain.extend(std::iter::successors(self.catalog.chunks[index].form.base(), |index| {
             self.catalog.chunks[*index].form.base()
         }));
@@ -85,7 +86,8 @@ impl<'a> Fetcher<'a> {
         Ok(raw)
     }
 
-    /// The bytes of a chunk that has some as they are stored, of which it is known that what they stand for is right.
+    /// Returns a chunk's bytes as they are stored, after verifying the raw bytes that they decode to. The
+    /// chunk must have stored bytes.
     pub(crate) fn coded(&mut self, index: usize) -> Result<Vec<u8>, Error> {
         let chunk = self.catalog.chunks[index];
         let base = chunk.form.base().map_or(Ok(Vec::new()), |base| self.chunk(base))?;
@@ -115,7 +117,7 @@ impl<'a> Fetcher<'a> {
         Ok(raw)
     }
 
-    /// The bytes of a place, decrypted.
+    /// Returns the decrypted bytes at a location.
     fn stored(&mut self, place: Place) -> Result<Vec<u8>, Error> {
         let Place(pack, offset, length) = place;
         let of = self.catalog.packs[pack];
@@ -134,7 +136,7 @@ impl<'a> Fetcher<'a> {
         let of = &self.catalog.packs[pack];
         let key = pack_key(&of.blake3);
         if length >= WINDOW_BYTES {
-            return self.access.link.get(&key, offset..offset + length);
+            return Ok(self.access.link.get(&key, offset..offset + length)?);
         }
         let end = (offset + WINDOW_BYTES).min(of.bytes);
         let bytes = self.access.link.get(&key, offset..end)?;

@@ -1,50 +1,51 @@
-//! What the archive holds already, as far as a push looks: packs that are there, and the catalogs nearest to its step.
+//! The archive's existing content, as far as a push examines it: the packs, and the catalogs nearest to its
+//! step.
 
 use std::collections::BTreeMap;
 
 use gangline_base::Step;
+use gangline_objects::{Link, Object};
 
 use super::Error;
 use super::access::Access;
 use super::catalog::{CATALOG_BYTES_MAX, Catalog, Form, Pack, Tensor, catalog_key, pack_key, step_of_key};
 use super::fence::{MARK_BYTES, is_mark, unmarked};
-use super::remote::{Link, Object};
 use super::vault::{CATALOG_BYTES_ADDED, Vault};
 use crate::{DataType, Digest, Flaw};
 
-/// How many catalogs a push looks at for what it may refer to.
+/// The most catalogs that a push searches for chunks to refer to.
 const CATALOGS_CONSULTED_MAX: usize = 4;
-/// How many differences are taken to a chunk before it is stored anew: what a checkpoint needs of others stays near it.
+/// The most differences to a chunk before it is stored anew, so that a checkpoint needs only nearby ones.
 pub(crate) const DIFFERENCES_MAX: u32 = 8;
 
-/// What a base has to be like.
+/// Properties that a base must have.
 pub(crate) struct Like {
-    /// The rank of its tensor; another will do.
+    /// The rank of its tensor; preferred, but not required.
     pub(crate) rank: usize,
-    /// The type of its tensor.
+    /// The data type of its tensor.
     pub(crate) data_type: DataType,
-    /// Bytes of its tensor.
+    /// The bytes of its tensor.
     pub(crate) bytes: u64,
-    /// Bytes of the chunk.
+    /// The bytes of the chunk.
     pub(crate) chunk_bytes: u64,
 }
 
-/// A place in what is known: a catalog, and a chunk of it.
+/// The index of a catalog, and the index of a chunk in it.
 pub(crate) type Spot = (usize, usize);
 
-/// What is there.
+/// The packs and catalogs of an archive.
 pub(crate) struct Known {
-    /// The nearest first.
+    /// The catalogs, nearest first.
     pub(crate) catalogs: Vec<Catalog>,
     pub(crate) packs: BTreeMap<String, Object>,
-    /// Whole items by content: the catalog, and the item's chunks.
+    /// Whole items by content: the catalog's index, and the item's chunks.
     items: BTreeMap<Digest, (usize, Vec<usize>)>,
     chunks: BTreeMap<Digest, Spot>,
-    /// Tensors of the nearest catalog by name, each with its rank: parts of one may share the name.
+    /// The tensors of the nearest catalog by name, each with its rank: parts of one tensor may share a name.
     names: BTreeMap<String, Vec<(usize, Tensor)>>,
 }
 
-/// The catalogs there are: steps and bytes, oldest first.
+/// Lists the catalogs: steps and bytes, oldest first.
 pub(crate) fn list_catalogs(link: &Link) -> Result<Vec<(u64, u64)>, Error> {
     let objects = link.list("catalogs/")?;
     let listed = objects.iter().filter(|object| !is_mark(object));
@@ -54,12 +55,12 @@ pub(crate) fn list_catalogs(link: &Link) -> Result<Vec<(u64, u64)>, Error> {
     Ok(steps)
 }
 
-/// The packs there are, by name.
+/// Lists the packs by name.
 pub(crate) fn list_packs(link: &Link) -> Result<BTreeMap<String, Object>, Error> {
     Ok(link.list("packs/")?.into_iter().map(|object| (object.key.clone(), object)).collect())
 }
 
-/// Reads the catalog of a step, which has so many bytes.
+/// Reads the catalog of a step, which has this many bytes.
 pub(crate) fn read_catalog(link: &Link, vault: &Vault, (step, bytes): (u64, u64)) -> Result<Catalog, Error> {
     let key = catalog_key(step);
     if bytes > CATALOG_BYTES_MAX + CATALOG_BYTES_ADDED + MARK_BYTES as u64 {
@@ -70,7 +71,7 @@ pub(crate) fn read_catalog(link: &Link, vault: &Vault, (step, bytes): (u64, u64)
     Catalog::read(step, &vault.open_catalog(&key, bytes)?)
 }
 
-/// Reads the catalog of a step, or of the save that is the newest.
+/// Reads the catalog of a step, or of the newest save.
 pub(crate) fn find_catalog(access: &Access<'_>, step: Option<Step>) -> Result<Catalog, Error> {
     let listed = list_catalogs(access.link)?;
     if let Some(step) = step {
@@ -85,7 +86,7 @@ pub(crate) fn find_catalog(access: &Access<'_>, step: Option<Step>) -> Result<Ca
                 newest = Some(catalog);
             }
             Ok(_) => {}
-            // It may be the newest one.
+            // The damaged catalog may be the newest.
             Err(error @ Error::Corrupt { .. }) => damaged = Some((listed.0, error)),
             Err(error) => return Err(error),
         }
@@ -98,7 +99,8 @@ pub(crate) fn find_catalog(access: &Access<'_>, step: Option<Step>) -> Result<Ca
 }
 
 impl Known {
-    /// Looks at what is there for a push of `step`. A catalog that can't be read is passed over: nothing is referred to in it.
+    /// Reads what a push of `step` needs to know. A catalog that can't be read is skipped: nothing in it is
+    /// referred to.
     pub(crate) fn around(access: &Access<'_>, step: u64) -> Result<Known, Error> {
         let mut listed = list_catalogs(access.link)?;
         listed.sort_by_key(|(found, _)| (found.abs_diff(step), *found));
@@ -113,7 +115,7 @@ impl Known {
         Ok(known)
     }
 
-    /// What these catalogs say, the nearest first.
+    /// Indexes these catalogs, the nearest first.
     pub(crate) fn of(packs: BTreeMap<String, Object>, catalogs: Vec<Catalog>) -> Known {
         let (items, chunks, names) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let mut known = Known { catalogs: Vec::new(), packs, items, chunks, names };
@@ -144,24 +146,24 @@ impl Known {
         self.catalogs.push(catalog);
     }
 
-    /// Whether a pack is there, whole.
+    /// Reports whether a pack exists with its full length.
     pub(crate) fn has_pack(&self, pack: &Pack) -> bool {
         pack.check(self.packs.get(&pack_key(&pack.blake3))).is_ok()
     }
 
-    /// The whole item with this content.
+    /// Returns the whole item with this content.
     pub(crate) fn item(&self, content: Digest) -> Option<(&Catalog, &[usize])> {
         self.items.get(&content).map(|(place, chunks)| (&self.catalogs[*place], chunks.as_slice()))
     }
 
-    /// The chunk with this content.
+    /// Returns the chunk with this content.
     pub(crate) fn chunk(&self, content: Digest) -> Option<(&Catalog, usize)> {
         self.chunks.get(&content).map(|(place, index)| (&self.catalogs[*place], *index))
     }
 
-    /// The chunk that the `number`th of such a tensor may be coded against, in the nearest catalog, and which difference to it
-    /// that would be. It is always one that follows from no other: then a checkpoint needs at most one other's packs, and those
-    /// between the two can go.
+    /// Returns the chunk of the nearest catalog against which the `number`th chunk of such a tensor may be
+    /// coded, and the age of that difference. The base always follows from no other chunk: so a checkpoint
+    /// needs the packs of at most one other, and the checkpoints between the two can be removed.
     pub(crate) fn base(&self, name: &str, number: usize, like: &Like) -> Option<(usize, u32)> {
         let is_like =
             |(_, tensor): &&(usize, Tensor)| (tensor.data_type, tensor.item.bytes) == (like.data_type, like.bytes);

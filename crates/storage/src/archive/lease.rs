@@ -1,17 +1,19 @@
-//! One program at a time changes an archive: who does has a lease, an object that says who and since when.
+//! The lease of an archive: one program at a time changes it. A lease is an object that names its owner and
+//! its time.
 //!
-//! Taking one needs no conditional writes, which not all that speak S3's protocol have: a program looks whether somebody has a
-//! lease, puts one under a name of its own, and looks again; if it then sees another's, it takes its own away and gives up. Of
-//! two that come at once, the one that puts later sees the other, whatever the order otherwise (the flag principle: Herlihy and
-//! Shavit, "The Art of Multiprocessor Programming", section 1.2). That takes what folders and S3 promise: what is put is
-//! listed at once.
+//! Taking a lease needs no conditional writes, which not all S3-compatible servers support. A program lists
+//! the leases, puts its own under a name of its own, and lists again; if it then finds another's, it removes
+//! its own and gives up. Of two programs that start at the same time, the one that puts later finds the
+//! other's lease, whatever the order otherwise (the flag principle: Herlihy and Shavit, "The Art of
+//! Multiprocessor Programming", section 1.2). This relies on a guarantee of folders and S3: an object is
+//! listed as soon as it is put.
 //!
-//! A lease is renewed while its owner works. It no longer counts when its owner's process is known to be gone (it was of this
-//! machine), or [`LEASE_TIME`] after it was last renewed; the next who comes takes it over. An owner that was
-//! suspended so long notices before it makes anything visible or removes anything, since it looks for its own lease first; where
-//! conditions are kept (`fence`), what it makes visible fails even if it was suspended after that look. What it
-//! removes is asked for by a request that ends soon after the look, by the server's clock. So the
-//! clocks of machines that share an archive may be apart by as much as [`LEASE_TIME`] is longer than [`SILENCE_MAX`].
+//! The owner renews its lease while it works. A lease expires when its owner's process is known to have ended
+//! (on this machine), or [`LEASE_TIME`] after the last renewal; the next program takes it over. An owner that
+//! was suspended for so long notices before it publishes or removes anything, since it checks its own lease
+//! first; where conditions are kept (`fence`), publishing fails even if the owner was suspended after that
+//! check. Removals are requests that expire soon after the check, by the server's clock. So the clocks of
+//! machines that share an archive may differ by as much as [`LEASE_TIME`] is longer than [`SILENCE_MAX`].
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,11 +21,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gangline_base::Timestamp;
+use gangline_objects::{Link, Object, State, Tag};
 use serde::{Deserialize, Serialize};
 
 use super::Error;
 use super::fence::Intent;
-use super::remote::{Link, Object, State, Tag};
 use super::vault::KeyId;
 use crate::Flaw;
 use crate::manifest::{seal, unseal};
@@ -32,17 +34,17 @@ use crate::options::Clock;
 const MAGIC: &str = "gangline-archive-lease";
 /// The format version written, and the newest one read.
 const VERSION: u32 = 1;
-/// How long a lease counts that isn't renewed.
+/// The time after which a lease expires unless it is renewed.
 pub(crate) const LEASE_TIME: Duration = Duration::from_secs(30 * 60);
-/// How old a lease gets before it is renewed.
+/// The age at which a lease is renewed.
 pub(crate) const RENEWAL_AGE: Duration = Duration::from_secs(4 * 60);
-/// An owner that hasn't renewed its lease for so long has lost it.
+/// An owner that hasn't renewed its lease for this long treats it as lost.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 /// The most bytes of a lease.
 const LEASE_BYTES_MAX: u64 = 4 << 10;
-/// The most leases that are looked at; more than one is there only after crashes.
+/// The most leases that are examined; there is more than one only after crashes.
 const LEASES_MAX: usize = 1_000;
-/// How often a lease is tried to be taken over that changes meanwhile.
+/// How often a takeover is tried if the lease changes meanwhile.
 const TAKEOVER_TRIES_MAX: usize = 5;
 
 /// A lease on disk.
@@ -51,42 +53,42 @@ struct Record {
     magic: String,
     version: u32,
     owner: Owner,
-    /// What it is for, in words.
+    /// The owner's operation, in words.
     purpose: String,
-    /// In nanoseconds since the Unix epoch.
+    /// When it was taken, in nanoseconds since the Unix epoch.
     taken_at: u64,
-    /// In nanoseconds since the Unix epoch; 0 once another has taken it over.
+    /// When it was renewed, in nanoseconds since the Unix epoch; 0 once another program has taken it over.
     renewed_at: u64,
-    /// What its owner is about to change, or changed last.
+    /// The change that its owner is about to make, or made last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     intent: Option<Intent>,
 }
 
-/// Reads a lease's text.
+/// Parses a lease's text.
 fn parse(text: &[u8]) -> Result<Record, Flaw> {
     unseal(text, MAGIC, VERSION)
 }
 
-/// For fuzzing: whether a text is a lease.
+/// For fuzzing: reports whether a text is a lease.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn parse_lease(text: &[u8]) -> bool {
     parse(text).is_ok()
 }
 
-/// A process.
+/// Identifies a process across machines and restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     /// The machine's name.
     host: String,
-    /// The machine since it was started, and its name space of processes; empty if that isn't known.
+    /// The machine's boot and process namespace; empty if unknown.
     machine: String,
     process: u32,
-    /// When the process began, in ticks since the machine did: numbers of processes come again.
+    /// When the process began, in ticks since boot: process ids are reused.
     began: String,
 }
 
 impl Owner {
-    /// This process.
+    /// Returns this process.
     fn this() -> Owner {
         let read = |path| fs::read_to_string(path).map(|text| text.trim().to_owned());
         let process = std::process::id();
@@ -99,34 +101,34 @@ impl Owner {
         Owner { host, machine, process, began: began(process).unwrap_or_default() }
     }
 
-    /// Whether it is a process of `here`'s machine that is gone.
+    /// Reports whether the process was on `here`'s machine and has ended.
     fn is_gone(&self, here: &Owner) -> bool {
         !here.machine.is_empty() && self.machine == here.machine && began(self.process).as_ref() != Some(&self.began)
     }
 }
 
-/// When a process of this machine began; none if there is no such process. The 22nd field of its status, of which the second may
-/// have spaces but ends with the last parenthesis (proc(5)).
+/// Returns when a process of this machine began; none if there is no such process. It is the 22nd field of
+/// the process's status; the second field may contain spaces and ends with the last parenthesis (proc(5)).
 fn began(process: u32) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     status.rsplit_once(')')?.1.split_whitespace().nth(19).map(str::to_owned)
 }
 
-/// A lease that this process has.
+/// A lease that this process holds.
 pub(crate) struct Lease<'a> {
     pub(crate) link: &'a Link,
     clock: &'a Clock,
     object: String,
     record: Record,
     renewed_at: AtomicU64,
-    /// The state of its object, and what that says its owner is about to change; none where conditions aren't kept.
+    /// The state of its object, and the intent in it; none where conditions aren't kept.
     fence: Option<Mutex<(Option<Tag>, Option<Intent>)>>,
-    /// Whether it has to stay when its owner is done: a change that it names may still be under way.
+    /// Whether the lease must stay when its owner is done: the change in its intent may still be under way.
     stays: AtomicBool,
 }
 
 impl<'a> Lease<'a> {
-    /// Takes the archive under `name`, which the caller has used before or nobody has.
+    /// Takes the archive under `name`, which is new or was used by this caller before.
     pub(crate) fn take(link: &'a Link, clock: &'a Clock, name: KeyId, purpose: &str) -> Result<Lease<'a>, Error> {
         let owner = Owner::this();
         let object = format!("leases/{name}.json");
@@ -137,7 +139,8 @@ impl<'a> Lease<'a> {
         let (renewed_at, stays) = (AtomicU64::new(at), AtomicBool::new(false));
         let mut lease = Lease { link, clock, object, record, renewed_at, fence: None, stays };
         let over = lease.look(now)?;
-        lease.fence = link.keeps_conditions()?.then(Mutex::default);
+        let probe = format!("probes/{}", KeyId::random()?);
+        lease.fence = link.keeps_conditions(&probe)?.then(Mutex::default);
         lease.put_first()?;
         let taken = lease.look(now).and_then(|_| over.iter().try_for_each(|object| lease.take_over(object, now)));
         if let Err(held) = taken {
@@ -147,10 +150,10 @@ impl<'a> Lease<'a> {
         Ok(lease)
     }
 
-    /// Puts the lease there. One that a try before left of the same name may still be about to change something.
+    /// Puts the lease. A lease of the same name from an earlier try may still have a change under way.
     fn put_first(&self) -> Result<(), Error> {
         let text = seal(&self.record);
-        let Some(fence) = &self.fence else { return self.link.put(&self.object, &text) };
+        let Some(fence) = &self.fence else { return Ok(self.link.put(&self.object, &text)?) };
         let mut state = self.link.state(&self.object)?;
         if let Some(State { bytes, .. }) = state {
             let left = self.read(&Object { key: self.object.clone(), bytes, modified: Timestamp::EPOCH })?;
@@ -163,10 +166,10 @@ impl<'a> Lease<'a> {
         Ok(())
     }
 
-    /// Takes away a lease that no longer counts, after what its owner was about to change can't be changed by it any more.
+    /// Removes an expired lease, once its owner's pending change can no longer succeed.
     fn take_over(&self, object: &str, now: Timestamp) -> Result<(), Error> {
         if self.fence.is_none() {
-            return self.link.delete(object);
+            return Ok(self.link.delete(object)?);
         }
         for _ in 0..TAKEOVER_TRIES_MAX {
             let Some(State { tag, bytes }) = self.link.state(object)? else { return Ok(()) };
@@ -176,16 +179,16 @@ impl<'a> Lease<'a> {
                 return Err(held(record));
             }
             let over = Record { renewed_at: 0, ..record };
-            // Without that its owner could still name what it will change next.
+            // Until this succeeds, the owner could still announce another change.
             if self.link.put_if(object, &seal(&over), Some(&tag))?.is_some() {
                 over.intent.map_or(Ok(()), |intent| intent.prevent(self.link))?;
-                return self.link.delete(object);
+                return Ok(self.link.delete(object)?);
             }
         }
         Err(held(self.record.clone()))
     }
 
-    /// The leases that no longer count; an error if one of another does.
+    /// Returns the expired leases; an error if another program holds a valid one.
     fn look(&self, now: Timestamp) -> Result<Vec<String>, Error> {
         let listed = self.link.list("leases/")?;
         crate::error::within("leases of an archive", listed.len(), LEASES_MAX)?;
@@ -200,15 +203,15 @@ impl<'a> Lease<'a> {
         Ok(over)
     }
 
-    /// What a lease says; none if it is gone again.
+    /// Returns a lease's content; none if the lease is gone.
     fn read(&self, object: &Object) -> Result<Option<Record>, Error> {
         let refused = |flaw| Error::corrupt(&object.key, flaw);
         if object.bytes > LEASE_BYTES_MAX {
             return Err(refused(Flaw::Malformed { what: "it is larger than 4 KiB" }));
         }
         match self.link.get(&object.key, 0..object.bytes) {
-            Err(Error::Corrupt { flaw: Flaw::Missing, .. }) => Ok(None),
-            Err(error) => Err(error),
+            Err(gangline_objects::Error::Missing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
             Ok(text) => parse(&text).map(Some).map_err(refused),
         }
     }
@@ -218,12 +221,12 @@ impl<'a> Lease<'a> {
         !other.owner.is_gone(&self.record.owner) && age < LEASE_TIME
     }
 
-    /// Renews the lease if it is time to; before that, sees to it that it is still there.
+    /// Checks and renews the lease once it is due; does nothing before.
     pub(crate) fn keep(&self) -> Result<(), Error> {
         if self.age() < RENEWAL_AGE { Ok(()) } else { self.check() }
     }
 
-    /// Sees to it that the lease is still there, and renews it if it is time to.
+    /// Checks that the lease still exists, and renews it if it is due.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let age = self.age();
         let is_there = self.link.list("leases/")?.iter().any(|object| object.key == self.object);
@@ -233,7 +236,7 @@ impl<'a> Lease<'a> {
         if age >= RENEWAL_AGE { self.renew(None) } else { Ok(()) }
     }
 
-    /// Renews the lease; with what its owner is about to change, or what it was about to before.
+    /// Renews the lease, with a new intent or with the previous one.
     fn renew(&self, intent: Option<Intent>) -> Result<(), Error> {
         let silence = self.age();
         let now = (self.clock)().unix_nanos();
@@ -251,11 +254,12 @@ impl<'a> Lease<'a> {
         Ok(())
     }
 
-    /// Changes an object that others see: as told, or not at all. Whoever has taken the lease over comes before or after it.
+    /// Changes an object that readers see, completely or not at all. A program that takes the lease over
+    /// comes before or after the change.
     pub(crate) fn commit(&self, key: &str, bytes: &[u8]) -> Result<(), Error> {
         self.check()?;
         if self.fence.is_none() {
-            return self.link.put(key, bytes);
+            return Ok(self.link.put(key, bytes)?);
         }
         let from = self.link.state(key)?.map(|state| state.tag);
         let intent = Intent { key: key.to_owned(), from };
@@ -264,11 +268,11 @@ impl<'a> Lease<'a> {
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(Error::LeaseLost { silence: self.age() }),
             Err(error) => {
-                // It may still be under way. If that can't be prevented either, the lease stays and says so.
+                // The change may still be under way. If it can't be prevented, the lease stays and names it.
                 if intent.prevent(self.link).is_err() {
                     self.stays.store(true, Ordering::Relaxed);
                 }
-                Err(error)
+                Err(error.into())
             }
         }
     }
@@ -288,10 +292,10 @@ impl<'a> Lease<'a> {
         (self.clock)().since(Timestamp::from_unix_nanos(self.renewed_at.load(Ordering::Relaxed)))
     }
 
-    /// Gives the archive back.
+    /// Releases the lease.
     pub(crate) fn release(&self) {
         if !self.stays.load(Ordering::Relaxed) {
-            // What was done is done; a lease that stays ends with this process.
+            // The work is complete; a lease that stays expires with this process.
             let _ = self.link.delete(&self.object);
         }
     }

@@ -1,9 +1,10 @@
-//! Milestones: of a checkpoint that would go, the tensors that are worth keeping, each bit for bit.
+//! Milestones: the tensors of a removed checkpoint that are worth keeping, each bit for bit.
 //!
-//! A run's weights are a small part of its state (2 of 14 bytes for each parameter that is trained in mixed precision with Adam)
-//! and the only part that anybody looks at later. A milestone is a checkpoint's catalog with those tensors alone. It is made by
-//! coding them anew against the milestone before it, since what they follow from in the archive (an fp32 master, say) is
-//! what is to go. It says what it lacks, and is never taken for a state that training can go on from.
+//! A run's weights are a small part of its state (2 of 14 bytes for each parameter that is trained in mixed
+//! precision with Adam) and the only part that anybody looks at later. A milestone is a checkpoint's catalog
+//! with those tensors alone. They are coded anew against the previous milestone, because their bases in the
+//! archive (for example, an fp32 master) are to be removed. A milestone records what it lacks, and is never
+//! taken for a state that training can resume from.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,23 +28,24 @@ use crate::{DataType, Flaw, layout};
 /// What a milestone keeps of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Milestone {
-    /// Which tensors: names, of which `*` stands for any part.
+    /// Name patterns of the tensors it keeps; `*` matches any part of a name.
     pub kept: Vec<String>,
-    /// How many tensors of the checkpoint it lacks.
+    /// The number of the checkpoint's tensors that it lacks.
     pub tensors_lacking: u64,
-    /// Their bytes.
+    /// The bytes of these tensors.
     pub bytes_lacking: u64,
 }
 
-/// The most bytes of a shard's header: safetensors' own limit, and the header's length before it.
+/// The most bytes of a shard's header: safetensors' own limit, plus the header's length field.
 const HEADER_BYTES_MAX: u64 = 100_000_008;
-/// A written header's length is a multiple of this, so that the data begins at a page, as in the shards that stores write.
+/// A written header's length is a multiple of this, so that the data begins at a page boundary, as in a
+/// store's shards.
 const PAGE: usize = 4_096;
-/// The member of a header that is no tensor, and what in it says where parts of tensors lie in whole ones.
+/// The member of a header that isn't a tensor, and its entry for the offsets of parts in whole tensors.
 const METADATA: &str = "__metadata__";
 const SHARDING_INFO: &str = "DCP_SHARDING_INFO";
 
-/// A milestone in the making.
+/// A milestone under construction.
 struct Making<'a> {
     change: &'a Change<'a>,
     known: &'a Known,
@@ -53,7 +55,7 @@ struct Making<'a> {
     put: Bytes,
 }
 
-/// Whether a name is one of these; `*` stands for any part of it.
+/// Reports whether a name matches one of the patterns; `*` matches any part of it.
 pub(crate) fn is_kept(patterns: &[String], name: &str) -> bool {
     patterns.iter().any(|pattern| matches(pattern, name))
 }
@@ -72,7 +74,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     name.ends_with(last)
 }
 
-/// Bytes of the tensors that a milestone of this checkpoint would keep; none if it has no such tensor.
+/// Returns the bytes of the tensors that a milestone of this checkpoint would keep; none if there are none.
 pub(crate) fn bytes_kept(catalog: &Catalog, patterns: &[String]) -> Option<Bytes> {
     let tensors = catalog.shards.iter().flat_map(|shard| &shard.tensors);
     let kept: Vec<u64> =
@@ -80,8 +82,8 @@ pub(crate) fn bytes_kept(catalog: &Catalog, patterns: &[String]) -> Option<Bytes
     (!kept.is_empty()).then(|| Bytes(kept.iter().sum()))
 }
 
-/// Puts a milestone in the place of a checkpoint; how many bytes that put. Others that it may refer to are `milestones`, nearest
-/// first.
+/// Replaces a checkpoint by a milestone, and returns the bytes put. It may refer to chunks of `milestones`,
+/// which are sorted nearest first.
 pub(crate) fn thin(
     change: &Change<'_>,
     catalog: &Catalog,
@@ -106,7 +108,7 @@ pub(crate) fn thin(
 }
 
 impl Making<'_> {
-    /// Refers to an item's chunks where a milestone has them, and stores the others.
+    /// Refers to those chunks of an item that a milestone has, and stores the others.
     fn item(&mut self, (name, rank): (Option<&str>, usize), data_type: DataType, item: &Item) -> Result<Item, Error> {
         let mut encoder = Encoder::new(element_of(data_type), 0);
         let mut chunks = Vec::with_capacity(item.chunks.len());
@@ -128,7 +130,7 @@ impl Making<'_> {
         let chunk = self.from.chunks[index];
         let raw = self.fetcher.chunk(index)?;
         let nearest = || Fetcher::new(&self.change.access, &self.known.catalogs[0]);
-        // A base that is damaged is done without.
+        // A damaged base is not used.
         let against = match base.map(|(index, _)| nearest().chunk(index)) {
             Some(Err(Error::Corrupt { .. })) | None => None,
             Some(raw) => Some(raw?),
@@ -177,7 +179,7 @@ impl Making<'_> {
     }
 }
 
-/// Writes a milestone's tensors to a folder, for each rank a safetensors file. What is there under such a name is replaced.
+/// Writes a milestone's tensors to a folder, as a safetensors file for each rank. Replaces existing files.
 pub(crate) fn write(access: &Access<'_>, catalog: &Catalog, folder: &Path) -> Result<(), Error> {
     let disk = Disk::new(None);
     disk.create_root(folder)?;
@@ -202,7 +204,7 @@ pub(crate) fn write(access: &Access<'_>, catalog: &Catalog, folder: &Path) -> Re
     Ok(())
 }
 
-/// A shard's header with these of its tensors, in this order; or the rule that it breaks.
+/// Returns a shard's header with only these tensors, in this order; or the rule that the header breaks.
 fn filter_header(header: &[u8], kept: &[Tensor]) -> Result<Vec<u8>, &'static str> {
     let json = header.get(size_of::<u64>()..).ok_or("a shard's header is cut short")?;
     let mut members: Map<String, Value> = serde_json::from_slice(json).map_err(|_| "a shard's header isn't JSON")?;
@@ -230,7 +232,7 @@ fn filter_header(header: &[u8], kept: &[Tensor]) -> Result<Vec<u8>, &'static str
     Ok([(json.len() as u64).to_le_bytes().as_slice(), &json].concat())
 }
 
-/// That a milestone isn't what was asked for.
+/// Returns the error for a milestone where a whole checkpoint was requested.
 pub(crate) fn refusal(step: Step, milestone: &Milestone) -> Error {
     Error::Milestone { step, lacking: milestone.tensors_lacking, bytes: Bytes(milestone.bytes_lacking) }
 }

@@ -1,11 +1,12 @@
-//! Removing checkpoints: catalogs first, then the packs that no remaining catalog names. References are counted over
-//! what checkpoints are made of, not over checkpoints: a base stays while anything follows from it. What then is needed of a pack
-//! only in small part is moved (`compaction`).
+//! Pruning of an archive: removes catalogs first, then the packs that no remaining catalog names.
+//! References are counted by chunk, not by checkpoint: a base stays while anything follows from it. Packs of
+//! which little is still needed are then rewritten (`compaction`).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gangline_base::{Bytes, Step, Timestamp};
+use gangline_objects::Object;
 use serde::Serialize;
 
 use super::Error;
@@ -14,47 +15,47 @@ use super::catalog::{Catalog, Pack, catalog_key, pack_key};
 use super::compaction::Plan;
 use super::known::{list_catalogs, list_packs, read_catalog};
 use super::milestone;
-use super::remote::Object;
 use crate::retention::{Candidate, Reason, Rule, kept};
 
-/// How old a pack has to be that no catalog names: a push that was cut off has put younger ones, and may be gone on with.
+/// The age at which a pack that no catalog names is removed: a younger one may belong to an interrupted push
+/// that can continue.
 const STRAY_AGE_MIN: Duration = Duration::from_secs(24 * 3_600);
 
-/// What pruning did, or would do.
+/// The result of pruning, or of a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pruned {
     /// Checkpoints removed, oldest first, each with the bytes of its shards.
     pub removed: Vec<(Step, Bytes)>,
-    /// Checkpoints that stay, oldest first, and why.
+    /// Checkpoints that stay, oldest first, with the reasons.
     pub kept: Vec<(Step, Vec<Reason>)>,
-    /// Checkpoints of which only a milestone stays, each with the bytes of the tensors that it keeps.
+    /// Checkpoints that are reduced to a milestone, each with the bytes of the tensors that it keeps.
     pub milestones: Vec<(Step, Bytes)>,
-    /// Bytes that putting these milestones took; 0 in a dry run, which doesn't code them.
+    /// The bytes put for these milestones; 0 in a dry run, which doesn't code them.
     pub milestones_put: Bytes,
-    /// Packs removed, those included that cut-off pushes left and those that were compacted.
+    /// Packs removed, including those of interrupted pushes and those that were compacted.
     pub packs_removed: usize,
-    /// Packs of which less than half was needed, whose needed parts are now in others.
+    /// Packs of which less than half was needed; their needed chunks are now in other packs.
     pub packs_compacted: usize,
-    /// Bytes of the packs that these parts were put into.
+    /// The total size of the packs written by compaction.
     pub rewritten: Bytes,
-    /// Bytes that all this frees in the archive, but for those that milestones take.
+    /// The bytes that all this frees in the archive, not counting those that milestones take.
     pub freed: Bytes,
-    /// Bytes of the packs that stay.
+    /// The total size of the packs that stay.
     pub stored: Bytes,
 }
 
 /// Checkpoints that become milestones.
 #[derive(Default)]
 pub(crate) struct Thinning {
-    /// Oldest first, each with the bytes of the tensors that it keeps.
+    /// The catalogs, oldest first, each with the bytes of the tensors that it keeps.
     chosen: Vec<(Catalog, Bytes)>,
-    /// Milestones that are there, oldest first.
+    /// Existing milestones, oldest first.
     there: Vec<Catalog>,
     keep: Vec<String>,
 }
 
 impl Thinning {
-    /// Decides which: those that only [`Rule::Milestones`] keeps and that aren't milestones yet.
+    /// Selects the checkpoints that only [`Rule::Milestones`] keeps and that aren't milestones yet.
     pub(crate) fn of(access: &Access<'_>, rules: &[Rule]) -> Result<Thinning, Error> {
         let keep = rules.iter().find_map(|rule| match rule {
             Rule::Milestones { keep, .. } => Some(keep.clone()),
@@ -79,8 +80,8 @@ impl Thinning {
         self.chosen.iter().map(|(catalog, bytes)| (Step(catalog.step), *bytes)).collect()
     }
 
-    /// Does it, one checkpoint after the other: the milestone's packs, then its catalog in the place of the checkpoint's. How
-    /// many bytes that put.
+    /// Thins one checkpoint after the other: puts the milestone's packs, then replaces the checkpoint's
+    /// catalog. Returns the bytes put.
     pub(crate) fn execute(&self, change: &Change<'_>) -> Result<Bytes, Error> {
         let mut there = self.there.clone();
         let mut put = Bytes(0);
@@ -94,7 +95,7 @@ impl Thinning {
     }
 }
 
-/// What the rules see, in the order of the saves.
+/// Returns the checkpoints as the rules see them, in the order of the saves.
 fn candidates(catalogs: &[Catalog]) -> Vec<Candidate<'_>> {
     let mut sorted: Vec<&Catalog> = catalogs.iter().collect();
     sorted.sort_by_key(|catalog| catalog.moment());
@@ -114,7 +115,7 @@ fn read_all(access: &Access<'_>) -> Result<Vec<Catalog>, Error> {
     listed.iter().map(|one| read_catalog(access.link, &access.vault, *one)).collect()
 }
 
-/// What a prune will do once milestones are made.
+/// The plan of a prune once milestones are made.
 pub(crate) struct Sweep {
     staying: Vec<Catalog>,
     going: Vec<Catalog>,
@@ -126,13 +127,13 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// Decides what is removed. It is nothing unless every catalog can be read and what stays has all its packs. Of what was or
-    /// will be thinned nothing but the milestone is needed.
+    /// Plans the removals. Fails unless every catalog can be read and every remaining checkpoint has all its
+    /// packs. Of a thinned checkpoint only the milestone is needed.
     pub(crate) fn of(access: &Access<'_>, rules: &[Rule], now: Timestamp, thinning: &Thinning) -> Result<Sweep, Error> {
         let thinned: BTreeSet<u64> = thinning.chosen.iter().map(|(catalog, _)| catalog.step).collect();
         let catalogs = read_all(access)?;
         let reasons = kept(rules, &candidates(&catalogs));
-        // Those that are still to be thinned are neither needed nor removed.
+        // Checkpoints that are still to be thinned are neither needed nor removed.
         let is_left = |catalog: &Catalog| catalog.milestone.is_some() || !thinned.contains(&catalog.step);
         let (staying, going): (Vec<Catalog>, Vec<Catalog>) =
             catalogs.into_iter().filter(is_left).partition(|catalog| reasons.contains_key(&Step(catalog.step)));
@@ -151,7 +152,7 @@ impl Sweep {
         Ok(Sweep { staying, going, kept, milestones, doomed, compaction, left })
     }
 
-    /// What it does, in numbers.
+    /// Returns the result in numbers.
     pub(crate) fn told(&self) -> Pruned {
         let Plan { sparse, written, .. } = &self.compaction;
         let compacted: u64 = sparse.iter().map(|pack| pack.bytes).sum();
@@ -168,7 +169,7 @@ impl Sweep {
         }
     }
 
-    /// Does it. What is removed is removed before anything is moved: that takes room.
+    /// Executes the plan. Removals come before compaction, which takes space.
     pub(crate) fn execute(&self, change: &Change<'_>) -> Result<(), Error> {
         change.delete(self.going.iter().map(|catalog| catalog_key(catalog.step)))?;
         change.delete(self.doomed.iter().map(|pack| pack.key.clone()))?;
@@ -181,7 +182,7 @@ fn sum(objects: &[Object]) -> Bytes {
     Bytes(objects.iter().map(|object| object.bytes).sum())
 }
 
-/// The objects that these need.
+/// Returns the objects that these catalogs need.
 fn keys(catalogs: &[Catalog]) -> BTreeSet<String> {
     catalogs.iter().flat_map(|catalog| &catalog.packs).map(|pack: &Pack| pack_key(&pack.blake3)).collect()
 }

@@ -1,5 +1,6 @@
-//! From the archive to a store: the folder is built aside, read back and checked, and only then gets its name, by the
-//! store's own hands. What comes back is what was pushed, bit for bit, its manifest and shards.
+//! Pulls a checkpoint from the archive into a store. The folder is built under a temporary name, read back
+//! and checked, and only then renamed, through the store's own `Disk`. The
+//! manifest and shards are restored bit for bit.
 
 use std::path::Path;
 
@@ -14,14 +15,14 @@ use super::fetch::Fetcher;
 use crate::check::{check, check_folder};
 use crate::{Flaw, Store, layout};
 
-/// What a pull did.
+/// The result of a pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pulled {
     /// The checkpoint.
     pub step: Step,
-    /// Bytes of its shards.
+    /// The total size of its shards.
     pub bytes: Bytes,
-    /// Whether the store had it already, whole and good.
+    /// Whether the store already had it, whole and good.
     pub was_there: bool,
 }
 
@@ -33,14 +34,14 @@ pub(crate) fn pull(access: &Access<'_>, catalog: &Catalog, store: &Store) -> Res
             return Ok(Pulled { step, bytes: Bytes(catalog.bytes), was_there: true });
         }
         Ok((_, report)) if report.is_good() => return Err(Error::Occupied { step }),
-        // A damaged one is replaced.
+        // A damaged checkpoint is replaced.
         Ok(_) | Err(crate::Error::NotFound { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     rebuild(access, catalog, store)
 }
 
-/// The same, whatever the store has of that step.
+/// Rebuilds the checkpoint without regard to the store's checkpoint of that step.
 pub(crate) fn rebuild(access: &Access<'_>, catalog: &Catalog, store: &Store) -> Result<Pulled, Error> {
     let pulled = Pulled { step: Step(catalog.step), bytes: Bytes(catalog.bytes), was_there: false };
     let disk = store.disk();
@@ -51,7 +52,7 @@ pub(crate) fn rebuild(access: &Access<'_>, catalog: &Catalog, store: &Store) -> 
     Ok(pulled)
 }
 
-/// A catalog may promise more than there is room for: better to know before the disk is full.
+/// Refuses a checkpoint that is larger than the free space before the disk fills up.
 fn check_room(root: &Path, catalog: &Catalog) -> Result<(), Error> {
     let failed = |errno: rustix::io::Errno| crate::Error::io("look at the disk of", root, errno.into());
     let room = statvfs(root).map_err(failed)?;

@@ -1,14 +1,14 @@
-//! From a store to the archive: packs first, the catalog last.
+//! Pushes a checkpoint from a store into the archive: packs first, the catalog last.
 //!
-//! A push that was cut off leaves packs that nothing names. The next one makes the same packs again, since coding is
-//! deterministic, and puts only those that aren't there: it goes on where it was.
+//! An interrupted push leaves packs that no catalog names. The next push makes the same packs again, since
+//! coding is deterministic, and puts only those that are missing: so it continues where the other stopped.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::num::NonZeroUsize;
 
 use gangline_base::{Bytes, Step};
-use gangline_coding::{derive_bf16, derives_bf16};
+use gangline_compression::{derive_bf16, derives_bf16};
 use serde::Serialize;
 
 use super::Error;
@@ -22,22 +22,23 @@ use super::pack::{self, Closed};
 use super::source::{Origin, Source};
 use crate::{DataType, Digest};
 
-/// Elements by which a bf16 tensor finds the fp32 tensor that it may be a copy of.
+/// The number of elements by which a bf16 tensor is matched to its possible fp32 master.
 const MASTER_SAMPLE: usize = 64;
 
-/// The most chunks that are coded at once: each takes the memory of five, 16 MiB each for fp32.
+/// The most chunks that are coded in parallel: each takes the memory of five, 16 MiB each for fp32.
 const THREADS_MAX: usize = 8;
 
-/// What a push did. Bytes are of tensors, headers and the manifest, before coding unless it says otherwise.
+/// The result of a push. Bytes are of tensors, headers and the manifest, before coding unless stated
+/// otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pushed {
     /// The checkpoint.
     pub step: Step,
-    /// Whether the archive had it already.
+    /// Whether the archive already had it.
     pub was_archived: bool,
-    /// All its bytes.
+    /// The total bytes.
     pub bytes: Bytes,
-    /// Bytes that the archive had already and that are only referred to.
+    /// Bytes that the archive already had and that are only referred to.
     pub deduplicated: Bytes,
     /// Bytes of bf16 copies that follow from their fp32 masters and aren't stored.
     pub derived: Bytes,
@@ -45,26 +46,26 @@ pub struct Pushed {
     pub differences: Bytes,
     /// Bytes coded on their own.
     pub coded: Bytes,
-    /// Bytes stored as they are.
+    /// Bytes stored raw.
     pub raw: Bytes,
-    /// Bytes put into the archive, coded, catalog included.
+    /// Bytes put into the archive, after coding, including the catalog.
     pub put: Bytes,
     /// Packs put.
     pub packs_put: usize,
-    /// Packs that a push before had put, read back and found good.
+    /// Packs that an earlier push had put, and that were read back and found good.
     pub packs_resumed: usize,
 }
 
-/// A chunk that is to be coded.
+/// A chunk to be coded.
 #[derive(Clone, Copy)]
 struct Todo {
-    /// Its place among the item's chunks.
+    /// Its index among the item's chunks.
     place: usize,
     content: Digest,
     base: Option<Base>,
 }
 
-/// A push on its way.
+/// A push in progress.
 struct Push<'a> {
     threads: usize,
     change: &'a Change<'a>,
@@ -90,7 +91,7 @@ pub(crate) fn push(change: &Change<'_>, source: &Source, threads: NonZeroUsize) 
     Ok(push.done)
 }
 
-/// Whether the archive has this very checkpoint, and all its packs are there.
+/// Reports whether the archive has this very checkpoint and all its packs.
 fn is_archived(access: &Access<'_>, known: &Known, source: &Source) -> bool {
     let manifest = access.vault.name(source.manifest_origin.hash);
     let is_it = |catalog: &&Catalog| {
@@ -100,7 +101,7 @@ fn is_archived(access: &Access<'_>, known: &Known, source: &Source) -> bool {
 }
 
 impl Push<'_> {
-    /// The id of what has this hash.
+    /// Returns the id of content with this hash.
     fn name(&self, content: Digest) -> Digest {
         self.change.access.vault.name(content)
     }
@@ -138,7 +139,7 @@ impl Push<'_> {
         Ok(())
     }
 
-    /// Refers to an item that is there already, or stores it.
+    /// Refers to an item that the archive already has, or stores it.
     fn item(&mut self, (name, rank): (Option<&str>, usize), origin: &Origin) -> Result<Item, Error> {
         self.done.bytes = self.done.bytes + Bytes(origin.bytes);
         let chunks = match self.adopt_item(origin)? {
@@ -167,7 +168,7 @@ impl Push<'_> {
         Ok(Some(adopted))
     }
 
-    /// Stores an item, some chunks at once.
+    /// Stores an item, several chunks in parallel.
     fn store(&mut self, (name, rank): (Option<&str>, usize), origin: &Origin) -> Result<Vec<usize>, Error> {
         let file = origin.open()?;
         let master = self.find_master(origin, &file)?;
@@ -199,7 +200,7 @@ impl Push<'_> {
         Ok(chunks.into_iter().map(|index| index.expect("every chunk is referred to, derived or encoded")).collect())
     }
 
-    /// A chunk of this content that is there already.
+    /// Returns an existing chunk with this content.
     fn refer(&mut self, content: Digest, bytes: u64) -> Result<Option<usize>, Error> {
         let index = match (self.draft.find(content), self.known.chunk(content)) {
             (Some(index), _) => Some(index),
@@ -212,7 +213,7 @@ impl Push<'_> {
         Ok(index)
     }
 
-    /// What the chunk may be coded against, as a place in the nearest catalog.
+    /// Returns the chunk of the nearest catalog that this chunk may be coded against.
     fn base(&self, (name, rank): (&str, usize), (origin, number): (&Origin, u64), chunk_bytes: u64) -> Option<Base> {
         let number = usize::try_from(number).expect("64-bit Linux only");
         let like = Like { rank, data_type: origin.data_type, bytes: origin.bytes, chunk_bytes };
@@ -230,7 +231,7 @@ impl Push<'_> {
         let known = self.known;
         let access = &self.change.access;
         let todo: Vec<(Todo, u64)> = left.iter().map(|(raw, todo)| (*todo, raw.len() as u64)).collect();
-        // A base that is damaged is done without.
+        // A damaged base is not used.
         let coded = Encoder::encode_all(encoders, left, |todo| match todo.base {
             None => Ok(None),
             Some(base) => match Fetcher::new(access, &known.catalogs[0]).chunk(base.index) {
@@ -239,7 +240,7 @@ impl Push<'_> {
             },
         })?;
         for ((Todo { place, content, base }, bytes), coded) in todo.into_iter().zip(coded) {
-            // Of chunks that are equal, one is stored.
+            // Equal chunks are stored once.
             chunks[place] = match self.draft.find(content) {
                 None => Some(self.add((content, bytes), &coded, base)?),
                 index => index,
@@ -255,7 +256,7 @@ impl Push<'_> {
             Way::Difference => &mut self.done.differences,
         };
         *sum = *sum + Bytes(bytes);
-        // Only what is needed is referred to.
+        // Only bases that were used are referred to.
         let base = match (coded.way, base) {
             (Way::Difference, Some(Base { index, age })) => {
                 let adopted = self.draft.adopt(&self.known.catalogs[0], index)?;
@@ -268,7 +269,7 @@ impl Push<'_> {
         Ok(index)
     }
 
-    /// Notes by which first elements an fp32 tensor's bf16 copy would be known.
+    /// Indexes an fp32 tensor by the first elements of its possible bf16 copy.
     fn remember_master(&mut self, origin: &Origin, item: &Item) -> Result<(), Error> {
         let sample = origin.read_part(&origin.open()?, 0, 4 * MASTER_SAMPLE as u64)?;
         for nearest_even in [true, false] {
@@ -280,7 +281,7 @@ impl Push<'_> {
         Ok(())
     }
 
-    /// The fp32 tensor that this one may be the bf16 copy of.
+    /// Returns the fp32 tensor of which this one may be the bf16 copy.
     fn find_master(&self, origin: &Origin, file: &File) -> Result<Option<(Origin, Item, File)>, Error> {
         if origin.data_type != DataType::Bf16 {
             return Ok(None);
@@ -311,7 +312,7 @@ impl Push<'_> {
         }
     }
 
-    /// Puts a pack, unless a push before did and it is good.
+    /// Puts a pack, unless an earlier push has put it and it is good.
     fn put(&mut self, closed: &Closed) -> Result<(), Error> {
         if pack::put(self.change, &self.known.packs, closed)? {
             self.done.packs_put += 1;
@@ -326,7 +327,7 @@ impl Push<'_> {
         self.draft.close(&self.change.access.vault).map_or(Ok(()), |closed| self.put(&closed))
     }
 
-    /// Makes the checkpoint visible, once the remote lists every pack of it whole.
+    /// Publishes the catalog, once the remote lists every pack with its full length.
     fn publish(&mut self) -> Result<(), Error> {
         let listed = list_packs(self.change.access.link)?;
         let mut packs = self.draft.catalog.packs.iter();

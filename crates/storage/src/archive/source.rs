@@ -1,39 +1,39 @@
-//! A checkpoint in a store's folder as the archive sees it: a manifest, and shards of a header and tensors in file order, all
-//! read in chunks and checked by the hashes of the manifest.
+//! A store's checkpoint as the source of a push: a manifest, and shards with a header and tensors in file
+//! order, all read in chunks and checked against the manifest's hashes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use gangline_base::{Step, Timestamp};
-use gangline_coding::Element;
+use gangline_compression::Element;
 
 use super::catalog::CHUNK_ELEMENTS;
-use crate::course::modified;
 use crate::lineage::Lineage;
 use crate::manifest::{Manifest, TensorRecord, read_manifest};
 use crate::shard::{self, Placed};
 use crate::{DataType, Digest, Error, Flaw, layout};
+use gangline_objects::modified;
 
-/// A checkpoint to be archived.
+/// A checkpoint to archive.
 pub(crate) struct Source {
     pub(crate) manifest: Manifest,
-    /// When it was committed, as its manifest or the manifest's file has it.
+    /// When it was committed, from its manifest or else from the manifest's file.
     pub(crate) saved_at: Timestamp,
     /// The manifest's bytes.
     pub(crate) manifest_origin: Origin,
-    /// By rank.
+    /// Its shards, by rank.
     pub(crate) shards: Vec<ShardOrigin>,
 }
 
-/// A shard's header and its tensors, with their places in the file.
+/// A shard's header and its tensors, with their locations in the file.
 pub(crate) struct ShardOrigin {
     pub(crate) header: Origin,
-    /// In the order of the file.
+    /// The tensors, in file order.
     pub(crate) tensors: Vec<(String, Origin)>,
 }
 
-/// Bytes of a file that are one item of the archive.
+/// A range of a file that becomes one item of the archive.
 #[derive(Clone)]
 pub(crate) struct Origin {
     path: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Origin {
 }
 
 impl Source {
-    /// Reads and checks the manifest and the headers of the checkpoint of `step` in `root`.
+    /// Reads and checks the manifest and the shard headers of the checkpoint of `step` in `root`.
     pub(crate) fn open(root: &Path, step: Step) -> Result<Source, Error> {
         let folder = root.join(layout::checkpoint_folder(step.0));
         if !folder.is_dir() {
@@ -78,12 +78,12 @@ fn origin(path: &Path, Placed { record, start, bytes }: Placed<'_>) -> (String, 
     (name.clone(), Origin { path, start, bytes: bytes as u64, hash: *blake3, data_type: *data_type, shape })
 }
 
-/// What elements of a type are to the coder.
+/// Returns the coder's element type for a data type.
 pub(crate) fn element_of(data_type: DataType) -> Element {
     match data_type {
         DataType::Bf16 => Element::Bf16,
         DataType::F16 => Element::F16,
-        // A complex number is two of them.
+        // A complex number is two floats.
         DataType::F32 | DataType::C64 => Element::F32,
         DataType::F64 => Element::F64,
         DataType::I16 | DataType::U16 => Element::Word16,
@@ -98,17 +98,17 @@ pub(crate) fn element_of(data_type: DataType) -> Element {
 }
 
 impl Origin {
-    /// Bytes from the begin of a file.
+    /// Returns the origin of the first bytes of a file.
     fn of_bytes(path: &Path, bytes: u64, hash: Digest) -> Origin {
         Origin { path: path.to_owned(), start: 0, bytes, hash, data_type: DataType::U8, shape: Vec::new() }
     }
 
-    /// What its elements are to the coder.
+    /// Returns the coder's element type.
     pub(crate) fn element(&self) -> Element {
         element_of(self.data_type)
     }
 
-    /// Elements of a row; 0 where there are no rows.
+    /// Returns the elements in a row; 0 where there are no rows.
     pub(crate) fn columns(&self) -> usize {
         if self.shape.len() > 1 { self.shape.last().copied().unwrap_or(0) } else { 0 }
     }
@@ -125,12 +125,12 @@ impl Origin {
         crate::manifest::open_present(&self.path)
     }
 
-    /// The `number`th chunk.
+    /// Reads the `number`th chunk.
     pub(crate) fn read(&self, file: &File, number: u64) -> Result<Vec<u8>, Error> {
         self.read_part(file, number * self.chunk_bytes(), self.chunk_bytes())
     }
 
-    /// So many bytes from there on, or as many as there are.
+    /// Reads up to `bytes_max` bytes, from an offset on.
     pub(crate) fn read_part(&self, file: &File, from: u64, bytes_max: u64) -> Result<Vec<u8>, Error> {
         let length = self.bytes.saturating_sub(from).min(bytes_max);
         let mut bytes = vec![0; usize::try_from(length).expect("64-bit Linux only")];
@@ -140,7 +140,7 @@ impl Origin {
         }
     }
 
-    /// That what was read isn't what was saved.
+    /// Returns the error for bytes that aren't what was saved.
     pub(crate) fn mismatch(&self, name: Option<&str>) -> Error {
         Error::Corrupt { path: self.path.clone(), tensor: name.map(str::to_owned), flaw: Flaw::Hash }
     }

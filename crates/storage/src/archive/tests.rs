@@ -181,7 +181,7 @@ fn tensor(name: &str, data_type: DataType, shape: &[usize], data: Vec<u8>) -> Te
 fn state(step: u64) -> Vec<Tensor> {
     let master = weights(6_000, step);
     let mut copy = Vec::new();
-    gangline_coding::derive_bf16(&master, gangline_coding::Rounding::NearestEven, &mut copy);
+    gangline_compression::derive_bf16(&master, gangline_compression::Rounding::NearestEven, &mut copy);
     vec![
         tensor("master", DataType::F32, &[60, 100], master.clone()),
         tensor("copy", DataType::Bf16, &[60, 100], copy),

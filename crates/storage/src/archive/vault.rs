@@ -1,19 +1,20 @@
-//! What opens and closes an archive's objects: nothing for a plain archive, keys for an encrypted one.
+//! Encrypts and decrypts an archive's objects, with keys for an encrypted archive; a plain archive has none.
 //!
-//! Keeps A-9 (what lies in an archive has a version) and A-10 (keys, wraps and lengths are limited). The keys are an envelope, as
-//! NIST SP 800-57 part 1 (section 5.3.6) and every key management service have it:
+//! Keeps A-9 (objects have a version) and A-10 (keys, wraps and lengths are limited). The keys form an
+//! envelope, as in NIST SP 800-57 part 1 (section 5.3.6) and every key management service:
 //!
-//! - the **wrapping key** is the owner's and never in the archive (`secret`);
-//! - **data keys** encrypt packs and catalogs; they lie in `keys/`, wrapped (`record`), so the wrapping key can be replaced without
-//!   touching data (`rotation`);
-//! - the **naming key** makes ids: those of packs, and of the items and chunks that catalogs list, are keyed hashes, so that two
-//!   archives show no equal ids for equal tensors. It is one for the whole archive, wrapped with each data key: what is equal
-//!   in one archive is still stored once.
+//! - the **wrapping key** belongs to the owner and is never in the archive (`secret`);
+//! - **data keys** encrypt packs and catalogs; they are in `keys/`, wrapped (`record`), so the wrapping key
+//!   can be replaced without touching data (`rotation`);
+//! - the **naming key** makes ids: those of packs, and of the items and chunks that catalogs list, are keyed
+//!   hashes, so that two archives show no equal ids for equal tensors. The whole archive has one naming key,
+//!   wrapped with each data key, so that equal content in one archive is still stored once.
 //!
-//! How objects are encrypted is `cipher`'s. Who sees the archive without a key sees how many objects there are, their sizes
-//! and times, the steps that catalogs are named after, and the ids of keys. Who replaces objects by what they were before can
-//! bring back an older state of the whole archive, as with every store that nobody else remembers; of keys alone that
-//! is noticed, since catalogs name the generation of keys that they were encrypted under.
+//! `cipher` defines how objects are encrypted. An observer without a key sees the number of objects, their
+//! sizes and times, the steps in the catalogs' names, and the ids of keys. An attacker who replaces objects
+//! by earlier versions can restore an older state of the whole archive, as with any store without an outside
+//! record; replacing keys alone is detected, since catalogs record the generation of keys that they were
+//! encrypted under.
 
 mod cipher;
 mod error;
@@ -23,10 +24,11 @@ mod secret;
 
 use std::collections::BTreeMap;
 
+use gangline_objects::Link;
+
 use super::Error;
 use super::catalog::Pack;
 use super::known::list_catalogs;
-use super::remote::Link;
 use crate::{Digest, Flaw};
 use cipher::{Cipher, nonce_at};
 use record::{Opened, Record, read_all};
@@ -42,7 +44,7 @@ pub use secret::{KeyId, WrappingKey};
 pub(crate) use cipher::TAG_BYTES;
 pub(crate) use rotation::{init, rotate, show};
 
-/// What an encrypted catalog begins with.
+/// The magic of an encrypted catalog.
 const CATALOG_MAGIC: &[u8; 8] = b"GLsealed";
 /// The version of an encrypted catalog's head.
 const CATALOG_VERSION: u32 = 1;
@@ -57,11 +59,11 @@ const CATALOG: &str = "gangline archive 2026-11-22 id of a catalog";
 const PACK_KEY: &str = "gangline archive 2026-11-22 key of a pack";
 const CATALOG_KEY: &str = "gangline archive 2026-11-22 key of a catalog";
 
-/// Opens and closes an archive's objects.
+/// Encrypts and decrypts an archive's objects.
 pub(crate) enum Vault {
-    /// They are as they are.
+    /// Objects are plain.
     Plain,
-    /// They are encrypted.
+    /// Objects are encrypted.
     Sealed(Box<Keys>),
 }
 
@@ -70,15 +72,15 @@ pub(crate) struct Keys {
     archive: KeyId,
     generation: u64,
     data: BTreeMap<KeyId, Secret>,
-    /// The one that encrypts what is new.
+    /// The key that encrypts new objects.
     current: KeyId,
-    /// What ids are made with, by what they are of.
+    /// The key that makes ids from hashes of content.
     contents: Secret,
     packs: Secret,
     catalogs: Secret,
 }
 
-/// What an encrypted catalog says of itself in clear.
+/// The unencrypted head of an encrypted catalog.
 struct Head {
     key: KeyId,
     generation: u64,
@@ -86,7 +88,7 @@ struct Head {
 }
 
 impl Vault {
-    /// Opens the vault of what lies there; none if a key is given for an archive that has nothing yet.
+    /// Opens the vault of an archive; none if a key is given for an empty archive.
     pub(crate) fn open(link: &Link, key: Option<&WrappingKey>) -> Result<Option<Vault>, Error> {
         let records = read_all(link)?;
         match key {
@@ -98,7 +100,7 @@ impl Vault {
         }
     }
 
-    /// The id of what has this hash.
+    /// Returns the id of content with this hash.
     pub(crate) fn name(&self, content: Digest) -> Digest {
         match self {
             Vault::Plain => content,
@@ -106,12 +108,13 @@ impl Vault {
         }
     }
 
-    /// The room that each chunk of a pack takes beside its own bytes.
+    /// Returns the bytes that each chunk of a pack takes in addition to its own.
     pub(crate) fn tag_bytes(&self) -> usize {
         if matches!(self, Vault::Plain) { 0 } else { TAG_BYTES }
     }
 
-    /// Names a pack, and encrypts its chunks, which lie where `places` says, each before the room for its tag.
+    /// Names a pack, and encrypts its chunks in place. `places` gives their locations, each followed by room
+    /// for its tag.
     pub(crate) fn close_pack(&self, bytes: &mut [u8], places: &[(usize, usize)]) -> Pack {
         let length = bytes.len() as u64;
         let Vault::Sealed(keys) = self else {
@@ -133,7 +136,7 @@ impl Vault {
         pack
     }
 
-    /// A chunk of a pack, read from `offset` with its tag, as it was when the pack was closed.
+    /// Decrypts a chunk of a pack, which was read from `offset` with its tag.
     pub(crate) fn open_chunk(&self, pack: &Pack, offset: u64, chunk: Vec<u8>) -> Result<Vec<u8>, Flaw> {
         let refused = |what| Err(Flaw::Malformed { what });
         match (self, pack.key) {
@@ -150,12 +153,12 @@ impl Vault {
         }
     }
 
-    /// A catalog's bytes as they are put under `object`.
+    /// Encrypts a catalog that is put under `object`.
     pub(crate) fn close_catalog(&self, object: &str, text: Vec<u8>) -> Vec<u8> {
         let Vault::Sealed(keys) = self else { return text };
         let mut hasher = blake3::Hasher::new_keyed(keys.catalogs.bytes());
         hasher.update(keys.current.as_bytes()).update(&keys.generation.to_be_bytes());
-        // An object's name has no line breaks.
+        // An object's name contains no line breaks.
         hasher.update(object.as_bytes()).update(b"\n").update(&text);
         let head = Head { key: keys.current, generation: keys.generation, id: *hasher.finalize().as_bytes() };
         let cipher = keys.catalog_cipher(&head).expect("the current key is one of the keys");
@@ -167,7 +170,7 @@ impl Vault {
         bytes
     }
 
-    /// The catalog's bytes that were put under `object`.
+    /// Decrypts a catalog that was put under `object`.
     pub(crate) fn open_catalog(&self, object: &str, bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
         let refused = |flaw| Error::corrupt(object, flaw);
         let is_sealed = bytes.starts_with(CATALOG_MAGIC);
@@ -194,7 +197,7 @@ impl Vault {
         Ok(text)
     }
 
-    /// The key that a catalog says it is encrypted with; none for one that isn't.
+    /// Returns the key id in a catalog's head; none if the catalog isn't encrypted.
     pub(crate) fn key_of_catalog(bytes: &[u8]) -> Option<KeyId> {
         Head::read(bytes).ok().map(|head| head.key)
     }
@@ -222,7 +225,7 @@ impl Head {
     }
 }
 
-/// What is authenticated with a chunk beside the archive and the key.
+/// Returns the data that is authenticated with a chunk, in addition to the archive and the key.
 fn place_of(offset: u64, length: u64) -> [u8; 16] {
     let mut place = [0; 16];
     place[..8].copy_from_slice(&offset.to_be_bytes());
@@ -231,7 +234,7 @@ fn place_of(offset: u64, length: u64) -> [u8; 16] {
 }
 
 impl Keys {
-    /// Opens all keys of an archive. All have to be there for the same wrapping key and of one generation.
+    /// Opens all keys of an archive. All must be wrapped for the same wrapping key and be of one generation.
     fn open(records: &[Record], key: &WrappingKey) -> Result<Keys, KeyError> {
         let mut opened: Vec<(&Record, Opened)> = Vec::new();
         let mut closed = None;
@@ -276,13 +279,13 @@ impl Keys {
     }
 }
 
-/// The ids of the keys of which one is needed.
+/// Returns the ids of the wrapping keys that open the archive.
 fn wanted(records: &[Record]) -> Vec<KeyId> {
     let ids: std::collections::BTreeSet<KeyId> = records.iter().flat_map(Record::wrapped_for).collect();
     ids.into_iter().collect()
 }
 
-/// Whether nothing was put there yet.
+/// Reports whether the archive is empty.
 fn is_empty(link: &Link) -> Result<bool, Error> {
     Ok(list_catalogs(link)?.is_empty() && link.list("packs/")?.is_empty())
 }
@@ -291,7 +294,7 @@ fn is_empty(link: &Link) -> Result<bool, Error> {
 mod tests {
     use super::*;
 
-    /// All keys equal but for the naming key.
+    /// Returns vaults that differ only in the naming key.
     fn vault(naming: u8) -> Vault {
         let [archive, current] = [1, 2].map(|byte| KeyId::from_bytes([byte; KeyId::BYTES]));
         let naming = Secret::from_bytes([naming; 32]);

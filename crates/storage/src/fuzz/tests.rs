@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gangline_coding::{Coder, Effort, Element, Source, encode_tensor};
+use gangline_compression::{Coder, Effort, Element, Source, encode_tensor};
 
 use super::*;
 use crate::NoteType;

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 
 use super::super::report::{Bar, Report, median, number};
 use super::super::training;
+use super::spread;
 use crate::environment::{self, Environment};
 use crate::python::{MATURIN, install_wheel};
 
@@ -95,7 +96,7 @@ pub(super) fn compare(report: &mut Report, folder: &Path, is_quick: bool) -> Res
     }
     let medians: BTreeMap<&str, Figures> = measured.iter().map(|(name, rounds)| (*name, medians(rounds))).collect();
     print(report, &medians, rounds);
-    bars(report, &medians);
+    bars(report, &measured);
     Ok(())
 }
 
@@ -127,7 +128,7 @@ fn medians(rounds: &[Figures]) -> Figures {
     COLUMNS.iter().filter_map(|name| column(name)).collect()
 }
 
-/// The table, as Markdown, for README.
+/// The table, as Markdown, for docs/benchmarks.md.
 fn print(report: &Report, medians: &BTreeMap<&str, Figures>, rounds: usize) {
     let Some(gigabytes) = medians.get(OURS).and_then(|ours| ours.get("state")).map(|bytes| bytes / 1e9) else { return };
     report.section(&format!(
@@ -172,14 +173,20 @@ const RATIOS: [(&str, &str, &str, &str, Bar); 9] = [
     ),
 ];
 
-/// What the issues ask of them. Only gangline verifies.
-fn bars(report: &mut Report, medians: &BTreeMap<&str, Figures>) {
-    let of = |name: &str, column: &str| medians.get(name).and_then(|figures| figures.get(column)).copied();
+/// What the issues ask of them: the medians' ratio, and how far the rounds' own ratios lie apart. Only gangline verifies.
+fn bars(report: &mut Report, measured: &BTreeMap<&str, Vec<Figures>>) {
+    let of = |name: &str, column: &str| -> Vec<f64> {
+        measured.get(name).into_iter().flatten().filter_map(|figures| figures.get(column)).copied().collect()
+    };
     for (what, ours, theirs, column, bar) in RATIOS {
-        match of(ours, column).zip(of(theirs, column)) {
-            Some((ours, theirs)) => report.figure(&format!("gangline's {what}"), ours / theirs, "", bar),
-            None => report.skip(what, "one of the two wasn't measured"),
+        let (ours, theirs) = (of(ours, column), of(theirs, column));
+        if ours.is_empty() || theirs.is_empty() {
+            report.skip(what, "one of the two wasn't measured");
+            continue;
         }
+        let by_round: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
+        report.figure(&format!("gangline's {what}"), median(ours) / median(theirs), "", bar);
+        report.note(&format!("by round: {}", spread(&by_round)));
     }
 }
 
@@ -200,12 +207,12 @@ mod tests {
     #[test]
     fn bars_compare_like_with_like_and_only_what_was_measured() {
         let figures = |blocked, load| {
-            [("blocked".to_owned(), blocked), ("load".to_owned(), load), ("warm".to_owned(), load)]
-                .into_iter()
-                .collect()
+            vec![Figures::from(
+                [("blocked", blocked), ("load", load), ("warm", load)].map(|(name, figure)| (name.to_owned(), figure)),
+            )]
         };
         let mut measured = BTreeMap::from([(OURS, figures(0.1, 1.0)), (DCP_ASYNC, figures(0.6, 9.0))]);
-        let holds = |measured: &BTreeMap<&str, Figures>| {
+        let holds = |measured: &BTreeMap<&str, Vec<Figures>>| {
             let mut report = Report::default();
             bars(&mut report, measured);
             report.finish()

@@ -1,7 +1,7 @@
 //! Coding a checkpoint and adding up bytes and processor time.
 
 use anyhow::{Context as _, Result, ensure};
-use gangline_coding::{Coder, Decoder, Effort, Element, Source, decode_tensor, encode_tensor};
+use gangline_compression::{Coder, Decoder, Effort, Element, Source, decode_tensor, encode_tensor};
 
 use super::state::{Checkpoint, Entry};
 

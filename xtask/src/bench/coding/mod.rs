@@ -11,7 +11,7 @@ mod state;
 use std::path::Path;
 
 use anyhow::Result;
-use gangline_coding::{Effort, Rounding, derives_bf16};
+use gangline_compression::{Effort, Rounding, derives_bf16};
 
 use super::report::{Bar, Report};
 use super::training;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use gangline_coding::Element;
+use gangline_compression::Element;
 
 /// One checkpoint of a run.
 pub(super) struct Checkpoint {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 
@@ -176,8 +176,10 @@ impl Request {
     /// When it is refused.
     pub(super) fn send(&self, client: &mut Client, number: u64) -> Result<Duration> {
         let [before, after] = &self.parts;
-        // As long as a key of the command line's, and in no order, as those are.
-        let key = format!("{:032x}", u128::from(number).wrapping_mul(SCATTER));
+        // As a key of the command line's: the time in milliseconds, then 80 bits in no order.
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let scattered = u128::from(number).wrapping_mul(SCATTER) >> 48;
+        let key = format!("{:012x}{scattered:020x}", since_epoch.as_millis());
         client.post("/api/v1/jobs", self.is_keyed.then_some(&key), &format!("{before}{number}{after}"))
     }
 }

@@ -21,6 +21,7 @@ use clap::{Parser, ValueEnum};
 
 use super::recovery::binary;
 use super::report::Report;
+use crate::command::load_averages;
 
 /// Options of `bench plane`.
 #[derive(Parser)]
@@ -91,10 +92,4 @@ pub(super) fn run(options: &[String]) -> Result<bool> {
     }
     println!("\nload averages {}", load_averages());
     Ok(bench.report.finish())
-}
-
-/// What else the machine does shows here.
-fn load_averages() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }

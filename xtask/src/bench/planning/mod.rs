@@ -1,6 +1,6 @@
 //! `bench planning`: are the predictions right? Every published measurement beside what planning says about it.
 //!
-//! It takes tables (CSV) in the schemas of ../shared/data/planning; a file's header tells its kind, and a kind is one entry of
+//! It takes tables (CSV) as they are in [`PUBLISHED`], a folder beside the checkout; a file's header tells its kind, and a kind is one entry of
 //! [`KINDS`] and one module. A row that can't be judged is counted with the reason. Errors are relative to the measurement:
 //! |predicted - measured| / measured.
 

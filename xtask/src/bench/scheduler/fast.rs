@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use gangline_base::{
     AcceleratorKind, Bytes, GpuSeconds, JobId, Level, NodeId, QueueName, Segment, Timestamp, TopologyRequest,
 };
-use gangline_orchestration::preemption::{NodeResources, Problem, QueueBound, Resources, Wanted, find_victims};
+use gangline_orchestration::victim_search::{NodeResources, Problem, QueueBound, Resources, Wanted, find_victims};
 use gangline_orchestration::{Configuration, Decision, Engine, Event, QueueSpec, ShareEnd};
 
 use super::Effort;

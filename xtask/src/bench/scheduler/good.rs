@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use gangline_orchestration::NodeSpec;
-use gangline_orchestration::simulator::{Options, PolicyName, Summary, Waste, Workload, simulate};
+use gangline_simulator::{Options, PolicyName, Summary, Waste, Workload, simulate};
 
 use super::Effort;
 use super::report::{Bar, Report};

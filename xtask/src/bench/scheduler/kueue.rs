@@ -1,7 +1,7 @@
 //! FAST: Kueue's three load generators through the engine, its journal durable.
 //!
-//! Parameters are those of Kueue's test/performance/scheduler/configs (baseline, tas, large-scale), as
-//! ../shared/reference describes the runs whose times it quotes. Time is virtual: jobs come and end when the generator
+//! Parameters are those of Kueue's own performance tests (baseline, tas, large-scale):
+//! <https://github.com/kubernetes-sigs/kueue/tree/main/test/performance/scheduler/configs>. Time is virtual: jobs come and end when the generator
 //! says, and the wall clock counts only what deciding and journalling take. Every event and decision is encoded and
 //! committed with fsync, as many requests to a commit as the service takes (512).
 

@@ -1,7 +1,7 @@
 //! `bench scheduler`: is the scheduler right, fast and good? Every figure beside its bar and what peers do.
 //!
 //! What it prints was run in this very process (or a child of it), nothing is quoted but what is marked as a peer's.
-//! Figures of peers are from ../shared/reference, where their sources are; their conditions differ and are said.
+//! Figures of peers are published ones; their conditions differ and are said.
 
 mod fast;
 mod fixture;

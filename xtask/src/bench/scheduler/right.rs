@@ -1,12 +1,12 @@
 //! RIGHT: published and reproduced results of textbook policies, against ours on the same inputs.
 //!
-//! Expected values are those of ../shared/reference/traces.md: Muri's published results (Zhao et al., SIGCOMM'22, with
+//! Expected values are Muri's published results (Zhao et al., SIGCOMM'22, with
 //! the quirk of its simulator), its simulator without the quirk, and Helios' simulator (Hu et al., SC'21) on two cases.
 
 use std::path::Path;
 
 use anyhow::Result;
-use gangline_orchestration::simulator::{MuriQuirk, Options, PolicyName, Summary, Workload, simulate};
+use gangline_simulator::{MuriQuirk, Options, PolicyName, Summary, Workload, simulate};
 
 use super::report::{Bar, Report};
 use super::traces;
@@ -97,6 +97,8 @@ fn helios(report: &mut Report, folder: &Path) -> Result<()> {
             summary.jct_seconds.mean, summary.queue_seconds.mean
         ));
     }
-    report.note("FIFO takes jobs of one second in the order of Helios' unstable sort (simulator/textbook/ties.rs).");
+    report.note(
+        "FIFO takes jobs of one second in the order of Helios' unstable sort (crates/simulator/src/textbook/ties.rs).",
+    );
     Ok(())
 }

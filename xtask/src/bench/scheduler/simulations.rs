@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use gangline_orchestration::simulator::{PolicyName, simulate};
+use gangline_simulator::{PolicyName, simulate};
 
 use super::Effort;
 use super::report::{Bar, Report};
@@ -47,6 +47,6 @@ fn case(report: &mut Report) -> Result<()> {
     report.peer(
         "Muri's event-driven simulator 33-37 s for this case, Helios' 1-s ticks 21-56 s for 23,859 jobs (user CPU,",
     );
-    report.note("Python; ../shared/reference/traces.md, on another machine).");
+    report.note("Python, on another machine).");
     Ok(())
 }

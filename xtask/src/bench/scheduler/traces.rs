@@ -1,4 +1,4 @@
-//! The traces to simulate, from ../shared/data/traces, which may be absent; and a made-up one that is always there.
+//! The traces to simulate, from a folder beside the checkout that may be absent, and a made-up one that is always there.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use gangline_base::{AcceleratorKind, Bytes, NodeName, PoolName, Timestamp};
-use gangline_orchestration::simulator::{
+use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec, QueueOrder};
+use gangline_simulator::{
     BadRows, Charges, FaultSpec, Label, LimitModel, MuriQuirk, Options, PolicyName, TraceFormat, TraceJob, Workload,
     read_trace,
 };
-use gangline_orchestration::{Configuration, Location, NodeCapacity, NodeSpec, QueueOrder};
 
 use super::fixture::Draws;
 

@@ -1,22 +1,22 @@
-//! Break-evens that somebody states: what would have to be so that they are right.
+//! Explains stated break-evens: which assumptions would make them right.
 
 use gangline_planning::sourcing::break_even::{Stated, StatedReservation};
 use gangline_planning::units::Dollars;
 
 const EXAMPLES: &str = "write price=2.5e6,accelerators=64,rent=12.25,months=18 or reserved=1.80,hourly=3,use=0.75";
-/// Above it no figure is taken.
+/// Maximum figure that is accepted.
 const VALUE_MAX: f64 = 1e15;
 
-/// What somebody says.
+/// A stated break-even.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Claim {
-    /// After so many months owning has paid.
+    /// Owning pays off after this many months.
     Owning(Stated),
-    /// From such a use on a reservation pays.
+    /// A reservation pays off from this utilisation on.
     Reserving(StatedReservation),
 }
 
-/// Reads somebody's figures.
+/// Parses stated figures.
 pub(super) fn stated(text: &str) -> Result<Claim, String> {
     const KEYS: [&str; 7] = ["price", "accelerators", "rent", "months", "reserved", "hourly", "use"];
     let mut found = [None; KEYS.len()];

@@ -1,4 +1,4 @@
-//! Random examples of everything in a journal.
+//! Random examples of everything that a journal may hold.
 
 mod faults;
 mod records;
@@ -14,17 +14,17 @@ use gangline_base::{
     QueueName, RecoveryPolicy, Reduction, Segment, SpeedUp, Step, Submitter, SweepId, SweepRules, SweepSpec, Timestamp,
     TopologyRequest,
 };
-use gangline_orchestration::preemption::cost::RestartCosts;
+use gangline_orchestration::RestartCosts;
 use gangline_orchestration::{
     Account, AdvanceReservation, Attempt, Claim, ClaimReason, ClaimRight, Closeness, Configuration, Decision, Entry,
-    Event, Fabric, FabricKind, Fate, Health, HealthPolicy, Job, JobState, MissedRung, Outside, PlaceReason,
-    PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareState, Snapshot, Standing, StopReason,
-    Sweep, Usage, Usages, VictimAlternative,
+    Event, ExternalUsage, Fabric, FabricKind, Fate, Health, HealthPolicy, Job, JobState, MissedRung, NodeCondition,
+    PlaceReason, PreemptionRules, QueueOrder, QueueSpec, RequeueReason, Resource, Share, ShareState, Snapshot,
+    StopReason, Sweep, Usage, Usages, VictimAlternative,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Texts that are awkward in JSON, in YAML, or anywhere.
+/// Texts that are awkward in JSON or YAML.
 const TEXTS: [&str; 6] = ["", "train", "a \"quoted\" one", "zwei\nZeilen\t\\", "日本語 🛷", "\u{0}\u{7f}"];
 
 fn queue_name() -> QueueName {
@@ -41,7 +41,7 @@ impl Examples {
         Examples { random: ChaCha8Rng::seed_from_u64(seed), has_network: true }
     }
 
-    /// As they were before nodes said where they are and jobs how close to each other.
+    /// Examples from before nodes had locations and jobs had topology requests.
     pub(super) fn without_network(seed: u64) -> Examples {
         Examples { has_network: false, ..Examples::new(seed) }
     }
@@ -51,7 +51,7 @@ impl Examples {
     }
 
     fn number(&mut self) -> u32 {
-        // Small, large and any.
+        // A small, a large, or any number.
         match self.below(3) {
             0 => self.below(3),
             1 => u32::MAX - self.below(3),
@@ -76,7 +76,7 @@ impl Examples {
         Timestamp::from_unix_nanos(self.large())
     }
 
-    /// Durations are kept to the millisecond; nothing in a journal is finer.
+    /// Returns whole milliseconds, the resolution of durations in a journal.
     fn duration(&mut self) -> Duration {
         Duration::from_millis(self.large())
     }
@@ -143,18 +143,18 @@ impl Examples {
         (0..count).map(reservation).collect()
     }
 
-    fn standing(&mut self, is_lost: bool, is_draining: bool) -> Standing {
+    fn standing(&mut self, is_lost: bool, is_draining: bool) -> NodeCondition {
         if !self.has_network {
-            return Standing { is_lost, is_draining, ..Standing::default() };
+            return NodeCondition { is_lost, is_draining, ..NodeCondition::default() };
         }
         let last_failed = self.maybe(|random| JobId(random.large()));
         let health = Health { score: self.number(), at: self.time(), is_suspect: self.below(2) == 0, last_failed };
-        Standing { is_lost, is_draining, outside: self.outside(), health }
+        NodeCondition { is_lost, is_draining, outside: self.outside(), health }
     }
 
-    fn outside(&mut self) -> Outside {
+    fn outside(&mut self) -> ExternalUsage {
         let (is_closed, memory) = (self.below(2) == 0, Bytes(self.large()));
-        Outside { is_closed, accelerators: self.number(), cpus: self.number(), memory }
+        ExternalUsage { is_closed, accelerators: self.number(), cpus: self.number(), memory }
     }
 
     fn pool(&mut self) -> PoolName {
@@ -204,7 +204,7 @@ impl Examples {
         NonZeroU32::new(self.number().max(1)).expect("at least one")
     }
 
-    /// As many nodes again at most, at half their speed.
+    /// Returns up to twice as many nodes, the added ones at half speed.
     fn elastic(&mut self, nodes: NonZeroU32) -> Option<Elastic> {
         let nodes_max = NonZeroU32::new(nodes.get().checked_mul(2)?)?;
         let given = SpeedUp::new(nodes, nodes_max, vec![(nodes_max.get(), 1_500)]).ok();
@@ -308,7 +308,7 @@ impl Examples {
         Entry::Event(Event::JobSubmitted(Arc::new(self.spec())))
     }
 
-    /// One of every kind at least.
+    /// Returns at least one entry of every kind.
     pub(super) fn entries(&mut self) -> Vec<Entry> {
         let (job, attempt, node) = self.share_of();
         let by = Submitter(self.text());
@@ -461,21 +461,21 @@ impl Examples {
         }
     }
 
-    /// One that waits.
+    /// Returns a waiting job.
     pub(super) fn waiting_job(&mut self) -> Job {
         let queued = JobState::Queued { since: self.time(), not_before: self.time() };
         self.job(queued)
     }
 
-    /// Of every status and state one at least.
+    /// Returns a snapshot with at least one of every status and state.
     pub(super) fn snapshot(&mut self) -> Snapshot {
         let waiting = self.waiting_job();
         let allocated = JobState::Allocated(self.attempt());
-        // Lost and drained at once: only since drains outlast a loss.
+        // Lost and drained at once has been possible only since drains outlast a loss.
         let standings = [(false, false), (false, true), (true, false), (true, true)];
         let standings = &standings[..if self.has_network { 4 } else { 3 }];
         let (mut jobs, sweeps) = (vec![waiting, self.job(allocated)], vec![self.sweep(), self.sweep()]);
-        // A point of a sweep.
+        // A job of a sweep.
         if let Some(spec) = &sweeps[0].spec {
             (jobs[0].sweep, jobs[0].spec) = (Some(sweeps[0].id), spec.job.clone());
         }

@@ -1,5 +1,5 @@
-//! The journal's language, tried on every kind of entry: what is written reads back the same, and what version 1 wrote
-//! stays readable for ever.
+//! Tests of the codec on every kind of entry: it reads back what it wrote, and what version 1 wrote stays
+//! readable for ever.
 
 mod examples;
 
@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use gangline_base::{Epoch, Grid, SweepRules, SweepSpec};
 use gangline_orchestration::{
-    Account, Decision, Entry, Event, Fate, FaultCause, Job, Limits, LossHistory, Outside, PreemptionRules, QueueOrder,
-    RequeueReason, ShareEnd, Snapshot, SpareRules, StopReason,
+    Account, Decision, Entry, Event, ExternalUsage, Fate, FaultCause, Job, Limits, LossHistory, PreemptionRules,
+    QueueOrder, RequeueReason, ShareEnd, Snapshot, SpareRules, StopReason,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -17,40 +17,41 @@ use super::{Error, decode_snapshot, encode_entry, encode_snapshot};
 use crate::db;
 use examples::Examples;
 
-/// An entry of the engine's.
+/// Decodes an entry of the engine.
 fn decode_entry(body: &[u8]) -> Result<Entry, Error> {
     super::decode_entry(body).map(|recorded| recorded.engine().expect("the engine's"))
 }
 
 /// Random rounds; each has every kind of entry.
 const SEEDS: u64 = 50;
-/// Bodies that version 1 writes, one a line: entries first, then a snapshot. When the language grows this file gets a
-/// name of its own like the one below, and a new one takes its place.
+/// Bodies as version 1 writes them, one per line: entries first, then a snapshot. When the format grows, this
+/// file is renamed like those below, and a new one takes its place.
 const FIXTURE: &str = include_str!("../../../tests/fixtures/journal_v1.txt");
-/// Where it is. It is written once, by a run that finds it empty.
+/// The fixture's path. A test run that finds the file empty writes it, once.
 const FIXTURE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/journal_v1.txt");
-/// What version 1 wrote before epochs were recorded.
+/// Bodies of version 1 from before epochs were recorded.
 const FIXTURE_BEFORE_EPOCHS: &str = include_str!("../../../tests/fixtures/journal_v1_before_epochs.txt");
-/// What version 1 wrote when each job of a sweep had a specification of its own.
+/// Bodies of version 1 from when each job of a sweep had its own specification.
 const FIXTURE_BEFORE_GRIDS: &str = include_str!("../../../tests/fixtures/journal_v1_before_grids.txt");
-/// What version 1 wrote before stragglers were evicted.
+/// Bodies of version 1 from before stragglers were evicted.
 const FIXTURE_BEFORE_EVICTION: &str = include_str!("../../../tests/fixtures/journal_v1_before_eviction.txt");
-/// What version 1 wrote before faults had kinds.
+/// Bodies of version 1 from before faults had categories.
 const FIXTURE_BEFORE_LADDER: &str = include_str!("../../../tests/fixtures/journal_v1_before_ladder.txt");
-/// What version 1 wrote before others' use of nodes was known.
+/// Bodies of version 1 from before external usage was recorded.
 const FIXTURE_BEFORE_OUTSIDE: &str = include_str!("../../../tests/fixtures/journal_v1_before_outside.txt");
-/// What version 1 wrote before there were sweeps and budgets.
+/// Bodies of version 1 from before sweeps and budgets.
 const FIXTURE_BEFORE_SWEEPS: &str = include_str!("../../../tests/fixtures/journal_v1_before_sweeps.txt");
-/// What version 1 wrote before there were spares.
+/// Bodies of version 1 from before spares.
 const FIXTURE_BEFORE_SPARES: &str = include_str!("../../../tests/fixtures/journal_v1_before_spares.txt");
-/// What version 1 wrote before equals made room for each other.
+/// Bodies of version 1 from before time sharing among equals.
 const FIXTURE_BEFORE_TIME_SHARING: &str = include_str!("../../../tests/fixtures/journal_v1_before_time_sharing.txt");
-/// What version 1 wrote before there were queues.
+/// Bodies of version 1 from before queues.
 const FIXTURE_BEFORE_QUEUES: &str = include_str!("../../../tests/fixtures/journal_v1_before_queues.txt");
-/// What version 1 wrote before there was preemption.
+/// Bodies of version 1 from before preemption.
 const FIXTURE_BEFORE_PREEMPTION: &str = include_str!("../../../tests/fixtures/journal_v1_before_preemption.txt");
 
-/// A name for the kind of an entry. A new kind doesn't compile before it has a name here; `KINDS` has to count it.
+/// Returns the name of an entry's kind. A new kind doesn't compile without a name here; `KINDS` has to count
+/// it.
 fn kind(entry: &Entry) -> &'static str {
     match entry {
         Entry::Event(event) => match event {
@@ -141,22 +142,22 @@ fn requeue_kind(reason: RequeueReason) -> &'static str {
     }
 }
 
-/// How many names [`kind`] has.
+/// The number of names that [`kind`] has.
 const KINDS: usize = 63;
-/// How many of them there were before sweeps were grids, and before the platform's own trouble was no fault of a job.
+/// That number before sweeps were grids, and before a platform failure was no fault of a job.
 const KINDS_BEFORE_GRIDS: usize = 59;
-/// How many of them there were before epochs were recorded.
+/// That number before epochs were recorded.
 const KINDS_BEFORE_EPOCHS: usize = 58;
-/// How many of them there were before stragglers were evicted.
+/// That number before stragglers were evicted.
 const KINDS_BEFORE_EVICTION: usize = 55;
-/// How many of them there were before faults had kinds.
+/// That number before faults had categories.
 const KINDS_BEFORE_LADDER: usize = 52;
-/// How many of them there were before others' use of nodes was known.
+/// That number before external usage was recorded.
 const KINDS_BEFORE_OUTSIDE: usize = 50;
-/// How many of them there were before sweeps and budgets.
+/// That number before sweeps and budgets.
 const KINDS_BEFORE_SWEEPS: usize = 41;
 
-/// Proves A-9: the journal's types carry all that the engine's have.
+/// Proves A-9: the journal's types hold everything that the engine's types hold.
 #[test]
 fn every_kind_of_entry_reads_back_as_written() {
     for seed in 0..SEEDS {
@@ -180,7 +181,7 @@ fn snapshots_read_back_as_written() {
     }
 }
 
-/// Proves A-9: what this version wrote, every later one reads, and understands in the same way.
+/// Proves A-9: every later version reads what this version wrote, with the same meaning.
 #[test]
 fn bodies_of_version_1_stay_readable() {
     let mut examples = Examples::without_network(1);
@@ -200,7 +201,7 @@ fn bodies_of_version_1_stay_readable() {
     assert_eq!(decode_snapshot(last.as_bytes()).expect("it reads"), snapshot);
 }
 
-/// The kinds of entry in a fixture, all readable, and its snapshot.
+/// Returns the number of entry kinds in a fixture, whose bodies must all be readable, and its snapshot.
 fn read_fixture(fixture: &str) -> (usize, Snapshot) {
     let lines: Vec<&str> = fixture.lines().collect();
     let (last, bodies) = lines.split_last().expect("the fixture isn't empty");
@@ -209,7 +210,7 @@ fn read_fixture(fixture: &str) -> (usize, Snapshot) {
     (kinds.len(), decode_snapshot(last.as_bytes()).expect("it reads"))
 }
 
-/// Proves A-9: what was written before there were sweeps and budgets reads, with none of them.
+/// Proves A-9: bodies from before sweeps and budgets are readable and have none of them.
 #[test]
 fn bodies_from_before_sweeps_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_SWEEPS);
@@ -219,7 +220,7 @@ fn bodies_from_before_sweeps_stay_readable() {
     assert!(snapshot.sweeps.is_empty() && snapshot.configuration.prices.is_empty());
 }
 
-/// Proves A-9: what was written before epochs were recorded reads, as of the epoch that stands for that time.
+/// Proves A-9: bodies from before epochs are readable and get the epoch that stands for that time.
 #[test]
 fn bodies_from_before_epochs_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_EPOCHS);
@@ -228,8 +229,8 @@ fn bodies_from_before_epochs_stay_readable() {
     assert!(!attempts.is_empty() && attempts.iter().all(|attempt| attempt.epoch == Epoch::default()));
 }
 
-/// Proves A-9: what was written when each job of a sweep had a specification of its own reads: a sweep is the grid that its
-/// points were made of, and the jobs in a snapshot keep their own.
+/// Proves A-9: bodies from when each job of a sweep had its own specification are readable: a sweep becomes
+/// the grid that its points came from, and the jobs in a snapshot keep their own specification.
 #[test]
 fn bodies_from_before_grids_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_GRIDS);
@@ -245,7 +246,7 @@ fn bodies_from_before_grids_stay_readable() {
     assert_eq!((sweep.grid.points(), own.get("B").map(String::as_str)), (1, Some("zwei\nZeilen\t\\")));
 }
 
-/// A record grows with what was sent, not with the points: the jobs of a sweep share its specification.
+/// A record's size follows the submission, not the number of points: a sweep's jobs share its specification.
 #[test]
 fn a_sweep_takes_as_much_as_was_sent() {
     let values = |count: u32| (0..count).map(|number| number.to_string()).collect::<Vec<_>>();
@@ -259,7 +260,7 @@ fn a_sweep_takes_as_much_as_was_sent() {
     assert!(body.len() <= stored, "{} bytes, counted as {stored}", body.len());
 }
 
-/// Proves A-10: what a submission is counted as is never less than what its record takes.
+/// Proves A-10: a submission's record never takes more bytes than the submission is counted as.
 #[test]
 fn no_submission_takes_more_than_it_is_counted_as() {
     for seed in 0..SEEDS {
@@ -275,8 +276,8 @@ fn no_submission_takes_more_than_it_is_counted_as() {
     }
 }
 
-/// Proves A-10: a snapshot of jobs that wait takes what they are counted as and little more, so what may be live at once fits
-/// into the largest that is written.
+/// Proves A-10: a snapshot of waiting jobs takes little more than the jobs are counted as, so the most jobs
+/// that may be live fit into the largest snapshot.
 #[test]
 fn a_snapshot_takes_what_live_jobs_are_counted_as() {
     const JOB_BYTES: u64 = 640;
@@ -298,7 +299,7 @@ fn a_snapshot_takes_what_live_jobs_are_counted_as() {
     assert!(limits.submission_bytes_max < db::Limits::RECORD);
 }
 
-/// Proves A-9: what was written before stragglers were evicted reads: then no job left one.
+/// Proves A-9: bodies from before stragglers were evicted are readable: then no job left one.
 #[test]
 fn bodies_from_before_eviction_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_EVICTION);
@@ -308,7 +309,8 @@ fn bodies_from_before_eviction_stay_readable() {
     assert!(!attempts.is_empty() && attempts.iter().all(|attempt| attempt.straggler.is_none()));
 }
 
-/// Proves A-9: what was written before faults had kinds, and a ladder, reads: then every job was queued again.
+/// Proves A-9: bodies from before fault categories and the recovery ladder are readable: then every job was
+/// queued again.
 #[test]
 fn bodies_from_before_the_ladder_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_LADDER);
@@ -318,16 +320,16 @@ fn bodies_from_before_the_ladder_stay_readable() {
     assert!(!attempts.is_empty() && attempts.iter().all(|attempt| attempt.allocated_at == attempt.placed_at));
 }
 
-/// Proves A-9: what was written before others' use of nodes was known reads: then nobody else held anything.
+/// Proves A-9: bodies from before external usage was recorded are readable and have none.
 #[test]
 fn bodies_from_before_others_were_seen_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_OUTSIDE);
     assert_eq!(kinds, KINDS_BEFORE_OUTSIDE);
     assert!(!snapshot.nodes.is_empty());
-    assert!(snapshot.nodes.iter().all(|(_, standing)| standing.outside == Outside::default()));
+    assert!(snapshot.nodes.iter().all(|(_, standing)| standing.outside == ExternalUsage::default()));
 }
 
-/// Proves A-9: what was written before there were spares reads: then none were kept, and nothing was known of losses.
+/// Proves A-9: bodies from before spares are readable: then none were kept, and no losses were recorded.
 #[test]
 fn bodies_from_before_spares_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_SPARES);
@@ -338,7 +340,7 @@ fn bodies_from_before_spares_stay_readable() {
     assert_eq!(snapshot.losses, LossHistory { at: snapshot.at, ..LossHistory::default() });
 }
 
-/// Proves A-9: what was written before equals made room for each other reads: then none did.
+/// Proves A-9: bodies from before time sharing among equals are readable: then there was none.
 #[test]
 fn bodies_from_before_time_sharing_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_TIME_SHARING);
@@ -347,7 +349,7 @@ fn bodies_from_before_time_sharing_stay_readable() {
     assert!(!snapshot.jobs.is_empty() && !rules.share_time && !rules.consolidate);
 }
 
-/// Proves A-9: what was written before there were queues reads, with the defaults of that time.
+/// Proves A-9: bodies from before queues are readable, with the defaults of that time.
 #[test]
 fn bodies_from_before_queues_stay_readable() {
     let (kinds, snapshot) = read_fixture(FIXTURE_BEFORE_QUEUES);
@@ -388,7 +390,7 @@ fn a_sweep_of_more_points_than_anybody_could_submit_is_refused() {
     assert_eq!(of((1 << 10) + 1).expect_err("a refusal").to_string(), "a journal body holds an impossible sweep");
 }
 
-/// Proves A-10 for what one request may add: cut or changed bodies are refused, and never panic.
+/// Proves A-10 for what one request may add: truncated or changed bodies are refused without a panic.
 #[test]
 fn damaged_bodies_are_refused_without_a_panic() {
     use rand_chacha::rand_core::Rng;
@@ -403,14 +405,14 @@ fn damaged_bodies_are_refused_without_a_panic() {
                 assert!(decode_entry(&damaged).is_err(), "{}", String::from_utf8_lossy(&damaged));
             } else {
                 damaged[place] = random.next_u32().to_le_bytes()[0];
-                // A changed digit may still make sense: the journal's checksum finds that, not the codec.
+                // A changed digit may still be valid: the journal's checksum detects it, not the codec.
                 drop(decode_entry(&damaged));
             }
         }
     }
 }
 
-/// Proves A-9: what was written before there was preemption reads: then nobody was stopped for another.
+/// Proves A-9: bodies from before preemption are readable: then no job was stopped for another.
 #[test]
 fn bodies_from_before_preemption_stay_readable() {
     let lines: Vec<&str> = FIXTURE_BEFORE_PREEMPTION.lines().collect();

@@ -1,4 +1,5 @@
-//! The history archive: records that left the database are read as if they were there, whatever is interrupted or damaged.
+//! Tests of the history archive: archived records are read as if they were in the database, despite
+//! interruptions and damage.
 
 use std::fs;
 
@@ -6,12 +7,14 @@ use super::super::archive::Archive;
 use super::super::{Archived, Record};
 use super::*;
 
-/// A journal that counts as nearly full, so that it keeps no record that a snapshot covers.
+/// Returns options of a journal that counts as nearly full, so that it keeps no record that a snapshot
+/// covers.
 fn pressed() -> Options {
     Options { bytes_max: gangline_base::Bytes(4_096), ..Options::default() }
 }
 
-/// A journal of the records `1` to `count` with a snapshot after each ten, archived up to the newest.
+/// Returns a journal of the records `1` to `count`, with a snapshot after every ten, archived up to the
+/// newest.
 fn archived(folder: &Path, count: u64) -> Journal {
     let (mut journal, _) = open(folder).expect("a new journal opens");
     for number in 1..=count {
@@ -24,7 +27,7 @@ fn archived(folder: &Path, count: u64) -> Journal {
     journal
 }
 
-/// Archives what a snapshot covers, and removes it from the database.
+/// Archives the records that a snapshot covers, and deletes them from the database.
 fn archive(journal: &mut Journal) {
     order(journal);
     while journal.is_tidying() {
@@ -87,7 +90,8 @@ fn what_a_start_may_need_stays_in_the_database_until_room_is_short() {
         commit(&mut journal, &bodies).expect("there is room");
         journal.write_snapshot(b"state").expect("there is room");
         journal.sync_anchor();
-        // The older snapshot of batch 3 is after 30,000 records: 20,000 of 40,000 may go, a segment at a time.
+        // The older snapshot of batch 3 is after 30,000 records: 20,000 of 40,000 may go, one segment at a
+        // time.
         assert_eq!(journal.order_archive().is_some(), batch >= 2, "batch {batch}");
     }
     let archived = journal.order_archive().expect("there is enough").carry_out().expect("there is room");
@@ -98,7 +102,8 @@ fn what_a_start_may_need_stays_in_the_database_until_room_is_short() {
     assert_eq!(journal.reader().history(Sequence(9_990), 20).map(|records| records.len()).ok(), Some(20));
 }
 
-/// Proves A-3 for the archive: a crash between any two steps leaves every record readable, and the next start goes on with it.
+/// Proves A-3 for the archive: a crash between any two steps leaves every record readable, and the next start
+/// continues.
 #[test]
 fn a_crash_between_any_two_steps_loses_no_record() {
     let original = folder();
@@ -195,7 +200,7 @@ fn a_damaged_or_missing_segment_is_named_and_keeps_no_journal_from_starting() {
         assert_eq!(history(&journal, 20, 100), numbers(21..=35));
         assert_eq!(history(&journal, 0, 10), numbers(1..=10));
     }
-    // Without a snapshot it is needed; the loss is accepted by name.
+    // Without a snapshot the archive is needed; the user accepts the loss by name.
     let snapshots = ["snapshots/000000000020.snapshot", "snapshots/000000000030.snapshot"];
     snapshots.iter().for_each(|name| fs::remove_file(folder.path().join(name)).expect("it is there"));
     let said = start(folder.path(), Options::default());
@@ -213,7 +218,7 @@ fn a_damaged_or_missing_segment_is_named_and_keeps_no_journal_from_starting() {
     assert_eq!(start(folder.path(), Options::default()), format!("records {}", numbers(1..=35).join(" ")));
 }
 
-/// Proves A-14 for the files beside the database: they know of records that it doesn't have.
+/// Proves A-14 for the files beside the database: they show that the database lacks records.
 #[test]
 fn a_database_that_was_put_back_is_told_from_its_archive_and_snapshots() {
     let folder = folder();
@@ -239,7 +244,7 @@ fn a_database_that_was_put_back_is_told_from_its_archive_and_snapshots() {
     assert_eq!(history(&journal, 0, 16), [numbers(1..=15), vec!["other 16".to_owned()]].concat());
 }
 
-/// As the files are while the writer lives, with those beside the database.
+/// Copies the files, including those beside the database, while the writer lives.
 fn crashed_copy_of_all(from: &Path) -> TempDir {
     let copy = folder();
     let names = fs::read_dir(from).expect("it is there").map(|entry| entry.expect("it is there").file_name());
@@ -285,7 +290,7 @@ fn a_snapshot_of_an_earlier_release_is_read_from_its_table() {
     assert_eq!(start(folder.path(), pressed()), "snapshot 7; records 8");
 }
 
-/// A folder `history` that was left behind, or put there by hand.
+/// A folder `history` that was left behind, or copied there by hand.
 #[test]
 fn a_segment_of_another_journal_is_put_aside_and_never_read_as_this_ones() {
     let (folder, other) = (folder(), folder());
@@ -301,7 +306,7 @@ fn a_segment_of_another_journal_is_put_aside_and_never_read_as_this_ones() {
     assert_eq!(in_database(&journal), [0; 0]);
     let own: Vec<String> = (1..=10).map(|number| format!("own {number}")).collect();
     assert_eq!(history(&journal, 0, 100), own);
-    // Put over the journal's own, it is told from it.
+    // A segment copied over the journal's own is recognised as another journal's.
     fs::copy(other.path().join(name), folder.path().join(name)).expect("it is there");
     for error in [
         journal.order_examination().carry_out().expect_err("it is another's"),

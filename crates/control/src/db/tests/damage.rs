@@ -1,11 +1,11 @@
-//! Damage on disk: what a start drops, what it refuses, and what it says.
+//! Tests of damage on disk: what a start drops, what it refuses, and which message it gives.
 
 use std::fs::{self, OpenOptions};
 
 use super::super::{Error, Options, Sequence};
 use super::*;
 
-/// Five records are written, then the database is changed by `sql`; a start must say `expected`.
+/// Writes five records, changes the database by `sql`, and checks that a start says `expected`.
 #[track_caller]
 fn check(sql: &str, expected: &str) {
     let folder = folder();
@@ -25,7 +25,7 @@ fn a_bad_last_record_is_put_aside_with_a_warning() {
         "UPDATE records SET checksum = zeroblob(16) WHERE sequence = 5",
         "UPDATE records SET checksum = x'00' WHERE sequence = 5",
     ] {
-        // Its sender was told that it is durable.
+        // The sender was told that the record is durable.
         check(sql, refused);
         let folder = folder();
         written(folder.path(), 4);
@@ -33,7 +33,7 @@ fn a_bad_last_record_is_put_aside_with_a_warning() {
         let (mut journal, _) = open(folder.path()).expect("it is sound");
         commit(&mut journal, &["5"]).expect("there is room");
         drop(journal);
-        // As after a power cut: the anchor's last word hadn't reached the disk.
+        // As after a power cut before the last anchor reached the disk.
         for (name, bytes) in ANCHOR.iter().zip(anchor) {
             fs::write(folder.path().join(name), bytes).expect("the file is ours");
         }
@@ -42,8 +42,8 @@ fn a_bad_last_record_is_put_aside_with_a_warning() {
     }
 }
 
-/// Proves A-14: what SQLite takes for a whole journal, because it ends at a damaged frame or is a copy that was put back, is
-/// told from one that has all that was committed.
+/// Proves A-14: SQLite accepts a journal that ends at a damaged frame or is a restored copy; the anchor shows
+/// that committed records are missing.
 #[test]
 fn a_journal_that_lost_its_tail_refuses_to_start_and_says_what_is_lost() {
     let folder = folder();
@@ -88,7 +88,7 @@ fn a_copy_that_was_put_back_is_told_from_the_journal_that_it_replaced() {
     fs::copy(copy.path().join("journal.sqlite"), folder.path().join("journal.sqlite")).expect("the file is ours");
     let said = start(folder.path(), Options::default());
     assert!(said.contains("it ends at record 3, but record 4 had been committed"), "{said}");
-    // Another history of the same length, and a longer one, are no better.
+    // Neither another history of the same length nor a longer one is accepted.
     let (mut other, _) = open(copy.path()).expect("a sound copy");
     commit(&mut other, &["another"]).expect("there is room");
     commit(&mut other, &["and one more"]).expect("there is room");
@@ -97,7 +97,7 @@ fn a_copy_that_was_put_back_is_told_from_the_journal_that_it_replaced() {
     let said = start(folder.path(), Options::default());
     assert!(said.contains("record 4 is another; it ends at record 5"), "{said}");
     for name in ["journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm"] {
-        // Not all of them are there.
+        // Some of these files may not exist.
         let _ = fs::remove_file(folder.path().join(name));
     }
     let said = start(folder.path(), Options::default());
@@ -106,7 +106,7 @@ fn a_copy_that_was_put_back_is_told_from_the_journal_that_it_replaced() {
     assert!(start(folder.path(), afresh).starts_with("records ; went on after record 0 "));
 }
 
-/// Proves A-14 for an anchor that went back with the journal, as it does with `cp backup/journal.* .`.
+/// Proves A-14 for an anchor that was restored with the journal, as by `cp backup/journal.* .`.
 #[test]
 fn an_anchor_that_was_put_back_with_its_journal_is_told() {
     let folder = folder();
@@ -197,6 +197,37 @@ fn a_loss_is_accepted_only_where_it_is_named() {
     assert_eq!(start(folder.path(), Options::default()), "records 1 2");
 }
 
+/// Proves A-10 for the logs that are kept when a loss is accepted.
+#[test]
+fn the_newest_logs_of_accepted_losses_are_kept_and_only_so_many() {
+    let folder = folder();
+    written(folder.path(), 5);
+    let put = |name: &str| std::fs::write(folder.path().join(name), "no frame").expect("the folder is writable");
+    (1..=11).for_each(|time| put(&format!("journal.sqlite-wal.lost-{time}")));
+    // The clock was ahead once.
+    let ahead = u128::MAX.to_string();
+    put(&format!("journal.sqlite-wal.lost-{ahead}"));
+    put("journal.sqlite-wal.lost-notes");
+    let kept = || {
+        let entries = std::fs::read_dir(folder.path()).expect("the folder is readable").flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let times = names.filter_map(|name| name.strip_prefix("journal.sqlite-wal.lost-").map(str::to_owned));
+        times.collect::<std::collections::BTreeSet<String>>()
+    };
+    let before = kept();
+    let accepting = |last: u64| Options { accept_loss_after: Some(Sequence(last)), ..Options::default() };
+    put("journal.sqlite-wal");
+    assert!(start(folder.path(), accepting(5)).contains("no loss to accept"));
+    assert_eq!(kept(), before, "nothing was lost, so no log is kept and none goes");
+    tamper(folder.path(), "UPDATE records SET body = x'00' WHERE sequence = 3");
+    put("journal.sqlite-wal");
+    assert!(start(folder.path(), accepting(2)).contains("went on after record 2"));
+    let after = kept();
+    let are_kept = (4..=11).all(|time: u32| after.contains(&time.to_string()));
+    assert!(are_kept && after.contains(&ahead) && after.contains("notes"), "{after:?}");
+    assert_eq!(after.len(), 11, "nine old logs, the new one, and a file that isn't one: {after:?}");
+}
+
 #[test]
 fn a_corrupt_snapshot_falls_back_to_the_one_before_and_then_to_the_whole_journal() {
     let folder = folder();
@@ -283,7 +314,7 @@ fn a_log_cut_anywhere_leaves_whole_batches() {
         let copy = crashed_copy(folder.path());
         let log = OpenOptions::new().write(true).open(copy.path().join("journal.sqlite-wal")).expect("it was copied");
         log.set_len(length * cut / 50).expect("the file is ours");
-        // With the anchor, the loss would be told and refused.
+        // With the anchor, a start would report the loss and refuse.
         remove_anchor(copy.path());
         let (_, recovered) = open(copy.path()).expect("a torn log is no damage");
         assert_eq!(recovered.records.len() % 3, 0, "a batch came back in part");

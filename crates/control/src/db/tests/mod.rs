@@ -1,4 +1,4 @@
-//! The journal's promises, tried on real files: what was committed comes back, and damage is found, named and survived.
+//! Tests of the journal on real files: committed records come back, and damage is found, named and survived.
 
 mod archive;
 mod damage;
@@ -35,7 +35,7 @@ fn commit(journal: &mut Journal, bodies: &[&str]) -> Result<Sequence, Error> {
     journal.commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) }).map(|info| info.last)
 }
 
-/// A closed journal of the records `1` to `count`, each committed on its own.
+/// Writes a journal of the records `1` to `count`, each committed on its own, and closes it.
 fn written(folder: &Path, count: u64) {
     let (mut journal, _) = open(folder).expect("a new journal opens");
     for number in 1..=count {
@@ -48,7 +48,7 @@ fn bodies(recovered: &Recovered) -> String {
     bodies.join(" ")
 }
 
-/// What a start says: the snapshot, the records, the warnings; or the refusal with its code.
+/// Returns a start's snapshot, records and warnings as text, or its refusal with the code.
 fn start(folder: &Path, options: Options) -> String {
     match Journal::open(folder, options) {
         Err(error) => format!("{} {error}", error.code()),
@@ -81,14 +81,14 @@ fn remove_anchor(folder: &Path) {
     ANCHOR.iter().for_each(|name| fs::remove_file(folder.join(name)).expect("there is an anchor"));
 }
 
-/// The database of a journal that nobody holds.
+/// Copies the database of a journal that nobody holds.
 fn crashed_copy_of_closed(from: &Path) -> TempDir {
     let copy = folder();
     fs::copy(from.join("journal.sqlite"), copy.path().join("journal.sqlite")).expect("the file is there");
     copy
 }
 
-/// What a crash leaves behind: the files as they are while the writer lives.
+/// Copies the files while the writer lives, as a crash leaves them.
 fn crashed_copy(from: &Path) -> TempDir {
     let copy = folder();
     for name in ["journal.sqlite", "journal.sqlite-wal", ANCHOR[0], ANCHOR[1]] {

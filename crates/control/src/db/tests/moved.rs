@@ -1,9 +1,9 @@
-//! A journal in a folder of its own, when it or its data folder is moved.
+//! Tests of a journal in a folder of its own, when it or its data folder is moved.
 
 use super::*;
 use crate::db::{journal_folder, place_journal};
 
-/// A data folder with jobs whose journal is in this folder, which has one.
+/// Makes a data folder with jobs, whose journal is in the given folder.
 fn placed(data: &Path, journal: &Path) {
     place_journal(data, journal).expect("it is new");
     written(journal, 2);
@@ -21,7 +21,7 @@ fn one_within_the_data_folder_moves_with_it() {
     assert_eq!(start(&after.join("journal"), Options::default()), "records 1 2");
 }
 
-/// Proves A-14 where the journal is not where it was: no second one is made in its place.
+/// Proves A-14 for a journal that isn't in its place: no second journal is made there.
 #[test]
 fn one_that_is_gone_is_never_begun_anew_and_found_again_once_somebody_says_where_it_is() {
     let root = folder();

@@ -1,11 +1,12 @@
-//! The database's file gives back what nothing uses, beside commits and however the process ends.
+//! Tests of shrinking: the database file returns free pages, concurrently with commits and however the
+//! process ends.
 
 use std::fs;
 
 use super::*;
 use crate::db::Reader;
 
-/// Rows of some size in a table that nothing else is in here.
+/// Fills an otherwise unused table with rows.
 fn fill(journal: &mut Journal, megabytes: u32) {
     for _ in 0..megabytes {
         let mut add = |transaction: &rusqlite::Transaction<'_>| {

@@ -1,4 +1,4 @@
-//! Commits, snapshots, limits, the lock, and what holds after a failure.
+//! Tests of commits, snapshots, limits, the lock, and the state after a failure.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use gangline_base::{Bytes, JobId};
 use super::super::{Batch, Entry, Error, Limits, Options, Sequence};
 use super::*;
 
-/// Proves A-3 for the journal's part: numbers, times, bodies and order are those of the commits.
+/// Proves A-3 for the journal: numbers, times, bodies and order are those of the commits.
 #[test]
 fn committed_records_come_back_in_order_after_a_crash() {
     let folder = folder();
@@ -108,7 +108,7 @@ fn records_over_the_limit_are_refused() {
     assert_eq!(commit(&mut journal, &["a"]).map_err(|error| error.code()), Err("G0207"));
 }
 
-/// What a start reads depends on the records since the last snapshot, not on the history.
+/// The cost of a start depends on the records since the last snapshot, not on the history.
 #[test]
 fn a_start_reads_only_what_came_after_the_snapshot() {
     let folder = folder();

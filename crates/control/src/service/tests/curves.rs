@@ -1,19 +1,19 @@
-//! Curves of jobs that have ended are packed, and nobody who reads them notices.
+//! Curves of ended jobs are packed, and readers see no difference.
 
 use std::time::Duration;
 
+use gangline_api::Series;
 use gangline_base::JobId;
 use gangline_execution::protocol::Outcome;
+use gangline_specs::config::Retention;
 use rusqlite::Connection;
 
 use super::retention::{clean, later, pack_curves, samples, store_curve, succeed};
 use super::{Supervisor, World, spec};
-use crate::config::Retention;
 use crate::model::{Repair, blocks_from, read_losses, read_series, read_stored, repair};
 use crate::rebuild::rebuild;
-use crate::wire::Series;
 
-/// What is kept for ever but for points of curves.
+/// Keeps everything for ever except the points of curves.
 const KEEPING: Retention = Retention { logs: None, failed_logs: None, jobs: None, ..Retention::DEFAULT };
 
 fn series(world: &mut World, job: JobId, points_max: u32) -> Series {
@@ -24,7 +24,7 @@ fn series(world: &mut World, job: JobId, points_max: u32) -> Series {
     world.actor().reader.read(read).expect("readable")
 }
 
-/// The blocks of a job, and the samples in them.
+/// Returns the number of a job's packed blocks, and of the samples in them.
 fn packed(world: &World, job: JobId) -> (u64, u64) {
     let sql = "SELECT count(*), coalesce(sum(points), 0) FROM curves WHERE job = ?1";
     let read =
@@ -167,7 +167,7 @@ fn packed_samples_go_with_the_records_and_come_through_a_rebuild() {
     assert!(packed(&world, last).1 > 0, "the newest record stays, and its curve");
 }
 
-/// What follows where a loss of records was accepted: the job is live again, and its supervisor goes on with its samples.
+/// Tests an accepted loss of records: the job is live again, and its supervisor goes on with its samples.
 #[test]
 fn an_attempt_that_goes_on_again_has_each_sample_once() {
     let mut world = World::new(&[("n1", 1)]);
@@ -184,7 +184,7 @@ fn an_attempt_that_goes_on_again_has_each_sample_once() {
     transaction.commit().expect("it is ours");
     world.open().expect("the folder opens again");
     assert_eq!((samples(&mut world, job).0, packed(&world, job)), (300, (0, 0)));
-    // What was packed in between, and came again.
+    // These samples were packed in the meantime and are reported again.
     pack_curves(&mut world, None).expect("nothing stops it");
     store_curve(&mut world, job, 350);
     let drawn = series(&mut world, job, 500);

@@ -1,7 +1,8 @@
-//! A disk that is full, and a journal whose last record is torn.
+//! A full disk, and a journal whose last record is torn.
 
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_base::{Bytes, JobId, JobSpec};
 use gangline_execution::protocol::{FaultCause, Outcome};
 use gangline_orchestration::NodeStatus;
@@ -12,18 +13,17 @@ use super::super::Error;
 use super::super::handle::{DrainWish, Request};
 use super::{Supervisor, World, fault, spec};
 use crate::db;
-use crate::wire::JobState;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A job that takes much room in the journal.
+/// Returns a job that takes much room in the journal.
 fn bulky() -> JobSpec {
     let mut job = spec("bulky", 1, 1);
     job.program.envs.insert("DATA".to_owned(), "x".repeat(50_000));
     job
 }
 
-/// Proves: a full disk stops changes, says so, and hurts no running job.
+/// Proves: a full disk stops changes, is reported, and hurts no running job.
 #[test]
 fn a_full_disk_stops_changes_and_hurts_no_running_job() {
     let mut world = World::new(&[("n1", 1)]);
@@ -58,8 +58,8 @@ fn a_full_disk_stops_changes_and_hurts_no_running_job() {
     }
 }
 
-/// Proves A-7 for healing: the state is what is durable, nothing that was answered with a failure is in it, and a gang that the
-/// launching thread still had is launched once.
+/// Proves A-7 for healing: the new state is the durable one, without anything that was answered with a
+/// failure, and a gang that the launching thread still had is launched once.
 #[test]
 fn a_journal_that_can_be_written_again_goes_on_with_what_is_durable() {
     let mut world = World::new(&[("n1", 2)]);
@@ -115,7 +115,8 @@ fn the_report_in_the_failing_commit_is_answered_without_a_promise() {
     }
 }
 
-/// Proves A-7: an end that didn't become durable is not acknowledged, or its supervisor would leave and it would be lost.
+/// Proves A-7: an end that didn't become durable is not acknowledged; otherwise its supervisor would leave
+/// and the end would be lost.
 #[test]
 fn an_end_in_the_failing_commit_is_not_acknowledged() {
     let mut world = World::new(&[("n1", 1)]);
@@ -139,7 +140,7 @@ fn an_end_in_the_failing_commit_is_not_acknowledged() {
     assert_eq!(world.actor().engine.next_job_id(), JobId(job.0 + 1), "the others were never promised");
 }
 
-/// A life of one job, up to a number of steps: submitted, placed, running, failed, running again, ended.
+/// Plays one job's life, up to a number of steps: submitted, placed, running, failed, running again, ended.
 fn live(world: &mut World, steps: usize) -> JobId {
     let job = world.submit(spec("a", 1, 1));
     let now = world.now;
@@ -163,8 +164,8 @@ fn live(world: &mut World, steps: usize) -> JobId {
     job
 }
 
-/// Proves for a torn last record: whatever it was, the read models follow the journal back, the decision is made
-/// again, and nothing is booked twice.
+/// Proves for a torn last record: whichever record it was, the read models follow the journal
+/// back, the decision is made again, and nothing is booked twice.
 #[test]
 fn a_torn_last_record_of_any_kind_is_survived() {
     for steps in 0..=5 {
@@ -187,7 +188,7 @@ fn a_torn_last_record_of_any_kind_is_survived() {
     }
 }
 
-/// As a disk does that holds neither the last record nor the anchor written after it.
+/// Removes the last record and the anchor written after it, as a disk does that lost both.
 pub(super) fn tear(world: &World) {
     for name in ["journal.anchor", "high-water"] {
         std::fs::remove_file(world.folder.path().join(name)).expect("there is an anchor");
@@ -197,7 +198,7 @@ pub(super) fn tear(world: &World) {
     assert_eq!(connection.execute(sql, []).expect("the statement is sound"), 1);
 }
 
-/// Whatever the job's state after the loss, it goes on to its end.
+/// Brings the job to its end, whatever its state after the loss.
 fn finish(world: &mut World, job: JobId) {
     world.pass(SECOND);
     let now = world.now;

@@ -1,19 +1,19 @@
-//! How attempts end, and what is booked then.
+//! Ends of attempts, and what is booked for them.
 
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_base::{Bucket, GpuSeconds, JobId, Money};
 use gangline_execution::protocol::{FaultCause, Outcome};
 
 use super::super::Error;
 use super::world::node;
 use super::{BUSY, Supervisor, World, fault, spec};
-use crate::wire::JobState;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NANOS: u64 = 1_000_000_000;
 
-/// A job on one node whose ranks run.
+/// Submits a job on one node and starts its ranks.
 fn running(world: &mut World, job: gangline_base::JobSpec) -> (JobId, Supervisor) {
     let job = world.submit(job);
     let now = world.now;

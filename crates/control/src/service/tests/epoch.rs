@@ -1,20 +1,21 @@
-//! Ids, attempts and folders are used once, whatever happened to the journal; a copy of a data folder adopts nothing.
+//! Ids, attempts and folders are used once, whatever happened to the journal; a copied data folder adopts
+//! no jobs.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use gangline_api::JobState;
 use gangline_base::JobId;
 use gangline_execution::protocol::{Outcome, Report, SupervisorSpec};
 
 use super::super::StartError;
 use super::{Supervisor, World, spec};
 use crate::db;
-use crate::wire::JobState;
 
 const DATABASE: [&str; 2] = ["journal.sqlite", "journal.sqlite-wal"];
 
-/// The share's folder as a supervisor leaves it.
+/// Writes the files that a supervisor leaves in its share's folder.
 fn supervised(spec: &SupervisorSpec) {
     fs::create_dir_all(&spec.folder).expect("the folder is writable");
     fs::write(spec.folder.join("spec.json"), serde_json::to_vec(spec).expect("it is JSON")).expect("there is room");
@@ -33,7 +34,7 @@ fn copied(from: &Path, to: &Path) {
     }
 }
 
-/// Proves A-14: somebody copies an older database over the newer one by hand.
+/// Proves A-14: an older database, copied by hand over the newer one, leads to no reuse.
 #[test]
 fn after_the_journal_went_back_nothing_is_used_twice() {
     let mut world = World::new(&[("n1", 1)]);
@@ -42,7 +43,7 @@ fn after_the_journal_went_back_nothing_is_used_twice() {
     run_to_its_end(&mut world, &specs[0]);
     let waiting = world.submit(spec("waiting", 1, 1));
     let backup = tempfile::tempdir().expect("a folder");
-    // Placed, but not yet said to run.
+    // The gang is placed but not reported as running.
     copied(world.folder.path(), backup.path());
     let lost = world.launch().remove(0);
     run_to_its_end(&mut world, &lost);
@@ -103,7 +104,7 @@ fn attempts_of_two_starts_have_different_tokens_and_epochs() {
     assert!(again.is_empty() || again[0].epoch == first.epoch, "an attempt keeps the epoch that it was placed in");
 }
 
-/// Proves A-14: a copy starts as a copy, adopts nothing, touches nothing of the original, and says so.
+/// Proves A-14: a copy starts as a copy, adopts nothing, touches nothing of the original, and reports that.
 #[test]
 fn a_copy_of_a_data_folder_leaves_the_jobs_to_the_original() {
     let mut world = World::new(&[("n1", 1)]);
@@ -125,7 +126,7 @@ fn a_copy_of_a_data_folder_leaves_the_jobs_to_the_original() {
     for job in [running, waiting] {
         let shown = copy.show(job);
         assert_eq!(shown.state, JobState::Cancelled);
-        let says = |line: &crate::wire::HistoryLine| line.text.contains("of which this data folder is a copy");
+        let says = |line: &gangline_api::HistoryLine| line.text.contains("of which this data folder is a copy");
         assert!(shown.history.iter().any(says), "{:?}", shown.history);
     }
     assert!(copy.machines.killed.lock().expect("nobody panicked").is_empty());

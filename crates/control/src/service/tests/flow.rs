@@ -1,14 +1,14 @@
-//! Submit, place, launch, report.
+//! The path of a job: submit, place, launch, report.
 
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_base::{AttemptNumber, Epoch, JobId};
 use gangline_execution::protocol::{Notice, Outcome, Rendezvous};
 
 use super::super::Error;
 use super::super::handle::Request;
 use super::{Supervisor, World, spec};
-use crate::wire::JobState;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -121,7 +121,7 @@ fn a_report_that_an_end_has_overtaken_does_not_undo_it() {
     assert_eq!((shown.attempts[0].shares[0].state.as_str(), shown.state), ("ended", JobState::Starting));
 }
 
-/// Proves the half of A-3 that a supervisor relies on: what is acknowledged is on disk.
+/// Proves the half of A-3 that a supervisor relies on: acknowledged samples are on disk.
 #[test]
 fn samples_are_acknowledged_once_they_are_durable_and_stored_once() {
     let mut world = World::new(&[("n1", 1)]);
@@ -216,7 +216,7 @@ fn a_checkpoint_reaches_the_engine_once() {
     assert_eq!(world.show(job).checkpoints.last_step, Some(10));
 }
 
-/// A notice drains a node for everybody: it counts only where supervisors were told to look for one.
+/// A notice drains the node for every job, so it counts only where supervisors were told to look for one.
 #[test]
 fn a_notice_that_nobody_was_told_to_look_for_drains_no_node() {
     for (source, status) in [(None, "ready"), (Some("aws".to_owned()), "draining")] {

@@ -1,18 +1,18 @@
-//! What is kept of attempts that are over.
+//! The stored form of attempts that are over.
 
 use std::path::Path;
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_base::JobId;
 use gangline_execution::protocol::{FaultCause, Outcome};
 
 use super::{Supervisor, World, fault, spec};
-use crate::model::{JobRecord, Texts, to_wire};
-use crate::wire::JobState;
+use crate::model::{JobRecord, Texts, to_api};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A job keeps many attempts, and each of its documents is written again with every report.
+/// A job keeps many attempts, and its documents are rewritten with every report, so they must be small.
 #[test]
 fn an_attempt_that_is_over_is_shown_as_before_and_kept_in_few_bytes() {
     let mut world = World::new(&[("n1", 8), ("n2", 8)]);
@@ -46,13 +46,13 @@ fn an_attempt_that_is_over_is_shown_as_before_and_kept_in_few_bytes() {
         document["attempts"][0]["shares"].to_string().len()
     });
     assert!(short * 3 < long, "{short} bytes of {long}");
-    // A document that an earlier release wrote is shown alike.
+    // A document of an earlier release is shown in the same way.
     let old: JobRecord = serde_json::from_str(&before.1).expect("it is one");
-    let show = to_wire(Path::new("/data"), &old, &[], Texts::Whole);
+    let show = to_api(Path::new("/data"), &old, &[], Texts::Whole);
     assert_eq!(show.attempts[0].shares, before.0.shares);
     world.crash_and_restart();
     assert_eq!(world.show(job).attempts[0], after.0.attempts[0]);
-    // What is shown of a recovery rests on both attempts.
+    // The view of a recovery needs both attempts.
     let mut gang: Vec<Supervisor> = specs.iter().map(|spec| Supervisor::new(spec, world.now)).collect();
     for supervisor in &mut gang {
         let now = world.now;

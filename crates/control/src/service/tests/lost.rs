@@ -1,14 +1,14 @@
-//! Supervisors that are silent, gone, or never came.
+//! Supervisors that are silent, gone, or were never started.
 
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_execution::launcher::FINAL_REPORT_FILE;
 use gangline_execution::protocol::{NodeFinding, Outcome, PROTOCOL_VERSION, Report};
 use gangline_orchestration::HealthPolicy;
 
 use super::{Supervisor, World, spec};
 use crate::service::handle::DrainWish;
-use crate::wire::JobState;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -26,7 +26,7 @@ fn running(world: &mut World) -> (gangline_base::JobId, Supervisor) {
     (job, supervisor)
 }
 
-/// Proves A-13: silence of a supervisor that lives is no fault.
+/// Proves A-13: the silence of a supervisor that is alive is no fault.
 #[test]
 fn a_silent_supervisor_that_lives_keeps_its_devices() {
     let mut world = World::new(&[("n1", 1)]);
@@ -89,8 +89,8 @@ fn a_left_report_of_another_attempt_or_without_an_end_does_not_count() {
     }
 }
 
-/// Proves the fencing half of: an orphan that doesn't stop by itself is killed before its devices are used
-/// again.
+/// Proves the fencing half of: an orphan that doesn't stop by itself is killed before its
+/// devices are reused.
 #[test]
 fn a_stuck_supervisor_is_killed_before_its_devices_are_given_away() {
     let mut world = World::new(&[("n1", 1)]);
@@ -106,7 +106,7 @@ fn a_stuck_supervisor_is_killed_before_its_devices_are_given_away() {
     assert_eq!(world.show(job).attempts.len(), 2);
 }
 
-/// Proves A-13 where it is the control plane that was away.
+/// Proves A-13 where the control plane itself was suspended.
 #[test]
 fn a_machine_that_slept_or_whose_clock_was_set_kills_nobody() {
     let mut world = World::new(&[("n1", 1)]);
@@ -161,7 +161,7 @@ fn a_failed_launch_is_a_fault_that_says_why() {
     assert_eq!(world.show(job), before, "a failure of an attempt that is over says nothing about the next");
 }
 
-/// Proves A-13: a check that finds a fault hurts no job that runs.
+/// Proves A-13: a check that finds a fault hurts no running job.
 #[test]
 fn a_node_with_a_fault_is_suspect_once_and_its_job_goes_on() {
     let mut world = World::new(&[("n1", 1), ("n2", 1), ("n3", 1), ("n4", 1)]);

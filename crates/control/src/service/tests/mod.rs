@@ -1,5 +1,5 @@
-//! The service's promises, tried on a real journal with a launcher that only remembers and a clock that stands until it is
-//! moved. Turns are taken by hand, so that nothing depends on threads.
+//! Tests of the service's promises, on a real journal, with a launcher that only records its calls and a
+//! clock that moves only when told. Turns are taken by hand, so that nothing depends on threads.
 
 mod curves;
 mod disk;

@@ -1,5 +1,6 @@
-//! Changes with a key: made once, answered alike.
+//! Changes with an idempotency key: made once, answered alike.
 
+use gangline_api as api;
 use gangline_base::Submitter;
 use tokio::sync::oneshot;
 
@@ -8,14 +9,13 @@ use super::super::handle::{Reply, Request};
 use super::disk::tear;
 use super::{World, spec};
 use crate::model::RequestKey;
-use crate::wire;
 
-/// A key for what `asked` stands for.
+/// Returns a key for a request with the content `asked`.
 fn key(key: &str, asked: &str) -> RequestKey {
     RequestKey { user: "ada".to_owned(), key: key.to_owned(), request: blake3::hash(asked.as_bytes()) }
 }
 
-fn submit(name: &str, key: RequestKey, reply: Reply<wire::Answer>) -> Request {
+fn submit(name: &str, key: RequestKey, reply: Reply<api::Answer>) -> Request {
     Request::Keyed { key, request: Box::new(Request::Submit { spec: Box::new(spec(name, 1, 1)), reply }) }
 }
 
@@ -23,7 +23,7 @@ fn jobs(world: &mut World) -> u64 {
     world.actor().engine.next_job_id().0 - 1
 }
 
-/// Proves A-3 for keyed answers: they survive a crash with the change that they answer.
+/// Proves A-3 for keyed answers: they survive a crash together with their change.
 #[test]
 fn a_change_with_a_key_is_made_once_across_a_crash() {
     let mut world = World::new(&[("n1", 1)]);
@@ -54,7 +54,7 @@ fn two_requests_with_a_key_in_one_batch_make_one_change() {
     assert_eq!(answers[2], Err(Error::KeyReused("k".to_owned())));
 }
 
-/// A change that finds nothing to do is an answer as well, and as durable.
+/// A change that finds nothing to do is also an answer, and equally durable.
 #[test]
 fn an_answer_that_changed_nothing_is_kept_and_a_refusal_is_not() {
     let mut world = World::new(&[("n1", 1)]);
@@ -75,7 +75,7 @@ fn an_answer_that_changed_nothing_is_kept_and_a_refusal_is_not() {
     world.ask(|reply| submit("b", key("huge", "b"), reply)).expect("the refused request left its key free");
 }
 
-/// Proves A-3 for keys when the journal lost its last record: the answer to a change that is lost is lost as well.
+/// Proves A-3 for keys when the journal lost its last record: the answer to a lost change is lost as well.
 #[test]
 fn the_answer_to_a_change_that_was_put_aside_is_forgotten() {
     let mut world = World::new(&[("n1", 1)]);

@@ -1,7 +1,9 @@
-//! One bit of the database file is another, anywhere: nothing is silently different, and what isn't the journal itself is made again.
+//! A flipped bit anywhere in the database file: nothing is silently different, and everything but the journal
+//! itself is rebuilt.
 
 use std::collections::BTreeMap;
 
+use gangline_api::{self as api, JobState};
 use gangline_base::JobId;
 use gangline_execution::protocol::Outcome;
 use rand_chacha::ChaCha8Rng;
@@ -15,15 +17,14 @@ use crate::db;
 use crate::history;
 use crate::model::{Booked, Listing, read_jobs, read_jobs_singly};
 use crate::rebuild::rebuild;
-use crate::wire::{self, JobState};
 
-/// Bits flipped, each in a copy of its own. More by the environment of whoever runs this.
+/// The number of bits flipped, each in a copy of its own.
 const FLIPS: usize = 60;
 const PAGE_BYTES: usize = 4_096;
-/// Jobs that have ended.
+/// The number of ended jobs.
 const JOBS: u64 = 40;
 
-/// Jobs that have ended, some samples and an answer, all in the database file.
+/// Returns a world with ended jobs, some samples and an answer, all in the database file.
 fn world() -> World {
     let mut world = World::new(&[("n1", 1)]);
     for number in 0..JOBS {
@@ -39,7 +40,7 @@ fn world() -> World {
     world
 }
 
-type Shown = BTreeMap<JobId, (wire::Job, Vec<Booked>)>;
+type Shown = BTreeMap<JobId, (api::Job, Vec<Booked>)>;
 
 fn listing(world: &mut World) -> Result<Listing, db::Error> {
     let reader = world.actor().journal.reader();
@@ -50,17 +51,17 @@ fn listing(world: &mut World) -> Result<Listing, db::Error> {
     }
 }
 
-/// What is shown of each job, and which are told as damaged.
+/// Returns the visible state of each job, and the jobs reported as damaged.
 fn shown(world: &mut World) -> Result<(Shown, Vec<JobId>), db::Error> {
     let Listing { jobs, damaged, .. } = listing(world)?;
-    let to_wire = |(record, booked): (crate::model::JobRecord, Vec<Booked>)| {
-        let shown = crate::model::to_wire("/data".as_ref(), &record, &booked, crate::model::Texts::Whole);
+    let to_api = |(record, booked): (crate::model::JobRecord, Vec<Booked>)| {
+        let shown = crate::model::to_api("/data".as_ref(), &record, &booked, crate::model::Texts::Whole);
         (record.id, (shown, booked))
     };
-    Ok((jobs.into_iter().map(to_wire).collect(), damaged))
+    Ok((jobs.into_iter().map(to_api).collect(), damaged))
 }
 
-/// Without what only a record has: its ranks at the end, and notes of the moment.
+/// Drops what only a record has: the ranks at its end, and notes of the moment.
 fn lasting(shown: &Shown) -> Shown {
     let mut shown = shown.clone();
     for (job, _) in shown.values_mut() {
@@ -70,7 +71,7 @@ fn lasting(shown: &Shown) -> Shown {
     shown
 }
 
-/// What a start on a damaged folder came to.
+/// The outcome of a start on a damaged folder.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Started {
     Refused,
@@ -138,7 +139,7 @@ fn a_flipped_bit_anywhere_is_refused_or_told_and_made_good_from_the_journal() {
             Started::Told => told += 1,
         }
         world.crash();
-        // As it was before the start, which may have written.
+        // The copy is of the state before the start, which may have written.
         let mut world = sound.copy();
         std::fs::write(world.folder.path().join("journal.sqlite"), &flipped).expect("the file is ours");
         match rebuild(world.folder.path(), false) {

@@ -1,21 +1,21 @@
-//! What a job's owner keeps stays, and checkpoints go only where somebody asked for that.
+//! Data that a job's owner keeps is never removed, and checkpoints are removed only on request.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_base::{Bytes, JobId, JobSpec, Pin, Step};
 use gangline_execution::protocol::Outcome;
+use gangline_specs::config::Retention;
 use gangline_storage::{DataType, Options, Store, Tensor};
 
 use super::retention::{attempt, clean, later, samples, store_curve, sweep_with};
 use super::{World, spec};
-use crate::config::Retention;
 use crate::retention::preview;
-use crate::wire::JobState;
 
 const DAY: Duration = Duration::from_hours(24);
-/// Everything goes after a while, checkpoints included.
+/// Removes everything after a while, checkpoints included.
 const ALL: Retention =
     Retention { checkpoints: Some(DAY.saturating_mul(60)), logs_max: Some(Bytes(1)), ..Retention::DEFAULT };
 
@@ -88,7 +88,7 @@ fn checkpoints_stay_unless_the_configuration_says_otherwise_and_the_newest_good_
     let (own, bad) = (folder(&world, "own"), folder(&world, "bad"));
     save(&own, &[1, 2, 3]);
     save(&bad, &[1, 2, 3]);
-    // The newest is damaged: the one before is the newest good one.
+    // The newest is damaged, so the one before it is the newest good one.
     let shard =
         std::fs::read_dir(bad.join("step-0000000003")).expect("it is there").flatten().map(|entry| entry.path());
     let shard = shard.into_iter().find(|path| path.extension().is_some_and(|found| found == "safetensors"));

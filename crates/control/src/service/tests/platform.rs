@@ -1,8 +1,9 @@
-//! What is wrong on the platform's own side: no job's fault.
+//! Problems on the platform's own side, which are no job's fault.
 
 use std::io;
 use std::time::Duration;
 
+use gangline_api::{Health, JobState};
 use gangline_execution::launcher::{LaunchError, Presence};
 use gangline_execution::protocol::Outcome;
 use gangline_orchestration::HealthPolicy;
@@ -10,7 +11,6 @@ use gangline_orchestration::HealthPolicy;
 use super::{Supervisor, World, spec};
 use crate::service::handle::Request;
 use crate::service::launch::LaunchOutcome;
-use crate::wire::{Health, JobState};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -31,7 +31,7 @@ fn out_of_files() -> LaunchOutcome {
     Err(LaunchError::Start { program: "gangline".into(), source }).into()
 }
 
-/// Proves A-13 for jobs that wait to be started: the control plane's own want costs them nothing.
+/// Proves A-13 for jobs that wait to be started: a lack on the control plane's side costs them nothing.
 #[test]
 fn a_launch_that_the_platform_has_no_means_for_is_tried_again_later_and_later() {
     let mut world = World::new(&[("n1", 1)]);
@@ -168,7 +168,7 @@ fn work_of_which_a_rank_failed_or_has_no_record_is_done_again() {
     }
 }
 
-/// Proves A-5 for what doesn't die: its devices are held, and everybody is told why.
+/// Proves A-5 for processes that can't be killed: their devices stay held, and the reason is reported.
 #[test]
 fn what_a_lost_supervisor_left_and_cannot_be_killed_keeps_its_devices_and_is_told() {
     let mut world = World::new(&[("n1", 1), ("n2", 1), ("n3", 1), ("n4", 1)]);
@@ -190,7 +190,8 @@ fn what_a_lost_supervisor_left_and_cannot_be_killed_keeps_its_devices_and_is_tol
     assert_eq!((world.show(job).attempts.len(), world.show(job).faults), (2, 1));
 }
 
-/// Proves A-13 where a file system hangs, or somebody made a trap: what stands in the way of a final report isn't waited for.
+/// Proves A-13 where a file system hangs or somebody set a trap: nothing in place of a final report is waited
+/// for.
 #[test]
 fn a_fifo_in_place_of_the_final_report_is_not_waited_for() {
     let mut world = World::new(&[("n1", 1)]);

@@ -1,4 +1,4 @@
-//! Random histories with crashes: whatever happens, nothing is lost, repeated or booked twice.
+//! Random histories with crashes: nothing is lost, repeated or booked twice.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::super::DrainWish;
 use super::{Supervisor, World, fault, spec};
 
-/// Histories tried.
+/// The number of histories tried.
 const SEEDS: u64 = 24;
-/// Things that happen in each.
+/// The number of steps in each history.
 const STEPS: usize = 80;
-/// Steps more in which no supervisor lingers and nothing new comes, so that every job ends.
+/// The most further steps, in which supervisors don't linger and no job is submitted, so that every job ends.
 const LAST_STEPS_MAX: usize = 400;
 
 pub(super) struct Chaos {
@@ -57,7 +57,7 @@ impl Chaos {
             }
             2 => {
                 let job = JobId(1 + u64::from(self.below(10)));
-                // It may have ended or never been; then it is refused.
+                // The job may have ended or never existed; then the request is refused.
                 let _ = self.world.cancel(job);
             }
             3 => {
@@ -79,13 +79,14 @@ impl Chaos {
             }
             _ => self.supervise(5, 4),
         }
-        // A gang may be placed and the control plane crash before the launch.
+        // The control plane may crash between a placement and its launch.
         if self.below(3) > 0 {
             self.launch();
         }
     }
 
-    /// One supervisor makes a move and reports it, one time in `ends` its last, with one of so many `outcomes`.
+    /// Lets one supervisor make a move and report it. With odds of 1 in `ends` the move is its end, with one
+    /// of `outcomes` outcomes.
     fn supervise(&mut self, ends: u32, outcomes: u32) {
         let count = u32::try_from(self.supervisors.len()).expect("few");
         if count == 0 {
@@ -123,7 +124,7 @@ impl Chaos {
         assert_eq!(self.world.actor().journal.poison(), None);
     }
 
-    /// Every attempt of every job is booked once and sums.
+    /// Checks that every attempt of every job is booked once and that its buckets sum up.
     fn check_books(&mut self) {
         for job in self.jobs.clone() {
             let (shown, booked) = self.world.stored(job).expect("a job that was promised is there");

@@ -1,4 +1,4 @@
-//! Read models made again from the journal are those that were stored.
+//! Read models rebuilt from the journal equal those that were stored.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::random::Chaos;
 use super::{Supervisor, World, fault, spec};
 use crate::rebuild::{Outcome as Rebuilt, rebuild, rebuild_from_history};
 
-/// Histories tried.
+/// The number of histories tried.
 const SEEDS: u64 = 12;
-/// Things that happen in each.
+/// The number of steps in each history.
 const STEPS: usize = 80;
 
 fn database(world: &World) -> Connection {
@@ -27,7 +27,7 @@ fn forget_snapshots(world: &World) {
     std::fs::remove_dir_all(world.folder.path().join(crate::db::SNAPSHOTS)).expect("they are there");
 }
 
-/// Every row of the ledger, and of each job what the journal says of it.
+/// Returns every row of the ledger, and the journal-derived part of every job.
 fn rows(world: &World) -> (Vec<String>, Vec<String>) {
     let connection = database(world);
     let read = |sql: &str| {
@@ -53,7 +53,7 @@ fn read_models_made_again_from_random_histories_are_those_that_were_stored() {
     for seed in 0..SEEDS {
         let mut chaos = Chaos::new(1_000 + seed);
         (0..STEPS).for_each(|_| chaos.step());
-        // Reports' rows may wait for a moment.
+        // Rows of reports may wait a moment for their commit.
         chaos.world.pass(Duration::from_secs(1));
         chaos.world.stop();
         let found = check(&chaos.world);
@@ -75,7 +75,7 @@ fn read_models_made_again_from_random_histories_are_those_that_were_stored() {
     }
 }
 
-/// Times aren't whole milliseconds in life, and the journal has durations in these.
+/// Real times aren't whole milliseconds, but the journal stores durations in milliseconds.
 #[test]
 fn a_wait_that_was_rounded_in_words_is_no_difference() {
     let mut world = World::new(&[("n1", 1)]);
@@ -88,7 +88,8 @@ fn a_wait_that_was_rounded_in_words_is_no_difference() {
     assert_eq!(check(&world).differences, Vec::<String>::new());
 }
 
-/// One job that failed once and succeeded then, with a checkpoint and figures; and one that waits.
+/// Returns a world with one job that failed once and then succeeded, with a checkpoint and samples, and one
+/// job that waits.
 fn world() -> World {
     let mut world = World::new(&[("n1", 1)]);
     world.submit(spec("first", 1, 1));
@@ -138,7 +139,8 @@ fn a_lost_row_comes_back_with_its_figures() {
     assert_eq!(world.curve(JobId(1)).len(), 2, "samples are kept");
 }
 
-/// Proves A-8 where the journal is an earlier release's: what it doesn't know is kept, and never made up.
+/// Proves A-8 for the journal of an earlier release: what that journal doesn't contain is kept, and never
+/// invented.
 #[test]
 fn what_an_earlier_release_ended_is_kept_and_its_loss_is_told() {
     let mut world = world();
@@ -168,7 +170,7 @@ fn what_an_earlier_release_ended_is_kept_and_its_loss_is_told() {
     assert!(world.show(JobId(1)).history.iter().any(|line| line.text.starts_with("part of what it cost is lost")));
 }
 
-/// Takes out of the journal what this release adds, and chains the rest anew.
+/// Removes from the journal what this release adds, and chains the rest again.
 fn without_closed(world: &World) {
     let folder = world.folder.path();
     let records = crate::db::Reader::open(folder).and_then(|reader| reader.history(crate::db::Sequence::ZERO, 10_000));
@@ -188,7 +190,8 @@ fn without_closed(world: &World) {
     journal.commit(batch).expect("the disk takes it");
 }
 
-/// Where a record is damaged, what follows from a later state on is made again, and the rest stays as it is.
+/// With a damaged record, everything that follows from a later snapshot is rebuilt, and the rest stays as it
+/// is.
 #[test]
 fn a_damaged_record_is_gone_around_and_told() {
     let mut world = world();
@@ -221,7 +224,7 @@ fn a_folder_that_a_control_plane_holds_is_refused() {
     assert!(rebuild(empty.path(), true).is_err());
 }
 
-/// What was removed because it was old is no damage, and doesn't come back; what it cost stays.
+/// Jobs removed by age are no damage and don't come back; their cost stays in the ledger.
 #[test]
 fn jobs_that_were_removed_on_purpose_stay_away() {
     let mut world = world();
@@ -243,7 +246,8 @@ fn jobs_that_were_removed_on_purpose_stay_away() {
     assert!(again.is_sound() && again.jobs.removed == 1, "{:?}", again.differences);
 }
 
-/// Proves A-14 where the database is gone: what archive and snapshots have comes back, the rest is told, and no id is given out again.
+/// Proves A-14 where the database is gone: archive and snapshots are restored, the rest is reported as lost,
+/// and no id is reused.
 #[test]
 fn a_lost_database_is_begun_anew_from_history_and_snapshots() {
     let mut world = super::room::small();
@@ -275,7 +279,7 @@ fn a_lost_database_is_begun_anew_from_history_and_snapshots() {
     assert!(world.stored(taken[0]).is_some(), "what waits is known by the state");
 }
 
-/// Proves A-14: what an attempt is booked for that is live again, because records were lost, is what the journal says of it.
+/// Proves A-14: an attempt that is live again, because records were lost, is booked as the journal says.
 #[test]
 fn an_attempt_whose_end_was_lost_is_booked_as_the_journal_has_it() {
     let mut world = World::new(&[("n1", 1)]);
@@ -293,7 +297,7 @@ fn an_attempt_whose_end_was_lost_is_booked_as_the_journal_has_it() {
     let second = world.launch().remove(0);
     let now = world.now;
     Supervisor::new(&second, now).runs(now).ends(now, Outcome::Succeeded).tell(&mut world);
-    assert_eq!(world.show(job).state, crate::wire::JobState::Succeeded);
+    assert_eq!(world.show(job).state, gangline_api::JobState::Succeeded);
     world.crash();
     let damage = format!("UPDATE records SET body = zeroblob(9) WHERE sequence = {}", last + 1);
     database(&world).execute(&damage, []).expect("it is there");
@@ -301,7 +305,7 @@ fn an_attempt_whose_end_was_lost_is_booked_as_the_journal_has_it() {
     world.journal.accept_loss_after = Some(crate::db::Sequence(u64::try_from(last).expect("it is counted from 1")));
     world.open().expect("the loss is accepted");
     assert_eq!(world.show(job).attempts.len(), 1, "its first attempt is live again");
-    // Its supervisor isn't.
+    // The job's supervisor is gone.
     world.dies(&first);
     world.pass_slowly(Duration::from_secs(60));
     assert!(world.show(job).attempts.len() > 1);

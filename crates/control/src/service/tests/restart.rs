@@ -1,7 +1,8 @@
-//! The control plane goes away and comes back.
+//! Restarts of the control plane.
 
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_execution::launcher::IDENTITY_FILE;
 use gangline_execution::protocol::Outcome;
 
@@ -12,7 +13,6 @@ use super::super::{Error, StartError};
 use super::world::node;
 use super::{Supervisor, World, spec};
 use crate::db;
-use crate::wire::JobState;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,7 +21,7 @@ fn started(supervisor: &Supervisor) {
     std::fs::write(supervisor.spec.folder.join(IDENTITY_FILE), "{}").expect("the folder is writable");
 }
 
-/// Proves A-3: after a crash the state is what it was.
+/// Proves A-3: after a crash the state is what it was before.
 #[test]
 fn a_crash_leaves_the_state_as_it_was() {
     let mut world = World::new(&[("n1", 1), ("n2", 2)]);

@@ -1,4 +1,4 @@
-//! What is removed when, and what never is.
+//! What retention removes and when, and what it never removes.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -8,22 +8,22 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_base::{Bytes, Grid, JobId, SweepRules, SweepSpec, Timestamp};
 use gangline_execution::launcher::Launcher;
 use gangline_execution::protocol::{FaultCause, Outcome, Sample, SupervisorSpec};
+use gangline_specs::config::Retention;
 
 use super::super::handle::Request;
 use super::super::retention::{Ended, Outcome as Swept, Surroundings, Sweeper, first_time};
 use super::{Supervisor, World, fault, spec};
-use crate::config::Retention;
 use crate::model::{Removal, SampleRow, read_clock, read_job, read_ledger};
 use crate::retention::{CautiousClock, preview};
-use crate::wire::JobState;
 
 const DAY: Duration = Duration::from_hours(24);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Asks the world's control plane; stops after so many requests and rests, if it says how many.
+/// Asks the world's control plane, and stops after `patience` requests and pauses, if given.
 struct Hands<'a> {
     world: &'a mut World,
     patience: Option<u32>,
@@ -70,7 +70,7 @@ fn sweeper(world: &mut World, policy: Retention) -> Sweeper {
     }
 }
 
-/// Packs the curves of jobs that have ended, as far as the patience goes.
+/// Packs the curves of ended jobs, as far as `patience` allows.
 pub(super) fn pack_curves(world: &mut World, patience: Option<u32>) -> Result<(), Ended> {
     let sweeper = sweeper(world, Retention::DEFAULT);
     sweeper.pack(&mut Hands { world, patience })
@@ -89,14 +89,14 @@ pub(super) fn clean(world: &mut World, policy: Retention) -> Swept {
     outcome
 }
 
-/// What a rank leaves behind.
+/// Writes the files that a rank leaves behind.
 fn leave_files(spec: &SupervisorSpec) {
     std::fs::create_dir_all(spec.folder.join("logs")).expect("a folder");
     std::fs::write(spec.folder.join("spec.json"), "{}").expect("a file");
     std::fs::write(spec.folder.join("logs/rank-0.log"), vec![b'x'; 100_000]).expect("a file");
 }
 
-/// An attempt begins, leaves files and ends like this; its supervisor is gone then.
+/// Plays an attempt that starts, leaves files and ends with `outcome`; its supervisor is gone then.
 pub(super) fn attempt(world: &mut World, outcome: impl FnOnce(Timestamp) -> Outcome) -> SupervisorSpec {
     let spec = world.launch().pop().expect("it is placed");
     leave_files(&spec);
@@ -176,7 +176,7 @@ fn failed_jobs_keep_theirs_for_longer_and_older_attempts_go_sooner() {
     assert!(history(&mut world, job).contains("attempts up to 4 were removed because retention.failed_logs is 90d"));
 }
 
-/// Everything as soon as it can be.
+/// Removes everything as soon as possible.
 const AT_ONCE: Retention = Retention {
     logs: Some(Duration::ZERO),
     failed_logs: Some(Duration::ZERO),
@@ -195,7 +195,7 @@ fn nothing_of_a_job_that_has_not_ended_is_touched_however_old_it_is() {
     let job = world.submit(spec("requeued", 1, 1));
     let first = attempt(&mut world, |now| fault(FaultCause::Exit { code: 1 }, now));
     std::fs::create_dir_all(first.folder.join("../../lost-1-attempt-1")).expect("a folder");
-    // It is to be started again.
+    // The job is to be started again.
     let now = world.now;
     later(&mut world, 1_000);
     assert_eq!(clean(&mut world, AT_ONCE).files.entries, 0);
@@ -211,7 +211,7 @@ fn nothing_of_a_job_that_has_not_ended_is_touched_however_old_it_is() {
     assert_eq!((swept.files.entries, swept.points, swept.records), (0, 0, 0));
     assert!(swept.failure.expect("it is told").contains("jobs that haven't ended"), "more than logs_max");
     assert!([&first, &second].iter().all(|spec| spec.folder.join("logs/rank-0.log").exists()));
-    // Whatever somebody asks for: the control thread looks again.
+    // The control thread checks every removal again, whatever is requested.
     let before = (world.stored(job), world.curve(job));
     let jobs = job..JobId(job.0 + 1);
     let removals = vec![
@@ -260,7 +260,7 @@ fn a_pass_that_was_cut_short_is_gone_on_with_after_a_restart() {
     std::fs::write(&outside, "kept").expect("a file");
     symlink(&outside, folder.join("n1/logs/link")).expect("a link");
     later(&mut world, 30);
-    // The note, and one burst of files.
+    // The patience covers the note and one burst of files.
     let (ended, swept) = sweep_with(&mut world, Retention::DEFAULT, Some(2));
     assert!(matches!(ended, Err(Ended::Stopping)) && swept.files.entries < 300, "{swept:?}");
     assert!(folder.exists());
@@ -269,7 +269,7 @@ fn a_pass_that_was_cut_short_is_gone_on_with_after_a_restart() {
     clean(&mut world, Retention::DEFAULT);
     assert!(!folder.exists() && outside.exists());
     assert_eq!(history(&mut world, job).matches("were removed").count(), 1);
-    // Stopped before anything was noted, nothing is gone.
+    // If it stops before anything is noted, nothing is removed.
     let (_, folder) = succeed(&mut world, "uncut");
     later(&mut world, 30);
     assert!(sweep_with(&mut world, Retention::DEFAULT, Some(0)).0.is_err());
@@ -307,7 +307,7 @@ fn a_clock_that_jumps_ahead_removes_nothing() {
         Hands { world, patience: None }.remove(vec![Removal::Clock { at: now }]).expect("it is noted");
         clean(world, Retention::DEFAULT).files.entries
     };
-    // Ten days later, still wrong; then another start that believes it.
+    // Ten days later the clock is still wrong; another start then believes it.
     let later = clock.at(wall + DAY * 10, DAY * 10);
     assert_eq!(at(&mut world, later), 0);
     world.now = wall + DAY * 10;
@@ -317,7 +317,7 @@ fn a_clock_that_jumps_ahead_removes_nothing() {
     let later = clock.at(wall + DAY * 12, DAY * 2);
     assert_eq!(at(&mut world, later), 0);
     assert!(folder.exists());
-    // Whoever doesn't correct it within two weeks means it.
+    // A clock that is not corrected within two weeks counts as intended.
     let later = clock.at(wall + DAY * 18, DAY * 8);
     assert_eq!(at(&mut world, later), 5);
     assert_eq!(first_time(None, Timestamp::EPOCH, wall), wall, "a new folder has nothing to lose");
@@ -362,7 +362,7 @@ fn folders_that_no_job_claims_go_a_while_after_they_were_seen() {
     assert!(["job-007/attempt-1", "mine/n1", "job-8/n1"].iter().all(|theirs| jobs.join(theirs).exists()));
 }
 
-/// Stores a curve of so many points, as the first of two nodes sent it and an earlier release kept it.
+/// Stores a curve of `points` points, as the first of two nodes sent it and an earlier release stored it.
 pub(super) fn store_curve(world: &mut World, job: JobId, points: u64) {
     let row = |node_rank, number: u64| {
         let small = f64::from(u32::try_from(number).expect("few"));
@@ -400,7 +400,7 @@ fn curves_are_thinned_long_after_the_end_and_can_still_be_drawn() {
     later(&mut world, 29);
     assert_eq!(clean(&mut world, keeping).points, 0);
     later(&mut world, 1);
-    // Cut short and gone on with.
+    // The pass is cut short, and the next one goes on.
     let cut = sweep_with(&mut world, keeping, Some(7));
     assert!(cut.0.is_err() && samples(&mut world, job).0 < 10_000, "{:?}", samples(&mut world, job));
     world.crash_and_restart();

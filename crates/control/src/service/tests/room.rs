@@ -1,7 +1,8 @@
-//! A journal that may not become large: it is compacted behind snapshots, and full before it fails.
+//! A journal with a size limit: it is compacted behind snapshots, and refuses jobs before it fails.
 
 use std::time::Duration;
 
+use gangline_api::{self as api, JobState};
 use gangline_base::{Bytes, JobId};
 use gangline_execution::protocol::Outcome;
 
@@ -10,7 +11,6 @@ use super::super::handle::Request;
 use super::world::submitted;
 use super::{Supervisor, World, spec};
 use crate::db::{self, Record, Sequence};
-use crate::wire::{self, JobState};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -37,7 +37,7 @@ pub(super) fn fill(world: &mut World) -> (Vec<JobId>, Error) {
     }
 }
 
-fn health(world: &mut World) -> wire::Health {
+fn health(world: &mut World) -> api::Health {
     world.ask(|reply| Request::Health { reply }).expect("questions are answered")
 }
 
@@ -46,7 +46,7 @@ fn history(world: &mut World) -> Vec<Record> {
     reader.history(Sequence::ZERO, 10_000).expect("it is whole")
 }
 
-/// Proves A-10 for the journal: what is reserved is for the jobs that are there, and old records make room by themselves.
+/// Proves A-10 for the journal: its reserve is for existing jobs, and old records make room by themselves.
 #[test]
 fn a_journal_that_is_nearly_full_refuses_new_jobs_only_until_it_is_compacted() {
     let mut world = small();
@@ -130,14 +130,15 @@ fn a_journal_that_failed_because_it_is_full_is_compacted_and_heals() {
     }
 }
 
-/// The names in a folder beside the journal.
+/// Returns the names in a folder beside the journal.
 fn names(world: &World, folder: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(world.folder.path().join(folder)) else { return Vec::new() };
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.expect("it is there").file_name();
     entries.map(name).map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
-/// However long a snapshot takes, the service goes on meanwhile, and the snapshot is of the instant when it was taken.
+/// However long a snapshot takes, the service goes on meanwhile, and the snapshot shows the instant when it
+/// was taken.
 #[test]
 fn a_snapshot_is_written_while_requests_are_answered() {
     let mut world = small();
@@ -156,7 +157,7 @@ fn a_snapshot_is_written_while_requests_are_answered() {
     assert!(!world.show(taken).state.is_final());
 }
 
-/// A keeper that works, and one whose disk hangs.
+/// Tests a keeper that works, and one whose disk hangs.
 #[test]
 fn a_stop_leaves_a_snapshot_and_waits_for_it_no_longer_than_it_may() {
     for hangs in [false, true] {

@@ -1,7 +1,8 @@
-//! Rows of read models that a disk has changed: each is told alone, and none is shown as what it isn't.
+//! Rows of read models changed by a disk: each is reported on its own, and none is shown with false content.
 
 use std::time::Duration;
 
+use gangline_api::JobState;
 use gangline_base::JobId;
 use gangline_execution::protocol::Outcome;
 use rusqlite::Connection;
@@ -9,14 +10,13 @@ use rusqlite::Connection;
 use super::{Supervisor, World, spec};
 use crate::db;
 use crate::model::{Listing, read_job, read_jobs};
-use crate::wire::JobState;
 
 fn listing(world: &mut World) -> Listing {
     let reader = world.actor().journal.reader();
     reader.read(|transaction| read_jobs(transaction, None, 100)).expect("one bad row hides no other")
 }
 
-/// Two jobs that have ended, and one that waits.
+/// Returns a world with two ended jobs and one that waits.
 fn world() -> World {
     let mut world = World::new(&[("n1", 1)]);
     for name in ["first", "second"] {
@@ -54,8 +54,7 @@ fn every_flipped_bit_of_a_jobs_row_is_told_and_hides_no_other_job() {
     }
 }
 
-/// As it is in the table, packed or not.
-/// A row that an index doesn't know is there for a listing, and not for a search.
+/// A row that is missing from an index appears in listings but not in searches.
 #[test]
 fn an_index_that_does_not_fit_its_table_is_found_by_the_daily_pass() {
     let mut world = world();
@@ -86,7 +85,7 @@ fn stored_document(world: &mut World, job: JobId) -> Vec<u8> {
     reader.read(|transaction| transaction.query_row(&sql, [], read)).expect("it is there")
 }
 
-/// A year's jobs are kept, and say the same of each of their ranks.
+/// A year's jobs are kept, and the records of their ranks repeat each other.
 #[test]
 fn the_record_of_a_job_that_has_ended_is_packed_and_reads_as_before() {
     let mut world = world();
@@ -95,7 +94,7 @@ fn the_record_of_a_job_that_has_ended_is_packed_and_reads_as_before() {
     assert_eq!((shown.state, shown.attempts.len()), (JobState::Succeeded, 1));
     assert!(waits.starts_with(b"{"), "one that changes yet isn't packed");
     assert!(!ended.starts_with(b"{") && ended.len() < 1_000, "{} bytes", ended.len());
-    // As an earlier release had stored it.
+    // The record is stored as an earlier release did.
     let reader = world.actor().journal.reader();
     let (record, _) = reader.read(|transaction| read_job(transaction, JobId(1))).expect("read").expect("it is there");
     let plain = serde_json::to_string(&record).expect("a record is JSON");

@@ -18,12 +18,12 @@ use crate::db;
 use crate::model::read_stored;
 use crate::secret::Secrets;
 
-/// Far beyond what any machine needs.
+/// A wait far beyond what any machine needs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Telling {
     launches: Mutex<Sender<SupervisorSpec>>,
-    /// Whether supervisors are gone, or nobody ever says.
+    /// Answers whether a supervisor is present, or hangs.
     presence: fn() -> Presence,
 }
 
@@ -57,7 +57,7 @@ fn options(folder: &Path, launches: Sender<SupervisorSpec>) -> Options {
         survey: None,
         sharing: gangline_orchestration::Configuration::default(),
         limits: gangline_orchestration::Limits::default(),
-        retention: crate::config::Retention::DEFAULT,
+        retention: gangline_specs::config::Retention::DEFAULT,
         launcher: Arc::new(Telling { launches: Mutex::new(launches), presence: || Presence::Running }),
         clock: now,
         user: Submitter("ada".to_owned()),
@@ -97,7 +97,7 @@ fn set_clock() -> Timestamp {
     Timestamp::from_unix_nanos(now().unix_nanos().checked_add_signed(off).expect("after 1970"))
 }
 
-/// A clock that jumps ahead cuts no time limit short, and set right again it doesn't freeze any.
+/// A clock that jumps ahead cuts no time limit short, and when it is set right again it freezes none.
 #[test]
 fn a_time_limit_is_as_long_as_it_says_however_the_clock_is_set() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
@@ -126,13 +126,13 @@ fn a_time_limit_is_as_long_as_it_says_however_the_clock_is_set() {
     service.stop();
 }
 
-/// Says nothing for longer than any test waits.
+/// Blocks for longer than any test waits.
 fn hang() -> Presence {
     std::thread::sleep(10 * PATIENCE);
     Presence::Running
 }
 
-/// Proves A-13 where a shared file system hangs: whoever looks after supervisors hangs with it, and nobody else.
+/// Proves A-13 where a shared file system hangs: only the looking threads hang with it.
 #[test]
 fn a_launcher_that_hangs_stops_nobody_but_who_looks_after_supervisors() {
     let folder = tempfile::tempdir().expect("the temporary folder is writable");
@@ -148,7 +148,7 @@ fn a_launcher_that_hangs_stops_nobody_but_who_looks_after_supervisors() {
     launched.recv_timeout(PATIENCE).expect("the gang is launched");
     let began = std::time::Instant::now();
     let unwell = loop {
-        // Its lease is over by now, so it is being looked after.
+        // The supervisor's lease is over by now, so it is being looked at.
         runtime.block_on(handle.submit(spec("b", 1, 1))).expect("a sound job");
         let health = runtime.block_on(handle.health()).expect("it answers");
         if health.status == "unwell" {

@@ -1,4 +1,4 @@
-//! What a supervisor would say.
+//! A scripted supervisor: the reports that one would send.
 
 use gangline_base::{Bucket, Timestamp};
 use gangline_execution::protocol::{
@@ -8,10 +8,10 @@ use gangline_execution::protocol::{
 
 use super::World;
 
-/// Where the time of [`Supervisor::worked`] goes.
+/// The bucket to which [`Supervisor::worked`] adds.
 pub(super) const BUSY: Bucket = Bucket::Compute;
 
-/// A fault of rank 0.
+/// Returns the outcome of a fault of rank 0.
 pub(super) fn fault(cause: FaultCause, at: Timestamp) -> Outcome {
     let at = at.unix_nanos();
     let last_lines = vec!["boom".to_owned()];
@@ -20,7 +20,7 @@ pub(super) fn fault(cause: FaultCause, at: Timestamp) -> Outcome {
     }
 }
 
-/// One node's supervisor: a report that grows.
+/// One node's supervisor, as a report that grows.
 #[derive(Clone)]
 pub(super) struct Supervisor {
     pub(super) spec: SupervisorSpec,
@@ -76,7 +76,7 @@ impl Supervisor {
         self
     }
 
-    /// Every rank has made this step, with a sample of it.
+    /// Lets every rank make this step, with a sample of it.
     pub(super) fn steps(&mut self, now: Timestamp, step: u64) -> &mut Self {
         for rank in &mut self.report.ranks {
             (rank.step, rank.tokens) = (Some(step), step * 10);
@@ -92,7 +92,7 @@ impl Supervisor {
         self
     }
 
-    /// A step with the metric of the job's sweep.
+    /// Makes a step with the metric of the job's sweep.
     pub(super) fn measures(&mut self, now: Timestamp, step: u64, metric: SampleMetric) -> &mut Self {
         self.steps(now, step);
         if let Some(sample) = self.report.samples.last_mut() {
@@ -101,7 +101,7 @@ impl Supervisor {
         self
     }
 
-    /// So many nano-GPU-seconds of useful work.
+    /// Adds `nanos` nano-GPU-seconds of useful work.
     pub(super) fn worked(&mut self, nanos: u64) -> &mut Self {
         self.report.usage.0.insert(BUSY.name().to_owned(), nanos);
         self
@@ -114,7 +114,7 @@ impl Supervisor {
         self
     }
 
-    /// Sends the report; acknowledged samples aren't sent again.
+    /// Sends the report, without the acknowledged samples.
     pub(super) fn tell(&mut self, world: &mut World) -> Orders {
         self.report.sent_at = world.now.unix_nanos();
         let orders = world.report(&self.report);

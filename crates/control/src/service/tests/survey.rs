@@ -1,7 +1,8 @@
-//! Nodes that the launcher's own system tells of, and gangs that wait in its queue.
+//! Nodes that come from the launcher's own system, and gangs that wait in its queue.
 
 use std::time::Duration;
 
+use gangline_api::{JobState, Node};
 use gangline_base::{Bytes, Money};
 use gangline_execution::launcher::{Openness, Presence, SurveyedNode, Taken};
 
@@ -9,7 +10,6 @@ use super::super::SurveyOptions;
 use super::super::handle::{DrainWish, Request};
 use super::super::launch::LaunchOutcome;
 use super::{Supervisor, World, spec};
-use crate::wire::{JobState, Node};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -73,7 +73,7 @@ fn nodes_come_close_open_and_go_as_they_are_seen() {
     assert_eq!((gone.status.as_str(), gone.status_reason.as_deref()), ("draining", Some("it isn't listed any more")));
 }
 
-/// Proves: a restart knows what was seen, and silence changes nothing.
+/// Proves: a restart knows the last survey, and silence changes nothing.
 #[test]
 fn what_was_seen_outlasts_a_restart_and_silence_changes_nothing() {
     let mut world = world();
@@ -108,7 +108,7 @@ fn a_gang_that_can_not_be_started_for_now_is_started_later_at_no_cost() {
     let gang = world.launches();
     let later = |spec: &_| (Clone::clone(spec), LaunchOutcome::Later(because("nobody answers")));
     world.request(Request::Launched { gang: gang.iter().map(later).collect() });
-    // Read models wait a little for a commit.
+    // Rows of read models wait a little for a commit.
     world.pass(SECOND);
     assert!(world.show(job).because.contains("nobody answers"));
     world.pass_slowly(10 * SECOND);
@@ -144,7 +144,7 @@ fn a_gang_that_waits_too_long_is_taken_back_and_waits_again_without_a_fault() {
     assert_eq!((shown.attempts.len(), shown.faults), (2, 0));
 }
 
-/// Proves A-5: a node that nobody answers on is lost with what ran there, unless another supervisor is heard from it.
+/// Proves A-5: a node on which nobody answers is lost with its jobs, unless another supervisor there reports.
 #[test]
 fn a_silent_node_is_lost_only_if_nobody_there_is_heard() {
     let mut world = World::new(&[("n1", 2), ("n2", 2)]);

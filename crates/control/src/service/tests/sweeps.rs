@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gangline_api::{self as api, JobState};
 use gangline_base::{
     AcceleratorKind, EarlyStop, Goal, Grid, JobId, JobSpec, Money, Reduction, Submitter, SweepId, SweepRules, SweepSpec,
 };
@@ -13,8 +14,7 @@ use gangline_orchestration::Refusal;
 use super::super::Error;
 use super::super::handle::Request;
 use super::{Supervisor, World, spec};
-use crate::model::{read_sweep_jobs, sweep_to_wire};
-use crate::wire::{self, JobState};
+use crate::model::{read_sweep_jobs, sweep_to_api};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -33,23 +33,23 @@ fn rules(max_parallel: u32) -> SweepRules {
     SweepRules { max_parallel: NonZeroU32::new(max_parallel), early_stop: Some(early_stop) }
 }
 
-fn submit(world: &mut World, sweep: SweepSpec) -> Result<wire::SweepSubmitted, Error> {
+fn submit(world: &mut World, sweep: SweepSpec) -> Result<api::SweepSubmitted, Error> {
     let answer = world.ask(|reply| Request::SubmitSweep { sweep: Box::new(sweep), reply })?;
     match answer {
-        wire::Answer::SweepSubmitted(submitted) => Ok(submitted),
+        api::Answer::SweepSubmitted(submitted) => Ok(submitted),
         other => panic!("not a sweep that was taken: {other:?}"),
     }
 }
 
-fn show(world: &mut World, points: u64) -> wire::Sweep {
+fn show(world: &mut World, points: u64) -> api::Sweep {
     let reader = world.actor().journal.reader();
     let found = reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(1))));
-    let sweep = sweep_to_wire(SweepId(JobId(1)), &found.expect("the read models are readable")).expect("a sweep");
+    let sweep = sweep_to_api(SweepId(JobId(1)), &found.expect("the read models are readable")).expect("a sweep");
     assert_eq!(u64::try_from(sweep.points.len() + sweep.damaged.len()), Ok(points));
     sweep
 }
 
-/// The supervisors of what has just been placed; their ranks run.
+/// Starts the supervisors of what was just placed; their ranks run.
 fn started(world: &mut World) -> Vec<Supervisor> {
     let now = world.now;
     let mut supervisors: Vec<_> = world.launch().iter().map(|spec| Supervisor::new(spec, now)).collect();
@@ -70,7 +70,7 @@ fn the_worse_of_a_sweeps_jobs_is_stopped_and_the_next_one_starts() {
     let now = world.now;
     assert_eq!(running[0].measures(now, 9, SampleMetric::Nanos(1)).tell(&mut world).stop, None);
     assert_eq!(running[0].measures(now, 12, SampleMetric::Nanos(500_000_000)).tell(&mut world).stop, None);
-    // What was reported at a rung outlives the control plane.
+    // Values reported at a rung survive a restart of the control plane.
     world.crash_and_restart();
     let worse = running[1].measures(now, 10, SampleMetric::Nanos(250_000_000)).tell(&mut world);
     let reason = "stopped early: at step 10 its metric was 0.25, behind 0.5; the best 1 of 2 so far go on";
@@ -83,7 +83,7 @@ fn the_worse_of_a_sweeps_jobs_is_stopped_and_the_next_one_starts() {
     let metrics: Vec<_> =
         shown.points.iter().map(|point| point.metric.map(|metric| (metric.step, metric.value))).collect();
     assert_eq!(metrics, [Some((12, Some(0.5))), Some((10, Some(0.25))), None]);
-    assert_eq!(shown.points[2].parameters, [wire::Parameter { name: "SEED".to_owned(), value: "2".to_owned() }]);
+    assert_eq!(shown.points[2].parameters, [api::Parameter { name: "SEED".to_owned(), value: "2".to_owned() }]);
     assert_eq!(shown.early_stop.map(|rules| rules.goal), Some("maximize".to_owned()));
 }
 
@@ -118,7 +118,7 @@ fn a_job_ends_when_its_budget_is_spent() {
     let job = JobSpec { budget, ..spec("a", 1, 1) };
     let unpriced = world.ask(|reply| Request::Submit { spec: Box::new(job.clone()), reply });
     assert!(matches!(unpriced, Err(Error::Refused(Refusal::NoPrice { .. }))), "{unpriced:?}");
-    // A thousandth of a dollar a second: 200 seconds, of which seven are the grace.
+    // The price is a thousandth of a dollar a second: 200 seconds, including seven of grace.
     let price = Money::from_nano_dollars(3_600_000_000);
     world.sharing.prices.insert(AcceleratorKind("cpu".to_owned()), price);
     world.crash_and_restart();
@@ -130,7 +130,7 @@ fn a_job_ends_when_its_budget_is_spent() {
     let shown = world.show(job).budget.expect("it has one");
     assert_eq!((shown.spent_nano_dollars, shown.limit_nano_dollars), (101_000_000, 200_000_000));
     let end = world.now + 92 * SECOND;
-    assert_eq!(shown.ends_at, Some(wire::Time(end)));
+    assert_eq!(shown.ends_at, Some(api::Time(end)));
     world.crash_and_restart();
     world.pass_slowly(91 * SECOND);
     assert_eq!(running[0].tell(&mut world).stop, None);
@@ -140,7 +140,7 @@ fn a_job_ends_when_its_budget_is_spent() {
     let now = world.now;
     running[0].ends(now, Outcome::Requeue).tell(&mut world);
     let shown = world.show(job);
-    // 195 seconds; dollars are shown with two decimals.
+    // After 195 seconds; dollars are shown with two decimals.
     let because = "spent $0.20 (estimated) of its budget of $0.20";
     assert_eq!((shown.state, shown.because.as_str()), (JobState::Stopped, because));
     assert_eq!(shown.budget.map(|budget| (budget.spent_nano_dollars, budget.ends_at)), Some((195_000_000, None)));
@@ -167,5 +167,5 @@ fn a_damaged_row_of_a_sweep_fails_itself_alone() {
         reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(1)))).expect_err("nothing is left");
     assert_eq!(refused.code(), "G0213");
     let none = reader.read(|transaction| read_sweep_jobs(transaction, SweepId(JobId(9)))).expect("there is nothing");
-    assert!(sweep_to_wire(SweepId(JobId(9)), &none).is_none());
+    assert!(sweep_to_api(SweepId(JobId(9)), &none).is_none());
 }

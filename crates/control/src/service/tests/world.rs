@@ -1,4 +1,4 @@
-//! A control plane on a temporary folder, one turn at a time.
+//! A control plane on a temporary folder, advanced one turn at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use gangline_api as api;
 use gangline_base::{
     AcceleratorKind, Bytes, CheckpointPolicy, Epoch, GangShape, HangTimeout, JobId, JobSpec, Launch, Money, NodeName,
     PoolName, Priority, Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
@@ -14,6 +15,7 @@ use gangline_base::{
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
 use gangline_execution::protocol::{Orders, Report, SupervisorSpec};
 use gangline_orchestration::{Configuration, NodeCapacity, Snapshot};
+use gangline_specs::config::NodeConfig;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -23,20 +25,18 @@ use super::super::keeper::{self, CHORES_MAX, Chore};
 use super::super::launch::{LAUNCHES_MAX, LaunchOutcome};
 use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
-use crate::config::NodeConfig;
 use crate::db;
-use crate::model::{Booked, Texts, read_job, to_wire};
+use crate::model::{Booked, Texts, read_job, to_api};
 use crate::secret::Secrets;
-use crate::wire;
 
-/// Starts nothing; says who lives as it was told.
+/// A launcher that starts nothing, and reports as present what a test says.
 #[derive(Debug, Default)]
 pub(super) struct Machines {
     pub(super) dead: Mutex<BTreeSet<PathBuf>>,
     pub(super) killed: Mutex<Vec<PathBuf>>,
-    /// What can't be killed.
+    /// Supervisors that can't be killed.
     pub(super) undying: Mutex<BTreeSet<PathBuf>>,
-    /// What else there is to say of a supervisor.
+    /// Presences that override the default.
     pub(super) told: Mutex<BTreeMap<PathBuf, Presence>>,
 }
 
@@ -67,17 +67,17 @@ impl Launcher for Machines {
     }
 }
 
-/// See the module.
+/// A control plane under test, with its folder, launcher and clock.
 pub(super) struct World {
     pub(super) folder: TempDir,
     pub(super) machines: Arc<Machines>,
     pub(super) nodes: Vec<NodeConfig>,
-    /// Nodes come from the launcher.
+    /// If set, nodes come from the launcher.
     pub(super) survey: Option<SurveyOptions>,
     pub(super) sharing: Configuration,
     pub(super) journal: db::Options,
     pub(super) now: Timestamp,
-    /// The journal's keeper does nothing for now.
+    /// If set, the journal's keeper does nothing for now.
     pub(super) is_keeper_away: bool,
     /// None while the control plane is down.
     actor: Option<Actor>,
@@ -86,7 +86,7 @@ pub(super) struct World {
     chores: Receiver<Chore>,
 }
 
-/// A node with CPU slots at 3.60 dollars an hour: a thousandth of a dollar for each second of a slot.
+/// Returns a node with CPU slots at 3.60 dollars an hour, a thousandth of a dollar for each second of a slot.
 pub(super) fn node(name: &str, slots: u32) -> NodeConfig {
     NodeConfig {
         name: NodeName::new(name).expect("a valid name"),
@@ -105,7 +105,7 @@ pub(super) fn node(name: &str, slots: u32) -> NodeConfig {
     }
 }
 
-/// A job of so many nodes with so many slots each.
+/// Returns a job of `nodes` nodes with `slots` slots each.
 pub(super) fn spec(name: &str, nodes: u32, slots: u32) -> JobSpec {
     let positive = |number| NonZeroU32::new(number).expect("a positive number");
     JobSpec {
@@ -180,7 +180,7 @@ impl World {
             survey: self.survey,
             sharing: self.sharing.clone(),
             limits: gangline_orchestration::Limits::default(),
-            retention: crate::config::Retention::DEFAULT,
+            retention: gangline_specs::config::Retention::DEFAULT,
             launcher: self.machines.clone(),
             clock: || unreachable!("the tests say what time it is"),
             user: Submitter("ada".to_owned()),
@@ -201,7 +201,7 @@ impl World {
         Ok(())
     }
 
-    /// One turn, and then one for each look and chore that it leads to.
+    /// Takes one turn, and then one for each look and chore that follows from it.
     fn turn(&mut self, requests: impl Iterator<Item = Request>) {
         let now = self.now;
         self.actor().turn(now, requests);
@@ -220,12 +220,12 @@ impl World {
         self.actor.as_mut().expect("the control plane is up")
     }
 
-    /// The engine's state, but for the epoch of this start and the time that it began at.
+    /// Returns the engine's state without the epoch of this start and the time that it began at.
     pub(super) fn state(&mut self) -> Snapshot {
         Snapshot { epoch: Epoch::default(), at: Timestamp::EPOCH, ..self.actor().engine.snapshot() }
     }
 
-    /// Ends without a word: what isn't committed is lost.
+    /// Crashes: what isn't committed is lost.
     pub(super) fn crash(&mut self) {
         self.actor = None;
     }
@@ -235,7 +235,7 @@ impl World {
         self.open().expect("the folder opens again");
     }
 
-    /// Looks whether a failed journal can be written again.
+    /// Checks whether a failed journal can be written again.
     pub(super) fn heal(&mut self) {
         let actor = self.actor.take().expect("the control plane is up");
         self.actor = Some(actor.heal(self.now).expect("what is durable can be gone on with"));
@@ -248,7 +248,7 @@ impl World {
         self.actor = None;
     }
 
-    /// Another one with a copy of this one's folder, which is down.
+    /// Returns another world with a copy of this one's folder, which is down.
     pub(super) fn copy(&self) -> World {
         assert!(self.actor.is_none(), "a folder that is written to isn't copied so");
         let (_, gangs) = sync_channel(1);
@@ -269,17 +269,17 @@ impl World {
         World { folder, machines, nodes, survey, sharing, journal, now, is_keeper_away, actor, gangs, looks, chores }
     }
 
-    pub(super) fn health(&mut self) -> wire::Health {
+    pub(super) fn health(&mut self) -> api::Health {
         self.ask(|reply| Request::Health { reply }).expect("it is a question")
     }
 
-    /// One turn with nothing asked, this much later.
+    /// Advances the clock by `time` and takes one turn without requests.
     pub(super) fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
         self.turn(std::iter::empty());
     }
 
-    /// So much time in steps in which nothing looks as if the machine had slept.
+    /// Advances the clock by `time`, in steps too short to look as if the machine had slept.
     pub(super) fn pass_slowly(&mut self, time: Duration) {
         let step = Duration::from_secs(1);
         for _ in 0..time.as_secs() {
@@ -287,20 +287,20 @@ impl World {
         }
     }
 
-    /// One turn with one request.
+    /// Takes one turn with one request and returns its answer.
     pub(super) fn ask<T>(&mut self, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Error> {
         let (reply, mut answer) = oneshot::channel();
         self.turn([request(reply)].into_iter());
         answer.try_recv().expect("every request is answered in its turn")
     }
 
-    /// One turn with a request that nobody waits for an answer to.
+    /// Takes one turn with a request whose answer nobody waits for.
     pub(super) fn request(&mut self, request: Request) {
         self.turn([request].into_iter());
     }
 
-    /// The nodes as they are shown.
-    pub(super) fn nodes(&mut self) -> Vec<wire::Node> {
+    /// Returns the nodes as the API shows them.
+    pub(super) fn nodes(&mut self) -> Vec<api::Node> {
         self.ask(|reply| Request::Nodes { reply }).expect("it is a question").nodes
     }
 
@@ -309,11 +309,11 @@ impl World {
         submitted(taken).job.parse().expect("a job's id")
     }
 
-    pub(super) fn cancel(&mut self, job: JobId) -> Result<wire::CancelAnswer, Error> {
+    pub(super) fn cancel(&mut self, job: JobId) -> Result<api::CancelAnswer, Error> {
         self.ask(|reply| Request::Cancel { job, by: Submitter("ada".to_owned()), reply })
     }
 
-    pub(super) fn drain(&mut self, name: &str, wish: DrainWish) -> Result<wire::Node, Error> {
+    pub(super) fn drain(&mut self, name: &str, wish: DrainWish) -> Result<api::Node, Error> {
         let node = NodeName::new(name).expect("a valid name");
         self.ask(|reply| Request::Drain { node, wish, reply })
     }
@@ -322,12 +322,12 @@ impl World {
         self.ask(|reply| Request::Report { report: Box::new(report.clone()), reply }).expect("a report is answered")
     }
 
-    /// What the launching thread would start now.
+    /// Takes what the launching thread would start now.
     pub(super) fn launches(&mut self) -> Vec<SupervisorSpec> {
         self.gangs.try_iter().flatten().collect()
     }
 
-    /// Takes what is to be launched and says that it was.
+    /// Takes what is to be launched, and reports that it was.
     pub(super) fn launch(&mut self) -> Vec<SupervisorSpec> {
         let specs = self.launches();
         for spec in &specs {
@@ -347,14 +347,14 @@ impl World {
         self.machines.dead.lock().expect("no test panics while it holds this").insert(spec.folder.clone());
     }
 
-    /// What is durable of a job.
-    pub(super) fn stored(&mut self, job: JobId) -> Option<(wire::Job, Vec<Booked>)> {
+    /// Returns the durable state of a job.
+    pub(super) fn stored(&mut self, job: JobId) -> Option<(api::Job, Vec<Booked>)> {
         let reader = self.actor().journal.reader();
         let found = reader.read(|transaction| read_job(transaction, job)).expect("the read models are readable");
-        found.map(|(record, booked)| (to_wire(Path::new("/data"), &record, &booked, Texts::Whole), booked))
+        found.map(|(record, booked)| (to_api(Path::new("/data"), &record, &booked, Texts::Whole), booked))
     }
 
-    pub(super) fn show(&mut self, job: JobId) -> wire::Job {
+    pub(super) fn show(&mut self, job: JobId) -> api::Job {
         self.stored(job).expect("the job is there").0
     }
 
@@ -362,7 +362,7 @@ impl World {
         self.stored(job).expect("the job is there").1
     }
 
-    /// Points of the job's curve that are durable.
+    /// Returns the durable points of the job's curve.
     pub(super) fn curve(&mut self, job: JobId) -> Vec<u64> {
         let reader = self.actor().journal.reader();
         let series = reader.read(|transaction| crate::model::read_series(transaction, job, 1_000, None));
@@ -370,10 +370,10 @@ impl World {
     }
 }
 
-/// The answer to a job that was taken.
-pub(super) fn submitted(answer: wire::Answer) -> wire::Submitted {
+/// Returns the answer to an accepted job.
+pub(super) fn submitted(answer: api::Answer) -> api::Submitted {
     match answer {
-        wire::Answer::Submitted(submitted) => submitted,
+        api::Answer::Submitted(submitted) => submitted,
         other => panic!("not a job that was taken: {other:?}"),
     }
 }

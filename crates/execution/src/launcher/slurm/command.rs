@@ -1,4 +1,5 @@
-//! Running Slurm's programs: with a time limit, bounded output, and no word of the surrounding that would change what they do.
+//! Runs Slurm's programs with a time limit, bounded output, and without environment variables that would
+//! change what they do.
 //!
 //! Keeps A-10 (bounded time and output).
 
@@ -11,14 +12,14 @@ use std::time::Duration;
 use crate::launcher::LaunchError;
 use crate::program::{self, Limits};
 
-/// What messages call the system.
+/// The system's name in messages.
 pub(super) const SLURM: &str = "Slurm";
-/// A program that takes longer is given up: Slurm's own wait for its controller is 10 s, and for a missing slurm.conf 60 s.
-/// Ten thousand nodes or jobs are some 30 MB.
+/// Limits of a program. Slurm's own wait for its controller is 10 s, and for a missing slurm.conf 60 s. Ten
+/// thousand nodes or jobs are some 30 MB.
 const LIMITS: Limits = Limits { time: Duration::from_secs(12), output: 256 << 20, errors: 64 << 10 };
 
-/// What Slurm says when its controller, its configuration or munge isn't to be had: it may be later (slurm_errno.h, and
-/// what the programs print around it).
+/// Messages of Slurm when its controller, its configuration or munge is unavailable, which may be temporary
+/// (slurm_errno.h, and the programs' text around it).
 const UNAVAILABLE: [&str; 14] = [
     "unable to contact slurm controller",
     "could not establish a configuration source",
@@ -43,8 +44,8 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Variables by which a surrounding job would change what the programs do are left out, and Gangline's own, which are
-    /// none of a job's business. SLURM_CONF says where Slurm is.
+    /// Removes the variables of a surrounding job that would change what the programs do, and Gangline's own,
+    /// which no job should see. SLURM_CONF stays: it tells where Slurm is.
     pub(super) fn new(environment: BTreeMap<OsString, OsString>) -> Self {
         let is_kept = |name: &OsString| {
             let name = name.to_string_lossy();
@@ -54,15 +55,15 @@ impl Programs {
         Programs { environment: environment.into_iter().filter(|(name, _)| is_kept(name)).collect() }
     }
 
-    /// What they run in.
+    /// Returns the environment of the programs.
     pub(super) fn environment(&self) -> &BTreeMap<OsString, OsString> {
         &self.environment
     }
 
-    /// Runs a program and gives its standard output.
+    /// Runs a program and returns its standard output.
     ///
     /// # Errors
-    /// [`LaunchError::Unavailable`] if Slurm isn't to be had now, otherwise [`LaunchError::Refused`].
+    /// [`LaunchError::Unavailable`] if Slurm is unavailable now, otherwise [`LaunchError::Refused`].
     pub(super) fn run(&self, program: &'static str, arguments: &[String]) -> Result<Vec<u8>, LaunchError> {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(&self.environment);
@@ -90,7 +91,8 @@ fn not_started(program: &str, error: &io::Error) -> String {
     format!("{program} can't be started: {error}")
 }
 
-/// What a program said last, without its name: Slurm's programs print what they tried first and why they gave up last.
+/// Returns a program's last error message without its name. Slurm's programs print first what they tried and
+/// last why they gave up.
 fn last_words(errors: &[u8]) -> String {
     let text = String::from_utf8_lossy(errors);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();

@@ -1,22 +1,23 @@
-//! Slurm's generic resources, as far as they are GPUs (gres.conf(5)): `gpu:h100:8(S:0-1)`, `gpu:2(IDX:0,3)`, `gres/gpu:a100:4`.
+//! Parses GPUs among Slurm's generic resources (gres.conf(5)): `gpu:h100:8(S:0-1)`, `gpu:2(IDX:0,3)`,
+//! `gres/gpu:a100:4`.
 
 use crate::inventory::short_kind;
 
-/// The kind of GPUs that have no type.
+/// The kind of GPUs without a type.
 const UNTYPED: &str = "gpu";
-/// Words of product names that don't tell GPUs apart.
+/// Words of product names that don't distinguish GPUs.
 const BRANDS: [&str; 5] = ["nvidia", "tesla", "geforce", "quadro", "amd"];
 
 /// GPUs of one type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gpus {
-    /// As Slurm has it, to ask for them.
+    /// Type in Slurm's spelling, for requests.
     pub(super) slurm_type: Option<String>,
     pub(super) count: u32,
 }
 
 impl Gpus {
-    /// The kind that jobs ask for: `h100` and `nvidia_h100_80gb_hbm3` are an `H100`.
+    /// Returns the kind that jobs ask for: `h100` and `nvidia_h100_80gb_hbm3` are an `H100`.
     pub(super) fn kind(&self) -> String {
         let Some(slurm_type) = &self.slurm_type else { return UNTYPED.to_owned() };
         let words = slurm_type.split(['_', '-', ' ']).filter(|word| !word.is_empty());
@@ -24,7 +25,7 @@ impl Gpus {
         short_kind(&telling.map(str::to_uppercase).collect::<Vec<_>>().join(" "))
     }
 
-    /// So many of them, as `--gres` takes it.
+    /// Returns a request for this number of GPUs, for `--gres`.
     pub(super) fn request(slurm_type: Option<&str>, count: usize) -> String {
         match slurm_type {
             Some(slurm_type) => format!("gpu:{slurm_type}:{count}"),
@@ -33,7 +34,7 @@ impl Gpus {
     }
 }
 
-/// The GPUs in a list of resources, type by type, in its order.
+/// Returns the GPUs in a list of resources, by type, in the list's order.
 pub(super) fn read(list: &str) -> Vec<Gpus> {
     let mut found: Vec<Gpus> = Vec::new();
     for entry in split(list) {
@@ -46,12 +47,12 @@ pub(super) fn read(list: &str) -> Vec<Gpus> {
     found
 }
 
-/// How many GPUs a list has, of whatever type.
+/// Returns the number of GPUs in a list, of any type.
 pub(super) fn count(list: &str) -> u32 {
     read(list).iter().fold(0, |sum, gpus| sum.saturating_add(gpus.count))
 }
 
-/// At commas outside parentheses.
+/// Splits at commas outside parentheses.
 fn split(list: &str) -> Vec<&str> {
     let mut depth = 0_u32;
     list.split(|c: char| {
@@ -65,7 +66,7 @@ fn split(list: &str) -> Vec<&str> {
     .collect()
 }
 
-/// An entry's type, if it has one, and count; none if it isn't about GPUs.
+/// Returns an entry's type, if it has one, and count; none if it isn't about GPUs.
 fn read_one(entry: &str) -> Option<(Option<&str>, u32)> {
     let entry = entry.split_once('(').map_or(entry, |(entry, _)| entry).trim();
     let entry = entry.strip_prefix("gres:").or(entry.strip_prefix("gres/")).unwrap_or(entry);

@@ -1,12 +1,12 @@
-//! Slurm's host list expressions: `n[001-003,7],login`, several brackets in one name included.
+//! Expands Slurm's host list expressions: `n[001-003,7],login`, including several brackets in one name.
 //!
-//! The rules are those of the man page of `scontrol show hostnames`: a range's bounds may have leading zeros, which the
-//! numbers between keep.
+//! The rules are those of the man page of `scontrol show hostnames`: a range's bounds may have leading zeros,
+//! which the numbers between keep.
 
-/// The most names one expression may stand for.
+/// Maximum number of names in one expression.
 const NAMES_MAX: usize = 100_000;
 
-/// The names that an expression stands for, in its order; an error says what is wrong with it.
+/// Returns the names of an expression, in its order. An error tells what is wrong.
 pub(super) fn expand(text: &str) -> Result<Vec<String>, String> {
     let mut names = Vec::new();
     for part in split_outside_brackets(text) {
@@ -35,7 +35,7 @@ fn split_outside_brackets(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// All names of an expression without commas outside its brackets.
+/// Returns all names of an expression without commas outside its brackets.
 fn expand_one(part: &str) -> Result<Vec<String>, String> {
     let mut names = vec![String::new()];
     let mut rest = part;
@@ -56,7 +56,7 @@ fn expand_one(part: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// `001-003,7` as texts of the width of each range's first bound.
+/// Expands `001-003,7` to texts as wide as each range's first bound.
 fn numbers(part: &str, inside: &str) -> Result<Vec<String>, String> {
     let mut numbers = Vec::new();
     for range in inside.split(',') {

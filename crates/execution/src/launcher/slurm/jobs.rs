@@ -1,13 +1,13 @@
-//! Slurm's jobs, by `squeue --json`.
+//! Reads Slurm's jobs from `squeue --json`.
 
 use serde_json::Value;
 
 use super::{gres, hostlist, json};
 use crate::launcher::LaunchError;
 
-/// The program whose output this is.
+/// The program that prints this output.
 const PROGRAM: &str = "squeue";
-/// States in which a job has what it asked for.
+/// States in which a job holds its resources.
 const HOLDING: [&str; 7] = ["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "CONFIGURING", "RESIZING"];
 
 /// A job.
@@ -16,32 +16,32 @@ pub(super) struct SlurmJob {
     pub(super) id: u64,
     pub(super) comment: String,
     pub(super) stage: Stage,
-    /// Why it waits.
+    /// Why it is pending.
     pub(super) reason: String,
-    /// The nodes it holds, and the GPUs on each.
+    /// The nodes it holds, with the number of GPUs on each.
     pub(super) nodes: Vec<(String, u32)>,
-    /// On each of them.
+    /// CPU cores on each node.
     pub(super) cpus_per_node: u32,
-    /// On each of them, if memory is handed out here.
+    /// Memory on each node, if Slurm allocates memory.
     pub(super) memory_per_node_mib: u64,
 }
 
-/// Where a job stands.
+/// Stage of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It waits.
+    /// Pending.
     Pending,
-    /// Its nodes are being made ready.
+    /// Its nodes are being prepared.
     Configuring,
-    /// It holds its nodes.
+    /// Holds its nodes.
     Holding,
-    /// It is over; the nodes it still holds are being cleaned up.
+    /// Ended; the nodes it still holds are being cleaned up.
     Completing,
-    /// It is over.
+    /// Ended.
     Over,
 }
 
-/// The jobs in the output.
+/// Returns the jobs in the output.
 pub(super) fn read(output: &[u8]) -> Result<Vec<SlurmJob>, LaunchError> {
     let document = json::parse(PROGRAM, output)?;
     json::list(PROGRAM, &document, "jobs")?.iter().map(read_one).collect()
@@ -82,7 +82,7 @@ fn stage(states: &[String]) -> Option<Stage> {
     })
 }
 
-/// The GPUs on each of so many nodes: as Slurm details them, or as they were asked for.
+/// Returns the number of GPUs on each node: from Slurm's details, or as requested.
 fn gpus(job: &Value, nodes: usize) -> Vec<u32> {
     let detailed = job["gres_detail"].as_array().map(Vec::as_slice).unwrap_or_default();
     if detailed.len() == nodes {
@@ -91,20 +91,20 @@ fn gpus(job: &Value, nodes: usize) -> Vec<u32> {
     vec![gres::count(json::text(&job["tres_per_node"])); nodes]
 }
 
-/// The CPUs and the MiB of memory of all nodes together, in `cpu=8,mem=2000M,node=2,billing=8`.
+/// Returns total CPUs and MiB of memory of all nodes, from `cpu=8,mem=2000M,node=2,billing=8`.
 fn allocated(tres: &str) -> (Option<u64>, u64) {
     let value = |name: &str| tres.split(',').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
     (value("cpu").and_then(|cpus| cpus.parse().ok()), value("mem").and_then(mebibytes).unwrap_or(0))
 }
 
-/// `2000M`, `1.5G`, `4096` (MiB).
+/// Parses `2000M`, `1.5G`, `4096` (MiB).
 fn mebibytes(text: &str) -> Option<u64> {
     let (number, unit) = match text.char_indices().last()? {
         (at, unit) if unit.is_ascii_alphabetic() => (&text[..at], unit.to_ascii_uppercase()),
         _ => (text, 'M'),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    // Slurm prints two digits of a fraction at most.
+    // Slurm prints at most two digits of a fraction.
     let hundredths: u64 = format!("{fraction:0<2}").get(..2)?.parse().ok()?;
     let hundredths = whole.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)?;
     let times: u64 = match unit {
@@ -122,9 +122,9 @@ fn mebibytes(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What 22.05.8 printed: a gang of two nodes, a job beside it, one that waits.
+    /// Output of 22.05.8: a gang of two nodes, a job next to it, and a pending job.
     const OF_22_05: &str = include_str!("../../../tests/fixtures/squeue_22.05.json");
-    /// The same jobs by the schema of v0.0.42 (24.11).
+    /// The same jobs in the schema of v0.0.42 (24.11).
     const OF_24_11: &str = include_str!("../../../tests/fixtures/squeue_24.11.json");
 
     fn jobs(output: &str) -> Vec<SlurmJob> {

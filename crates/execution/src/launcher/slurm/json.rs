@@ -1,16 +1,17 @@
-//! What the JSON of Slurm's programs has in common. Its forms differ by version: 22.05 (`openapi/v0.0.38`) has plain numbers
-//! and words; from 23.02 (`data_parser/v0.0.39`) on many numbers are objects `{"set", "infinite", "number"}` and states are
-//! lists. Sources: the output of 22.05 itself, and the schemas of v0.0.40 to v0.0.44 that SchedMD's OpenAPI clients carry.
+//! Common parts of the JSON of Slurm's programs. Its forms differ by version: 22.05 (`openapi/v0.0.38`) has
+//! plain numbers and words; from 23.02 (`data_parser/v0.0.39`) on many numbers are objects `{"set",
+//! "infinite", "number"}` and states are lists. Sources: the output of 22.05 itself, and the schemas of
+//! v0.0.40 to v0.0.44 in SchedMD's OpenAPI clients.
 
 use serde_json::Value;
 
 use super::command::SLURM;
 use crate::launcher::LaunchError;
 
-/// The first version whose JSON tells enough.
+/// The first version whose JSON has all that is needed.
 const MAJOR_MIN: u64 = 22;
 
-/// Reads a program's output, if it is of a version that is known.
+/// Parses a program's output, if its version is supported.
 ///
 /// # Errors
 /// [`LaunchError::NotUnderstood`] with what is wrong.
@@ -35,8 +36,8 @@ pub(super) fn parse(program: &'static str, output: &[u8]) -> Result<Value, Launc
     }
 }
 
-/// The first error that a document tells of: with one, a program may have succeeded and its lists be empty, as sinfo's are
-/// while slurmctld is away.
+/// Returns the first error in a document. A program may report one and yet succeed with empty lists, as sinfo
+/// does while slurmctld is away.
 fn error(document: &Value) -> Option<String> {
     let first = document["errors"].as_array()?.first()?;
     let told = ["error", "description"].into_iter().filter_map(|name| first[name].as_str());
@@ -48,13 +49,13 @@ pub(super) fn not_understood(program: &'static str, message: String) -> LaunchEr
     LaunchError::NotUnderstood { program, message }
 }
 
-/// The list under a name.
+/// Returns the list under a name.
 pub(super) fn list<'a>(program: &'static str, document: &'a Value, name: &str) -> Result<&'a [Value], LaunchError> {
     let list = document[name].as_array().map(Vec::as_slice);
     list.ok_or_else(|| not_understood(program, format!("it has no list \"{name}\"")))
 }
 
-/// A number in any of its forms; none if it isn't set. One without limit is the largest there is.
+/// Returns a number in any of its forms; none if it isn't set. An infinite number is the largest one.
 pub(super) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Object(fields) => {
@@ -69,12 +70,12 @@ pub(super) fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// The same, as far as a `u32` goes.
+/// Returns a number as a `u32`.
 pub(super) fn small(value: &Value) -> Option<u32> {
     number(value).map(|number| u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-/// One word or a list of them, in capitals: states and flags.
+/// Returns one word or a list of them, in capitals: states and flags.
 pub(super) fn words(value: &Value) -> Vec<String> {
     match value {
         Value::Array(list) => list.iter().flat_map(words).collect(),
@@ -82,7 +83,7 @@ pub(super) fn words(value: &Value) -> Vec<String> {
     }
 }
 
-/// A text; an empty one if there is none.
+/// Returns a text; empty if there is none.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }

@@ -1,12 +1,15 @@
-//! Slurm as an engine: each gang becomes one Slurm job on exactly the nodes that were chosen for it, with one step a node
-//! that runs a supervisor; or it is steps of jobs that hold whole nodes ([`Allocation::Pool`]). Nodes, what others hold of them and how gangs fare are read from `sinfo` and `squeue`.
+//! Slurm as an engine. Each gang becomes one Slurm job on exactly the nodes that were chosen for it, with one
+//! step on each node that runs a supervisor; or it becomes steps in jobs that hold whole nodes
+//! ([`Allocation::Pool`]). Nodes, their external usage and the state of gangs are read from `sinfo` and
+//! `squeue`.
 //!
-//! Nothing here needs root, and several gangs share a node. The data folder is on a file system that all nodes share, as it
-//! holds the supervisors' specs and final reports.
+//! Nothing here needs root, and several gangs may share a node. The data folder is on a file system that all
+//! nodes share, as it holds the supervisors' specs and final reports.
 //!
-//! Slurm is asked in [`Launcher::survey`] only, again and again by a thread that may wait; [`Launcher::presence`] and
-//! [`Launcher::kill`] go by what was seen last and by what is on the disk, so they never wait for Slurm. Keeps A-5 (what is killed counts as gone
-//! only once Slurm says so) and A-13 (while Slurm is silent nothing is taken for gone).
+//! Only [`Launcher::survey`] queries Slurm, periodically and on a thread that may wait;
+//! [`Launcher::presence`] and [`Launcher::kill`] use the last query and files, so they never wait for Slurm.
+//! Keeps A-5 (killed processes count as gone only once Slurm says so) and A-13 (while Slurm is silent nothing
+//! is taken for gone).
 
 mod command;
 mod gres;
@@ -45,30 +48,30 @@ use record::Record;
 use script::{STEP_END_FILE, Slice, gang_folder, step_name};
 use sight::{Sight, default_partition};
 
-/// What is seen longer ago than this says nothing of now.
+/// Results of a query older than this say nothing about the present.
 const SIGHT_AGE_MAX: Duration = Duration::from_secs(10);
-/// A step that is still there so long after it was killed is taken down with its job.
+/// If a step is still there this long after it was killed, its job is ended.
 const STEP_KILL_WAIT: Duration = Duration::from_secs(3);
 
-/// So long the other shares of a gang may take to stop in order once one of its nodes doesn't answer.
+/// How long the other shares of a gang may take to stop in order once one of its nodes is unreachable.
 const PEERS_WAIT: Duration = Duration::from_mins(2);
 
-/// What the launcher is told.
+/// Options of the launcher.
 #[derive(Clone)]
 pub struct SlurmOptions {
-    /// The program that supervises, at the same place on every node.
+    /// The supervisor's program, at the same path on every node.
     pub program: PathBuf,
-    /// The data folder: jobs with a comment below it are this control plane's.
+    /// The data folder: jobs with a comment below it belong to this control plane.
     pub folder: PathBuf,
     /// The environment of Slurm's programs and of the jobs.
     pub environment: BTreeMap<OsString, OsString>,
-    /// On whose account, and where, jobs run.
+    /// Account and partition of the jobs.
     pub job: JobOptions,
-    /// Whether gangs have jobs of their own.
+    /// Whether gangs have jobs of their own or run in a pool.
     pub allocation: Allocation,
     /// How long a job may wait in Slurm's queue before its gang is placed elsewhere.
     pub pending_max: Duration,
-    /// Where nodes are in the network.
+    /// The network domains of nodes.
     pub places: Places,
 }
 
@@ -90,20 +93,20 @@ pub struct SlurmLauncher {
 struct State {
     /// Slurm's default partition, once it is known.
     default_partition: Option<String>,
-    /// What Slurm said last.
+    /// Result of the last query.
     sight: Option<Sight>,
-    /// Whether nodes answer that were asked after.
+    /// Whether queried nodes respond.
     probes: Probes,
-    /// When gangs, by their folders, were submitted by this process, or first seen waiting.
+    /// Time when each gang was submitted by this process, or first seen pending, by its folder.
     waiting_since: BTreeMap<PathBuf, Instant>,
-    /// Shares, by their folders, that are to be killed, and since when.
+    /// Shares to kill, by folder, and the time of the first attempt.
     kills: BTreeMap<PathBuf, Instant>,
-    /// Since when nodes are asked for that a pool is short of.
+    /// Time when a holding job was last requested for each node that the pool lacks.
     held_at: BTreeMap<String, Instant>,
 }
 
 impl SlurmLauncher {
-    /// A launcher; it asks Slurm nothing yet.
+    /// Creates a launcher; doesn't query Slurm yet.
     #[must_use]
     pub fn new(options: SlurmOptions) -> Self {
         let programs = Programs::new(options.environment.clone());
@@ -114,7 +117,7 @@ impl SlurmLauncher {
         self.state.lock().expect("no thread panics while it holds what Slurm said")
     }
 
-    /// Asks Slurm for its nodes and jobs.
+    /// Queries Slurm's nodes and jobs.
     fn look(&self) -> Result<Sight, LaunchError> {
         let known = self.options.job.partition.clone().or_else(|| self.state().default_partition.clone());
         let partition = match known {
@@ -138,7 +141,7 @@ impl SlurmLauncher {
             None => self.look()?,
         };
         for spec in gang {
-            // A control plane that hasn't seen the nodes yet knows their names only.
+            // A control plane that hasn't seen the nodes yet knows only their names.
             let address = sight.node(&spec.node).map_or_else(|| spec.address.clone(), |node| node.address.clone());
             write_spec(&SupervisorSpec { keeps_visible_devices: true, address, ..spec.clone() })?;
         }
@@ -153,7 +156,8 @@ impl SlurmLauncher {
         Record { job: record::job_id(&output)? }.write(&folder)
     }
 
-    /// Whether a gang has a Slurm job. One that was about to be submitted when the control plane ended is looked for.
+    /// Reports whether a gang has a Slurm job. If the control plane ended during the submission, the job is
+    /// searched for.
     fn is_submitted(&self, folder: &Path) -> Result<bool, LaunchError> {
         if Record::read(folder)?.is_some() {
             return Ok(true);
@@ -168,7 +172,7 @@ impl SlurmLauncher {
         }
     }
 
-    /// What Slurm said of the job of a share, if that is new enough to tell.
+    /// Returns the state of a share's job at the last query, if that is recent enough.
     fn seen(&self, share: &Path) -> Result<Seen, LaunchError> {
         let folder = &job_folder(share);
         let record = Record::read(folder)?;
@@ -184,7 +188,7 @@ impl SlurmLauncher {
         let job = sight.job_of(folder, record.as_ref().map(|record| record.job)).cloned();
         Ok(match job {
             Some(job) if job.stage != Stage::Over => {
-                // The shell that says that a step has ended may be lost with the gang's first node.
+                // The shell that records a step's end may be lost with the gang's first node.
                 let is_unlisted = sight.lacks_step(job.id, &step_name(share));
                 let has_begun = began_before(share, sight.at)
                     || is_in_pool(share) && submitted_at.is_some_and(|at| at.elapsed() > pool::STEP_START_MAX);
@@ -197,10 +201,10 @@ impl SlurmLauncher {
         })
     }
 
-    /// The job of a share and whether it still has something there.
+    /// Returns the job of a share if the share still has a process there.
     fn job_of_share<'a>(sight: &'a Sight, share: &Path) -> Option<&'a SlurmJob> {
         let folder = job_folder(share);
-        // A record that can't be read is met again where its error is told.
+        // An unreadable record is met again where its error is reported.
         let record = Record::read(&folder).ok().flatten().map(|record| record.job);
         let job = sight.job_of(&folder, record).filter(|job| job.stage != Stage::Over)?;
         let node = node_of(share);
@@ -209,12 +213,12 @@ impl SlurmLauncher {
         (is_there && is_step_there()).then_some(job)
     }
 
-    /// Asks Slurm to kill what is to be killed and still there.
+    /// Asks Slurm to kill the shares that are to be killed and still there.
     fn carry_out_kills(&self, sight: &Sight) -> Result<(), LaunchError> {
         let wanted: Vec<(PathBuf, Instant)> = {
             let mut state = self.state();
             let State { kills, probes, .. } = &mut *state;
-            // Of a node that doesn't answer nobody can say that a step has ended there.
+            // While a node is unreachable nobody can tell whether a step has ended there.
             let is_left = |share: &Path| !has_ended(share) || probes.verdict(&node_of(share)) == Verdict::Unreachable;
             kills.retain(|share, _| is_left(share) && Self::job_of_share(sight, share).is_some());
             kills.iter().map(|(share, since)| (share.clone(), *since)).collect()
@@ -225,10 +229,11 @@ impl SlurmLauncher {
             let verdict = self.verdict(sight, &node_of(&share));
             let is_deaf = verdict == Verdict::Unreachable;
             let step = sight.step(job.id, &step_name(&share)).filter(|_| !is_deaf && !is_waiting(job));
-            // Other gangs' steps are in a pool's job too.
+            // In a pool, the job may have other gangs' steps too.
             let patience = if is_in_pool(&share) { PEERS_WAIT } else { STEP_KILL_WAIT };
             match step {
-                // To kill a step scancel asks its node, and waits ten seconds for one that is lost (slurm_send_addr_recv_msgs, 22.05).
+                // To kill a step scancel contacts its node, and waits ten seconds for one that is lost
+                // (slurm_send_addr_recv_msgs, 22.05).
                 Some(_) if verdict == Verdict::Unknown && since.elapsed() <= patience => {}
                 Some(step) if since.elapsed() <= patience => {
                     self.cancel(&["--signal=KILL".to_owned(), step.id.clone()])?;
@@ -241,7 +246,7 @@ impl SlurmLauncher {
         Ok(())
     }
 
-    /// Whether a node answers, which is asked now if it isn't known.
+    /// Returns whether a node responds; starts a probe if that isn't known.
     fn verdict(&self, sight: &Sight, node: &str) -> Verdict {
         let state = self.state();
         if let Some(node) = sight.node(node) {
@@ -250,13 +255,14 @@ impl SlurmLauncher {
         state.probes.verdict(node)
     }
 
-    /// Whether nobody answers on a node.
+    /// Reports whether a node is unreachable.
     fn is_deaf(&self, node: &str) -> bool {
         self.state().probes.verdict(node) == Verdict::Unreachable
     }
 
-    /// Ends a job with all that is left of it. It is asked again for one that is ending when a node of it answers again that was cut off:
-    /// then that is free within seconds (seen with 22.05), otherwise when slurmctld next asks after it, which takes a minute or more.
+    /// Ends a job with all that is left of it. A job that is ending is cancelled again when a node that was
+    /// cut off responds again: the node is then free within seconds (seen with 22.05), otherwise only when
+    /// slurmctld contacts it next, which takes a minute or more.
     fn end_job(&self, job: &SlurmJob) -> Result<(), LaunchError> {
         let is_back = |node: &str| self.is_deaf(node) && self.state().probes.has_answered(node);
         if job.stage == Stage::Completing && !job.nodes.iter().any(|(node, _)| is_back(node)) {
@@ -267,23 +273,23 @@ impl SlurmLauncher {
 
     fn cancel(&self, arguments: &[String]) -> Result<(), LaunchError> {
         match self.programs.run("scancel", arguments) {
-            // What is over can't be cancelled.
+            // A job that is over can't be cancelled.
             Ok(_) | Err(LaunchError::Refused { .. }) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 }
 
-/// What Slurm knows of a gang.
+/// State of a gang in Slurm.
 enum Seen {
-    /// It was submitted after the last look, or its step is about to start.
+    /// It was submitted after the last query, or its step is about to start.
     TooNew,
     Job {
         job: SlurmJob,
         /// The share's step is over.
         is_over: bool,
     },
-    /// It has no job, or no more.
+    /// It has no job, or no longer one.
     Nothing,
 }
 
@@ -293,7 +299,7 @@ impl Launcher for SlurmLauncher {
             return gang.iter().map(|spec| self.start_step(spec)).collect();
         }
         let Err(failure) = self.submit(gang) else { return gang.iter().map(|_| Ok(())).collect() };
-        // All of the gang failed for one reason, which each is told in words.
+        // The whole gang failed for one reason, which is reported in words for each.
         let is_silence = matches!(failure, LaunchError::Unavailable { .. });
         let message = match &failure {
             LaunchError::Unavailable { message, .. } | LaunchError::Refused { message, .. } => message.clone(),
@@ -329,7 +335,8 @@ impl Launcher for SlurmLauncher {
         if !holds || folder.join(FINAL_REPORT_FILE).exists() && is_over {
             return Ok(Presence::Gone);
         }
-        // A step without a last word may have ended alone or with its node, which then must not be used again.
+        // A step without a recorded end may have ended alone or with its node, which then must not be used
+        // again.
         if let Some(node) = state.sight.as_ref().and_then(|sight| sight.node(&node)) {
             state.probes.want(node);
         }
@@ -357,10 +364,11 @@ impl Launcher for SlurmLauncher {
         Err(LaunchError::Leaving { what: format!("Slurm hasn't said yet that its job has left {node}") })
     }
 
-    /// A job that is cancelled leaves a node at once on which it has a step: slurmd says so when that has ended. Without a step (and
-    /// without an epilog) slurmd has nothing to say, and slurmctld learns that the node is free from the answers of all of the
-    /// job's nodes together, for which it waits ten seconds if one of them is lost (`_rpc_terminate_job` of slurmd's req.c and
-    /// `_thread_per_group_rpc` of slurmctld's agent.c, 22.05).
+    /// A cancelled job leaves a node at once if it has a step there: slurmd reports the step's end. Without a
+    /// step (and without an epilog) slurmd has nothing to report, and slurmctld learns that the node is free
+    /// from the answers of all of the job's nodes together, for which it waits ten seconds if one of them is
+    /// lost (`_rpc_terminate_job` of slurmd's req.c and `_thread_per_group_rpc` of slurmctld's agent.c,
+    /// 22.05).
     fn stays(&self, share: &Path, is_gang_over: bool) -> bool {
         let gang = gang_folder(share);
         let is_killed = || self.state().kills.keys().any(|killed| gang_folder(killed) == gang);
@@ -373,7 +381,7 @@ impl Launcher for SlurmLauncher {
         let sight = if are_steps_needed { sight.with_steps(&self.programs)? } else { sight };
         let nodes = {
             let mut state = self.state();
-            // What holds a node that was lost is dead, though Slurm may not say so yet.
+            // The holding job of a node that was lost is dead, though Slurm may not say so yet.
             let is_held = |node: &str| self.options.allocation.is_pool() && pool::is_held(&self.options, &sight, node);
             state.probes.revisit(&sight, |node| !sight.is_leaving(node) && !is_held(node));
             let nodes = sight.surveyed(&self.options, &state.probes);
@@ -394,40 +402,42 @@ impl Launcher for SlurmLauncher {
     }
 }
 
-/// Whether a share is a step of the job that holds its node, rather than of its gang's own: then the record is its own too.
+/// Reports whether a share is a step in a holding job rather than in its gang's own; it then has a record of
+/// its own.
 fn is_in_pool(share: &Path) -> bool {
     record::is_announced(share)
 }
 
-/// The folder with the record of the job that a share is in.
+/// Returns the folder with the record of a share's job.
 fn job_folder(share: &Path) -> PathBuf {
     if is_in_pool(share) { share.to_owned() } else { gang_folder(share) }
 }
 
-/// Whether a job has no nodes yet.
+/// Reports whether a job has no nodes yet.
 fn is_waiting(job: &SlurmJob) -> bool {
     matches!(job.stage, Stage::Pending | Stage::Configuring)
 }
 
-/// Whether a share's step is over: all of its processes are gone, by Slurm.
+/// Reports whether a share's step is over: by Slurm, all of its processes are gone.
 fn has_ended(share: &Path) -> bool {
     share.join(STEP_END_FILE).exists()
 }
 
-/// Whether a share's step could begin nothing for the platform's own want.
+/// Reports whether a share's step could not begin because of a platform error.
 fn was_unable(share: &Path) -> bool {
     let code = read_bounded(&share.join(STEP_END_FILE)).unwrap_or_default();
     String::from_utf8_lossy(&code).trim() == UNABLE_CODE.to_string()
 }
 
-/// Whether the supervisor of a share had started before a look at Slurm.
+/// Reports whether the supervisor of a share had started before a query of Slurm.
 fn began_before(share: &Path, look: Instant) -> bool {
     let written = std::fs::metadata(share.join(IDENTITY_FILE)).and_then(|identity| identity.modified());
-    // A clock that is ahead of this one's makes it new.
+    // A timestamp from a clock that is ahead of this one counts as new.
     written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > look.elapsed()))
 }
 
-/// Whether the supervisors of all other shares of a gang have said their last word, or are gone without one.
+/// Reports whether the supervisors of all other shares of a gang have reported their end, or are gone without
+/// doing so.
 fn have_others_ended(sight: &Sight, job: u64, share: &Path) -> bool {
     let shares = std::fs::read_dir(gang_folder(share)).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut others = shares.filter(|path| path != share && path.is_dir());
@@ -435,12 +445,13 @@ fn have_others_ended(sight: &Sight, job: u64, share: &Path) -> bool {
     others.all(|other| other.join(FINAL_REPORT_FILE).exists() || is_gone(&other))
 }
 
-/// The node of a share's folder.
+/// Returns the node of a share's folder.
 fn node_of(share: &Path) -> String {
     share.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The GPUs that a list of generic resources has first: their kind, if they have a type, and how many; none if it has none.
+/// Returns the first GPUs in a list of generic resources: their kind, if they have a type, and their number;
+/// none if the list has no GPUs.
 #[must_use]
 pub fn gpus(list: &str) -> Option<(Option<String>, u32)> {
     let first = gres::read(list).into_iter().next()?;

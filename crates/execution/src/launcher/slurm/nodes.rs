@@ -1,4 +1,5 @@
-//! Slurm's nodes: `sinfo --json` of 22.05, `scontrol show nodes --json` of later versions (whose sinfo groups nodes).
+//! Reads Slurm's nodes: `sinfo --json` of 22.05, `scontrol show nodes --json` of later versions (whose sinfo
+//! groups nodes).
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -7,17 +8,17 @@ use serde_json::Value;
 use super::{gres, json};
 use crate::launcher::{LaunchError, Openness};
 
-/// The program whose output this is.
+/// The program that prints this output.
 const PROGRAM: &str = "sinfo";
 /// The kind of a CPU slot.
 const CPU_KIND: &str = "cpu";
-/// slurmd's port unless Slurm says another.
+/// slurmd's port unless Slurm names another.
 const SLURMD_PORT: u16 = 6818;
-/// States in which a node is gone with what ran there.
+/// States in which a node is gone, with everything that ran there.
 const DOWN: [&str; 4] = ["DOWN", "ERROR", "FUTURE", "POWERED_DOWN"];
-/// Flags of a node that doesn't answer Slurm for the moment; Slurm itself says DOWN once it has given it up.
+/// Flags of a node that doesn't respond for now; Slurm sets DOWN once it has given the node up.
 const SILENT: [&str; 3] = ["NOT_RESPONDING", "NO_RESPOND", "UNKNOWN"];
-/// States and flags in which nothing new starts on a node; what runs there goes on.
+/// States and flags in which nothing new starts on a node; what runs there continues.
 const CLOSED: [&str; 14] = [
     "DRAIN",
     "DRAINED",
@@ -44,7 +45,7 @@ pub(super) struct SlurmNode {
     pub(super) cpus: u32,
     pub(super) threads_per_core: u32,
     pub(super) memory_mib: u64,
-    /// Of the first type, if it has several.
+    /// Its GPUs; those of the first type, if it has several.
     pub(super) gpus: Option<gres::Gpus>,
     pub(super) gpus_used: u32,
     pub(super) cpus_used: u32,
@@ -54,7 +55,7 @@ pub(super) struct SlurmNode {
     pub(super) reason: String,
 }
 
-/// The nodes in the output, whatever partition they are in; none if this version's sinfo groups them.
+/// Returns the nodes in the output, of all partitions; none if this version's sinfo groups them.
 pub(super) fn read(output: &[u8]) -> Result<Option<Vec<SlurmNode>>, LaunchError> {
     let document = json::parse(PROGRAM, output)?;
     if document["nodes"].is_null() && document["sinfo"].is_array() {
@@ -94,7 +95,7 @@ fn read_one(node: &Value) -> Result<SlurmNode, LaunchError> {
 }
 
 impl SlurmNode {
-    /// The kind of its accelerators, and how many.
+    /// Returns the kind and number of its accelerators.
     pub(super) fn accelerators(&self) -> (String, u32) {
         match &self.gpus {
             Some(gpus) => (gpus.kind(), gpus.count),
@@ -102,12 +103,12 @@ impl SlurmNode {
         }
     }
 
-    /// How many of its accelerators anybody holds.
+    /// Returns how many of its accelerators are held.
     pub(super) fn accelerators_used(&self) -> u32 {
         if self.gpus.is_some() { self.gpus_used } else { self.cpus_used }
     }
 
-    /// Whether gangs may start there, by Slurm.
+    /// Returns whether gangs may start on it, by its state in Slurm.
     pub(super) fn openness(&self) -> Openness {
         let found = |list: &[&str]| self.states.iter().find(|state| list.contains(&state.as_str()));
         if let Some(state) = found(&DOWN) {
@@ -127,7 +128,7 @@ impl SlurmNode {
         format!("Slurm says {state}{reason}")
     }
 
-    /// Where its slurmd listens, if its address is known here.
+    /// Returns the address of its slurmd, if the node's address can be resolved here.
     pub(super) fn slurmd(&self) -> Option<SocketAddr> {
         (self.address.as_str(), self.port).to_socket_addrs().ok()?.next()
     }
@@ -137,9 +138,9 @@ impl SlurmNode {
 mod tests {
     use super::*;
 
-    /// What 22.05.8 printed of four nodes: one idle, one shared, one of two jobs, one drained.
+    /// Output of 22.05.8 for four nodes: one idle, one shared, one with two jobs, one drained.
     const OF_22_05: &str = include_str!("../../../tests/fixtures/sinfo_22.05.json");
-    /// The same nodes by the schema of v0.0.42 (24.11).
+    /// The same nodes in the schema of v0.0.42 (24.11).
     const OF_24_11: &str = include_str!("../../../tests/fixtures/scontrol_nodes_24.11.json");
 
     fn nodes(output: &str) -> Vec<SlurmNode> {

@@ -1,8 +1,9 @@
-//! A standing allocation: one Slurm job a node holds all of it, and gangs are placed inside as steps. So a restart, a swap for a spare or a
-//! resize never waits in Slurm's queue, and which GPUs a gang gets is the engine's choice.
+//! A standing allocation: one Slurm job holds each whole node, and gangs run inside as steps. So a restart, a
+//! swap for a spare or a resize never waits in Slurm's queue, and the engine chooses a gang's GPUs.
 //!
-//! A job a node, not one for all: a node that fails takes no other down with it, and the pool grows and shrinks by nodes. A holding job is
-//! known by its comment, `DATA/pool/NODE`; the control plane keeps no list of them, so one that was restarted finds them again.
+//! One job for each node, not one for all: a failed node takes no other down, and the pool grows and shrinks
+//! by nodes. A holding job is identified by its comment, `DATA/pool/NODE`; the control plane keeps no list,
+//! so after a restart it finds the jobs again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,23 +20,23 @@ use crate::launcher::spec::{failed, write_spec};
 use crate::launcher::{LaunchError, Openness};
 use crate::protocol::SupervisorSpec;
 
-/// What a holding job runs: nothing, until it is cancelled. Its steps do the work.
+/// The script of a holding job: it waits to be cancelled. The job's steps do the work.
 const HOLD: &str = "#!/bin/bash\n# Written by Gangline: holds a node for gangs. scancel --name=gangline-pool gives all back.\nexec sleep infinity\n";
-/// A node whose holding job Slurm refused, or that left at once, is asked for again after this.
+/// Delay before a node is requested again after Slurm refused its holding job, or the job ended at once.
 const HOLD_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
-/// A step that isn't there so long after its `srun` was started won't come: `srun` gives up sooner.
+/// A step that doesn't exist this long after its `srun` was started never will: `srun` gives up sooner.
 pub(super) const STEP_START_MAX: Duration = Duration::from_mins(1);
 
-/// What a gang has of Slurm.
+/// How gangs get resources from Slurm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocation {
-    /// A job of its own, for each attempt.
+    /// Each attempt has a job of its own.
     #[default]
     Job,
-    /// Steps in jobs that hold whole nodes.
+    /// Gangs are steps in jobs that hold whole nodes.
     Pool {
-        /// So many nodes; all that there are if none is said.
+        /// Number of nodes to hold; none: all of them.
         nodes: Option<u32>,
     },
 }
@@ -46,7 +47,7 @@ impl Allocation {
     }
 }
 
-/// The comment of the job that holds a node.
+/// Returns the comment of the job that holds a node.
 pub(super) fn comment(options: &SlurmOptions, node: &str) -> PathBuf {
     options.folder.join("pool").join(node)
 }
@@ -55,17 +56,17 @@ fn is_holder(options: &SlurmOptions, job: &SlurmJob) -> bool {
     Path::new(&job.comment).starts_with(options.folder.join("pool"))
 }
 
-/// Whether nodes are held for a pool.
+/// Reports whether nodes are held for a pool.
 pub(super) fn has_holders(options: &SlurmOptions, sight: &Sight) -> bool {
     sight.live_jobs().any(|job| is_holder(options, job))
 }
 
-/// Whether a job of the pool is on a node, or about to be.
+/// Reports whether a job of the pool is on a node, or about to be.
 pub(super) fn is_held(options: &SlurmOptions, sight: &Sight, node: &str) -> bool {
     sight.job_of(&comment(options, node), None).is_some()
 }
 
-/// Whether gangs may start on a node of a pool that Slurm has open.
+/// Returns whether gangs may start on a node of a pool that is open in Slurm.
 pub(super) fn openness(options: &SlurmOptions, sight: &Sight, node: &str) -> Openness {
     let because = match sight.job_of(&comment(options, node), None) {
         Some(job) if job.stage == Stage::Holding => return Openness::Open,
@@ -77,8 +78,8 @@ pub(super) fn openness(options: &SlurmOptions, sight: &Sight, node: &str) -> Ope
 }
 
 impl SlurmLauncher {
-    /// Asks Slurm for the nodes that the pool is short of, and gives back those that don't answer: what runs on them is dead for the
-    /// control plane, and Slurm then sees to it that it is dead.
+    /// Requests the nodes that the pool lacks, and releases those that are unreachable: the control plane
+    /// treats what runs on them as dead, and Slurm then makes sure that it is.
     pub(super) fn hold(&self, sight: &Sight, limit: Option<u32>) -> Result<(), LaunchError> {
         let held = |node: &&SlurmNode| sight.job_of(&comment(&self.options, &node.name), None);
         let (with, mut without): (Vec<&SlurmNode>, Vec<_>) = sight.nodes().partition(|node| held(node).is_some());
@@ -89,7 +90,7 @@ impl SlurmLauncher {
         }
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         without.retain(|node| node.openness() == Openness::Open && !self.is_deaf(&node.name));
-        // Those that are free are had at once.
+        // Free nodes are available at once.
         without.sort_by_key(|node| node.cpus_used);
         for node in without.into_iter().take(limit.saturating_sub(with.len())) {
             let asked_at = self.state().held_at.get(&node.name).copied();
@@ -127,15 +128,15 @@ impl SlurmLauncher {
         self.programs.run("sbatch", &arguments).map(|_| ())
     }
 
-    /// Gives back the nodes that an earlier control plane held and that nothing runs on any more.
+    /// Releases idle nodes that an earlier control plane held.
     pub(super) fn release(&self, sight: &Sight) -> Result<(), LaunchError> {
         let is_left = |job: &&SlurmJob| is_holder(&self.options, job) && job.stage != Stage::Completing;
         let is_idle = |job: &&SlurmJob| !sight.steps_of(job.id).any(|step| step.name.starts_with(STEP_PREFIX));
         sight.live_jobs().filter(is_left).filter(is_idle).try_for_each(|job| self.end_job(job))
     }
 
-    /// Starts the supervisor of a share as a step of the job that holds its node. `srun` goes on by itself: neither it nor the step minds
-    /// if the control plane ends.
+    /// Starts the supervisor of a share as a step of the job that holds its node. `srun` runs independently:
+    /// neither it nor the step depends on the control plane.
     pub(super) fn start_step(&self, spec: &SupervisorSpec) -> Result<(), LaunchError> {
         if record::is_announced(&spec.folder) {
             return Ok(());

@@ -1,5 +1,6 @@
-//! A private Slurm on this machine: munge, slurmctld and a slurmd a node, in a folder and on ports of its own. For trying
-//! things out, for the demo and for tests; it takes root, as slurmd does and device files for its pretended GPUs do.
+//! A private Slurm on this machine, in a folder and on ports of its own: munge, slurmctld and one slurmd for
+//! each node. For experiments, the demo and tests; it needs root, since slurmd does, and so do the device
+//! files of its simulated GPUs.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,74 +17,74 @@ use rustix::process::{Signal, kill_process};
 use crate::launcher::fence::{all_with, kill_all_with};
 use crate::process::{as_pid, numbers, signal_all};
 
-/// The variable by which Slurm's programs find their Slurm; everything that a private one starts has it.
+/// The variable that tells Slurm's programs their configuration; every process of a private Slurm has it.
 pub const CONF_VARIABLE: &str = "SLURM_CONF";
-/// NVIDIA's device number: the files are never opened, they only have to be there.
+/// NVIDIA's device number: the files are never opened, they only have to exist.
 const DEVICE_MAJOR: u32 = 195;
-/// How long it may take until all nodes are there.
+/// Maximum time until all nodes are up.
 const START_WAIT_MAX: Duration = Duration::from_secs(60);
-/// How long slurmctld may take to end.
+/// Maximum time for slurmctld to end.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(20);
-/// Between two looks.
+/// Interval between two checks.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Length of munge's key.
 const KEY_BYTES: u64 = 128;
 
-/// What a private Slurm is to have.
+/// Options of a private Slurm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrivateOptions {
-    /// The empty folder for all of it. Short: sockets have names of at most 107 bytes.
+    /// An empty folder for all its files. Its path must be short: names of sockets have at most 107 bytes.
     pub folder: PathBuf,
-    /// Nodes `n1`, `n2`, ...
+    /// Number of nodes; they are named `n1`, `n2`, ...
     pub nodes: u32,
-    /// CPUs of each; they need not be there.
+    /// Number of CPUs of each node; they need not exist.
     pub cpus: u32,
-    /// Pretended GPUs of each, and their type.
+    /// Type and number of simulated GPUs of each node.
     pub gpus: Option<(String, u32)>,
-    /// Networks that are there already and that the nodes are put into; none: all of it is on loopback.
+    /// Existing networks for the nodes; none: everything is on loopback.
     pub hosts: Option<PrivateHosts>,
 }
 
-/// Nodes that reach each other and the controller by a network only, as if they were other machines.
+/// Nodes that reach each other and the controller only by a network, as if they were other machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrivateHosts {
     /// The controller's address.
     pub controller: Ipv4Addr,
-    /// Of each node, the network namespace (`ip netns`) that it is in and its address there.
+    /// Each node's network namespace (`ip netns`) and its address there.
     pub nodes: Vec<(String, Ipv4Addr)>,
 }
 
-/// Why there is no private Slurm.
+/// The reason a private Slurm couldn't be started.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivateError {
     /// A program is missing.
     #[error("a private Slurm needs {program}: install the packages slurm-wlm and munge")]
     Missing {
-        /// Which.
+        /// The program's name.
         program: &'static str,
     },
-    /// Only root may.
+    /// Root is required.
     #[error("a private Slurm needs root: its daemons refuse anybody else")]
     NotRoot,
-    /// A file or a program of it.
+    /// An operation on a file or program failed.
     #[error("{doing} {path}")]
     Io {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// It didn't come up.
+    /// It didn't come up in time.
     #[error("the private Slurm did not come up within {} s: {log}", START_WAIT_MAX.as_secs())]
     Late {
-        /// The last of its log.
+        /// The end of its log.
         log: String,
     },
 }
 
-/// A private Slurm. When it is dropped nothing of it is left but its folder.
+/// A private Slurm. Dropping it leaves nothing but its folder.
 #[derive(Debug)]
 pub struct PrivateSlurm {
     options: PrivateOptions,
@@ -93,7 +94,7 @@ pub struct PrivateSlurm {
 }
 
 impl PrivateSlurm {
-    /// Sets it up and waits until all its nodes are there.
+    /// Sets it up and waits until all its nodes are up.
     ///
     /// # Errors
     /// [`PrivateError`]; nothing of it runs then.
@@ -104,7 +105,7 @@ impl PrivateSlurm {
         write_all(&options)?;
         let munged = start_munged(&options.folder)?;
         let nodes = (0..options.nodes).map(|_| None).collect();
-        // From here on a failure drops it, which ends what runs.
+        // From here on a failure drops it, which ends its processes.
         let mut slurm = PrivateSlurm { options, munged, controller: None, nodes };
         slurm.start_controller()?;
         for node in 1..=slurm.options.nodes {
@@ -114,13 +115,13 @@ impl PrivateSlurm {
         Ok(slurm)
     }
 
-    /// Its slurm.conf, for SLURM_CONF.
+    /// Returns the path of its slurm.conf, for SLURM_CONF.
     #[must_use]
     pub fn conf(&self) -> PathBuf {
         self.options.folder.join("slurm.conf")
     }
 
-    /// One of Slurm's programs, told which Slurm is meant.
+    /// Returns a command for one of Slurm's programs, configured for this Slurm.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
@@ -128,7 +129,7 @@ impl PrivateSlurm {
         command
     }
 
-    /// Starts slurmctld, again after [`Self::stop_controller`].
+    /// Starts slurmctld, also after [`Self::stop_controller`].
     ///
     /// # Errors
     /// [`PrivateError`] if it can't be started.
@@ -139,8 +140,8 @@ impl PrivateSlurm {
         Ok(())
     }
 
-    /// SIGTERM to slurmctld, which then saves what it knows: by itself it does so every five seconds only (its `SAVE_MAX_WAIT`), and one that
-    /// is killed within them ends jobs that it doesn't know to run.
+    /// Sends SIGTERM to slurmctld, which then saves its state. By itself it saves only every five seconds
+    /// (its `SAVE_MAX_WAIT`), and if it is killed within them it later ends jobs that it doesn't know to run.
     pub fn stop_controller(&mut self) {
         let Some(mut controller) = self.controller.take() else { return };
         let is_told = as_pid(controller.id()).is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok());
@@ -151,7 +152,7 @@ impl PrivateSlurm {
         end(Some(controller));
     }
 
-    /// Starts the slurmd of node `n<number>`, again after [`Self::kill_node`].
+    /// Starts the slurmd of node `n<number>`, also after [`Self::kill_node`].
     ///
     /// # Errors
     /// [`PrivateError`] if it can't be started.
@@ -176,16 +177,17 @@ impl PrivateSlurm {
         Ok(())
     }
 
-    /// SIGKILL to a node's slurmd and to all that runs there, as if the machine had lost its power.
+    /// Sends SIGKILL to a node's slurmd and all that runs there, as if the machine had lost its power.
     pub fn kill_node(&mut self, number: u32) {
         let mark = node_mark(&self.options.folder, number);
         let folder = node_folder(&self.options.folder, number);
         let (conf, name) = (self.conf().display().to_string(), format!("n{number}"));
-        // What a step runs has its node's name from Slurm itself.
+        // Processes of a step have their node's name from Slurm itself.
         let marks: [&[(&str, &str)]; 2] =
             [&[(NODE_VARIABLE, &mark)], &[(CONF_VARIABLE, &conf), ("SLURMD_NODENAME", &name)]];
-        // Those who see another killed would still tell Slurm, as srun's helper does of srun (its steps on other nodes are cancelled then): all
-        // stop before the first is killed, and children go first, for Linux wakes those who are left without a parent.
+        // A process that sees another killed could still tell Slurm, as srun's helper does of srun (whose
+        // steps on other nodes are cancelled then). So all are stopped before the first is killed, and
+        // children are killed first, since Linux wakes processes that lose their parent.
         let mut all: Vec<u32> = marks.iter().flat_map(|mark| all_with(mark)).chain(step_daemons(&folder)).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
         signal_all(&all, Signal::STOP);
@@ -230,7 +232,7 @@ impl Drop for PrivateSlurm {
     }
 }
 
-/// All that a node's slurmd starts has this variable.
+/// All processes of a node's slurmd have this variable.
 const NODE_VARIABLE: &str = "GANGLINE_PRIVATE_NODE";
 
 /// Nodes are numbered from one.
@@ -242,13 +244,13 @@ fn node_mark(folder: &Path, number: u32) -> String {
     format!("{}:n{number}", folder.display())
 }
 
-/// Where a node's slurmd runs.
+/// Returns the working directory of a node's slurmd.
 fn node_folder(folder: &Path, number: u32) -> PathBuf {
     folder.join(format!("n{number}"))
 }
 
-/// The slurmstepds of a node. They write their titles over their environments, so they are known by the folder in which their slurmd
-/// started them.
+/// Returns the slurmstepds of a node. They overwrite their environments with their titles, so they are
+/// identified by the folder in which their slurmd started them.
 fn step_daemons(node_folder: &Path) -> Vec<u32> {
     let is_step_daemon = |pid: &u32| {
         fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == node_folder)
@@ -329,8 +331,8 @@ fn write_all(options: &PrivateOptions) -> Result<(), PrivateError> {
     write("gres.conf", format!("AutoDetect=off\n{}", gres.unwrap_or_default()))
 }
 
-/// One for the controller, then one a node. They are held together, so they differ; from here to their use others may take
-/// them, which shows.
+/// Returns one port for the controller, then one for each node. They are held together, so they differ;
+/// between their release and their use another process may take one, which causes a visible failure.
 fn free_ports(nodes: u32) -> io::Result<Vec<u16>> {
     let held: io::Result<Vec<TcpListener>> = (0..=nodes).map(|_| TcpListener::bind(("127.0.0.1", 0))).collect();
     held?.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect()

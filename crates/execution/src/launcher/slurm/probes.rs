@@ -1,5 +1,6 @@
-//! Whether nodes answer whose supervisors are silent. Slurm's own word takes minutes (SlurmdTimeout is 300 s by default), and its
-//! programs may be slow just then: nodes are asked directly, beside the looks at Slurm.
+//! Probes nodes whose supervisors are silent. Slurm itself takes minutes to notice (SlurmdTimeout is 300 s by
+//! default), and its programs may be slow just then, so nodes are contacted directly, independently of
+//! queries of Slurm.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -10,20 +11,20 @@ use std::time::{Duration, Instant};
 use super::nodes::SlurmNode;
 use super::sight::Sight;
 
-/// How long a node's slurmd may take to take a connection.
+/// Maximum time for a node's slurmd to accept a connection.
 const WAIT_MAX: Duration = Duration::from_millis(800);
-/// Nodes that are asked at one time at most.
+/// Maximum number of simultaneous probes.
 const UNDER_WAY_MAX: usize = 64;
-/// So many times in a row a node must not answer.
+/// Number of failed probes in a row after which a node is unreachable.
 const FAILED_MIN: u32 = 2;
-/// Between those.
+/// Pause between those probes.
 const PAUSE: Duration = Duration::from_millis(500);
-/// What a node answered says nothing of it any more after this long.
+/// The result of a probe expires after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// A node is forgotten that answers, or hasn't answered once, and that nobody has asked after for this long.
+/// A node that responds, or has failed only once, is forgotten if nobody has asked about it for this long.
 const INTEREST: Duration = Duration::from_secs(5);
 
-/// The nodes that somebody asked after, or that don't answer.
+/// The nodes that somebody asked about, or that don't respond.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probes {
     nodes: Arc<Mutex<BTreeMap<String, Probe>>>,
@@ -31,23 +32,23 @@ pub(super) struct Probes {
 
 #[derive(Debug)]
 struct Probe {
-    /// When somebody last wanted to know.
+    /// Time when somebody last asked about it.
     wanted_at: Instant,
-    /// When the node was last asked.
+    /// Time of the last probe.
     asked_at: Option<Instant>,
     is_under_way: bool,
     failures: u32,
-    /// When it was asked what it answered to.
+    /// Start of the last probe that succeeded.
     answered: Option<Instant>,
 }
 
-/// Whether a node answers.
+/// Whether a node responds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It wasn't asked lately, or hasn't answered only once.
+    /// It wasn't probed lately, or has failed only once.
     Unknown,
     Answers,
-    /// It has not answered several times in a row.
+    /// Several probes in a row have failed.
     Unreachable,
 }
 
@@ -56,7 +57,7 @@ impl Probes {
         self.nodes.lock().expect("no thread panics while it holds what nodes answered")
     }
 
-    /// Somebody wants to know whether a node answers. Doesn't wait for it.
+    /// Requests a probe of a node. Doesn't wait for it.
     pub(super) fn want(&self, node: &SlurmNode) {
         let is_due = {
             let mut nodes = self.nodes();
@@ -69,8 +70,8 @@ impl Probes {
         }
     }
 
-    /// Asks the nodes again that don't answer, those first that weren't asked for longest. One that answers stays unreachable until it is
-    /// settled: what was killed there meanwhile, or died with it, is gone.
+    /// Probes unreachable nodes again, the longest unprobed first. A node that responds stays unreachable
+    /// until it is settled: the processes that were killed there meanwhile, or died with it, are gone.
     pub(super) fn revisit(&self, sight: &Sight, is_settled: impl Fn(&str) -> bool) {
         let mut silent: Vec<(Option<Instant>, String)> = {
             let mut nodes = self.nodes();
@@ -91,7 +92,7 @@ impl Probes {
         }
     }
 
-    /// Whether a node answers, as far as it was asked.
+    /// Returns whether a node responds, by its probes so far.
     pub(super) fn verdict(&self, node: &str) -> Verdict {
         match self.nodes().get(node) {
             Some(probe) if probe.failures >= FAILED_MIN => Verdict::Unreachable,
@@ -100,12 +101,13 @@ impl Probes {
         }
     }
 
-    /// Whether a node answered lately, be it that it counts as unreachable until what was killed there is gone.
+    /// Reports whether a node responded lately, even if it still counts as unreachable until its killed
+    /// processes are gone.
     pub(super) fn has_answered(&self, node: &str) -> bool {
         self.nodes().get(node).and_then(|probe| probe.answered).is_some_and(|at| at.elapsed() < INTEREST)
     }
 
-    /// Asks a node unless that is under way, or too many are asked now: then its turn comes.
+    /// Starts a probe of a node unless one is running, or too many are; then it is probed later.
     fn ask(&self, node: &SlurmNode, may_be_back: bool) {
         {
             let mut nodes = self.nodes();
@@ -126,7 +128,7 @@ impl Probes {
         }
     }
 
-    /// Takes in what a node answered, if that could be known. Whether it is to be asked once more to be sure.
+    /// Records the result of a probe, if there is one. Returns whether to probe once more to be sure.
     fn answered(&self, node: &str, answer: Option<bool>, may_be_back: bool) -> bool {
         let mut nodes = self.nodes();
         let Some(probe) = nodes.get_mut(node) else { return false };
@@ -154,7 +156,7 @@ impl Probe {
     }
 }
 
-/// Whether the slurmd of a node takes a connection; none if its address isn't known.
+/// Reports whether the slurmd of a node accepts a connection; none if its address isn't known.
 fn answers(node: &SlurmNode) -> Option<bool> {
     Some(TcpStream::connect_timeout(&node.slurmd()?, WAIT_MAX).is_ok())
 }
@@ -165,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// What 22.05.8 printed of four nodes.
+    /// Output of 22.05.8 for four nodes.
     const NODES: &str = include_str!("../../../tests/fixtures/sinfo_22.05.json");
 
     fn node(port: u16) -> SlurmNode {

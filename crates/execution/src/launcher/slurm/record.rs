@@ -1,4 +1,5 @@
-//! What a gang's folder says of its Slurm job: its script, that it is about to be submitted, and its id once it was.
+//! Files in a gang's folder about its Slurm job: the script, a marker that it is about to be submitted, and
+//! its id.
 
 use std::fs;
 use std::io;
@@ -12,17 +13,18 @@ use crate::launcher::spec::failed;
 
 use super::json::not_understood;
 
-/// The script.
+/// File name of the script.
 const SCRIPT_FILE: &str = "slurm.sh";
-/// Written before a gang is submitted: without a record beside it, whether it was isn't known.
+/// Written before a gang is submitted. Without a record next to it, it is unknown whether the submission
+/// succeeded.
 const ANNOUNCEMENT_FILE: &str = "slurm-submitting";
-/// The record.
+/// File name of the record.
 const RECORD_FILE: &str = "slurm.json";
 
 /// The Slurm job of a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Its id.
+    /// The job's id.
     pub(super) job: u64,
 }
 
@@ -44,7 +46,7 @@ impl Record {
     }
 }
 
-/// Says that a gang is about to be submitted.
+/// Records that a gang is about to be submitted.
 pub(super) fn announce(folder: &Path) -> Result<(), LaunchError> {
     let path = folder.join(ANNOUNCEMENT_FILE);
     write_durably(&path, b"").map_err(|source| failed("write", &path, source))
@@ -54,14 +56,14 @@ pub(super) fn is_announced(folder: &Path) -> bool {
     folder.join(ANNOUNCEMENT_FILE).exists()
 }
 
-/// Writes the script and gives its path.
+/// Writes the script and returns its path.
 pub(super) fn write_script(folder: &Path, text: &str) -> Result<PathBuf, LaunchError> {
     let path = folder.join(SCRIPT_FILE);
     fs::write(&path, text).map_err(|source| failed("write", &path, source))?;
     Ok(path)
 }
 
-/// The id in what `sbatch --parsable` printed: `42` or `42;cluster`.
+/// Parses the id in the output of `sbatch --parsable`: `42` or `42;cluster`.
 pub(super) fn job_id(output: &[u8]) -> Result<u64, LaunchError> {
     let text = String::from_utf8_lossy(output);
     // A site's own wrapper may print more before it.

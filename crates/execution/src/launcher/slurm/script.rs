@@ -1,7 +1,9 @@
-//! A gang as a Slurm job: what is asked of `sbatch`, and the script of it: one step a node, each running a supervisor.
+//! A gang as a Slurm job: the arguments of `sbatch`, and the script, with one step on each node that runs a
+//! supervisor.
 //!
-//! The job is pinned to exactly the nodes that the engine chose (`--nodelist` of as many as `--nodes`). Which of a node's
-//! GPUs it gets is Slurm's choice, so the step hands its CUDA_VISIBLE_DEVICES on. Sources: sbatch(1), srun(1).
+//! The job is pinned to exactly the nodes that the engine chose (`--nodelist` of as many as `--nodes`). Slurm
+//! chooses which of a node's GPUs it gets, so the step passes its CUDA_VISIBLE_DEVICES on. Sources:
+//! sbatch(1), srun(1).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,51 +14,52 @@ use crate::protocol::SupervisorSpec;
 
 /// The file in a share's folder that holds the exit code of its step, once that is over.
 pub(super) const STEP_END_FILE: &str = "step-ended";
-/// What the names of steps begin with.
+/// Prefix of steps' names.
 pub(super) const STEP_PREFIX: &str = "gangline";
 /// The kind of a CPU slot.
 const CPU_KIND: &str = "cpu";
-/// Slurm's own time limit comes this much after the control plane's, which lets a job save first.
+/// Slurm's own time limit is this much longer than the control plane's, which lets a job save first.
 const TIME_LIMIT_MARGIN: Duration = Duration::from_mins(10);
 
-/// On whose account, and where, jobs run.
+/// Account, partition and further options of jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
-    /// The partition; Slurm's default one if none is named.
+    /// The partition; none: Slurm's default.
     pub partition: Option<String>,
     /// The account.
     pub account: Option<String>,
     /// The quality of service.
     pub qos: Option<String>,
-    /// More arguments for sbatch, as they are.
+    /// Additional arguments for sbatch, passed unchanged.
     pub sbatch: Vec<String>,
 }
 
-/// What a gang takes of each of its nodes.
+/// Resources that a gang takes of each of its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
-    /// As `--gres` takes it; none on nodes with CPU slots.
+    /// The argument of `--gres`; none on nodes with CPU slots.
     pub(super) gres: Option<String>,
     pub(super) cpus: u32,
     pub(super) memory_mib: u64,
 }
 
 impl Slice {
-    /// All of a node.
+    /// Returns all of a node.
     pub(super) fn whole(node: &SlurmNode) -> Slice {
         let gres = node.gpus.as_ref().map(|gpus| Gpus::request(gpus.slurm_type.as_deref(), gpus.count as usize));
         Slice { gres, cpus: node.cpus, memory_mib: node.memory_mib }
     }
 
-    /// What a gang asks for, and, of what it doesn't ask for, as large a part of what is free as it takes of the free
-    /// accelerators: then the next gang finds its part. `nodes` are those of the gang.
+    /// Returns the resources that a gang requests. For CPUs or memory that it doesn't request, it gets the
+    /// share of the free amount that corresponds to its share of the free accelerators, so that the next gang
+    /// finds its part. `nodes` are the gang's.
     pub(super) fn of(gang: &[SupervisorSpec], nodes: &[&SlurmNode]) -> Slice {
         let Some(spec) = gang.first() else { return Slice { gres: None, cpus: 1, memory_mib: 1 } };
         let devices = u32::try_from(spec.devices.len()).unwrap_or(u32::MAX);
         let is_cpu = spec.device_kind == CPU_KIND;
         let cpus = nodes.iter().map(|node| {
             let part = part(node, devices, u64::from(node.cpus), u64::from(node.cpus_used));
-            // Whole cores are handed out: a part of one would take the rest from the next gang.
+            // Slurm allocates whole cores: rounding up would take the rest from the next gang.
             let part = u32::try_from(part).unwrap_or(u32::MAX);
             (part - part % node.threads_per_core).max(1)
         });
@@ -74,16 +77,16 @@ impl Slice {
     }
 }
 
-/// The part of a node's CPUs or memory that goes with so many of its accelerators.
+/// Returns the part of a node's CPUs or memory that corresponds to this number of its accelerators.
 fn part(node: &SlurmNode, devices: u32, total: u64, used: u64) -> u64 {
     let (_, accelerators) = node.accelerators();
     let free = accelerators.saturating_sub(node.accelerators_used());
-    // If what the gang was given isn't free yet, another is just leaving it.
+    // If the gang's accelerators aren't free yet, another gang is just leaving them.
     let (amount, of) = if free >= devices { (total.saturating_sub(used), free) } else { (total, accelerators) };
     amount.saturating_mul(u64::from(devices)) / u64::from(of.max(1))
 }
 
-/// What is asked of `sbatch`; the script's path comes last.
+/// Returns the arguments of `sbatch`; the script's path comes last.
 pub(super) fn sbatch(gang: &[SupervisorSpec], slice: &Slice, options: &JobOptions, folder: &Path) -> Vec<String> {
     let nodes: Vec<&str> = gang.iter().map(|spec| spec.node.as_str()).collect();
     let count = nodes.len();
@@ -109,29 +112,30 @@ pub(super) fn sbatch(gang: &[SupervisorSpec], slice: &Slice, options: &JobOption
     arguments
 }
 
-/// On whose account, and where, as `sbatch` takes it.
+/// Returns the arguments of `sbatch` for account, partition and quality of service.
 pub(super) fn account(options: &JobOptions) -> Vec<String> {
     let named = [("partition", &options.partition), ("account", &options.account), ("qos", &options.qos)];
     let named = named.iter().filter_map(|(name, value)| Some(format!("--{name}={}", value.as_ref()?)));
     named.chain(options.sbatch.iter().cloned()).collect()
 }
 
-/// A job's name in Slurm.
+/// Returns a job's name in Slurm.
 fn job_name(spec: &SupervisorSpec) -> String {
     format!("gangline-job-{}-{}", spec.job, spec.attempt)
 }
 
-/// The name of a share's step, by which it is found: `gangline-job-7-attempt-2-n1`.
+/// Returns the name by which a share's step is found: `gangline-job-7-attempt-2-n1`.
 pub(super) fn step_name(share: &Path) -> String {
     let parts: Vec<_> = share.components().rev().take(3).map(|part| part.as_os_str().to_string_lossy()).collect();
     parts.iter().rev().fold(STEP_PREFIX.to_owned(), |name, part| format!("{name}-{part}"))
 }
 
-/// The script of a gang's own job, or the one that starts supervisors in a job that is there already.
+/// Returns the script of a gang's own job, or the one that starts supervisors as steps of the existing job
+/// `within`.
 pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, within: Option<u64>) -> String {
     let mut text = String::from("#!/bin/bash\n# Written by Gangline: a supervisor on each node of a gang.\n");
     if within.is_none() {
-        // An srun that is told to terminate waits for its step, for long if that is on a node which is lost.
+        // An srun that is told to terminate waits for its step, and for long if the step's node is lost.
         text.push_str("trap 'kill -KILL 0' TERM\n");
     }
     let gres = slice.gres.as_ref().map(|gres| format!(" --gres={}", quoted(gres))).unwrap_or_default();
@@ -156,8 +160,9 @@ pub(super) fn script(gang: &[SupervisorSpec], slice: &Slice, program: &Path, wit
     text
 }
 
-/// What a step runs, with the share's folder as its first argument. Of Slurm's variables a rank keeps where it runs; the
-/// others describe the step, not the gang, and mislead trainers that look for them.
+/// Returns the shell script of a step; its first argument is the share's folder. Of Slurm's variables a rank
+/// keeps those that tell where it runs; the others describe the step, not the gang, and mislead trainers that
+/// look for them.
 fn step(program: &Path) -> String {
     format!(
         "cd \"$1\" || exit; \
@@ -169,12 +174,12 @@ fn step(program: &Path) -> String {
     )
 }
 
-/// For a shell: as it is.
+/// Quotes a text for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// The gang's folder: that of its shares' folders.
+/// Returns the gang's folder, the parent of its shares' folders.
 pub(super) fn gang_folder(share: &Path) -> PathBuf {
     share.parent().unwrap_or(share).to_owned()
 }
@@ -186,7 +191,7 @@ mod tests {
     use super::*;
     use crate::protocol::PROTOCOL_VERSION;
 
-    /// What 22.05.8 printed of four nodes.
+    /// Output of 22.05.8 for four nodes.
     const NODES: &str = include_str!("../../../tests/fixtures/sinfo_22.05.json");
 
     fn nodes() -> Vec<SlurmNode> {
@@ -294,8 +299,8 @@ mod tests {
         path
     }
 
-    /// The script with an srun that does as told: no Slurm is needed to see that each supervisor starts in its folder, with its
-    /// devices and without Slurm's variables.
+    /// Runs the script with a fake srun: no Slurm is needed to see that each supervisor starts in its folder,
+    /// with its devices and without Slurm's variables.
     #[test]
     fn the_script_starts_a_supervisor_on_each_node() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -338,7 +343,7 @@ mod tests {
         let text = script(&gang("cpu", 1, &["n1"]), &slice, Path::new("gangline"), None);
         let path = executable(folder.path(), "slurm.sh", &text);
         let search = format!("{}:/usr/bin:/bin", folder.path().display());
-        // Slurm gives a script a process group of its own too.
+        // Slurm, too, gives a script a process group of its own.
         let mut script =
             std::process::Command::new(path).env("PATH", search).process_group(0).spawn().expect("bash starts");
         while !begun.exists() {
@@ -347,7 +352,7 @@ mod tests {
         let group = crate::process::as_pid(script.id()).expect("a process");
         rustix::process::kill_process(group, rustix::process::Signal::TERM).expect("it runs");
         script.wait().expect("it ends");
-        // Its srun and what that started have ended too.
+        // The script's srun and its children have ended too.
         while rustix::process::test_kill_process_group(group).is_ok() {
             std::thread::sleep(Duration::from_millis(10));
         }

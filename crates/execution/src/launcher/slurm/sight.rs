@@ -1,4 +1,4 @@
-//! A look at Slurm: its nodes and jobs at one time.
+//! A snapshot of Slurm: its nodes and jobs at one time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,28 +13,28 @@ use super::probes::{Probes, Verdict};
 use super::{SlurmOptions, pool};
 use crate::launcher::{LaunchError, Openness, SurveyedNode, Taken};
 
-/// What Slurm said at one time.
+/// A snapshot of Slurm.
 #[derive(Clone, Debug)]
 pub(super) struct Sight {
-    /// Before it was asked.
+    /// Time before the query.
     pub(super) at: Instant,
     nodes: Vec<SlurmNode>,
     jobs: Vec<SlurmJob>,
-    /// The steps of all jobs, if they were asked for.
+    /// The steps of all jobs, if they were queried.
     steps: Option<Vec<Step>>,
 }
 
 /// A step of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// As `scancel` takes it: `42.0`.
+    /// Its id for `scancel`: `42.0`.
     pub(super) id: String,
     pub(super) job: u64,
     pub(super) name: String,
 }
 
 impl Sight {
-    /// Asks Slurm.
+    /// Queries Slurm.
     pub(super) fn take(programs: &Programs, partition: &str) -> Result<Sight, LaunchError> {
         let at = Instant::now();
         let nodes = match nodes::read(&programs.run("sinfo", &["--json".to_owned()])?)? {
@@ -49,7 +49,7 @@ impl Sight {
         Ok(Sight { at, nodes, jobs, steps: None })
     }
 
-    /// Asks for the steps too.
+    /// Queries the steps too.
     pub(super) fn with_steps(self, programs: &Programs) -> Result<Sight, LaunchError> {
         let arguments = ["--steps", "--noheader", "--format=%i|%j"].map(str::to_owned);
         let output = programs.run("squeue", &arguments)?;
@@ -57,27 +57,27 @@ impl Sight {
         Ok(Sight { steps: Some(steps), ..self })
     }
 
-    /// The nodes of the partition.
+    /// Returns the nodes of the partition.
     pub(super) fn nodes(&self) -> impl Iterator<Item = &SlurmNode> {
         self.nodes.iter()
     }
 
-    /// The jobs that aren't over.
+    /// Returns the jobs that aren't over.
     pub(super) fn live_jobs(&self) -> impl Iterator<Item = &SlurmJob> {
         self.jobs.iter().filter(|job| job.stage != Stage::Over)
     }
 
-    /// The steps of a job, as far as they were asked for.
+    /// Returns the steps of a job, as far as they were queried.
     pub(super) fn steps_of(&self, job: u64) -> impl Iterator<Item = &Step> {
         self.steps.iter().flatten().filter(move |step| step.job == job)
     }
 
-    /// The step of a job with this name.
+    /// Returns the step of a job with this name.
     pub(super) fn step(&self, job: u64, name: &str) -> Option<&Step> {
         self.steps_of(job).find(|step| step.name == name)
     }
 
-    /// Whether Slurm was asked for steps and has none of this name.
+    /// Reports whether steps were queried and none has this name.
     pub(super) fn lacks_step(&self, job: u64, name: &str) -> bool {
         self.steps.is_some() && self.step(job, name).is_none()
     }
@@ -86,7 +86,7 @@ impl Sight {
         self.nodes.iter().find(|node| node.name == name)
     }
 
-    /// The job of a gang: by its id, or by the comment that it was submitted with.
+    /// Returns the job of a gang: by its id, or by the comment that it was submitted with.
     pub(super) fn job_of(&self, folder: &Path, id: Option<u64>) -> Option<&SlurmJob> {
         let is_it = |job: &&SlurmJob| match id {
             Some(id) => job.id == id,
@@ -95,7 +95,7 @@ impl Sight {
         self.jobs.iter().find(is_it)
     }
 
-    /// The nodes as a control plane sees them.
+    /// Returns the nodes as the control plane sees them.
     pub(super) fn surveyed(&self, options: &SlurmOptions, probes: &Probes) -> Vec<SurveyedNode> {
         let own = ["jobs", "pool"].map(|folder| options.folder.join(folder));
         let foreign = self.taken(|job| !own.iter().any(|own| Path::new(&job.comment).starts_with(own)));
@@ -125,7 +125,7 @@ impl Sight {
         self.nodes.iter().map(surveyed).collect()
     }
 
-    /// What some jobs hold of each node.
+    /// Returns the resources that the counted jobs hold on each node.
     fn taken(&self, is_counted: impl Fn(&SlurmJob) -> bool) -> BTreeMap<&str, Taken> {
         let mut taken: BTreeMap<&str, Taken> = BTreeMap::new();
         for job in self.jobs.iter().filter(|job| job.stage != Stage::Over && is_counted(job)) {
@@ -139,21 +139,21 @@ impl Sight {
         taken
     }
 
-    /// Whether a job that was killed still is on a node, by Slurm.
+    /// Reports whether a killed job is still on a node, by Slurm.
     pub(super) fn is_leaving(&self, name: &str) -> bool {
         let mut leaving = self.jobs.iter().filter(|job| job.stage == Stage::Completing);
         leaving.any(|job| job.nodes.iter().any(|(on, _)| on == name))
     }
 }
 
-/// `42.0|gangline-job-7-attempt-2-n1`.
+/// Parses `42.0|gangline-job-7-attempt-2-n1`.
 fn read_step(line: &str) -> Option<Step> {
     let (id, name) = line.trim().split_once('|')?;
     let job = id.split(['.', '_', '+']).next()?.parse().ok()?;
     Some(Step { id: id.to_owned(), job, name: name.to_owned() })
 }
 
-/// The nodes of a partition.
+/// Returns the nodes of a partition.
 fn in_partition(nodes: Vec<SlurmNode>, partition: &str) -> Result<Vec<SlurmNode>, LaunchError> {
     let known: BTreeSet<String> = nodes.iter().flat_map(|node| node.partitions.iter().cloned()).collect();
     if !known.contains(partition) {
@@ -164,7 +164,7 @@ fn in_partition(nodes: Vec<SlurmNode>, partition: &str) -> Result<Vec<SlurmNode>
     Ok(nodes.into_iter().filter(|node| node.partitions.iter().any(|of| of == partition)).collect())
 }
 
-/// Slurm's default partition.
+/// Returns Slurm's default partition.
 pub(super) fn default_partition(programs: &Programs) -> Result<String, LaunchError> {
     let output = programs.run("sinfo", &["--noheader".to_owned(), "--format=%P".to_owned()])?;
     let text = String::from_utf8_lossy(&output);

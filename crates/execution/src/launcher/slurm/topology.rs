@@ -1,11 +1,12 @@
-//! Slurm's `topology.conf`, read as the domains that nodes are in. Both of its forms (topology.conf(5)):
+//! Reads Slurm's `topology.conf` as the network domains of nodes. Both of its forms (topology.conf(5)):
 //!
-//! - a tree of switches: a switch with nodes is a rack, those above are a block and a pod, and one still wider that holds all
-//!   the others is the cluster itself;
-//! - blocks of nodes: a block is a rack, and what `BlockSizes` joins of them a block and a pod.
+//! - a tree of switches: a switch with nodes is a rack, those above are a block and a pod, and a wider one
+//!   that holds all others is the cluster itself;
+//! - blocks of nodes: a block is a rack, and the groups of blocks that `BlockSizes` defines are a block and a
+//!   pod.
 //!
-//! A switch in two places, a circle of switches, and nodes that nothing connects are refused with their line: the engine's
-//! domains are one tree.
+//! A switch in two places, a circle of switches, and unconnected nodes are refused with their line: the
+//! engine's domains are one tree.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +14,15 @@ use gangline_base::{Level, NodeName};
 
 use super::hostlist;
 
-/// Levels that switches or blocks stand for, from those with nodes up.
+/// Levels of switches or blocks, starting at those with nodes.
 const LEVELS: [Level; 3] = [Level::Rack, Level::Block, Level::Pod];
-/// The longest file.
+/// Maximum size of the file.
 const BYTES_MAX: usize = 16 << 20;
 
-/// For each node, the domain of each level that it is in.
+/// For each node, its domain at each level.
 pub type Places = BTreeMap<String, Vec<(Level, String)>>;
 
-/// A line that makes no sense, or not together with another.
+/// An invalid line, or one that contradicts another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {message}")]
 pub struct InvalidTopology {
@@ -45,10 +46,10 @@ struct Group {
     is_block: bool,
 }
 
-/// Reads the text of a file.
+/// Parses the text of a file.
 ///
 /// # Errors
-/// [`InvalidTopology`]: the first line that is wrong.
+/// [`InvalidTopology`]: the first invalid line.
 pub fn read_topology(text: &str) -> Result<Places, InvalidTopology> {
     if text.len() > BYTES_MAX {
         return Err(invalid(1, format!("the file is longer than {BYTES_MAX} bytes")));
@@ -77,7 +78,7 @@ pub fn read_topology(text: &str) -> Result<Places, InvalidTopology> {
     }
 }
 
-/// Lines with their `key=value` words, keys in lower case; comments are gone, and lines that end with \ are joined.
+/// Returns lines as `key=value` words with keys in lower case, without comments; joins lines that end with \.
 fn statements(text: &str) -> Vec<(usize, Vec<(String, String)>)> {
     let mut statements: Vec<(usize, String)> = Vec::new();
     let mut is_continued = false;
@@ -139,7 +140,7 @@ fn block_sizes(line: usize, value: &str) -> Result<Vec<usize>, InvalidTopology> 
     Ok(sizes)
 }
 
-/// No name, and no node, is in two places.
+/// Checks that no name and no node is in two places.
 fn check_unique(groups: &[Group]) -> Result<(), InvalidTopology> {
     let mut names: BTreeMap<&str, usize> = BTreeMap::new();
     let mut members: BTreeMap<(bool, &str), &Group> = BTreeMap::new();
@@ -158,7 +159,7 @@ fn check_unique(groups: &[Group]) -> Result<(), InvalidTopology> {
     Ok(())
 }
 
-/// Blocks, and as many of them together as each further size holds of the first.
+/// Returns blocks, and groups of them: for each further size, as many blocks as it holds of the first.
 fn blocks(groups: &[Group], sizes: Option<(usize, Vec<usize>)>) -> Result<Places, InvalidTopology> {
     let sizes = sizes.map(|(_, sizes)| sizes).unwrap_or_default();
     let mut places = Places::new();
@@ -253,7 +254,7 @@ mod tests {
         assert_eq!(shown(&places, "tux3"), "rack=s0 block=spine0 pod=core");
         assert_eq!(shown(&places, "tux5"), "rack=s1 block=spine0 pod=core");
         assert_eq!(shown(&places, "tux6"), "rack=s2 block=spine1 pod=core");
-        // A leaf beside a spine: no block of its own.
+        // A leaf next to a spine isn't a block of its own.
         let uneven =
             "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n2\nSwitchName=m Switches=a\nSwitchName=top Switches=m,b";
         let places = read_topology(uneven).expect("sound");

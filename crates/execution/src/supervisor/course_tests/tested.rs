@@ -1,4 +1,5 @@
-//! A course without processes, of which nothing is left as soon as its ranks have ended.
+//! A state machine for tests without processes, in which all processes are gone as soon as the ranks have
+//! ended.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -12,7 +13,7 @@ use crate::protocol::{Orders, PROTOCOL_VERSION, Rendezvous, SupervisorSpec};
 use crate::supervisor::course::{Course, Stage};
 use crate::supervisor::input::{Action, Input};
 
-/// See the module.
+/// The state machine; see the module.
 pub(in crate::supervisor) struct Tested(Course);
 
 impl Tested {
@@ -20,7 +21,7 @@ impl Tested {
         Tested(Course::new(Arc::new(spec), offer, at(0)))
     }
 
-    /// Applies an input, and that nothing is left if that is all that is waited for.
+    /// Applies an input, and [`Input::Cleared`] if that is all that is waited for.
     pub(in crate::supervisor) fn apply(&mut self, now: Timestamp, input: Input) -> Vec<Action> {
         let mut actions = self.0.apply(now, input);
         if matches!(self.0.stage, Stage::Clearing(..)) {
@@ -104,7 +105,7 @@ pub(in crate::supervisor) fn at(millis: u64) -> Timestamp {
     Timestamp::EPOCH + Duration::from_millis(millis)
 }
 
-/// A course whose ranks run since time 0.
+/// Returns a state machine whose ranks have run since time 0.
 pub(in crate::supervisor) fn running(ranks: u32) -> Tested {
     let mut course = Tested::new(spec(ranks, 1), Some(meeting_point()));
     assert_eq!(course.begin(at(0)), [Action::StartRanks(meeting_point())]);

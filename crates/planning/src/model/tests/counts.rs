@@ -48,7 +48,8 @@ fn deepseek_v3s_published_count_includes_the_routers_corrections() {
     assert_eq!((count.total, count.corrections), (671_026_404_352, 14_848));
     assert_eq!(count.total + count.corrections, 671_026_419_200);
     assert_eq!(count.active / 100_000_000, 375);
-    // README_WEIGHTS.md beside the checkpoint states about 11.5B for the module of multi-token prediction alone.
+    // https://github.com/deepseek-ai/DeepSeek-V3/blob/main/README_WEIGHTS.md states about 11.5B for the module of
+    // multi-token prediction alone.
     assert_eq!(count.further_predictions / 100_000_000, 116);
 }
 

@@ -23,7 +23,8 @@ fn a_token_sees_half_the_sequence_or_its_window() {
     assert_eq!(tokens_seen(0, None, Mask::Causal), 0.0);
 }
 
-/// llm-foundry, scripts/train/benchmarking/README.md: H100 BF16, 512 GPUs.
+/// llm-foundry, H100 BF16, 512 GPUs:
+/// <https://github.com/mosaicml/llm-foundry/blob/main/scripts/train/benchmarking/README.md>.
 #[test]
 fn mosaics_figures_count_all_parameters() {
     check(teraflops("mpt-70b", 2048, 1007.0, FlopDefinition::AllParameters), 408.0, 0.003);
@@ -39,7 +40,8 @@ fn megatrons_hardware_figures_are_four_thirds_of_the_models() {
     check(hardware / full, 4.0 / 3.0, 0.003);
 }
 
-/// Megatron-Bridge, docs/performance-summary.md: model operations behind the causal mask, multi-token prediction among them.
+/// Megatron-Bridge counts model operations behind the causal mask, multi-token prediction among them:
+/// <https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/main/docs/performance-summary.md>.
 #[test]
 fn megatron_bridges_figures_count_half_the_scores_and_multi_token_prediction() {
     let causal = FlopDefinition::ModelCausal;

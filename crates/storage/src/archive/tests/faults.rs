@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::Timestamp;
+use gangline_objects::TRIES_MAX;
 
 use super::shelf::{Act, Outcome};
 use super::{Shelved, contents, state};
-use crate::archive::remote::TRIES_MAX;
 use crate::archive::vault::Vault;
 use crate::archive::{Error, Rule};
 use crate::{Digest, Flaw, Step};

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gangline_base::Timestamp;
+use gangline_objects::Folder;
+use gangline_objects::{Fault, Object, Remote, State, Tag};
 
 use super::shelf::Shelf;
 use super::{Shelved, patient};
 use crate::Step;
 use crate::archive::fence::is_mark;
-use crate::archive::folder::Folder;
 use crate::archive::lease::LEASE_TIME;
-use crate::archive::remote::{Fault, Object, Remote, State, Tag};
 use crate::archive::{Archive, Error, Options, Rule};
 
 /// Long after everything was put.

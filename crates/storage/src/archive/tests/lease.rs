@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gangline_base::Timestamp;
+use gangline_objects::{Fault, Link, Object, Policy, Remote, State, Tag};
 
 use super::shelf::{Act, Outcome, Shelf};
 use super::{Shelved, patient};
 use crate::Step;
 use crate::archive::lease::{LEASE_TIME, Lease, RENEWAL_AGE, SILENCE_MAX};
-use crate::archive::remote::{Fault, Link, Manners, Object, Remote, State, Tag};
 use crate::archive::vault::KeyId;
 use crate::archive::{Error, Options, Rule};
 
 fn link(remote: impl Remote + 'static) -> Link {
-    Link::new(Box::new(remote), Manners { rate: None, first_pause: Duration::ZERO })
+    Link::new(Box::new(remote), Policy { bytes_per_second_max: None, first_pause: Duration::ZERO })
 }
 
 /// A clock that a test sets, and the options that have it.

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use gangline_base::Timestamp;
+use gangline_objects::{Fault, Object, Remote, State, Tag};
 
 use crate::Digest;
 use crate::archive::catalog::{Catalog, step_of_key};
-use crate::archive::remote::{Fault, Object, Remote, State, Tag};
 use crate::archive::vault::Vault;
 
 /// What a remote is asked to do.

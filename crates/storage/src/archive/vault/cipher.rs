@@ -1,16 +1,20 @@
-//! How bytes are encrypted: AES-256-GCM (NIST SP 800-38D) under a key for each object, so that a nonce can't come twice.
+//! The encryption of bytes: AES-256-GCM (NIST SP 800-38D) under a separate key for each object, so that no
+//! nonce is used twice with one key.
 //!
-//! An object's key follows from the archive's data key and the object's synthetic id, which is a keyed BLAKE3 hash of all that is
-//! encrypted: the idea of SIV (Rogaway and Shrimpton 2006, "A provable-security treatment of the key-wrap problem"). Two
-//! objects that differ have other ids, but for a collision of 256 bits, and so other keys; an object made again is the
-//! same to the last bit, which is what lets a push go on where one before was cut off. There are no random nonces, hence no
-//! limit on how many objects one data key encrypts (SP 800-38D, section 8.3, would allow 2^32).
+//! An object's key is derived from the archive's data key and the object's synthetic id, which is a keyed
+//! BLAKE3 hash of everything that is encrypted: the idea of SIV (Rogaway and Shrimpton 2006, "A
+//! provable-security treatment of the key-wrap problem"). Objects that differ have different ids, except for
+//! a collision of 256 bits, and so different keys; an object made again is identical to the last bit, so that
+//! an interrupted push can be continued. There are no random nonces, hence no limit on the number of objects
+//! that one data key encrypts (SP 800-38D, section 8.3, would allow 2^32).
 //!
-//! Within an object a nonce is the offset of its first byte, and no two chunks of a pack begin at one offset. A pack has at most
-//! 64 MiB and a catalog 512 MiB, far below the 2^36 bytes that GCM allows for one nonce (section 5.2.1.1).
+//! Within an object a nonce is the offset of its first byte, and no two chunks of a pack begin at one offset.
+//! A pack has at most 64 MiB and a catalog 512 MiB, far below the 2^36 bytes that GCM allows for one nonce
+//! (section 5.2.1.1).
 //!
-//! What is authenticated with each piece names the archive, the key and the place, so that nothing can be put elsewhere. The
-//! library keeps an object's expanded key in memory that it doesn't overwrite; it opens that object and nothing else.
+//! The data authenticated with each piece names the archive, the key and the location, so that no piece can
+//! be moved. The library keeps an object's expanded key in memory that it doesn't overwrite; it decrypts only
+//! that object.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
@@ -18,18 +22,18 @@ use super::KeyId;
 use super::secret::Secret;
 use crate::Flaw;
 
-/// What an encrypted piece is longer than the plain one.
+/// The bytes by which an encrypted piece is longer than the plain one.
 pub(crate) const TAG_BYTES: usize = 16;
 
 /// Encrypts and decrypts the pieces of one object.
 pub(crate) struct Cipher {
     key: LessSafeKey,
-    /// What every piece is authenticated with: the archive, the data key.
+    /// Data that is authenticated with every piece: the archive and the data key.
     circumstances: [u8; 2 * KeyId::BYTES],
 }
 
 impl Cipher {
-    /// With a key that is used for this object alone.
+    /// Returns a cipher with a key that is used for this object alone.
     pub(crate) fn new(key: &Secret, archive: KeyId, id: KeyId) -> Cipher {
         let key = UnboundKey::new(&AES_256_GCM, key.bytes()).expect("the key has the cipher's length");
         let mut circumstances = [0; 2 * KeyId::BYTES];
@@ -38,7 +42,7 @@ impl Cipher {
         Cipher { key: LessSafeKey::new(key), circumstances }
     }
 
-    /// Encrypts `piece`, whose last [`TAG_BYTES`] are room for the tag. `place` is what else is authenticated.
+    /// Encrypts `piece`, whose last [`TAG_BYTES`] are room for the tag. `place` is authenticated as well.
     pub(crate) fn seal(&self, nonce: [u8; NONCE_LEN], place: &[u8], piece: &mut [u8]) {
         let at = piece.len().checked_sub(TAG_BYTES).expect("a piece has room for its tag");
         let (text, room) = piece.split_at_mut(at);
@@ -47,7 +51,7 @@ impl Cipher {
         room.copy_from_slice(tag.expect("pieces are shorter than the cipher's limit").as_ref());
     }
 
-    /// Decrypts what [`Cipher::seal`] made, and takes the tag away.
+    /// Decrypts a piece that [`Cipher::seal`] made, and removes the tag.
     pub(crate) fn open(&self, nonce: [u8; NONCE_LEN], place: &[u8], mut piece: Vec<u8>) -> Result<Vec<u8>, Flaw> {
         let aad = Aad::from([&self.circumstances, place].concat());
         match self.key.open_in_place(Nonce::assume_unique_for_key(nonce), aad, &mut piece) {
@@ -61,7 +65,7 @@ impl Cipher {
     }
 }
 
-/// The nonce of a piece at an offset of its object.
+/// Returns the nonce of a piece at an offset of its object.
 pub(crate) fn nonce_at(offset: u64) -> [u8; NONCE_LEN] {
     let mut nonce = [0; NONCE_LEN];
     nonce[NONCE_LEN - 8..].copy_from_slice(&offset.to_be_bytes());

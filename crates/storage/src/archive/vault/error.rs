@@ -1,4 +1,5 @@
-//! What can go wrong with an archive's keys, as decisions a caller can make. No message has key material, only ids.
+//! Errors about an archive's keys, one variant for each decision a caller can make. Messages contain no key
+//! material, only ids.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,20 +17,20 @@ pub enum KeyError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// Others than its owner may read or change the key's file.
+    /// Users other than the owner may read or change the key's file.
     #[error("use the key file {}: its mode is {mode:03o}, so others may read or change it; run chmod 600 on it", path.display())]
     FileOpenToOthers {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
-    /// The file has no key in it.
+    /// The file doesn't hold a key.
     #[error("use the key file {}: it has {bytes} bytes or more, which are neither 32 bytes nor 64 hexadecimal digits", path.display())]
     FileMalformed {
         /// The file.
         path: PathBuf,
-        /// Bytes that were looked at.
+        /// The number of bytes read.
         bytes: usize,
     },
     /// The operating system gave no random numbers.
@@ -55,8 +56,8 @@ pub enum KeyError {
          encrypted from the first"
     )]
     Unneeded,
-    /// Some of the archive's keys are wrapped for the key given, and some aren't: a rotation is under way or was cut off, or
-    /// somebody put old objects back.
+    /// Some of the archive's keys are wrapped for the given key, and some aren't: a rotation is in progress
+    /// or was interrupted, or somebody restored old objects.
     #[error(
         "open {object} with key {given}: it isn't wrapped for that key as newly as others of the archive's keys are, but for {}; \
          run the rotation again with the old key, or put the newest keys/ back from a copy",
@@ -70,37 +71,37 @@ pub enum KeyError {
         /// The ids of keys that it is wrapped for.
         wanted: Vec<KeyId>,
     },
-    /// A wrapped key was changed, or is another archive's.
+    /// A wrapped key was changed, or belongs to another archive.
     #[error("unwrap {object}: it was changed since it was wrapped, or is another archive's; put it back from a copy")]
     Altered {
         /// The wrapped key's object.
         object: String,
     },
-    /// Something was encrypted with a key that the archive doesn't have.
+    /// An object was encrypted with a key that the archive doesn't have.
     #[error("open {object}: its key keys/{key}.json isn't in the archive; put it back from a copy")]
     Lost {
-        /// What was encrypted.
+        /// The encrypted object.
         object: String,
         /// The id of its key.
         key: KeyId,
     },
-    /// The keys are older than what they have encrypted.
+    /// The keys are older than the objects they have encrypted.
     #[error(
         "open {object}: it is of generation {found} of the archive's keys, and those in keys/ are of generation {known}; \
          somebody put old keys back: put the newest there"
     )]
     RolledBack {
-        /// What was encrypted.
+        /// The encrypted object.
         object: String,
-        /// The generation it is of.
+        /// The object's generation of keys.
         found: u64,
-        /// The generation of the keys that are there.
+        /// The generation of the keys in the archive.
         known: u64,
     },
-    /// Keys can be made only for an archive that has nothing yet.
+    /// Keys can be made only for an empty archive.
     #[error("make keys for the archive: it has {what} already")]
     Taken {
-        /// What it has.
+        /// The existing content.
         what: &'static str,
     },
     /// A plain archive has no keys to rotate or show.

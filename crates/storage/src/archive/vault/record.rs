@@ -1,10 +1,12 @@
-//! A data key as it lies in an archive: `keys/<id>.json`, the key encrypted once for each wrapping key that opens it.
+//! A data key in an archive: `keys/<id>.json`, the key encrypted once for each wrapping key that opens it.
 //!
-//! Sealed JSON with a version and limits. What is encrypted is the data key and the archive's naming key; what is
-//! authenticated with that is everything else, so that no member can be changed. The checksum only tells damage from
-//! malice. A wrap is encrypted under a key that follows from the wrapping key, the archive and the data key, with a random nonce
-//! of 96 bits: as many times as there are rotations to one wrapping key, where SP 800-38D (section 8.3) allows 2^32.
+//! Sealed JSON with a version and limits. The data key and the archive's naming key are
+//! encrypted; everything else is authenticated with them, so that no member can be changed. The checksum only
+//! distinguishes damage from tampering. A wrap is encrypted under a key derived from the wrapping key, the
+//! archive and the data key, with a random nonce of 96 bits: one for each rotation to one wrapping key, of
+//! which SP 800-38D (section 8.3) allows 2^32.
 
+use gangline_objects::Link;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use zeroize::Zeroizing;
 
@@ -15,23 +17,22 @@ use crate::Flaw;
 use crate::archive::Error;
 use crate::archive::fence::{is_mark, unmarked};
 use crate::archive::lease::Lease;
-use crate::archive::remote::Link;
 use crate::manifest::{seal, unseal};
 
 const MAGIC: &str = "gangline-archive-key";
 /// The format version written, and the newest one read.
 const VERSION: u32 = 1;
-/// What is named as the cipher of chunks, catalogs and wraps.
+/// The name of the cipher of chunks, catalogs and wraps.
 pub(crate) const ALGORITHM: &str = "AES-256-GCM";
 /// The most bytes of a record.
 const RECORD_BYTES_MAX: u64 = 16 << 10;
 /// The most keys of an archive.
 pub(crate) const KEYS_MAX: usize = 1_000;
-/// The most wraps of a key: one, or two during a rotation, or a few after rotations that were cut off.
+/// The most wraps of a key: one, two during a rotation, or a few after interrupted rotations.
 const WRAPS_MAX: usize = 8;
 /// Bytes of a nonce.
 const NONCE_BYTES: usize = 12;
-/// Bytes of what is wrapped: the data key and the naming key, then the tag.
+/// The bytes of a wrap: the data key, the naming key and the tag.
 const WRAPPED_BYTES: usize = 2 * KEY_BYTES + TAG_BYTES;
 
 const WRAP: &str = "gangline archive 2026-11-22 wrapping of a data key";
@@ -44,7 +45,7 @@ pub(crate) struct Record {
     pub(crate) algorithm: String,
     pub(crate) archive: KeyId,
     pub(crate) id: KeyId,
-    /// The archive's first key is number 1; the one with the highest number encrypts what is new.
+    /// The archive's first key is number 1; the one with the highest number encrypts new objects.
     pub(crate) number: u64,
     /// When it was made, in nanoseconds since the Unix epoch.
     pub(crate) made_at: u64,
@@ -62,7 +63,7 @@ pub(crate) struct Wrap {
     wrapped: Digits<WRAPPED_BYTES>,
 }
 
-/// So many bytes, as hexadecimal digits.
+/// A fixed number of bytes, as hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Digits<const BYTES: usize>([u8; BYTES]);
 
@@ -81,7 +82,7 @@ impl<'de, const BYTES: usize> Deserialize<'de> for Digits<BYTES> {
     }
 }
 
-/// What a record wraps.
+/// The keys that a record wraps.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
     pub(crate) data: Secret,
@@ -90,23 +91,23 @@ pub(crate) struct Opened {
 }
 
 impl Record {
-    /// One that is wrapped for nobody yet.
+    /// Returns a record without wraps.
     pub(crate) fn new(archive: KeyId, id: KeyId, number: u64, made_at: u64) -> Record {
         let (magic, algorithm) = (MAGIC.to_owned(), ALGORITHM.to_owned());
         Record { magic, version: VERSION, algorithm, archive, id, number, made_at, wraps: Vec::new() }
     }
 
-    /// The object that it is.
+    /// Returns the record's object name.
     pub(crate) fn object(&self) -> String {
         object_of(self.id)
     }
 
-    /// The ids of the keys that it is wrapped for.
+    /// Returns the ids of the keys that it is wrapped for.
     pub(crate) fn wrapped_for(&self) -> Vec<KeyId> {
         self.wraps.iter().map(|wrap| wrap.key).collect()
     }
 
-    /// Wraps the key for `key` too, in place of an earlier wrap for that one.
+    /// Wraps the key for `key` too, and replaces an earlier wrap for that key.
     pub(crate) fn wrap(&mut self, key: &WrappingKey, opened: &Opened) -> Result<(), KeyError> {
         let mut nonce = [0; NONCE_BYTES];
         fill(&mut nonce)?;
@@ -138,18 +139,18 @@ impl Record {
         Cipher::new(&wrapping, self.archive, self.id)
     }
 
-    /// What is authenticated with a wrap beside the archive and the key.
+    /// Returns the data that is authenticated with a wrap, in addition to the archive and the key.
     fn place(&self, key: KeyId, generation: u64) -> Vec<u8> {
         let numbers = [self.number, self.made_at, generation].map(u64::to_be_bytes);
         [key.as_bytes(), numbers.as_flattened()].concat()
     }
 
-    /// Puts it into the archive.
+    /// Puts the record into the archive.
     pub(crate) fn put(&self, lease: &Lease<'_>) -> Result<(), Error> {
         lease.commit(&self.object(), &seal(self))
     }
 
-    /// Reads bytes that may lie.
+    /// Parses and checks untrusted bytes.
     pub(crate) fn read(id: KeyId, text: &[u8]) -> Result<Record, Error> {
         let refused = |flaw| Error::corrupt(object_of(id), flaw);
         let record: Record = unseal(text, MAGIC, VERSION).map_err(refused)?;
@@ -170,7 +171,7 @@ fn object_of(id: KeyId) -> String {
     format!("keys/{id}.json")
 }
 
-/// The ids of the keys that lie in the archive.
+/// Returns the ids of the keys in the archive.
 pub(crate) fn list(link: &Link) -> Result<Vec<(KeyId, u64)>, Error> {
     let id = |key: &str| KeyId::parse(key.strip_prefix("keys/")?.strip_suffix(".json")?);
     let mut listed = link.list("keys/")?;
@@ -180,7 +181,7 @@ pub(crate) fn list(link: &Link) -> Result<Vec<(KeyId, u64)>, Error> {
     Ok(ids)
 }
 
-/// Reads all keys of the archive, in the order of their numbers. Those of a plain archive are none.
+/// Reads all keys of the archive, in the order of their numbers. A plain archive has none.
 pub(crate) fn read_all(link: &Link) -> Result<Vec<Record>, Error> {
     let mut records = Vec::new();
     for (id, bytes) in list(link)? {

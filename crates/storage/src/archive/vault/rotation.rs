@@ -1,11 +1,13 @@
-//! Making an archive's keys, wrapping them for another owner's key, and saying which there are.
+//! Creates an archive's keys, wraps them for another wrapping key, and lists them.
 //!
-//! A rotation first wraps every data key for the new key too, reads all of that back, and only then takes the old wraps away:
-//! until the first is taken away the old key opens the archive, and from before that on the new one does. A rotation that was cut
-//! off is run again. It doesn't lock out who has kept the old key and a copy of the old `keys/`: data that such a one must
-//! not read has to be encrypted with a new data key.
+//! A rotation first wraps every data key for the new key too, reads all of that back, and only then removes
+//! the old wraps. The old key opens the archive until the first old wrap is removed, and the new one does
+//! from before that on. After an interruption, run the rotation again. It doesn't lock out an attacker who
+//! has kept the old key and a copy of the old `keys/`: data that such an attacker must not read has to be
+//! encrypted with a new data key.
 
 use gangline_base::{Bytes, Timestamp};
+use gangline_objects::Link;
 use serde::Serialize;
 
 use super::error::KeyError;
@@ -16,32 +18,31 @@ use crate::archive::Error;
 use crate::archive::catalog::catalog_key;
 use crate::archive::known::{list_catalogs, read_catalog};
 use crate::archive::lease::Lease;
-use crate::archive::remote::Link;
 
-/// What a rotation is to change.
+/// The changes that a rotation makes.
 #[derive(Clone, Debug, Default)]
 pub struct Rotation {
-    /// The wrapping key from now on; none for the same.
+    /// The new wrapping key; none to keep the current one.
     pub new_key: Option<WrappingKey>,
-    /// Whether what is pushed from now on is encrypted with a new data key.
+    /// Whether later pushes are encrypted with a new data key.
     pub with_new_data_key: bool,
 }
 
-/// What a rotation did.
+/// The result of a rotation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rotated {
     /// Data keys that are now wrapped for the new key.
     pub rewrapped: usize,
     /// The wrapping key that opens the archive now.
     pub wrapping_key: KeyId,
-    /// The data key that encrypts what is new.
+    /// The data key that encrypts new objects.
     pub data_key: KeyId,
 }
 
-/// A data key as far as it may be shown.
+/// The public description of a data key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyShown {
-    /// Its id.
+    /// The key's id.
     pub id: KeyId,
     /// The archive's first is number 1.
     pub number: u64,
@@ -49,19 +50,19 @@ pub struct KeyShown {
     pub made_at: Timestamp,
     /// The cipher.
     pub algorithm: String,
-    /// The ids of the keys that it is wrapped for: one, but during a rotation.
+    /// The ids of the keys that it is wrapped for: one, except during a rotation.
     pub wrapped_for: Vec<KeyId>,
-    /// How often the archive's keys had been rotated when it was last wrapped, from 1.
+    /// How often the archive's keys had been rotated when it was last wrapped, counted from 1.
     pub generation: u64,
-    /// Whether it encrypts what is pushed now.
+    /// Whether it encrypts new objects.
     pub is_current: bool,
-    /// Catalogs that it encrypts.
+    /// The number of catalogs that it encrypts.
     pub catalogs: usize,
-    /// Packs that it encrypts and catalogs name, and their bytes; none if no wrapping key was given.
+    /// The packs that it encrypts and catalogs name, and their bytes; none if no wrapping key was given.
     pub packs: Option<(usize, Bytes)>,
 }
 
-/// Makes the first data key of an archive that has nothing yet.
+/// Makes the first data key of an empty archive.
 pub(crate) fn init(lease: &Lease<'_>, key: &WrappingKey, now: Timestamp) -> Result<KeyId, Error> {
     let link = lease.link;
     let taken = |what| Err(KeyError::Taken { what }.into());
@@ -105,7 +106,8 @@ pub(crate) fn rotate(
     Ok(Rotated { rewrapped, wrapping_key: new.id(), data_key })
 }
 
-/// Wraps the keys for `new` too, and when that is so for all, takes away every other wrap. How many it wrapped.
+/// Wraps the keys for `new` too, and once all are wrapped, removes all other wraps. Returns the number of
+/// keys wrapped.
 fn rewrap(lease: &Lease<'_>, records: &mut [Record], old: &WrappingKey, new: &WrappingKey) -> Result<usize, Error> {
     let opened: Vec<(Opened, bool)> =
         records.iter().map(|record| unwrap_by(record, old, new)).collect::<Result<_, _>>()?;
@@ -128,7 +130,8 @@ fn rewrap(lease: &Lease<'_>, records: &mut [Record], old: &WrappingKey, new: &Wr
     Ok(rewrapped)
 }
 
-/// Opens a key by the new wrapping key if a rotation before had come so far, by the old one otherwise; and which it was.
+/// Opens a key with the new wrapping key if an earlier rotation got that far, otherwise with the old one.
+/// Also returns which key opened it.
 fn unwrap_by(record: &Record, old: &WrappingKey, new: &WrappingKey) -> Result<(Opened, bool), KeyError> {
     if let Some(opened) = record.open(new)? {
         return Ok((opened, true));
@@ -137,7 +140,7 @@ fn unwrap_by(record: &Record, old: &WrappingKey, new: &WrappingKey) -> Result<(O
     Ok((record.open(old)?.ok_or_else(wrong)?, false))
 }
 
-/// A new data key for an archive that has these.
+/// Returns a new data key for an archive that has these.
 fn following(records: &[Record], key: &WrappingKey, now: Timestamp) -> Result<Record, KeyError> {
     let newest = records.last().ok_or(KeyError::Plain)?;
     let Opened { naming, generation, .. } = newest.open(key)?.ok_or(KeyError::Plain)?;
@@ -146,7 +149,7 @@ fn following(records: &[Record], key: &WrappingKey, now: Timestamp) -> Result<Re
     Ok(record)
 }
 
-/// The archive's data keys and what they encrypt, oldest first; none for a plain archive.
+/// Returns the archive's data keys and what they encrypt, oldest first; empty for a plain archive.
 pub(crate) fn show(link: &Link, key: Option<&WrappingKey>) -> Result<Vec<KeyShown>, Error> {
     let records = read_all(link)?;
     let current = records.last().map(|newest| newest.id);

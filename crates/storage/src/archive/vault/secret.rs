@@ -1,7 +1,8 @@
-//! Key material in memory, and the ids that name it without telling it.
+//! Key material in memory, and the ids that name keys without revealing them.
 //!
-//! A [`Secret`] is overwritten when it is dropped and never printed. Keys are derived from one another by BLAKE3's mode for that
-//! (its specification, section 2.3: one context for each purpose), one way: what is derived tells nothing of what it is from.
+//! A [`Secret`] is overwritten when it is dropped and never printed. Keys are derived from one another by
+//! BLAKE3's key derivation mode (its specification, section 2.3: one context for each purpose), which is
+//! one-way: a derived key reveals nothing of its source.
 
 use std::fmt;
 use std::fs::File;
@@ -18,9 +19,9 @@ use super::error::KeyError;
 
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 32;
-/// The most bytes of a key's file: hexadecimal digits and an end of line.
+/// The most bytes of a key file: hexadecimal digits and an end of line.
 const KEY_FILE_BYTES_MAX: usize = 2 * KEY_BYTES + 2;
-/// The bits of a file's mode that let anyone but its owner read or change it.
+/// The permission bits that let anyone but the owner read or change a file.
 const OTHERS: u32 = 0o077;
 
 const KEY_ID: &str = "gangline archive 2026-11-22 id of a key-encryption key";
@@ -30,14 +31,14 @@ const KEY_ID: &str = "gangline archive 2026-11-22 id of a key-encryption key";
 pub(crate) struct Secret(Zeroizing<[u8; KEY_BYTES]>);
 
 impl Secret {
-    /// A new one from the operating system's random numbers.
+    /// Returns a new key from the operating system's random numbers.
     pub(crate) fn random() -> Result<Secret, KeyError> {
         let mut bytes = Zeroizing::new([0; KEY_BYTES]);
         fill(bytes.as_mut())?;
         Ok(Secret(bytes))
     }
 
-    /// The one that these bytes are.
+    /// Returns the key with these bytes.
     pub(crate) fn from_bytes(bytes: [u8; KEY_BYTES]) -> Secret {
         Secret(Zeroizing::new(bytes))
     }
@@ -46,7 +47,7 @@ impl Secret {
         &self.0
     }
 
-    /// The key for one purpose and these circumstances, each a fixed number of bytes.
+    /// Derives the key for a purpose and these circumstances, each of a fixed length.
     pub(crate) fn derive(&self, purpose: &str, circumstances: &[&[u8]]) -> Secret {
         let mut hasher = Hasher::new_derive_key(purpose);
         hasher.update(self.bytes());
@@ -73,7 +74,7 @@ pub(crate) fn fill(bytes: &mut [u8]) -> Result<(), KeyError> {
     SystemRandom::new().fill(bytes).map_err(|_| KeyError::Randomness)
 }
 
-/// The name of a key or an archive: it tells them apart and nothing else. Printed as 32 hexadecimal digits.
+/// An id that distinguishes keys or archives, and reveals nothing else. Printed as 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId([u8; KeyId::BYTES]);
 
@@ -90,13 +91,13 @@ impl KeyId {
         KeyId(bytes)
     }
 
-    /// Its 16 bytes.
+    /// Returns its 16 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; KeyId::BYTES] {
         &self.0
     }
 
-    /// The id that is written so; none for what isn't one, written exactly as it is printed.
+    /// Parses an id; none if the text isn't exactly as an id is printed.
     pub(crate) fn parse(text: &str) -> Option<KeyId> {
         let mut bytes = [0; KeyId::BYTES];
         (read_hex(text.as_bytes(), &mut bytes) && !text.contains(|digit: char| digit.is_uppercase()))
@@ -129,7 +130,8 @@ impl<'de> Deserialize<'de> for KeyId {
     }
 }
 
-/// The key that an archive's own keys are encrypted with. Its owner keeps it in a file, apart from the archive.
+/// The key with which an archive's own keys are encrypted. Its owner keeps it in a file, apart from the
+/// archive.
 #[derive(Clone, Debug)]
 pub struct WrappingKey {
     secret: Secret,
@@ -137,7 +139,7 @@ pub struct WrappingKey {
 }
 
 impl WrappingKey {
-    /// Reads a key's file: 32 bytes, or 64 hexadecimal digits and maybe an end of line.
+    /// Reads a key file: 32 bytes, or 64 hexadecimal digits and an optional end of line.
     ///
     /// # Errors
     /// [`KeyError::FileUnreadable`], [`KeyError::FileOpenToOthers`], [`KeyError::FileMalformed`].
@@ -180,7 +182,7 @@ impl WrappingKey {
         WrappingKey { id: KeyId(*id), secret }
     }
 
-    /// Its id, which follows from it and tells nothing of it.
+    /// Returns the key's id, which is derived from it and reveals nothing of it.
     #[must_use]
     pub fn id(&self) -> KeyId {
         self.id
@@ -191,7 +193,7 @@ impl WrappingKey {
     }
 }
 
-/// Reads as many hexadecimal digits as fill `bytes`; whether that is what they were.
+/// Parses hexadecimal digits into `bytes`; returns whether they are exactly that many digits.
 pub(crate) fn read_hex(digits: &[u8], bytes: &mut [u8]) -> bool {
     let (pairs, rest) = digits.as_chunks::<2>();
     let value = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
@@ -206,7 +208,7 @@ pub(crate) fn read_hex(digits: &[u8], bytes: &mut [u8]) -> bool {
         })
 }
 
-/// Bytes as lowercase hexadecimal digits.
+/// Returns bytes as lowercase hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

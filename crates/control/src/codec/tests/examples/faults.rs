@@ -1,4 +1,4 @@
-//! Examples of faults, and of what is decided about them.
+//! Examples of faults, and of the decisions on them.
 
 use gangline_base::{FaultCategory, Step};
 use gangline_orchestration::{FaultCause, Kept, Remedy, Rollback, Rung, ShareEnd};

@@ -1,10 +1,10 @@
-//! What nodes are, and what the engine remembers of run times, speeds, data and losses.
+//! Examples of nodes, and of what the engine remembers of run times, speeds, data and losses.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gangline_base::{
-    AcceleratorKind, AttemptNumber, Bytes, DeviceLayout, Lane, Level, NodeName, Pin, PoolName, Step, Submitter,
+    AcceleratorKind, AttemptNumber, Bytes, DeviceLayout, Flavour, Level, NodeName, Pin, PoolName, Step, Submitter,
 };
 use gangline_orchestration::{
     History, Kin, Location, LossHistory, LossRecord, NodeCapacity, NodeSpec, Pace, Sample, SpareRules, SpareSizing,
@@ -36,13 +36,13 @@ impl Examples {
         }
     }
 
-    /// None from before jobs said what they read.
+    /// Returns no data sets for examples from before jobs named them.
     pub(super) fn datasets(&mut self) -> Vec<String> {
         let count = if self.has_network { self.below(3) } else { 0 };
         (0..count).map(|number| format!("{} {number}", self.text())).collect()
     }
 
-    /// None from before it was measured.
+    /// Returns no speeds for examples from before they were measured.
     pub(super) fn pace(&mut self) -> Pace {
         if !self.has_network {
             return Pace::default();
@@ -66,9 +66,9 @@ impl Examples {
     }
 
     pub(super) fn losses(&mut self) -> LossHistory {
-        let lane = Lane { accelerator: AcceleratorKind(self.text()), pool: self.pool() };
+        let flavour = Flavour { accelerator: AcceleratorKind(self.text()), pool: self.pool() };
         let record = LossRecord { losses: self.number(), node_time: self.duration() };
-        LossHistory { at: self.time(), lanes: [(lane, record)].into() }
+        LossHistory { at: self.time(), flavours: [(flavour, record)].into() }
     }
 
     pub(super) fn history(&mut self) -> (Kin, History) {

@@ -1,0 +1,167 @@
+//! Explanations why a job is pending, or why it runs where it does.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{JobState, Time};
+
+/// Why a job is where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    /// The job; absent in a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+    /// Its state; absent in a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<JobState>,
+    /// In one sentence.
+    pub summary: String,
+    /// The first thing in the way of a waiting job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocker: Option<Blocker>,
+    /// Waiting jobs that are considered before it.
+    pub ahead: usize,
+    /// Waiting jobs in all, itself included if it waits.
+    pub waiting: usize,
+    /// When it starts at the latest, by the time limits of what runs and if nothing with a better place comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_by: Option<Time>,
+    /// What was decided about it so far, oldest first.
+    pub history: Vec<HistoryLine>,
+}
+
+/// One decision about a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HistoryLine {
+    /// When.
+    pub at: Time,
+    /// What and why.
+    pub text: String,
+}
+
+/// What keeps a waiting job from starting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", tag = "is")]
+pub enum Blocker {
+    /// It failed without progress and pauses.
+    BackingOff {
+        /// Until then.
+        until: Time,
+    },
+    /// Its queue, or one above, may have no more accelerators of the kind.
+    Quota {
+        /// That queue.
+        queue: String,
+        /// The kind of accelerator.
+        accelerator: String,
+        /// How many the job wants.
+        accelerators_wanted: u32,
+        /// How many the queue's jobs hold.
+        accelerators_held: u32,
+        /// How many they may: quota and borrowing together.
+        limit: u32,
+    },
+    /// As many jobs of its sweep hold devices as may at once.
+    Parallel {
+        /// The sweep.
+        sweep: String,
+        /// How many of its jobs hold devices.
+        holding: u32,
+        /// How many may.
+        max_parallel: u32,
+    },
+    /// There is room, but it is held for a job with a better place in line, which this one would delay.
+    Behind {
+        /// That job.
+        job: String,
+        /// When that one starts at the latest, by time limits; absent if what is in its way has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        starts_by: Option<Time>,
+        /// What keeps that one.
+        #[schema(no_recursion)]
+        because: Box<Blocker>,
+    },
+    /// There is room, but on nodes that an administrator has reserved for others, now or before this job would be over.
+    Reserved {
+        /// The reservation.
+        reservation: String,
+        /// When it begins.
+        from: Time,
+        /// When it ends.
+        until: Time,
+    },
+    /// There is room, but on nodes that are kept for jobs that lose one; only work of low priority may start there.
+    Spares {
+        /// The kind of accelerator.
+        accelerator: String,
+        /// How many nodes are kept from this job.
+        nodes_kept: u32,
+        /// Nodes to keep by the configuration.
+        nodes_by_rules: u32,
+        /// Nodes to keep for running jobs that ask for standby nodes.
+        nodes_by_jobs: u32,
+        /// Why so many.
+        because: String,
+    },
+    /// Other jobs are saving to make room for it.
+    Claimed {
+        /// Those.
+        victims: Vec<String>,
+        /// When they are gone at the latest.
+        until: Time,
+    },
+    /// Other jobs hold the devices.
+    NotEnoughFree {
+        /// Nodes it wants.
+        nodes_wanted: u32,
+        /// The kind of accelerator.
+        accelerator: String,
+        /// How many on each node.
+        accelerators_per_node: u32,
+        /// Nodes that could take a share now.
+        nodes_with_room: usize,
+        /// Free accelerators of that kind on ready nodes.
+        free_accelerators: u32,
+        /// Jobs that hold accelerators of that kind.
+        holders: Vec<String>,
+    },
+    /// Enough nodes have room, but not close enough to each other.
+    Topology {
+        /// Nodes it wants.
+        nodes_wanted: u32,
+        /// The level at which they have to be close.
+        level: String,
+        /// The domain that has room for most of it; none if no node names one, or if segments may be anywhere.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        best_domain: Option<String>,
+        /// Nodes there that could take a share now.
+        nodes_close: u32,
+        /// Nodes anywhere that could take a share now.
+        nodes_with_room: usize,
+    },
+    /// Too few nodes that could hold it are ready.
+    NodesUnavailable {
+        /// Nodes it wants.
+        nodes_wanted: u32,
+        /// Ready nodes that could take a share if empty.
+        nodes_ready: u32,
+        /// Nodes that could but are draining.
+        draining: Vec<String>,
+        /// Nodes that could but are lost.
+        lost: Vec<String>,
+        /// Nodes that could but have had too many faults of their own.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        suspect: Vec<String>,
+    },
+    /// Nothing: it starts with the next decision.
+    Nothing,
+}
+
+/// Devices on one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Placement {
+    /// The node.
+    pub node: String,
+    /// The accelerators.
+    pub devices: Vec<u32>,
+}

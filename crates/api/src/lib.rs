@@ -1,0 +1,31 @@
+//! The types of the HTTP API, version 1 (`/api/v1`): requests, answers, errors and exit codes, shared by the
+//! server and its clients.
+//!
+//! They are wire types: their version is in the path, the OpenAPI document describes them, and the
+//! command line and the page see nothing else. Times are RFC 3339 in UTC, durations are seconds, sizes
+//! are bytes, money is nano-dollars. Pure.
+
+mod error;
+mod exit;
+mod explain;
+mod job;
+mod node;
+mod submit;
+mod sweep;
+mod time;
+mod token;
+
+pub use error::{ErrorBody, ErrorDetail, Problem};
+pub use exit::Exit;
+pub use explain::{Blocker, Explanation, HistoryLine, Placement};
+pub use job::{
+    Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobState, Point, Price, Progress, Rank,
+    Recovery, RecoveryLine, Series, Share, Usage,
+};
+pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
+pub use submit::{Answer, CancelAnswer, DryRun, LogChunk, SubmitRequest, Submitted};
+pub use sweep::{
+    Budget, CancelSweepAnswer, EarlyStop, JobSweep, MetricPoint, Parameter, Sweep, SweepPoint, SweepSubmitted,
+};
+pub use time::Time;
+pub use token::{PageLink, TOKEN_FILE, TokenRotated};

@@ -1,0 +1,141 @@
+//! Nodes, queues and the control plane's own state.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Time;
+
+/// All nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct NodeList {
+    /// By order of joining.
+    pub nodes: Vec<Node>,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// `ready`, `spare` (kept for jobs that lose a node), `reserved` (for some queues, or nobody), `suspect`, `draining`, `lost`, or `unwell`: jobs
+    /// can't be started there now, and wait.
+    pub status: String,
+    /// Why, unless it is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status_reason: Option<String>,
+    /// The pool of the jobs that it is for.
+    pub pool: String,
+    /// Faults of its own, the older the less: those with fewer are taken first, and one with too many is suspect.
+    pub faults: f64,
+    /// When it goes, if it is drained by a deadline: what runs there is asked to save and stop just before.
+    pub leaves_at: Option<Time>,
+    /// The kind of its accelerators; `cpu` for CPU slots.
+    pub accelerator: String,
+    /// CPU cores for jobs.
+    pub cpus: u32,
+    /// Memory for jobs, in bytes.
+    pub memory_bytes: u64,
+    /// For each accelerator-hour, in nano-dollars; absent if no price is configured.
+    pub price_nano_dollars_per_hour: Option<i64>,
+    /// Its accelerators and who holds each.
+    pub slots: Vec<Slot>,
+}
+
+/// How a node is drained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// The node goes after so many seconds: what still runs there is asked to save and stop just before. Absent: it goes on
+    /// until it is over.
+    pub within_seconds: Option<u32>,
+}
+
+/// One accelerator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Slot {
+    /// Its number on the node.
+    pub device: u32,
+    /// The job that holds it.
+    pub job: Option<String>,
+}
+
+/// All queues that are configured or have jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QueueList {
+    /// By name.
+    pub queues: Vec<Queue>,
+}
+
+/// A queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Queue {
+    /// Its name.
+    pub name: String,
+    /// The queue it belongs to; absent at the top, and if it isn't configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Its part beside its siblings' of what no quota covers; absent if it isn't configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Accelerators it may always have, by kind.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub quota: BTreeMap<String, u32>,
+    /// The most accelerators it may have, by kind: quota and borrowing together. A kind that isn't here has no limit.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limit: BTreeMap<String, u32>,
+    /// What decides which queue is served next: its largest part of any resource, held now plus held on average over the
+    /// recent past, over its weight. The lower is served first. Absent if it isn't configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// Accelerators it is entitled to, by kind: its quota, and its part by weight of what no quota of a queue in demand
+    /// covers. What it holds beyond that others may take back. Empty if it isn't configured.
+    pub entitled: BTreeMap<String, u32>,
+    /// Accelerators that jobs in it and in queues below it hold, by kind. Empty if it isn't configured.
+    pub held: BTreeMap<String, u32>,
+    /// Jobs waiting in it, in the order they are considered.
+    pub waiting: Vec<String>,
+    /// Its jobs that hold accelerators.
+    pub running: Vec<String>,
+    /// Accelerators held by them.
+    pub accelerators_held: u32,
+    /// Accelerators its waiting jobs want.
+    pub accelerators_wanted: u32,
+}
+
+/// How the control plane is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Health {
+    /// `ok`; `degraded`: some of what is stored is damaged, and told where it is met; `unwell`: something that jobs need to start is lacking (processes, memory, disk space), so they wait, which costs them
+    /// nothing; or `poisoned`: the journal can't be written; running jobs go on, changes are refused. The API answers 503
+    /// then.
+    pub status: String,
+    /// Why, if not ok.
+    pub reason: Option<String>,
+    /// The version of the binary.
+    pub version: String,
+    /// Entries in the journal.
+    pub journal_entries: u64,
+    /// Bytes that the journal's database has in use.
+    #[serde(default)]
+    pub journal_bytes: u64,
+    /// The most that it may have; from 95 % of that on, new jobs are refused.
+    #[serde(default)]
+    pub journal_bytes_max: u64,
+    /// The last job id that was given out, as a number.
+    #[serde(default)]
+    pub last_job: u64,
+    /// When all that is stored was last checked; none before the first time since the start.
+    #[serde(default)]
+    pub checked_at: Option<Time>,
+    /// Its process id.
+    pub pid: u32,
+}
+
+impl Health {
+    /// The status of a control plane whose journal can't be written.
+    pub const POISONED: &str = "poisoned";
+    /// The status where some of what is stored is damaged.
+    pub const DEGRADED: &str = "degraded";
+}

@@ -1,0 +1,90 @@
+//! Requests that change something, and their answers.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::explain::{Explanation, Placement};
+use crate::sweep::SweepSubmitted;
+
+/// A job to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SubmitRequest {
+    /// The job file's text (YAML; see docs/reference/job-file.md).
+    pub job_file: String,
+    /// The file's name, for messages and as the job's name if it gives none.
+    #[serde(default)]
+    pub file_name: Option<String>,
+    /// The folder that `workdir` and `checkpoint.path` are relative to: absolute.
+    pub directory: String,
+    /// Overrides as `key=value`, dotted keys for nested ones.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// Only say what would happen.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// The answer to a [`SubmitRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The job is in the journal, and on disk.
+    Submitted(Submitted),
+    /// The sweep is, with all its jobs.
+    SweepSubmitted(SweepSubmitted),
+    /// What would happen.
+    DryRun(DryRun),
+}
+
+/// A job was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Submitted {
+    /// Its id.
+    #[schema(examples("job-42"))]
+    pub job: String,
+    /// Its name.
+    pub name: String,
+    /// Its queue.
+    pub queue: String,
+}
+
+/// What would become of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DryRun {
+    /// It would start at once, here.
+    WouldStart {
+        /// The nodes and devices, in rank order.
+        placements: Vec<Placement>,
+    },
+    /// It would wait.
+    WouldWait {
+        /// For what.
+        explanation: Explanation,
+    },
+}
+
+/// The answer to a cancel request: it is in the journal; a running job stops within its grace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CancelAnswer {
+    /// The job.
+    pub job: String,
+    /// Its state now.
+    pub state: crate::JobState,
+}
+
+/// A piece of a rank's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LogChunk {
+    /// The attempt it belongs to.
+    pub attempt: u32,
+    /// The rank.
+    pub rank: u32,
+    /// Whole lines, each with its time and stream (`O` or `E`).
+    pub text: String,
+    /// Where to go on reading: give it as `cursor`.
+    pub next: String,
+    /// Nothing more will come: the attempt has ended and all of it was read.
+    pub is_end: bool,
+}

@@ -1,0 +1,144 @@
+//! Parts of a job's record that the API shows unchanged. They are the store's own types (A-9), so their
+//! format stays when the API's changes. Reports of supervisors are stored in the types of their protocol,
+//! which has a version of its own.
+
+use gangline_api as api;
+use serde::{Deserialize, Serialize};
+
+/// The state of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum StateRecord {
+    Waiting,
+    Starting,
+    Running,
+    Stopping,
+    Succeeded,
+    Failed,
+    Cancelled,
+    Stopped,
+}
+
+impl StateRecord {
+    /// Reports whether the state is final.
+    pub(crate) fn is_final(self) -> bool {
+        use StateRecord as S;
+        matches!(self, S::Succeeded | S::Failed | S::Cancelled | S::Stopped)
+    }
+}
+
+/// The devices that a job asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GangRecord {
+    /// The least number of nodes, if the job may be resized.
+    pub(crate) nodes: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nodes_max: Option<u32>,
+    pub(crate) accelerator: String,
+    pub(crate) accelerators_per_node: u32,
+    pub(crate) ranks_per_node: u32,
+}
+
+/// A job's progress, by its ranks' reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProgressRecord {
+    pub(crate) step: Option<u64>,
+    pub(crate) total_steps: Option<u64>,
+    pub(crate) first_loss: Option<f64>,
+    pub(crate) loss: Option<f64>,
+    /// Tokens since the attempt began.
+    pub(crate) tokens: u64,
+    /// The rate over the last samples.
+    pub(crate) tokens_per_second: Option<f64>,
+}
+
+/// A job's saved checkpoints, over all its attempts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CheckpointsRecord {
+    pub(crate) count: u32,
+    pub(crate) bytes: u64,
+    /// The step of the last durable checkpoint.
+    pub(crate) last_step: Option<u64>,
+}
+
+impl From<StateRecord> for api::JobState {
+    fn from(state: StateRecord) -> Self {
+        match state {
+            StateRecord::Waiting => api::JobState::Waiting,
+            StateRecord::Starting => api::JobState::Starting,
+            StateRecord::Running => api::JobState::Running,
+            StateRecord::Stopping => api::JobState::Stopping,
+            StateRecord::Succeeded => api::JobState::Succeeded,
+            StateRecord::Failed => api::JobState::Failed,
+            StateRecord::Cancelled => api::JobState::Cancelled,
+            StateRecord::Stopped => api::JobState::Stopped,
+        }
+    }
+}
+
+impl From<&GangRecord> for api::Gang {
+    fn from(gang: &GangRecord) -> Self {
+        let GangRecord { nodes, nodes_max, accelerator, accelerators_per_node, ranks_per_node } = gang.clone();
+        api::Gang { nodes, nodes_max, accelerator, accelerators_per_node, ranks_per_node }
+    }
+}
+
+impl From<ProgressRecord> for api::Progress {
+    fn from(progress: ProgressRecord) -> Self {
+        let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second } = progress;
+        api::Progress { step, total_steps, first_loss, loss, tokens, tokens_per_second }
+    }
+}
+
+impl From<CheckpointsRecord> for api::Checkpoints {
+    fn from(checkpoints: CheckpointsRecord) -> Self {
+        let CheckpointsRecord { count, bytes, last_step } = checkpoints;
+        api::Checkpoints { count, bytes, last_step }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+
+    /// Asserts that the stored form is the same to the byte and can be read back.
+    fn is_stored_as<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(part: &T, stored: &str) {
+        assert_eq!(serde_json::to_string(part).expect("string keys only"), stored);
+        assert_eq!(serde_json::from_str::<T>(stored).expect("it reads back"), *part);
+    }
+
+    /// Proves A-9 for the parts of a job's record: version 1 of the document has this form.
+    #[test]
+    fn parts_of_a_record_keep_their_stored_form() {
+        let states = [
+            (StateRecord::Waiting, "\"waiting\""),
+            (StateRecord::Starting, "\"starting\""),
+            (StateRecord::Running, "\"running\""),
+            (StateRecord::Stopping, "\"stopping\""),
+            (StateRecord::Succeeded, "\"succeeded\""),
+            (StateRecord::Failed, "\"failed\""),
+            (StateRecord::Cancelled, "\"cancelled\""),
+            (StateRecord::Stopped, "\"stopped\""),
+        ];
+        states.iter().for_each(|(state, stored)| is_stored_as(state, stored));
+        let gang = GangRecord {
+            nodes: 2,
+            nodes_max: None,
+            accelerator: "H100".to_owned(),
+            accelerators_per_node: 8,
+            ranks_per_node: 8,
+        };
+        let stored = r#"{"nodes":2,"accelerator":"H100","accelerators_per_node":8,"ranks_per_node":8}"#;
+        is_stored_as(&gang, stored);
+        let elastic = GangRecord { nodes_max: Some(4), ..gang };
+        is_stored_as(&elastic, &stored.replace("2,", "2,\"nodes_max\":4,"));
+        let progress = ProgressRecord { step: Some(3), loss: Some(0.5), tokens: 7, ..ProgressRecord::default() };
+        let stored =
+            r#"{"step":3,"total_steps":null,"first_loss":null,"loss":0.5,"tokens":7,"tokens_per_second":null}"#;
+        is_stored_as(&progress, stored);
+        let checkpoints = CheckpointsRecord { count: 1, bytes: 9, last_step: Some(3) };
+        is_stored_as(&checkpoints, r#"{"count":1,"bytes":9,"last_step":3}"#);
+    }
+}

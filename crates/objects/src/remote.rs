@@ -1,0 +1,79 @@
+//! A place that holds objects, seen as single requests on named objects.
+
+use std::ops::Range;
+
+use gangline_base::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{Requests, Source};
+
+/// The most objects of a listing.
+pub(crate) const OBJECTS_MAX: usize = 4_000_000;
+
+/// Objects by name; each act is tried once. `put` is atomic: the object is there whole, or (also after an
+/// error) as it was.
+pub trait Remote: Send + Sync {
+    /// Puts an object, replacing one of the same name.
+    fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Fault>;
+    /// Reads a range of an object.
+    fn get(&self, key: &str, range: Range<u64>) -> Result<Vec<u8>, Fault>;
+    /// Lists the objects whose names begin with the prefix, which ends with a slash.
+    fn list(&self, prefix: &str) -> Result<Vec<Object>, Fault>;
+    /// Deletes an object; an object that isn't there is no error.
+    fn delete(&self, key: &str) -> Result<(), Fault>;
+    /// Returns the state of an object; none if there is no such object.
+    fn state(&self, key: &str) -> Result<Option<State>, Fault>;
+    /// Returns the length of an object; none if there is no such object.
+    fn size(&self, key: &str) -> Result<Option<u64>, Fault> {
+        Ok(self.state(key)?.map(|state| state.bytes))
+    }
+    /// Puts an object if its state still has this tag (without a tag: if there is no such object),
+    /// atomically. Returns the new state's tag, or none if the condition failed; [`Fault::Unable`] if the
+    /// remote keeps no conditions.
+    fn put_if(&self, key: &str, bytes: &[u8], tag: Option<&Tag>) -> Result<Option<Tag>, Fault>;
+    /// Deletes an object if `may` returns true, and only within a short time after it did. Returns whether it
+    /// did.
+    fn delete_if(&self, key: &str, may: &dyn Fn() -> bool) -> Result<bool, Fault>;
+    /// Returns the billed requests sent so far; none by default.
+    fn requests(&self) -> Requests {
+        Requests::default()
+    }
+}
+
+/// Identifies one state of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Tag(pub String);
+
+/// The state of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Identifies this state.
+    pub tag: Tag,
+    /// The object's length.
+    pub bytes: u64,
+}
+
+/// An object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its name, including the prefix.
+    pub key: String,
+    /// Its length.
+    pub bytes: u64,
+    /// When it was put, by the remote's clock.
+    pub modified: Timestamp,
+}
+
+/// Why a request failed, sorted by what helps.
+#[derive(Debug)]
+pub enum Fault {
+    /// There is no such object.
+    Missing,
+    /// The next try may succeed: time-outs, throttling, broken connections.
+    Passing(Source),
+    /// The next try fails too: permissions, a full disk, a bucket that isn't there.
+    Lasting(Source),
+    /// The remote has no such operation.
+    Unable(Source),
+}

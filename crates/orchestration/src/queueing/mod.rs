@@ -1,0 +1,31 @@
+//! Queueing: which job is served first.
+//!
+//! [`Queues`] is the tree of queues with what each holds, has used and requests. `rank` orders sibling queues
+//! by quota and fair share (`usage`), `pending` orders the jobs that wait in one queue and groups them by
+//! request, and `order` gives each job its turn from the run times that `estimate` has learned. `entitlement`
+//! says what a queue may take back from others, and `preemptors` indexes the queues whose leading jobs may
+//! preempt.
+//!
+//! Imports nothing from the other rooms.
+
+mod entitlement;
+mod estimate;
+mod order;
+mod pending;
+mod preemptors;
+mod queue;
+mod rank;
+mod usage;
+
+pub use estimate::{History, Kin, Sample};
+pub use order::QueueOrder;
+pub use queue::QueueStanding;
+pub use usage::{Resource, Usage, Usages};
+
+pub(crate) use entitlement::Entitlement;
+pub(crate) use estimate::Estimates;
+pub(crate) use order::{aged, least_left};
+pub(crate) use pending::{QueueKey, Span};
+pub(crate) use queue::{OverLimit, QueueIndex, Queues};
+pub(crate) use rank::RankPath;
+pub(crate) use usage::{MIB_BITS, held_by};
