@@ -34,12 +34,20 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Reports whether read-model rows remain of records that were put aside. If so, rebuild the read models.
+    /// Reports whether there may be read-model rows of records that are gone: rebuild the read models then.
+    ///
+    /// A lost tail of the write-ahead log may leave such rows too. The part of the log that was checkpointed is in
+    /// the database file, and a reader sees those pages wherever the rest of the log doesn't have older ones.
     #[must_use]
-    pub fn are_read_models_ahead(&self) -> bool {
-        self.warnings
-            .iter()
-            .any(|warning| matches!(warning, Warning::LastRecordDropped { .. } | Warning::LossAccepted { .. }))
+    pub fn may_read_models_be_ahead(&self) -> bool {
+        let is_ahead = |warning: &Warning| match warning {
+            Warning::LastRecordDropped { .. }
+            | Warning::LossAccepted { .. }
+            | Warning::TailGivenUp { .. }
+            | Warning::NoAnchor => true,
+            Warning::LogKept { .. } | Warning::SnapshotDropped { .. } | Warning::NothingToAccept => false,
+        };
+        self.warnings.iter().any(is_ahead)
     }
 
     /// Reports whether committed records were given up, as the user asked.
@@ -176,7 +184,7 @@ pub(super) fn recover(
             recovered.warnings.push(Warning::TailGivenUp { last, anchored, given_out });
         }
         None if anchored.is_none() && head.sequence != Sequence::ZERO => recovered.warnings.push(Warning::NoAnchor),
-        None if accept_loss_after.is_some() && !recovered.are_read_models_ahead() => {
+        None if accept_loss_after.is_some() && !recovered.may_read_models_be_ahead() => {
             recovered.warnings.push(Warning::NothingToAccept);
         }
         None => {}

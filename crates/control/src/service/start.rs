@@ -297,7 +297,7 @@ impl Actor {
         if actor.options.survey.is_some() {
             actor.options.nodes = actor.nodes_of_last_life();
         }
-        if recovered.are_read_models_ahead() {
+        if recovered.may_read_models_be_ahead() {
             actor.rows.repairs = repairs(&actor.engine, actor.journal.last());
         }
         let with_folders = actor.jobs_with_folders();

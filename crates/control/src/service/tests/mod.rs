@@ -22,6 +22,7 @@ mod started;
 mod supervisor;
 mod survey;
 mod sweeps;
+mod torn_log;
 mod world;
 
 use supervisor::{BUSY, Supervisor, fault};
