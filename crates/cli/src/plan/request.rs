@@ -9,7 +9,7 @@ use gangline_planning::hardware::book::Book;
 use gangline_planning::hardware::{Cluster, Fabric, Generation};
 use gangline_planning::layout::STACKS;
 use gangline_planning::model::Model;
-use gangline_planning::plan::words::{OPTIMIZERS, PRECISIONS, TASKS, meaning};
+use gangline_planning::plan::words::{OPTIMIZERS, PRECISIONS, TASKS, meaning, task_named};
 use gangline_planning::plan::{Price, Request, StorageChoice};
 use gangline_planning::reliability::FailureRate;
 use gangline_planning::units::Seconds;
@@ -52,7 +52,7 @@ pub(crate) struct RunArgs {
     /// The model, by its Hugging Face config.json
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     config: Option<PathBuf>,
-    /// What is done: pretrain, continual-pretrain, full-finetune, lora, qlora or inference
+    /// What is done: pretrain, continual-pretrain, full-finetune (or sft), lora, qlora or inference
     #[arg(long, default_value = TASKS[2])]
     task: String,
     /// The accelerator: h100, a100-80gb, rtx-4090, b200 [default without --gpus: those with a known price]
@@ -206,8 +206,7 @@ impl RunArgs {
     }
 
     fn workload(&self, model: Model, generation: Generation) -> Result<Workload, Failure> {
-        let tasks: Vec<(&str, usize)> = TASKS.iter().enumerate().map(|(at, word)| (*word, at)).collect();
-        let task = match meaning("task", &self.task, &tasks).map_err(|error| wrong(&error))? {
+        let task = match task_named(&self.task).map_err(|error| wrong(&error))? {
             0 => Task::Pretrain,
             1 => Task::ContinualPretrain,
             2 => Task::FullFinetune,
