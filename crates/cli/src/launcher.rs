@@ -106,7 +106,8 @@ const CONFIGURATION_HINT: &str = "docs/reference/configuration.md describes [lau
 /// `path`; supervisors reach the control plane at `address`.
 ///
 /// # Errors
-/// G0505 for invalid options or configuration, G0509 if Slurm refuses. If Slurm doesn't answer, a message is
+/// G0505 for invalid options or configuration, G0513 for nodes that the launcher can't start anything on, G0509
+/// if Slurm refuses. If Slurm doesn't answer, a message is
 /// printed; that is no error, since it may answer later.
 pub(crate) fn choose(
     folder: &Path,
@@ -119,19 +120,8 @@ pub(crate) fn choose(
     let file = config.launcher.clone().map(LauncherFile::deserialize).transpose();
     let file = file.map_err(|error| refused(format!("[launcher]: {}", error.message())))?.unwrap_or_default();
     let inherited = Inherited::with(config.inherit.clone()).map_err(|error| refused(format!("inherit: {error}")))?;
-    let program = std::env::current_exe()?;
     if args.launcher.or(file.kind).unwrap_or(Kind::Local) == Kind::Local {
-        let is_slurm_asked = args.partition.is_some() || args.account.is_some() || args.qos.is_some();
-        let is_pool_asked = args.allocation.is_some() || args.pool_nodes.is_some();
-        if is_slurm_asked || is_pool_asked || !args.sbatch.is_empty() {
-            let options =
-                "--partition, --account, --qos, --allocation, --pool-nodes and --sbatch are for --launcher slurm";
-            return Err(refused(options.to_owned()));
-        }
-        return Ok(Chosen {
-            launcher: Arc::new(LocalLauncher::new(program, inherited.of(std::env::vars_os()))),
-            has_nodes: false,
-        });
+        return local(config, args, &inherited);
     }
     let nodes = args.pool_nodes.or(file.pool_nodes).map(NonZeroU32::get);
     let allocation = match args.allocation.or(file.allocation) {
@@ -145,7 +135,7 @@ pub(crate) fn choose(
     let places = places(config, path, conf.as_deref().map(Path::new))?;
     let conf = conf.map(|conf| (OsString::from(CONF_VARIABLE), conf));
     let options = SlurmOptions {
-        program,
+        program: std::env::current_exe()?,
         folder: folder.to_owned(),
         environment: inherited.of_slurm(std::env::vars_os().chain(conf)),
         job: JobOptions {
@@ -177,6 +167,29 @@ pub(crate) fn choose(
         )),
     }
     Ok(Chosen { launcher: Arc::new(launcher), has_nodes: true })
+}
+
+/// Returns the launcher of this machine. Refuses options that are for Slurm, and nodes on other machines.
+fn local(config: &Config, args: &LauncherArgs, inherited: &Inherited) -> Result<Chosen, Failure> {
+    let is_slurm_asked = args.partition.is_some() || args.account.is_some() || args.qos.is_some();
+    let is_pool_asked = args.allocation.is_some() || args.pool_nodes.is_some();
+    if is_slurm_asked || is_pool_asked || !args.sbatch.is_empty() {
+        let options = "--partition, --account, --qos, --allocation, --pool-nodes and --sbatch are for --launcher slurm";
+        return Err(Failure::coded("G0505", options, CONFIGURATION_HINT));
+    }
+    refuse_other_machines(config)?;
+    let launcher = LocalLauncher::new(std::env::current_exe()?, inherited.of(std::env::vars_os()));
+    Ok(Chosen { launcher: Arc::new(launcher), has_nodes: false })
+}
+
+/// Refuses nodes on other machines: the local launcher starts all ranks on this one.
+fn refuse_other_machines(config: &Config) -> Result<(), Failure> {
+    let Some(node) = config.nodes.iter().find(|node| !is_here(&node.address)) else { return Ok(()) };
+    let (name, address) = (&node.name, &node.address);
+    let message =
+        format!("node {name} is on another machine ({address}), and without Slurm every rank starts on this one");
+    let hint = "take the nodes from Slurm (gangline up --launcher slurm; docs/guides/slurm.md), or remove this node";
+    Err(Failure::coded("G0513", message, hint))
 }
 
 /// Returns a warning if supervisors on some of the nodes can't report, since the control plane listens on
@@ -238,5 +251,18 @@ mod tests {
         assert!(said.contains("there is on another machine") && said.contains("127.0.0.1:7878"), "{said}");
         assert_eq!(beyond_reach(&nodes[..2], local), None);
         assert_eq!(beyond_reach(&nodes, open), None);
+    }
+
+    #[test]
+    fn a_node_on_another_machine_is_refused_without_slurm() {
+        let config = |address: &str| {
+            let node = format!("[[node]]\nname = \"gpu-2\"\naccelerators = \"cpu:1\"\naddress = \"{address}\"\n");
+            Config::parse(&node).expect("a sound configuration")
+        };
+        assert!(refuse_other_machines(&config("127.0.0.1")).is_ok());
+        assert!(refuse_other_machines(&config("no-such-host.invalid")).is_ok(), "it may be resolved later");
+        let refused = refuse_other_machines(&config("198.51.100.7")).expect_err("nobody has this address");
+        let Failure::Local { message, .. } = refused else { panic!("{refused:?}") };
+        assert!(message.starts_with("node gpu-2 is on another machine (198.51.100.7)"), "{message}");
     }
 }
