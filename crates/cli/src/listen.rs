@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gangline_base::with_causes;
-use gangline_control::tls::Tls;
+use gangline_server::tls::Tls;
 use gangline_specs::config::{Config, TlsFiles};
 
 use crate::configuration::beside;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use gangline_base::{AcceleratorKind, Bytes, Money, NodeName, PoolName, Submitter, with_causes};
 use gangline_control::db::{self, Sequence};
-use gangline_control::http::{self, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{OnJournalFailure, Options, Service, StartError, SurveyOptions, Timing};
 use gangline_execution::endpoint::publish;
 use gangline_execution::inventory::{Inventory, this_layout, this_machine};
 use gangline_execution::timeouts::Timeouts;
 use gangline_orchestration::NodeCapacity;
+use gangline_server::{self as server, App, AtHand, Doors, LINK_TIME_MAX, Socket, Visits};
 use gangline_specs::config::{Config, NodeConfig, agree_on_prices, parse_accelerators};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -187,15 +187,15 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
-    let (handle, reader) = (service.handle(), service.reader());
-    let app = App { handle, reader, secrets, visits: visits.clone(), user, folder, hosts, at_hand: AtHand::default() };
+    let (handle, views) = (service.handle(), service.views());
+    let app = App { handle, views, secrets, visits: visits.clone(), user, folder, hosts, at_hand: AtHand::default() };
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
             // An error means that the sender is gone, which is a stop as well.
             let _ = stopped.await;
         };
-        runtime.block_on(http::serve(doors, app, stop))
+        runtime.block_on(server::serve(doors, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
     Ok(Running { url, visits, service, stop_http, http })

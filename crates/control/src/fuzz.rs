@@ -9,7 +9,8 @@ use gangline_orchestration::{Entry, Event};
 use gangline_specs::jobfile::{Context, Problem, Submission, parse};
 
 use crate::codec::{Recorded, decode_entry, decode_snapshot, encode_entry, encode_snapshot};
-use crate::model::{AttemptRecord, JobRecord, ShareRecord, Texts, bound, outcome_as_end, to_api};
+use crate::model::{AttemptRecord, JobRecord, ShareRecord, bound, outcome_as_end};
+use crate::views::{Texts, to_api};
 
 /// The job that reports belong to.
 const JOB_FILE: &str = "name: fuzzed\nresources: {accelerators: \"cpu:2\"}\nrun: \"true\"\n";

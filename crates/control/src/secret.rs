@@ -92,7 +92,7 @@ impl Secrets {
 }
 
 /// Returns a new secret in hexadecimal digits.
-pub(crate) fn random() -> io::Result<String> {
+pub fn random() -> io::Result<String> {
     let mut bytes = [0; SECRET_BYTES];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())

@@ -7,7 +7,7 @@ use super::Breach;
 use super::workspace::{Dependency, Package, Workspace};
 
 /// What a crate may use of ours, by folder.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("crates/base", &[]),
     ("crates/accounting", &["base"]),
     ("crates/api", &["base"]),
@@ -20,7 +20,8 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("crates/objects", &["base"]),
     ("crates/storage", &["base", "compression", "objects"]),
     ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
-    ("crates/control", &["base", "api", "accounting", "planning", "orchestration", "specs", "storage", "execution"]),
+    ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution"]),
+    ("crates/server", &["base", "api", "orchestration", "specs", "execution", "control"]),
     (
         "crates/cli",
         &[
@@ -35,6 +36,7 @@ const EDGES: [(&str, &[&str]); 15] = [
             "storage",
             "execution",
             "control",
+            "server",
         ],
     ),
     ("python", &["base", "storage", "planning"]),
@@ -49,15 +51,18 @@ const EXAMPLE: &str = "gangline-tinygpt";
 /// Objects are read and put synchronously; the client of S3, which is asynchronous, is an option.
 const SYNCHRONOUS: &str = "crates/objects";
 
+/// HTTP knows no SQL; its tests damage databases.
+const SERVER: &str = "crates/server";
+
 /// Where what others wrote may be used, by the beginning of its name.
 const KEPT_IN: [(&str, &[&str]); 13] = [
-    ("tokio", &["crates/execution", "crates/control", "crates/cli", "tests"]),
-    ("rusqlite", &["crates/control", "tests", "xtask"]),
-    ("axum", &["crates/control", "tests"]),
-    ("maud", &["crates/control", "tests"]),
-    ("rcgen", &["crates/control"]),
-    ("hyper", &["crates/control", "tests"]),
-    ("utoipa", &["crates/api", "crates/control", "tests"]),
+    ("tokio", &["crates/execution", "crates/control", "crates/server", "crates/cli", "tests"]),
+    ("rusqlite", &["crates/control", "crates/server", "tests", "xtask"]),
+    ("axum", &["crates/server", "tests"]),
+    ("maud", &["crates/server", "tests"]),
+    ("rcgen", &["crates/server"]),
+    ("hyper", &["crates/server", "tests"]),
+    ("utoipa", &["crates/api", "crates/server", "tests"]),
     ("clap", &["crates/cli", "examples/", "xtask"]),
     ("comfy-table", &["crates/cli", "examples/", "xtask"]),
     ("indicatif", &["crates/cli", "examples/", "xtask"]),
@@ -131,6 +136,9 @@ fn refusal(package: &Package, dependency: &Dependency) -> Option<String> {
     if is_family(name, "tokio") && folder == SYNCHRONOUS {
         return (!dependency.is_optional).then(|| format!("make {name} optional: objects are synchronous without S3"));
     }
+    if name == "rusqlite" && folder == SERVER && !dependency.is_dev {
+        return Some(format!("drop {name}: the server asks the control plane's views, and only its tests use SQL"));
+    }
     if let Some(ours) = name.strip_prefix("gangline-") {
         let may = is_free(folder) || EDGES.iter().any(|(from, to)| *from == folder && to.contains(&ours));
         return (!may).then(|| format!("drop {name}: this edge isn't in ARCHITECTURE.md's table"));
@@ -186,6 +194,7 @@ mod tests {
             "storage",
             "execution",
             "control",
+            "server",
             "cli",
         ];
         for (folder, allowed) in EDGES {
@@ -223,6 +232,7 @@ mod tests {
             ("crates/execution", "jiff"),
             ("crates/cli", "candle-core"),
             ("crates/control", "anyhow"),
+            ("crates/control", "axum"),
         ] {
             assert!(is_refused(folder, &normal(name)), "{folder} -> {name}");
         }
@@ -245,6 +255,12 @@ mod tests {
         assert!(is_refused("crates/objects", &normal("tokio")));
         assert!(!is_refused("crates/objects", &Dependency { is_optional: true, ..normal("tokio") }));
         assert!(is_refused("crates/storage", &Dependency { is_optional: true, ..normal("tokio") }));
+    }
+
+    #[test]
+    fn only_the_tests_of_the_server_use_sql() {
+        assert!(is_refused(SERVER, &normal("rusqlite")));
+        assert!(!is_refused(SERVER, &Dependency { is_dev: true, ..normal("rusqlite") }));
     }
 
     #[test]

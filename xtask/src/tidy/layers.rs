@@ -23,6 +23,9 @@ const ENVIRONMENT: [&str; 11] = [
     "vars",
 ];
 
+/// The crates of the control plane.
+const CONTROL_PLANE: [&str; 2] = ["crates/control", "crates/server"];
+
 /// The modules of `gangline_execution` that are its border with the control plane.
 const EXECUTION_BORDER: [&str; 6] = ["protocol", "endpoint", "files", "launcher", "inventory", "timeouts"];
 
@@ -57,7 +60,7 @@ fn clock(source: &Source) -> Vec<Breach> {
 }
 
 fn execution(source: &Source) -> Vec<Breach> {
-    if source.package() != "crates/control" {
+    if !CONTROL_PLANE.contains(&source.package()) {
         return Vec::new();
     }
     let is_border = |module: &str| EXECUTION_BORDER.contains(&module);
@@ -124,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_control_plane_sees_only_the_border_of_execution() {
-        let path = "crates/control/src/x.rs";
+        let path = "crates/server/src/x.rs";
         for text in [
             "use gangline_execution::supervisor;",
             "use gangline_execution::{protocol::Report, supervisor::Supervisor};",
@@ -133,6 +136,7 @@ mod tests {
             "fn f() { m!(gangline_execution::keeper::run()) }",
         ] {
             assert_eq!(rules(path, text), [("execution-border", 1)], "{text}");
+            assert_eq!(rules("crates/control/src/x.rs", text), [("execution-border", 1)], "{text}");
             assert_eq!(rules("crates/cli/src/x.rs", text), [], "{text}");
         }
         let text = "use gangline_execution::protocol::Report;\nuse gangline_execution::{inventory, launcher::Launcher};\n\

@@ -21,24 +21,46 @@ const LOOKED_AT: usize = 64;
 
 /// The identity of a change that is made only once, however often it is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RequestKey {
+pub struct RequestKey {
     /// The key's owner: equal keys of different users are different.
-    pub(crate) user: String,
+    pub user: String,
     /// The key that the client sent.
-    pub(crate) key: String,
+    pub key: String,
     /// The hash of the request.
-    pub(crate) request: blake3::Hash,
+    pub request: blake3::Hash,
 }
 
 /// The answer to a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeptAnswer {
+pub struct KeptAnswer {
     /// The hash of the request.
-    pub(crate) request: blake3::Hash,
+    pub request: blake3::Hash,
     /// The answer's body, as sent.
-    pub(crate) body: String,
+    pub body: String,
     /// Whether the answer is intact. If not, only the fact is known that a change with its key was made.
-    pub(crate) is_whole: bool,
+    pub is_whole: bool,
+}
+
+/// Why a stored answer isn't sent. The change under its key was made and is never repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The answer under this key is damaged on disk.
+    Damaged(String),
+    /// The key was used for another request.
+    OtherRequest(String),
+}
+
+impl KeptAnswer {
+    /// Returns the answer's body, if it belongs to the same request and is intact.
+    ///
+    /// # Errors
+    /// [`Refused`] otherwise.
+    pub fn for_request(&self, key: &RequestKey) -> Result<&str, Refused> {
+        if !self.is_whole {
+            return Err(Refused::Damaged(key.key.clone()));
+        }
+        if self.request == key.request { Ok(&self.body) } else { Err(Refused::OtherRequest(key.key.clone())) }
+    }
 }
 
 /// Stores the answers to the changes up to record `last`, and removes old answers.

@@ -48,12 +48,12 @@ impl From<Report> for LastWords {
 
 impl ShareRecord {
     /// Replaces the report by its stored part after the attempt's end.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.last = self.report.take().map(LastWords::from).or(self.last.take());
     }
 
     /// Returns the name of the share's state.
-    pub(super) fn state(&self) -> &'static str {
+    pub(crate) fn state(&self) -> &'static str {
         let state = self.report.as_ref().map(|report| &report.state);
         match (state, &self.last) {
             (Some(NodeState::Preparing), _) => "preparing",
@@ -66,12 +66,12 @@ impl ShareRecord {
         }
     }
 
-    pub(super) fn supervisor_pid(&self) -> Option<u32> {
+    pub(crate) fn supervisor_pid(&self) -> Option<u32> {
         let last = self.last.as_ref().map(|last| last.supervisor_pid);
         self.report.as_ref().map(|report| report.supervisor_pid).or(last)
     }
 
-    pub(super) fn ranks(&self) -> Vec<RankWords> {
+    pub(crate) fn ranks(&self) -> Vec<RankWords> {
         let reported = self.report.as_ref().map(|report| &report.ranks);
         match reported {
             Some(ranks) => ranks.iter().map(|rank| (rank.rank, rank.pid, rank.phase, rank.step)).collect(),
@@ -80,16 +80,16 @@ impl ShareRecord {
     }
 
     /// Returns the reported device time, and the time from which it counts.
-    pub(super) fn usage(&self) -> Option<(UnixNanos, &UsageReport)> {
+    pub(crate) fn usage(&self) -> Option<(UnixNanos, &UsageReport)> {
         let last = self.last.as_ref().map(|last| (last.started_at, &last.usage));
         self.report.as_ref().map(|report| (report.started_at, &report.usage)).or(last)
     }
 
-    pub(super) fn marks(&self) -> Option<Marks> {
+    pub(crate) fn marks(&self) -> Option<Marks> {
         self.report.as_ref().map(|report| report.marks).or(self.last.as_ref().map(|last| last.marks))
     }
 
-    pub(super) fn ended_at(&self) -> Option<UnixNanos> {
+    pub(crate) fn ended_at(&self) -> Option<UnixNanos> {
         match self.report.as_ref().map(|report| &report.state) {
             Some(NodeState::Ended { at, .. }) => Some(*at),
             Some(NodeState::Preparing | NodeState::Running { .. }) => None,
@@ -98,7 +98,7 @@ impl ShareRecord {
     }
 
     /// Returns the number of saved checkpoints and their bytes.
-    pub(super) fn saved(&self) -> (u32, u64) {
+    pub(crate) fn saved(&self) -> (u32, u64) {
         let last = self.last.as_ref().map(|last| (last.checkpoints, last.checkpoint_bytes));
         self.report.as_ref().map(|report| (report.checkpoints, report.checkpoint_bytes)).or(last).unwrap_or_default()
     }

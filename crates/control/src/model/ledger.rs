@@ -5,12 +5,25 @@ use gangline_base::{Bucket, JobId, Money, Timestamp};
 use rusqlite::{Row, Transaction, params};
 
 use super::store::{from_sql, to_sql};
-use super::view::Booked;
 use crate::db::{check_row, damaged, row_sum};
 
 /// The columns in the table's order; the buckets come last, in the order of [`Bucket::ALL`].
 const COLUMNS: &str = "job, attempt, node, queue, devices, from_unix_nanos, to_unix_nanos, price_nano_dollars_per_hour,
      cost_nano_dollars, compute, data_stall, checkpoint_stall, communication, straggler_wait, restart, lost_work, idle";
+
+/// A row of the ledger, as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Booked {
+    pub(crate) attempt: u32,
+    pub(crate) node: String,
+    pub(crate) devices: u32,
+    pub(crate) from: Timestamp,
+    pub(crate) to: Timestamp,
+    pub(crate) price: Money,
+    /// In the order of [`Bucket::ALL`].
+    pub(crate) nanos: [u64; Bucket::ALL.len()],
+}
+
 /// The columns of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LedgerRow {

@@ -18,25 +18,23 @@ mod ledger;
 mod packed;
 mod parts;
 mod record;
-mod recovery;
 mod remake;
 mod report;
 mod retention;
 mod series;
 mod store;
 mod sweep;
-mod view;
 
-pub(crate) use answers::{ANSWERS_MAX, KeptAnswer, RequestKey, keep_answers, read_answer, read_keys};
+pub(crate) use answers::{ANSWERS_MAX, keep_answers, read_answer, read_keys};
+pub use answers::{KeptAnswer, Refused, RequestKey};
 pub(crate) use audit::{answers_from, blocks_from, samples_from};
 use booking::book_attempt;
-pub(crate) use bound::bound;
+pub(crate) use bound::{bound, cut};
 pub(crate) use curve::blocks_of_rows;
 #[cfg(test)]
 pub(crate) use ledger::read_ledger;
-pub(crate) use ledger::{LedgerRow, stored_ledger, write_ledger};
-pub(crate) use parts::StateRecord;
-#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use ledger::{Booked, LedgerRow, stored_ledger, write_ledger};
+pub(crate) use parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
 pub(crate) use record::AttemptRecord;
 pub(crate) use record::{JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use remake::{Made, Remade, Remake};
@@ -45,12 +43,12 @@ pub(crate) use retention::{
     Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_over, is_removed, next_curve, next_job, next_unpacked, read_clock,
     read_kept, read_losses, remove, sample_edges, sampled_attempts,
 };
-pub(crate) use series::read_series;
-pub(crate) use store::{
-    JOBS_PER_PAGE_MAX, Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly,
-    read_stored, read_sweep, read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
-};
-pub(crate) use sweep::{SweepRecord, sweep_to_api};
 #[cfg(test)]
-pub(crate) use view::Booked;
-pub(crate) use view::{Texts, checkpoint_folder, history_to_api, to_api};
+pub(crate) use series::Series;
+pub(crate) use series::{SeriesPoint, read_series};
+pub use store::JOBS_PER_PAGE_MAX;
+pub(crate) use store::{
+    Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly, read_stored, read_sweep,
+    read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
+};
+pub(crate) use sweep::{BudgetRecord, EarlyStopRecord, MetricRecord, SweepRecord};

@@ -2,7 +2,6 @@
 //! format stays when the API's changes. Reports of supervisors are stored in the types of their protocol,
 //! which has a version of its own.
 
-use gangline_api as api;
 use serde::{Deserialize, Serialize};
 
 /// The state of a job.
@@ -59,42 +58,6 @@ pub(crate) struct CheckpointsRecord {
     pub(crate) bytes: u64,
     /// The step of the last durable checkpoint.
     pub(crate) last_step: Option<u64>,
-}
-
-impl From<StateRecord> for api::JobState {
-    fn from(state: StateRecord) -> Self {
-        match state {
-            StateRecord::Waiting => api::JobState::Waiting,
-            StateRecord::Starting => api::JobState::Starting,
-            StateRecord::Running => api::JobState::Running,
-            StateRecord::Stopping => api::JobState::Stopping,
-            StateRecord::Succeeded => api::JobState::Succeeded,
-            StateRecord::Failed => api::JobState::Failed,
-            StateRecord::Cancelled => api::JobState::Cancelled,
-            StateRecord::Stopped => api::JobState::Stopped,
-        }
-    }
-}
-
-impl From<&GangRecord> for api::Gang {
-    fn from(gang: &GangRecord) -> Self {
-        let GangRecord { nodes, nodes_max, accelerator, accelerators_per_node, ranks_per_node } = gang.clone();
-        api::Gang { nodes, nodes_max, accelerator, accelerators_per_node, ranks_per_node }
-    }
-}
-
-impl From<ProgressRecord> for api::Progress {
-    fn from(progress: ProgressRecord) -> Self {
-        let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second } = progress;
-        api::Progress { step, total_steps, first_loss, loss, tokens, tokens_per_second }
-    }
-}
-
-impl From<CheckpointsRecord> for api::Checkpoints {
-    fn from(checkpoints: CheckpointsRecord) -> Self {
-        let CheckpointsRecord { count, bytes, last_step } = checkpoints;
-        api::Checkpoints { count, bytes, last_step }
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Reads a job's curve from the samples, with fewer points, by seeks. The cost depends on the number of
 //! points requested and not on the length of the training.
 
-use gangline_api::{Point, Series, Time};
 use gangline_base::{JobId, Timestamp};
 use rusqlite::{Transaction, params};
 
@@ -15,6 +14,27 @@ const LOOK_AHEAD_MIN: u64 = 64;
 
 /// The most points read of a thinned attempt.
 const LEFT_POINTS_MAX: u32 = 1_000;
+
+/// A job's curve, with as many points as were requested.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Series {
+    /// Ordered by attempt and sample number.
+    pub(crate) points: Vec<SeriesPoint>,
+    /// Points that can't be read because their rows are damaged.
+    pub(crate) damaged: u64,
+}
+
+/// A point of a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SeriesPoint {
+    pub(crate) attempt: u32,
+    pub(crate) at: Timestamp,
+    pub(crate) step: u64,
+    /// `None` if the ranks reported no loss, or one that isn't finite.
+    pub(crate) loss: Option<f64>,
+    /// Tokens since the attempt began.
+    pub(crate) tokens: u64,
+}
 
 /// The range of one attempt's sample numbers.
 struct Span {
@@ -30,18 +50,17 @@ impl Span {
 }
 
 /// Returns at most `points_max` evenly spread samples of a job's first node, including the first and the
-/// last. In place of a sample without a loss, the next one with a loss is taken. A curve thinned at
-/// `thinned_at` has only its striking points left: all of them are returned, or an evenly spread part.
+/// last. In place of a sample without a loss, the next one with a loss is taken. A thinned curve
+/// has only its striking points left: all of them are returned, or an evenly spread part.
 pub(crate) fn read_series(
     transaction: &Transaction<'_>,
     job: JobId,
     points_max: u32,
-    thinned_at: Option<Timestamp>,
+    is_thinned: bool,
 ) -> rusqlite::Result<Series> {
     let spans = spans(transaction, job)?;
-    let thinned = thinned_at.map(Time);
-    let mut series = Series { job: job.to_string(), points: Vec::new(), thinned_at: thinned, damaged: 0 };
-    if thinned_at.is_some() {
+    let mut series = Series::default();
+    if is_thinned {
         left_points(transaction, job, (&spans, points_max), &mut series)?;
         return Ok(series);
     }
@@ -127,8 +146,8 @@ fn spans(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Span
     Ok(spans)
 }
 
-fn shown(attempt: u32, point: StoredPoint) -> Point {
+fn shown(attempt: u32, point: StoredPoint) -> SeriesPoint {
     let StoredPoint { at, step, tokens, loss, .. } = point;
-    let at = Time(Timestamp::from_unix_nanos(from_sql(at)));
-    Point { attempt, at, step: from_sql(step), loss, tokens: from_sql(tokens) }
+    let at = Timestamp::from_unix_nanos(from_sql(at));
+    SeriesPoint { attempt, at, step: from_sql(step), loss, tokens: from_sql(tokens) }
 }

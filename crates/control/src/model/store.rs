@@ -10,16 +10,15 @@ use tracing::warn;
 
 use super::answers::forget_answers;
 use super::curve::unpack_attempt;
-use super::ledger::read_ledger;
+use super::ledger::{Booked, read_ledger};
 use super::packed::{pack, unpack};
 use super::record::JobRecord;
 use super::report::SampleRow;
 use super::sweep::SweepRecord;
-use super::view::Booked;
 use crate::db::{Sequence, check_row, damaged, damaged_row, is_malformed, row_sum};
 
 /// The most jobs in one listing.
-pub(crate) const JOBS_PER_PAGE_MAX: u32 = 500;
+pub const JOBS_PER_PAGE_MAX: u32 = 500;
 /// The most ids that one listing looks up singly: ids that were never given out leave gaps.
 const IDS_TRIED_MAX: usize = 10_000;
 /// The first samples of an attempt, all of which are kept.

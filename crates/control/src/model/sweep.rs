@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use gangline_api as api;
 use gangline_base::{Goal, Grid, JobId, MetricValue, Money, Step, Submitter, SweepId, SweepSpec, Timestamp};
 use gangline_orchestration::{Decision, Engine, Fate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::bound::cut;
 use super::record::JobRecord;
 
 /// The money spent by a job with a budget.
@@ -24,15 +22,13 @@ pub(crate) struct BudgetRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holding {
     /// The list price of all devices together.
-    hourly_price: Money,
-    counted_to: Timestamp,
-    ends_at: Option<Timestamp>,
+    pub(crate) hourly_price: Money,
+    pub(crate) counted_to: Timestamp,
+    pub(crate) ends_at: Option<Timestamp>,
 }
 
 /// The version of a sweep's document.
 const VERSION: u32 = 1;
-/// The longest parameter value in a sweep's listing, in bytes: a thousand jobs may share a long one.
-pub(crate) const LISTED_VALUE_BYTES_MAX: usize = 256;
 
 /// The data that a sweep's jobs share: a document in the table `sweeps`, version 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,12 +67,12 @@ pub(crate) struct PointRecord {
 
 /// The rules by which a sweep's jobs are stopped early.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct EarlyStopRecord {
-    metric: String,
+pub(crate) struct EarlyStopRecord {
+    pub(crate) metric: String,
     /// `minimize` or `maximize`.
-    goal: String,
-    min_steps: u64,
-    reduction: u32,
+    pub(crate) goal: String,
+    pub(crate) min_steps: u64,
+    pub(crate) reduction: u32,
 }
 
 /// A parameter and its value, as written.
@@ -89,9 +85,9 @@ struct ParameterRecord {
 /// A job's metric at a rung.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MetricRecord {
-    step: u64,
+    pub(crate) step: u64,
     /// `None` if the job had diverged.
-    value: Option<f64>,
+    pub(crate) value: Option<f64>,
 }
 
 /// The program of a job's ranks, and their checkpoint folder.
@@ -99,6 +95,13 @@ pub(crate) struct ProgramView<'a> {
     pub(crate) run: &'a str,
     pub(crate) workdir: &'a str,
     pub(crate) checkpoint_path: Option<&'a str>,
+}
+
+/// The name and the rules of a job's sweep.
+pub(crate) struct SweepView<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) max_parallel: Option<u32>,
+    pub(crate) early_stop: Option<&'a EarlyStopRecord>,
 }
 
 impl BudgetRecord {
@@ -120,28 +123,6 @@ impl BudgetRecord {
     pub(super) fn recount(&mut self, (spent, to): (Money, Timestamp)) {
         self.spent = spent;
         self.holding.iter_mut().for_each(|holding| holding.counted_to = to);
-    }
-
-    pub(super) fn to_api(&self) -> api::Budget {
-        api::Budget {
-            limit_nano_dollars: self.limit.nano_dollars(),
-            spent_nano_dollars: self.spent.nano_dollars(),
-            counted_to: self.holding.map(|holding| api::Time(holding.counted_to)),
-            ends_at: self.holding.and_then(|holding| holding.ends_at).map(api::Time),
-        }
-    }
-}
-
-impl From<&EarlyStopRecord> for api::EarlyStop {
-    fn from(rules: &EarlyStopRecord) -> Self {
-        let EarlyStopRecord { metric, goal, min_steps, reduction } = rules.clone();
-        api::EarlyStop { metric, goal, min_steps, reduction }
-    }
-}
-
-impl From<MetricRecord> for api::MetricPoint {
-    fn from(MetricRecord { step, value }: MetricRecord) -> Self {
-        api::MetricPoint { step, value }
     }
 }
 
@@ -236,18 +217,25 @@ impl JobRecord {
         own.or(self.shared.as_ref().map(|sweep| sweep.jobs)).unwrap_or(0)
     }
 
-    /// Returns the job's point in its sweep, each value cut to `bytes_max` bytes.
-    pub(super) fn sweep_point(&self, bytes_max: usize) -> Option<api::JobSweep> {
-        let point = self.sweep.as_ref()?;
-        let parameter =
-            |(name, value): (&str, &str)| api::Parameter { name: name.to_owned(), value: cut(value, bytes_max) };
-        let parameters = match &self.shared {
-            Some(sweep) if point.parameters.is_empty() => {
-                sweep.grid.point(sweep.place_of(self.id)).unwrap_or_default().into_iter().map(parameter).collect()
+    /// Returns the sweep's name and rules.
+    pub(crate) fn sweep_view(&self) -> Option<SweepView<'_>> {
+        let own = self.sweep.as_ref()?;
+        Some(match self.shared.as_deref() {
+            Some(SweepRecord { name, max_parallel, early_stop, .. }) => {
+                SweepView { name, max_parallel: *max_parallel, early_stop: early_stop.as_ref() }
             }
-            _ => point.parameters.iter().map(|own| parameter((&own.name, &own.value))).collect(),
-        };
-        Some(api::JobSweep { id: point.id.to_string(), parameters, metric: point.metric.map(Into::into) })
+            None => SweepView { name: &own.name, max_parallel: own.max_parallel, early_stop: own.early_stop.as_ref() },
+        })
+    }
+
+    /// Returns the parameters of the job's point in its sweep with their values, as written; none without a
+    /// sweep.
+    pub(crate) fn sweep_parameters(&self) -> Vec<(&str, &str)> {
+        let Some(point) = &self.sweep else { return Vec::new() };
+        match &self.shared {
+            Some(sweep) if point.parameters.is_empty() => sweep.grid.point(sweep.place_of(self.id)).unwrap_or_default(),
+            _ => point.parameters.iter().map(|own| (&*own.name, &*own.value)).collect(),
+        }
     }
 }
 
@@ -290,37 +278,6 @@ impl JobRecord {
             point.metric = Some(MetricRecord { step: step.0, value: value.reported() });
         }
     }
-}
-
-/// Returns the API's view of a sweep from its jobs' intact records in order and its damaged jobs; `None` if
-/// the first isn't a sweep's.
-pub(crate) fn sweep_to_api(id: SweepId, (records, damaged): &(Vec<JobRecord>, Vec<JobId>)) -> Option<api::Sweep> {
-    let first = records.first()?;
-    let own = first.sweep.as_ref().filter(|sweep| sweep.id == id)?;
-    let shared = first.shared.as_deref();
-    let point = |record: &JobRecord| -> Option<api::SweepPoint> {
-        record.sweep.as_ref().filter(|point| point.id == id)?;
-        let point = record.sweep_point(LISTED_VALUE_BYTES_MAX)?;
-        Some(api::SweepPoint {
-            job: record.id.to_string(),
-            parameters: point.parameters,
-            state: record.state.into(),
-            because: record.because.clone(),
-            step: record.progress.step,
-            loss: record.progress.loss,
-            metric: point.metric,
-        })
-    };
-    Some(api::Sweep {
-        id: id.to_string(),
-        name: shared.map_or(&own.name, |sweep| &sweep.name).clone(),
-        queue: first.queue.clone(),
-        submitted_at: api::Time(first.submitted_at),
-        max_parallel: shared.map_or(own.max_parallel, |sweep| sweep.max_parallel),
-        early_stop: shared.map_or(&own.early_stop, |sweep| &sweep.early_stop).as_ref().map(Into::into),
-        points: records.iter().filter_map(point).collect(),
-        damaged: damaged.iter().map(JobId::to_string).collect(),
-    })
 }
 
 #[cfg(test)]

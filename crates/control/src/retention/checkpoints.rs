@@ -10,7 +10,8 @@ use gangline_base::{JobId, Pin, Timestamp};
 use gangline_storage::{Options, PrunePolicy, Store};
 
 use super::plan::{Error, Plan, Planning, shown};
-use crate::model::{Kept, checkpoint_folder, next_job};
+use crate::folders::checkpoint_folder;
+use crate::model::{Kept, next_job};
 
 /// The most checkpoint folders that one pass examines.
 const FOLDERS_PER_PASS_MAX: usize = 1_000;

@@ -11,6 +11,7 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::handle::DrainWish;
 use crate::model::JobRecord;
+use crate::views;
 
 impl Actor {
     pub(super) fn submit(&mut self, now: Timestamp, spec: JobSpec, batch: &mut Batch) -> Result<api::Submitted, Error> {
@@ -47,7 +48,7 @@ impl Actor {
             }
             self.apply(now, Event::CancelRequested { job, by }, batch)?;
         }
-        let state = self.records.get(&job).map_or(api::JobState::Cancelled, |record| record.state.into());
+        let state = self.records.get(&job).map_or(api::JobState::Cancelled, |record| views::state(record.state));
         Ok(api::CancelAnswer { job: job.to_string(), state })
     }
 

@@ -188,12 +188,14 @@ impl std::fmt::Debug for Request {
 
 impl Handle {
     /// Returns a handle whose change is made once for this key; each repetition gets the same answer.
-    pub(crate) fn keyed(&self, key: Option<RequestKey>) -> Handle {
+    #[must_use]
+    pub fn keyed(&self, key: Option<RequestKey>) -> Handle {
         Handle { key, ..self.clone() }
     }
 
     /// Reports whether an answer may be stored under this key; if not, no lookup is needed.
-    pub(crate) fn may_know(&self, key: &RequestKey) -> bool {
+    #[must_use]
+    pub fn may_know(&self, key: &RequestKey) -> bool {
         self.known.may_have(key)
     }
 

@@ -19,7 +19,8 @@ use super::handle::Request;
 use super::looks::ShareKey;
 use super::troubles::Kind;
 use crate::codec::hang_timeout_ms;
-use crate::model::{cause_as_fault, checkpoint_folder};
+use crate::folders::{checkpoint_folder, share_folder};
+use crate::model::cause_as_fault;
 
 /// Gangs that may wait for the launching thread.
 pub(super) const LAUNCHES_MAX: usize = 65_536;
@@ -311,9 +312,4 @@ pub(super) struct LostShare {
 fn share_of(spec: &SupervisorSpec) -> Option<(JobId, AttemptNumber, NodeName)> {
     let node = NodeName::new(&spec.node).ok()?;
     Some((JobId(spec.job), AttemptNumber(spec.attempt), node))
-}
-
-/// Returns the folder of a share's supervisor below the data folder.
-pub(crate) fn share_folder(data: &std::path::Path, job: JobId, attempt: AttemptNumber, node: &str) -> PathBuf {
-    data.join("jobs").join(job.to_string()).join(attempt.to_string()).join(node)
 }

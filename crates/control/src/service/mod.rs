@@ -51,7 +51,6 @@ use gangline_specs::config::{NodeConfig, Retention};
 
 pub use handle::{DrainWish, Error, Handle};
 pub use heal::OnJournalFailure;
-pub(crate) use launch::share_folder;
 pub use start::{Service, StartError};
 pub use survey::SurveyOptions;
 

@@ -10,7 +10,7 @@ use super::actor::Actor;
 use super::batch::{Batch, Deferred};
 use super::handle::Reply;
 use crate::db;
-use crate::model::{KeptAnswer, RequestKey, read_answer};
+use crate::model::{KeptAnswer, Refused, RequestKey, read_answer};
 
 impl Actor {
     /// Makes a change. While the journal is poisoned, the change is refused before it touches the engine
@@ -39,7 +39,7 @@ impl Actor {
         work: impl FnOnce(&mut Self, &mut Batch) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if let Some(kept) = self.kept_answer(&key)? {
-            return kept.for_request(&key).and_then(|body| {
+            return kept.for_request(&key).map_err(Error::from).and_then(|body| {
                 let unreadable =
                     |error: serde_json::Error| Error::Unreadable { code: "G0399", cause: error.to_string() };
                 serde_json::from_str(body).map_err(unreadable)
@@ -67,14 +67,12 @@ impl Actor {
     }
 }
 
-impl KeptAnswer {
-    /// Returns the answer's body, if it belongs to the same request. A damaged answer is never sent, and its
-    /// change is never repeated, since it was made.
-    pub(crate) fn for_request(&self, key: &RequestKey) -> Result<&str, Error> {
-        if !self.is_whole {
-            return Err(Error::AnswerDamaged(key.key.clone()));
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Error {
+        match refused {
+            Refused::Damaged(key) => Error::AnswerDamaged(key),
+            Refused::OtherRequest(key) => Error::KeyReused(key),
         }
-        if self.request == key.request { Ok(&self.body) } else { Err(Error::KeyReused(key.key.clone())) }
     }
 }
 

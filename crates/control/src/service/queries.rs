@@ -8,6 +8,7 @@ use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
 
 use super::Error;
 use super::actor::Actor;
+use crate::views;
 
 /// The most jobs of one listing (a page, or a whole sweep) for which the reason to wait is computed.
 const WAIT_REASONS_MAX: usize = 1_000;
@@ -48,8 +49,8 @@ impl Actor {
             },
         };
         shown.job = Some(id.to_string());
-        shown.state = Some(record.state.into());
-        shown.history = crate::model::history_to_api(record);
+        shown.state = Some(views::state(record.state));
+        shown.history = views::history_to_api(record);
         Ok(shown)
     }
 

@@ -23,8 +23,8 @@ use super::actor::Actor;
 use super::batch::Batch;
 use super::clock::Stopwatch;
 use super::handle::Request;
-use super::launch::share_folder;
 use crate::db::{self, Reader};
+use crate::folders::share_folder;
 use crate::model::{Removal, next_curve, read_clock, read_kept, sampled_attempts};
 use crate::retention::{
     CautiousClock, DueLogs, DueLost, Plan, Planning, Removed, UNKNOWN_SINCE, Walk, name_of, open_folder, open_jobs,

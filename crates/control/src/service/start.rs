@@ -27,6 +27,7 @@ use super::{Options, REQUESTS_MAX, launch};
 use crate::codec::{self, decode_entry, decode_snapshot};
 use crate::db::{self, Journal, Reader, Recovered, Sequence};
 use crate::model::{JobRecord, Repair, SweepRecord, live_jobs, read_job, unless_damaged};
+use crate::views::Views;
 
 /// Why the control plane didn't start.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +67,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Service {
     handle: Handle,
-    reader: Reader,
+    views: Views,
     thread: JoinHandle<()>,
     /// Why the thread ended on its own, if it did.
     failure: Arc<OnceLock<String>>,
@@ -94,11 +95,12 @@ impl Service {
         let launcher = options.launcher.clone();
         let surveys = options.survey.is_some();
         let now = (options.clock)();
-        let clock = options.clock;
+        let (clock, folder) = (options.clock, options.folder.clone());
         let actor = Actor::open(options, (launches, looks, chores), now)?;
         let (reader, known) = (actor.journal.reader(), actor.known.clone());
         let (auditing, stop) = channel();
         let (audit, audited) = (actor.audit.clone(), reader.clone());
+        let views = Views::new(reader, folder);
         let look_through = move || audit.run(&audited, clock, &stop);
         Builder::new().name("audit".to_owned()).spawn(look_through).map_err(StartError::Thread)?;
         let surveyed = (launcher.clone(), requests.clone());
@@ -126,7 +128,7 @@ impl Service {
         };
         let thread = Builder::new().name("control".to_owned()).spawn(run).map_err(StartError::Thread)?;
         let handle = Handle { requests, known, key: None };
-        Ok(Service { handle, reader, thread, failure, launching, keeping, surveying, sweeping, auditing })
+        Ok(Service { handle, views, thread, failure, launching, keeping, surveying, sweeping, auditing })
     }
 
     /// Reports whether the service's thread is alive. If it isn't, no request is answered any more.
@@ -148,10 +150,10 @@ impl Service {
         self.handle.clone()
     }
 
-    /// Returns a reader of the read models.
+    /// Returns the API's views of the read models.
     #[must_use]
-    pub fn reader(&self) -> Reader {
-        self.reader.clone()
+    pub fn views(&self) -> Views {
+        self.views.clone()
     }
 
     /// Commits pending changes, writes a snapshot and ends. Supervisors and their ranks go on.

@@ -11,6 +11,7 @@ use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
 use crate::model::{SampleRow, SweepRecord};
+use crate::views;
 
 impl Actor {
     /// Submits all jobs of a sweep, or none.
@@ -62,7 +63,7 @@ impl Actor {
         self.rows.jobs.extend(jobs.iter().copied());
         let answer = |job: JobId| api::CancelAnswer {
             job: job.to_string(),
-            state: self.records.get(&job).map_or(api::JobState::Cancelled, |record| record.state.into()),
+            state: self.records.get(&job).map_or(api::JobState::Cancelled, |record| views::state(record.state)),
         };
         Ok(api::CancelSweepAnswer { sweep: sweep.to_string(), jobs: jobs.into_iter().map(answer).collect() })
     }

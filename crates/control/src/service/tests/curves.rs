@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use gangline_api::Series;
 use gangline_base::JobId;
 use gangline_execution::protocol::Outcome;
 use gangline_specs::config::Retention;
@@ -10,7 +9,7 @@ use rusqlite::Connection;
 
 use super::retention::{clean, later, pack_curves, samples, store_curve, succeed};
 use super::{Supervisor, World, spec};
-use crate::model::{Repair, blocks_from, read_losses, read_series, read_stored, repair};
+use crate::model::{Repair, Series, blocks_from, read_losses, read_series, read_stored, repair};
 use crate::rebuild::rebuild;
 
 /// Keeps everything for ever except the points of curves.
@@ -19,7 +18,7 @@ const KEEPING: Retention = Retention { logs: None, failed_logs: None, jobs: None
 fn series(world: &mut World, job: JobId, points_max: u32) -> Series {
     let read = |transaction: &rusqlite::Transaction<'_>| {
         let record = read_stored(transaction, job)?.expect("it is there");
-        read_series(transaction, job, points_max, record.removed.thinned_at)
+        read_series(transaction, job, points_max, record.removed.thinned_at.is_some())
     };
     world.actor().reader.read(read).expect("readable")
 }

@@ -55,7 +55,7 @@ fn listing(world: &mut World) -> Result<Listing, db::Error> {
 fn shown(world: &mut World) -> Result<(Shown, Vec<JobId>), db::Error> {
     let Listing { jobs, damaged, .. } = listing(world)?;
     let to_api = |(record, booked): (crate::model::JobRecord, Vec<Booked>)| {
-        let shown = crate::model::to_api("/data".as_ref(), &record, &booked, crate::model::Texts::Whole);
+        let shown = crate::views::to_api("/data".as_ref(), &record, &booked, crate::views::Texts::Whole);
         (record.id, (shown, booked))
     };
     Ok((jobs.into_iter().map(to_api).collect(), damaged))

@@ -17,8 +17,9 @@ use gangline_specs::config::Retention;
 use super::super::handle::Request;
 use super::super::retention::{Ended, Outcome as Swept, Surroundings, Sweeper, first_time};
 use super::{Supervisor, World, fault, spec};
-use crate::model::{Removal, SampleRow, read_clock, read_job, read_ledger};
+use crate::model::{Removal, SampleRow, read_clock, read_ledger};
 use crate::retention::{CautiousClock, preview};
+use crate::views::Views;
 
 const DAY: Duration = Duration::from_hours(24);
 const SECOND: Duration = Duration::from_secs(1);
@@ -407,11 +408,8 @@ fn curves_are_thinned_long_after_the_end_and_can_still_be_drawn() {
     clean(&mut world, keeping);
     let (first, others) = samples(&mut world, job);
     assert!((290..=302).contains(&first) && others == 0, "{first} {others}");
-    let series = world.actor().reader.read(|transaction| {
-        let record = read_job(transaction, job)?.expect("it is there").0;
-        crate::model::read_series(transaction, job, 1_000, record.removed.thinned_at)
-    });
-    let series = series.expect("readable");
+    let views = Views::new(world.actor().reader.clone(), PathBuf::new());
+    let series = views.series(job, 1_000).expect("readable").expect("it is there");
     assert_eq!((u64::try_from(series.points.len()), series.thinned_at.is_some()), (Ok(first), true));
     let steps: Vec<u64> = series.points.iter().map(|point| point.step).collect();
     assert!(steps[1..].is_sorted() && [3, 3_333, 9_999].iter().all(|step| steps.contains(step)), "{steps:?}");

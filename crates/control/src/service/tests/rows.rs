@@ -193,7 +193,7 @@ fn a_changed_sample_is_left_out_of_its_curve_and_said() {
         let series = |world: &mut World| {
             let reader = world.actor().journal.reader();
             reader
-                .read(|transaction| crate::model::read_series(transaction, JobId(1), 100, None))
+                .read(|transaction| crate::model::read_series(transaction, JobId(1), 100, false))
                 .expect("it is readable")
         };
         let sound = series(&mut world);

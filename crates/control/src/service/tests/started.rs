@@ -15,7 +15,6 @@ use super::spec;
 
 use super::world::{node, submitted};
 use crate::db;
-use crate::model::read_stored;
 use crate::secret::Secrets;
 
 /// A wait far beyond what any machine needs.
@@ -111,8 +110,8 @@ fn a_time_limit_is_as_long_as_it_says_however_the_clock_is_set() {
     runtime.block_on(service.handle().submit(job)).expect("a sound job");
     let is_over = || {
         runtime.block_on(service.handle().health()).expect("it answers");
-        let records = service.reader().read(|transaction| read_stored(transaction, JobId(1)));
-        records.expect("the read models are readable").expect("it is there").because.contains("time limit")
+        let job = service.views().job(JobId(1)).expect("the read models are readable");
+        job.expect("it is there").because.contains("time limit")
     };
     OFF.store(3_600, Ordering::SeqCst);
     while begun.elapsed() < limit / 2 {

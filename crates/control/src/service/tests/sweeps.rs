@@ -14,7 +14,8 @@ use gangline_orchestration::Refusal;
 use super::super::Error;
 use super::super::handle::Request;
 use super::{Supervisor, World, spec};
-use crate::model::{read_sweep_jobs, sweep_to_api};
+use crate::model::read_sweep_jobs;
+use crate::views::sweep_to_api;
 
 const SECOND: Duration = Duration::from_secs(1);
 

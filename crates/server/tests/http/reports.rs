@@ -1,6 +1,7 @@
 //! Where supervisors report.
 
 use gangline_base::{AttemptNumber, Epoch, JobId};
+use gangline_control::db::Reader;
 use gangline_execution::protocol::{
     CheckpointReport, Diagnosis, Fault, FaultCause, NodeFinding, NodeState, Notice, Outcome, PROTOCOL_VERSION,
     PROTOCOL_VERSION_OLDEST, Rendezvous, Report,
@@ -161,7 +162,7 @@ fn no_text_or_list_of_a_report_is_stored_beyond_its_limit() {
         // A word of the protocol that isn't one, or a field that is missing, is no report.
         let is_no_report = (answer.status, answer.refusal_code().as_deref()) == (400, Some("G0306"));
         assert!(answer.status == 200 || is_no_report, "{place}: {answer:?}");
-        let longest = plane.app.reader.read(|transaction| {
+        let longest = Reader::open(plane.folder.path()).expect("it is there").read(|transaction| {
             transaction.query_row("SELECT max(length(CAST(doc AS BLOB))) FROM jobs", [], |row| row.get::<_, i64>(0))
         });
         let longest = longest.expect("the read models are readable");

@@ -14,7 +14,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::error::ApiError;
 use super::{App, USER_BODY_BYTES_MAX, read};
-use crate::model::{RequestKey, read_answer};
+use gangline_control::service;
+use gangline_control::views::RequestKey;
 
 /// The header with the client's idempotency key.
 const KEY: &str = "idempotency-key";
@@ -64,9 +65,10 @@ async fn recall(app: &Arc<App>, request: Request) -> Result<Recalled, ApiError> 
     let key =
         RequestKey { user: app.user.0.clone(), key: text, request: fingerprint(&parts.method, &parts.uri, &body) };
     if app.handle.may_know(&key) {
-        let (user, text) = (key.user.clone(), key.key.clone());
-        if let Some(kept) = read(app, move |transaction| read_answer(transaction, &user, &text)).await? {
-            return Ok(Recalled::Answered(kept.for_request(&key)?.to_owned()));
+        let asked = key.clone();
+        if let Some(kept) = read(app, move |views| views.answer(&asked)).await? {
+            let body = kept.for_request(&key).map_err(service::Error::from)?;
+            return Ok(Recalled::Answered(body.to_owned()));
         }
     }
     parts.extensions.insert(key);

@@ -13,7 +13,7 @@ use super::error::ApiError;
 use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody};
-use crate::service::{self, DrainWish, Handle};
+use gangline_control::service::{self, DrainWish, Handle};
 
 /// The nodes, and who holds each of their accelerators.
 #[utoipa::path(get, path = "/api/v1/nodes", tag = "cluster", responses((status = 200, body = api::NodeList)))]

@@ -17,12 +17,9 @@ use super::error::ApiError;
 use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read, try_read};
-use crate::db;
-use crate::model::{
-    JOBS_PER_PAGE_MAX, JobRecord, Listing, StateRecord, Texts, history_to_api, read_job, read_jobs, read_jobs_singly,
-    read_series, to_api,
-};
-use crate::service;
+use gangline_control::db;
+use gangline_control::service;
+use gangline_control::views::{JOBS_PER_PAGE_MAX, JobPage};
 
 /// Default number of jobs in a listing.
 const JOBS_PER_PAGE: u32 = 100;
@@ -81,32 +78,30 @@ pub(super) async fn list(
 
 /// Lists jobs as the API and the page show them.
 pub(super) async fn list_jobs(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<api::JobList, ApiError> {
-    let Listing { jobs: records, damaged, last } = listing(app, before, limit).await?;
-    let waiting = records.iter().map(|(record, _)| record).filter(|record| record.state == StateRecord::Waiting);
-    let mut reasons = app.handle.wait_reasons(waiting.map(|record| record.id).collect()).await?;
-    let mut jobs: Vec<api::Job> = Vec::with_capacity(records.len());
-    for (record, booked) in &records {
-        let mut job = to_api(&app.folder, record, booked, Texts::Cut);
-        if let Some(reason) = reasons.remove(&record.id).filter(|_| job.state == api::JobState::Waiting) {
+    let JobPage { jobs, damaged, last } = page(app, before, limit).await?;
+    let waiting = jobs.iter().filter(|(_, job)| job.state == api::JobState::Waiting);
+    let mut reasons = app.handle.wait_reasons(waiting.map(|(id, _)| *id).collect()).await?;
+    let is_full = u32::try_from(jobs.len() + damaged.len()).is_ok_and(|count| count >= limit);
+    let jobs = jobs.into_iter().map(|(id, mut job)| {
+        if let Some(reason) = reasons.remove(&id).filter(|_| job.state == api::JobState::Waiting) {
             job.because = reason;
         }
-        jobs.push(job);
-    }
-    let is_full = u32::try_from(records.len() + damaged.len()).is_ok_and(|count| count >= limit);
+        job
+    });
+    let jobs = jobs.collect();
     let next = last.filter(|_| is_full).map(|job| job.to_string());
     Ok(api::JobList { jobs, damaged: damaged.iter().map(JobId::to_string).collect(), next })
 }
 
 /// Reads a page of the list. Where the database has a malformed page, jobs are read one by one around it.
-async fn listing(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<Listing, ApiError> {
-    let found = try_read(app, move |transaction| read_jobs(transaction, before, limit)).await?;
-    match found {
+async fn page(app: &Arc<App>, before: Option<JobId>, limit: u32) -> Result<JobPage, ApiError> {
+    match try_read(app, move |views| views.jobs(before, limit)).await? {
         Err(db::Error::Damaged { .. }) => {
             let before = match before {
                 Some(before) => before,
                 None => JobId(app.handle.health().await?.last_job + 1),
             };
-            read(app, move |transaction| read_jobs_singly(transaction, before, limit)).await
+            read(app, move |views| views.jobs_singly(before, limit)).await
         }
         found => Ok(found?),
     }
@@ -180,9 +175,8 @@ fn read_job_file(
 
 async fn record_of(app: &Arc<App>, text: &str) -> Result<api::Job, ApiError> {
     let id = parse_job(text)?;
-    let found = read(app, move |transaction| read_job(transaction, id)).await?;
-    let Some((record, booked)) = found else { return Err(missing(app, id).await) };
-    let mut job = to_api(&app.folder, &record, &booked, Texts::Whole);
+    let found = read(app, move |views| views.job(id)).await?;
+    let Some(mut job) = found else { return Err(missing(app, id).await) };
     if job.state == api::JobState::Waiting
         && let Ok(explanation) = app.handle.explain(id).await
     {
@@ -223,24 +217,10 @@ pub(super) async fn explain(
     match app.handle.explain(id).await {
         Ok(explanation) => Ok(Json(explanation)),
         Err(service::Error::JobEnded(_)) => {
-            let found = read(&app, move |transaction| read_job(transaction, id)).await?;
-            let (record, _) = found.ok_or_else(|| ApiError::removed_job(id))?;
-            Ok(Json(explain_ended(&record)))
+            let found = read(&app, move |views| views.explain_ended(id)).await?;
+            found.map(Json).ok_or_else(|| ApiError::removed_job(id))
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-fn explain_ended(record: &JobRecord) -> api::Explanation {
-    api::Explanation {
-        job: Some(record.id.to_string()),
-        state: Some(record.state.into()),
-        summary: record.because.clone(),
-        blocker: None,
-        ahead: 0,
-        waiting: 0,
-        starts_by: None,
-        history: history_to_api(record),
     }
 }
 
@@ -260,7 +240,8 @@ pub(super) async fn series(
 /// Returns a curve as the API and the page show it.
 pub(super) async fn series_of(app: &Arc<App>, id: JobId, points: u32) -> Result<api::Series, ApiError> {
     let points = points.clamp(2, POINTS_MAX);
-    let found = read(app, move |transaction| read_job(transaction, id)).await?;
-    let Some((record, _)) = found else { return Err(missing(app, id).await) };
-    read(app, move |transaction| read_series(transaction, id, points, record.removed.thinned_at)).await
+    match read(app, move |views| views.series(id, points)).await? {
+        Some(series) => Ok(series),
+        None => Err(missing(app, id).await),
+    }
 }

@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::once::Keyed;
 use super::segment::Segment;
 use super::{App, ErrorBody, read};
-use crate::model::{StateRecord, read_sweep_jobs, sweep_to_api};
+use gangline_control::views::SweepView;
 
 fn parse_sweep(text: &str) -> Result<SweepId, ApiError> {
     text.parse().map_err(|_| ApiError::no_sweep(text))
@@ -23,10 +23,9 @@ fn parse_sweep(text: &str) -> Result<SweepId, ApiError> {
     tag = "sweeps", responses((status = 200, body = api::Sweep), (status = 404, body = ErrorBody)))]
 pub(super) async fn show(State(app): State<Arc<App>>, Segment(text): Segment) -> Result<Json<api::Sweep>, ApiError> {
     let id = parse_sweep(&text)?;
-    let found = read(&app, move |transaction| read_sweep_jobs(transaction, id)).await?;
-    let mut sweep = sweep_to_api(id, &found).ok_or_else(|| ApiError::no_sweep(&text))?;
-    let waiting = found.0.iter().filter(|record| record.state == StateRecord::Waiting).map(|record| record.id);
-    let reasons = app.handle.wait_reasons(waiting.collect()).await?;
+    let found = read(&app, move |views| views.sweep(id)).await?;
+    let SweepView { mut sweep, waiting } = found.ok_or_else(|| ApiError::no_sweep(&text))?;
+    let reasons = app.handle.wait_reasons(waiting).await?;
     let reasons: BTreeMap<String, String> = reasons.into_iter().map(|(job, why)| (job.to_string(), why)).collect();
     for point in sweep.points.iter_mut().filter(|point| point.state == api::JobState::Waiting) {
         if let Some(reason) = reasons.get(&point.job) {
@@ -46,7 +45,6 @@ pub(super) async fn cancel(
     Keyed(key): Keyed,
 ) -> Result<Json<api::CancelSweepAnswer>, ApiError> {
     let id = parse_sweep(&text)?;
-    let found = read(&app, move |transaction| read_sweep_jobs(transaction, id));
-    sweep_to_api(id, &found.await?).ok_or_else(|| ApiError::no_sweep(&text))?;
+    read(&app, move |views| views.sweep(id)).await?.ok_or_else(|| ApiError::no_sweep(&text))?;
     Ok(Json(app.handle.keyed(key).cancel_sweep(id, app.user.clone()).await?))
 }

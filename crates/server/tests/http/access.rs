@@ -1,7 +1,7 @@
 //! Who may do what.
 
 use gangline_base::{AttemptNumber, Epoch, JobId};
-use gangline_control::http::{Doors, serve};
+use gangline_server::{Doors, serve};
 use serde_json::Value;
 
 use crate::plane::{Answer, Plane};
@@ -12,7 +12,7 @@ fn refused(answer: &Answer) {
 
 /// Every path and method of the document but those that are open to all.
 fn closed_paths() -> Vec<(String, String)> {
-    let document = serde_json::to_value(gangline_control::http::openapi_document()).expect("it is JSON");
+    let document = serde_json::to_value(gangline_server::openapi_document()).expect("it is JSON");
     let paths = document["paths"].as_object().expect("an object").clone();
     let operations = |(path, item): (String, Value)| {
         let methods: Vec<String> = item.as_object().expect("an object").keys().cloned().collect();

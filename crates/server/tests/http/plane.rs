@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use gangline_api as api;
 use gangline_base::{AcceleratorKind, Bytes, Epoch, Money, NodeName, PoolName, Submitter, Timestamp};
 use gangline_control::db;
-use gangline_control::http::{App, AtHand, Doors, Socket, Visits, serve};
 use gangline_control::secret::Secrets;
 use gangline_control::service::{Options, Service, Timing};
 use gangline_execution::launcher::{LaunchError, Launcher, Presence};
@@ -19,6 +18,7 @@ use gangline_execution::protocol::{
     Marks, NodeState, Orders, Outcome, PROTOCOL_VERSION, RankReport, Report, Sample, SupervisorSpec, UsageReport, Work,
 };
 use gangline_orchestration::{Limits, NodeCapacity};
+use gangline_server::{App, AtHand, Doors, Socket, Visits, serve};
 use gangline_specs::config::NodeConfig;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -180,7 +180,7 @@ impl Plane {
         let service = Service::start(options).expect("the folder opens");
         let app = App {
             handle: service.handle(),
-            reader: service.reader(),
+            views: service.views(),
             secrets: secrets.clone(),
             visits: Visits::default(),
             user: Submitter("ada".to_owned()),

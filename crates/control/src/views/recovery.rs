@@ -5,10 +5,10 @@ use gangline_api::{Recovery, RecoveryLine};
 use gangline_base::{RecoveryPhase, Timestamp};
 use gangline_execution::protocol::Marks;
 
-use super::record::{AttemptRecord, JobRecord};
+use crate::model::{AttemptRecord, JobRecord, ShareRecord};
 
 /// Returns every recovery of the job, oldest first.
-pub(crate) fn recoveries(job: &JobRecord) -> Vec<Recovery> {
+pub(super) fn recoveries(job: &JobRecord) -> Vec<Recovery> {
     job.attempts.windows(2).filter_map(|pair| recovery(&pair[0], &pair[1])).collect()
 }
 
@@ -54,7 +54,7 @@ fn last_end(attempt: &AttemptRecord) -> Option<Timestamp> {
 
 /// Returns the gang's marks: the gang has started, restored and stepped when its last node has.
 fn marks_of(attempt: &AttemptRecord) -> Marks {
-    let marks = || attempt.shares.iter().filter_map(super::ShareRecord::marks);
+    let marks = || attempt.shares.iter().filter_map(ShareRecord::marks);
     Marks {
         ranks_started: marks().filter_map(|m| m.ranks_started).max(),
         restore_began: marks().filter_map(|m| m.restore_began).min(),

@@ -10,7 +10,7 @@ use crate::plane::{Answer, Plane};
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
 
 fn document() -> Value {
-    serde_json::to_value(gangline_control::http::openapi_document()).expect("it is JSON")
+    serde_json::to_value(gangline_server::openapi_document()).expect("it is JSON")
 }
 
 #[test]

@@ -20,8 +20,10 @@ mod server;
 mod socket;
 mod supervisors;
 mod sweeps;
+pub mod tls;
 mod token;
 mod visits;
+mod web;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,10 +43,11 @@ pub use server::{Doors, serve};
 pub use socket::Socket;
 pub use visits::{LINK_TIME_MAX, Visits};
 
-use crate::db::Reader;
-use crate::secret::Secrets;
-use crate::service::Handle;
 use error::ApiError;
+use gangline_control::db;
+use gangline_control::secret::Secrets;
+use gangline_control::service::Handle;
+use gangline_control::views::Views;
 
 /// The largest body of a user's request, in bytes.
 pub const USER_BODY_BYTES_MAX: usize = 1 << 20;
@@ -59,15 +62,15 @@ const REQUEST_MAX: Duration = Duration::from_secs(60);
 pub struct App {
     /// The service's handle, for changes.
     pub handle: Handle,
-    /// The reader of the read models.
-    pub reader: Reader,
+    /// Answers from the read models.
+    pub views: Views,
     /// The secrets that tokens are checked against.
     pub secrets: Secrets,
     /// The links and sessions of the page.
     pub visits: Visits,
     /// The submitter that the users' token stands for.
     pub user: Submitter,
-    /// The data folder, for logs and default checkpoint folders.
+    /// The data folder, where a new token is written.
     pub folder: PathBuf,
     /// Names and addresses of this control plane besides loopback; empty unless it uses TLS.
     pub hosts: Vec<String>,
@@ -119,21 +122,21 @@ async fn limit_time(request: Request, next: Next) -> Response {
     answer.unwrap_or_else(|_| ApiError::too_slow().into_response())
 }
 
-/// Runs a query on a blocking thread.
+/// Runs a query of the views on a blocking thread.
 async fn read<T: Send + 'static>(
     app: &Arc<App>,
-    query: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    query: impl FnOnce(&Views) -> Result<T, db::Error> + Send + 'static,
 ) -> Result<T, ApiError> {
     try_read(app, query).await?.map_err(ApiError::from)
 }
 
-/// Runs a query on a blocking thread and passes the database's error through.
+/// Runs a query of the views on a blocking thread and passes the database's error through.
 async fn try_read<T: Send + 'static>(
     app: &Arc<App>,
-    query: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
-) -> Result<Result<T, crate::db::Error>, ApiError> {
-    let reader = app.reader.clone();
-    let outcome = tokio::task::spawn_blocking(move || reader.read(query)).await;
+    query: impl FnOnce(&Views) -> Result<T, db::Error> + Send + 'static,
+) -> Result<Result<T, db::Error>, ApiError> {
+    let views = app.views.clone();
+    let outcome = tokio::task::spawn_blocking(move || query(&views)).await;
     outcome.map_err(|_| ApiError::internal("a query panicked"))
 }
 

@@ -1,35 +1,18 @@
 //! Converts a record and its ledger rows into the API's types.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use gangline_accounting::{Allocation, LedgerEntry};
 use gangline_api::{Attempt, BucketLine, Diagnosis, Fault, HistoryLine, Job, Price, Rank, Share, Time, Usage};
-use gangline_base::{AttemptNumber, JobId, NodeName};
+use gangline_base::{AttemptNumber, NodeName};
 use gangline_base::{Bucket, Buckets, GpuSeconds, Money, Timestamp};
 use gangline_execution::protocol::FaultCause;
 
-use super::bound::cut;
-use super::record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
+use super::parts;
 use super::recovery::recoveries;
-use super::sweep::LISTED_VALUE_BYTES_MAX;
-
-/// A row of the ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Booked {
-    pub(crate) attempt: u32,
-    pub(crate) node: String,
-    pub(crate) devices: u32,
-    pub(crate) from: Timestamp,
-    pub(crate) to: Timestamp,
-    pub(crate) price: Money,
-    /// In the order of [`Bucket::ALL`].
-    pub(crate) nanos: [u64; Bucket::ALL.len()],
-}
-
-/// Returns a job's checkpoint folder: the one that it names, or its own in the data folder.
-pub(crate) fn checkpoint_folder(data: &Path, job: JobId, said: Option<&str>) -> PathBuf {
-    said.map_or_else(|| data.join("checkpoints").join(job.to_string()), PathBuf::from)
-}
+use super::sweep::{LISTED_VALUE_BYTES_MAX, budget, sweep_point};
+use crate::folders::checkpoint_folder;
+use crate::model::{AttemptRecord, Booked, JobRecord, ShareRecord, StragglerRecord, cut};
 
 /// The length of a job's texts in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,19 +48,19 @@ pub(crate) fn to_api(data: &Path, record: &JobRecord, booked: &[Booked], texts: 
         priority: record.priority,
         submitter: record.submitter.clone(),
         submitted_at: Time(record.submitted_at),
-        state: record.state.into(),
+        state: parts::state(record.state),
         because: record.because.clone(),
         ended_at: record.ended_at.map(Time),
-        gang: (&record.gang).into(),
+        gang: parts::gang(&record.gang),
         run: cut(program.run, run_bytes_max),
         workdir: program.workdir.to_owned(),
         checkpoint_path: Some(checkpoint_folder.display().to_string()),
         faults: record.faults,
         max_faults: record.max_faults,
-        progress: record.progress.into(),
-        checkpoints: record.checkpoints.into(),
-        budget: record.budget.as_ref().map(|budget| budget.to_api()),
-        sweep: record.sweep_point(value_bytes_max),
+        progress: parts::progress(record.progress),
+        checkpoints: parts::checkpoints(record.checkpoints),
+        budget: record.budget.as_ref().map(budget),
+        sweep: sweep_point(record, value_bytes_max),
         attempts: record.attempts.iter().map(attempt_to_api).collect(),
         recoveries: recoveries(record),
         usage: usage(record, booked),
@@ -155,28 +138,26 @@ fn share_to_api(share: &ShareRecord) -> Share {
     }
 }
 
-impl Booked {
-    fn entry(&self, record: &JobRecord) -> Option<LedgerEntry> {
-        let mut buckets = Buckets::default();
-        for (bucket, nanos) in Bucket::ALL.into_iter().zip(self.nanos) {
-            buckets[bucket] = GpuSeconds::from_nanos(u128::from(nanos));
-        }
-        let allocation = Allocation {
-            job: record.id,
-            attempt: AttemptNumber(self.attempt),
-            node: NodeName::new(&self.node).ok()?,
-            devices: self.devices,
-            from: self.from,
-            to: self.to,
-            price: self.price,
-        };
-        let cost = self.price.per_hour_times(buckets.total());
-        Some(LedgerEntry { allocation, buckets, cost })
+fn entry(row: &Booked, record: &JobRecord) -> Option<LedgerEntry> {
+    let mut buckets = Buckets::default();
+    for (bucket, nanos) in Bucket::ALL.into_iter().zip(row.nanos) {
+        buckets[bucket] = GpuSeconds::from_nanos(u128::from(nanos));
     }
+    let allocation = Allocation {
+        job: record.id,
+        attempt: AttemptNumber(row.attempt),
+        node: NodeName::new(&row.node).ok()?,
+        devices: row.devices,
+        from: row.from,
+        to: row.to,
+        price: row.price,
+    };
+    let cost = row.price.per_hour_times(buckets.total());
+    Some(LedgerEntry { allocation, buckets, cost })
 }
 
 fn usage(record: &JobRecord, booked: &[Booked]) -> Usage {
-    let entries: Vec<LedgerEntry> = booked.iter().filter_map(|row| row.entry(record)).collect();
+    let entries: Vec<LedgerEntry> = booked.iter().filter_map(|row| entry(row, record)).collect();
     let buckets = entries.iter().fold(Buckets::default(), |sum, entry| sum + entry.buckets);
     let total = buckets.total();
     let cost_of = |wanted: Bucket| -> Money {

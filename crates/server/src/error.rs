@@ -9,7 +9,7 @@ use gangline_orchestration::Refusal;
 use gangline_specs::jobfile;
 use tracing::error;
 
-use crate::{db, service};
+use gangline_control::{db, service};
 
 /// The most queues named in one hint.
 const QUEUES_NAMED_MAX: usize = 20;

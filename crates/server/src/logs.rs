@@ -5,14 +5,13 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path as FsPath, PathBuf};
+use std::path::Path as FsPath;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use gangline_api as api;
-use gangline_base::AttemptNumber;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -20,8 +19,7 @@ use super::error::ApiError;
 use super::jobs::{missing, parse_job};
 use super::segment::Segment;
 use super::{App, ErrorBody, read as read_model};
-use crate::model::{JobRecord, read_job};
-use crate::service::share_folder;
+use gangline_control::views::{NoLog, RankLog};
 
 /// The largest chunk, in bytes.
 const CHUNK_BYTES_MAX: u64 = 256 << 10;
@@ -52,11 +50,15 @@ pub(super) async fn read(
 ) -> Result<Json<api::LogChunk>, ApiError> {
     let Query(query) = query?;
     let id = parse_job(&job)?;
-    let found = read_model(&app, move |transaction| read_job(transaction, id)).await?;
-    let Some((record, _)) = found else { return Err(missing(&app, id).await) };
+    let (attempt, rank) = (query.attempt, query.rank.unwrap_or(0));
+    let found = read_model(&app, move |views| views.log(id, attempt, rank)).await?;
+    let Some(found) = found else { return Err(missing(&app, id).await) };
     let cursor = query.cursor.as_deref().map(Cursor::parse).transpose()?;
-    let log = find_log(&app.folder, &record, query.attempt, query.rank.unwrap_or(0))?;
-    let piece = tokio::task::spawn_blocking(move || log.read(cursor)).await;
+    let log = found.map_err(|why| match why {
+        NoLog::Unknown(why) => ApiError::no_log(why),
+        NoLog::Removed(why) => ApiError::removed_log(why),
+    })?;
+    let piece = tokio::task::spawn_blocking(move || chunk(&log, cursor)).await;
     let chunk = piece.map_err(|_| ApiError::internal("reading a log panicked"))?;
     chunk.map(Json).map_err(|error| ApiError::no_log(format!("the log can't be read: {error}")))
 }
@@ -99,77 +101,45 @@ impl std::fmt::Display for Cursor {
     }
 }
 
-struct RankLog {
-    attempt: u32,
-    rank: u32,
-    path: PathBuf,
-    has_ended: bool,
+/// Returns the chunk that begins at the cursor.
+fn chunk(log: &RankLog, cursor: Option<Cursor>) -> std::io::Result<api::LogChunk> {
+    let mut files = open_files(&log.path)?;
+    let mut next = cursor.unwrap_or(Cursor::START);
+    // Reading starts with the cursor's file, or with the oldest if that file is gone.
+    let mut first = None;
+    for (index, file) in files.iter_mut().enumerate() {
+        if next.is_in(file)? {
+            first = Some(index);
+        }
+    }
+    let mut offset = first.map_or(0, |_| next.offset);
+    let count = files.len();
+    let mut text = String::new();
+    let mut is_at_end = files.is_empty();
+    for (index, file) in files.iter_mut().enumerate().skip(first.unwrap_or(0)) {
+        let is_last = index + 1 == count;
+        let (piece, is_all) = read_lines(file, offset, is_last && !log.has_ended)?;
+        is_at_end = is_last && is_all;
+        if !piece.is_empty() {
+            next = Cursor::at(file, offset + piece.len() as u64)?;
+            text = String::from_utf8_lossy(&piece).into_owned();
+            break;
+        }
+        offset = 0;
+    }
+    let is_end = log.has_ended && is_at_end;
+    Ok(api::LogChunk { attempt: log.attempt, rank: log.rank, text, next: next.to_string(), is_end })
 }
 
-fn find_log(data: &FsPath, record: &JobRecord, attempt: Option<u32>, rank: u32) -> Result<RankLog, ApiError> {
-    let wanted = attempt.or_else(|| record.last_attempt().map(|attempt| attempt.number));
-    let found = record.attempts.iter().find(|attempt| Some(attempt.number) == wanted);
-    let attempt = found.ok_or_else(|| {
-        let id = record.id;
-        wanted.map_or_else(
-            || ApiError::no_log(format!("{id} has not started yet")),
-            |number| ApiError::no_log(format!("{id} has no attempt {number}")),
-        )
-    })?;
-    let node = usize::try_from(rank / record.gang.ranks_per_node.max(1)).unwrap_or(usize::MAX);
-    let share =
-        attempt.shares.get(node).ok_or_else(|| ApiError::no_log(format!("{} has no rank {rank}", record.id)))?;
-    if let Some(removed) = record.removed.logs_of(attempt.number) {
-        let (id, number, at, because) = (record.id, attempt.number, api::Time(removed.at), &removed.because);
-        return Err(ApiError::removed_log(format!(
-            "the logs of attempt {number} of {id} were removed at {at}: {because}"
-        )));
-    }
-    let folder = share_folder(data, record.id, AttemptNumber(attempt.number), &share.node);
-    let path = folder.join("logs").join(format!("rank-{rank}.log"));
-    Ok(RankLog { attempt: attempt.number, rank, path, has_ended: attempt.ended_at.is_some() })
-}
-
-impl RankLog {
-    fn read(&self, cursor: Option<Cursor>) -> std::io::Result<api::LogChunk> {
-        let mut files = self.open()?;
-        let mut next = cursor.unwrap_or(Cursor::START);
-        // Reading starts with the cursor's file, or with the oldest if that file is gone.
-        let mut first = None;
-        for (index, file) in files.iter_mut().enumerate() {
-            if next.is_in(file)? {
-                first = Some(index);
-            }
-        }
-        let mut offset = first.map_or(0, |_| next.offset);
-        let count = files.len();
-        let mut text = String::new();
-        let mut is_at_end = files.is_empty();
-        for (index, file) in files.iter_mut().enumerate().skip(first.unwrap_or(0)) {
-            let is_last = index + 1 == count;
-            let (piece, is_all) = read_lines(file, offset, is_last && !self.has_ended)?;
-            is_at_end = is_last && is_all;
-            if !piece.is_empty() {
-                next = Cursor::at(file, offset + piece.len() as u64)?;
-                text = String::from_utf8_lossy(&piece).into_owned();
-                break;
-            }
-            offset = 0;
-        }
-        let is_end = self.has_ended && is_at_end;
-        Ok(api::LogChunk { attempt: self.attempt, rank: self.rank, text, next: next.to_string(), is_end })
-    }
-
-    /// Opens the existing files, oldest first. The current file is opened first, so that a rotation meanwhile
-    /// makes it appear twice rather than not at all.
-    fn open(&self) -> std::io::Result<Vec<File>> {
-        let current = open(&self.path)?;
-        let rotated = open(&self.path.with_extension("log.1"))?;
-        let inode = |file: &File| file.metadata().map(|metadata| metadata.ino());
-        match (rotated, current) {
-            (Some(rotated), Some(current)) if inode(&rotated)? == inode(&current)? => Ok(vec![current]),
-            (rotated, current) => Ok(rotated.into_iter().chain(current).collect()),
-        }
+/// Opens the existing files, oldest first. The current file is opened first, so that a rotation meanwhile
+/// makes it appear twice rather than not at all.
+fn open_files(path: &FsPath) -> std::io::Result<Vec<File>> {
+    let current = open(path)?;
+    let rotated = open(&path.with_extension("log.1"))?;
+    let inode = |file: &File| file.metadata().map(|metadata| metadata.ino());
+    match (rotated, current) {
+        (Some(rotated), Some(current)) if inode(&rotated)? == inode(&current)? => Ok(vec![current]),
+        (rotated, current) => Ok(rotated.into_iter().chain(current).collect()),
     }
 }
 

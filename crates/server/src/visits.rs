@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::secret::random;
+use gangline_control::secret::random;
 
 /// How long a link is valid.
 pub const LINK_TIME_MAX: Duration = Duration::from_secs(600);

@@ -1,0 +1,15 @@
+//! Where the service keeps the files of jobs: folders below the data folder.
+
+use std::path::{Path, PathBuf};
+
+use gangline_base::{AttemptNumber, JobId};
+
+/// Returns a job's checkpoint folder: the one that it names, or its own in the data folder.
+pub(crate) fn checkpoint_folder(data: &Path, job: JobId, said: Option<&str>) -> PathBuf {
+    said.map_or_else(|| data.join("checkpoints").join(job.to_string()), PathBuf::from)
+}
+
+/// Returns the folder of a share's supervisor below the data folder.
+pub(crate) fn share_folder(data: &Path, job: JobId, attempt: AttemptNumber, node: &str) -> PathBuf {
+    data.join("jobs").join(job.to_string()).join(attempt.to_string()).join(node)
+}
