@@ -74,6 +74,7 @@ pub struct Engine {
     pub(crate) epoch: Epoch,
     pub(crate) cluster: Cluster,
     pub(crate) jobs: BTreeMap<JobId, Job>,
+    pub(crate) configuration: Configuration,
     pub(crate) queues: Queues,
     /// When nodes will have free devices.
     pub(crate) outlook: Outlook,
@@ -108,7 +109,8 @@ impl Engine {
             epoch: Epoch::default(),
             cluster: Cluster::default(),
             jobs: BTreeMap::new(),
-            queues: Queues::new(Configuration::default()),
+            configuration: Configuration::default(),
+            queues: Queues::new(Configuration::default().queueing()),
             outlook: Outlook::default(),
             estimates: Estimates::default(),
             sweeps: Sweeps::default(),
@@ -222,7 +224,7 @@ impl Engine {
     /// Returns the current configuration.
     #[must_use]
     pub fn configuration(&self) -> &Configuration {
-        self.queues.configuration()
+        &self.configuration
     }
 
     /// Returns every configured queue with its share, in configuration order.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use gangline_base::{AttemptNumber, Bytes, Epoch, GangShape, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
 
 use crate::preemption::Claim;
-use crate::queueing::QueueKey;
+use crate::queueing::{QueueKey, Run};
 use crate::{Account, Pace, ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Jobs leave the engine when they end; their history is in the journal.
@@ -118,6 +118,11 @@ impl Job {
     /// Returns its position in its queue.
     pub(crate) fn key(&self) -> QueueKey {
         QueueKey { priority: Reverse(self.spec.priority), turn: self.turn, job: self.id }
+    }
+
+    /// Returns its run since it was placed, as its queue books it.
+    pub(crate) fn run(&self, placed_at: Timestamp) -> Run {
+        Run { job: self.id, placed_at, ran: self.ran }
     }
 
     pub(crate) fn attempt_mut(&mut self) -> Option<&mut Attempt> {

@@ -37,7 +37,7 @@ mod sweep;
 mod sweep_tests;
 
 pub use budget::Account;
-pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
+pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX};
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
@@ -51,7 +51,7 @@ pub use placement::{
     RESERVATIONS_MAX, check_locations,
 };
 pub use preemption::{Claim, ClaimReason, ClaimRight, RestartCosts, VictimAlternative, victim_search};
-pub use queueing::{History, Kin, QueueOrder, QueueStanding, Resource, Sample, Usage, Usages};
+pub use queueing::{History, Kin, QueueOrder, QueueSpec, QueueStanding, Resource, Sample, Usage, Usages};
 pub use recovery::{
     InvalidSpares, LossHistory, LossRecord, Pace, Remedy, Rung, SPARES_MAX, SparePool, SpareRules, SpareSizing,
 };

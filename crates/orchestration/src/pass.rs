@@ -123,7 +123,7 @@ impl Engine {
 
     /// Runs one round; reports whether another round could decide more.
     fn place_round(&mut self, now: Timestamp, searches: &mut usize, decisions: &mut Vec<Decision>) -> bool {
-        let hopes = self.queues.requests.open().filter(|gang| self.has_devices_for(gang)).cloned().collect();
+        let hopes = self.queues.requests().open().filter(|gang| self.has_devices_for(gang)).cloned().collect();
         let mut round = Round { claims: self.live_claims(), hopes, ..Round::default() };
         while *searches < SEARCHES_MAX
             && !round.hopes.is_empty()
@@ -159,7 +159,7 @@ impl Engine {
             return self.queues.first_line();
         }
         let rest = round.rest.get_or_insert_with(|| {
-            let requests = &self.queues.requests;
+            let requests = self.queues.requests();
             let counts = |gang: &&Arc<GangShape>| round.hopes.contains(*gang) || reserves(held(gang).max(1), gang);
             let lines: BTreeSet<QueueIndex> =
                 requests.open().filter(counts).flat_map(|gang| requests.open_lines(gang)).collect();
@@ -192,7 +192,7 @@ impl Engine {
         }
         for gang in round.hopes.clone() {
             let held = round.reservations.get(&*gang).map(Vec::as_slice).unwrap_or_default();
-            let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
+            let Some(shortest) = self.queues.requests().shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
             let beside = Beside {
                 end: shortest.end(now),

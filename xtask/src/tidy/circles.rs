@@ -17,7 +17,7 @@ const DEBTS: [(&str, &str); 2] = [
     (
         "crates/orchestration",
         "budget configuration decision engine event evolve explain job load pass placement preemption \
-         queueing reasons recovery refusal sweep",
+         reasons recovery refusal sweep",
     ),
     (
         "crates/storage",

@@ -148,7 +148,7 @@ impl Configuration {
 impl Engine {
     /// Returns the reservations that keep a job from some nodes now.
     pub(crate) fn barring(&self, now: Timestamp, spec: &JobSpec) -> Vec<&AdvanceReservation> {
-        let (configuration, end) = (self.queues.configuration(), latest_end(spec, now));
+        let (configuration, end) = (&self.configuration, latest_end(spec, now));
         let bars = |reservation: &&AdvanceReservation| {
             reservation.bars(now, end) && !configuration.is_within(&spec.queue, &reservation.queues)
         };
@@ -165,7 +165,7 @@ impl Engine {
     /// Returns the reservation with an open window that contains a node.
     #[must_use]
     pub fn reservation_on(&self, now: Timestamp, node: &NodeName) -> Option<&AdvanceReservation> {
-        let all = &self.queues.configuration().reservations;
+        let all = &self.configuration.reservations;
         all.iter().find(|reservation| reservation.is_open(now) && reservation.nodes.contains(node))
     }
 }

@@ -135,7 +135,7 @@ impl Engine {
     /// has saved.
     fn movable(&self, now: Timestamp, job: &Job) -> Option<u32> {
         let attempt = job.attempt().filter(|attempt| attempt.stop.is_none() && attempt.shares.len() == 1)?;
-        let guaranteed_until = attempt.placed_at + self.queues.configuration().preemption.runtime_min;
+        let guaranteed_until = attempt.placed_at + self.configuration.preemption.runtime_min;
         // An elastic job shrinks instead.
         let may_move = guaranteed_until <= now && saves(now, job) && job.spec.elastic.is_none();
         may_move.then(|| devices_of(attempt))
@@ -218,7 +218,7 @@ impl Engine {
     fn cost_of_move(&self, now: Timestamp, mover: JobId) -> Option<GpuSeconds> {
         let mover = self.jobs.get(&mover)?;
         let attempt = mover.attempt()?;
-        let costs = RestartCosts { requeue: Duration::ZERO, ..self.queues.configuration().preemption.restart };
+        let costs = RestartCosts { requeue: Duration::ZERO, ..self.configuration.preemption.restart };
         Some(stop_cost(now, mover, attempt, &costs))
     }
 }

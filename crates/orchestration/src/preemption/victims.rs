@@ -86,7 +86,7 @@ struct Candidate<'a> {
 impl Engine {
     /// Makes claims for waiting jobs that have a better right to devices.
     pub(crate) fn claim_for_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
-        let rules = self.queues.configuration().preemption;
+        let rules = self.configuration.preemption;
         if rules.reclaim || rules.by_priority || self.spares.has_recovering() {
             for id in self.take_claimants_due(now) {
                 let found = self.jobs.get(&id).map_or(Ok(Vec::new()), |job| self.find_claim(now, job));
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {
-        let rules = self.queues.configuration().preemption;
+        let rules = self.configuration.preemption;
         let kind = &job.spec.gang.accelerator;
         let mut reclaiming = BTreeMap::new();
         for queue in self.queues.path_up(leaf).filter(|queue| rules.reclaim && self.queues.name(*queue).is_some()) {
@@ -250,7 +250,7 @@ impl Engine {
             return None;
         }
         let spares: BTreeSet<NodeId> = self.spares_of(now, &job.spec.gang.flavour()).into_iter().collect();
-        let rules = self.queues.configuration().preemption;
+        let rules = self.configuration.preemption;
         let rights = Rights { is_recovery: true, ..Rights::none(leaf, job, rules) };
         let running = self.jobs.values().filter(|other| !is_ordinary(&other.spec) && !spares.is_empty());
         let running = running.filter_map(|job| Some((job, job.attempt().filter(|attempt| attempt.stop.is_none())?)));

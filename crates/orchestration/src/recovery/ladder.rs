@@ -147,7 +147,7 @@ impl Engine {
 
     fn remedy(&self, now: Timestamp, job: &Job, attempt: &Attempt, fault: RootFault) -> Remedy {
         let pause = self.backoff(job);
-        let policy = self.queues.configuration().preemption.restart;
+        let policy = self.configuration.preemption.restart;
         let lost = since_durable(now, attempt.placed_at, job.checkpoint_at);
         let once = policy.restore.max(RESTORE_MIN).saturating_add(lost);
         let again = if Self::is_last_life(job) { once.max(job.ran + now.since(attempt.placed_at)) } else { once };
