@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, Money, QueueName};
 
+use crate::cost::RestartCosts;
 use crate::placement::{self, AdvanceReservation, Fabric, HealthPolicy, InvalidFabric, InvalidReservation};
-use crate::preemption::RestartCosts;
 use crate::queueing::{QueueOrder, QueueSpec, QueueingRules};
 use crate::recovery::{InvalidSpares, SpareRules};
 

@@ -12,7 +12,7 @@ use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, NodeNam
 
 use crate::job::{Job, ShareState};
 use crate::load::{Loads, UserLimits};
-use crate::placement::{Caches, NodeStatus, Outlook};
+use crate::placement::{AdvanceReservation, Caches, NodeStatus, Outlook};
 use crate::queueing::{Estimates, OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::recovery::Spares;
 use crate::sweep::Sweeps;
@@ -246,6 +246,12 @@ impl Engine {
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// Returns the reservation with an open window that contains a node.
+    #[must_use]
+    pub fn reservation_on(&self, now: Timestamp, node: &NodeName) -> Option<&AdvanceReservation> {
+        self.configuration.reservation_on(now, node)
     }
 
     /// Returns the id of the node with this name.

@@ -12,7 +12,9 @@ use crate::job::{Attempt, Job, JobState, Rollback, ShareState, gang_of, width_of
 use crate::placement::{NodeCondition, latest_end, latest_end_of};
 use crate::queueing::{Queues, held_by};
 use crate::recovery::lost_node;
-use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Rung, Share, ShareEnd, StopReason, Sweep};
+use crate::{
+    Configuration, Decision, Event, Fate, FaultCause, RequeueReason, Rung, Share, ShareEnd, StopReason, Sweep,
+};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -206,6 +208,20 @@ impl Engine {
             }
         }
         self.now = now;
+    }
+
+    /// Updates the health of the nodes a job ran on, from a decision about the job.
+    fn note_health(&mut self, now: Timestamp, decision: &Decision) {
+        let Some(attempt) = self.jobs.get(&decision.job()).and_then(Job::attempt) else { return };
+        match decision {
+            Decision::Requeue { job, reason: RequeueReason::Fault { .. }, .. }
+            | Decision::End {
+                job,
+                fate: Fate::FaultsExhausted { .. } | Fate::NoProgress { .. } | Fate::NotRetried { .. },
+            } => self.cluster.note_failure(now, *job, attempt),
+            Decision::End { fate: Fate::Succeeded, .. } => self.cluster.note_success(attempt),
+            _ => {}
+        }
     }
 
     /// Gives a gang its devices; for its limits, it has held them since `allocated_at`.

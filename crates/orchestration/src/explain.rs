@@ -5,8 +5,8 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
 
+use crate::claim::names;
 use crate::engine::Engine;
-use crate::preemption::names;
 use crate::queueing::QueueKey;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;

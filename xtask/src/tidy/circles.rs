@@ -16,7 +16,7 @@ use super::workspace::Workspace;
 const DEBTS: [(&str, &str); 2] = [
     (
         "crates/orchestration",
-        "budget configuration decision engine event evolve explain job load pass placement preemption \
+        "budget configuration decision engine event evolve explain job load pass placement \
          reasons recovery refusal sweep",
     ),
     (

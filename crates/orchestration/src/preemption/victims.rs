@@ -24,11 +24,11 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, GpuSeconds, JobId, NodeId, Priority, Timestamp};
 
+use crate::claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
+use crate::cost::RestartCosts;
 use crate::engine::Engine;
-use crate::job::{Attempt, Job, JobState, width_of};
+use crate::job::{Attempt, Job, JobState, devices_of, stop_cost, width_of};
 use crate::placement::{Bound, is_ordinary};
-use crate::preemption::claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
-use crate::preemption::cost::{RestartCosts, since_durable, victim_cost};
 use crate::preemption::victim_search::{
     NoVictims, NodeResources, Problem, QueueBound, Resources, VictimSet, Victims, Wanted, find_victims,
 };
@@ -453,15 +453,6 @@ fn shrinks(job: &Job, attempt: &Attempt) -> Vec<Shrink> {
     let several = (2..=usize::try_from(spare).unwrap_or(usize::MAX))
         .map(|gone| Shrink { from, stays: nodes[..nodes.len() - gone].to_vec() });
     one.chain(several.take(SHRINKS_BY_MORE_MAX)).collect()
-}
-
-/// Returns the cost of stopping a job.
-pub(crate) fn stop_cost(now: Timestamp, job: &Job, attempt: &Attempt, costs: &RestartCosts) -> GpuSeconds {
-    victim_cost(devices_of(attempt), since_durable(now, attempt.placed_at, job.checkpoint_at), costs)
-}
-
-pub(crate) fn devices_of(attempt: &Attempt) -> u32 {
-    u32::try_from(attempt.devices()).unwrap_or(u32::MAX)
 }
 
 fn resources_of(share: &Share) -> NodeResources {

@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use gangline_base::{GangShape, JobId, NodeId, Timestamp};
 
+use crate::claim::{Claim, ClaimReason, ClaimRight};
+use crate::cost::since_durable;
 use crate::engine::Engine;
-use crate::job::{Attempt, Job, nodes_max, width_of};
+use crate::job::{Attempt, Job, nodes_max, stop_cost, width_of};
 use crate::pass::Beside;
 use crate::placement::{self, Room};
-use crate::preemption::{Claim, ClaimReason, ClaimRight, since_durable, stop_cost};
 use crate::{Cluster, Decision, StopReason};
 
 /// The least run time on the present nodes before a resize, and between two checks without a checkpoint.
