@@ -1,12 +1,14 @@
 //! `checkpoint`: inspects a folder of checkpoints or an archive, moves checkpoints between them, and converts
 //! them to and from other libraries' formats. Needs no control plane.
 
+pub(crate) mod archive;
 mod bench;
 mod branches;
 mod diff;
 mod export;
 mod groups;
 mod import;
+mod keys;
 mod magnitudes;
 mod place;
 mod prune;
@@ -24,10 +26,10 @@ use gangline_storage::{Branch, Listed, NoteTypes, Options, Store};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::archive::{self, KeyFile, PullArgs, PushArgs};
 use crate::failure::Failure;
-use crate::keys::{self, KeysCommand};
 use crate::{Global, output};
+use archive::{KeyFile, PullArgs, PushArgs};
+use keys::KeysCommand;
 
 /// Maximum length of metadata in a table.
 const METADATA_WIDTH: usize = 40;

@@ -2,7 +2,6 @@
 //! codes.
 
 mod amount;
-mod archive;
 mod backup;
 mod checkpoint;
 mod client;
@@ -16,7 +15,6 @@ mod failure;
 mod follow;
 mod internal;
 mod jobs;
-mod keys;
 mod launcher;
 mod listen;
 mod logs;

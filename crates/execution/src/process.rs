@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
 
 /// Contents of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,46 @@ pub(crate) fn described(pid: u32) -> String {
 /// Returns the id of this boot. A process id and start time mean nothing after a reboot.
 pub(crate) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Identity of a process, different from any later process with the same id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Process id.
+    pub pid: u32,
+    /// Start time, in clock ticks since the boot.
+    pub start_ticks: u64,
+    /// Id of the boot.
+    pub boot: String,
+}
+
+impl Identity {
+    /// Returns this process's identity.
+    pub(crate) fn own() -> io::Result<Self> {
+        let pid = own_pid();
+        let stat = stat(pid).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "/proc shows no such process"))?;
+        Ok(Identity { pid, start_ticks: stat.start_ticks, boot: boot_id()? })
+    }
+
+    /// Reports whether a process is in the session that this one made, even if this one is gone by now.
+    ///
+    /// While a process is left in a session the id of its maker isn't reused. So if another process has the
+    /// id, nothing is left.
+    pub(crate) fn has_in_session(&self, process: &Stat) -> bool {
+        process.session == self.pid && stat(self.pid).is_none_or(|leader| leader.start_ticks == self.start_ticks)
+    }
+
+    /// Reports whether the process belongs to this boot.
+    pub(crate) fn is_of_this_boot(&self) -> bool {
+        boot_id().is_ok_and(|boot| boot == self.boot)
+    }
+
+    /// Reports whether exactly this process still runs. Zombies don't count.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let is_same = stat(self.pid).is_some_and(|stat| stat.start_ticks == self.start_ticks && !stat.is_zombie);
+        is_same && self.is_of_this_boot()
+    }
 }
 
 /// Returns the id of this process.
@@ -158,5 +199,14 @@ mod tests {
         child.wait().expect("the child can be reaped");
         assert!(found.contains(&pid));
         assert!(!spared.contains(&pid));
+    }
+
+    #[test]
+    fn this_process_is_alive_and_one_with_its_number_from_another_time_is_not() {
+        let own = Identity::own().expect("this process runs");
+        assert!(own.is_alive());
+        assert!(!Identity { start_ticks: own.start_ticks + 1, ..own.clone() }.is_alive());
+        assert!(!Identity { boot: "another".to_owned(), ..own.clone() }.is_alive());
+        assert!(!Identity { pid: u32::MAX, ..own }.is_alive());
     }
 }

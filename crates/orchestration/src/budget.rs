@@ -34,13 +34,13 @@ impl Engine {
     /// Returns the list price of a gang's devices per hour; none if no price is configured.
     #[must_use]
     pub fn hourly_price(&self, spec: &JobSpec) -> Option<Money> {
-        let price = self.queues.configuration().prices.get(&spec.gang.accelerator)?;
+        let price = self.configuration.prices.get(&spec.gang.accelerator)?;
         Some(price.times(spec.gang.devices()))
     }
 
     /// Returns the hourly price of the devices a job holds; an elastic job can be wider than its gang.
     fn hourly_price_now(&self, job: &Job) -> Option<Money> {
-        let price = self.queues.configuration().prices.get(&job.spec.gang.accelerator)?;
+        let price = self.configuration.prices.get(&job.spec.gang.accelerator)?;
         let gang = job.attempt().map(|attempt| gang_of(&job.spec, attempt));
         Some(price.times(gang.as_ref().unwrap_or(&job.spec.gang).devices()))
     }

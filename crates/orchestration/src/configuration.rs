@@ -1,20 +1,14 @@
 //! The cluster's configuration: queues and scheduling rules. It arrives as an event, so the journal records
 //! it and replay uses the rules that were in force at the time.
-//!
-//! A queue's *quota* is what it may always use, its *borrowing limit* what it may use beyond the quota while
-//! others leave it idle, and its *weight* its part of idle capacity relative to its siblings. The terms are
-//! those of Kueue's ClusterQueue (nominalQuota, borrowingLimit, fairSharing.weight); unlike there, quotas are
-//! in accelerators by kind.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, Money, QueueName};
 
+use crate::cost::RestartCosts;
 use crate::placement::{self, AdvanceReservation, Fabric, HealthPolicy, InvalidFabric, InvalidReservation};
-use crate::preemption::RestartCosts;
-use crate::queueing::QueueOrder;
+use crate::queueing::{QueueOrder, QueueSpec, QueueingRules};
 use crate::recovery::{InvalidSpares, SpareRules};
 
 /// The most queues in one configuration.
@@ -51,6 +45,14 @@ impl Configuration {
     pub fn shortest_waits() -> Self {
         let preemption = PreemptionRules { share_time: true, consolidate: true, ..PreemptionRules::default() };
         Configuration { order: QueueOrder::ShortestExpected, preemption, ..Configuration::default() }
+    }
+}
+
+impl Configuration {
+    /// Returns the part that queueing needs.
+    pub(crate) fn queueing(&self) -> QueueingRules {
+        let (queues, half_life) = (self.queues.clone(), self.half_life);
+        QueueingRules { queues, half_life, shares_time: self.preemption.share_time }
     }
 }
 
@@ -130,35 +132,6 @@ impl Default for PreemptionRules {
             runtime_min: Duration::from_mins(5),
             restart,
         }
-    }
-}
-
-/// The rules of one queue. Jobs wait only in queues without children.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QueueSpec {
-    /// The queue's unique name.
-    pub name: QueueName,
-    /// The parent queue; none at the top level.
-    pub parent: Option<QueueName>,
-    /// Its part, relative to its siblings, of the capacity that no quota covers.
-    pub weight: NonZeroU32,
-    /// Accelerators it may always use, by kind.
-    pub quota: BTreeMap<AcceleratorKind, u32>,
-    /// Accelerators it may use beyond its quota, by kind; unlisted kinds have no limit.
-    pub borrowing_limit: BTreeMap<AcceleratorKind, u32>,
-}
-
-impl QueueSpec {
-    /// Returns the most accelerators of a kind that the queue may use at once, if limited.
-    #[must_use]
-    pub fn limit(&self, kind: &AcceleratorKind) -> Option<u32> {
-        self.borrowing_limit.get(kind).map(|borrowed| self.quota_of(kind).saturating_add(*borrowed))
-    }
-
-    /// Returns the accelerators of a kind that the queue may always use.
-    #[must_use]
-    pub fn quota_of(&self, kind: &AcceleratorKind) -> u32 {
-        self.quota.get(kind).copied().unwrap_or(0)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, FaultCategory, JobId, Money, NodeId, Timestamp};
 
-use crate::preemption::{Claim, ClaimReason};
+use crate::claim::{Claim, ClaimReason};
 use crate::{Closeness, FaultCause, MissedRung, Remedy, Share};
 
 /// A decision with its reason.

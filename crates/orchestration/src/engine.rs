@@ -12,7 +12,7 @@ use gangline_base::{AttemptNumber, Bytes, Epoch, JobId, JobSpec, NodeId, NodeNam
 
 use crate::job::{Job, ShareState};
 use crate::load::{Loads, UserLimits};
-use crate::placement::{Caches, NodeStatus, Outlook};
+use crate::placement::{AdvanceReservation, Caches, NodeStatus, Outlook};
 use crate::queueing::{Estimates, OverLimit, QueueIndex, QueueStanding, Queues};
 use crate::recovery::Spares;
 use crate::sweep::Sweeps;
@@ -74,6 +74,7 @@ pub struct Engine {
     pub(crate) epoch: Epoch,
     pub(crate) cluster: Cluster,
     pub(crate) jobs: BTreeMap<JobId, Job>,
+    pub(crate) configuration: Configuration,
     pub(crate) queues: Queues,
     /// When nodes will have free devices.
     pub(crate) outlook: Outlook,
@@ -108,7 +109,8 @@ impl Engine {
             epoch: Epoch::default(),
             cluster: Cluster::default(),
             jobs: BTreeMap::new(),
-            queues: Queues::new(Configuration::default()),
+            configuration: Configuration::default(),
+            queues: Queues::new(Configuration::default().queueing()),
             outlook: Outlook::default(),
             estimates: Estimates::default(),
             sweeps: Sweeps::default(),
@@ -222,7 +224,7 @@ impl Engine {
     /// Returns the current configuration.
     #[must_use]
     pub fn configuration(&self) -> &Configuration {
-        self.queues.configuration()
+        &self.configuration
     }
 
     /// Returns every configured queue with its share, in configuration order.
@@ -244,6 +246,12 @@ impl Engine {
     #[must_use]
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
+    }
+
+    /// Returns the reservation with an open window that contains a node.
+    #[must_use]
+    pub fn reservation_on(&self, now: Timestamp, node: &NodeName) -> Option<&AdvanceReservation> {
+        self.configuration.reservation_on(now, node)
     }
 
     /// Returns the id of the node with this name.

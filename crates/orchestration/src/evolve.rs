@@ -12,7 +12,9 @@ use crate::job::{Attempt, Job, JobState, Rollback, ShareState, gang_of, width_of
 use crate::placement::{NodeCondition, latest_end, latest_end_of};
 use crate::queueing::{Queues, held_by};
 use crate::recovery::lost_node;
-use crate::{Configuration, Decision, Event, FaultCause, RequeueReason, Rung, Share, ShareEnd, StopReason, Sweep};
+use crate::{
+    Configuration, Decision, Event, Fate, FaultCause, RequeueReason, Rung, Share, ShareEnd, StopReason, Sweep,
+};
 
 impl Engine {
     pub(crate) fn evolve_event(&mut self, now: Timestamp, event: &Event) {
@@ -88,7 +90,7 @@ impl Engine {
             }
         });
         // The job can now be preempted, and a waiting job may depend on that.
-        if !had_advanced && self.queues.configuration().preemption.moves_equals() {
+        if !had_advanced && self.configuration.preemption.moves_equals() {
             self.is_placement_due = true;
             self.seek_for(id);
         }
@@ -164,9 +166,9 @@ impl Engine {
     fn enqueue_new(&mut self, now: Timestamp, spec: Arc<JobSpec>, sweep: Option<SweepId>) {
         let id = self.next_job_id();
         self.next_job += 1;
-        let turn = self.turn_of(now, &spec, self.estimates.expect(&spec));
+        let turn = self.configuration.order.turn(now, &spec, self.estimates.expect(&spec));
         let job = Job { turn, sweep, ..Job::submitted(id, spec, now) };
-        self.queues.insert(&job);
+        self.queues.insert(&job.spec, job.key());
         self.sweeps.joined(sweep);
         self.loads.job_came(&job, sweep.is_none());
         self.jobs.insert(id, job);
@@ -193,7 +195,7 @@ impl Engine {
                 self.claimants.remove(job);
                 if let Some(job) = self.jobs.remove(job) {
                     self.spares.forget(&job);
-                    self.queues.remove(&job);
+                    self.queues.remove(&job.spec, &job.key());
                     if job.attempts > 0 {
                         self.estimates.learn(now, &job.spec, job.ran);
                     }
@@ -206,6 +208,20 @@ impl Engine {
             }
         }
         self.now = now;
+    }
+
+    /// Updates the health of the nodes a job ran on, from a decision about the job.
+    fn note_health(&mut self, now: Timestamp, decision: &Decision) {
+        let Some(attempt) = self.jobs.get(&decision.job()).and_then(Job::attempt) else { return };
+        match decision {
+            Decision::Requeue { job, reason: RequeueReason::Fault { .. }, .. }
+            | Decision::End {
+                job,
+                fate: Fate::FaultsExhausted { .. } | Fate::NoProgress { .. } | Fate::NotRetried { .. },
+            } => self.cluster.note_failure(now, *job, attempt),
+            Decision::End { fate: Fate::Succeeded, .. } => self.cluster.note_success(attempt),
+            _ => {}
+        }
     }
 
     /// Gives a gang its devices; for its limits, it has held them since `allocated_at`.
@@ -228,9 +244,9 @@ impl Engine {
             }
         }
         let width = u32::try_from(shares.len()).ok().and_then(NonZeroU32::new).unwrap_or(job.spec.gang.nodes);
-        self.queues.remove(job);
+        self.queues.remove(&job.spec, &job.key());
         self.queues.take(now, &job.spec.queue, &held_by(&job.spec.gang.of_nodes(width)));
-        self.queues.started(now, job);
+        self.queues.started(&job.spec, job.run(now));
         job.attempts = number.0;
         job.width = Some(width.get());
         (job.claim, job.kept) = (None, None);
@@ -299,7 +315,7 @@ impl Engine {
         job.is_recovering = lost_node(reason);
         job.state = JobState::Queued { since: now, not_before };
         self.spares.note(job);
-        self.queues.insert(job);
+        self.queues.insert(&job.spec, job.key());
         if not_before > now {
             self.timers.insert((not_before, id));
         }
@@ -318,7 +334,7 @@ impl Engine {
             }
         }
         self.queues.give_back(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
-        self.queues.ended(attempt.placed_at, job);
+        self.queues.ended(&job.spec, job.run(attempt.placed_at));
         self.sweeps.gave_back(job.sweep);
         let ran = now.since(attempt.placed_at);
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -330,16 +346,17 @@ impl Engine {
     fn configure(&mut self, now: Timestamp, configuration: &Configuration) {
         let limited = self.meter_all(now);
         let past = self.queues.past(now);
-        self.queues = Queues::new(configuration.clone());
+        self.queues = Queues::new(configuration.queueing());
+        self.configuration = configuration.clone();
         self.cluster.configure(configuration);
         self.cluster.review(now);
         self.queues.set_usages(past);
         for job in self.jobs.values() {
             match &job.state {
-                JobState::Queued { .. } => self.queues.insert(job),
+                JobState::Queued { .. } => self.queues.insert(&job.spec, job.key()),
                 JobState::Allocated(attempt) => {
                     self.queues.take(now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
-                    self.queues.started(attempt.placed_at, job);
+                    self.queues.started(&job.spec, job.run(attempt.placed_at));
                 }
             }
         }

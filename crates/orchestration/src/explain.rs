@@ -5,8 +5,8 @@ use std::fmt;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
 
+use crate::claim::names;
 use crate::engine::Engine;
-use crate::preemption::names;
 use crate::queueing::QueueKey;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
@@ -247,7 +247,7 @@ impl Engine {
     /// The [`Refusal`] that the submission would get.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
         self.admit_job(spec)?;
-        let (turn, job) = (self.turn_of(now, spec, self.estimates.expect(spec)), self.next_job_id());
+        let (turn, job) = (self.configuration.order.turn(now, spec, self.estimates.expect(spec)), self.next_job_id());
         let key = QueueKey { priority: Reverse(spec.priority), turn, job };
         let candidate = Candidate { spec, is_recovering: false, key, not_before: now, sweep: None };
         let explanation = self.explain_candidate(now, &candidate);

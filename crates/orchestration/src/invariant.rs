@@ -134,7 +134,7 @@ impl Engine {
 
     /// Checks that each queue holds what the jobs in and below it hold, within its limit.
     fn check_queues(&self) -> Result<(), Violation> {
-        let mut counted = Queues::new(self.queues.configuration().clone());
+        let mut counted = Queues::new(self.configuration.queueing());
         for job in self.jobs.values() {
             let Some(attempt) = job.attempt() else { continue };
             counted.take(self.now, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));

@@ -5,10 +5,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AttemptNumber, Bytes, Epoch, GangShape, JobId, JobSpec, NodeId, Step, SweepId, Timestamp};
+use gangline_base::{
+    AttemptNumber, Bytes, Epoch, GangShape, GpuSeconds, JobId, JobSpec, NodeId, Step, SweepId, Timestamp,
+};
 
-use crate::preemption::Claim;
-use crate::queueing::QueueKey;
+use crate::claim::Claim;
+use crate::cost::{RestartCosts, since_durable, victim_cost};
+use crate::queueing::{QueueKey, Run};
 use crate::{Account, Pace, ShareEnd, StopReason};
 
 /// A live job: waiting or allocated. Jobs leave the engine when they end; their history is in the journal.
@@ -118,6 +121,11 @@ impl Job {
     /// Returns its position in its queue.
     pub(crate) fn key(&self) -> QueueKey {
         QueueKey { priority: Reverse(self.spec.priority), turn: self.turn, job: self.id }
+    }
+
+    /// Returns its run since it was placed, as its queue books it.
+    pub(crate) fn run(&self, placed_at: Timestamp) -> Run {
+        Run { job: self.id, placed_at, ran: self.ran }
     }
 
     pub(crate) fn attempt_mut(&mut self) -> Option<&mut Attempt> {
@@ -251,4 +259,14 @@ pub(crate) fn gang_of(spec: &JobSpec, attempt: &Attempt) -> GangShape {
 pub(crate) fn width_of(attempt: &Attempt) -> NonZeroU32 {
     let nodes = u32::try_from(attempt.shares.len()).ok().and_then(NonZeroU32::new);
     nodes.expect("an attempt has from 1 to 2^32 shares")
+}
+
+/// Returns the cost of stopping a job.
+pub(crate) fn stop_cost(now: Timestamp, job: &Job, attempt: &Attempt, costs: &RestartCosts) -> GpuSeconds {
+    victim_cost(devices_of(attempt), since_durable(now, attempt.placed_at, job.checkpoint_at), costs)
+}
+
+/// Returns the number of devices that an attempt holds, as far as it is counted.
+pub(crate) fn devices_of(attempt: &Attempt) -> u32 {
+    u32::try_from(attempt.devices()).unwrap_or(u32::MAX)
 }

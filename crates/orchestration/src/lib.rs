@@ -8,7 +8,9 @@
 mod budget;
 #[cfg(test)]
 mod budget_tests;
+mod claim;
 mod configuration;
+mod cost;
 mod decide;
 mod decision;
 mod engine;
@@ -37,7 +39,9 @@ mod sweep;
 mod sweep_tests;
 
 pub use budget::Account;
-pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX, QueueSpec};
+pub use claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
+pub use configuration::{Configuration, InvalidConfiguration, PreemptionRules, QUEUES_MAX};
+pub use cost::RestartCosts;
 pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
@@ -50,8 +54,8 @@ pub use placement::{
     InvalidReservation, LEAD, Location, Misplaced, Node, NodeCapacity, NodeCondition, NodeSpec, NodeStatus,
     RESERVATIONS_MAX, check_locations,
 };
-pub use preemption::{Claim, ClaimReason, ClaimRight, RestartCosts, VictimAlternative, victim_search};
-pub use queueing::{History, Kin, QueueOrder, QueueStanding, Resource, Sample, Usage, Usages};
+pub use preemption::victim_search;
+pub use queueing::{History, Kin, QueueOrder, QueueSpec, QueueStanding, Resource, Sample, Usage, Usages};
 pub use recovery::{
     InvalidSpares, LossHistory, LossRecord, Pace, Remedy, Rung, SPARES_MAX, SparePool, SpareRules, SpareSizing,
 };

@@ -15,11 +15,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-use gangline_base::{AttemptNumber, GangShape, JobSpec, NodeId, Timestamp};
+use gangline_base::{AttemptNumber, GangShape, JobId, JobSpec, NodeId, Timestamp};
 
 use crate::engine::Engine;
 use crate::job::{Job, JobState};
-use crate::placement::{Applicant, ByFlavour, Near, NodeStatus, Reservation, Room, latest_end};
+use crate::placement::{Applicant, Backfill, ByFlavour, Near, NodeStatus, Reservation, Room, latest_end};
 use crate::queueing::{QueueIndex, QueueKey, RankPath, Span};
 use crate::{Decision, Node, PlaceReason, placement};
 
@@ -123,7 +123,7 @@ impl Engine {
 
     /// Runs one round; reports whether another round could decide more.
     fn place_round(&mut self, now: Timestamp, searches: &mut usize, decisions: &mut Vec<Decision>) -> bool {
-        let hopes = self.queues.requests.open().filter(|gang| self.has_devices_for(gang)).cloned().collect();
+        let hopes = self.queues.requests().open().filter(|gang| self.has_devices_for(gang)).cloned().collect();
         let mut round = Round { claims: self.live_claims(), hopes, ..Round::default() };
         while *searches < SEARCHES_MAX
             && !round.hopes.is_empty()
@@ -159,7 +159,7 @@ impl Engine {
             return self.queues.first_line();
         }
         let rest = round.rest.get_or_insert_with(|| {
-            let requests = &self.queues.requests;
+            let requests = self.queues.requests();
             let counts = |gang: &&Arc<GangShape>| round.hopes.contains(*gang) || reserves(held(gang).max(1), gang);
             let lines: BTreeSet<QueueIndex> =
                 requests.open().filter(counts).flat_map(|gang| requests.open_lines(gang)).collect();
@@ -192,7 +192,7 @@ impl Engine {
         }
         for gang in round.hopes.clone() {
             let held = round.reservations.get(&*gang).map(Vec::as_slice).unwrap_or_default();
-            let Some(shortest) = self.queues.requests.shortest(&gang).filter(|_| !held.is_empty()) else { continue };
+            let Some(shortest) = self.queues.requests().shortest(&gang).filter(|_| !held.is_empty()) else { continue };
             *searches += 1;
             let beside = Beside {
                 end: shortest.end(now),
@@ -284,7 +284,7 @@ impl Engine {
             round.has_backfilled |= !held.is_empty();
             return Some(decision);
         }
-        let is_barred = !self.barring(now, &job.spec).is_empty();
+        let is_barred = !self.configuration.barring(now, &job.spec).is_empty();
         if is_barred && placement::has_room(&self.cluster, gang, &Node::free_count) {
             // The job waits for a window to end and reserves nothing meanwhile.
             return None;
@@ -335,6 +335,22 @@ impl Engine {
 
     fn room_for(&self, gang: &GangShape, beside: &Beside<'_>) -> Option<Room> {
         placement::find_room_near(&self.cluster, gang, &|node| beside.usable(node), &beside.near)
+    }
+
+    /// Returns the nodes that a job may not use now because of reservations or because they are spares.
+    pub(crate) fn barred_nodes(&self, now: Timestamp, applicant: &Applicant<'_>) -> BTreeSet<NodeId> {
+        let barring = self.configuration.barring(now, applicant.spec);
+        let nodes = barring.into_iter().flat_map(|reservation| &reservation.nodes);
+        let reserved = nodes.filter_map(|name| self.cluster.id_of(name));
+        reserved.chain(self.spares_kept_from(now, applicant)).collect()
+    }
+
+    /// Makes the earliest possible reservation for a waiting job, on nodes without other claims and not
+    /// promised to `others`.
+    pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape, others: &[Reservation]) -> Reservation {
+        let mut closed: Vec<NodeId> = self.claimed_nodes_beside(job).into_iter().collect();
+        closed.extend(self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.applicant())).unwrap_or_default());
+        Backfill::new(&self.cluster, &self.outlook).reserve(now, (job, gang), closed, others)
     }
 
     pub(crate) fn beside<'a>(

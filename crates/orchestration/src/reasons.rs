@@ -175,7 +175,7 @@ impl<'a> Reasons<'a> {
     /// Returns what keeps a job from starting that has room, but on nodes held for others.
     fn blocker_beside(&mut self, candidate: &Candidate<'_>) -> Blocker {
         let (engine, now, applicant) = (self.engine, self.now, candidate.applicant());
-        if let Some(first) = engine.barring(now, candidate.spec).first()
+        if let Some(first) = engine.configuration.barring(now, candidate.spec).first()
             && engine.room_beside(now, &applicant, &[], &[]).is_none()
         {
             let AdvanceReservation { name, from, until, .. } = (*first).clone();

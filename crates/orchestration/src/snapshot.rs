@@ -52,7 +52,7 @@ impl Engine {
             leaving: self.leaving.iter().map(|(node, at)| (*node, *at)).collect(),
             jobs: self.jobs.values().cloned().collect(),
             sweeps: self.sweeps.all().cloned().collect(),
-            configuration: self.queues.configuration().clone(),
+            configuration: self.configuration.clone(),
             usages: self.queues.usages(),
             histories: self.estimates.histories(),
             datasets: self.caches.all(),
@@ -80,7 +80,8 @@ impl Engine {
         if let Some(node) = shares.iter().map(|share| share.node).find(is_unknown) {
             return Err(Refusal::UnknownNode(node));
         }
-        engine.queues = Queues::new(snapshot.configuration);
+        engine.queues = Queues::new(snapshot.configuration.queueing());
+        engine.configuration = snapshot.configuration;
         engine.estimates = Estimates::restore(snapshot.histories);
         let is_booked = !snapshot.usages.is_empty();
         engine.queues.set_usages(snapshot.usages);
@@ -96,7 +97,7 @@ impl Engine {
             engine.sweeps.joined(job.sweep);
             match &job.state {
                 JobState::Queued { not_before, .. } => {
-                    engine.queues.insert(job);
+                    engine.queues.insert(&job.spec, job.key());
                     engine.timers.insert((*not_before, job.id));
                 }
                 JobState::Allocated(attempt) => {
@@ -108,7 +109,7 @@ impl Engine {
                     }
                     engine.sweeps.took(job.sweep);
                     engine.cluster.recount_ordinary(&job.spec, &attempt.shares);
-                    engine.queues.started(attempt.placed_at, job);
+                    engine.queues.started(&job.spec, job.run(attempt.placed_at));
                     if !is_booked {
                         engine.queues.take(snapshot.at, &job.spec.queue, &held_by(&gang_of(&job.spec, attempt)));
                     }

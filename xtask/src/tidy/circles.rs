@@ -13,15 +13,12 @@ use super::source::Source;
 use super::workspace::Workspace;
 
 /// Circles that there are, by crate: debts, which shrink and never grow.
-const DEBTS: [(&str, &str); 5] = [
-    ("crates/cli", "archive checkpoint keys"),
-    ("crates/execution", "keeper supervisor"),
+const DEBTS: [(&str, &str); 2] = [
     (
         "crates/orchestration",
-        "budget configuration decision engine event evolve explain job load pass placement preemption \
-         queueing reasons recovery refusal sweep",
+        "budget configuration decision engine event evolve explain job load pass placement \
+         reasons recovery refusal sweep",
     ),
-    ("crates/planning", "model workload"),
     (
         "crates/storage",
         "alike archive awaiting branches branching check commit course disk error lease manifest marks note \

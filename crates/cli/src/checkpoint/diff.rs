@@ -8,7 +8,7 @@ use gangline_base::Bytes;
 use gangline_storage::{CheckpointInfo, Compared, Snapshot, TensorInfo, Verdict, compare};
 use serde::Serialize;
 
-use crate::archive::KeyFile;
+use crate::checkpoint::archive::KeyFile;
 use crate::checkpoint::failed;
 use crate::checkpoint::groups::{grouped, pattern};
 use crate::checkpoint::magnitudes::{self, Magnitudes};

@@ -8,9 +8,9 @@ use gangline_storage::{Error, ExportOptions, Precision, RESERVED_PREFIX, SHARD_B
 
 use crate::amount;
 use crate::checkpoint::groups::grouped;
-use crate::checkpoint::{failed, place};
+use crate::checkpoint::{archive, failed, place};
 use crate::failure::Failure;
-use crate::{Global, archive, output};
+use crate::{Global, output};
 
 /// Prefixes of optimizers' tensors in most training states.
 const OPTIMIZERS: [&str; 3] = ["optimizer", "optimizers", "optim"];

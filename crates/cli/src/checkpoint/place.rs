@@ -5,7 +5,7 @@ use std::path::Path;
 use gangline_base::Step;
 use gangline_storage::{CheckpointInfo, Snapshot, Store};
 
-use crate::archive::{self, KeyFile};
+use crate::checkpoint::archive::{self, KeyFile};
 use crate::checkpoint::{failed, open};
 use crate::failure::Failure;
 

@@ -9,7 +9,7 @@ use gangline_base::{Step, with_causes};
 use gangline_storage::archive::Pruned;
 use gangline_storage::{Branch, Error, PrunePolicy, Rule};
 
-use crate::archive::{KeyFile, Reach, is_archive, reach, refused, tell_requests, tell_unfenced};
+use crate::checkpoint::archive::{KeyFile, Reach, is_archive, reach, refused, tell_requests, tell_unfenced};
 use crate::checkpoint::{failed, open};
 use crate::failure::Failure;
 use crate::{Global, output};

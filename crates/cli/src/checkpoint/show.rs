@@ -5,7 +5,7 @@ use gangline_api::Time;
 use gangline_base::Bytes;
 use gangline_storage::{CheckpointInfo, DataType, TensorInfo};
 
-use crate::archive::KeyFile;
+use crate::checkpoint::archive::KeyFile;
 use crate::checkpoint::groups::{LONG, grouped, pattern};
 use crate::checkpoint::place::Place;
 use crate::failure::Failure;

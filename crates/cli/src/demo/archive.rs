@@ -6,20 +6,21 @@ use gangline_api::Job;
 use gangline_base::{Bytes, Step};
 use gangline_storage::archive::{Archive, Options};
 
+use crate::checkpoint::archive::refused;
 use crate::checkpoint::{failed, open};
 use crate::failure::Failure;
-use crate::{archive, output};
+use crate::output;
 
 /// Pushes the checkpoints of a job into an archive in this folder, and prints the result.
 pub(super) fn push(job: &Job, folder: &Path) -> Result<(), Failure> {
     let Some(path) = &job.checkpoint_path else { return Ok(()) };
     let store = open(Path::new(path))?;
     let address = folder.join("archive").join(&job.id).display().to_string();
-    let archive = Archive::open(&address, &Options::default()).map_err(|error| archive::refused(&error))?;
+    let archive = Archive::open(&address, &Options::default()).map_err(|error| refused(&error))?;
     let steps: Vec<Step> = store.list().map_err(failed)?.into_iter().map(|listed| listed.step).collect();
     let (mut bytes, mut put) = (Bytes(0), Bytes(0));
     for step in &steps {
-        let pushed = archive.push(&store, *step).map_err(|error| archive::refused(&error))?;
+        let pushed = archive.push(&store, *step).map_err(|error| refused(&error))?;
         (bytes, put) = (bytes + pushed.bytes, put + pushed.put);
     }
     if bytes == Bytes(0) {

@@ -26,8 +26,8 @@ use gangline_base::Timestamp;
 
 use crate::clock::Clock;
 use crate::files::write_durably;
+use crate::process::Identity;
 use crate::protocol::UnixNanos;
-use crate::supervisor::Identity;
 use crate::trouble::is_platforms;
 
 pub(crate) use command::THIS_PROGRAM;

@@ -18,8 +18,8 @@ use super::LaunchError;
 use crate::cgroup::AttemptGroup;
 use crate::files::read_bounded;
 use crate::keeper::KEEPER_EXTENSION;
-use crate::process::{as_pid, described, numbers, own_pid, stat};
-use crate::supervisor::{ATTEMPT_FOLDER_VARIABLE, Identity};
+use crate::process::{Identity, as_pid, described, numbers, own_pid, stat};
+use crate::supervisor::ATTEMPT_FOLDER_VARIABLE;
 
 /// Maximum number of sweeps in one call. Kept low, since the control plane waits for the call and repeats it.
 const SWEEPS_MAX: u32 = 20;

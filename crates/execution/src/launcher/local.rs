@@ -16,9 +16,9 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::fence::{Killed, kill_attempt};
 use super::spec::{LOG_FILE, SPEC_FILE, has_started_any, last_words, write_spec};
 use super::{LaunchError, Launcher, Presence};
-use crate::process::as_pid;
+use crate::process::{Identity, as_pid};
 use crate::protocol::SupervisorSpec;
-use crate::supervisor::{Identity, UNABLE_CODE};
+use crate::supervisor::{UNABLE_CODE, recorded_in};
 
 /// Exit code of a Rust program that panics.
 const PANIC_CODE: i32 = 101;
@@ -135,7 +135,7 @@ impl Launcher for LocalLauncher {
 }
 
 fn signed(folder: &Path) -> Result<Option<Identity>, LaunchError> {
-    Identity::of_supervisor(folder).map_err(|source| LaunchError::Folder {
+    recorded_in(folder).map_err(|source| LaunchError::Folder {
         doing: "read who supervises",
         path: folder.to_owned(),
         source,

@@ -44,11 +44,13 @@ use rustix::process::{getpid, set_child_subreaper, setsid};
 
 use crate::cgroup::AttemptGroup;
 use crate::files::read_bounded;
+pub use crate::process::Identity;
 use crate::protocol::{PROTOCOL_VERSION, Report, SupervisorSpec, is_understood};
 use crate::trouble::is_platforms;
 
 use identity::Claim;
-pub use identity::{IDENTITY_FILE, Identity};
+pub use identity::IDENTITY_FILE;
+pub(crate) use identity::recorded_in;
 
 /// Maximum number of ranks on a node: far above any machine, far below what would exhaust one.
 const RANKS_PER_NODE_MAX: u32 = 1_024;

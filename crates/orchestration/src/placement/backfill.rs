@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_base::{GangShape, JobId, JobSpec, NodeId, Timestamp};
 
-use crate::engine::Engine;
 use crate::job::Attempt;
-use crate::placement::cluster::Bound;
+use crate::placement::cluster::{Bound, Cluster};
+use crate::placement::outlook::Outlook;
 use crate::queueing::Span;
 use crate::{Node, Share};
 
@@ -82,12 +82,28 @@ struct Gathering<'a> {
     domains: BTreeMap<Bound<'a>, Vec<NodeId>>,
 }
 
-impl Engine {
-    /// Makes the earliest possible reservation for a waiting job, on nodes without other claims and not
-    /// promised to `others`.
-    pub(crate) fn reserve(&self, now: Timestamp, job: JobId, gang: &GangShape, others: &[Reservation]) -> Reservation {
-        let mut promised: Vec<NodeId> = self.claimed_nodes_beside(job).into_iter().collect();
-        promised.extend(self.jobs.get(&job).map(|job| self.barred_nodes(now, &job.applicant())).unwrap_or_default());
+/// Makes reservations from what nodes have free now and when they will have more.
+pub(crate) struct Backfill<'c> {
+    cluster: &'c Cluster,
+    outlook: &'c Outlook,
+}
+
+impl<'c> Backfill<'c> {
+    /// Looks at these nodes.
+    pub(crate) fn new(cluster: &'c Cluster, outlook: &'c Outlook) -> Self {
+        Backfill { cluster, outlook }
+    }
+
+    /// Makes the earliest possible reservation of a gang for a waiting job, on nodes that are neither closed
+    /// to it nor promised to `others`.
+    pub(crate) fn reserve(
+        &self,
+        now: Timestamp,
+        (job, gang): (JobId, &GangShape),
+        closed: Vec<NodeId>,
+        others: &[Reservation],
+    ) -> Reservation {
+        let mut promised = closed;
         promised.extend(others.iter().flat_map(|other| &other.spare).map(|(node, _)| *node));
         promised.sort_unstable();
         let mut gathering = Gathering { gang, promised: &promised, domains: BTreeMap::new() };

@@ -1,12 +1,11 @@
 //! A node's condition (lost, draining, suspect) and its effect on the indices.
 
-use gangline_base::{FaultCategory, NodeId, Timestamp};
+use gangline_base::{FaultCategory, JobId, NodeId, Timestamp};
 
-use crate::engine::Engine;
+use crate::job::Attempt;
 use crate::placement::cluster::{Cluster, index_of};
 use crate::placement::external_usage::ExternalUsage;
 use crate::placement::health::{Health, HealthPolicy, NODES_PER_SUSPECT, first_fault};
-use crate::{Decision, Fate, Job, RequeueReason};
 
 /// The status of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,7 +92,7 @@ impl Cluster {
     }
 
     /// Returns a node's fault history, for changes that don't depend on time.
-    pub(crate) fn health_mut(&mut self, id: NodeId) -> Option<&mut Health> {
+    fn health_mut(&mut self, id: NodeId) -> Option<&mut Health> {
         self.node_mut(id).map(|node| &mut node.condition.health)
     }
 
@@ -126,33 +125,22 @@ impl Cluster {
         let ids: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
         ids.into_iter().for_each(|id| self.change_condition(now, id, |_| {}));
     }
-}
 
-impl Engine {
-    /// Updates the health of the nodes a job ran on, from a decision about the job: its first fault may be
-    /// attributed to a node, and a success clears the last failure.
-    pub(crate) fn note_health(&mut self, now: Timestamp, decision: &Decision) {
-        if self.cluster.health_policy().is_none() {
+    /// Notes that a job's attempt failed: its first fault may be attributed to a node.
+    pub(crate) fn note_failure(&mut self, now: Timestamp, job: JobId, attempt: &Attempt) {
+        let Some((node, fault)) = first_fault(attempt).filter(|_| self.health.is_some()) else { return };
+        if self.health_mut(node).is_some_and(|health| health.blames(job, fault)) {
+            self.count_fault(now, node, fault.category);
+        }
+    }
+
+    /// Notes that an attempt succeeded, which clears the last failure of its nodes.
+    pub(crate) fn note_success(&mut self, attempt: &Attempt) {
+        if self.health.is_none() {
             return;
         }
-        let Some(attempt) = self.jobs.get(&decision.job()).and_then(Job::attempt) else { return };
-        match decision {
-            Decision::Requeue { job, reason: RequeueReason::Fault { .. }, .. }
-            | Decision::End {
-                job,
-                fate: Fate::FaultsExhausted { .. } | Fate::NoProgress { .. } | Fate::NotRetried { .. },
-            } => {
-                let Some((node, fault)) = first_fault(attempt) else { return };
-                if self.cluster.health_mut(node).is_some_and(|health| health.blames(*job, fault)) {
-                    self.cluster.count_fault(now, node, fault.category);
-                }
-            }
-            Decision::End { fate: Fate::Succeeded, .. } => {
-                for share in &attempt.shares {
-                    self.cluster.health_mut(share.node).into_iter().for_each(|health| health.last_failed = None);
-                }
-            }
-            _ => {}
+        for share in &attempt.shares {
+            self.health_mut(share.node).into_iter().for_each(|health| health.last_failed = None);
         }
     }
 }

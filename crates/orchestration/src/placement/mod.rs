@@ -7,7 +7,8 @@
 //! `outlook` of when nodes become free, `reservations` are made by an administrator, and `spare_nodes` says
 //! which nodes can be spares.
 //!
-//! Of the other rooms it imports only from `queueing`.
+//! It never sees the engine: others call what is exported here with the nodes, times and jobs that matter. Of
+//! the other rooms it imports only from `queueing`.
 
 mod affinity;
 mod backfill;
@@ -38,7 +39,7 @@ pub use health::{Health, HealthPolicy};
 pub use reservations::{AdvanceReservation, InvalidReservation, LEAD, RESERVATIONS_MAX};
 pub use topology::{Location, Misplaced, check_locations};
 
-pub(crate) use backfill::{Reservation, latest_end, latest_end_of};
+pub(crate) use backfill::{Backfill, Reservation, latest_end, latest_end_of};
 pub(crate) use cluster::Bound;
 pub(crate) use flavour::ByFlavour;
 pub(crate) use gang::Room;

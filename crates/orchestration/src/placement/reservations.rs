@@ -10,12 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gangline_base::{JobSpec, NodeId, NodeName, QueueName, Timestamp};
+use gangline_base::{JobSpec, NodeName, QueueName, Timestamp};
 
 use crate::configuration::{Configuration, QUEUE_DEPTH_MAX};
-use crate::engine::Engine;
 use crate::placement::backfill::latest_end;
-use crate::placement::spare_nodes::Applicant;
 
 /// The most reservations in one configuration.
 pub const RESERVATIONS_MAX: usize = 1_000;
@@ -143,29 +141,18 @@ impl Configuration {
         let up = std::iter::successors(Some(queue.clone()), parent);
         up.take(QUEUE_DEPTH_MAX + 1).any(|queue| named.contains(&queue))
     }
-}
 
-impl Engine {
     /// Returns the reservations that keep a job from some nodes now.
     pub(crate) fn barring(&self, now: Timestamp, spec: &JobSpec) -> Vec<&AdvanceReservation> {
-        let (configuration, end) = (self.queues.configuration(), latest_end(spec, now));
+        let end = latest_end(spec, now);
         let bars = |reservation: &&AdvanceReservation| {
-            reservation.bars(now, end) && !configuration.is_within(&spec.queue, &reservation.queues)
+            reservation.bars(now, end) && !self.is_within(&spec.queue, &reservation.queues)
         };
-        configuration.reservations.iter().filter(bars).collect()
-    }
-
-    /// Returns the nodes that a job may not use now because of reservations or because they are spares.
-    pub(crate) fn barred_nodes(&self, now: Timestamp, applicant: &Applicant<'_>) -> BTreeSet<NodeId> {
-        let nodes = self.barring(now, applicant.spec).into_iter().flat_map(|reservation| &reservation.nodes);
-        let reserved = nodes.filter_map(|name| self.cluster.id_of(name));
-        reserved.chain(self.spares_kept_from(now, applicant)).collect()
+        self.reservations.iter().filter(bars).collect()
     }
 
     /// Returns the reservation with an open window that contains a node.
-    #[must_use]
-    pub fn reservation_on(&self, now: Timestamp, node: &NodeName) -> Option<&AdvanceReservation> {
-        let all = &self.queues.configuration().reservations;
-        all.iter().find(|reservation| reservation.is_open(now) && reservation.nodes.contains(node))
+    pub(crate) fn reservation_on(&self, now: Timestamp, node: &NodeName) -> Option<&AdvanceReservation> {
+        self.reservations.iter().find(|reservation| reservation.is_open(now) && reservation.nodes.contains(node))
     }
 }

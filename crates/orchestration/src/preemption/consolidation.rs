@@ -10,7 +10,7 @@
 //!
 //! Invariants: jobs move only if each has a node to go to, and no two go to the same node (their claims are
 //! counted one by one). A moving job keeps its place in the queue and has a claim to its destination
-//! (`claim.rs`). Only the emptiest nodes are searched, so the cost does not grow with the cluster.
+//! (`claims.rs`). Only the emptiest nodes are searched, so the cost does not grow with the cluster.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,14 +18,13 @@ use std::time::Duration;
 
 use gangline_base::{GangShape, GpuSeconds, JobId, NodeId, Timestamp};
 
+use crate::claim::{Claim, ClaimReason, ClaimRight};
+use crate::cost::RestartCosts;
 use crate::engine::Engine;
 use crate::evolve::has_advanced;
-use crate::job::Job;
+use crate::job::{Job, devices_of, stop_cost};
 use crate::placement::{Bound, Reservation};
-use crate::preemption::claim::{Claim, ClaimReason, ClaimRight};
-use crate::preemption::cost::RestartCosts;
 use crate::preemption::peers::Gangs;
-use crate::preemption::victims::{devices_of, stop_cost};
 use crate::{Decision, Node, placement};
 
 /// The most nodes searched in each domain beyond those the gang takes.
@@ -135,7 +134,7 @@ impl Engine {
     /// has saved.
     fn movable(&self, now: Timestamp, job: &Job) -> Option<u32> {
         let attempt = job.attempt().filter(|attempt| attempt.stop.is_none() && attempt.shares.len() == 1)?;
-        let guaranteed_until = attempt.placed_at + self.queues.configuration().preemption.runtime_min;
+        let guaranteed_until = attempt.placed_at + self.configuration.preemption.runtime_min;
         // An elastic job shrinks instead.
         let may_move = guaranteed_until <= now && saves(now, job) && job.spec.elastic.is_none();
         may_move.then(|| devices_of(attempt))
@@ -218,7 +217,7 @@ impl Engine {
     fn cost_of_move(&self, now: Timestamp, mover: JobId) -> Option<GpuSeconds> {
         let mover = self.jobs.get(&mover)?;
         let attempt = mover.attempt()?;
-        let costs = RestartCosts { requeue: Duration::ZERO, ..self.queues.configuration().preemption.restart };
+        let costs = RestartCosts { requeue: Duration::ZERO, ..self.configuration.preemption.restart };
         Some(stop_cost(now, mover, attempt, &costs))
     }
 }

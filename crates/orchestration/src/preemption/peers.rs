@@ -8,7 +8,7 @@
 //! first jobs change, or other jobs run.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gangline_base::{GangShape, JobId, Timestamp};
@@ -17,7 +17,7 @@ use crate::Decision;
 use crate::engine::Engine;
 use crate::job::Job;
 use crate::preemption::victims::{Claimed, Rights};
-use crate::queueing::{QueueIndex, QueueKey, Queues, RankPath};
+use crate::queueing::{QueueIndex, QueueKey};
 
 /// The most waiting jobs per pass for which peers are asked to make room.
 const HEADS_SOUGHT_MAX: usize = 64;
@@ -90,17 +90,17 @@ impl Engine {
     /// Returns gangs that wait although enough devices are free in total, if consolidation is enabled.
     fn scattered(&self) -> Gangs {
         let root = self.cluster.topology().root();
-        if !self.queues.configuration().preemption.consolidate {
+        if !self.configuration.preemption.consolidate {
             return Gangs::new();
         }
-        let open = self.queues.requests.open();
+        let open = self.queues.requests().open();
         open.filter(|gang| root.free_devices(gang.as_ref()) >= gang.devices()).cloned().collect()
     }
 
     /// Returns a claim for a leading job without room: to nodes from which other jobs move, or to devices
     /// that peers have held for long.
     fn find_claim_on_equals(&self, now: Timestamp, job: &Job, hopeless: &mut Gangs) -> Claimed {
-        let rules = self.queues.configuration().preemption;
+        let rules = self.configuration.preemption;
         if self.has_room(now, job) {
             return Ok(Vec::new());
         }
@@ -131,24 +131,5 @@ impl Engine {
         let left_out = self.queues.active().filter(|leaf| !self.queues.is_sharing(*leaf));
         let mut heads = left_out.flat_map(|leaf| self.heads_of(now, leaf).map(move |job| (leaf, job)));
         heads.find(|(leaf, job)| self.outrun(now, *leaf, job).next().is_some()).map(|(_, job)| job.id)
-    }
-}
-
-impl Queues {
-    /// Returns queues in which a job may have run long enough, and those that request one of these gangs,
-    /// best standing first.
-    fn sharing(&self, gangs: &Gangs) -> BinaryHeap<Reverse<(RankPath, QueueIndex)>> {
-        let mut lines: BTreeSet<QueueIndex> = self.sharing.clone();
-        lines.extend(gangs.iter().flat_map(|gang| self.requests.open_lines(gang)));
-        let lines = lines.into_iter().filter(|line| self.is_looked_at(*line));
-        lines.map(|line| Reverse((self.kept_standing(line), line))).collect()
-    }
-
-    fn is_sharing(&self, leaf: QueueIndex) -> bool {
-        self.sharing.contains(&leaf) || !self.is_looked_at(leaf) || !self.configuration().preemption.share_time
-    }
-
-    fn share_no_more(&mut self, leaf: QueueIndex) {
-        self.sharing.remove(&leaf);
     }
 }

@@ -26,13 +26,13 @@
 
 use std::time::Duration;
 
-use gangline_base::{GangShape, JobId, JobSpec, Priority, Timestamp};
+use gangline_base::{GangShape, JobId, JobSpec, Timestamp};
 
 use crate::RequeueReason;
 use crate::engine::Engine;
 use crate::evolve::has_advanced;
 use crate::job::Job;
-use crate::queueing::{QueueIndex, Queues, aged, least_left};
+use crate::queueing::{QueueIndex, aged, least_left};
 
 /// A running job makes room for a waiting one once it has had its devices for this many times the waiting
 /// job's expected time.
@@ -52,14 +52,14 @@ impl Engine {
 
     /// Returns how long a job must have held its devices to be stopped for this job.
     pub(crate) fn outrun_by(&self, job: &Job) -> Duration {
-        let restart = self.queues.configuration().preemption.restart;
+        let restart = self.configuration.preemption.restart;
         let standstill = restart.save + restart.requeue + restart.restore;
         self.expected_yet(job).saturating_add(standstill).saturating_mul(OUTRUN_FACTOR)
     }
 
     /// Returns when a job of the same queue and priority has run long enough to be stopped for a waiting job.
     pub(crate) fn shares_from(&self, leaf: QueueIndex, job: &Job) -> Option<Timestamp> {
-        if !self.queues.configuration().preemption.share_time {
+        if !self.configuration.preemption.share_time {
             return None;
         }
         let (since, _) = self.queues.running_of(leaf, job.spec.priority).next()?;
@@ -107,12 +107,12 @@ impl Engine {
 
     /// Returns the turn of a requeued job: by its remaining time, if it made room for a peer.
     pub(crate) fn turn_again(&self, job: &Job, reason: RequeueReason) -> Timestamp {
-        let shares_time = self.queues.configuration().preemption.share_time;
+        let shares_time = self.configuration.preemption.share_time;
         // A job that moves elsewhere has a claim there and keeps its turn.
         if !shares_time || job.claim.is_some() || !matches!(reason, RequeueReason::Preempted { .. }) {
             return job.turn;
         }
-        self.turn_of(job.submitted_at, &job.spec, self.expected_yet(job))
+        self.configuration.order.turn(job.submitted_at, &job.spec, self.expected_yet(job))
     }
 }
 
@@ -133,40 +133,6 @@ fn is_at_most(devices: u32, gang: &GangShape) -> bool {
 /// which could only add more.
 fn is_behind(job: &Job, ran: Duration, least: Duration) -> bool {
     left(&job.spec, Duration::ZERO, ran) >= least
-}
-
-impl Queues {
-    /// Returns the jobs that run in a leaf.
-    pub(crate) fn running(&self, leaf: QueueIndex) -> impl Iterator<Item = JobId> + '_ {
-        self.queues[leaf.0].running.values().flatten().map(|(_, job)| *job)
-    }
-
-    /// Returns the jobs of lower priority that run in a leaf.
-    pub(crate) fn running_below(&self, leaf: QueueIndex, priority: Priority) -> impl Iterator<Item = JobId> + '_ {
-        self.queues[leaf.0].running.range(..priority).flat_map(|(_, alike)| alike).map(|(_, job)| *job)
-    }
-
-    /// Returns the jobs of one priority that run in a leaf, the longest first, with the start that each would
-    /// have had without pauses.
-    pub(crate) fn running_of(
-        &self,
-        leaf: QueueIndex,
-        priority: Priority,
-    ) -> impl Iterator<Item = (Timestamp, JobId)> + use<'_> {
-        self.queues[leaf.0].running.get(&priority).into_iter().flatten().copied()
-    }
-
-    /// Returns the leaves in and below a queue in which jobs run.
-    pub(crate) fn leaves_running(&self, queue: QueueIndex) -> Vec<QueueIndex> {
-        let (mut open, mut leaves) = (vec![queue], Vec::new());
-        while let Some(queue) = open.pop() {
-            if !self.queues[queue.0].running.is_empty() {
-                leaves.push(queue);
-            }
-            open.extend(self.children(queue));
-        }
-        leaves
-    }
 }
 
 #[cfg(test)]

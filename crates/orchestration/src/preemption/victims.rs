@@ -24,11 +24,11 @@ use std::time::Duration;
 
 use gangline_base::{AcceleratorKind, GpuSeconds, JobId, NodeId, Priority, Timestamp};
 
+use crate::claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
+use crate::cost::RestartCosts;
 use crate::engine::Engine;
-use crate::job::{Attempt, Job, JobState, width_of};
+use crate::job::{Attempt, Job, JobState, devices_of, stop_cost, width_of};
 use crate::placement::{Bound, is_ordinary};
-use crate::preemption::claim::{Claim, ClaimReason, ClaimRight, VictimAlternative};
-use crate::preemption::cost::{RestartCosts, since_durable, victim_cost};
 use crate::preemption::victim_search::{
     NoVictims, NodeResources, Problem, QueueBound, Resources, VictimSet, Victims, Wanted, find_victims,
 };
@@ -86,7 +86,7 @@ struct Candidate<'a> {
 impl Engine {
     /// Makes claims for waiting jobs that have a better right to devices.
     pub(crate) fn claim_for_waiting(&mut self, now: Timestamp, decisions: &mut Vec<Decision>) {
-        let rules = self.queues.configuration().preemption;
+        let rules = self.configuration.preemption;
         if rules.reclaim || rules.by_priority || self.spares.has_recovering() {
             for id in self.take_claimants_due(now) {
                 let found = self.jobs.get(&id).map_or(Ok(Vec::new()), |job| self.find_claim(now, job));
@@ -161,7 +161,7 @@ impl Engine {
     }
 
     fn rights<'a>(&self, leaf: QueueIndex, job: &'a Job) -> Option<Rights<'a>> {
-        let rules = self.queues.configuration().preemption;
+        let rules = self.configuration.preemption;
         let kind = &job.spec.gang.accelerator;
         let mut reclaiming = BTreeMap::new();
         for queue in self.queues.path_up(leaf).filter(|queue| rules.reclaim && self.queues.name(*queue).is_some()) {
@@ -250,7 +250,7 @@ impl Engine {
             return None;
         }
         let spares: BTreeSet<NodeId> = self.spares_of(now, &job.spec.gang.flavour()).into_iter().collect();
-        let rules = self.queues.configuration().preemption;
+        let rules = self.configuration.preemption;
         let rights = Rights { is_recovery: true, ..Rights::none(leaf, job, rules) };
         let running = self.jobs.values().filter(|other| !is_ordinary(&other.spec) && !spares.is_empty());
         let running = running.filter_map(|job| Some((job, job.attempt().filter(|attempt| attempt.stop.is_none())?)));
@@ -453,15 +453,6 @@ fn shrinks(job: &Job, attempt: &Attempt) -> Vec<Shrink> {
     let several = (2..=usize::try_from(spare).unwrap_or(usize::MAX))
         .map(|gone| Shrink { from, stays: nodes[..nodes.len() - gone].to_vec() });
     one.chain(several.take(SHRINKS_BY_MORE_MAX)).collect()
-}
-
-/// Returns the cost of stopping a job.
-pub(crate) fn stop_cost(now: Timestamp, job: &Job, attempt: &Attempt, costs: &RestartCosts) -> GpuSeconds {
-    victim_cost(devices_of(attempt), since_durable(now, attempt.placed_at, job.checkpoint_at), costs)
-}
-
-pub(crate) fn devices_of(attempt: &Attempt) -> u32 {
-    u32::try_from(attempt.devices()).unwrap_or(u32::MAX)
 }
 
 fn resources_of(share: &Share) -> NodeResources {

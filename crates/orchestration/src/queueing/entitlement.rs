@@ -39,7 +39,7 @@ impl Queues {
     }
 
     /// Returns the quotas and weights of a queue's children in demand, and of `own`.
-    pub(crate) fn demand_below(&self, parent: QueueIndex, kind: &AcceleratorKind, own: QueueIndex) -> Demand {
+    pub(super) fn demand_below(&self, parent: QueueIndex, kind: &AcceleratorKind, own: QueueIndex) -> Demand {
         if self.kinds.contains(kind) {
             let booked = self.queues[parent.0].demand.get(kind).copied().unwrap_or_default();
             let is_booked = own == parent || self.queues[own.0].wants.contains(kind);
@@ -56,7 +56,7 @@ impl Queues {
     }
 
     /// Updates the demand booked in a queue's parent.
-    pub(crate) fn book_demand(&mut self, queue: QueueIndex) {
+    pub(super) fn book_demand(&mut self, queue: QueueIndex) {
         let Some(parent) = self.parent(queue) else { return };
         for kind in self.kinds.clone().iter() {
             let (is, was) = (self.is_in_demand(queue, kind), self.queues[queue.0].wants.contains(kind));
@@ -89,7 +89,7 @@ impl Queues {
     }
 
     /// Returns the part of `above` to which a queue in demand is entitled.
-    pub(crate) fn part_of(&self, own: QueueIndex, kind: &AcceleratorKind, above: u32, demand: Demand) -> u32 {
+    pub(super) fn part_of(&self, own: QueueIndex, kind: &AcceleratorKind, above: u32, demand: Demand) -> u32 {
         let Demand { quotas, weights } = demand;
         let (above, quota, weight) = (u64::from(above), u64::from(self.quota(own, kind)), u64::from(self.weight(own)));
         let part = if quotas > above { above * quota / quotas } else { quota + (above - quotas) * weight / weights };
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn queues(specs: Vec<QueueSpec>, held: &[(&str, u64)]) -> Queues {
-        let mut queues = Queues::new(Configuration { queues: specs, ..Configuration::default() });
+        let mut queues = Queues::new(Configuration { queues: specs, ..Configuration::default() }.queueing());
         for (name, held) in held {
             let name = QueueName::new(name).expect("a name");
             queues.take(Timestamp::EPOCH, &name, &[(Resource::Accelerator(kind()), *held)]);
@@ -185,7 +185,8 @@ mod tests {
         check(&queues(specs(), &[("b", 16)]), "b", 16, 16);
         check(&queues(specs(), &[("b", 16)]), "a", 16, 8);
         let mut wanted = queues(specs(), &[("b", 16)]);
-        wanted.insert(&fixture::waiting(JobSpec { queue: fixture::queue("a"), ..fixture::job(fixture::gang(1, 1)) }));
+        let job = fixture::waiting(JobSpec { queue: fixture::queue("a"), ..fixture::job(fixture::gang(1, 1)) });
+        wanted.insert(&job.spec, job.key());
         check(&wanted, "b", 16, 8);
     }
 

@@ -22,7 +22,7 @@ use gangline_base::{JobSpec, QueueName, Submitter, Timestamp};
 const SAMPLES_MAX: usize = 16;
 /// The number of kinds of jobs remembered; the kind whose last job ended longest ago is forgotten
 /// first.
-pub(crate) const HISTORIES_MAX: usize = 20_000;
+const HISTORIES_MAX: usize = 20_000;
 /// The least number of run times that give an estimate.
 const SAMPLES_MIN: usize = 3;
 /// Run times are similar if the ratio of their quartiles is at most this.

@@ -2,11 +2,13 @@
 //!
 //! [`Queues`] is the tree of queues with what each holds, has used and requests. `rank` orders sibling queues
 //! by quota and fair share (`usage`), `pending` orders the jobs that wait in one queue and groups them by
-//! request, and `order` gives each job its turn from the run times that `estimate` has learned. `entitlement`
-//! says what a queue may take back from others, and `preemptors` indexes the queues whose leading jobs may
-//! preempt.
+//! request, and `order` gives each job its turn from the run times that `estimate` has learned. `running` has
+//! the jobs that hold devices, `entitlement` says what a queue may take back from others, and `preemptors`
+//! indexes the queues whose leading jobs may preempt. `rules` is what an administrator configures.
 //!
-//! Imports nothing from the other rooms.
+//! The state is private to the room: others change it only by what [`Queues`] and [`Estimates`] offer here,
+//! which take values (a specification, a [`QueueKey`], a [`Run`]) and never the engine or its jobs. Imports
+//! nothing else of the crate.
 
 mod entitlement;
 mod estimate;
@@ -15,11 +17,14 @@ mod pending;
 mod preemptors;
 mod queue;
 mod rank;
+mod rules;
+mod running;
 mod usage;
 
 pub use estimate::{History, Kin, Sample};
 pub use order::QueueOrder;
 pub use queue::QueueStanding;
+pub use rules::QueueSpec;
 pub use usage::{Resource, Usage, Usages};
 
 pub(crate) use entitlement::Entitlement;
@@ -28,4 +33,6 @@ pub(crate) use order::{aged, least_left};
 pub(crate) use pending::{QueueKey, Span};
 pub(crate) use queue::{OverLimit, QueueIndex, Queues};
 pub(crate) use rank::RankPath;
+pub(crate) use rules::QueueingRules;
+pub(crate) use running::Run;
 pub(crate) use usage::{MIB_BITS, held_by};

@@ -22,8 +22,6 @@ use std::time::Duration;
 
 use gangline_base::{JobSpec, Timestamp};
 
-use crate::engine::Engine;
-
 /// The order of jobs with the same priority in a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueOrder {
@@ -44,6 +42,14 @@ impl QueueOrder {
             QueueOrder::ShortestExpected => "shortest-expected",
         }
     }
+
+    /// Returns the turn of a job with this submission time and expected run time.
+    pub(crate) fn turn(self, came: Timestamp, spec: &JobSpec, expected: Duration) -> Timestamp {
+        match self {
+            QueueOrder::Fifo => came,
+            QueueOrder::ShortestExpected => aged(came, spec, expected),
+        }
+    }
 }
 
 /// How long, in multiples of its expected run time, a job may be passed by shorter jobs that came later.
@@ -51,16 +57,6 @@ const PATIENCE: u32 = 19;
 /// The longest time that a job may be passed by later ones: half a year, which only jobs of nine and a half
 /// days or more reach.
 const AGE_MAX: Duration = Duration::from_hours(24 * 180);
-
-impl Engine {
-    /// Returns the turn of a job with this submission time and expected run time.
-    pub(crate) fn turn_of(&self, came: Timestamp, spec: &JobSpec, expected: Duration) -> Timestamp {
-        match self.queues.configuration().order {
-            QueueOrder::Fifo => came,
-            QueueOrder::ShortestExpected => aged(came, spec, expected),
-        }
-    }
-}
 
 /// Returns the turn under the shortest-expected order of a job that has `left` to run.
 pub(crate) fn aged(came: Timestamp, spec: &JobSpec, left: Duration) -> Timestamp {

@@ -48,12 +48,12 @@ pub(crate) struct Line {
 
 impl Line {
     /// Reports whether a job in this queue asks for `gang`.
-    pub(crate) fn asks_for(&self, gang: &GangShape) -> bool {
+    pub(super) fn asks_for(&self, gang: &GangShape) -> bool {
         self.requests.contains_key(gang)
     }
 
     /// Inserts a job; reports whether it was absent.
-    pub(crate) fn insert(&mut self, spec: &JobSpec, key: QueueKey) -> bool {
+    pub(super) fn insert(&mut self, spec: &JobSpec, key: QueueKey) -> bool {
         if !self.requests.contains_key(&spec.gang) {
             self.requests.insert(Arc::new(spec.gang.clone()), BTreeMap::new());
         }
@@ -63,7 +63,7 @@ impl Line {
     }
 
     /// Removes a job; reports whether it was present.
-    pub(crate) fn remove(&mut self, spec: &JobSpec, key: &QueueKey) -> bool {
+    pub(super) fn remove(&mut self, spec: &JobSpec, key: &QueueKey) -> bool {
         let span = Span::of(spec);
         if let Some(spans) = self.requests.get_mut(&spec.gang) {
             if let Some(jobs) = spans.get_mut(&span) {
@@ -134,7 +134,7 @@ impl Requests {
         self.0.get(gang).and_then(|asked| asked.spans.keys().next().copied())
     }
 
-    pub(crate) fn count(&mut self, spec: &JobSpec) {
+    pub(super) fn count(&mut self, spec: &JobSpec) {
         if !self.0.contains_key(&spec.gang) {
             self.0.insert(Arc::new(spec.gang.clone()), Asked::default());
         }
@@ -142,7 +142,7 @@ impl Requests {
         *asked.spans.entry(Span::of(spec)).or_insert(0) += 1;
     }
 
-    pub(crate) fn discount(&mut self, spec: &JobSpec) {
+    pub(super) fn discount(&mut self, spec: &JobSpec) {
         let span = Span::of(spec);
         let Some(asked) = self.0.get_mut(&spec.gang) else { return };
         if let Some(count) = asked.spans.get_mut(&span) {
@@ -157,12 +157,12 @@ impl Requests {
     }
 
     /// Marks a queue as open for a gang; reports whether it was not.
-    pub(crate) fn open_line(&mut self, gang: &GangShape, line: QueueIndex) -> bool {
+    pub(super) fn open_line(&mut self, gang: &GangShape, line: QueueIndex) -> bool {
         self.0.get_mut(gang).is_some_and(|asked| asked.open.insert(line))
     }
 
     /// Marks a queue as closed for a gang; reports whether it was open.
-    pub(crate) fn close_line(&mut self, gang: &GangShape, line: QueueIndex) -> bool {
+    pub(super) fn close_line(&mut self, gang: &GangShape, line: QueueIndex) -> bool {
         self.0.get_mut(gang).is_some_and(|asked| asked.open.remove(&line))
     }
 }

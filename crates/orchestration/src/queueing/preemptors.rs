@@ -6,12 +6,11 @@
 //! tests' invariant check compares the index with a visit to every queue.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::time::Duration;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
-use gangline_base::{Priority, Timestamp};
+use gangline_base::GangShape;
 
-use crate::job::Job;
 use crate::queueing::queue::{QueueIndex, Queues};
 use crate::queueing::rank::RankPath;
 
@@ -35,13 +34,13 @@ impl Queues {
 
     pub(crate) fn seek(&mut self, leaf: QueueIndex) {
         self.seeking.insert(leaf);
-        if self.configuration().preemption.share_time {
+        if self.shares_time {
             self.sharing.insert(leaf);
         }
     }
 
     /// Adds all leaves in and below a queue.
-    pub(crate) fn seek_below(&mut self, queue: QueueIndex) {
+    pub(super) fn seek_below(&mut self, queue: QueueIndex) {
         let mut open = vec![queue];
         while let Some(queue) = open.pop() {
             if self.active.contains(&queue) {
@@ -52,44 +51,29 @@ impl Queues {
     }
 
     /// Adds a queue's siblings, whose entitlements change when it starts or stops wanting accelerators.
-    pub(crate) fn seek_beside(&mut self, queue: QueueIndex) {
+    pub(super) fn seek_beside(&mut self, queue: QueueIndex) {
         self.book_demand(queue);
         if let Some(parent) = self.parent(queue) {
             self.seek_below(parent);
         }
     }
 
-    /// Notes that a job now holds devices.
-    pub(crate) fn started(&mut self, placed_at: Timestamp, job: &Job) {
-        let leaf = self.leaf(&job.spec.queue);
-        let running = self.queues[leaf.0].running.entry(job.spec.priority).or_default();
-        running.insert((without_pauses(placed_at, job.ran), job.id));
-        self.seek(leaf);
+    /// Returns queues in which a job may have run long enough, and those that request one of these gangs,
+    /// best standing first.
+    pub(crate) fn sharing(&self, gangs: &BTreeSet<Arc<GangShape>>) -> BinaryHeap<Reverse<(RankPath, QueueIndex)>> {
+        let mut lines: BTreeSet<QueueIndex> = self.sharing.clone();
+        lines.extend(gangs.iter().flat_map(|gang| self.requests.open_lines(gang)));
+        let lines = lines.into_iter().filter(|line| self.is_looked_at(*line));
+        lines.map(|line| Reverse((self.kept_standing(line), line))).collect()
     }
 
-    /// Notes that a job no longer holds devices. The queues above it then hold less.
-    pub(crate) fn ended(&mut self, placed_at: Timestamp, job: &Job) {
-        let leaf = self.leaf(&job.spec.queue);
-        let running = &mut self.queues[leaf.0].running;
-        if let Some(alike) = running.get_mut(&job.spec.priority) {
-            alike.remove(&(without_pauses(placed_at, job.ran), job.id));
-            if alike.is_empty() {
-                running.remove(&job.spec.priority);
-            }
-        }
-        let named: Vec<QueueIndex> = self.path_up(leaf).filter(|queue| self.name(*queue).is_some()).collect();
-        named.into_iter().for_each(|queue| self.seek_below(queue));
-        self.seek(leaf);
+    /// Reports whether a queue would be returned by [`Queues::sharing`], or need not be.
+    pub(crate) fn is_sharing(&self, leaf: QueueIndex) -> bool {
+        self.sharing.contains(&leaf) || !self.is_looked_at(leaf) || !self.shares_time
     }
 
-    /// Reports whether a job of lower priority runs in a leaf.
-    pub(crate) fn runs_below(&self, leaf: QueueIndex, priority: Priority) -> bool {
-        self.queues[leaf.0].running.first_key_value().is_some_and(|(lowest, _)| *lowest < priority)
+    /// Removes a queue in which no job has run long enough for now.
+    pub(crate) fn share_no_more(&mut self, leaf: QueueIndex) {
+        self.sharing.remove(&leaf);
     }
-}
-
-/// Returns when a job would have been placed if it had run for its total run time without a pause.
-fn without_pauses(placed_at: Timestamp, ran: Duration) -> Timestamp {
-    let ran = u64::try_from(ran.as_nanos()).unwrap_or(u64::MAX);
-    Timestamp::from_unix_nanos(placed_at.unix_nanos().saturating_sub(ran))
 }

@@ -11,13 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_base::{AcceleratorKind, GangShape, JobId, Priority, QueueName, Timestamp};
+use gangline_base::{AcceleratorKind, GangShape, JobId, JobSpec, Priority, QueueName, Timestamp};
 
-use crate::configuration::{Configuration, QueueSpec};
-use crate::job::Job;
 use crate::queueing::entitlement::{Demand, Entitlement};
 use crate::queueing::pending::{Line, QueueKey, Requests};
 use crate::queueing::rank::{Rank, RankPath};
+use crate::queueing::rules::{QueueSpec, QueueingRules};
 use crate::queueing::usage::{Resource, Usages};
 
 /// The interval at which shares are updated. Half-lives are at least a second and usually days, in which case
@@ -26,56 +25,58 @@ const SHARE_PERIOD: Duration = Duration::from_mins(1);
 
 /// A queue's index in [`Queues`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct QueueIndex(pub(crate) usize);
+pub(crate) struct QueueIndex(pub(super) usize);
 
 /// All queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
-    configuration: Configuration,
+    half_life: Duration,
+    /// Whether `sharing` is kept.
+    pub(super) shares_time: bool,
     /// All queues. The first is the root, which has no name; without configured queues it is the single queue
     /// in which all jobs wait.
-    pub(crate) queues: Vec<Queue>,
+    pub(super) queues: Vec<Queue>,
     by_name: BTreeMap<QueueName, QueueIndex>,
     /// Kinds of accelerators for which some queue has a quota.
-    pub(crate) kinds: Arc<[AcceleratorKind]>,
+    pub(super) kinds: Arc<[AcceleratorKind]>,
     /// Leaves with waiting jobs.
-    pub(crate) active: BTreeSet<QueueIndex>,
+    pub(super) active: BTreeSet<QueueIndex>,
     /// Leaves that may have the right to preempt (`preemptors.rs`).
-    pub(crate) seeking: BTreeSet<QueueIndex>,
+    pub(super) seeking: BTreeSet<QueueIndex>,
     /// Leaves in which a job may have run long enough for time slicing (`peers.rs`).
-    pub(crate) sharing: BTreeSet<QueueIndex>,
+    pub(super) sharing: BTreeSet<QueueIndex>,
     /// Requests of waiting jobs, over all queues.
-    pub(crate) requests: Requests,
+    pub(super) requests: Requests,
     /// When shares were last updated, and the totals used.
-    pub(crate) as_of: Timestamp,
-    pub(crate) totals: BTreeMap<Resource, u64>,
+    pub(super) as_of: Timestamp,
+    pub(super) totals: BTreeMap<Resource, u64>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Queue {
+pub(super) struct Queue {
     spec: Option<QueueSpec>,
-    pub(crate) parent: Option<QueueIndex>,
+    pub(super) parent: Option<QueueIndex>,
     children: Vec<QueueIndex>,
     /// The number of jobs that wait in and below the queue.
     waiting: usize,
     usages: Usages,
     /// Jobs that hold devices in the queue, by priority.
-    pub(crate) running: BTreeMap<Priority, BTreeSet<(Timestamp, JobId)>>,
-    pub(crate) line: Line,
+    pub(super) running: BTreeMap<Priority, BTreeSet<(Timestamp, JobId)>>,
+    pub(super) line: Line,
     /// Kinds with quotas that the queue demands, as booked in its parent.
-    pub(crate) wants: BTreeSet<AcceleratorKind>,
+    pub(super) wants: BTreeSet<AcceleratorKind>,
     /// The summed guarantees of its children in demand, by kind (`entitlement.rs`).
-    pub(crate) demand: BTreeMap<AcceleratorKind, Demand>,
+    pub(super) demand: BTreeMap<AcceleratorKind, Demand>,
     /// Whether the current pass is done with the queue.
-    pub(crate) is_aside: bool,
+    pub(super) is_aside: bool,
     /// The number of its requested gangs that aren't known to exceed a limit.
-    pub(crate) open: usize,
+    pub(super) open: usize,
     /// Queues, and their requested gangs, that wait for this queue to hold less.
-    pub(crate) blocked: BTreeSet<(QueueIndex, Arc<GangShape>)>,
+    pub(super) blocked: BTreeSet<(QueueIndex, Arc<GangShape>)>,
     /// Its children that have a leaf to visit, in order.
-    pub(crate) ranked: BTreeSet<Rank>,
+    pub(super) ranked: BTreeSet<Rank>,
     /// Its rank in its parent's `ranked`, if it is there.
-    pub(crate) rank: Option<Rank>,
+    pub(super) rank: Option<Rank>,
 }
 
 /// A queue limit that a gang would exceed.
@@ -99,9 +100,12 @@ pub struct QueueStanding<'a> {
 }
 
 impl Queues {
-    pub(crate) fn new(configuration: Configuration) -> Self {
+    /// Creates empty queues.
+    pub(crate) fn new(rules: QueueingRules) -> Self {
+        let specs = rules.queues;
         let mut queues = Queues {
-            configuration,
+            half_life: rules.half_life,
+            shares_time: rules.shares_time,
             queues: vec![Queue::new(None, None)],
             by_name: BTreeMap::new(),
             kinds: [].into(),
@@ -112,19 +116,18 @@ impl Queues {
             as_of: Timestamp::EPOCH,
             totals: BTreeMap::new(),
         };
-        for spec in queues.configuration.queues.clone() {
-            queues.add(spec);
+        let with_quota: BTreeSet<&AcceleratorKind> = specs.iter().flat_map(|spec| spec.quota.keys()).collect();
+        queues.kinds = with_quota.into_iter().cloned().collect();
+        for spec in &specs {
+            queues.add(spec.clone());
         }
-        for spec in &queues.configuration.queues {
+        for spec in &specs {
             let own = queues.by_name[&spec.name];
             let parent = spec.parent.as_ref().and_then(|parent| queues.by_name.get(parent)).copied();
             let parent = parent.unwrap_or(ROOT);
             queues.queues[own.0].parent = Some(parent);
             queues.queues[parent.0].children.push(own);
         }
-        let with_quota: BTreeSet<&AcceleratorKind> =
-            queues.configuration.queues.iter().flat_map(|spec| spec.quota.keys()).collect();
-        queues.kinds = with_quota.into_iter().cloned().collect();
         queues
     }
 
@@ -135,10 +138,6 @@ impl Queues {
         index
     }
 
-    pub(crate) fn configuration(&self) -> &Configuration {
-        &self.configuration
-    }
-
     /// Returns the leaf with this name; the root if none are configured or the name no longer exists.
     pub(crate) fn leaf(&self, name: &QueueName) -> QueueIndex {
         self.by_name.get(name).copied().unwrap_or(ROOT)
@@ -146,8 +145,7 @@ impl Queues {
 
     /// Reports whether jobs may be submitted to a queue of this name.
     pub(crate) fn takes_jobs(&self, name: &QueueName) -> bool {
-        self.configuration.queues.is_empty()
-            || self.by_name.get(name).is_some_and(|index| self.queues[index.0].children.is_empty())
+        self.by_name.is_empty() || self.by_name.get(name).is_some_and(|index| self.queues[index.0].children.is_empty())
     }
 
     /// Returns the names of the queues that take jobs.
@@ -157,29 +155,29 @@ impl Queues {
     }
 
     /// Adds a waiting job.
-    pub(crate) fn insert(&mut self, job: &Job) {
-        let leaf = self.leaf(&job.spec.queue);
-        if self.queues[leaf.0].line.insert(&job.spec, job.key()) {
+    pub(crate) fn insert(&mut self, spec: &JobSpec, key: QueueKey) {
+        let leaf = self.leaf(&spec.queue);
+        if self.queues[leaf.0].line.insert(spec, key) {
             self.count_waiting(leaf, |waiting| waiting + 1);
-            self.requests.count(&job.spec);
+            self.requests.count(spec);
         }
         self.active.insert(leaf);
         self.seek(leaf);
-        self.open(leaf, &job.spec.gang);
+        self.open(leaf, &spec.gang);
     }
 
     /// Removes a waiting job.
-    pub(crate) fn remove(&mut self, job: &Job) {
-        let leaf = self.leaf(&job.spec.queue);
-        if !self.queues[leaf.0].line.remove(&job.spec, &job.key()) {
+    pub(crate) fn remove(&mut self, spec: &JobSpec, key: &QueueKey) {
+        let leaf = self.leaf(&spec.queue);
+        if !self.queues[leaf.0].line.remove(spec, key) {
             return;
         }
         self.count_waiting(leaf, |waiting| waiting - 1);
         self.seek(leaf);
-        if !self.queues[leaf.0].line.asks_for(&job.spec.gang) {
-            self.close(leaf, &job.spec.gang);
+        if !self.queues[leaf.0].line.asks_for(&spec.gang) {
+            self.close(leaf, &spec.gang);
         }
-        self.requests.discount(&job.spec);
+        self.requests.discount(spec);
         if self.queues[leaf.0].line.order().is_empty() {
             self.active.remove(&leaf);
         }
@@ -218,6 +216,11 @@ impl Queues {
         self.line(leaf).order()
     }
 
+    /// Returns the requests of waiting jobs, over all queues.
+    pub(crate) fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
     /// Returns the waiting jobs of a leaf with their requests.
     pub(crate) fn line(&self, leaf: QueueIndex) -> &Line {
         &self.queues[leaf.0].line
@@ -241,7 +244,7 @@ impl Queues {
     }
 
     fn change(&mut self, now: Timestamp, name: &QueueName, held: &[(Resource, u64)], change: fn(u64, u64) -> u64) {
-        let half_life = self.configuration.half_life;
+        let half_life = self.half_life;
         let mut at = Some(self.leaf(name));
         while let Some(index) = at {
             let queue = &mut self.queues[index.0];
@@ -297,7 +300,7 @@ impl Queues {
     }
 
     /// Returns a queue's children.
-    pub(crate) fn children(&self, queue: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
+    pub(super) fn children(&self, queue: QueueIndex) -> impl Iterator<Item = QueueIndex> + '_ {
         self.queues[queue.0].children.iter().copied()
     }
 
@@ -317,23 +320,23 @@ impl Queues {
     }
 
     /// Reports whether jobs in or below a queue hold or wait for accelerators of a kind.
-    pub(crate) fn is_in_demand(&self, queue: QueueIndex, kind: &AcceleratorKind) -> bool {
+    pub(super) fn is_in_demand(&self, queue: QueueIndex, kind: &AcceleratorKind) -> bool {
         let queue = &self.queues[queue.0];
         queue.waiting > 0 || queue.held(kind) > 0
     }
 
     /// Returns a queue's quota for a kind.
-    pub(crate) fn quota(&self, queue: QueueIndex, kind: &AcceleratorKind) -> u32 {
+    pub(super) fn quota(&self, queue: QueueIndex, kind: &AcceleratorKind) -> u32 {
         self.queues[queue.0].spec.as_ref().map_or(0, |spec| spec.quota_of(kind))
     }
 
     /// Returns the most accelerators of a kind that a queue may use, if limited.
-    pub(crate) fn limit(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Option<u32> {
+    pub(super) fn limit(&self, queue: QueueIndex, kind: &AcceleratorKind) -> Option<u32> {
         self.queues[queue.0].spec.as_ref().and_then(|spec| spec.limit(kind))
     }
 
     /// Returns a queue's weight relative to its siblings.
-    pub(crate) fn weight(&self, queue: QueueIndex) -> u32 {
+    pub(super) fn weight(&self, queue: QueueIndex) -> u32 {
         self.queues[queue.0].spec.as_ref().map_or(1, |spec| spec.weight.get())
     }
 
@@ -346,11 +349,11 @@ impl Queues {
     }
 
     /// Returns a queue's rank among its siblings.
-    pub(crate) fn rank_of(&self, index: QueueIndex, at: Timestamp, totals: &BTreeMap<Resource, u64>) -> Rank {
+    pub(super) fn rank_of(&self, index: QueueIndex, at: Timestamp, totals: &BTreeMap<Resource, u64>) -> Rank {
         let queue = &self.queues[index.0];
         let Some(spec) = &queue.spec else { return Rank { is_over_quota: true, share: 0.0, index } };
         let is_over_quota = spec.quota.iter().all(|(kind, quota)| queue.held(kind) >= *quota);
-        let share = queue.usages.dominant_share(at, self.configuration.half_life, totals);
+        let share = queue.usages.dominant_share(at, self.half_life, totals);
         Rank { is_over_quota, share: share / f64::from(spec.weight.get()), index }
     }
 
@@ -396,15 +399,15 @@ impl Queues {
 
     /// Returns each queue's use until now with nothing held, for rebuilding the queues.
     pub(crate) fn past(&self, now: Timestamp) -> Vec<(Option<QueueName>, Usages)> {
-        let half_life = self.configuration.half_life;
+        let half_life = self.half_life;
         self.usages().into_iter().map(|(name, usages)| (name, usages.past(now, half_life))).collect()
     }
 }
 
-pub(crate) const ROOT: QueueIndex = QueueIndex(0);
+pub(super) const ROOT: QueueIndex = QueueIndex(0);
 
 /// Returns the time of the share update in force at `now`.
-pub(crate) fn share_time(now: Timestamp) -> Timestamp {
+pub(super) fn share_time(now: Timestamp) -> Timestamp {
     let period = u64::try_from(SHARE_PERIOD.as_nanos()).expect("a minute is a few nanoseconds");
     Timestamp::from_unix_nanos(now.unix_nanos() / period * period)
 }

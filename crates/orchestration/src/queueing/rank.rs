@@ -30,7 +30,7 @@ pub(crate) struct RankPath {
 }
 
 impl RankPath {
-    pub(crate) fn new(path: Vec<Rank>) -> Self {
+    pub(super) fn new(path: Vec<Rank>) -> Self {
         RankPath { path }
     }
 }
@@ -81,7 +81,7 @@ impl Queues {
     }
 
     /// Adds a requested gang that may be within the leaf's limits.
-    pub(crate) fn open(&mut self, leaf: QueueIndex, gang: &GangShape) {
+    pub(super) fn open(&mut self, leaf: QueueIndex, gang: &GangShape) {
         if self.requests.open_line(gang, leaf) {
             self.queues[leaf.0].open += 1;
         }
@@ -89,7 +89,7 @@ impl Queues {
     }
 
     /// Removes a gang that a leaf no longer requests, or that would exceed a limit.
-    pub(crate) fn close(&mut self, leaf: QueueIndex, gang: &GangShape) {
+    pub(super) fn close(&mut self, leaf: QueueIndex, gang: &GangShape) {
         if self.requests.close_line(gang, leaf) {
             self.queues[leaf.0].open -= 1;
         }
@@ -110,7 +110,7 @@ impl Queues {
     }
 
     /// Updates the position of a queue and all its ancestors.
-    pub(crate) fn rank_up(&mut self, from: QueueIndex) {
+    pub(super) fn rank_up(&mut self, from: QueueIndex) {
         let mut at = from;
         while let Some(parent) = self.queues[at.0].parent {
             let queue = &self.queues[at.0];
@@ -128,7 +128,7 @@ impl Queues {
 }
 
 impl crate::queueing::queue::Queue {
-    pub(crate) fn has_line_to_look_at(&self) -> bool {
+    pub(super) fn has_line_to_look_at(&self) -> bool {
         !self.is_aside && self.open > 0
     }
 }

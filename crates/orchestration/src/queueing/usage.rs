@@ -49,7 +49,7 @@ pub struct Usage {
 
 impl Usage {
     /// No use at all.
-    pub(crate) const NONE: Usage = Usage { held: 0, served: Duration::ZERO, at: Timestamp::EPOCH };
+    pub(super) const NONE: Usage = Usage { held: 0, served: Duration::ZERO, at: Timestamp::EPOCH };
 
     /// Returns the use brought forward to `now`.
     #[must_use]
@@ -88,7 +88,7 @@ impl Usages {
         held.map_or(0, |(_, usage)| u32::try_from(usage.held).unwrap_or(u32::MAX))
     }
 
-    pub(crate) fn change(
+    pub(super) fn change(
         &mut self,
         now: Timestamp,
         half_life: Duration,
@@ -101,7 +101,7 @@ impl Usages {
     }
 
     /// Returns the use until now with nothing held.
-    pub(crate) fn past(&self, now: Timestamp, half_life: Duration) -> Usages {
+    pub(super) fn past(&self, now: Timestamp, half_life: Duration) -> Usages {
         let past = |usage: Usage| Usage { held: 0, ..usage.at(now, half_life) };
         let all = self.0.iter().map(|(resource, usage)| (resource.clone(), past(*usage)));
         Usages(all.filter(|(_, usage)| !usage.served.is_zero()).collect())
@@ -109,7 +109,7 @@ impl Usages {
 
     /// Returns the largest share over all resources, divided by the weight. 1.0 is all of a resource, held
     /// now or on average over a long time (both: 2.0).
-    pub(crate) fn dominant_share(&self, now: Timestamp, half_life: Duration, totals: &BTreeMap<Resource, u64>) -> f64 {
+    pub(super) fn dominant_share(&self, now: Timestamp, half_life: Duration, totals: &BTreeMap<Resource, u64>) -> f64 {
         let share = |(resource, usage): (&Resource, &Usage)| {
             let total = totals.get(resource).copied().filter(|total| *total > 0)?;
             let usage = usage.at(now, half_life);

@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use gangline_base::{GangShape, JobId, NodeId, Timestamp};
 
+use crate::claim::{Claim, ClaimReason, ClaimRight};
+use crate::cost::since_durable;
 use crate::engine::Engine;
-use crate::job::{Attempt, Job, nodes_max, width_of};
+use crate::job::{Attempt, Job, nodes_max, stop_cost, width_of};
 use crate::pass::Beside;
 use crate::placement::{self, Room};
-use crate::preemption::{Claim, ClaimReason, ClaimRight, since_durable, stop_cost};
 use crate::{Cluster, Decision, StopReason};
 
 /// The least run time on the present nodes before a resize, and between two checks without a checkpoint.
@@ -136,7 +137,7 @@ impl Engine {
             return None;
         }
         let nodes: Vec<NodeId> = if to == wide { nodes } else { wider(&mut self.cluster, job, attempt, &beside, to)? };
-        let cost = stop_cost(now, job, attempt, &self.queues.configuration().preemption.restart);
+        let cost = stop_cost(now, job, attempt, &self.configuration.preemption.restart);
         let claim = Claim { nodes, victims: vec![job.id], until: now + job.spec.checkpoint.grace };
         let right = ClaimRight::Growth { from, to, speed_milli: per_mille(speed(to), speed(from)) };
         let reason = ClaimReason { right, cost, is_cheapest: true, alternatives: Vec::new() };
@@ -150,7 +151,7 @@ impl Engine {
         let speed = |nodes: u32| u128::from(job.pace.speed_milli(job.spec.gang.nodes, elastic, nodes));
         let limit = job.spec.time_limit.map(|limit| (attempt.allocated_at + limit).since(now));
         let horizon = limit.map_or(GROWTH_HORIZON, |left| left.min(GROWTH_HORIZON));
-        let restart = self.queues.configuration().preemption.restart;
+        let restart = self.configuration.preemption.restart;
         let lost = since_durable(now, attempt.placed_at, job.checkpoint_at) + restart.save + restart.restore;
         let from = width_of(attempt).get();
         let gained = speed(to).saturating_sub(speed(from)) * horizon.as_nanos();

@@ -31,16 +31,16 @@ use std::time::Duration;
 
 use gangline_base::{AttemptNumber, FaultCategory, GpuSeconds, JobId, NodeId, Timestamp};
 
+use crate::cost::since_durable;
 use crate::engine::Engine;
 use crate::evolve::{faults_without_progress, has_advanced};
 use crate::job::{Attempt, Job, gang_of, width_of};
 use crate::placement::{Applicant, NodeStatus, RootFault, first_fault};
-use crate::preemption::since_durable;
 use crate::{Decision, Fate, FaultCause, Node, PlaceReason, RequeueReason, Share, StopReason, placement};
 
 /// The additional cost of a start on nodes without the job's images, environments and datasets.
 const MOVE: Duration = Duration::from_secs(10);
-/// The least restart time, unless a longer one is configured ([`crate::preemption::RestartCosts::restore`]).
+/// The least restart time, unless a longer one is configured ([`crate::RestartCosts::restore`]).
 const RESTORE_MIN: Duration = Duration::from_secs(10);
 /// What each fault attributed to a node adds to the odds of the next, in hundredths.
 const GRADE_ODDS: u32 = 10;
@@ -147,7 +147,7 @@ impl Engine {
 
     fn remedy(&self, now: Timestamp, job: &Job, attempt: &Attempt, fault: RootFault) -> Remedy {
         let pause = self.backoff(job);
-        let policy = self.queues.configuration().preemption.restart;
+        let policy = self.configuration.preemption.restart;
         let lost = since_durable(now, attempt.placed_at, job.checkpoint_at);
         let once = policy.restore.max(RESTORE_MIN).saturating_add(lost);
         let again = if Self::is_last_life(job) { once.max(job.ran + now.since(attempt.placed_at)) } else { once };

@@ -187,7 +187,7 @@ impl Engine {
     /// Returns how many spares a flavour should have now, and why.
     #[must_use]
     pub fn spare_pool(&self, now: Timestamp, flavour: &Flavour) -> SparePool {
-        let (rules, by_jobs) = (&self.queues.configuration().spares, self.spares.asked(flavour));
+        let (rules, by_jobs) = (&self.configuration.spares, self.spares.asked(flavour));
         let fixed = rules.nodes.get(&flavour.accelerator).copied();
         let sizing = rules.sizing.filter(|_| fixed.is_none());
         let losses = sizing.map(|_| self.losses_by(now, flavour));
@@ -204,7 +204,7 @@ impl Engine {
 
     /// Returns the spares of a flavour, the first to keep first.
     pub(crate) fn spares_of(&self, now: Timestamp, flavour: &Flavour) -> Vec<NodeId> {
-        let rules = &self.queues.configuration().spares;
+        let rules = &self.configuration.spares;
         if rules.nodes.is_empty() && rules.sizing.is_none() && self.spares.standby.is_empty() {
             return Vec::new();
         }

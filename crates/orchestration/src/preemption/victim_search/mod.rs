@@ -4,7 +4,7 @@
 //! other rejects, and nothing moves (Kueue #10815 and #5243, Volcano #4374). A [`Problem`] is plain values:
 //! domains that could hold the gang, offers by running jobs, and what may be taken from each queue.
 //! [`find_victims`] returns the cheapest set; ties go to fewer victims, then to lower job ids, then to
-//! earlier offers. The same problem always has the same answer. `../cost.rs` prices victims by lost
+//! earlier offers. The same problem always has the same answer. `../../cost.rs` prices victims by lost
 //! work rather than by priority alone (Kueue #477).
 //!
 //! - A set is always inclusion-minimal: without any one victim, the gang doesn't fit.

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use gangline_api::Time;
 use gangline_storage::archive::{KeyShown, Rotation};
 
-use crate::archive::{KeyFile, Reach, reach, read_key, refused};
+use crate::checkpoint::archive::{KeyFile, Reach, reach, read_key, refused};
 use crate::failure::Failure;
 use crate::{Global, output};
 

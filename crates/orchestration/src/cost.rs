@@ -22,7 +22,7 @@ pub struct RestartCosts {
 
 /// Returns the cost of stopping a job with `devices` whose last `since_durable` of work is in no checkpoint.
 #[must_use]
-pub(super) fn victim_cost(devices: u32, since_durable: Duration, costs: &RestartCosts) -> GpuSeconds {
+pub(crate) fn victim_cost(devices: u32, since_durable: Duration, costs: &RestartCosts) -> GpuSeconds {
     let parts = [costs.save, costs.requeue, costs.restore];
     GpuSeconds::of(devices, parts.into_iter().fold(since_durable, Duration::saturating_add))
 }
