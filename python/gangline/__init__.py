@@ -20,6 +20,7 @@ from ._store import Reader, Save, Store
 from .errors import (
     ArchiveFailedWarning,
     BranchWarning,
+    Changed,
     Closed,
     Corrupt,
     Disagreement,
@@ -44,6 +45,7 @@ __all__ = [
     "ArchiveFailedWarning",
     "Branch",
     "BranchWarning",
+    "Changed",
     "CheckpointInfo",
     "Closed",
     "Corrupt",

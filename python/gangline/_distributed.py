@@ -6,12 +6,14 @@ from typing import Any
 
 from ._loading import How
 from ._notes import Note
+from ._overlap import optimizers_of
 from ._per_rank import units
 from ._remote import refuse_address
 from ._snapshot import Snapshot
 from ._state import VALUES, Gathering, Local, Scattering
 from ._retention import Keep
-from ._store import Save, Writer, check_step, own_bytes, own_pieces, warn_skipped
+from ._pieces import own_bytes, own_pieces
+from ._store import Save, Writer, check_step, warn_skipped
 from ._values import path_text
 from .errors import Corrupt, Error, NotFound, Refused
 
@@ -67,8 +69,17 @@ class DistributedStore(Writer):
         # Only now has every rank removed the files that it left when it died.
         dist.barrier(group)
 
-    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, Note] | None = None) -> Save:
+    def save(
+        self,
+        step: int,
+        state_dict: dict[Any, Any],
+        metadata: Mapping[str, Note] | None = None,
+        *,
+        stable_until: Any = None,
+    ) -> Save:
         """Saves like Store.save. Every rank must make the call, with the same step, keys and metadata.
+
+        `stable_until` is as for Store.save, and may differ by rank.
 
         DTensors, as FSDP2 and tensor parallelism make them, are written by the ranks that hold the shards.
         All other tensors and values must be equal on all ranks, and are written once. A value that differs by
@@ -82,6 +93,7 @@ class DistributedStore(Writer):
         step = check_step(step)
         try:
             self.raise_unasked()
+            optimizers = optimizers_of(stable_until)
             gathering = Gathering(self._local, (self.rank, self.world_size), is_gang=True)
             tree = gathering.tree(state_dict)
             pieces = gathering.pieces + own_pieces(gathering) + [own_bytes(VALUES, tree)] * (self.rank == 0)
@@ -90,7 +102,7 @@ class DistributedStore(Writer):
         except BaseException as error:
             self.tell_refusal(step, error)
             raise
-        return self.send(step, pieces, metadata, values)
+        return self.send(step, pieces, metadata, values, optimizers)
 
     def load(
         self,

@@ -21,6 +21,7 @@ __version__: str
 class Pending:
     def done(self) -> bool: ...
     def wait(self, seconds: float | None = None) -> str | None: ...
+    def confirm(self, changed: str | None) -> None: ...
 
 class Snapshot:
     def info(self) -> str: ...
@@ -51,6 +52,12 @@ class Store:
         compare_all: bool = False,
     ) -> None: ...
     def save(
+        self,
+        step: int,
+        tensors: Sequence[tuple[str, str, Sequence[int], NDArray[uint8], tuple[Sequence[int], Sequence[int]] | None]],
+        notes: tuple[Mapping[str, str], str, Sequence[tuple[str, str]]],
+    ) -> Pending: ...
+    def save_unconfirmed(
         self,
         step: int,
         tensors: Sequence[tuple[str, str, Sequence[int], NDArray[uint8], tuple[Sequence[int], Sequence[int]] | None]],

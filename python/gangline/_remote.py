@@ -68,3 +68,11 @@ class Remote:
                 raise
             text = f"{self.place[0]} can't be asked, so the newest checkpoint of this machine is taken: {error}"
             warnings.warn(text, ArchiveFailedWarning, stacklevel=4)
+
+
+def place(address, rate, key_file=None):
+    """Returns an archive's address and settings, as the native store takes them."""
+    is_setting = lambda name, value: (name.startswith("AWS_") or name == "HOME") and value.isascii()  # noqa: E731
+    settings = {name: value for name, value in os.environ.items() if is_setting(name, value)}
+    key_file = key_file or os.environ.get("GANGLINE_ARCHIVE_KEY_FILE") or None
+    return os.fspath(address), settings, rate, None if key_file is None else os.fspath(key_file)

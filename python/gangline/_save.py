@@ -22,7 +22,21 @@ class Save:
         self._began = None
 
     def staged(self) -> bool:
-        """Reports whether the state is copied and may change. Always true once `save` has returned."""
+        """Reports whether the state is copied and may change. Always true once `save` has returned, unless it
+        was called with `stable_until`."""
+        return True
+
+    def copied(self, timeout: float | None = None) -> None:
+        """Waits until the state is copied and may change; with `stable_until`, call it before you change the
+        state in another way than by an optimizer's step, from the thread that trains.
+
+        timeout: the most seconds to wait; None for no limit.
+
+        Raises TimedOut if that passed; the error of the copy.
+        """
+
+    def acknowledge(self, timeout=None):
+        """Waits for the copy, like `copied`, but raises nothing."""
         return True
 
     def done(self) -> bool:

@@ -1,7 +1,6 @@
 """The store of a single process."""
 
 import atexit
-import dataclasses
 import json
 import logging
 import os
@@ -12,16 +11,16 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy
-
-from . import _info, _native, _notes
+from . import _info, _native, _notes, _overlap
 from ._loading import How, Loaded
 from ._notes import Note
 from ._remote import Remote, folder_of, is_address
+from ._remote import place as _place
 from ._retention import Keep, given
 from ._save import Save, ask, check_process, unasked, warn_of_retention
 from ._snapshot import Snapshot, check_step
-from ._state import RESERVED, VALUES, Gathering, Local, Piece, Scattering, own_name
+from ._pieces import bytes_piece, own_pieces
+from ._state import RESERVED, VALUES, Gathering, Local, Scattering
 from ._values import path_text
 from .errors import (
     ArchiveFailedWarning, Corrupt, Error, Held, NotFound, PartialLoadWarning, Refused, SaveFailedWarning, SkippedWarning
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 # How often a load starts again because its checkpoint was pruned meanwhile.
 _LOOKS_MAX = 4
-
 
 
 class Reader:
@@ -309,19 +307,23 @@ class Writer(Reader):
         self._is_closed = False
         _open.add(self)
 
-    def send(self, step, pieces, metadata, values=()):
-        """Copies pieces, to be written in the background. All ranks must have equal `values`: (name, text)
-        pairs."""
-        step = check_step(step)
+    def send(self, step, pieces, metadata, values=(), optimizers=()):
+        """Copies pieces, those of `optimizers` in the background, to be written. All ranks must have equal
+        `values`: (name, text) pairs."""
+        step, notes = check_step(step), (*_notes.texts(metadata or {}), list(values))
+        pieces, watched = _overlap.left_to_copy(pieces, optimizers)
         given = [(piece.name, piece.type, list(piece.shape), piece.data, piece.part_of) for piece in pieces]
-        notes = (*_notes.texts(metadata or {}), list(values))
-        save = Save(step, self._native.save(step, given, notes))
+        if optimizers:
+            save = _overlap.OverlappedSave(step, lambda: self._native.save_unconfirmed(step, given, notes), watched)
+        else:
+            save = Save(step, self._native.save(step, given, notes))
         self._saves.append(save)
         unasked.add(save)
         return save
 
     def _resumed(self, step):
         self._native.resume_from(step)
+
     def tell_refusal(self, step, error):
         """Tells the other ranks, which wait for this one's part of a save, that there will be none."""
         self._native.refuse(check_step(step), str(error) or type(error).__qualname__)
@@ -330,6 +332,7 @@ class Writer(Reader):
         """Raises, once, the error of a failed save nobody asked about; warns, once, of failed retention."""
         check_process(self._process)
         self._raise_unverified()
+        self.acknowledge_all()
         ended = [save for save in self._saves if save.done()]
         self._saves = [save for save in self._saves if save not in ended]
         for save in ended:
@@ -337,6 +340,12 @@ class Writer(Reader):
                 save.durable()
             warn_of_retention(save)
         self._warn_of_archive(False)
+
+    def acknowledge_all(self):
+        """Waits until all saves are copied, and confirms those whose tensors haven't changed."""
+        if self._process == os.getpid():
+            for save in self._saves:
+                save.acknowledge()
 
     def wait_archived(self) -> "_info.Pushed | None":
         """Waits until everything to be archived is in the archive. Returns the last push's result, once,
@@ -417,22 +426,36 @@ class Store(Writer):
         memory = {"memory_max": memory_max, "keep_memory": keep_memory}
         super().__init__(path, (0, 1, 0), keep, archive=archive, archive_rate=archive_bytes_per_second_max, **memory)
 
-    def save(self, step: int, state_dict: dict[Any, Any], metadata: Mapping[str, Note] | None = None) -> Save:
+    def save(
+        self,
+        step: int,
+        state_dict: dict[Any, Any],
+        metadata: Mapping[str, Note] | None = None,
+        *,
+        stable_until: Any = None,
+    ) -> Save:
         """Copies the state, and writes it in the background. Waits only for the copy, and returns a Save.
 
         step: the training step, 0 or more. A checkpoint of the same step is replaced.
-        state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays of any
-            shape, None, bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. There is no
-            pickle: any other type is refused, with its path.
+        state_dict: nested dicts, lists and tuples of torch tensors (any device), numpy and JAX arrays, None,
+            bool, int, float, complex, str, bytes, sets, torch.Size and torch.dtype. There is no pickle: any
+            other type is refused, with its path.
         metadata: a few notes, str to str, int, float or bool, 64 KiB in all; `list` and `latest` show them.
+
+        stable_until: the optimizer, or optimizers, whose next step changes the parameters and their state.
+            They are then copied beside the next forward and backward pass, and every optimizer's step waits
+            for that; all else is copied at once. A tensor that changes otherwise before (call `copied` of the
+            result first) fails the save with Changed, and nothing is visible.
 
         With two saves in flight it first waits for one of them. Raises Refused, Poisoned; or the error of an
         earlier failed save whose `durable` wasn't called.
         """
         self.raise_unasked()
+        optimizers = _overlap.optimizers_of(stable_until)
         gathering = Gathering(self._local)
         tree = gathering.tree(state_dict)
-        return self.send(step, [*gathering.pieces, bytes_piece(VALUES, tree), *own_pieces(gathering)], metadata)
+        pieces = [*gathering.pieces, bytes_piece(VALUES, tree), *own_pieces(gathering)]
+        return self.send(step, pieces, metadata, optimizers=optimizers)
 
     def _local(self, path, kind, tensor):
         if hasattr(tensor, "to_local"):
@@ -441,34 +464,9 @@ class Store(Writer):
 
 
 def _checked(memory_max=None, keep_memory=True):
-    """Returns the memory options, checked."""
-    if memory_max is not None and (not isinstance(memory_max, int) or not 0 < memory_max < 1 << 64):
+    if memory_max is not None and not (isinstance(memory_max, int) and 0 < memory_max < 1 << 64):
         raise Refused(f"open the store with memory_max={memory_max!r}: give a number of bytes, or None for two copies")
     return {"memory_max": memory_max, "keep_memory": bool(keep_memory)}
-
-
-def _place(address, rate, key_file=None):
-    """Returns an archive's address and settings, as the native store takes them."""
-    is_setting = lambda name, value: (name.startswith("AWS_") or name == "HOME") and value.isascii()  # noqa: E731
-    settings = {name: value for name, value in os.environ.items() if is_setting(name, value)}
-    key_file = key_file or os.environ.get("GANGLINE_ARCHIVE_KEY_FILE") or None
-    return os.fspath(address), settings, rate, None if key_file is None else os.fspath(key_file)
-
-
-def bytes_piece(name, data):
-    """Returns bytes as a tensor."""
-    return Piece(name, "U8", (len(data),), numpy.frombuffer(data, numpy.uint8))
-
-
-def own_bytes(name, data):
-    """Returns bytes that only this rank has, as a tensor."""
-    return dataclasses.replace(bytes_piece(name, data), part_of=([len(data)], [0]))
-
-
-def own_pieces(gathering):
-    """Returns the tree of this rank's own values as a piece; empty if there are none."""
-    tree = gathering.own_values()
-    return [] if tree is None else [own_bytes(own_name(gathering.place[0]), tree)]
 
 
 def warn_skipped(step, why):

@@ -55,6 +55,11 @@ class Held(Error):
     own. Nothing was changed."""
 
 
+class Changed(Error):
+    """With `stable_until`, tensors changed before they were copied. The message names them; nothing of this
+    save is visible, and a later one is unaffected."""
+
+
 class Closed(Error):
     """The store was closed before the save was committed, or is closed now."""
 

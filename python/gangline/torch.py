@@ -35,7 +35,8 @@ from ._plan import OBJECT, PLAN
 from ._retention import Keep, given
 from ._snapshot import Snapshot
 from ._state import PER_RANK, RESERVED, VALUES, Piece, Wanted, array_payload, scalar_of
-from ._store import Reader, Writer, own_bytes
+from ._pieces import own_bytes
+from ._store import Reader, Writer
 from ._types import RAW, STORED, original, stored, stored_box
 from ._values import NOT_MINE, TAG
 from .errors import NotFound, Refused

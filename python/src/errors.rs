@@ -62,6 +62,7 @@ fn class(error: &Error) -> &'static str {
         Error::Superseded { .. } => "Superseded",
         Error::Held { .. } => "Held",
         Error::Closed => "Closed",
+        Error::Changed { .. } => "Changed",
         Error::Archive { .. } | Error::Occupied { .. } | Error::NothingSelected { .. } => "Refused",
         Error::LastGood { .. } | Error::NoSuchBranch { .. } => "Refused",
         Error::ReadOnly | Error::Limit { .. } | Error::InvalidTensor { .. } | Error::InvalidOptions { .. } => "Refused",

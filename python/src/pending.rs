@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use gangline_storage::Began;
+use gangline_storage::{Began, Confirmation};
 use pyo3::prelude::*;
 use serde::Serialize;
 
@@ -16,6 +16,8 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 #[pyclass(frozen, module = "gangline._native")]
 pub(crate) struct Pending {
     state: Mutex<State>,
+    /// None if nothing is to be confirmed, or it has been.
+    confirmation: Mutex<Option<Confirmation>>,
 }
 
 enum State {
@@ -49,7 +51,11 @@ impl From<gangline_storage::Saved> for Saved {
 
 impl Pending {
     pub(crate) fn new(pending: gangline_storage::Pending) -> Self {
-        Pending { state: Mutex::new(State::UnderWay(pending)) }
+        Pending { state: Mutex::new(State::UnderWay(pending)), confirmation: Mutex::default() }
+    }
+
+    pub(crate) fn unconfirmed((pending, confirmation): (gangline_storage::Pending, Confirmation)) -> Self {
+        Pending { confirmation: Mutex::new(Some(confirmation)), ..Pending::new(pending) }
     }
 
     /// Waits up to `wait`; returns true if the save has ended by then.
@@ -68,6 +74,16 @@ impl Pending {
     /// Reports whether the save has ended, well or not.
     fn done(&self, py: Python<'_>) -> bool {
         py.detach(|| self.has_ended(Duration::ZERO))
+    }
+
+    /// Lets the save become visible, or fails it, naming what has changed. Only the first call has an effect.
+    fn confirm(&self, changed: Option<&str>) {
+        let confirmation = self.confirmation.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (confirmation, changed) {
+            (Some(confirmation), None) => confirmation.confirm(),
+            (Some(confirmation), Some(what)) => confirmation.refuse(what),
+            (None, _) => {}
+        }
     }
 
     /// Waits for the save; returns the outcome as JSON, or none if `seconds` passed first.

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gangline_storage::{AlikeValue, Bytes, Compare, Error, Options, PartOf, PrunePolicy, Role, Rule, Step, TensorView};
+use gangline_storage::{
+    AlikeValue, Bytes, Compare, Error, NoteTypes, Options, PartOf, PrunePolicy, Role, Rule, Step, TensorView,
+};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -35,6 +37,16 @@ enum GivenRule {
     Steps(BTreeSet<u64>),
 }
 
+/// The metadata of a save, the types of its values as JSON, and values to compare with other ranks', from Python.
+type Notes = (BTreeMap<String, String>, String, Vec<(String, String)>);
+
+/// What the store is asked to save.
+struct Asked<'a> {
+    tensors: &'a [TensorView<'a>],
+    notes: (&'a BTreeMap<String, String>, &'a NoteTypes),
+    values: &'a [AlikeValue<'a>],
+}
+
 /// A checkpoint's step, its manifest as JSON, or why that can't be read.
 type Listed = (u64, Option<String>, Option<String>);
 
@@ -59,6 +71,28 @@ impl Store {
             return Err(refused("use a store in a forked process: open it again there"));
         }
         self.lock().clone().ok_or_else(|| exception(&Error::Closed))
+    }
+
+    /// Begins a save of what Python passed.
+    fn begin<T: Send>(
+        &self,
+        py: Python<'_>,
+        tensors: &[Given<'_>],
+        (metadata, types, values): &Notes,
+        save: impl Send + FnOnce(&gangline_storage::Store, &Asked<'_>) -> Result<T, Error>,
+    ) -> PyResult<T> {
+        let types = serde_json::from_str(types).map_err(|why| refused(&format!("save the metadata: {why}")))?;
+        let mut views = Vec::with_capacity(tensors.len());
+        for (name, data_type, shape, data, part_of) in tensors {
+            let not_flat = |_| refused(&format!("accept tensor {name:?}: its bytes are not contiguous"));
+            let (data_type, data) = (data_type_of(name, data_type)?, data.as_slice().map_err(not_flat)?);
+            let part_of = part_of.as_ref().map(|(shape, offsets)| PartOf { shape, offsets });
+            views.push(TensorView { name, data_type, shape, data, part_of });
+        }
+        let values: Vec<AlikeValue<'_>> =
+            values.iter().map(|(name, data)| AlikeValue { name, data: data.as_bytes() }).collect();
+        let asked = Asked { tensors: &views, notes: (metadata, &types), values: &values };
+        self.ask(py, |store| save(store, &asked))
     }
 
     /// Calls the store with the GIL released.
@@ -121,25 +155,19 @@ impl Store {
 
     /// Copies the tensors, and writes them in the background. `notes` are the metadata, the types of the
     /// values in it that aren't text, and values that are only compared with other ranks'.
-    fn save(
-        &self,
-        py: Python<'_>,
-        step: u64,
-        tensors: Vec<Given<'_>>,
-        notes: (BTreeMap<String, String>, String, Vec<(String, String)>),
-    ) -> PyResult<Pending> {
-        let (metadata, types, values) = notes;
-        let types = serde_json::from_str(&types).map_err(|why| refused(&format!("save the metadata: {why}")))?;
-        let mut views = Vec::with_capacity(tensors.len());
-        for (name, data_type, shape, data, part_of) in &tensors {
-            let not_flat = |_| refused(&format!("accept tensor {name:?}: its bytes are not contiguous"));
-            let (data_type, data) = (data_type_of(name, data_type)?, data.as_slice().map_err(not_flat)?);
-            let part_of = part_of.as_ref().map(|(shape, offsets)| PartOf { shape, offsets });
-            views.push(TensorView { name, data_type, shape, data, part_of });
-        }
-        let values: Vec<AlikeValue<'_>> =
-            values.iter().map(|(name, data)| AlikeValue { name, data: data.as_bytes() }).collect();
-        self.ask(py, |store| store.save_noted(Step(step), &views, (&metadata, &types), &values)).map(Pending::new)
+    fn save(&self, py: Python<'_>, step: u64, tensors: Vec<Given<'_>>, notes: Notes) -> PyResult<Pending> {
+        let ask = |store: &gangline_storage::Store, asked: &Asked<'_>| {
+            store.save_noted(Step(step), asked.tensors, asked.notes, asked.values)
+        };
+        self.begin(py, &tensors, &notes, ask).map(Pending::new)
+    }
+
+    /// Saves like `save`, while other threads go on; the checkpoint isn't visible before `Pending.confirm`.
+    fn save_unconfirmed(&self, py: Python<'_>, step: u64, tensors: Vec<Given<'_>>, notes: Notes) -> PyResult<Pending> {
+        let ask = |store: &gangline_storage::Store, asked: &Asked<'_>| {
+            store.save_unconfirmed(Step(step), asked.tensors, asked.notes, asked.values)
+        };
+        self.begin(py, &tensors, &notes, ask).map(Pending::unconfirmed)
     }
 
     /// Refuses a save: tells the other ranks why this one doesn't take part in it.

@@ -14,7 +14,8 @@ import gangline
 import numpy
 import pytest
 import torch
-from gangline._store import Writer, own_bytes
+from gangline._pieces import own_bytes
+from gangline._store import Writer
 
 
 def run(path, code, **options):
@@ -68,7 +69,8 @@ def test_flipped_values_are_found_too(tmp_path):
 def test_a_writer_killed_in_a_save_leaves_the_one_before(tmp_path):
     save(tmp_path, 1)
     code = """
-        from gangline._store import Writer, bytes_piece
+        from gangline._pieces import bytes_piece
+        from gangline._store import Writer
         store = Writer(path, (0, 2, 0), None)  # rank 1 of the gang never comes, so this save can't end
         store.send(2, [bytes_piece("w", bytes(1000)), bytes_piece("v", bytes(1000))], None)
         while not os.path.exists(path + "/.partial-0000000002-by-0-of-2/shard-00000-of-00002.safetensors"):

@@ -56,7 +56,7 @@ def test_every_program_and_session_of_the_guide(tmp_path):
                 assert is_excerpt(excerpt, ended.stdout.splitlines()), f"{command}\n{ended.stdout}\n{ended.stderr}"
                 assert (ended.returncode != 0) == command.endswith("# crashes"), ended.stderr
                 ran += 1
-    assert ran == 13
+    assert ran == 14
 
 
 @pytest.mark.parametrize("excerpt, holds", [

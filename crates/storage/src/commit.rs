@@ -18,6 +18,7 @@ use crate::alike::Alike;
 use crate::awaiting::identity;
 use crate::branching::{Began, Branching, Next};
 use crate::check::check;
+use crate::confirmation::{Gate, Unconfirmed};
 use crate::course::write_current;
 use crate::disk::Disk;
 use crate::error::within;
@@ -27,6 +28,7 @@ use crate::manifest::{
     FILES_MAX, INDEX_MAGIC, Manifest, ShardIndex, ShardRecord, check_parts, seal_within, version_of,
 };
 use crate::options::{Options, Writer};
+use crate::pending::SLOT_WAIT_MAX;
 use crate::prune::{self, Goodness, PrunePolicy, list_names};
 use crate::refusal::{self, Reason, Turn};
 use crate::staged::Staged;
@@ -82,6 +84,8 @@ pub(crate) struct Work {
     pub(crate) is_taken_over: bool,
     /// The note with which others can finish the save; removed when the save has ended.
     pub(crate) noted: Option<Noted>,
+    /// Opened once the caller confirms that nothing changed during the copy; none if it waited for the copy.
+    pub(crate) gate: Option<Gate>,
 }
 
 impl Work {
@@ -247,10 +251,10 @@ impl Committer {
     }
 
     /// Makes `work` durable.
-    pub(crate) fn run(&mut self, work: Work) -> Result<Saved, Error> {
+    pub(crate) fn run(&mut self, mut work: Work) -> Result<Saved, Error> {
         self.shared.disk.check_poison()?;
         let partial = self.shared.root.join(self.writer.partial(work.step).to_string());
-        let committed = self.write_and_commit(&partial, &work);
+        let committed = self.write_and_commit(&partial, &mut work);
         if let Err(failed) = &committed
             && self.shared.disk.check_poison().is_ok()
         {
@@ -265,9 +269,15 @@ impl Committer {
         Ok(Saved { retention: self.retain(manifest.step), began, ..Saved::of(&manifest) })
     }
 
-    fn write_and_commit(&mut self, partial: &Path, work: &Work) -> Result<(Manifest, Option<Began>), Failed> {
+    fn write_and_commit(&mut self, partial: &Path, work: &mut Work) -> Result<(Manifest, Option<Began>), Failed> {
         let Writer { rank, world_size, .. } = self.writer;
         let index = self.write(partial, work).map_err(Failed::Alone)?;
+        if let Some(gate) = work.gate.take() {
+            let passed = gate.pass(&self.shared.closing, SLOT_WAIT_MAX);
+            passed.map_err(|unconfirmed| Failed::Alone(given_up(work.step, unconfirmed)))?;
+            // Only now is the copy known to be whole, so that others may finish the save.
+            work.noted = Noted::write(work, &self.shared.root, (self.shared.options.run(), self.writer));
+        }
         if rank > 0 {
             // Rank 0 can't commit before it has seen the index: a manifest that exists by now is an earlier
             // checkpoint of this step.
@@ -419,5 +429,12 @@ impl Committer {
     pub(crate) fn clear_retired(&mut self) {
         let retired = std::mem::take(&mut self.retired);
         self.not_cleared = prune::clear(&self.shared.disk, &self.shared.root, &retired).err();
+    }
+}
+
+fn given_up(step: Step, unconfirmed: Unconfirmed) -> Error {
+    match unconfirmed {
+        Unconfirmed::Changed(what) => Error::Changed { step, what },
+        Unconfirmed::GivenUp => Error::Closed,
     }
 }

@@ -99,6 +99,15 @@ pub enum Error {
         /// The contradiction.
         why: &'static str,
     },
+    /// A value changed before the copy of the save was complete: the caller's mistake. The checkpoint isn't
+    /// visible.
+    #[error("save step {step}: {what} changed before it was copied")]
+    Changed {
+        /// The step.
+        step: Step,
+        /// What changed.
+        what: String,
+    },
     /// A rank of the gang saved different tensors, values or metadata for the same step.
     #[error("commit step {step}: rank {rank} saved something else than rank 0: {what}")]
     Disagreement {

@@ -236,6 +236,7 @@ fn finish(note: &Note, path: &Path, wait_max: Duration) -> Result<Saved, Error> 
         turn: note.turn.unwrap_or(1),
         alike: note.alike.clone().map(Alike::found),
         is_taken_over: true,
+        gate: None,
         noted: Some(noted),
     };
     Committer::new(Shared::new(note.root.clone(), options), Writer { rank, world_size, tag }, None).run(work)

@@ -1,6 +1,6 @@
-//! The store's public interface: open, save, list and load.
+//! The store's public interface: open, list and load; `saving` has how saves begin.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,29 +9,23 @@ use std::thread::JoinHandle;
 use gangline_base::Step;
 use serde::Serialize;
 
-use crate::alike::Alike;
 use crate::archive::{self, Pushed};
 use crate::branches::{BranchInfo, branches};
 use crate::check::check;
 use crate::commit::{Committer, Shared, Work};
 use crate::course::{Heads, origin};
-use crate::digest::FramedHasher;
 use crate::disk::Disk;
 use crate::lease::Lease;
 use crate::lineage::{Moment, Origin};
-use crate::manifest::{hash_declaration, read_manifest};
-use crate::note;
+use crate::manifest::read_manifest;
 use crate::options::Writer;
 use crate::pending::{Slot, Slots};
 use crate::prune::{Goodness, clear, list_steps, plan as plan_pruning, plan_one, retire};
 use crate::refusal::{Reason, Turn};
 use crate::slab::{Allowance, Slabs};
-use crate::staged::Staged;
-use crate::staging::{Noted, Staging};
-use crate::tensor::{check_tensors, share};
+use crate::staging::Staging;
 use crate::{
-    AlikeValue, CheckpointInfo, Digest, Error, NoteTypes, Options, Pending, Problem, PrunePolicy, Pruned, Role, Saved,
-    Snapshot, Tensor, TensorView, VerifyReport, layout, with_causes,
+    CheckpointInfo, Error, Options, Problem, PrunePolicy, Pruned, Role, Saved, Snapshot, Tensor, VerifyReport, layout,
 };
 
 /// How often [`Store::latest`] starts again because a checkpoint was pruned while it was read.
@@ -42,24 +36,24 @@ const LATEST_TRIES_MAX: usize = 4;
 /// A writer's store has one background thread that writes. Dropping the store waits until this process's part
 /// of every save is on disk, but not for other ranks; [`Pending::wait`] waits for those.
 pub struct Store {
-    shared: Arc<Shared>,
-    slots: Arc<Slots>,
-    slabs: Arc<Slabs>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) slots: Arc<Slots>,
+    pub(crate) slabs: Arc<Slabs>,
     /// The checkpoint that was loaded since the last save.
     resumed: Mutex<Option<Origin>>,
-    writing: Option<Writing>,
+    pub(crate) writing: Option<Writing>,
     /// The save that was requested last.
-    turn: Mutex<Turn>,
+    pub(crate) turn: Mutex<Turn>,
     archiving: Option<JoinHandle<()>>,
 }
 
-struct Writing {
-    writer: Writer,
-    queue: Sender<Job>,
+pub(crate) struct Writing {
+    pub(crate) writer: Writer,
+    pub(crate) queue: Sender<Job>,
     thread: JoinHandle<()>,
 }
 
-enum Job {
+pub(crate) enum Job {
     Save {
         work: Box<Work>,
         slot: Slot,
@@ -155,100 +149,6 @@ impl Store {
         &self.shared.disk
     }
 
-    /// Copies this rank's share of the tensors to host memory, and writes the copy in the background. The
-    /// caller waits only for the copy. Every rank of a gang passes all replicated tensors, and its own parts
-    /// of sharded ones ([`PartOf`](crate::PartOf)).
-    ///
-    /// The memory of the copies is kept for later saves until the store is dropped: the size of the largest
-    /// save for each save that was in flight at the same time, so at most two copies. [`Options::memory_max`]
-    /// and [`Options::keeps_memory`] limit it.
-    ///
-    /// If [`SAVES_IN_FLIGHT_MAX`](crate::SAVES_IN_FLIGHT_MAX) saves are in flight, this call first waits for
-    /// one to end.
-    ///
-    /// # Errors
-    /// [`Error::InvalidTensor`], [`Error::Limit`], [`Error::ReadOnly`], or [`Error::Poisoned`] after a failed
-    /// fsync.
-    pub fn save(
-        &self,
-        step: Step,
-        tensors: &[TensorView<'_>],
-        metadata: &BTreeMap<String, String>,
-    ) -> Result<Pending, Error> {
-        self.save_noted(step, tensors, (metadata, &NoteTypes::new()), &[])
-    }
-
-    /// Saves like [`Store::save`], with metadata that may hold values other than text, and with values that
-    /// must be equal on all ranks: if they differ, the commit is refused ([`Error::Disagreement`]).
-    ///
-    /// # Errors
-    /// As from [`Store::save`]; [`Error::InvalidOptions`] for a metadata value that doesn't match its type.
-    /// The other ranks are told, and fail with [`Error::Abandoned`].
-    pub fn save_noted(
-        &self,
-        step: Step,
-        tensors: &[TensorView<'_>],
-        notes: (&BTreeMap<String, String>, &NoteTypes),
-        values: &[AlikeValue<'_>],
-    ) -> Result<Pending, Error> {
-        let writing = self.writing.as_ref().ok_or(Error::ReadOnly)?;
-        self.shared.disk.check_poison()?;
-        let turn = self.next_turn(step);
-        let staged = self.stage(writing.writer, turn, tensors, notes);
-        let (mut work, slot) = staged.inspect_err(|error| writing.refuse(turn, &with_causes(error)))?;
-        if writing.writer.world_size > 1 {
-            work.alike = Some(Alike::of(tensors, notes.0, values, self.shared.options.compare));
-        }
-        work.noted = Noted::write(&work, &self.shared.root, (self.shared.options.run(), writing.writer));
-        let (reply, pending) = Pending::new(step);
-        writing.queue.send(Job::Save { work: Box::new(work), slot, reply }).map_err(|_| Error::Closed)?;
-        Ok(pending)
-    }
-
-    /// Refuses a save, for a rank of a gang whose caller can't take part in it. The other ranks get the
-    /// reason, in the background, and fail soon ([`Error::Abandoned`]).
-    ///
-    /// # Errors
-    /// [`Error::ReadOnly`].
-    pub fn refuse(&self, step: Step, why: &str) -> Result<(), Error> {
-        let writing = self.writing.as_ref().ok_or(Error::ReadOnly)?;
-        writing.refuse(self.next_turn(step), why);
-        Ok(())
-    }
-
-    /// Returns the turn of the next save of this step: how many times in a row the step was requested.
-    fn next_turn(&self, step: Step) -> Turn {
-        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = if turn.step == step { turn.number.saturating_add(1) } else { 1 };
-        *turn = Turn { step, number };
-        *turn
-    }
-
-    /// Copies this rank's share to host memory.
-    fn stage(
-        &self,
-        writer: Writer,
-        turn: Turn,
-        tensors: &[TensorView<'_>],
-        (metadata, types): (&BTreeMap<String, String>, &NoteTypes),
-    ) -> Result<(Work, Slot), Error> {
-        check_tensors(tensors)?;
-        note::check(metadata, types)?;
-        let slot = self.slots.take(turn.step)?;
-        let mine = share(tensors, writer.rank, writer.world_size);
-        let mut mine: Vec<&TensorView<'_>> = mine.into_iter().map(|index| &tensors[index]).collect();
-        // Wide elements come first, so every tensor is aligned to its element, as in safetensors' own writer.
-        mine.sort_by(|a, b| (b.data_type.alignment(), a.name).cmp(&(a.data_type.alignment(), b.name)));
-        let staged = Staged::copy(&mine, &self.slabs)?;
-        let plan = plan(tensors, (metadata, types));
-        let Turn { step, number: turn } = turn;
-        let resumed = self.resumed().take();
-        let (metadata, metadata_types) = (metadata.clone(), types.clone());
-        let (alike, is_taken_over, noted) = (None, false, None);
-        let work = Work { step, staged, metadata, metadata_types, plan, resumed, turn, alike, is_taken_over, noted };
-        Ok((work, slot))
-    }
-
     /// Records that training resumes from this checkpoint. Unless it is the newest of the current branch, the
     /// next save begins a new branch there. Only rank 0's call has an effect.
     ///
@@ -259,7 +159,7 @@ impl Store {
         Ok(())
     }
 
-    fn resumed(&self) -> MutexGuard<'_, Option<Origin>> {
+    pub(crate) fn resumed(&self) -> MutexGuard<'_, Option<Origin>> {
         self.resumed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -451,30 +351,10 @@ impl Writing {
     }
 
     /// Queues a refusal: the background thread tells the gang that this rank doesn't take part in the save.
-    fn refuse(&self, turn: Turn, why: &str) {
+    pub(crate) fn refuse(&self, turn: Turn, why: &str) {
         if self.writer.world_size > 1 {
             // If the thread is gone, the store is gone too.
             let _ = self.queue.send(Job::Refuse { turn, reason: Reason::failed(self.writer.rank, why) });
         }
     }
-}
-
-/// Returns a digest of what all ranks of a gang must agree on: the replicated tensors and the metadata.
-fn plan(tensors: &[TensorView<'_>], (metadata, types): (&BTreeMap<String, String>, &NoteTypes)) -> Digest {
-    let mut sorted: Vec<&TensorView<'_>> = tensors.iter().filter(|tensor| tensor.part_of.is_none()).collect();
-    sorted.sort_by_key(|tensor| tensor.name);
-    let mut hasher = FramedHasher::new("gangline checkpoint plan 1");
-    hasher.number(sorted.len() as u64);
-    for tensor in sorted {
-        hash_declaration(&mut hasher, tensor.name, tensor.data_type, tensor.shape);
-    }
-    for (name, value) in metadata {
-        hasher.field(name.as_bytes());
-        hasher.field(value.as_bytes());
-    }
-    for (name, kind) in types {
-        hasher.field(name.as_bytes());
-        hasher.number(*kind as u64);
-    }
-    hasher.finish()
 }

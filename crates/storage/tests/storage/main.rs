@@ -22,6 +22,7 @@ mod sharded;
 mod staged;
 mod tiering;
 mod types;
+mod unconfirmed;
 mod verifying;
 
 use std::collections::BTreeMap;
