@@ -7,7 +7,7 @@ use super::Breach;
 use super::workspace::{Dependency, Package, Workspace};
 
 /// What a crate may use of ours, by folder.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("crates/base", &[]),
     ("crates/accounting", &["base"]),
     ("crates/api", &["base"]),
@@ -20,6 +20,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("crates/objects", &["base"]),
     ("crates/storage", &["base", "compression", "objects"]),
     ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
+    ("crates/telemetry", &["base"]),
     ("crates/control", &["base", "api", "accounting", "planning", "orchestration", "specs", "storage", "execution"]),
     (
         "crates/cli",
@@ -34,6 +35,7 @@ const EDGES: [(&str, &[&str]); 15] = [
             "diagnosis",
             "storage",
             "execution",
+            "telemetry",
             "control",
         ],
     ),
@@ -50,7 +52,7 @@ const EXAMPLE: &str = "gangline-tinygpt";
 const SYNCHRONOUS: &str = "crates/objects";
 
 /// Where what others wrote may be used, by the beginning of its name.
-const KEPT_IN: [(&str, &[&str]); 13] = [
+const KEPT_IN: [(&str, &[&str]); 14] = [
     ("tokio", &["crates/execution", "crates/control", "crates/cli", "tests"]),
     ("rusqlite", &["crates/control", "tests", "xtask"]),
     ("axum", &["crates/control", "tests"]),
@@ -63,6 +65,7 @@ const KEPT_IN: [(&str, &[&str]); 13] = [
     ("indicatif", &["crates/cli", "examples/", "xtask"]),
     ("jiff", &["crates/api", "crates/specs", "crates/control", "crates/cli"]),
     ("candle", &["examples/"]),
+    ("parquet", &["crates/telemetry"]),
     ("anyhow", &["crates/cli", "examples/", "tests", "xtask"]),
 ];
 
