@@ -13,6 +13,9 @@ use super::replay::Schedule;
 const NEGATIVE_TRANSFER_MOST: f64 = 1e-2;
 /// The share of workers, in percent and rounded up, that are taken for "the slowest".
 const SLOWEST_PERCENT: usize = 3;
+/// From which slowdown on, and from which share of it on, a cause is named.
+const SLOWDOWN_LEAST: f64 = 1.1;
+const SHARE_LEAST: f64 = 0.5;
 
 /// What stragglers cost a gang.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +39,19 @@ pub struct Analysis {
     pub slowest_workers: Explained,
     /// What the last pipeline stage explains of the slowdown ("M_S").
     pub last_stage: Explained,
+}
+
+/// Where the cause of a slowdown is to be looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Steps aren't much slower than they could be.
+    Nothing,
+    /// In the slowest workers: their machines.
+    Workers,
+    /// In the last pipeline stage: it has too much of the model.
+    LastStage,
+    /// In no place of its own: work that is uneven from step to step, like sequences of different lengths.
+    Everywhere,
 }
 
 /// How long a step took, in seconds.
@@ -94,6 +110,18 @@ pub struct Explained {
     pub share_removed: f64,
     /// How much of the slowdown comes with them alone; 0 if there is none.
     pub share_added: f64,
+}
+
+impl Analysis {
+    /// Where to look first. A slowdown counts from 1.1 on, and a place that explains half of it.
+    pub fn cause(&self) -> Cause {
+        match self {
+            _ if self.slowdown < SLOWDOWN_LEAST => Cause::Nothing,
+            _ if self.slowest_workers.share_removed >= SHARE_LEAST => Cause::Workers,
+            _ if self.last_stage.share_removed >= SHARE_LEAST => Cause::LastStage,
+            _ => Cause::Everywhere,
+        }
+    }
 }
 
 /// Analyses a trace.

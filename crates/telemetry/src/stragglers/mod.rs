@@ -30,7 +30,7 @@ mod fixture;
 #[cfg(test)]
 mod tests;
 
-pub use analysis::{Analysis, Explained, Share, StepTime, Worker, analyse};
+pub use analysis::{Analysis, Cause, Explained, Share, StepTime, Worker, analyse};
 pub use error::TraceError;
 pub use layout::Layout;
 pub use operation::{Kind, Operation};

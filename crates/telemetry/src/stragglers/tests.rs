@@ -42,6 +42,7 @@ fn without_a_straggler_the_slowdown_is_one() {
         assert!(is_near(analysis.gaps, 1.0), "{ranks} x {stages}: {}", analysis.gaps);
         let shares = analysis.by_dp_rank.iter().chain(&analysis.by_stage).map(|share| share.slowdown);
         assert!(shares.chain(analysis.by_kind.iter().map(|share| share.slowdown)).all(|share| is_near(share, 1.0)));
+        assert_eq!(analysis.cause(), Cause::Nothing);
         assert_eq!(analysis.workers.len(), usize::try_from(ranks * stages).unwrap());
     }
 }
@@ -55,6 +56,7 @@ fn a_slowed_worker_is_found_and_explains_the_slowdown() {
     assert_eq!((analysis.workers[0].dp_rank, analysis.workers[0].stage), (5, 1));
     assert_eq!((analysis.by_dp_rank[0].part, analysis.by_stage[0].part), (5, 1));
     assert!(analysis.by_dp_rank[1].slowdown < 1.0 + 1e-9, "the others aren't slow");
+    assert_eq!(analysis.cause(), Cause::Workers);
     let share = analysis.slowest_workers.share_removed;
     assert!((0.9..1.2).contains(&share), "{share}");
 }
@@ -79,7 +81,7 @@ fn the_slowdown_is_what_the_formula_says() {
 fn a_slow_last_stage_is_told_from_a_slow_worker() {
     let gang = Gang { ranks: 8, stages: 4, microbatches: 8, steps: 2 };
     let analysis = found(&gang, &gang.trace(|_, stage| if stage == 3 { 1.5 } else { 1.0 }));
-    assert_eq!(analysis.by_stage[0].part, 3);
+    assert_eq!((analysis.by_stage[0].part, analysis.cause()), (3, Cause::LastStage));
     assert!(analysis.last_stage.share_removed > 0.9, "{}", analysis.last_stage.share_removed);
     assert!(analysis.slowest_workers.share_removed < 0.2, "{}", analysis.slowest_workers.share_removed);
 }
