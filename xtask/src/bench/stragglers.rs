@@ -110,10 +110,11 @@ impl Comparison {
     fn figure(&mut self, place: &str, ours: f64, published: &Value) -> Result<()> {
         let published = published.as_f64().with_context(|| format!("{place}: no published figure"))?;
         let distance = (ours - published).abs() / published.abs().max(1.0);
-        self.count += 1;
         // A figure that isn't a number is as far as can be.
-        if !(distance <= self.farthest) {
-            self.farthest = if distance.is_nan() { f64::INFINITY } else { distance };
+        let distance = if distance.is_nan() { f64::INFINITY } else { distance };
+        self.count += 1;
+        if distance > self.farthest {
+            self.farthest = distance;
             self.place = format!("{place}: {ours} beside {published}");
         }
         Ok(())
