@@ -27,6 +27,7 @@ mod retry;
 mod sbatch;
 mod show;
 mod simulate;
+mod stragglers;
 mod submit;
 mod sweeps;
 mod token;
@@ -108,6 +109,8 @@ enum Command {
     Plan(Box<plan::PlanArgs>),
     /// Run a trace through a scheduling policy on a cluster that isn't there
     Simulate(simulate::SimulateArgs),
+    /// Say from a trace of a gang's operations how much stragglers cost it, and which ranks, stages and operations they are
+    Stragglers(stragglers::StragglersArgs),
     /// Check this machine, or a pool of nodes: what a training run will suffer from, and how much
     #[command(after_help = "Exit codes: 0 no problem found, 1 problems found (or the command failed), 2 usage.")]
     Doctor(Box<doctor::DoctorArgs>),
@@ -166,6 +169,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Doctor(args) => return doctor::run(&global, &args),
         Command::Plan(args) => plan::run(&args, global.json)?,
         Command::Simulate(args) => simulate::run(&args, global.json)?,
+        Command::Stragglers(args) => stragglers::run(&args, global.json)?,
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,

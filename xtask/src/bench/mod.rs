@@ -1,7 +1,7 @@
 //! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
-//! `planning`, `diagnosis`, `recovery`, `plane` and `tensors` alone are built with the features of their names, in seconds.
+//! `planning`, `diagnosis`, `recovery`, `plane`, `stragglers` and `tensors` alone are built with the features of their names, in seconds.
 
 #[cfg(feature = "bench")]
 mod archive;
@@ -13,7 +13,16 @@ mod coding;
 mod diagnosis;
 #[cfg(feature = "bench")]
 mod engine;
-#[cfg(any(test, not(any(feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))))]
+#[cfg(any(
+    test,
+    not(any(
+        feature = "planning",
+        feature = "diagnosis",
+        feature = "recovery",
+        feature = "stragglers",
+        feature = "tensors"
+    ))
+))]
 mod page;
 #[cfg(feature = "plane")]
 mod plane;
@@ -25,6 +34,8 @@ mod recovery;
 mod report;
 #[cfg(feature = "bench")]
 mod scheduler;
+#[cfg(feature = "stragglers")]
+mod stragglers;
 #[cfg(feature = "tensors")]
 mod tensors;
 #[cfg(feature = "bench")]
@@ -34,13 +45,20 @@ mod training;
 ///
 /// # Errors
 /// When cargo can't be started.
-#[cfg(not(any(feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors")))]
+#[cfg(not(any(
+    feature = "planning",
+    feature = "diagnosis",
+    feature = "recovery",
+    feature = "stragglers",
+    feature = "tensors"
+)))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let features = match name {
         Some("planning") => "xtask/planning",
         Some("diagnosis") => "xtask/diagnosis",
         Some("recovery") => "xtask/recovery",
         Some("plane") => "xtask/plane",
+        Some("stragglers") => "xtask/stragglers",
         Some("tensors") => "xtask/tensors",
         _ => "xtask/bench",
     };
@@ -56,11 +74,24 @@ pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bo
 }
 
 /// A benchmark takes its options, prints what it measured and returns whether its targets were met.
-#[cfg(any(test, feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))]
+#[cfg(any(
+    test,
+    feature = "planning",
+    feature = "diagnosis",
+    feature = "recovery",
+    feature = "stragglers",
+    feature = "tensors"
+))]
 type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
-#[cfg(any(feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))]
+#[cfg(any(
+    feature = "planning",
+    feature = "diagnosis",
+    feature = "recovery",
+    feature = "stragglers",
+    feature = "tensors"
+))]
 const BENCHES: &[(&str, Bench)] = &[
     #[cfg(feature = "bench")]
     ("archive", archive::run),
@@ -80,6 +111,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("recovery", recovery::run),
     #[cfg(feature = "bench")]
     ("scheduler", scheduler::run),
+    #[cfg(feature = "stragglers")]
+    ("stragglers", stragglers::run),
     #[cfg(feature = "tensors")]
     ("tensors", tensors::run),
 ];
@@ -88,12 +121,25 @@ const BENCHES: &[(&str, Bench)] = &[
 ///
 /// # Errors
 /// When the name isn't known or the benchmark fails.
-#[cfg(any(feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))]
+#[cfg(any(
+    feature = "planning",
+    feature = "diagnosis",
+    feature = "recovery",
+    feature = "stragglers",
+    feature = "tensors"
+))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     run(BENCHES, name, options)
 }
 
-#[cfg(any(test, feature = "planning", feature = "diagnosis", feature = "recovery", feature = "tensors"))]
+#[cfg(any(
+    test,
+    feature = "planning",
+    feature = "diagnosis",
+    feature = "recovery",
+    feature = "stragglers",
+    feature = "tensors"
+))]
 fn run(benches: &[(&str, Bench)], name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let names: Vec<&str> = benches.iter().map(|(name, _)| *name).collect();
     let Some(name) = name else {

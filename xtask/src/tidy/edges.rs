@@ -7,7 +7,7 @@ use super::Breach;
 use super::workspace::{Dependency, Package, Workspace};
 
 /// What a crate may use of ours, by folder.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("crates/base", &[]),
     ("crates/accounting", &["base"]),
     ("crates/api", &["base"]),
@@ -20,6 +20,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("crates/objects", &["base"]),
     ("crates/storage", &["base", "compression", "objects"]),
     ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
+    ("crates/telemetry", &["base"]),
     ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution"]),
     ("crates/server", &["base", "api", "orchestration", "specs", "execution", "control"]),
     (
@@ -35,6 +36,7 @@ const EDGES: [(&str, &[&str]); 16] = [
             "diagnosis",
             "storage",
             "execution",
+            "telemetry",
             "control",
             "server",
         ],
@@ -55,7 +57,7 @@ const SYNCHRONOUS: &str = "crates/objects";
 const SERVER: &str = "crates/server";
 
 /// Where what others wrote may be used, by the beginning of its name.
-const KEPT_IN: [(&str, &[&str]); 13] = [
+const KEPT_IN: [(&str, &[&str]); 14] = [
     ("tokio", &["crates/execution", "crates/control", "crates/server", "crates/cli", "tests"]),
     ("rusqlite", &["crates/control", "crates/server", "tests", "xtask"]),
     ("axum", &["crates/server", "tests"]),
@@ -68,6 +70,7 @@ const KEPT_IN: [(&str, &[&str]); 13] = [
     ("indicatif", &["crates/cli", "examples/", "xtask"]),
     ("jiff", &["crates/api", "crates/specs", "crates/control", "crates/cli"]),
     ("candle", &["examples/"]),
+    ("parquet", &["crates/telemetry"]),
     ("anyhow", &["crates/cli", "examples/", "tests", "xtask"]),
 ];
 
