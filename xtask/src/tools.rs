@@ -32,6 +32,11 @@ pub(crate) const SLURM: Tool = Tool { program: "slurmctld", package: "slurm-wlm"
 pub(crate) const MUNGE: Tool = Tool { program: "munged", package: "munge" };
 /// Makes the networks in which a test slows a link down; without it that test skips itself.
 pub(crate) const NETWORKS: Tool = Tool { program: "ip", package: "iproute2" };
+/// These read the completions of their shell; without them those aren't checked.
+pub(crate) const ZSH: Tool = Tool { program: "zsh", package: "zsh" };
+pub(crate) const FISH: Tool = Tool { program: "fish", package: "fish" };
+/// Reads the manual pages' markup; without it that isn't checked.
+pub(crate) const GROFF: Tool = Tool { program: "groff", package: "groff-base" };
 /// Makes the environment that the Python package is built and tested in.
 pub(crate) const PYTHON: Tool = Tool { program: "python3", package: "python3-venv" };
 

@@ -18,6 +18,7 @@ mod jobs;
 mod launcher;
 mod listen;
 mod logs;
+mod manual;
 mod output;
 mod plan;
 mod rebuild;
@@ -135,6 +136,10 @@ enum Command {
         #[command(subcommand)]
         command: checkpoint::CheckpointCommand,
     },
+    /// Print completions for a shell, to be kept where it looks for them
+    Completions(manual::CompletionsArgs),
+    #[command(flatten)]
+    Manual(manual::Manual),
     /// The example trainer, as the demo runs it
     #[cfg(feature = "demo")]
     #[command(hide = true)]
@@ -157,6 +162,8 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Internal(internal) => return Ok(internal::run(internal)),
         #[cfg(feature = "demo")]
         Command::Tinygpt(args) => return Ok(exit_code(gangline_tinygpt::run(&args))),
+        Command::Completions(args) => manual::completions(&args)?,
+        Command::Manual(command) => manual::run(&command)?,
         Command::Up(args) => up::run(&global, &args)?,
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&global, &args)?,

@@ -112,7 +112,8 @@ fn install_tools(may_install: bool) -> anyhow::Result<()> {
     if may_install {
         // Tests that need these skip themselves without them, which CI doesn't allow.
         let of_tests = [&tools::BROWSER, &tools::MOUNT, &tools::PYTHON, &tools::SLURM, &tools::MUNGE, &tools::NETWORKS];
-        tools::ensure(&of_tests, true)?;
+        let of_shells = [&tools::ZSH, &tools::FISH, &tools::GROFF];
+        tools::ensure(&[&of_tests[..], &of_shells].concat(), true)?;
     }
     tools::ensure(&[&tools::GIT, &tools::COMPILER, &tools::FUZZER_COMPILER], may_install)
 }
