@@ -109,7 +109,7 @@ fn what_cannot_be_planned_says_what_to_change() {
     refused(&["--model", "llama-3.1-70x", "--gpu", "h100", "--gpus", "8"], "llama-3.1-70b");
     refused(&["--model", "llama-3.1-8b", "--gpu", "h1000", "--gpus", "8"], "H100");
     refused(&["--gpu", "h100", "--gpus", "8"], "--model");
-    refused(&[&RUN[..], &["--task", "finetune"]].concat(), "full-finetune");
+    refused(&[&RUN[..], &["--task", "finetunes"]].concat(), "full-finetune");
     refused(&[&RUN[..], &["--seq", "0"]].concat(), "the sequence is 0");
     refused(&[&RUN[..], &["evaluate", "--layout", "dp=8"]].concat(), "behind it");
     refused(&[&["evaluate"], &RUN[..], &["--layout", "tp=3,dp=8"]].concat(), "24 accelerators, but there are 8");
