@@ -26,8 +26,8 @@ impl Store {
     /// of sharded ones ([`PartOf`](crate::PartOf)).
     ///
     /// The memory of the copies is kept for later saves until the store is dropped: the size of the largest
-    /// save for each save that was in flight at the same time, so at most two copies. [`Options::memory_max`]
-    /// and [`Options::keeps_memory`] limit it.
+    /// save for each save that was in flight at the same time, so at most two copies. [`crate::Options::memory_max`]
+    /// and [`crate::Options::keeps_memory`] limit it.
     ///
     /// If [`SAVES_IN_FLIGHT_MAX`](crate::SAVES_IN_FLIGHT_MAX) saves are in flight, this call first waits for
     /// one to end.

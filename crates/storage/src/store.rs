@@ -34,7 +34,7 @@ const LATEST_TRIES_MAX: usize = 4;
 /// A folder of checkpoints.
 ///
 /// A writer's store has one background thread that writes. Dropping the store waits until this process's part
-/// of every save is on disk, but not for other ranks; [`Pending::wait`] waits for those.
+/// of every save is on disk, but not for other ranks; [`crate::Pending::wait`] waits for those.
 pub struct Store {
     pub(crate) shared: Arc<Shared>,
     pub(crate) slots: Arc<Slots>,
