@@ -19,8 +19,8 @@ pub use error::{ErrorBody, ErrorDetail, Problem};
 pub use exit::Exit;
 pub use explain::{Blocker, Explanation, HistoryLine, Placement};
 pub use job::{
-    Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobState, Point, Price, Progress, Rank,
-    Recovery, RecoveryLine, Series, Share, Usage,
+    Attempt, BucketLine, Checkpoints, Diagnosis, Fault, Gang, Job, JobList, JobStanding, JobState, Point, Price,
+    Progress, Rank, Recovery, RecoveryLine, Series, Share, Usage,
 };
 pub use node::{Drain, Health, Node, NodeList, Queue, QueueList, Slot};
 pub use submit::{Answer, CancelAnswer, DryRun, LogChunk, SubmitRequest, Submitted};

@@ -171,6 +171,7 @@ impl Engine {
         self.queues.insert(&job.spec, job.key());
         self.sweeps.joined(sweep);
         self.loads.job_came(&job, sweep.is_none());
+        self.folders.job_came(&job);
         self.jobs.insert(id, job);
         self.attention.insert(id);
         self.is_placement_due = true;
@@ -200,6 +201,7 @@ impl Engine {
                         self.estimates.learn(now, &job.spec, job.ran);
                     }
                     self.loads.job_went(&job, self.sweeps.has_own_spec(job.sweep));
+                    self.folders.job_went(&job);
                     if let Some(sweep) = self.sweeps.left(job.sweep) {
                         self.loads.sweep_went(&sweep);
                     }

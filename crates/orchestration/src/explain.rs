@@ -1,16 +1,16 @@
 //! Why a job is pending, as values.
 
-use std::cmp::Reverse;
 use std::fmt;
+use std::sync::Arc;
 
 use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
 
 use crate::claim::names;
 use crate::engine::Engine;
-use crate::queueing::QueueKey;
+use crate::job::Job;
 use crate::reasons::{Candidate, Reasons};
 use crate::recovery::SparePool;
-use crate::{DomainFit, Refusal, Share};
+use crate::{DomainFit, Event, Refusal, Share};
 
 /// Why a job is pending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,6 +214,8 @@ pub enum DryRun {
         /// The nodes and devices it would get.
         shares: Vec<Share>,
     },
+    /// It would start as soon as the jobs that it preempts have saved and stopped.
+    WouldPreempt(Explanation),
     /// It would wait.
     WouldWait(Explanation),
 }
@@ -246,20 +248,23 @@ impl Engine {
     /// # Errors
     /// The [`Refusal`] that the submission would get.
     pub fn dry_run(&self, now: Timestamp, spec: &JobSpec) -> Result<DryRun, Refusal> {
-        self.admit_job(spec)?;
-        let (turn, job) = (self.configuration.order.turn(now, spec, self.estimates.expect(spec)), self.next_job_id());
-        let key = QueueKey { priority: Reverse(spec.priority), turn, job };
-        let candidate = Candidate { spec, is_recovering: false, key, not_before: now, sweep: None };
-        let explanation = self.explain_candidate(now, &candidate);
-        if explanation.blocker != Blocker::Nothing {
-            return Ok(DryRun::WouldWait(explanation));
+        self.try_out(now, &Event::JobSubmitted(Arc::new(spec.clone())))
+    }
+
+    /// Submits to a copy of the engine and returns what the copy decides about the first job.
+    pub(crate) fn try_out(&self, now: Timestamp, submission: &Event) -> Result<DryRun, Refusal> {
+        let (mut copy, id) = (self.clone(), self.next_job_id());
+        copy.apply(now, submission)?;
+        if let Some(attempt) = copy.job(id).and_then(Job::attempt) {
+            return Ok(DryRun::WouldStart { shares: attempt.shares.clone() });
         }
-        let mut reasons = Reasons::new(self, now);
-        let held = reasons.reservations_before(&candidate);
-        let claims = self.claims_beside(candidate.key.job);
-        let room = self.room_beside(now, &candidate.applicant(), &claims, held);
-        let shares = room.map(|room| room.shares).unwrap_or_default();
-        Ok(DryRun::WouldStart { shares })
+        let waiting = copy.waiting_count();
+        let nothing = Explanation { blocker: Blocker::Nothing, ahead: 0, waiting, starts_by: None };
+        let explanation = copy.explain(now, id).unwrap_or(nothing);
+        Ok(match explanation.blocker {
+            Blocker::Claimed { .. } => DryRun::WouldPreempt(explanation),
+            _ => DryRun::WouldWait(explanation),
+        })
     }
 
     fn explain_candidate(&self, now: Timestamp, candidate: &Candidate<'_>) -> Explanation {

@@ -28,6 +28,7 @@ mod sweep;
 pub(crate) use answers::{ANSWERS_MAX, keep_answers, read_answer, read_keys};
 pub use answers::{KeptAnswer, Refused, RequestKey};
 pub(crate) use audit::{answers_from, blocks_from, samples_from};
+pub(crate) use booking::accrued;
 use booking::book_attempt;
 pub(crate) use bound::{bound, cut};
 pub(crate) use curve::blocks_of_rows;
@@ -46,9 +47,9 @@ pub(crate) use retention::{
 #[cfg(test)]
 pub(crate) use series::Series;
 pub(crate) use series::{SeriesPoint, read_series};
-pub use store::JOBS_PER_PAGE_MAX;
+pub use store::{JOBS_PER_PAGE_MAX, Standing};
 pub(crate) use store::{
     Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly, read_stored, read_sweep,
-    read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
+    read_sweep_jobs, read_these_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
 };
 pub(crate) use sweep::{BudgetRecord, EarlyStopRecord, MetricRecord, SweepRecord};

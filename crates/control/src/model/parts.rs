@@ -49,6 +49,9 @@ pub(crate) struct ProgressRecord {
     pub(crate) tokens: u64,
     /// The rate over the last samples.
     pub(crate) tokens_per_second: Option<f64>,
+    /// The step since which the current attempt's loss has been NaN or infinite.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) not_finite_since: Option<u64>,
 }
 
 /// A job's saved checkpoints, over all its attempts.

@@ -13,7 +13,7 @@ use rusqlite::{ErrorCode, Transaction};
 use tracing::{error, info};
 
 use crate::db::{self, Reader, Sequence};
-use crate::model::{Listing, answers_from, blocks_from, read_jobs, read_jobs_singly, samples_from};
+use crate::model::{Listing, Standing, answers_from, blocks_from, read_jobs, read_jobs_singly, samples_from};
 
 /// The longest time that a start spends checking rows.
 const START_TIME_MAX: Duration = Duration::from_millis(500);
@@ -237,9 +237,11 @@ fn verdict_on(transaction: &Transaction<'_>, table: &str, within: Duration) -> r
 
 /// Checks a slice of the jobs before `before`, with their ledger. Returns where the next slice begins.
 fn look_at_jobs(reader: &Reader, before: JobId, found: &mut Found) -> Option<JobId> {
-    let slice = reader.read(|transaction| read_jobs(transaction, Some(before), JOBS));
+    let slice = reader.read(|transaction| read_jobs(transaction, Standing::Any, Some(before), JOBS));
     let slice = match slice {
-        Err(db::Error::Damaged { .. }) => reader.read(|transaction| read_jobs_singly(transaction, before, JOBS)),
+        Err(db::Error::Damaged { .. }) => {
+            reader.read(|transaction| read_jobs_singly(transaction, Standing::Any, before, JOBS))
+        }
         slice => slice,
     };
     match slice {

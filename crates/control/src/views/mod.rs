@@ -16,14 +16,14 @@ use gangline_base::{JobId, SweepId};
 pub(crate) use job::history_to_api;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use job::{Texts, to_api};
-pub use logs::{NoLog, RankLog};
+pub use logs::{LogKind, NoLog, RankLog};
 pub(crate) use parts::state;
 #[cfg(test)]
 pub(crate) use sweep::sweep_to_api;
 
 use crate::db::{self, Reader};
 use crate::model::{self, JobRecord, Listing, StateRecord};
-pub use crate::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey};
+pub use crate::model::{JOBS_PER_PAGE_MAX, KeptAnswer, Refused, RequestKey, Standing};
 
 /// Answers questions about jobs from the read models, so it shows only durable state. Cheap to clone. Queries
 /// block, so run them where blocking is allowed; they fail with the reader's errors ([`Reader::read`]).
@@ -41,8 +41,8 @@ pub struct JobPage {
     pub jobs: Vec<(JobId, Job)>,
     /// Jobs with a damaged row.
     pub damaged: Vec<JobId>,
-    /// The last job that was examined.
-    pub last: Option<JobId>,
+    /// The last job that was examined, if there may be more beyond it.
+    pub next: Option<JobId>,
 }
 
 /// A sweep, and those of its jobs that wait.
@@ -63,22 +63,30 @@ impl Views {
 
     /// Returns the jobs before `before`, newest first. Fails with [`db::Error::Damaged`] at a malformed page
     /// of the database: see [`Views::jobs_singly`].
-    pub fn jobs(&self, before: Option<JobId>, count: u32) -> Result<JobPage, db::Error> {
-        let listing = self.reader.read(|transaction| model::read_jobs(transaction, before, count))?;
+    pub fn jobs(&self, standing: Standing, before: Option<JobId>, count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.read(|transaction| model::read_jobs(transaction, standing, before, count))?;
         Ok(self.page(listing))
     }
 
     /// Returns the jobs before `before`, newest first, looked up one by one around malformed pages.
-    pub fn jobs_singly(&self, before: JobId, count: u32) -> Result<JobPage, db::Error> {
-        let listing = self.reader.read(|transaction| model::read_jobs_singly(transaction, before, count))?;
+    pub fn jobs_singly(&self, standing: Standing, before: JobId, count: u32) -> Result<JobPage, db::Error> {
+        let listing = self.reader.read(|transaction| model::read_jobs_singly(transaction, standing, before, count))?;
         Ok(self.page(listing))
     }
 
-    fn page(&self, Listing { jobs, damaged, last }: Listing) -> JobPage {
+    /// Returns those of these jobs that are live, in this order, `count` at most.
+    pub fn live_among(&self, ids: &[JobId], count: u32) -> Result<JobPage, db::Error> {
+        let ids = ids.iter().copied();
+        let listing =
+            self.reader.read(|transaction| model::read_these_jobs(transaction, Standing::Live, ids, count))?;
+        Ok(self.page(listing))
+    }
+
+    fn page(&self, Listing { jobs, damaged, last, has_more }: Listing) -> JobPage {
         let shown = |(record, booked): &(JobRecord, Vec<_>)| {
             (record.id, job::to_api(&self.folder, record, booked, job::Texts::Cut))
         };
-        JobPage { jobs: jobs.iter().map(shown).collect(), damaged, last }
+        JobPage { jobs: jobs.iter().map(shown).collect(), damaged, next: last.filter(|_| has_more) }
     }
 
     /// Returns a job, if there is a record of it.
@@ -123,9 +131,15 @@ impl Views {
 
     /// Finds the log of a rank; of the last attempt, unless one is given. `None` if there is no record of the
     /// job.
-    pub fn log(&self, id: JobId, attempt: Option<u32>, rank: u32) -> Result<Option<Result<RankLog, NoLog>>, db::Error> {
+    pub fn log(
+        &self,
+        id: JobId,
+        attempt: Option<u32>,
+        rank: u32,
+        kind: LogKind,
+    ) -> Result<Option<Result<RankLog, NoLog>>, db::Error> {
         let found = self.reader.read(|transaction| model::read_job(transaction, id))?;
-        Ok(found.map(|(record, _)| logs::find(&self.folder, &record, attempt, rank)))
+        Ok(found.map(|(record, _)| logs::find(&self.folder, &record, attempt, (rank, kind))))
     }
 
     /// Returns the answer that is stored under an idempotency key.

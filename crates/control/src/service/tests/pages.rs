@@ -15,7 +15,7 @@ use super::super::StartError;
 use super::{Supervisor, World, spec};
 use crate::db;
 use crate::history;
-use crate::model::{Booked, Listing, read_jobs, read_jobs_singly};
+use crate::model::{Booked, Listing, Standing, read_jobs, read_jobs_singly};
 use crate::rebuild::rebuild;
 
 /// The number of bits flipped, each in a copy of its own.
@@ -45,8 +45,10 @@ type Shown = BTreeMap<JobId, (api::Job, Vec<Booked>)>;
 fn listing(world: &mut World) -> Result<Listing, db::Error> {
     let reader = world.actor().journal.reader();
     let last = JobId(world.health().last_job + 1);
-    match reader.read(|transaction| read_jobs(transaction, None, 500)) {
-        Err(db::Error::Damaged { .. }) => reader.read(|transaction| read_jobs_singly(transaction, last, 500)),
+    match reader.read(|transaction| read_jobs(transaction, Standing::Any, None, 500)) {
+        Err(db::Error::Damaged { .. }) => {
+            reader.read(|transaction| read_jobs_singly(transaction, Standing::Any, last, 500))
+        }
         found => found,
     }
 }

@@ -9,11 +9,11 @@ use rusqlite::Connection;
 
 use super::{Supervisor, World, spec};
 use crate::db;
-use crate::model::{Listing, read_job, read_jobs};
+use crate::model::{Listing, Standing, read_job, read_jobs};
 
 fn listing(world: &mut World) -> Listing {
     let reader = world.actor().journal.reader();
-    reader.read(|transaction| read_jobs(transaction, None, 100)).expect("one bad row hides no other")
+    reader.read(|transaction| read_jobs(transaction, Standing::Any, None, 100)).expect("one bad row hides no other")
 }
 
 /// Returns a world with two ended jobs and one that waits.
@@ -143,6 +143,7 @@ fn every_changed_column_of_the_ledger_is_told() {
         "restart",
         "lost_work",
         "idle",
+        "unreported",
     ];
     for column in columns {
         let mut world = world();
