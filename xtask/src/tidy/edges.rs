@@ -7,7 +7,7 @@ use super::Breach;
 use super::workspace::{Dependency, Package, Workspace};
 
 /// What a crate may use of ours, by folder.
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 18] = [
     ("crates/base", &[]),
     ("crates/accounting", &["base"]),
     ("crates/api", &["base"]),
@@ -19,6 +19,7 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("crates/diagnosis", &["base"]),
     ("crates/objects", &["base"]),
     ("crates/storage", &["base", "compression", "objects"]),
+    ("crates/data", &["base", "objects"]),
     ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
     ("crates/telemetry", &["base"]),
     ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution"]),
@@ -33,6 +34,7 @@ const EDGES: [(&str, &[&str]); 17] = [
             "orchestration",
             "simulator",
             "specs",
+            "data",
             "diagnosis",
             "storage",
             "execution",
@@ -41,7 +43,7 @@ const EDGES: [(&str, &[&str]); 17] = [
             "server",
         ],
     ),
-    ("python", &["base", "storage", "planning"]),
+    ("python", &["base", "data", "storage", "planning"]),
 ];
 
 /// What may use anything of ours.
@@ -188,6 +190,7 @@ mod tests {
             "api",
             "accounting",
             "compression",
+            "data",
             "diagnosis",
             "planning",
             "orchestration",
