@@ -8,8 +8,8 @@ use gangline_orchestration::{Blocker, DryRun, Explanation, Job, Share};
 
 use super::Error;
 use super::actor::Actor;
-use crate::model::AttemptRecord;
 use crate::views;
+use gangline_store::model::AttemptRecord;
 
 /// The most jobs of one listing (a page, or a whole sweep) for which the reason to wait is computed.
 const WAIT_REASONS_MAX: usize = 1_000;

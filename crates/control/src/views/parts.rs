@@ -2,8 +2,8 @@
 
 use gangline_api::{Checkpoints, Gang, JobState, Progress};
 
-use crate::model::{CheckpointsRecord, GangRecord, JobRecord, ProgressRecord, StateRecord};
 use gangline_execution::protocol::FaultCause;
+use gangline_store::model::{CheckpointsRecord, GangRecord, JobRecord, ProgressRecord, StateRecord};
 
 pub(crate) fn state(state: StateRecord) -> JobState {
     match state {
