@@ -133,7 +133,7 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<(&'static str, &'static [&'sta
 /// The fuzzer's path once it is built.
 fn build(profile: &str) -> anyhow::Result<PathBuf> {
     let us = std::env::current_exe().context("find this program")?;
-    let mut command = cargo(["build", "--workspace", "--bench", "fuzz", "--features", "xtask/planning"]);
+    let mut command = cargo(["build", "--workspace", "--bench", "fuzz"]);
     command.args(["--locked", "--profile", profile, "--message-format", "json-render-diagnostics"]);
     command.env(WRAPPER, us).stdout(Stdio::piped());
     eprintln!("$ {}", command::line(&command));

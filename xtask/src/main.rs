@@ -1,7 +1,7 @@
 //! Project commands, in Rust so that a bare machine needs nothing else: `cargo xtask ci | test | quick | tidy | deny |
 //! fuzz | python | wheels | soak | bench`.
 //!
-//! Everything but benchmarks and what ships is built in the ci profile, so that dependencies are compiled once for building, linting and testing.
+//! What they share with the benchmarks is the library. Everything but benchmarks and what ships is built in the ci profile, so that dependencies are compiled once for building, linting and testing.
 //! All results go into cargo's target folder; only `bench NAME --write` writes into the tree, a page of docs/benchmarks.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "these are command-line tools: output is their purpose")]
 
@@ -9,15 +9,9 @@ mod bench;
 #[path = "../../crates/diagnosis/tests/bundle/mod.rs"]
 mod bundle;
 mod ci;
-mod command;
 mod deny;
 mod emulated;
-mod environment;
 mod fuzz;
-#[cfg(any(feature = "recovery", feature = "soak"))]
-mod moment;
-#[cfg(any(feature = "recovery", feature = "soak"))]
-mod processes;
 mod python;
 mod soak;
 mod test_command;
@@ -29,6 +23,7 @@ mod wheels;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use xtask::{command, environment, wheel};
 
 /// Gangline's project commands.
 #[derive(Parser)]

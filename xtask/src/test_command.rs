@@ -10,9 +10,6 @@ use crate::command::{self, PROFILE, cargo, run};
 use crate::environment;
 use crate::test_report::TestReport;
 
-/// What judges the plans, and the soak's judgement, are tested with everything else; they are light, as the other benchmarks aren't.
-const JUDGES: &str = "xtask/planning,xtask/soak";
-
 /// Builds the binary that the end-to-end tests run, then runs all tests that the filters let through.
 ///
 /// # Errors
@@ -29,8 +26,17 @@ pub(crate) fn test(filters: &[String], is_ci: bool) -> anyhow::Result<bool> {
 /// # Errors
 /// When it doesn't build.
 pub(crate) fn build(is_locked: bool) -> anyhow::Result<()> {
-    let mut command =
-        cargo(["build", "--profile", PROFILE, "--workspace", "--bin", "gangline", "--tests", "--features", JUDGES]);
+    let mut command = cargo([
+        "build",
+        "--profile",
+        PROFILE,
+        "--workspace",
+        "--bin",
+        "gangline",
+        "--bin",
+        "gangline-benches",
+        "--tests",
+    ]);
     run(command.args(is_locked.then_some("--locked")))
 }
 
@@ -48,7 +54,7 @@ pub(crate) fn binary() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When cargo can't be started.
 pub(crate) fn run_tests(filters: &[&str], is_ci: bool) -> anyhow::Result<bool> {
-    let mut command = cargo(["test", "--profile", PROFILE, "--workspace", "--no-fail-fast", "--features", JUDGES]);
+    let mut command = cargo(["test", "--profile", PROFILE, "--workspace", "--no-fail-fast"]);
     command.args(is_ci.then_some("--locked")).args(["--", "--show-output"]).args(filters).stdout(Stdio::piped());
     eprintln!("$ {}", command::line(&command));
     let mut child = command.spawn().context("start cargo test")?;

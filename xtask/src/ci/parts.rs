@@ -124,8 +124,7 @@ pub(super) fn format() -> anyhow::Result<bool> {
 
 /// Warnings are errors here, and only here: an editor's build goes on.
 pub(super) fn clippy(is_locked: bool) -> anyhow::Result<bool> {
-    let mut command =
-        cargo(["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--features", "xtask/bench"]);
+    let mut command = cargo(["clippy", "--profile", PROFILE, "--workspace", "--all-targets"]);
     command.args(is_locked.then_some("--locked")).args(["--", "-D", "warnings"]);
     succeeds(&mut command)
 }
