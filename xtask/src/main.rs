@@ -12,6 +12,7 @@ mod ci;
 mod deny;
 mod emulated;
 mod fuzz;
+mod programs;
 mod python;
 mod soak;
 mod test_command;
@@ -43,6 +44,9 @@ enum Command {
         #[arg(last = true)]
         filters: Vec<String>,
     },
+    /// One part of the gate, alone: the gate runs parts beside each other so.
+    #[command(hide = true)]
+    Part { name: String },
     /// Under a minute when warm: format, tidy, clippy, the tests of the pure crates.
     Quick,
     /// Checks the rules of STYLE.md that a program can check.
@@ -80,7 +84,7 @@ enum Command {
 
 /// Ends with 0 if all was well, 1 if not, and 2 if that couldn't be found out.
 fn main() -> ExitCode {
-    match fuzz::compile().and_then(|()| run(Arguments::parse().command)) {
+    match fuzz::compile().and_then(|()| python::build_for_maturin()).and_then(|()| run(Arguments::parse().command)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -96,6 +100,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
     match command {
         Command::Ci(options) => ci::ci(&options),
         Command::Test { filters } => test_command::test(&filters, tools::is_ci()),
+        Command::Part { name } => ci::part(&name),
         Command::Quick => ci::quick(),
         Command::Tidy => tidy(),
         Command::Deny => deny::deny(),

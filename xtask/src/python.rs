@@ -1,12 +1,30 @@
 //! `python`: the wheel of the Python package, and its tests in an environment of their own below the target folder.
 
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use anyhow::Context as _;
 
 use crate::command::{PROFILE, succeeds};
 use crate::environment::{self, Environment};
 use crate::test_command;
 use crate::wheel::{self, MATURIN, RELEASE, TORCH};
 
+/// Says which cargo this program stands in for.
+const CARGO_OF_MATURIN: &str = "XTASK_CARGO_OF_MATURIN";
+/// What maturin's `cargo rustc` becomes: the libraries of the whole workspace, of which the package's is the one that isn't there yet.
+const WORKSPACE: [&str; 8] = [
+    "build",
+    "--workspace",
+    "--lib",
+    "--quiet",
+    "--locked",
+    "--profile",
+    PROFILE,
+    "--message-format=json-render-diagnostics",
+];
 /// What the tests run against.
 const PACKAGES: [&str; 11] = [
     MATURIN,
@@ -41,10 +59,10 @@ pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<
     let target = environment::target()?;
     let environment = environment()?;
     if is_wheel_only {
-        eprintln!("{}", wheel::build(&target, &environment, RELEASE)?.display());
+        eprintln!("{}", wheel::build(&target, &environment, RELEASE, &[])?.display());
         return Ok(true);
     }
-    wheel::install(&environment, &wheel::build(&target, &environment, PROFILE)?)?;
+    wheel::install(&environment, &wheel_of_tests(&target, &environment)?)?;
     let mut tests = Command::new(environment.programs().join("pytest"));
     tests.args(["--config-file", "python/pyproject.toml", "-p", "no:cacheprovider", "python/tests"]);
     // A process for each processor, and few where there are many: each imports PyTorch.
@@ -56,4 +74,25 @@ pub(crate) fn python(is_wheel_only: bool, filters: &[String]) -> anyhow::Result<
     // takes twice as long to import otherwise, and a hundred processes do.
     tests.env_remove("PYTHONPATH").env_remove("PYTHONDONTWRITEBYTECODE");
     succeeds(tests.env("PYTHONPYCACHEPREFIX", target.join("python-compiled")))
+}
+
+/// The wheel of what the tests compiled: cargo would compile half of it once more for the package alone, which asks for fewer features
+/// of others' code. Maturin calls this program in cargo's place.
+fn wheel_of_tests(target: &Path, environment: &Environment) -> anyhow::Result<PathBuf> {
+    let us = std::env::current_exe().context("find this program")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    wheel::build(target, environment, PROFILE, &[("CARGO", us.as_os_str()), (CARGO_OF_MATURIN, &cargo)])
+}
+
+/// Stands in for cargo if maturin called this program for that; returns only if not, or if it can't.
+pub(crate) fn build_for_maturin() -> anyhow::Result<()> {
+    let Some(cargo) = std::env::var_os(CARGO_OF_MATURIN) else { return Ok(()) };
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut command = Command::new(cargo);
+    command.env_remove("CARGO").env_remove(CARGO_OF_MATURIN);
+    match arguments.first().and_then(|first| first.to_str()) {
+        Some("rustc") => command.args(WORKSPACE),
+        _ => command.args(arguments),
+    };
+    Err(command.exec()).context("start cargo")
 }

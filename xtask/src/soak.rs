@@ -8,12 +8,13 @@ use crate::test_command;
 /// The options of the gate's run.
 const IN_CI: [&str; 2] = ["--minutes", "2"];
 
-/// The gate's run, of the binary that the tests have; whether all held.
+/// The gate's run, of the binaries that were built with the tests; whether all held.
 ///
 /// # Errors
-/// When cargo can't be started.
+/// When they can't be started.
 pub(crate) fn in_ci() -> anyhow::Result<bool> {
-    succeeds(harness().args(IN_CI).env("GANGLINE_BINARY", test_command::binary()?))
+    let mut soak = Command::new(test_command::soak()?);
+    succeeds(soak.arg("soak").args(IN_CI).env("GANGLINE_BINARY", test_command::binary()?))
 }
 
 /// Runs the soak; whether all held. What goes wrong, the harness has said.
@@ -21,9 +22,6 @@ pub(crate) fn in_ci() -> anyhow::Result<bool> {
 /// # Errors
 /// When cargo can't be started.
 pub(crate) fn soak(options: &[String]) -> anyhow::Result<bool> {
-    succeeds(harness().args(options))
-}
-
-fn harness() -> Command {
-    cargo(["run", "--quiet", "--profile", PROFILE, "--bin", "gangline-benches", "--", "soak"])
+    let mut soak = cargo(["run", "--quiet", "--profile", PROFILE, "--bin", "gangline-benches", "--", "soak"]);
+    succeeds(soak.args(options))
 }

@@ -1,5 +1,6 @@
 //! The wheel of the Python package.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -20,7 +21,7 @@ pub const TORCH: &str = "torch==2.15.0";
 /// # Errors
 /// When it doesn't build.
 pub fn install_wheel(target: &Path, environment: &Environment) -> anyhow::Result<()> {
-    install(environment, &build(target, environment, RELEASE)?)
+    install(environment, &build(target, environment, RELEASE, &[])?)
 }
 
 /// Installs a wheel, in place of the one that is there.
@@ -32,11 +33,16 @@ pub fn install(environment: &Environment, wheel: &Path) -> anyhow::Result<()> {
     run(environment.python().args(install).arg(wheel))
 }
 
-/// Builds the wheel into the empty folder `wheels` of the target folder; its path.
+/// Builds the wheel into the empty folder `wheels` of the target folder, with more environment variables of maturin; its path.
 ///
 /// # Errors
 /// When it doesn't build, or isn't the one wheel for all Pythons.
-pub fn build(target: &Path, environment: &Environment, profile: &str) -> anyhow::Result<PathBuf> {
+pub fn build(
+    target: &Path,
+    environment: &Environment,
+    profile: &str,
+    variables: &[(&str, &OsStr)],
+) -> anyhow::Result<PathBuf> {
     let wheels = target.join("wheels");
     if wheels.exists() {
         std::fs::remove_dir_all(&wheels).context("clear the folder of wheels")?;
@@ -45,7 +51,7 @@ pub fn build(target: &Path, environment: &Environment, profile: &str) -> anyhow:
     let mut build = Command::new(programs.join("maturin"));
     build.args(["build", "--profile", profile, "--locked", "--quiet", "--manifest-path", "python/Cargo.toml"]);
     build.arg("--interpreter").arg(programs.join("python")).arg("--out").arg(&wheels);
-    run(build.env("CARGO_TARGET_DIR", target))?;
+    run(build.env("CARGO_TARGET_DIR", target).envs(variables.iter().copied()))?;
     let entries = std::fs::read_dir(&wheels).context("look for the wheel")?;
     let names: Vec<String> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     only_wheel(&names).map(|name| wheels.join(name))
