@@ -22,7 +22,7 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
     ("crates/telemetry", &["base"]),
     ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution"]),
-    ("crates/server", &["base", "api", "orchestration", "specs", "execution", "control"]),
+    ("crates/server", &["base", "api", "orchestration", "specs", "execution", "telemetry", "control"]),
     (
         "crates/cli",
         &[
