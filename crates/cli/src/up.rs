@@ -191,8 +191,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
-    let (handle, views) = (service.handle(), service.views());
-    let (series, series_handle) = start_series(&folder);
+    let ((handle, views), (series, series_handle)) = ((service.handle(), service.views()), start_series(&folder));
     let (visits_of_app, at_hand) = (visits.clone(), AtHand::default());
     let app =
         App { handle, views, secrets, visits: visits_of_app, user, folder, hosts, at_hand, series: series_handle };

@@ -47,7 +47,12 @@ fn every_metric_of_every_rank_is_there_at_the_end() {
     let data = product.json(&["series", &id, "--metric", "gangline.data_seconds", "--points", "1"]);
     assert_eq!(data["curves"][0]["points"][0]["count"], 9, "of each step after the first: {data}");
     let text = product.run(&["series", &id]);
-    assert!(text.code == 0 && text.stdout.contains("eval/f1") && text.stderr.is_empty(), "{text:?}");
+    assert!(
+        text.code == 0 && text.stdout.contains("eval/f1") && text.stderr.is_empty(),
+        "{}{}",
+        text.stdout,
+        text.stderr
+    );
     assert_eq!(product.run(&["series", "job-9"]).code, 3);
 }
 

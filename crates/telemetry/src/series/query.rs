@@ -145,12 +145,11 @@ impl Moment {
                 Err(error) => return Err(error),
             };
             for (series, chunks) in index {
-                if query.asks_for(&series.source, &series.metric) {
-                    let chunks = chunks.into_iter().filter(|chunk| query.touches(chunk_span(chunk), chunk.steps));
-                    let chunks: Vec<_> = chunks.map(|chunk| (number, chunk)).collect();
-                    if !chunks.is_empty() {
-                        parts.entry(series).or_default().chunks.extend(chunks);
-                    }
+                let is_wanted = query.asks_for(&series.source, &series.metric);
+                let chunks = chunks.into_iter().filter(|chunk| is_wanted && query.touches(chunk.times, chunk.steps));
+                let chunks: Vec<_> = chunks.map(|chunk| (number, chunk)).collect();
+                if !chunks.is_empty() {
+                    parts.entry(series).or_default().chunks.extend(chunks);
                 }
             }
         }
@@ -218,8 +217,4 @@ impl Moment {
         };
         Ok((buckets.into_iter().filter(is_wanted).collect(), unreadable))
     }
-}
-
-fn chunk_span(chunk: &ChunkEntry) -> (i64, i64) {
-    chunk.times
 }
