@@ -26,6 +26,7 @@ mod report;
 mod retention;
 mod retry;
 mod sbatch;
+mod series;
 mod show;
 mod simulate;
 mod stragglers;
@@ -92,6 +93,8 @@ enum Command {
     Ps(jobs::PsArgs),
     /// Show a job: attempts, recoveries, where its slot-seconds went, what it cost; or a sweep and its jobs
     Show(show::ShowArgs),
+    /// Show what the ranks measured: all metrics of a job, or the curve of one
+    Series(series::SeriesArgs),
     /// Print a rank's log
     Logs(logs::LogsArgs),
     /// Say why a job waits, or runs where it does; with --log, why a run failed
@@ -180,6 +183,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Submit(args) => return submit::run(&Client::connect(&global)?, &args, global.json),
         Command::Ps(args) => jobs::list(&Client::connect(&global)?, &args, global.json)?,
         Command::Show(args) => show::run(&global, &args)?,
+        Command::Series(args) => series::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Logs(args) => logs::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Explain(args) => explain::run(&global, &args)?,
         Command::Cancel(args) => jobs::cancel(&Client::connect(&global)?, &args, global.json)?,

@@ -11,6 +11,7 @@ use tracing::error;
 
 use gangline_control::service;
 use gangline_store::db;
+use gangline_telemetry::series;
 
 /// The most queues named in one hint.
 const QUEUES_NAMED_MAX: usize = 20;
@@ -113,6 +114,22 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         (self.status, Json(api::ErrorBody { error: self.detail })).into_response()
+    }
+}
+
+impl From<series::Error> for ApiError {
+    fn from(error: series::Error) -> Self {
+        let message = gangline_base::with_causes(&error);
+        match error {
+            series::Error::Refused { .. } => ApiError::malformed(message),
+            series::Error::Overloaded => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0308", message, "try again in a moment")
+            }
+            _ => {
+                let hint = "look at the folder \"series\" in the data folder and at its disk; jobs and decisions go on without it";
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "G0322", message, hint)
+            }
+        }
     }
 }
 

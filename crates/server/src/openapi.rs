@@ -9,7 +9,7 @@ use utoipa::openapi::{RefOr, Required};
 use utoipa::{Modify, OpenApi};
 
 use super::once::KEY_BYTES_MAX;
-use super::{jobs, logs, nodes, sweeps, token};
+use super::{jobs, logs, metrics, nodes, sweeps, token};
 
 /// The API as a document.
 #[derive(OpenApi)]
@@ -29,6 +29,8 @@ use super::{jobs, logs, nodes, sweeps, token};
         jobs::cancel,
         jobs::explain,
         jobs::series,
+        metrics::list,
+        metrics::curves,
         sweeps::show,
         sweeps::cancel,
         logs::read,

@@ -17,6 +17,7 @@ mod page;
 mod partition;
 mod preemption;
 mod retention;
+mod series;
 mod sweeps;
 mod tls;
 mod upgrade;
