@@ -15,11 +15,10 @@ use gangline_orchestration::{Event, Fate, JobChange};
 use super::Error;
 use super::actor::Actor;
 use super::batch::Batch;
-use crate::codec;
-use crate::db;
 use crate::folders::checkpoint_folder;
-use crate::model::{JobRecord, StateRecord, read_job};
 use crate::views;
+use gangline_store::model::{JobRecord, StateRecord, read_job};
+use gangline_store::{codec, db};
 
 impl Actor {
     /// Changes a waiting job. Changes that it has already are not made again.
