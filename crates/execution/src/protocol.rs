@@ -11,14 +11,15 @@
 //! bearer token is the attempt's own. The answer is [`Orders`]. The supervisor exits after it has reported
 //! [`NodeState::Ended`] and received `end_acknowledged`.
 
+pub mod metrics;
+mod sample;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use gangline_base::{Bucket, Buckets, GpuSeconds, Phase};
-
-mod sample;
 
 pub use sample::{Sample, SampleMetric, Silence};
 

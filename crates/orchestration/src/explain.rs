@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use gangline_base::{AcceleratorKind, Bytes, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp};
+use gangline_base::{
+    AcceleratorKind, Bytes, Dependency, GangShape, JobId, JobSpec, NodeName, QueueName, SweepId, Timestamp,
+};
 
 use crate::claim::names;
 use crate::engine::Engine;
@@ -30,6 +32,15 @@ pub struct Explanation {
 /// What keeps a job from starting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blocker {
+    /// A user holds it.
+    Held,
+    /// It comes after jobs that haven't ended.
+    After {
+        /// These jobs, at most 16.
+        dependencies: Vec<Dependency>,
+        /// The number of further ones.
+        more: usize,
+    },
     /// It failed and pauses before its next attempt.
     BackingOff {
         /// When the pause ends.
@@ -131,6 +142,12 @@ pub enum Blocker {
 impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Blocker::Held => f.write_str("a user holds it; it may start once it is released"),
+            Blocker::After { dependencies, more } => {
+                let named: Vec<String> = dependencies.iter().map(Dependency::to_string).collect();
+                write!(f, "waits for {}", named.join(", "))?;
+                if *more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
+            }
             Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
             Blocker::Quota { queue, kind, wanted, held, limit } => {
                 write!(f, "queue \"{queue}\" holds {held} of at most {limit} {kind}, and it wants {wanted}")
@@ -157,27 +174,7 @@ impl fmt::Display for Blocker {
             }
             Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
-                let kind = &wanted.accelerator;
-                write!(
-                    f,
-                    "wants {} node(s){} with {kind}:{}",
-                    wanted.nodes,
-                    of_pool(wanted),
-                    wanted.accelerators_per_node
-                )?;
-                if wanted.cpus_per_node > 0 {
-                    write!(f, ", {} cpus", wanted.cpus_per_node)?;
-                }
-                if wanted.memory_per_node > Bytes(0) {
-                    write!(f, ", {}", wanted.memory_per_node)?;
-                }
-                f.write_str("; ")?;
-                write!(f, "{nodes_with_room} node(s) have room, {free_accelerators} {kind} free")?;
-                if !holders.is_empty() {
-                    let names: Vec<String> = holders.iter().map(JobId::to_string).collect();
-                    write!(f, "; held by {}", names.join(", "))?;
-                }
-                Ok(())
+                not_enough(f, wanted, (*nodes_with_room, *free_accelerators), holders)
             }
             Blocker::Topology { wanted, best, nodes_with_room } => write!(
                 f,
@@ -199,6 +196,30 @@ impl fmt::Display for Blocker {
             Blocker::Nothing => f.write_str("nothing is in its way"),
         }
     }
+}
+
+/// Formats what a gang wants and what is free.
+fn not_enough(
+    f: &mut fmt::Formatter<'_>,
+    wanted: &GangShape,
+    (nodes_with_room, free_accelerators): (usize, u32),
+    holders: &[JobId],
+) -> fmt::Result {
+    let kind = &wanted.accelerator;
+    write!(f, "wants {} node(s){} with {kind}:{}", wanted.nodes, of_pool(wanted), wanted.accelerators_per_node)?;
+    if wanted.cpus_per_node > 0 {
+        write!(f, ", {} cpus", wanted.cpus_per_node)?;
+    }
+    if wanted.memory_per_node > Bytes(0) {
+        write!(f, ", {}", wanted.memory_per_node)?;
+    }
+    f.write_str("; ")?;
+    write!(f, "{nodes_with_room} node(s) have room, {free_accelerators} {kind} free")?;
+    if !holders.is_empty() {
+        let names: Vec<String> = holders.iter().map(JobId::to_string).collect();
+        write!(f, "; held by {}", names.join(", "))?;
+    }
+    Ok(())
 }
 
 /// Formats the pool, unless it is the default pool.
@@ -274,7 +295,7 @@ impl Engine {
         let leaves = self.leaves_in_order(now).into_iter().take_while(|leaf| *leaf != own_leaf);
         let in_other_leaves: usize = leaves.map(|leaf| self.queues.pending(leaf).len()).sum();
         let ahead = in_other_leaves + self.queues.pending(own_leaf).range(..candidate.key).count();
-        let is_new = !self.queues.contains(&candidate.spec.queue, &candidate.key);
+        let is_new = !self.jobs.contains_key(&candidate.key.job);
         let starts_by = match blocker {
             Blocker::NotEnoughFree { .. } if reasons.reservations_before(candidate).is_empty() => {
                 self.reserve(now, candidate.key.job, &candidate.spec.gang, &[]).at
@@ -282,6 +303,6 @@ impl Engine {
             Blocker::Claimed { until, .. } => Some(until),
             _ => None,
         };
-        Explanation { blocker, ahead, waiting: self.queues.waiting() + usize::from(is_new), starts_by }
+        Explanation { blocker, ahead, waiting: self.waiting_count() + usize::from(is_new), starts_by }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use gangline_base::{CheckpointPolicy, JobId};
+use gangline_base::{CheckpointPolicy, JobId, JobSpec};
 
 use crate::Refusal;
 use crate::engine::Engine;
@@ -35,11 +35,12 @@ impl CheckpointFolders {
 }
 
 impl Engine {
-    /// Checks that no live job saves into the folder, or that the new job says that it shares it.
-    pub(crate) fn admit_folder(&self, checkpoint: &CheckpointPolicy) -> Result<(), Refusal> {
-        let folder = folder_of(checkpoint).filter(|_| !checkpoint.is_shared);
+    /// Checks that no live job saves into the folder, or that the new job says that it shares it or waits for its end.
+    pub(crate) fn admit_folder(&self, spec: &JobSpec) -> Result<(), Refusal> {
+        let folder = folder_of(&spec.checkpoint).filter(|_| !spec.checkpoint.is_shared);
         let holders = folder.as_ref().and_then(|folder| self.folders.0.get(folder));
-        match (folder, holders.and_then(|holders| holders.first())) {
+        let comes_after = |holder: &JobId| spec.after.iter().any(|before| before.job == *holder);
+        match (folder, holders.and_then(|holders| holders.iter().find(|holder| !comes_after(holder)))) {
             (Some(folder), Some(holder)) => Err(Refusal::FolderTaken { folder, holder: *holder }),
             _ => Ok(()),
         }

@@ -20,6 +20,9 @@ mod explain;
 #[cfg(test)]
 mod fixture;
 mod folders;
+mod hold;
+#[cfg(test)]
+mod hold_tests;
 mod invariant;
 mod job;
 mod load;
@@ -47,6 +50,7 @@ pub use decision::{Decision, Fate, PlaceReason, RequeueReason, StopReason};
 pub use engine::{Engine, Limits};
 pub use event::{Entry, Event, FaultCause, ShareEnd};
 pub use explain::{Blocker, DryRun, Explanation};
+pub use hold::JobChange;
 pub use invariant::Violation;
 pub use job::{Attempt, Job, JobState, Kept, Rollback, Share, ShareState};
 pub use load::{Load, UserLimits};
