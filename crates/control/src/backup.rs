@@ -279,7 +279,7 @@ mod tests {
 
     fn commit(journal: &mut Journal, number: u64) {
         let records = [Entry { at: NOW, body: number.to_string().into_bytes() }];
-        let batch = Batch { records: &records, given_out: JobId(number), read_models: &mut |_| Ok(()) };
+        let batch = Batch { records: &records, given_out: JobId(number), changes: gangline_store::db::Changes::none() };
         journal.commit(batch).expect("there is room");
     }
 

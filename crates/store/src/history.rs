@@ -71,7 +71,7 @@ mod tests {
         let (mut journal, _) = Journal::open(folder, Options::default()).expect("a new journal opens");
         let records: Vec<Entry> = bodies.into_iter().map(|body| Entry { at: Timestamp::EPOCH, body }).collect();
         journal
-            .commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) })
+            .commit(Batch { records: &records, given_out: JobId(0), changes: crate::db::Changes::none() })
             .expect("the disk takes it");
         journal
     }

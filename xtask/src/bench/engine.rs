@@ -160,7 +160,7 @@ fn record() -> Entry {
 
 fn commit(journal: &mut Journal, records: &[Entry]) -> Result<()> {
     journal
-        .commit(Batch { records, given_out: gangline_base::JobId(0), read_models: &mut |_| Ok(()) })
+        .commit(Batch { records, given_out: gangline_base::JobId(0), changes: gangline_store::db::Changes::none() })
         .context("commit")?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
-use gangline_base::{Bytes, JobId, Timestamp};
+use gangline_base::{Bytes, JobId};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use tracing::warn;
@@ -18,7 +18,7 @@ use super::record::Head;
 use super::recovery::{Found, Warning, recover};
 use super::shrink::adopt;
 use super::snapshots::Snapshots;
-use super::{Error, Reader, Recovered, Sequence, schema};
+use super::{Batch, Changes, CommitInfo, Entry, Error, Reader, Recovered, Sequence, schema};
 
 /// How to open a journal.
 #[derive(Clone, Copy, Debug)]
@@ -66,34 +66,6 @@ const ROOM_PROVED: Bytes = Bytes(1 << 20);
 
 /// SQLite's page size.
 pub(super) const PAGE_BYTES: u64 = 4_096;
-
-/// An event or decision that has no number yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// When it happened, by the control plane's clock.
-    pub at: Timestamp,
-    /// The content, in the writer's own versioned encoding.
-    pub body: Vec<u8>,
-}
-
-/// Records and read-model rows that become durable together.
-pub struct Batch<'a> {
-    /// The records to append, in order.
-    pub records: &'a [Entry],
-    /// The highest job id given out so far, in these records or before.
-    pub given_out: JobId,
-    /// Writes the resulting read-model rows in the same transaction.
-    pub read_models: &'a mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
-}
-
-/// The result of a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommitInfo {
-    /// The journal's last record.
-    pub last: Sequence,
-    /// The bytes appended.
-    pub appended: Bytes,
-}
 
 /// The journal, held by its one writer. Dropping it releases the data folder.
 #[derive(Debug)]
@@ -268,10 +240,22 @@ impl Journal {
     /// memory is ahead of the disk: every later call returns [`Error::Poisoned`]. After a failed fsync the
     /// batch may come back at the next start; its sender was told of a failure, not of a refusal.
     pub fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
+        let Batch { records, given_out, changes } = batch;
+        let last = Sequence(self.head.sequence.0 + u64::try_from(records.len()).unwrap_or(u64::MAX));
+        self.commit_writing(records, given_out, &mut |transaction| changes.write(transaction, last))
+    }
+
+    /// Commits records with whatever `write` does in their transaction.
+    pub(super) fn commit_writing(
+        &mut self,
+        records: &[Entry],
+        given_out: JobId,
+        write: &mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
+    ) -> Result<CommitInfo, Error> {
         self.refuse_if_poisoned()?;
-        let given_out = self.given_out.max(batch.given_out);
-        let appended = within_limits(batch.records).map_err(|error| self.poisoned_by(error))?;
-        (self.head, self.kept) = append(&mut self.connection, (self.head, self.kept), batch)
+        let given_out = self.given_out.max(given_out);
+        let appended = within_limits(records).map_err(|error| self.poisoned_by(error))?;
+        (self.head, self.kept) = append(&mut self.connection, (self.head, self.kept), records, write)
             .map_err(|error| Error::from_sqlite(&self.database, error))
             .map_err(|error| self.poisoned_by(error))?;
         self.given_out = given_out;
@@ -291,7 +275,7 @@ impl Journal {
         if !self.is_tidying() {
             return Ok(());
         }
-        self.commit(Batch { records: &[], given_out: self.given_out, read_models: &mut |_| Ok(()) }).map(|_| ())
+        self.commit(Batch { records: &[], given_out: self.given_out, changes: Changes::none() }).map(|_| ())
     }
 
     /// Saves the writer's state after the last record, and removes all but the last two snapshots. Records
@@ -459,20 +443,21 @@ pub(super) fn refuse_over(what: &'static str, size: usize, limit: Bytes) -> Resu
 fn append(
     connection: &mut Connection,
     (mut head, kept): (Head, Kept),
-    batch: Batch<'_>,
+    records: &[Entry],
+    write: &mut dyn FnMut(&Transaction<'_>) -> rusqlite::Result<()>,
 ) -> rusqlite::Result<(Head, Kept)> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     {
         let mut insert = transaction
             .prepare_cached("INSERT INTO records (sequence, at_unix_nanos, body, checksum) VALUES (?1, ?2, ?3, ?4)")?;
-        for entry in batch.records {
+        for entry in records {
             head = head.extended(entry.at, &entry.body);
             let at = entry.at.unix_nanos().cast_signed();
             insert.execute(params![head.sequence.to_sql(), at, entry.body, head.checksum.0])?;
         }
     }
-    (batch.read_models)(&transaction)?;
-    let mut kept = kept.forget(&transaction, batch.records.len())?;
+    write(&transaction)?;
+    let mut kept = kept.forget(&transaction, records.len())?;
     kept.room = Room::of(&transaction, kept.room.max)?;
     transaction.commit()?;
     Ok((head, kept))

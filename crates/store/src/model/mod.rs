@@ -17,6 +17,7 @@ mod last_words;
 mod ledger;
 mod packed;
 mod parts;
+mod ports;
 mod record;
 mod remake;
 mod report;
@@ -25,25 +26,21 @@ mod series;
 mod store;
 mod sweep;
 
-pub use answers::{ANSWERS_MAX, keep_answers, read_answer, read_keys};
-pub use answers::{KeptAnswer, Refused, RequestKey};
-pub use audit::{answers_from, blocks_from, samples_from};
+pub use answers::{ANSWERS_MAX, KeptAnswer, Refused, RequestKey};
+pub use audit::Slice;
 use booking::book_attempt;
 pub use bound::{bound, cut};
-pub use curve::blocks_of_rows;
-pub use ledger::{Booked, LedgerRow, read_ledger, stored_ledger, write_ledger};
+pub use curve::PackedBlocks;
+pub use ledger::Booked;
+pub(crate) use ledger::{LedgerRow, stored_ledger};
 pub use parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
+pub use ports::unless_row_damaged;
 pub use record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
-pub use remake::{Made, Remade, Remake};
+pub(crate) use remake::{Made, Remade, Remake};
 pub use report::{SampleRow, cause_as_fault, outcome_as_end};
-pub use retention::{
-    Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX, is_over, is_removed, next_curve, next_job, next_unpacked, read_clock,
-    read_kept, read_losses, remove, sample_edges, sampled_attempts,
-};
-pub use series::{Series, SeriesPoint, read_series};
-pub use store::JOBS_PER_PAGE_MAX;
-pub use store::{
-    Listing, Repair, known_jobs, last_job, live_jobs, read_job, read_jobs, read_jobs_singly, read_stored, read_sweep,
-    read_sweep_jobs, repair, unless_damaged, write_job, write_sample, write_sweep,
-};
+pub use retention::{Kept, Loss, Removal, SAMPLES_PER_REMOVAL_MAX};
+pub(crate) use retention::{is_removed, next_job};
+pub use series::SeriesPoint;
+pub use store::{JOBS_PER_PAGE_MAX, Listing, Repair};
+pub(crate) use store::{known_jobs, last_job, read_job, read_stored, read_sweep, write_job, write_sweep};
 pub use sweep::{BudgetRecord, EarlyStopRecord, MetricRecord, SweepRecord};

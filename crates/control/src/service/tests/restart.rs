@@ -176,7 +176,7 @@ fn a_body_of_a_newer_gangline_is_refused_and_named() {
     let body = br#"{"v":4,"body":"time_flew"}"#.to_vec();
     let entry = db::Entry { at: world.now, body };
     journal
-        .commit(db::Batch { records: &[entry], given_out: JobId(0), read_models: &mut |_| Ok(()) })
+        .commit(db::Batch { records: &[entry], given_out: JobId(0), changes: gangline_store::db::Changes::none() })
         .expect("there is room");
     drop(journal);
     let refused = world.open().expect_err("it can't be understood");

@@ -3,6 +3,7 @@
 mod archive;
 mod damage;
 mod moved;
+mod ports;
 mod shrinking;
 mod writing;
 
@@ -13,7 +14,7 @@ use gangline_base::{JobId, Timestamp};
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use super::{Batch, Entry, Error, Journal, Options, Recovered, Sequence};
+use super::{Batch, Changes, Entry, Error, Journal, Options, Recovered, Sequence};
 
 /// The two files of the anchor.
 const ANCHOR: [&str; 2] = ["journal.anchor", "high-water"];
@@ -32,7 +33,7 @@ fn entry(body: &str) -> Entry {
 
 fn commit(journal: &mut Journal, bodies: &[&str]) -> Result<Sequence, Error> {
     let records: Vec<Entry> = bodies.iter().map(|body| entry(body)).collect();
-    journal.commit(Batch { records: &records, given_out: JobId(0), read_models: &mut |_| Ok(()) }).map(|info| info.last)
+    journal.commit(Batch { records: &records, given_out: JobId(0), changes: Changes::none() }).map(|info| info.last)
 }
 
 /// Writes a journal of the records `1` to `count`, each committed on its own, and closes it.
