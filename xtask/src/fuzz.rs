@@ -21,9 +21,11 @@ use crate::environment;
 
 /// The readers, by the names in `fuzz/benches/fuzz.rs`, each with where its seeds are: a file is one, but of a `.txt` each
 /// line, and of a `.logs` each log.
-const TARGETS: [(&str, &[&str]); 13] = [
+const TARGETS: [(&str, &[&str]); 15] = [
     ("catalog", &["crates/storage/tests/fixtures/archive-version-1/catalogs"]),
     ("coded_tensor", &[]),
+    ("data_index", &[]),
+    ("data_state", &[]),
     ("diagnosis", &["crates/diagnosis/tests/corpus"]),
     ("foreign_index", &[]),
     ("index", &["crates/storage/tests/fixtures/version-1/step-0000000007"]),

@@ -19,6 +19,7 @@ const EDGES: [(&str, &[&str]); 18] = [
     ("crates/diagnosis", &["base"]),
     ("crates/objects", &["base"]),
     ("crates/storage", &["base", "compression", "objects"]),
+    ("crates/data", &["base", "objects"]),
     ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
     ("crates/telemetry", &["base"]),
     ("crates/store", &["base", "accounting", "orchestration", "specs", "execution"]),
@@ -34,6 +35,7 @@ const EDGES: [(&str, &[&str]); 18] = [
             "orchestration",
             "simulator",
             "specs",
+            "data",
             "diagnosis",
             "storage",
             "execution",
@@ -43,7 +45,7 @@ const EDGES: [(&str, &[&str]); 18] = [
             "server",
         ],
     ),
-    ("python", &["base", "storage", "planning"]),
+    ("python", &["base", "data", "storage", "planning"]),
 ];
 
 /// What may use anything of ours.
@@ -190,6 +192,7 @@ mod tests {
             "api",
             "accounting",
             "compression",
+            "data",
             "diagnosis",
             "planning",
             "orchestration",
