@@ -15,8 +15,9 @@ use gangline_specs::config::Retention;
 use super::checkpoints::DueCheckpoints;
 use super::tree::{Walk, names, open_folder, open_root};
 use gangline_store::db::{self, Reader};
-use gangline_store::model::{Kept, unless_row_damaged};
+use gangline_store::model::Kept;
 use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::unless_row_damaged;
 
 /// Folder of the attempts' folders, in the data folder.
 const JOBS: &str = "jobs";

@@ -24,6 +24,7 @@ use super::troubles::Troubles;
 use super::{Error, Options};
 use gangline_store::db::{self, Journal, Reader};
 use gangline_store::model::JobRecord;
+use gangline_store::ports;
 
 /// The longest time that a stop waits for its snapshot. Without the snapshot, the next start replays more
 /// entries.
@@ -282,7 +283,7 @@ impl Actor {
         let records = &self.records;
         let given_out = JobId(self.engine.next_job_id().0 - 1);
         let jobs: Vec<&JobRecord> = rows.jobs.iter().filter_map(|job| records.get(job)).collect();
-        let changes = db::Changes {
+        let changes = ports::Changes {
             at: now,
             repairs: &rows.repairs,
             sweeps: &rows.sweeps,
@@ -292,7 +293,7 @@ impl Actor {
             removals: &rows.removals,
             samples: &rows.samples,
         };
-        let committed = self.journal.commit(db::Batch { records: entries, given_out, changes });
+        let committed = self.journal.commit(ports::Batch { records: entries, given_out, changes });
         for job in &rows.jobs {
             if self.records.get(job).is_some_and(|record| record.state.is_final()) {
                 self.records.remove(job);

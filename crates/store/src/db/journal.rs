@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
-use gangline_base::{Bytes, JobId};
+use gangline_base::{Bytes, JobId, Timestamp};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
 use tracing::warn;
@@ -18,7 +18,7 @@ use super::record::Head;
 use super::recovery::{Found, Warning, recover};
 use super::shrink::adopt;
 use super::snapshots::Snapshots;
-use super::{Batch, Changes, CommitInfo, Entry, Error, Reader, Recovered, Sequence, schema};
+use super::{Error, Reader, Recovered, Sequence, schema};
 
 /// How to open a journal.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,24 @@ const ROOM_PROVED: Bytes = Bytes(1 << 20);
 
 /// SQLite's page size.
 pub(super) const PAGE_BYTES: u64 = 4_096;
+
+/// An event or decision that has no number yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// When it happened, by the control plane's clock.
+    pub at: Timestamp,
+    /// The content, in the writer's own versioned encoding.
+    pub body: Vec<u8>,
+}
+
+/// The result of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitInfo {
+    /// The journal's last record.
+    pub last: Sequence,
+    /// The bytes appended.
+    pub appended: Bytes,
+}
 
 /// The journal, held by its one writer. Dropping it releases the data folder.
 #[derive(Debug)]
@@ -233,20 +251,13 @@ impl Journal {
         Reader::new(self.database.clone())
     }
 
-    /// Appends the records, writes the read models and makes both durable with one fsync before it returns.
+    /// Appends the records, and makes them and what `write` does durable with one fsync before it returns.
     ///
     /// # Errors
     /// After any error nothing of the batch is visible, and the journal is poisoned because the writer's
     /// memory is ahead of the disk: every later call returns [`Error::Poisoned`]. After a failed fsync the
     /// batch may come back at the next start; its sender was told of a failure, not of a refusal.
-    pub fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
-        let Batch { records, given_out, changes } = batch;
-        let last = Sequence(self.head.sequence.0 + u64::try_from(records.len()).unwrap_or(u64::MAX));
-        self.commit_writing(records, given_out, &mut |transaction| changes.write(transaction, last))
-    }
-
-    /// Commits records with whatever `write` does in their transaction.
-    pub(super) fn commit_writing(
+    pub(crate) fn commit_writing(
         &mut self,
         records: &[Entry],
         given_out: JobId,
@@ -270,12 +281,12 @@ impl Journal {
     /// Deletes some archived records and superseded snapshots without a batch, for idle times.
     ///
     /// # Errors
-    /// As [`Journal::commit`].
+    /// As for a batch.
     pub fn tidy(&mut self) -> Result<(), Error> {
         if !self.is_tidying() {
             return Ok(());
         }
-        self.commit(Batch { records: &[], given_out: self.given_out, changes: Changes::none() }).map(|_| ())
+        self.commit_writing(&[], self.given_out, &mut |_| Ok(())).map(|_| ())
     }
 
     /// Saves the writer's state after the last record, and removes all but the last two snapshots. Records

@@ -40,14 +40,13 @@ mod snapshots;
 mod tests;
 mod verdict;
 
-pub use crate::ports::{Batch, Changes, CommitInfo, Entry};
 pub use anew::Beside;
 pub use archive::HISTORY;
 pub use compaction::{ArchiveOrder, Archived, Examination, Room, SnapshotOrder};
 pub use copy::{CopyInfo, copy, given_out, is_beside, raise_given_out, verify};
 pub use error::Error;
 pub use folder::{HeldFolder, journal_folder, place_journal};
-pub use journal::{Journal, Limits, Options};
+pub use journal::{CommitInfo, Entry, Journal, Limits, Options};
 pub use reader::Reader;
 pub use record::{Record, Sequence};
 pub use recovery::{Recovered, Snapshot, Warning};

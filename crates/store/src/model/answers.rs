@@ -64,7 +64,7 @@ impl KeptAnswer {
 }
 
 /// Stores the answers to the changes up to record `last`, and removes old answers.
-pub(super) fn keep_answers(
+pub(crate) fn keep_answers(
     transaction: &Transaction<'_>,
     answers: &[(RequestKey, KeptAnswer)],
     now: Timestamp,
@@ -106,7 +106,7 @@ pub(super) fn keep_answers(
 }
 
 /// Returns the stored answer for a user's key.
-pub(super) fn read_answer(
+pub(crate) fn read_answer(
     transaction: &Transaction<'_>,
     user: &str,
     key: &str,
@@ -134,7 +134,7 @@ pub(super) fn is_intact(row: &Row<'_>, (user, key): (&[u8], &[u8])) -> rusqlite:
 }
 
 /// Passes the user and the key of each stored answer to `each`.
-pub(super) fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str, &str)) -> rusqlite::Result<()> {
+pub(crate) fn read_keys(transaction: &Transaction<'_>, mut each: impl FnMut(&str, &str)) -> rusqlite::Result<()> {
     // An index has both, so the answers themselves aren't read.
     let mut statement = transaction.prepare("SELECT user, key FROM answers ORDER BY user, key")?;
     let mut rows = statement.query([])?;

@@ -16,10 +16,10 @@ pub struct Slice<K> {
 }
 
 /// The key of a sample: job, attempt, node and number.
-pub(super) type SampleKey = [i64; 4];
+pub(crate) type SampleKey = [i64; 4];
 
 /// Checks `count` samples after a key.
-pub(super) fn samples_from(
+pub(crate) fn samples_from(
     transaction: &Transaction<'_>,
     after: SampleKey,
     count: u32,
@@ -42,7 +42,7 @@ pub(super) fn samples_from(
 }
 
 /// Checks `count` blocks of packed samples after an id; in a damaged block all samples count as damaged.
-pub(super) fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+pub(crate) fn blocks_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = format!("SELECT {BLOCK_COLUMNS}, id FROM curves WHERE id > ?1 ORDER BY id LIMIT ?2");
     let mut statement = transaction.prepare_cached(&sql)?;
     let mut rows = statement.query(params![after, count])?;
@@ -73,7 +73,7 @@ fn sample(row: &Row<'_>) -> rusqlite::Result<(SampleKey, bool)> {
 }
 
 /// Checks `count` answers after a number.
-pub(super) fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
+pub(crate) fn answers_from(transaction: &Transaction<'_>, after: i64, count: u32) -> rusqlite::Result<Slice<i64>> {
     let sql = "SELECT request, body, at_unix_nanos, sequence, sum, user, key, number FROM answers
                WHERE number > ?1 ORDER BY number LIMIT ?2";
     let mut statement = transaction.prepare_cached(sql)?;

@@ -198,7 +198,7 @@ pub type PackedBlocks = (Vec<PackedBlock>, Option<i64>);
 
 /// Packs up to `count` of an attempt's sample rows after a number into blocks. Also returns the last number
 /// read, if there may be more. A damaged row stays a row, so that it is still reported.
-pub(super) fn blocks_of_rows(
+pub(crate) fn blocks_of_rows(
     transaction: &Transaction<'_>,
     attempt: Attempt,
     after: i64,

@@ -108,7 +108,7 @@ impl LedgerRow {
 }
 
 /// Writes the row of an entry.
-pub(super) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
+pub(crate) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
     LedgerRow::of(queue, entry).write(transaction)
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqli
 }
 
 /// Returns the bookings of a job, by attempt and node.
-pub(super) fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
+pub(crate) fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
     let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
     let mut statement = transaction.prepare_cached(&sql)?;
     let rows = statement.query_map([to_sql(job.0)], |row| {

@@ -5,25 +5,24 @@
 //! entries that changed them.
 
 mod agreement;
-mod answers;
+pub(crate) mod answers;
 mod attempts;
-mod audit;
+pub(crate) mod audit;
 mod block;
 mod booking;
 mod bound;
 mod closing;
-mod curve;
+pub(crate) mod curve;
 mod last_words;
-mod ledger;
+pub(crate) mod ledger;
 mod packed;
 mod parts;
-mod ports;
 mod record;
 mod remake;
 mod report;
-mod retention;
-mod series;
-mod store;
+pub(crate) mod retention;
+pub(crate) mod series;
+pub(crate) mod store;
 mod sweep;
 
 pub use answers::{ANSWERS_MAX, KeptAnswer, Refused, RequestKey};
@@ -34,7 +33,6 @@ pub use curve::PackedBlocks;
 pub use ledger::Booked;
 pub(crate) use ledger::{LedgerRow, stored_ledger};
 pub use parts::{CheckpointsRecord, GangRecord, ProgressRecord, StateRecord};
-pub use ports::unless_row_damaged;
 pub use record::{AttemptRecord, JobRecord, ShareRecord, StragglerRecord};
 pub(crate) use remake::{Made, Remade, Remake};
 pub use report::{SampleRow, cause_as_fault, outcome_as_end};

@@ -56,7 +56,7 @@ pub enum Repair {
 }
 
 /// Removes the rows. An attempt that is live again is booked when it ends, once.
-pub(super) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
+pub(crate) fn repair(transaction: &Transaction<'_>, damage: &Repair) -> rusqlite::Result<()> {
     match damage {
         Repair::Forget { from } => {
             for table in ["jobs", "ledger", "samples", "curves"] {
@@ -115,7 +115,7 @@ pub(crate) fn write_sweep(transaction: &Transaction<'_>, sweep: &SweepRecord) ->
 }
 
 /// Stores a sample, unless it is stored already or the [`stride`] skips it.
-pub(super) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
+pub(crate) fn write_sample(transaction: &Transaction<'_>, row: &SampleRow) -> rusqlite::Result<()> {
     if !row.number.is_multiple_of(stride(row.number)) {
         return Ok(());
     }
@@ -217,7 +217,7 @@ pub(crate) fn last_job(transaction: &Transaction<'_>) -> rusqlite::Result<Option
 }
 
 /// Returns every live job, except those with damaged rows.
-pub(super) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
+pub(crate) fn live_jobs(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<JobRecord>> {
     let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE is_live = 1 ORDER BY job");
     let mut statement = transaction.prepare(&sql)?;
     let (mut records, mut live) = (Records::default(), Vec::new());
@@ -241,13 +241,13 @@ pub(crate) fn read_job(
 }
 
 /// Returns one job's record.
-pub(super) fn read_record(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
+pub(crate) fn read_record(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Option<JobRecord>> {
     let mut statement = transaction.prepare_cached(&format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job = ?1"))?;
     statement.query_row([to_sql(job.0)], |row| Records::default().read(transaction, row)).optional()
 }
 
 /// Returns a query's result, or `None` if a damaged row ended it, which is logged.
-pub(super) fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+pub(crate) fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) => match damaged_row(&error) {
@@ -262,7 +262,7 @@ pub(super) fn unless_damaged<T>(found: rusqlite::Result<T>) -> rusqlite::Result<
 
 /// Returns the intact records of a sweep's jobs by id, and the damaged jobs; `None` if there is no such
 /// sweep.
-pub(super) fn read_sweep_jobs(
+pub(crate) fn read_sweep_jobs(
     transaction: &Transaction<'_>,
     id: SweepId,
 ) -> rusqlite::Result<(Vec<JobRecord>, Vec<JobId>)> {
@@ -301,7 +301,7 @@ pub struct Listing {
 
 /// Returns the jobs before `before`, newest first; a damaged row hides no other. A malformed page fails the
 /// query: see [`read_jobs_singly`].
-pub(super) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u32) -> rusqlite::Result<Listing> {
+pub(crate) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, count: u32) -> rusqlite::Result<Listing> {
     let before = before.map_or(i64::MAX, |job| to_sql(job.0));
     let count = count.min(JOBS_PER_PAGE_MAX);
     let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE job < ?1 ORDER BY job DESC LIMIT ?2");
@@ -323,7 +323,7 @@ pub(super) fn read_jobs(transaction: &Transaction<'_>, before: Option<JobId>, co
 
 /// Returns the same with a seek for each id, so that a malformed page hides only its own rows, which are
 /// reported as damaged.
-pub(super) fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, count: u32) -> rusqlite::Result<Listing> {
+pub(crate) fn read_jobs_singly(transaction: &Transaction<'_>, before: JobId, count: u32) -> rusqlite::Result<Listing> {
     let count = usize::try_from(count.min(JOBS_PER_PAGE_MAX)).unwrap_or(usize::MAX);
     let mut listing = Listing::default();
     for id in (1..before.0).rev().take(IDS_TRIED_MAX).map(JobId) {

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gangline_base::{JobId, SweepId, Timestamp};
 use gangline_execution::protocol::Sample;
 
-use super::{Batch, Changes, Entry, Journal, Queries, Series};
+use super::{Batch, Changes, Journal, Queries, Series};
 use crate::codec::tests::examples::Examples;
-use crate::db::{Error, Limits, Record, Sequence};
+use crate::db::{Entry, Error, Limits, Record, Sequence};
 use crate::model::{JobRecord, KeptAnswer, RequestKey, SampleRow};
 
 /// A store under test. Each value is a store of its own, empty at first; it lives on between openings.

@@ -3,19 +3,10 @@
 use std::sync::Arc;
 
 use gangline_accounting::LedgerEntry;
-use gangline_base::{Bytes, JobId, Timestamp};
+use gangline_base::{JobId, Timestamp};
 
-use crate::db::{Error, Sequence};
+use crate::db::{CommitInfo, Entry, Error, Sequence};
 use crate::model::{JobRecord, KeptAnswer, Removal, Repair, RequestKey, SampleRow, SweepRecord};
-
-/// An event or decision that has no number yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// When it happened, by the control plane's clock.
-    pub at: Timestamp,
-    /// The content, in the writer's own versioned encoding.
-    pub body: Vec<u8>,
-}
 
 /// Records and read-model changes that become durable together.
 #[derive(Clone, Copy, Debug)]
@@ -64,15 +55,6 @@ impl Changes<'_> {
             samples: &[],
         }
     }
-}
-
-/// The result of a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommitInfo {
-    /// The journal's last record.
-    pub last: Sequence,
-    /// The bytes appended.
-    pub appended: Bytes,
 }
 
 /// The journal's one writer. A second writer of the same journal must be refused for as long as the first

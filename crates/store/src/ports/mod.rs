@@ -14,6 +14,6 @@ mod journal;
 mod queries;
 mod series;
 
-pub use journal::{Batch, Changes, CommitInfo, Entry, Journal};
+pub use journal::{Batch, Changes, Journal};
 pub use queries::Queries;
 pub use series::{JobCurve, Series};

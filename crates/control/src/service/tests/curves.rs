@@ -9,8 +9,8 @@ use rusqlite::Connection;
 
 use super::retention::{clean, later, pack_curves, samples, store_curve, succeed};
 use super::{Supervisor, World, spec};
-use gangline_store::db::Changes;
 use gangline_store::model::Repair;
+use gangline_store::ports::Changes;
 use gangline_store::ports::{JobCurve, Series as _};
 use gangline_store::rebuild::rebuild;
 

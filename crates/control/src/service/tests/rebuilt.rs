@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::random::Chaos;
 use super::{Supervisor, World, fault, spec};
-use gangline_store::db::Changes;
+use gangline_store::ports::Changes;
 use gangline_store::rebuild::{Outcome as Rebuilt, rebuild, rebuild_from_history};
 
 /// The number of histories tried.
@@ -188,7 +188,7 @@ fn without_closed(world: &World) {
         std::fs::remove_file(folder.join(anchor)).expect("it is there");
     }
     let (mut journal, _) = gangline_store::db::Journal::open(folder, world.journal).expect("it opens");
-    let batch = gangline_store::db::Batch { records: &bodies, given_out: JobId(2), changes: Changes::none() };
+    let batch = gangline_store::ports::Batch { records: &bodies, given_out: JobId(2), changes: Changes::none() };
     journal.commit(batch).expect("the disk takes it");
 }
 

@@ -27,9 +27,9 @@ use super::super::looks::{LOOKS_MAX, Look, carry_out};
 use super::super::{Error, Options, StartError, SurveyOptions, Timing};
 use crate::secret::Secrets;
 use crate::views::{Texts, to_api};
-use gangline_store::db;
 use gangline_store::model::Booked;
 use gangline_store::ports::{Queries as _, Series as _};
+use gangline_store::{db, ports};
 
 /// A launcher that starts nothing, and reports as present what a test says.
 #[derive(Debug, Default)]
@@ -377,9 +377,9 @@ impl World {
     }
 
     /// Changes the read models of a folder that no control plane holds.
-    pub(super) fn change_rows(&self, changes: db::Changes<'_>) {
+    pub(super) fn change_rows(&self, changes: ports::Changes<'_>) {
         let (mut journal, _) = db::Journal::open(self.folder.path(), self.journal).expect("nobody holds the folder");
-        let batch = db::Batch { records: &[], given_out: JobId(0), changes };
+        let batch = ports::Batch { records: &[], given_out: JobId(0), changes };
         journal.commit(batch).expect("there is room");
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use gangline_base::{Bytes, JobId};
 
-use super::super::{Batch, Entry, Error, Limits, Options, Sequence};
+use super::super::{Entry, Error, Limits, Options, Sequence};
 use super::*;
 
 /// Proves A-3 for the journal: numbers, times, bodies and order are those of the commits.
@@ -98,7 +98,7 @@ fn records_over_the_limit_are_refused() {
     let (mut journal, _) = open(folder.path()).expect("a new journal opens");
     let size = usize::try_from(Limits::RECORD.0).expect("usize holds the limit") + 1;
     let records = [Entry { body: vec![0; size], ..entry("") }];
-    let refused = journal.commit(Batch { records: &records, given_out: JobId(0), changes: Changes::none() });
+    let refused = journal.commit_writing(&records, JobId(0), &mut |_| Ok(()));
     assert_eq!(
         refused.map_err(|error| error.to_string()),
         Err("record of 4.0 MiB is over the limit of 4.0 MiB".to_owned())
@@ -113,9 +113,7 @@ fn a_start_reads_only_what_came_after_the_snapshot() {
     let (mut journal, _) = open(folder.path()).expect("a new journal opens");
     for batch in 0..20 {
         let records = vec![entry("x"); 500];
-        journal
-            .commit(Batch { records: &records, given_out: JobId(0), changes: Changes::none() })
-            .expect("there is room");
+        journal.commit_writing(&records, JobId(0), &mut |_| Ok(())).expect("there is room");
         if batch % 5 == 0 {
             journal.write_snapshot(b"older state").expect("there is room");
         }

@@ -6,16 +6,16 @@ use gangline_base::{JobId, SweepId, Timestamp};
 use rusqlite::Transaction;
 use tracing::warn;
 
-use super::{
+use crate::db::{self, CommitInfo, Error, Journal, Reader, Record, Sequence};
+use crate::model::{
     Booked, JobRecord, Kept, KeptAnswer, Listing, Loss, PackedBlocks, RequestKey, SAMPLES_PER_REMOVAL_MAX, Slice,
     answers, audit, curve, ledger, retention, series, store,
 };
-use crate::db::{self, Error, Journal, Reader, Record, Sequence};
-use crate::ports::{self, Batch, Changes, CommitInfo, JobCurve, Queries, Series};
+use crate::ports::{self, Batch, Changes, JobCurve, Queries, Series};
 
 impl Changes<'_> {
     /// Writes the changes that belong to the records up to `last`.
-    pub(crate) fn write(&self, transaction: &Transaction<'_>, last: Sequence) -> rusqlite::Result<()> {
+    fn write(&self, transaction: &Transaction<'_>, last: Sequence) -> rusqlite::Result<()> {
         self.repairs.iter().try_for_each(|damage| store::repair(transaction, damage))?;
         self.sweeps.iter().try_for_each(|sweep| store::write_sweep(transaction, sweep))?;
         self.jobs.iter().try_for_each(|job| store::write_job(transaction, job))?;
@@ -23,6 +23,18 @@ impl Changes<'_> {
         answers::keep_answers(transaction, self.answers, self.at, last)?;
         self.removals.iter().try_for_each(|removal| retention::remove(transaction, self.at, removal))?;
         self.samples.iter().try_for_each(|sample| store::write_sample(transaction, sample))
+    }
+}
+
+impl Journal {
+    /// Appends the records and changes the read models, as [`ports::Journal::commit`] promises.
+    ///
+    /// # Errors
+    /// Those of [`ports::Journal::commit`].
+    pub fn commit(&mut self, batch: Batch<'_>) -> Result<CommitInfo, Error> {
+        let Batch { records, given_out, changes } = batch;
+        let last = Sequence(self.last().0 + u64::try_from(records.len()).unwrap_or(u64::MAX));
+        self.commit_writing(records, given_out, &mut |transaction| changes.write(transaction, last))
     }
 }
 
@@ -195,5 +207,34 @@ pub fn unless_row_damaged<T>(found: Result<T, Error>) -> Result<Option<T>, Error
             Ok(None)
         }
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::db::Options;
+    use crate::ports::conformance::{Opened, Subject, check};
+
+    struct Sqlite(TempDir);
+
+    impl Subject for Sqlite {
+        type Journal = Journal;
+        type Reader = Reader;
+
+        fn open(&self) -> Result<Opened<Journal, Reader>, Error> {
+            let (journal, recovered) = Journal::open(self.0.path(), Options::default())?;
+            let reader = journal.reader();
+            let snapshot = recovered.snapshot.map(|snapshot| (snapshot.sequence, snapshot.body));
+            Ok(Opened { journal, reader, snapshot, records: recovered.records })
+        }
+    }
+
+    /// Proves for SQLite, by the promises that every store makes.
+    #[test]
+    fn sqlite_conforms_to_the_ports() {
+        check(|| Sqlite(tempfile::tempdir().expect("the temporary folder is writable")));
     }
 }
