@@ -5,6 +5,7 @@
 use std::sync::OnceLock;
 
 use gangline_control::fuzz as control;
+use gangline_data::fuzz as data;
 use gangline_diagnosis::{Evidence, Log, Rules};
 use gangline_storage::fuzz as storage;
 
@@ -12,9 +13,11 @@ use gangline_storage::fuzz as storage;
 type Target = fn(&[u8]);
 
 /// Every reader, by the name that `cargo xtask fuzz` has for it.
-const TARGETS: [(&str, Target); 13] = [
+const TARGETS: [(&str, Target); 15] = [
     ("catalog", storage::catalog),
     ("coded_tensor", storage::coded_tensor),
+    ("data_index", data::indexes),
+    ("data_state", data::state),
     ("diagnosis", diagnosis),
     ("foreign_index", storage::foreign_index),
     ("index", storage::index),

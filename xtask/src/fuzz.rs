@@ -22,15 +22,17 @@ use crate::programs;
 
 /// The readers, by the names in `fuzz/benches/fuzz.rs`, each with where its seeds are: a file is one, but of a `.txt` each
 /// line, and of a `.logs` each log.
-const TARGETS: [(&str, &[&str]); 13] = [
+const TARGETS: [(&str, &[&str]); 15] = [
     ("catalog", &["crates/storage/tests/fixtures/archive-version-1/catalogs"]),
     ("coded_tensor", &[]),
+    ("data_index", &[]),
+    ("data_state", &[]),
     ("diagnosis", &["crates/diagnosis/tests/corpus"]),
     ("foreign_index", &[]),
     ("index", &["crates/storage/tests/fixtures/version-1/step-0000000007"]),
     ("job_file", &["examples/jobs"]),
-    ("journal_entry", &["crates/control/tests/fixtures"]),
-    ("journal_snapshot", &["crates/control/tests/fixtures"]),
+    ("journal_entry", &["crates/store/tests/fixtures"]),
+    ("journal_snapshot", &["crates/store/tests/fixtures"]),
     ("lease", &[]),
     ("manifest", &["crates/storage/tests/fixtures/version-1/step-0000000007"]),
     ("report", &["fuzz/seeds/report"]),

@@ -7,7 +7,7 @@ use super::Breach;
 use super::workspace::{Dependency, Package, Workspace};
 
 /// What a crate may use of ours, by folder.
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 19] = [
     ("crates/base", &[]),
     ("crates/accounting", &["base"]),
     ("crates/api", &["base"]),
@@ -19,10 +19,12 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("crates/diagnosis", &["base"]),
     ("crates/objects", &["base"]),
     ("crates/storage", &["base", "compression", "objects"]),
+    ("crates/data", &["base", "objects"]),
     ("crates/execution", &["base", "accounting", "diagnosis", "storage"]),
     ("crates/telemetry", &["base"]),
-    ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution"]),
-    ("crates/server", &["base", "api", "orchestration", "specs", "execution", "control"]),
+    ("crates/store", &["base", "accounting", "orchestration", "specs", "execution"]),
+    ("crates/control", &["base", "api", "accounting", "orchestration", "specs", "storage", "execution", "store"]),
+    ("crates/server", &["base", "api", "orchestration", "specs", "execution", "store", "control"]),
     (
         "crates/cli",
         &[
@@ -33,15 +35,17 @@ const EDGES: [(&str, &[&str]); 17] = [
             "orchestration",
             "simulator",
             "specs",
+            "data",
             "diagnosis",
             "storage",
             "execution",
             "telemetry",
+            "store",
             "control",
             "server",
         ],
     ),
-    ("python", &["base", "storage", "planning"]),
+    ("python", &["base", "data", "storage", "planning"]),
 ];
 
 /// What may use anything of ours.
@@ -59,7 +63,7 @@ const SERVER: &str = "crates/server";
 /// Where what others wrote may be used, by the beginning of its name.
 const KEPT_IN: [(&str, &[&str]); 14] = [
     ("tokio", &["crates/execution", "crates/control", "crates/server", "crates/cli", "tests"]),
-    ("rusqlite", &["crates/control", "crates/server", "tests", "benches"]),
+    ("rusqlite", &["crates/store", "crates/control", "crates/server", "tests", "benches"]),
     ("axum", &["crates/server", "tests"]),
     ("maud", &["crates/server", "tests"]),
     ("rcgen", &["crates/server"]),
@@ -188,6 +192,7 @@ mod tests {
             "api",
             "accounting",
             "compression",
+            "data",
             "diagnosis",
             "planning",
             "orchestration",
@@ -196,6 +201,7 @@ mod tests {
             "objects",
             "storage",
             "execution",
+            "store",
             "control",
             "server",
             "cli",

@@ -1,0 +1,30 @@
+//! Token datasets: any token file straight to the trainer, in the same order on any number of ranks.
+//!
+//! A [`Source`] is a stream of tokens in files that are read as they lie. [`order`] says which sample comes when, as a pure
+//! function of numbers. A [`Loader`] fills a rank's rows of each global batch, and is resumed from a [`State`] of at most
+//! 200 bytes, at any number of ranks.
+//!
+//! A sample is `L` input tokens and the `L` tokens that follow each of them. Sample `i` of a stream begins at token `i * L`, so
+//! neighbours share one token and every token but the first is once a label. Samples run across documents and files; the
+//! tokens behind the last whole sample (fewer than `L + 1`) are left out.
+//!
+//! Synchronous: a call reads memory that the kernel fills from disk. Files mustn't change while they are open; a change is
+//! told before the next batch.
+
+mod convert;
+mod error;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
+mod loader;
+pub mod order;
+mod source;
+mod state;
+mod token_type;
+
+pub use convert::{Target, Writer, Written};
+pub use error::Error;
+pub use loader::{Loader, Options, Room, SEQUENCE_MAX, Sample, THREADS_MAX};
+pub use source::layout::{FILES_MAX, PIECES_MAX};
+pub use source::{Format, Source};
+pub use state::{STATE_BYTES_MAX, State};
+pub use token_type::{TokenType, Width};

@@ -1,0 +1,269 @@
+//! Folders of shards with an `index.json`: uncompressed MosaicML Streaming shards (MDS, version 2) and LitData's chunks of
+//! tokens. The stream is their rows, one after the other.
+
+use std::path::{Component, Path};
+
+use serde::Deserialize;
+
+use crate::error::Error;
+use crate::source::layout::Layout;
+use crate::source::mapped::Mapped;
+use crate::token_type::TokenType;
+
+/// The largest index that is read.
+pub(crate) const INDEX_BYTES_MAX: u64 = 256 << 20;
+/// The columns that hold tokens, where there are several.
+const COLUMNS: [&str; 3] = ["tokens", "input_ids", "text"];
+
+/// What both formats' indexes may have; MDS has shards and LitData chunks.
+#[derive(Deserialize)]
+struct Index {
+    version: Option<u32>,
+    shards: Option<Vec<Shard>>,
+    chunks: Option<Vec<Chunk>>,
+    config: Option<Config>,
+}
+
+/// A shard of MDS.
+#[derive(Deserialize)]
+struct Shard {
+    format: String,
+    column_names: Vec<String>,
+    column_encodings: Vec<String>,
+    compression: Option<String>,
+    raw_data: Raw,
+    samples: u32,
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    basename: String,
+    bytes: u64,
+}
+
+/// A chunk of LitData.
+#[derive(Deserialize)]
+struct Chunk {
+    filename: String,
+    chunk_bytes: u64,
+    chunk_size: u32,
+    dim: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    compression: Option<String>,
+    encryption: Option<serde_json::Value>,
+    data_format: Option<Vec<String>>,
+}
+
+/// Reads a folder by its `index.json`.
+pub(crate) fn read(folder: &Path) -> Result<Layout, Error> {
+    let path = folder.join("index.json");
+    let size = std::fs::metadata(&path).map_err(Error::io("open", &path))?.len();
+    if size > INDEX_BYTES_MAX {
+        return Err(Error::malformed(&path, 0, format!("it has {size} bytes, more than {INDEX_BYTES_MAX}")));
+    }
+    let text = std::fs::read(&path).map_err(Error::io("read", &path))?;
+    match parse(&path, &text)? {
+        Index { shards: Some(shards), version, .. } => mds(folder, &path, &shards, version),
+        Index { chunks: Some(chunks), config: Some(config), .. } => litdata(folder, &path, &chunks, &config),
+        _ => Err(Error::malformed(&path, 0, "it has neither shards (MDS) nor chunks with a config (LitData)")),
+    }
+}
+
+/// Accepts or refuses an index, for the fuzzer.
+#[cfg(feature = "fuzz")]
+pub(crate) fn fuzz_index(text: &[u8]) {
+    let _ = parse(Path::new("index.json"), text);
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Index, Error> {
+    serde_json::from_slice(text)
+        .map_err(|error| Error::malformed(path, 0, format!("no index of MDS or LitData: {error}")))
+}
+
+/// Maps a file of the folder that has as many bytes as the index says.
+fn open(folder: &Path, index: &Path, name: &str, bytes: u64) -> Result<Mapped, Error> {
+    let file = Mapped::open(&plain(folder, index, name)?)?;
+    let found = file.bytes().len();
+    if found as u64 == bytes {
+        return Ok(file);
+    }
+    let problem = format!("index.json says it has {bytes} bytes, and it has {found}: copy it again");
+    Err(Error::malformed(file.path(), found, problem))
+}
+
+fn mds(folder: &Path, index: &Path, shards: &[Shard], version: Option<u32>) -> Result<Layout, Error> {
+    if version != Some(2) {
+        return Err(Error::malformed(index, 0, format!("version {version:?} of MDS is unknown; there is 2")));
+    }
+    let mut layout = None;
+    for shard in shards {
+        let name = &shard.raw_data.basename;
+        if shard.format != "mds" || shard.compression.is_some() {
+            let how = shard.compression.as_deref().unwrap_or(&shard.format);
+            let problem = format!(
+                "shard {name} is {how}: only uncompressed MDS is read as it lies; write it with compression=None"
+            );
+            return Err(Error::malformed(index, 0, problem));
+        }
+        let column = Columns::of(index, shard)?;
+        let layout = layout.get_or_insert_with(|| Layout::new(column.data_type));
+        if layout.data_type != column.data_type {
+            return Err(Error::malformed(index, 0, format!("shard {name} has tokens of another type")));
+        }
+        let file = open(folder, index, name, shard.raw_data.bytes)?;
+        let number = layout.add_file(file)?;
+        column.add_rows(layout, number, shard.samples)?;
+    }
+    layout.ok_or_else(|| Error::NotFound { path: folder.to_owned(), problem: "its index has no shards".to_owned() })
+}
+
+/// Where a row of MDS has its tokens.
+struct Columns {
+    data_type: TokenType,
+    /// The sizes of all columns, in their order; none for those whose size is in the row.
+    sizes: Vec<Option<usize>>,
+    /// The column of the tokens.
+    tokens: usize,
+}
+
+impl Columns {
+    fn of(index: &Path, shard: &Shard) -> Result<Columns, Error> {
+        let names = &shard.column_names;
+        let find = || match names.as_slice() {
+            [_] => Some(0),
+            _ => COLUMNS.iter().find_map(|wanted| names.iter().position(|name| name == wanted)),
+        };
+        let bad = |problem: String| Error::malformed(index, 0, problem);
+        let tokens = find().ok_or_else(|| bad(format!("none of the columns {names:?} is one of {COLUMNS:?}")))?;
+        let encoding = shard.column_encodings.get(tokens).map_or("", String::as_str);
+        let data_type = match encoding.split(':').collect::<Vec<_>>()[..] {
+            ["ndarray", name, _] => TokenType::of_name(name),
+            _ => None,
+        };
+        let data_type = data_type.ok_or_else(|| {
+            let name = &names[tokens];
+            bad(format!(
+                "column {name} is {encoding:?}: tokens are read from ndarray:TYPE:SHAPE, such as ndarray:uint16:2049"
+            ))
+        })?;
+        let sizes = shard.column_encodings.iter().map(|encoding| size_of(encoding)).collect();
+        Ok(Columns { data_type, sizes, tokens })
+    }
+
+    /// Adds the tokens of all rows of a shard: a count, the rows' offsets and their end, a text, and the rows.
+    fn add_rows(&self, layout: &mut Layout, file: usize, rows: u32) -> Result<(), Error> {
+        let number = |layout: &Layout, at: usize| -> Result<usize, Error> {
+            let of = &layout.files[file];
+            let bytes = of.bytes().get(at..).and_then(|rest| rest.first_chunk::<4>());
+            let bytes = bytes.ok_or_else(|| Error::malformed(of.path(), at, "the shard is cut off"))?;
+            Ok(usize::try_from(u32::from_le_bytes(*bytes)).expect("32 bits fit"))
+        };
+        let count = number(layout, 0)?;
+        if u32::try_from(count) != Ok(rows) {
+            let problem = format!("it has {count} rows, and index.json says {rows}");
+            return Err(Error::malformed(layout.files[file].path(), 0, problem));
+        }
+        for row in 0..count {
+            let (mut at, end) = (number(layout, 4 + 4 * row)?, number(layout, 8 + 4 * row)?);
+            let mut heads = at;
+            at = at.saturating_add(4 * self.sizes.iter().filter(|size| size.is_none()).count());
+            let mut mine = 0;
+            for size in &self.sizes[..=self.tokens] {
+                at = at.saturating_add(mine);
+                mine = match size {
+                    Some(size) => *size,
+                    None => number(layout, heads)?,
+                };
+                heads += if size.is_none() { 4 } else { 0 };
+            }
+            if at.checked_add(mine).is_none_or(|behind| behind > end) {
+                let problem = format!("row {row} ends at byte {end}, before its tokens do");
+                return Err(Error::malformed(layout.files[file].path(), at, problem));
+            }
+            layout.add_piece(file, at, mine)?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a column whose size doesn't differ by row.
+fn size_of(encoding: &str) -> Option<usize> {
+    match encoding.split(':').collect::<Vec<_>>()[..] {
+        ["ndarray", name, shape] => {
+            let width = match name {
+                "int8" | "uint8" | "bool" => 1,
+                "int16" | "uint16" | "float16" => 2,
+                "int32" | "uint32" | "float32" => 4,
+                "int64" | "uint64" | "float64" => 8,
+                _ => return None,
+            };
+            shape.split(',').try_fold(width, |size: usize, length| size.checked_mul(length.trim().parse().ok()?))
+        }
+        ["int" | "int64" | "uint64" | "float64"] => Some(8),
+        ["int32" | "uint32" | "float32"] => Some(4),
+        ["int16" | "uint16" | "float16"] => Some(2),
+        ["int8" | "uint8"] => Some(1),
+        _ => None,
+    }
+}
+
+fn litdata(folder: &Path, index: &Path, chunks: &[Chunk], config: &Config) -> Result<Layout, Error> {
+    let bad = |problem: String| Err(Error::malformed(index, 0, problem));
+    if config.compression.is_some() || config.encryption.as_ref().is_some_and(|how| !how.is_null()) {
+        return bad("its chunks are compressed or encrypted: only plain ones are read as they lie".to_owned());
+    }
+    let format = config.data_format.as_deref().unwrap_or_default();
+    let data_type = match format {
+        [one] => litdata_type(one),
+        _ => None,
+    };
+    let Some(data_type) = data_type else {
+        return bad(format!("its items are {format:?}: tokens are read that were written for TokensLoader"));
+    };
+    let mut layout = Layout::new(data_type);
+    for chunk in chunks {
+        let Some(tokens) = chunk.dim else {
+            return bad(format!("chunk {} has no dim: it wasn't written for TokensLoader", chunk.filename));
+        };
+        // The index counts the items' bytes only; a chunk begins with their count and offsets.
+        let head = (u64::from(chunk.chunk_size) + 2) * 4;
+        let file = Mapped::open(&plain(folder, index, &chunk.filename)?)?;
+        let bytes = tokens.checked_mul(data_type.bytes() as u64);
+        let found = file.bytes().len() as u64;
+        if bytes.and_then(|bytes| bytes.checked_add(head)) != Some(found) {
+            let said = chunk.chunk_bytes;
+            let problem = format!(
+                "it has {found} bytes, and index.json says {tokens} tokens behind {head} bytes ({said} in all)"
+            );
+            return Err(Error::malformed(file.path(), 0, problem));
+        }
+        let number = layout.add_file(file)?;
+        let sized = |bytes: u64| usize::try_from(bytes).expect("the file is mapped");
+        layout.add_piece(number, sized(head), sized(found - head))?;
+    }
+    Ok(layout)
+}
+
+/// The path of a file in the folder; nothing outside of it.
+fn plain(folder: &Path, index: &Path, name: &str) -> Result<std::path::PathBuf, Error> {
+    let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    if is_plain && !name.is_empty() {
+        return Ok(folder.join(name));
+    }
+    Err(Error::malformed(index, 0, format!("{name:?} is no name of a file in this folder")))
+}
+
+/// LitData numbers torch's types and numpy's (litdata/constants.py).
+fn litdata_type(format: &str) -> Option<TokenType> {
+    match format {
+        "no_header_tensor:11" | "no_header_numpy:4" => Some(TokenType::Uint8),
+        "no_header_tensor:20" | "no_header_numpy:5" => Some(TokenType::Uint16),
+        "no_header_numpy:6" => Some(TokenType::Uint32),
+        "no_header_tensor:15" | "no_header_tensor:16" | "no_header_numpy:2" => Some(TokenType::Int32),
+        "no_header_tensor:17" | "no_header_tensor:18" | "no_header_numpy:3" => Some(TokenType::Int64),
+        _ => None,
+    }
+}

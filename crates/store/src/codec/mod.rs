@@ -1,0 +1,84 @@
+//! The journal's encoding: engine entries and snapshots as they are stored on disk.
+//!
+//! Every body is JSON `{"v":1,...}`. Three versions exist:
+//! - Version 1 is the default.
+//! - Version 2 is version 1 with one specification shared by all jobs of a sweep. Only a body with such a
+//!   sweep is marked 2, so an older gangline reads all other bodies and names the version that it can't read.
+//! - Version 3 is the result of an attempt ([`ClosedAttempt`]), which belongs to the control plane rather
+//!   than to the engine.
+//!
+//! These types mirror the engine's and don't have to change with them: a new version adds a type and a
+//! conversion, and old records stay readable. Field names are part of the format.
+
+mod claim;
+mod closed;
+mod entry;
+mod history;
+mod pace;
+mod remedy;
+mod sharing;
+mod snapshot;
+mod spares;
+mod spec;
+mod standing;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+use serde::{Deserialize, Serialize};
+
+pub use closed::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
+pub use entry::{Recorded, decode_entry, encode_entry};
+pub use snapshot::{decode_snapshot, encode_snapshot};
+pub use spec::{PinV1, hang_timeout_ms};
+
+/// The version of most bodies.
+const VERSION: u32 = 1;
+/// The version of a body with a sweep whose jobs share one specification.
+const VERSION_SHARED: u32 = 2;
+/// The version of an attempt's result, and the newest version that can be read.
+const VERSION_CLOSED: u32 = 3;
+
+/// A body with its version.
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    v: u32,
+    body: T,
+}
+
+/// The reason why a body can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The body isn't JSON of the expected shape.
+    #[error("a journal body is not readable")]
+    Malformed(#[from] serde_json::Error),
+    /// A newer Gangline wrote the body.
+    #[error("a journal body has version {found}, this gangline reads up to {VERSION_CLOSED}")]
+    Newer {
+        /// The body's version.
+        found: u32,
+    },
+    /// A value breaks a rule of its type.
+    #[error("a journal body holds an impossible {0}")]
+    Impossible(&'static str),
+}
+
+fn encode<T: Serialize>(v: u32, body: T) -> Vec<u8> {
+    serde_json::to_vec(&Versioned { v, body }).expect("types of the codec have string keys only")
+}
+
+fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Error> {
+    #[derive(Deserialize)]
+    struct OnlyVersion {
+        v: u32,
+    }
+    let found = serde_json::from_slice::<OnlyVersion>(bytes)?.v;
+    if found > VERSION_CLOSED {
+        return Err(Error::Newer { found });
+    }
+    if found == 0 {
+        return Err(Error::Impossible("version"));
+    }
+    Ok(serde_json::from_slice::<Versioned<T>>(bytes)?.body)
+}

@@ -1,0 +1,220 @@
+//! The job specification, as stored on disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use gangline_base::{
+    AcceleratorKind, Bytes, CheckpointPolicy, Elastic, GangShape, HangTimeout, JobSpec, Launch, Money, Pin, PoolName,
+    Priority, Program, QueueName, RecoveryPolicy, SpeedUp, Submitter,
+};
+use serde::{Deserialize, Serialize};
+
+use super::Error;
+use super::topology::TopologyV1;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct SpecV1 {
+    name: String,
+    queue: QueueName,
+    priority: u16,
+    nodes: NonZeroU32,
+    accelerator: String,
+    accelerators_per_node: NonZeroU32,
+    cpus_per_node: u32,
+    memory_per_node: Bytes,
+    launch: LaunchV1,
+    #[serde(default, skip_serializing_if = "TopologyV1::is_default")]
+    topology: TopologyV1,
+    #[serde(default, skip_serializing_if = "PoolName::is_default")]
+    pool: PoolName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    elastic: Option<ElasticV1>,
+    workdir: String,
+    envs: BTreeMap<String, String>,
+    setup: Option<String>,
+    run: String,
+    checkpoint_path: Option<String>,
+    grace_ms: u64,
+    max_faults: u32,
+    no_progress_limit: u32,
+    /// Missing means a learned timeout; 0 means none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hang_timeout_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    evicts_stragglers: bool,
+    time_limit_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    budget: Option<Money>,
+    #[serde(default, skip_serializing_if = "is_none_kept")]
+    spares: u32,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    datasets: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pins: BTreeSet<PinV1>,
+    submitter: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_none_kept(spares: &u32) -> bool {
+    *spares == 0
+}
+
+/// The most nodes; then numbers of nodes, each with its speed in thousandths of the speed on the fewest
+/// nodes.
+#[derive(Serialize, Deserialize)]
+struct ElasticV1 {
+    nodes_max: NonZeroU32,
+    speed_up: Vec<(u32, u32)>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum LaunchV1 {
+    PerAccelerator,
+    PerNode,
+}
+
+/// Data of a job that no policy removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PinV1 {
+    /// Logs of ranks.
+    Logs,
+    /// Points of training curves.
+    Samples,
+    /// The record of the job.
+    Record,
+    /// Checkpoints of the job.
+    Checkpoints,
+}
+
+impl From<Pin> for PinV1 {
+    fn from(pin: Pin) -> PinV1 {
+        match pin {
+            Pin::Logs => PinV1::Logs,
+            Pin::Samples => PinV1::Samples,
+            Pin::Record => PinV1::Record,
+            Pin::Checkpoints => PinV1::Checkpoints,
+        }
+    }
+}
+
+impl From<PinV1> for Pin {
+    fn from(pin: PinV1) -> Pin {
+        match pin {
+            PinV1::Logs => Pin::Logs,
+            PinV1::Samples => Pin::Samples,
+            PinV1::Record => Pin::Record,
+            PinV1::Checkpoints => Pin::Checkpoints,
+        }
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns `None` for a learned timeout, and 0 for none.
+pub fn hang_timeout_ms(timeout: HangTimeout) -> Option<u64> {
+    match timeout {
+        HangTimeout::Learned => None,
+        HangTimeout::After(time) => Some(millis(time)),
+        HangTimeout::Never => Some(0),
+    }
+}
+
+fn hang_timeout(millis: Option<u64>) -> HangTimeout {
+    match millis {
+        None => HangTimeout::Learned,
+        Some(0) => HangTimeout::Never,
+        Some(millis) => HangTimeout::After(Duration::from_millis(millis)),
+    }
+}
+
+impl From<&JobSpec> for SpecV1 {
+    fn from(spec: &JobSpec) -> Self {
+        let (gang, program) = (&spec.gang, &spec.program);
+        SpecV1 {
+            name: spec.name.clone(),
+            queue: spec.queue.clone(),
+            priority: spec.priority.value(),
+            nodes: gang.nodes,
+            accelerator: gang.accelerator.0.clone(),
+            accelerators_per_node: gang.accelerators_per_node,
+            cpus_per_node: gang.cpus_per_node,
+            memory_per_node: gang.memory_per_node,
+            launch: match gang.launch {
+                Launch::PerAccelerator => LaunchV1::PerAccelerator,
+                Launch::PerNode => LaunchV1::PerNode,
+            },
+            topology: gang.topology.into(),
+            pool: gang.pool.clone(),
+            elastic: spec.elastic.as_ref().map(|elastic| ElasticV1 {
+                nodes_max: elastic.nodes_max,
+                speed_up: elastic.speed_up.points().to_vec(),
+            }),
+            workdir: program.workdir.clone(),
+            envs: program.envs.clone(),
+            setup: program.setup.clone(),
+            run: program.run.clone(),
+            checkpoint_path: spec.checkpoint.path.clone(),
+            grace_ms: millis(spec.checkpoint.grace),
+            max_faults: spec.recovery.max_faults,
+            no_progress_limit: spec.recovery.no_progress_limit,
+            hang_timeout_ms: hang_timeout_ms(spec.recovery.hang_timeout),
+            evicts_stragglers: spec.recovery.evicts_stragglers,
+            time_limit_ms: spec.time_limit.map(millis),
+            budget: spec.budget,
+            spares: spec.spares,
+            datasets: spec.datasets.clone(),
+            pins: spec.pins.iter().copied().map(PinV1::from).collect(),
+            submitter: spec.submitter.0.clone(),
+        }
+    }
+}
+
+impl TryFrom<SpecV1> for JobSpec {
+    type Error = Error;
+
+    fn try_from(spec: SpecV1) -> Result<Self, Error> {
+        let elastic = |elastic: ElasticV1| {
+            let speed_up = SpeedUp::new(spec.nodes, elastic.nodes_max, elastic.speed_up);
+            let speed_up = speed_up.map_err(|_| Error::Impossible("speed_up"))?;
+            Ok::<_, Error>(Elastic { nodes_max: elastic.nodes_max, speed_up })
+        };
+        Ok(JobSpec {
+            name: spec.name,
+            queue: spec.queue,
+            priority: Priority::new(spec.priority).ok_or(Error::Impossible("priority"))?,
+            gang: GangShape {
+                nodes: spec.nodes,
+                pool: spec.pool,
+                accelerator: AcceleratorKind(spec.accelerator),
+                accelerators_per_node: spec.accelerators_per_node,
+                cpus_per_node: spec.cpus_per_node,
+                memory_per_node: spec.memory_per_node,
+                launch: match spec.launch {
+                    LaunchV1::PerAccelerator => Launch::PerAccelerator,
+                    LaunchV1::PerNode => Launch::PerNode,
+                },
+                topology: spec.topology.into(),
+            },
+            elastic: spec.elastic.map(elastic).transpose()?,
+            program: Program { workdir: spec.workdir, envs: spec.envs, setup: spec.setup, run: spec.run },
+            checkpoint: CheckpointPolicy { path: spec.checkpoint_path, grace: Duration::from_millis(spec.grace_ms) },
+            recovery: RecoveryPolicy {
+                max_faults: spec.max_faults,
+                no_progress_limit: spec.no_progress_limit,
+                hang_timeout: hang_timeout(spec.hang_timeout_ms),
+                evicts_stragglers: spec.evicts_stragglers,
+            },
+            time_limit: spec.time_limit_ms.map(Duration::from_millis),
+            budget: spec.budget,
+            spares: spec.spares,
+            datasets: spec.datasets,
+            pins: spec.pins.into_iter().map(Pin::from).collect(),
+            submitter: Submitter(spec.submitter),
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! Books an ended attempt into the ledger: the allocation fixes the total, and the supervisors' reports
+//! divide it into buckets.
+
+use gangline_accounting::{Allocation, LedgerEntry, book};
+use gangline_base::{AttemptNumber, Buckets, JobId, Money, NodeName, Timestamp};
+
+use super::record::AttemptRecord;
+
+/// Returns the ledger entries of an attempt that has just ended, one for each node.
+pub(super) fn book_attempt(job: JobId, attempt: &AttemptRecord, to: Timestamp) -> Vec<LedgerEntry> {
+    let book_share = |share: &super::ShareRecord| {
+        let node = NodeName::new(&share.node).ok()?;
+        let allocation = Allocation {
+            job,
+            attempt: AttemptNumber(attempt.number),
+            price: share.price.unwrap_or(Money::ZERO),
+            node,
+            devices: u32::try_from(share.devices.len()).expect("a node has fewer than 2^32 accelerators"),
+            from: attempt.placed_at,
+            to,
+        };
+        let reported = share.usage().map(|(since, usage)| (Timestamp::from_unix_nanos(since), Buckets::from(usage)));
+        Some(book(allocation, reported))
+    };
+    attempt.shares.iter().filter_map(book_share).collect()
+}

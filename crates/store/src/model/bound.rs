@@ -1,0 +1,145 @@
+//! Limits of a supervisor's report: every text and list in it has a limit. Longer ones are cut and
+//! marked, and the report is still accepted: a long message must not hurt a healthy job.
+//!
+//! The structures are destructured field by field, so that a new field of the protocol doesn't compile until
+//! it has a limit here.
+
+use std::collections::BTreeMap;
+
+use gangline_base::Bucket;
+use gangline_execution::protocol::{
+    Diagnosis, Fault, FaultCause, NodeFinding, NodeState, Notice, Outcome, Rendezvous, Report, SAMPLES_PER_REPORT_MAX,
+    UsageReport,
+};
+
+/// The longest text, such as a log line, a sentence or a notice.
+const TEXT_BYTES_MAX: usize = 4 << 10;
+/// The longest host name or address; a longer one can't be valid.
+const ADDRESS_BYTES_MAX: usize = 255;
+/// The most findings kept of a report.
+const FINDINGS_MAX: usize = 16;
+/// The most last lines of a fault, and the most lines of evidence.
+const LINES_MAX: usize = 10;
+/// The most ranks of a node; its job has fewer.
+const RANKS_MAX: usize = 1_024;
+/// Marks a cut.
+const MARK: &str = "...";
+
+/// Cuts a report to its limits. A report within its limits is unchanged.
+pub fn bound(report: &mut Report) {
+    let Report {
+        version: _,
+        job: _,
+        attempt: _,
+        epoch: _,
+        node,
+        supervisor_pid: _,
+        sent_at: _,
+        started_at: _,
+        state,
+        ranks,
+        usage,
+        marks: _,
+        checkpoint: _,
+        checkpoints: _,
+        checkpoint_bytes: _,
+        rendezvous,
+        notice,
+        findings,
+        samples,
+        samples_from: _,
+    } = report;
+    shorten(node);
+    bound_state(state);
+    ranks.truncate(RANKS_MAX);
+    bound_usage(usage);
+    if rendezvous.as_ref().is_some_and(|Rendezvous { address, port: _ }| address.len() > ADDRESS_BYTES_MAX) {
+        *rendezvous = None;
+    }
+    if let Some(Notice { text, seen_at: _ }) = notice {
+        shorten(text);
+    }
+    findings.truncate(FINDINGS_MAX);
+    for NodeFinding { place, measured } in findings {
+        [place, measured].into_iter().for_each(shorten);
+    }
+    samples.truncate(SAMPLES_PER_REPORT_MAX);
+}
+
+/// Returns at most `bytes_max` bytes of a text, including the mark if the text was cut.
+pub fn cut(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    let kept = text.floor_char_boundary(bytes_max.saturating_sub(MARK.len()));
+    format!("{}{MARK}", &text[..kept])
+}
+
+fn shorten(text: &mut String) {
+    if text.len() > TEXT_BYTES_MAX {
+        *text = cut(text, TEXT_BYTES_MAX);
+    }
+}
+
+fn shorten_all(lines: &mut Vec<String>) {
+    lines.truncate(LINES_MAX);
+    lines.iter_mut().for_each(shorten);
+}
+
+fn bound_state(state: &mut NodeState) {
+    match state {
+        NodeState::Preparing
+        | NodeState::Running { since: _ }
+        | NodeState::Ended {
+            at: _,
+            outcome: Outcome::Succeeded | Outcome::Requeue | Outcome::Stopped | Outcome::Terminated,
+        } => {}
+        NodeState::Ended { at: _, outcome: Outcome::Unable { message } } => shorten(message),
+        NodeState::Ended { at: _, outcome: Outcome::DoNotRestart { fault } | Outcome::Fault { fault } } => {
+            bound_fault(fault);
+        }
+    }
+}
+
+fn bound_fault(fault: &mut Fault) {
+    let Fault { rank: _, cause, noticed_at: _, last_sign_of_life: _, last_lines, diagnosis } = fault;
+    if let FaultCause::Start { message } = cause {
+        shorten(message);
+    }
+    shorten_all(last_lines);
+    if let Some(diagnosis) = diagnosis {
+        let Diagnosis { category, subcategory, confidence: _, summary, advice, rank: _, is_consequence: _, evidence } =
+            &mut **diagnosis;
+        [category, subcategory, summary, advice].into_iter().for_each(shorten);
+        shorten_all(evidence);
+    }
+}
+
+/// Counts time in unknown buckets as idle time, as the ledger does.
+fn bound_usage(usage: &mut UsageReport) {
+    let mut known: BTreeMap<String, u64> = BTreeMap::new();
+    for (name, nanos) in std::mem::take(&mut usage.0) {
+        let bucket = Bucket::from_name(&name).unwrap_or(Bucket::Idle);
+        let sum = known.entry(bucket.name().to_owned()).or_default();
+        *sum = sum.saturating_add(nanos);
+    }
+    usage.0 = known;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_says_so_and_is_cut_once() {
+        let check = |text: &str, bytes_max: usize, expected: &str| {
+            let short = cut(text, bytes_max);
+            assert_eq!(short, expected);
+            assert_eq!(cut(&short, bytes_max), short);
+        };
+        check("whole", 5, "whole");
+        check("longer", 5, "lo...");
+        check("\u{1f6f7}\u{1f6f7}\u{1f6f7}", 10, "\u{1f6f7}...");
+        check("longer", 2, "...");
+    }
+}

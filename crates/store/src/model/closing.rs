@@ -1,0 +1,141 @@
+//! The end of an attempt: the final reports go into the journal, so that the ledger and the job's record can
+//! be made again from it, and the attempt's shares are booked.
+
+use gangline_accounting::LedgerEntry;
+use gangline_base::{AttemptNumber, JobId, Timestamp};
+use gangline_execution::protocol::{FaultCause, Marks, NodeState, Outcome, PROTOCOL_VERSION, Report, UsageReport};
+use gangline_orchestration::{Decision, Engine};
+
+use super::book_attempt;
+use super::bound::cut;
+use super::parts::{CheckpointsRecord, ProgressRecord};
+use super::record::{AttemptRecord, JobRecord, ShareRecord};
+use super::sweep::BudgetRecord;
+use crate::codec::{ClosedAttempt, ClosedProgress, ClosedReport, ClosedShare};
+
+/// The longest message kept of a share other than the one with the first fault.
+const MESSAGE_BYTES_MAX: usize = 256;
+
+impl JobRecord {
+    /// Applies a decision and books the attempt that it ends, if any. `engine` has applied the decision
+    /// already. Both the service and the rebuild from the journal call this function.
+    pub fn follow_and_book(&mut self, now: Timestamp, decision: &Decision, engine: &Engine) -> Vec<LedgerEntry> {
+        let ending = self.ending(decision);
+        let booked = ending.map(|attempt| book_attempt(self.id, attempt, now)).unwrap_or_default();
+        self.follow(now, decision, engine);
+        booked
+    }
+
+    /// Returns the attempt that a decision ends.
+    pub fn ending(&self, decision: &Decision) -> Option<&AttemptRecord> {
+        let ends = matches!(decision, Decision::Requeue { .. } | Decision::End { .. });
+        self.last_attempt().filter(|attempt| ends && attempt.ended_at.is_none())
+    }
+
+    /// Returns the result of the attempt that a decision is about to end.
+    pub fn closing(&self, decision: &Decision) -> Option<ClosedAttempt> {
+        let attempt = self.ending(decision)?;
+        let ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second: _ } = self.progress;
+        let CheckpointsRecord { count, bytes, last_step } = self.checkpoints;
+        Some(ClosedAttempt {
+            job: self.id,
+            attempt: AttemptNumber(attempt.number),
+            first: 0,
+            shares: attempt.shares.iter().map(closed_share).collect(),
+            fault: attempt.fault.clone(),
+            progress: ClosedProgress {
+                steps: (step, total_steps),
+                high_water_step: self.high_water_step,
+                losses: (first_loss, loss),
+                tokens,
+                checkpoints: (count, bytes, last_step),
+                spent: self.budget.as_ref().and_then(BudgetRecord::counted),
+            },
+        })
+    }
+
+    /// Restores the result of the last attempt, before the decision that ends it. A result of another attempt
+    /// is ignored.
+    pub fn take_closed(&mut self, closed: ClosedAttempt) {
+        let ClosedAttempt { job: _, attempt: number, first, shares, fault, progress } = closed;
+        let Some(attempt) = self.attempts.last_mut().filter(|last| last.number == number.0) else { return };
+        let id = self.id;
+        for (share, closed) in attempt.shares.iter_mut().skip(first).zip(shares) {
+            share.price = closed.price;
+            share.samples_stored = closed.samples;
+            share.report = closed.report.map(|report| opened_report((id, number), &share.node, report));
+        }
+        attempt.fault = fault.or(attempt.fault.take());
+        let ClosedProgress { steps, high_water_step, losses, tokens, checkpoints, spent } = progress;
+        let tokens_per_second = None;
+        let ((step, total_steps), (first_loss, loss)) = (steps, losses);
+        self.progress = ProgressRecord { step, total_steps, first_loss, loss, tokens, tokens_per_second };
+        self.high_water_step = high_water_step;
+        let (count, bytes, last_step) = checkpoints;
+        self.checkpoints = CheckpointsRecord { count, bytes, last_step };
+        self.budget.iter_mut().zip(spent).for_each(|(budget, counted)| budget.recount(counted));
+    }
+}
+
+fn closed_share(share: &ShareRecord) -> ClosedShare {
+    let report = share.report.as_ref().map(|report| {
+        let Marks { ranks_started, restore_began, restore_ended, first_step } = report.marks;
+        let used = report.usage.0.iter().filter(|(_, nanos)| **nanos > 0);
+        ClosedReport {
+            pid: report.supervisor_pid,
+            started_at: report.started_at,
+            sent_at: report.sent_at,
+            state: in_short(&report.state),
+            usage: UsageReport(used.map(|(name, nanos)| (name.clone(), *nanos)).collect()),
+            marks: [ranks_started, restore_began, restore_ended, first_step],
+            checkpoint: report.checkpoint,
+            checkpoints: (report.checkpoints, report.checkpoint_bytes),
+        }
+    });
+    ClosedShare { price: share.price, samples: share.samples_stored, report }
+}
+
+/// Returns a share's state without the texts of its fault: the gang's first fault is stored whole, beside the
+/// shares.
+fn in_short(state: &NodeState) -> NodeState {
+    let mut state = state.clone();
+    let NodeState::Ended { outcome, .. } = &mut state else { return state };
+    match outcome {
+        Outcome::Fault { fault } | Outcome::DoNotRestart { fault } => {
+            (fault.last_lines, fault.diagnosis) = (Vec::new(), None);
+            if let FaultCause::Start { message } = &mut fault.cause {
+                *message = cut(message, MESSAGE_BYTES_MAX);
+            }
+        }
+        Outcome::Unable { message } => *message = cut(message, MESSAGE_BYTES_MAX),
+        Outcome::Succeeded | Outcome::Requeue | Outcome::Stopped | Outcome::Terminated => {}
+    }
+    state
+}
+
+/// Rebuilds a report from its stored part. The epoch doesn't matter for an ended attempt.
+fn opened_report((job, attempt): (JobId, AttemptNumber), node: &str, closed: ClosedReport) -> Report {
+    let [ranks_started, restore_began, restore_ended, first_step] = closed.marks;
+    Report {
+        version: PROTOCOL_VERSION,
+        job: job.0,
+        attempt: attempt.0,
+        epoch: 0,
+        node: node.to_owned(),
+        supervisor_pid: closed.pid,
+        sent_at: closed.sent_at,
+        started_at: closed.started_at,
+        state: closed.state,
+        ranks: Vec::new(),
+        usage: closed.usage,
+        marks: Marks { ranks_started, restore_began, restore_ended, first_step },
+        checkpoint: closed.checkpoint,
+        checkpoints: closed.checkpoints.0,
+        checkpoint_bytes: closed.checkpoints.1,
+        rendezvous: None,
+        notice: None,
+        findings: Vec::new(),
+        samples: Vec::new(),
+        samples_from: 0,
+    }
+}

@@ -1,0 +1,150 @@
+//! The ledger's rows: written once, and verified at every read.
+
+use gangline_accounting::LedgerEntry;
+use gangline_base::{Bucket, JobId, Money, Timestamp};
+use rusqlite::{Row, Transaction, params};
+
+use super::store::{from_sql, to_sql};
+use crate::db::{check_row, damaged, row_sum};
+
+/// The columns in the table's order; the buckets come last, in the order of [`Bucket::ALL`].
+const COLUMNS: &str = "job, attempt, node, queue, devices, from_unix_nanos, to_unix_nanos, price_nano_dollars_per_hour,
+     cost_nano_dollars, compute, data_stall, checkpoint_stall, communication, straggler_wait, restart, lost_work, idle";
+
+/// A row of the ledger, as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Booked {
+    /// The number of the attempt within its job.
+    pub attempt: u32,
+    /// The name of the node.
+    pub node: String,
+    /// How many devices of the node the attempt held.
+    pub devices: u32,
+    /// When the devices were allocated.
+    pub from: Timestamp,
+    /// When they were released.
+    pub to: Timestamp,
+    /// The price of one device for one hour.
+    pub price: Money,
+    /// In the order of [`Bucket::ALL`].
+    pub nanos: [u64; Bucket::ALL.len()],
+}
+
+/// The columns of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerRow {
+    node: String,
+    queue: String,
+    /// Job, attempt, devices, from, to, price and cost.
+    numbers: [i64; 7],
+    buckets: [i64; Bucket::ALL.len()],
+}
+
+impl LedgerRow {
+    /// Returns the row of an entry.
+    pub fn of(queue: &str, entry: &LedgerEntry) -> LedgerRow {
+        let allocation = &entry.allocation;
+        let nanos = |bucket| i64::try_from(entry.buckets[bucket].nanos()).unwrap_or(i64::MAX);
+        LedgerRow {
+            node: allocation.node.to_string(),
+            queue: queue.to_owned(),
+            numbers: [
+                to_sql(allocation.job.0),
+                i64::from(allocation.attempt.0),
+                i64::from(allocation.devices),
+                to_sql(allocation.from.unix_nanos()),
+                to_sql(allocation.to.unix_nanos()),
+                allocation.price.nano_dollars(),
+                entry.cost.nano_dollars(),
+            ],
+            buckets: Bucket::ALL.map(nanos),
+        }
+    }
+
+    /// Returns the share's attempt number and node.
+    pub fn share(&self) -> (i64, &str) {
+        (self.numbers[1], &self.node)
+    }
+
+    /// Returns the bytes of all numbers.
+    fn bytes(&self) -> Vec<u8> {
+        self.numbers.iter().chain(&self.buckets).flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    /// Reads [`COLUMNS`].
+    fn read(row: &Row<'_>) -> rusqlite::Result<LedgerRow> {
+        let mut numbers = [0; 7];
+        for (number, column) in numbers.iter_mut().zip([0, 1, 4, 5, 6, 7, 8]) {
+            *number = row.get(column)?;
+        }
+        let mut buckets = [0; Bucket::ALL.len()];
+        for (column, bucket) in buckets.iter_mut().enumerate() {
+            *bucket = row.get(9 + column)?;
+        }
+        Ok(LedgerRow { node: row.get(2)?, queue: row.get(3)?, numbers, buckets })
+    }
+
+    /// Reads [`COLUMNS`] and the checksum, and verifies them.
+    fn read_checked(row: &Row<'_>, job: JobId) -> rusqlite::Result<LedgerRow> {
+        let what = || format!("what the ledger has of {job}");
+        let read = LedgerRow::read(row).map_err(|_| damaged(what()))?;
+        check_row(row.get_ref(17)?, &[&read.bytes(), read.node.as_bytes(), read.queue.as_bytes()], what)?;
+        Ok(read)
+    }
+
+    /// Writes the row. A second booking of the same share fails the transaction (A-8).
+    pub fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+        let sum = row_sum(&[&self.bytes(), self.node.as_bytes(), self.queue.as_bytes()]);
+        let [job, attempt, devices, from, to, price, cost] = self.numbers;
+        let [b0, b1, b2, b3, b4, b5, b6, b7] = self.buckets;
+        let sql = format!(
+            "INSERT INTO ledger ({COLUMNS}, sum) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)"
+        );
+        transaction.prepare_cached(&sql)?.execute(params![
+            job, attempt, self.node, self.queue, devices, from, to, price, cost, b0, b1, b2, b3, b4, b5, b6, b7, sum
+        ])?;
+        Ok(())
+    }
+}
+
+/// Writes the row of an entry.
+pub fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
+    LedgerRow::of(queue, entry).write(transaction)
+}
+
+/// Returns the intact rows of a job, and the number of damaged ones.
+pub fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<(Vec<LedgerRow>, u64)> {
+    let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let (mut intact, mut damaged) = (Vec::new(), 0);
+    let mut rows = statement.query([to_sql(job.0)])?;
+    while let Some(row) = rows.next()? {
+        match LedgerRow::read_checked(row, job) {
+            Ok(row) => intact.push(row),
+            Err(_) => damaged += 1,
+        }
+    }
+    Ok((intact, damaged))
+}
+
+/// Returns the bookings of a job, by attempt and node.
+pub fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
+    let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let rows = statement.query_map([to_sql(job.0)], |row| {
+        let what = || format!("what the ledger has of {job}");
+        let read = LedgerRow::read_checked(row, job)?;
+        let [_, attempt, devices, from, to, price, _] = read.numbers;
+        let small = |number: i64| u32::try_from(number).map_err(|_| damaged(what()));
+        Ok(Booked {
+            node: read.node,
+            devices: small(devices)?,
+            from: Timestamp::from_unix_nanos(from_sql(from)),
+            to: Timestamp::from_unix_nanos(from_sql(to)),
+            price: Money::from_nano_dollars(price),
+            nanos: read.buckets.map(from_sql),
+            attempt: small(attempt)?,
+        })
+    })?;
+    rows.collect()
+}
