@@ -137,6 +137,8 @@ fn job(nodes: u32, devices: u32) -> Result<JobSpec> {
         spares: 0,
         datasets: Default::default(),
         pins: Default::default(),
+        after: Default::default(),
+        origin: None,
         submitter: Submitter("bench".to_owned()),
     })
 }

@@ -83,6 +83,8 @@ impl Gang {
             spares: 0,
             datasets: Default::default(),
             pins: Default::default(),
+            after: Default::default(),
+            origin: None,
             elastic: None,
             program: Program { workdir: "/".to_owned(), envs: BTreeMap::new(), setup: None, run: "true".to_owned() },
             checkpoint: CheckpointPolicy { path: None, grace: Duration::from_secs(30) },
