@@ -15,7 +15,8 @@ use gangline_base::{
     Program, QueueName, RecoveryPolicy, Submitter, Timestamp,
 };
 use gangline_orchestration::{Decision, Engine, Event, Limits, NodeCapacity, NodeSpec, ShareEnd};
-use gangline_store::db::{Batch, Entry, Journal, Options};
+use gangline_store::db::{Entry, Journal, Options};
+use gangline_store::ports::Batch;
 
 use super::report::median;
 
@@ -162,7 +163,7 @@ fn record() -> Entry {
 
 fn commit(journal: &mut Journal, records: &[Entry]) -> Result<()> {
     journal
-        .commit(Batch { records, given_out: gangline_base::JobId(0), read_models: &mut |_| Ok(()) })
+        .commit(Batch { records, given_out: gangline_base::JobId(0), changes: gangline_store::ports::Changes::none() })
         .context("commit")?;
     Ok(())
 }

@@ -36,7 +36,7 @@ pub struct Booked {
 
 /// The columns of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LedgerRow {
+pub(crate) struct LedgerRow {
     node: String,
     queue: String,
     /// Job, attempt, devices, from, to, price and cost.
@@ -46,7 +46,7 @@ pub struct LedgerRow {
 
 impl LedgerRow {
     /// Returns the row of an entry.
-    pub fn of(queue: &str, entry: &LedgerEntry) -> LedgerRow {
+    pub(crate) fn of(queue: &str, entry: &LedgerEntry) -> LedgerRow {
         let allocation = &entry.allocation;
         let nanos = |bucket| i64::try_from(entry.buckets[bucket].nanos()).unwrap_or(i64::MAX);
         LedgerRow {
@@ -66,7 +66,7 @@ impl LedgerRow {
     }
 
     /// Returns the share's attempt number and node.
-    pub fn share(&self) -> (i64, &str) {
+    pub(crate) fn share(&self) -> (i64, &str) {
         (self.numbers[1], &self.node)
     }
 
@@ -100,7 +100,7 @@ impl LedgerRow {
     }
 
     /// Writes the row. A second booking of the same share fails the transaction.
-    pub fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    pub(crate) fn write(&self, transaction: &Transaction<'_>) -> rusqlite::Result<()> {
         let sum = row_sum(&[&self.bytes(), self.node.as_bytes(), self.queue.as_bytes()]);
         let [job, attempt, devices, from, to, price, cost] = self.numbers;
         let [b0, b1, b2, b3, b4, b5, b6, b7, b8] = self.buckets;
@@ -116,12 +116,12 @@ impl LedgerRow {
 }
 
 /// Writes the row of an entry.
-pub fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
+pub(crate) fn write_ledger(transaction: &Transaction<'_>, queue: &str, entry: &LedgerEntry) -> rusqlite::Result<()> {
     LedgerRow::of(queue, entry).write(transaction)
 }
 
 /// Returns the intact rows of a job, and the number of damaged ones.
-pub fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<(Vec<LedgerRow>, u64)> {
+pub(crate) fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<(Vec<LedgerRow>, u64)> {
     let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
     let mut statement = transaction.prepare_cached(&sql)?;
     let (mut intact, mut damaged) = (Vec::new(), 0);
@@ -136,7 +136,7 @@ pub fn stored_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Res
 }
 
 /// Returns the bookings of a job, by attempt and node.
-pub fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
+pub(crate) fn read_ledger(transaction: &Transaction<'_>, job: JobId) -> rusqlite::Result<Vec<Booked>> {
     let sql = format!("SELECT {COLUMNS}, sum FROM ledger WHERE job = ?1 ORDER BY attempt, node");
     let mut statement = transaction.prepare_cached(&sql)?;
     let rows = statement.query_map([to_sql(job.0)], |row| {

@@ -31,13 +31,13 @@ fn queue_name() -> QueueName {
     QueueName::new("team-a.research_1").expect("a valid name")
 }
 
-pub(super) struct Examples {
+pub(crate) struct Examples {
     random: ChaCha8Rng,
     has_network: bool,
 }
 
 impl Examples {
-    pub(super) fn new(seed: u64) -> Examples {
+    pub(crate) fn new(seed: u64) -> Examples {
         Examples { random: ChaCha8Rng::seed_from_u64(seed), has_network: true }
     }
 
@@ -213,7 +213,7 @@ impl Examples {
         self.maybe(|_| Elastic { nodes_max, speed_up })
     }
 
-    pub(super) fn spec(&mut self) -> JobSpec {
+    pub(crate) fn spec(&mut self) -> JobSpec {
         let value = u16::try_from(self.below(u32::from(Priority::MAX) + 1)).expect("small");
         let nodes = self.positive();
         let envs = (0..self.below(4)).map(|number| (format!("KEY_{number}"), self.text())).collect();
