@@ -199,6 +199,7 @@ impl Actor {
         self.relaunch(now, batch);
         self.watch(now);
         self.evict_stragglers(now, batch);
+        self.remove_nodes(now, batch);
         if self.engine.next_deadline().is_some_and(|at| at <= now)
             && let Err(refusal) = self.apply(now, Event::TimePassed, batch)
         {

@@ -403,10 +403,17 @@ impl Actor {
                 events.push(Event::NodeJoined(NodeSpec { location: Location::default(), ..old.clone() }));
             }
         }
+        let was_removed = |name: &NodeName| known.get(name).is_some_and(|(old, _)| old.capacity.accelerators == 0);
         for spec in &configured {
             let is_same = known.get(&spec.name).is_some_and(|(old, status)| old == spec && *status != NodeStatus::Lost);
             if !is_same {
                 events.push(Event::NodeJoined(spec.clone()));
+            }
+            // Its drain was that of its removal.
+            if was_removed(&spec.name)
+                && let Some(node) = self.engine.node_id(&spec.name)
+            {
+                events.push(Event::DrainCancelled { node });
             }
         }
         for (name, (_, status)) in &known {
@@ -427,6 +434,7 @@ impl Actor {
                 warn!(%refusal, "a node could not join");
             }
         }
+        self.remove_nodes(now, batch);
     }
 
     /// Renews the lease of every live attempt's supervisor, and starts supervisors that a crash kept from
