@@ -1,5 +1,6 @@
 //! `up`: runs the control plane in the foreground.
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +25,7 @@ use crate::configuration;
 use crate::failure::Failure;
 use crate::launcher::{self, Chosen, LauncherArgs};
 use crate::listen::{ListenArgs, Listening};
+use crate::reload::{self, Reloading};
 use crate::{Global, output};
 
 /// Interval between two checks that the control plane's threads live.
@@ -98,6 +100,7 @@ pub(crate) struct Running {
     pub(crate) url: String,
     visits: Visits,
     service: Service,
+    reloading: Reloading,
     stop_http: oneshot::Sender<()>,
     http: std::thread::JoinHandle<std::io::Result<()>>,
 }
@@ -121,10 +124,16 @@ pub(crate) fn wait_for_signal(running: &Running) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let mut hangup = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?;
         loop {
             tokio::select! {
                 interrupted = tokio::signal::ctrl_c() => return interrupted.map_err(Failure::from),
                 _ = terminate.recv() => return Ok(()),
+                // A terminal that goes away ends the control plane that was started in it.
+                _ = hangup.recv() => {
+                    if std::io::stderr().is_terminal() { return Ok(()) }
+                    running.reloading.run().await;
+                }
                 () = tokio::time::sleep(LIFE_CHECK) => running.check_alive()?,
             }
         }
@@ -188,7 +197,18 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
     let (handle, views) = (service.handle(), service.views());
-    let app = App { handle, views, secrets, visits: visits.clone(), user, folder, hosts, at_hand: AtHand::default() };
+    let read_configuration = reload::reader(path, config);
+    let app = App {
+        handle: handle.clone(),
+        views,
+        secrets,
+        visits: visits.clone(),
+        user,
+        folder,
+        hosts,
+        at_hand: AtHand::default(),
+        read_configuration: read_configuration.clone(),
+    };
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
@@ -198,7 +218,8 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         runtime.block_on(server::serve(doors, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    Ok(Running { url, visits, service, stop_http, http })
+    let reloading = Reloading { read: read_configuration, handle };
+    Ok(Running { url, visits, service, reloading, stop_http, http })
 }
 
 /// Returns the ladder of time-outs above the heartbeat, with those that are set explicitly.
