@@ -11,6 +11,7 @@ use tracing::{error, info};
 
 use crate::client::Client;
 use crate::failure::Failure;
+use crate::up::config_path;
 use crate::{configuration, output};
 
 pub(crate) fn run(client: &Client, is_json: bool) -> Result<(), Failure> {
@@ -29,10 +30,10 @@ fn described(reloaded: &api::Reloaded) -> String {
 }
 
 /// Returns the function that reads the file again and compares it with what the control plane was started with.
-pub(crate) fn reader(path: Option<PathBuf>, started_with: Config) -> ReadConfiguration {
+pub(crate) fn reader(folder: PathBuf, named: Option<PathBuf>, started_with: Config) -> ReadConfiguration {
     ReadConfiguration(Arc::new(move || {
-        let config = match &path {
-            Some(path) => configuration::read(path).map_err(|failure| failure.detail())?,
+        let config = match config_path(&folder, named.as_ref()) {
+            Some(path) => configuration::read(&path).map_err(|failure| failure.detail())?,
             None => Config::default(),
         };
         let needs_restart = fixed_differences(&started_with, &config);

@@ -196,19 +196,29 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
     publish(&folder, &url, certificates).map_err(|error| unpublished(&folder, &error))?;
     let visits = Visits::default();
     let (hosts, doors) = (listening.hosts(), Doors { tcp: listener, tls: listening.tls, socket });
-    let (handle, views) = (service.handle(), service.views());
-    let read_configuration = reload::reader(path, config);
+    let read = reload::reader(folder.clone(), args.config.clone(), config);
+    let reloading = Reloading { read, handle: service.handle() };
     let app = App {
-        handle: handle.clone(),
-        views,
+        handle: service.handle(),
+        views: service.views(),
         secrets,
         visits: visits.clone(),
         user,
         folder,
         hosts,
         at_hand: AtHand::default(),
-        read_configuration: read_configuration.clone(),
+        read_configuration: reloading.read.clone(),
     };
+    let (stop_http, http) = spawn_server(runtime, doors, app)?;
+    Ok(Running { url, visits, service, reloading, stop_http, http })
+}
+
+/// Answers requests on a thread of its own until the sender sends or goes.
+fn spawn_server(
+    runtime: tokio::runtime::Runtime,
+    doors: Doors,
+    app: App,
+) -> std::io::Result<(oneshot::Sender<()>, std::thread::JoinHandle<std::io::Result<()>>)> {
     let (stop_http, stopped) = oneshot::channel::<()>();
     let serve = move || {
         let stop = async {
@@ -218,8 +228,7 @@ pub(crate) fn start(folder: &Path, args: &UpArgs) -> Result<Running, Failure> {
         runtime.block_on(server::serve(doors, app, stop))
     };
     let http = std::thread::Builder::new().name("http".to_owned()).spawn(serve)?;
-    let reloading = Reloading { read: read_configuration, handle };
-    Ok(Running { url, visits, service, reloading, stop_http, http })
+    Ok((stop_http, http))
 }
 
 /// Returns the ladder of time-outs above the heartbeat, with those that are set explicitly.

@@ -144,11 +144,7 @@ impl fmt::Display for Blocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Blocker::Held => f.write_str("a user holds it; it may start once it is released"),
-            Blocker::After { dependencies, more } => {
-                let named: Vec<String> = dependencies.iter().map(Dependency::to_string).collect();
-                write!(f, "waits for {}", named.join(", "))?;
-                if *more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
-            }
+            Blocker::After { dependencies, more } => waits_for_ends(f, dependencies, *more),
             Blocker::BackingOff { .. } => f.write_str("it ended without progress and pauses before its next attempt"),
             Blocker::Quota { queue, kind, wanted, held, limit } => {
                 write!(f, "queue \"{queue}\" holds {held} of at most {limit} {kind}, and it wants {wanted}")
@@ -175,27 +171,7 @@ impl fmt::Display for Blocker {
             }
             Blocker::Claimed { victims, .. } => write!(f, "waits for {} to save and make room", names(victims)),
             Blocker::NotEnoughFree { wanted, nodes_with_room, free_accelerators, holders } => {
-                let kind = &wanted.accelerator;
-                write!(
-                    f,
-                    "wants {} node(s){} with {kind}:{}",
-                    wanted.nodes,
-                    of_pool(wanted),
-                    wanted.accelerators_per_node
-                )?;
-                if wanted.cpus_per_node > 0 {
-                    write!(f, ", {} cpus", wanted.cpus_per_node)?;
-                }
-                if wanted.memory_per_node > Bytes(0) {
-                    write!(f, ", {}", wanted.memory_per_node)?;
-                }
-                f.write_str("; ")?;
-                write!(f, "{nodes_with_room} node(s) have room, {free_accelerators} {kind} free")?;
-                if !holders.is_empty() {
-                    let names: Vec<String> = holders.iter().map(JobId::to_string).collect();
-                    write!(f, "; held by {}", names.join(", "))?;
-                }
-                Ok(())
+                lacks_free(f, wanted, (*nodes_with_room, *free_accelerators), holders)
             }
             Blocker::Topology { wanted, best, nodes_with_room } => write!(
                 f,
@@ -217,6 +193,35 @@ impl fmt::Display for Blocker {
             Blocker::Nothing => f.write_str("nothing is in its way"),
         }
     }
+}
+
+fn waits_for_ends(f: &mut fmt::Formatter<'_>, dependencies: &[Dependency], more: usize) -> fmt::Result {
+    let named: Vec<String> = dependencies.iter().map(Dependency::to_string).collect();
+    write!(f, "waits for {}", named.join(", "))?;
+    if more > 0 { write!(f, ", and for {more} more job(s)") } else { Ok(()) }
+}
+
+fn lacks_free(
+    f: &mut fmt::Formatter<'_>,
+    wanted: &GangShape,
+    (nodes_with_room, free_accelerators): (usize, u32),
+    holders: &[JobId],
+) -> fmt::Result {
+    let kind = &wanted.accelerator;
+    write!(f, "wants {} node(s){} with {kind}:{}", wanted.nodes, of_pool(wanted), wanted.accelerators_per_node)?;
+    if wanted.cpus_per_node > 0 {
+        write!(f, ", {} cpus", wanted.cpus_per_node)?;
+    }
+    if wanted.memory_per_node > Bytes(0) {
+        write!(f, ", {}", wanted.memory_per_node)?;
+    }
+    f.write_str("; ")?;
+    write!(f, "{nodes_with_room} node(s) have room, {free_accelerators} {kind} free")?;
+    if !holders.is_empty() {
+        let names: Vec<String> = holders.iter().map(JobId::to_string).collect();
+        write!(f, "; held by {}", names.join(", "))?;
+    }
+    Ok(())
 }
 
 /// Formats the pool, unless it is the default pool.
