@@ -26,6 +26,7 @@ mod manual;
 mod output;
 mod plan;
 mod rebuild;
+mod reload;
 mod report;
 mod retention;
 mod retry;
@@ -127,6 +128,8 @@ enum Command {
     Nodes,
     /// Let nothing new start on a node
     Drain(cluster::DrainArgs),
+    /// Have the control plane read its configuration file again
+    Reload,
     /// List queues
     Queues,
     /// Watch jobs and slots
@@ -218,6 +221,7 @@ fn run(global: Global, command: Command) -> Result<ExitCode, Failure> {
         Command::Cancel(args) => cancel::run(&Client::connect(&global)?, &args, global.json)?,
         Command::Nodes => cluster::nodes(&Client::connect(&global)?, global.json)?,
         Command::Drain(args) => cluster::drain(&Client::connect(&global)?, &args, global.json)?,
+        Command::Reload => reload::run(&Client::connect(&global)?, global.json)?,
         Command::Queues => cluster::queues(&Client::connect(&global)?, global.json)?,
         Command::Top(args) => cluster::top(&Client::connect(&global)?, &args, global.json)?,
     }
