@@ -1,7 +1,7 @@
 //! `bench NAME`: measurements of the product on this machine, each beside the limit it is measured against.
 //!
 //! They link the product, so they live behind the feature `bench`: without it, the command builds itself again with it.
-//! `planning`, `diagnosis`, `recovery`, `plane`, `stragglers` and `tensors` alone are built with the features of their names, in seconds.
+//! `data`, `planning`, `diagnosis`, `recovery`, `plane`, `stragglers` and `tensors` alone are built with the features of their names, in seconds.
 
 #[cfg(feature = "bench")]
 mod archive;
@@ -9,6 +9,8 @@ mod archive;
 mod checkpoint;
 #[cfg(feature = "bench")]
 mod coding;
+#[cfg(feature = "data")]
+mod data;
 #[cfg(feature = "diagnosis")]
 mod diagnosis;
 #[cfg(feature = "bench")]
@@ -16,6 +18,7 @@ mod engine;
 #[cfg(any(
     test,
     not(any(
+        feature = "data",
         feature = "planning",
         feature = "diagnosis",
         feature = "recovery",
@@ -30,7 +33,7 @@ mod plane;
 mod planning;
 #[cfg(feature = "recovery")]
 mod recovery;
-#[cfg(any(feature = "bench", feature = "recovery"))]
+#[cfg(any(feature = "bench", feature = "data", feature = "recovery"))]
 mod report;
 #[cfg(feature = "bench")]
 mod scheduler;
@@ -46,6 +49,7 @@ mod training;
 /// # Errors
 /// When cargo can't be started.
 #[cfg(not(any(
+    feature = "data",
     feature = "planning",
     feature = "diagnosis",
     feature = "recovery",
@@ -54,6 +58,7 @@ mod training;
 )))]
 pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bool> {
     let features = match name {
+        Some("data") => "xtask/data",
         Some("planning") => "xtask/planning",
         Some("diagnosis") => "xtask/diagnosis",
         Some("recovery") => "xtask/recovery",
@@ -76,6 +81,7 @@ pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bo
 /// A benchmark takes its options, prints what it measured and returns whether its targets were met.
 #[cfg(any(
     test,
+    feature = "data",
     feature = "planning",
     feature = "diagnosis",
     feature = "recovery",
@@ -86,6 +92,7 @@ type Bench = fn(&[String]) -> anyhow::Result<bool>;
 
 /// Every benchmark by name.
 #[cfg(any(
+    feature = "data",
     feature = "planning",
     feature = "diagnosis",
     feature = "recovery",
@@ -99,6 +106,8 @@ const BENCHES: &[(&str, Bench)] = &[
     ("checkpoint", checkpoint::run),
     #[cfg(feature = "bench")]
     ("coding", coding::run),
+    #[cfg(feature = "data")]
+    ("data", data::run),
     #[cfg(feature = "diagnosis")]
     ("diagnosis", diagnosis::run),
     #[cfg(feature = "bench")]
@@ -122,6 +131,7 @@ const BENCHES: &[(&str, Bench)] = &[
 /// # Errors
 /// When the name isn't known or the benchmark fails.
 #[cfg(any(
+    feature = "data",
     feature = "planning",
     feature = "diagnosis",
     feature = "recovery",
@@ -134,6 +144,7 @@ pub(crate) fn bench(name: Option<&str>, options: &[String]) -> anyhow::Result<bo
 
 #[cfg(any(
     test,
+    feature = "data",
     feature = "planning",
     feature = "diagnosis",
     feature = "recovery",
